@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { basename, dirname, join, relative, resolve } from 'node:path'
 import { parseSync, Visitor, type ParseResult } from 'oxc-parser'
 import { domainOrder } from '../src/db/owners.ts'
+import { proofGroups } from './proof-groups.ts'
 
 /**
  * The import rules of docs/architecture.md, executed. A failure names the edge that breaks them.
@@ -172,6 +173,17 @@ describe('one folder or file per outside technology', () => {
   test('process.env is read in src/config.ts only', () => {
     expect(files.filter((file) => file !== 'src/config.ts' && /process\.env\b/.test(text(file)))).toEqual([])
   })
+})
+
+test('each proof is in exactly one group, and each group names files that are there', () => {
+  const proofs = readdirSync(join(root, 'test'), { recursive: true, encoding: 'utf8' })
+    .filter((file) => file.endsWith('.proof.test.ts'))
+    .map((file) => file.replace('.proof.test.ts', ''))
+  const grouped = Object.values(proofGroups).flatMap(({ files: stems }) => stems)
+  expect(grouped.toSorted()).toEqual(proofs.toSorted())
+  const asked = Object.values(proofGroups).flatMap(({ askedBy }) => askedBy)
+  const nowhere = asked.filter((path) => !files.some((file) => file.startsWith(path)))
+  expect(nowhere.filter((path) => !existsSync(join(root, path)))).toEqual([])
 })
 
 test('only test/shared reads the folder of data beside the checkout', () => {

@@ -49,7 +49,7 @@ describe('generated workflows are imported, planned and simulated over HTTP', ()
   let service: TestService
   beforeAll(async () => {
     service = await openSite()
-  }, 120_000)
+  })
   afterAll(() => service[Symbol.asyncDispose]())
 
   test.each([

@@ -32,7 +32,7 @@ beforeAll(async () => {
       version: { id: `${id}-v1`, version: 1, status: 'published' },
       runtimes: [{ id: `${id}-r`, name: 'r', driver, mode: 'execution' }],
     })
-}, 60_000)
+})
 afterAll(() => app.close())
 
 const path = '/environments/clouds/cloud-capacity-targets/'

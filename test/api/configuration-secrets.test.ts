@@ -15,7 +15,7 @@ const canary = 'canary-5e1f'
 let service: TestService
 beforeAll(async () => {
   service = await openService({ environment: { SERVICE_MONITOR_INTERVAL_SECONDS: '86400' } })
-}, 60_000)
+})
 afterAll(() => service?.[Symbol.asyncDispose]())
 
 let serial = 0
@@ -269,4 +269,4 @@ test('records with stored secrets are named at start, the secrets are not', asyn
     expect(log).toContain(JSON.stringify(record))
   expect(log).toContain('deep.token')
   expect(log).not.toContain(canary)
-}, 60_000)
+})

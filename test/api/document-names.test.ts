@@ -15,7 +15,7 @@ beforeAll(async () => {
     environment: { SERVICE_CONSOLE_ENABLED: 'true', SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() },
   })
   document = (await (await fetch(`${service.rootUrl}/openapi.json`)).json()) as Json
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const operations = (): { method: string; path: string; operation: Json }[] =>

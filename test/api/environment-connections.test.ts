@@ -49,13 +49,13 @@ beforeAll(async () => {
   credentialRef = (await service.post('/ssh-keys/import/', { id: 'key', privateKey: site.key.privateKey }))
     .credentialRef
   await service.post('/kubernetes-tokens/', { id: 'token', token: 'a-token-of-a-cluster' })
-}, 120_000)
+})
 afterAll(async () => {
   for (const socket of sockets) socket.destroy()
   for (const server of servers) server.close()
   await service?.[Symbol.asyncDispose]()
   await site?.stop()
-}, 120_000)
+})
 
 let serial = 0
 const environment = async (): Promise<string> => {
@@ -101,7 +101,7 @@ describe('testing a connection before it is saved', () => {
     const after = await tableCounts(service.db)
     for (const table of ['connections', 'connection_checks', 'connection_host_keys'])
       expect(after[table]).toBe(before[table])
-  }, 60_000)
+  })
 
   test.each([
     // Once something came: before, whether the connection ever stood is a matter of chance.
@@ -156,7 +156,7 @@ describe('testing a connection before it is saved', () => {
         )
       ).healthy,
     ).toBe(true)
-  }, 60_000)
+  })
 
   test('a partition where there is no Slurm, and a work directory that cannot be made, fail at their stages', async () => {
     // The programs of Slurm are on this machine's path, and so on its hosts'; no controller answers
@@ -172,7 +172,7 @@ describe('testing a connection before it is saved', () => {
     )
     expect(stages(rights.stages)).toBe('name route host key login shell container engine rights!')
     expect(rights.message).toContain('/proc')
-  }, 60_000)
+  })
 
   test('connections of type local are checked here, cloud ones by their credential, agents not at all', async () => {
     expect(
@@ -191,7 +191,7 @@ describe('testing a connection before it is saved', () => {
       configuration: { provider: 'gcp' },
     })
     expect([cloud.healthy, stages(cloud.stages)]).toEqual([false, 'login!'])
-  }, 60_000)
+  })
 
   test('an endpoint of Kubernetes that does not speak TLS fails there', async () => {
     const endpoint = await serve((socket) => socket.end('SSH-2.0-nothing\r\n'))
@@ -204,7 +204,7 @@ describe('testing a connection before it is saved', () => {
       healthy: false,
       stages: expect.arrayContaining([expect.objectContaining({ stage: 'host key', ok: false })]),
     })
-  }, 60_000)
+  })
 })
 
 describe('saving a connection', () => {
@@ -376,7 +376,7 @@ describe('what an environment was registered with', () => {
     expect(
       (await put(old.id, { ...old, endpoint: 'host.invalid', username: 'me', configuration: {} })).status,
     ).toBe(200)
-  }, 60_000)
+  })
 
   test('a connection of an unknown type is kept; its test, health and discovery are 503 not_built and record nothing', async () => {
     for (const type of ['telnet', 'agent']) {
@@ -402,7 +402,7 @@ describe('what an environment was registered with', () => {
         expect(after[table]).toBe(before[table])
       expect(await statusOf(environmentId)).toBe('defined')
     }
-  }, 60_000)
+  })
 
   test('a credential is opened when it is used, and the check says what is wrong with it', async () => {
     for (const [reference, reason] of [
@@ -416,7 +416,7 @@ describe('what an environment was registered with', () => {
       expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'login!'])
       expect(check.message).toMatch(reason)
     }
-  }, 120_000)
+  })
 
   test('a known_hosts file of this machine is never read: alone it leaves the connection offline, beside a fingerprint it is only named', async () => {
     const knownHostsFile = join(site.folder, 'known_hosts')
@@ -432,7 +432,7 @@ describe('what an environment was registered with', () => {
       'online',
       expect.stringMatching(/^all stages passed; configuration\.knownHostsFile is not read/),
     ])
-  }, 120_000)
+  })
 
   test('a certificate file and insecureSkipTLSVerify are never obeyed: nothing is sent, and the check says what to give', async () => {
     let met = 0
@@ -471,7 +471,7 @@ describe('what an environment was registered with', () => {
       })
     }
     expect(met).toBe(0)
-  }, 60_000)
+  })
 })
 
 describe('the health of a stored connection', () => {
@@ -532,7 +532,7 @@ describe('the health of a stored connection', () => {
     ).toEqual(['succeeded', 'failed'])
     expect((await service.call('POST', '/environment-connections/none/health/')).status).toBe(404)
     expect((await service.call('GET', '/environment-connections/none/history/')).status).toBe(404)
-  }, 120_000)
+  })
 
   test('a key accepted at first contact is recorded; a changed one is refused with both, until somebody says it is right', async () => {
     const host = site.hosts[1]!
@@ -563,7 +563,7 @@ describe('the health of a stored connection', () => {
       configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: [host.fingerprint()] },
     })
     expect(await health(connection.id)).toMatchObject({ status: 'online' })
-  }, 120_000)
+  })
 
   test('without a host key the offline health shows the fingerprint that was seen and a line that pins it', async () => {
     const connection = await saved({
@@ -588,7 +588,7 @@ describe('the health of a stored connection', () => {
     const other = await saved({ configuration: { hostKeyFingerprints: [`SHA256:${'C'.repeat(43)}`] } })
     const refused = await health(other.id)
     expect([refused.status, refused.message]).toEqual(['offline', expect.not.stringContaining('curl')])
-  }, 120_000)
+  })
 
   test('where the instance trusts on first use, a connection without key and policy takes the first key, and no other', async () => {
     const host = site.hosts[1]!
@@ -644,7 +644,7 @@ describe('the health of a stored connection', () => {
     } finally {
       await trusting[Symbol.asyncDispose]()
     }
-  }, 120_000)
+  })
 
   test('deleting the environment takes its connections, checks and recorded keys with it', async () => {
     const connection = await saved()
@@ -652,7 +652,7 @@ describe('the health of a stored connection', () => {
     expect((await service.call('DELETE', `/environments/${connection.environmentId}/`)).status).toBe(204)
     expect((await service.call('GET', `/environment-connections/${connection.id}/`)).status).toBe(404)
     expect((await service.call('POST', `/environment-connections/${connection.id}/health/`)).status).toBe(404)
-  }, 60_000)
+  })
 })
 
 describe('a login that asks', () => {
@@ -670,7 +670,7 @@ describe('a login that asks', () => {
     expect((await service.call('POST', '/environment-connections/none/login/', { answers: [] })).status).toBe(
       404,
     )
-  }, 60_000)
+  })
 })
 
 const discoveriesOf = async (connectionId: string): Promise<[type: string, outcome: string][]> =>
@@ -732,7 +732,7 @@ describe('discovery', () => {
         .filter((one: Json) => one.metadata.discovery !== undefined)
         .map((one: Json) => one.metadata.discovery),
     ).toEqual([3, 2, 1])
-  }, 120_000)
+  })
 
   test('requests at once are one discovery', async () => {
     const connection = await saved({ configuration: { scheduler: 'none' } })
@@ -752,7 +752,7 @@ describe('discovery', () => {
       ['resource.discovery.started', 'started'],
     ])
     expect(events).toHaveLength(7)
-  }, 120_000)
+  })
 
   test('what cannot be discovered says so: unknown, agent, cloud, a host that is refused', async () => {
     expect((await service.call('POST', '/environment-connections/none/discover/')).status).toBe(404)
@@ -777,5 +777,5 @@ describe('discovery', () => {
     })
     expect((await service.call('POST', `/environment-connections/${cloud}/discover/`)).status).toBe(422)
     expect((await service.get(`/environments/${connection.environmentId}/`)).resources).toEqual([])
-  }, 120_000)
+  })
 })

@@ -39,7 +39,7 @@ let activated = false
 beforeAll(async () => {
   site = await startFunctions()
   functions = openFunctions({ addressAllowed: () => true })
-}, 60_000)
+})
 afterAll(async () => {
   functions.close()
   await site.stop()

@@ -9,7 +9,7 @@ beforeAll(async () => {
     environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(), ...worldVariables },
   })
   for (const [path, body] of baseWorld) await service.post(path, body)
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 /** A fresh copy of the first example of a route. */

@@ -12,7 +12,7 @@ beforeAll(async () => {
     environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(), ...worldVariables },
   })
   for (const [path, body] of baseWorld) await service.post(path, body)
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const sixtyFour = async (method: string, path: string, body?: unknown): Promise<Record<number, number>> => {

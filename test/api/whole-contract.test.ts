@@ -26,7 +26,7 @@ beforeAll(async () => {
         .filter((method) => method !== 'head')
         .map((method) => ({ method: method.toUpperCase(), path })),
     )
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const text = ({ method, path }: Pair): string => `${method} ${path}`

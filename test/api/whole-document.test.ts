@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { isForLack } from '../support/needs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { baseWorld, examples, worldVariables } from './whole-documents.ts'
@@ -18,7 +19,7 @@ beforeAll(async () => {
   })
   document = (await (await fetch(`${service.rootUrl}/openapi.json`)).json()) as Json
   for (const [path, body] of baseWorld) await service.post(path, body)
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const operations = (): { method: string; path: string; operation: Json }[] =>
@@ -112,6 +113,7 @@ test('no value that the document offers is refused for itself', async () => {
         )
         const where = path.join('.')
         const details = (answer.body?.details ?? []) as { path: string; message: string }[]
+        if (isForLack(answer.body?.error, 'ansible-core', 'bubblewrap')) continue
         if (
           answer.status === 503 ||
           details.some((detail) => detail.path === where && /must be (one of )?/.test(detail.message))
@@ -125,7 +127,7 @@ test('no value that the document offers is refused for itself', async () => {
   }
   expect(made).toBeGreaterThan(20)
   expect(refused).toEqual([])
-}, 240_000)
+})
 
 test('what the service does not do is not offered', () => {
   const text = JSON.stringify(document['paths']['/execution-runs/'].post.requestBody)

@@ -26,7 +26,7 @@ beforeAll(async () => {
     },
   })
   for (const [path, body] of baseWorld) await open.post(path, body)
-}, 120_000)
+})
 afterAll(async () => {
   await open[Symbol.asyncDispose]()
   await guarded[Symbol.asyncDispose]()

@@ -44,7 +44,7 @@ beforeAll(async () => {
     client.release()
   }
   await leakEverywhere()
-}, 120_000)
+})
 
 /** Writes every canary in several forms into logs, the audit, environments of tasks and free texts. */
 const leakEverywhere = async (): Promise<void> => {
@@ -419,7 +419,7 @@ test('a hostile archive is refused with a reason, and nothing of it is left', as
   expect(await tableCounts(service.db)).toEqual(before)
   expect(await schemas()).toEqual([])
   expect(readdirSync(join(service.dataDir, 'instances'))).toEqual([])
-}, 120_000)
+})
 
 const imagePath = (hex: string): string => join(service.dataDir, 'artifacts', 'images', hex.slice(0, 2), hex)
 
@@ -474,7 +474,7 @@ test('the bytes of artifacts travel on wish, but for those in which a secret sta
   expect((await service.call('GET', '/build-runs/clean/output/')).status).toBe(503)
   for (const one of [id, without]) await service.ok('DELETE', `/instances/${String(one)}/`)
   expect(readdirSync(join(service.dataDir, 'instances'))).toEqual([])
-}, 60_000)
+})
 
 test('an image that leaves the store while it is exported arrives whole, one that shrinks breaks the answer off', async () => {
   const image = Buffer.alloc(64 * 1024 ** 2)
@@ -512,7 +512,7 @@ test('an image that leaves the store while it is exported arrives whole, one tha
   await left.body?.cancel()
   await emptied()
   rmSync(imagePath(hex))
-}, 120_000)
+})
 
 test('two imports at once, a cut one, one beside an activation, and a reader that does not read', async () => {
   const honest = await download()
@@ -568,7 +568,7 @@ test('two imports at once, a cut one, one beside an activation, and a reader tha
   for (const { id } of (await service.get('/instances/')).slice(1))
     await service.ok('DELETE', `/instances/${String(id)}/`)
   expect([other, await schemas()]).toEqual([other, []])
-}, 60_000)
+})
 
 test('a factory reset is refused with a list while machines at providers may cost money', async () => {
   const { db } = service
@@ -652,4 +652,4 @@ test('a factory reset empties records, credentials and files, keeps archives and
   const events = await service.get('/audit-events/?eventType=instance.reset')
   expect(events).toHaveLength(1)
   expect(await service.get(`/instances/${String(id)}/`)).toMatchObject({ contents: { environments: 33 } })
-}, 60_000)
+})

@@ -12,7 +12,7 @@ const limit = 4 * 2 ** 20
 let service: TestService
 beforeAll(async () => {
   service = await openService({ environment: { SERVICE_BUILD_CONTEXT_LIMIT_BYTES: String(limit) } })
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const store = () => join(service.dataDir, 'artifacts')

@@ -136,7 +136,7 @@ test('the address is judged that is connected to; nothing is sent to a denied on
     })
   }
   expect(asked).toHaveLength(0)
-}, 60_000)
+})
 
 test('a certificate of another name, or of another authority, is refused for good', async () => {
   answer = (_, response) => say(response, 200, {})
@@ -175,7 +175,7 @@ test('an answer that is not what was promised, and one without end', async () =>
     permanent: true,
     message: expect.stringContaining('larger than'),
   })
-}, 60_000)
+})
 
 test('a watch goes on from where it broke off, and lists anew when that is forgotten', async () => {
   const pod = (name: string, resourceVersion: string) => ({ metadata: { name, resourceVersion } })

@@ -30,7 +30,7 @@ const open = (options?: SshSessionsOptions): SshSessions => {
 beforeAll(async () => {
   sshd = await startSshd([], ['ed25519', 'rsa'])
   folder = mkdtempSync(join(runFolder(), 'ssh-sessions-'))
-}, 60_000)
+})
 afterEach(async () => {
   for (const sessions of opened.splice(0)) await sessions.close()
 })
@@ -127,7 +127,7 @@ describe('scripts', () => {
     )
     expect(answers).toEqual(Array.from({ length: 1000 }, (_one, index) => `${index}\n`))
     expect(logins() - before).toBe(1)
-  }, 120_000)
+  })
 
   test('a deadline ends the script and leaves the connection', async () => {
     const before = logins()
@@ -149,7 +149,7 @@ describe('scripts', () => {
     const { stdout, stderr } = await shell.run('head -c 20000000 /dev/zero; yes e | head -c 100000 >&2')
     expect(stdout.length).toBe(20_000_000)
     expect(stderr).toBe('e\n'.repeat(32 * 1024))
-  }, 120_000)
+  })
 })
 
 describe('streams', () => {
@@ -174,7 +174,7 @@ describe('streams', () => {
     for await (const chunk of stream.stdout) bytes += (chunk as Buffer).length
     expect(bytes).toBe(50_000_000)
     expect((await stream.done).code).toBe(0)
-  }, 120_000)
+  })
 
   test('kill ends what runs at the site', async () => {
     const shell = open().shell(sshd.target())
@@ -440,7 +440,7 @@ describe('the connection', () => {
     expect(nothing).toBe(true)
     expect((await sessions.shell(targets[0]!).run('echo again')).stdout.toString()).toBe('again\n')
     expect(sessions.count()).toEqual({ logins: 1, hosts: 1 })
-  }, 200_000)
+  })
 
   test('works with a server that allows one channel', async () => {
     const small = await startSshd(['MaxSessions 1'])
@@ -459,7 +459,7 @@ describe('the connection', () => {
     } finally {
       await small.stop()
     }
-  }, 60_000)
+  })
 
   test('a refused key is refused for good, in words, and not tried again at once', async () => {
     const key = makeKey(folder, 'stranger', 'ed25519')

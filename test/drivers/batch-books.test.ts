@@ -69,7 +69,7 @@ test('each takes its own text and directory out of the file of all, whatever the
     }),
     { numRuns: 60 },
   )
-}, 60_000)
+})
 
 test('nothing starts whose text is not there, whose directory cannot be made or leads elsewhere; and no script is written over', () => {
   const element = (name: string, directory: string): ArrayElement => ({
@@ -113,4 +113,4 @@ test('many who claim in the same moment, the first ones at this root too: an arr
   } finally {
     for (const shell of shells) await shell.close()
   }
-}, 60_000)
+})

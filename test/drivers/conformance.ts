@@ -96,7 +96,7 @@ export function runtimeDriverConformance(
   name: string,
   makeSite: () => ConformanceSite,
   {
-    seconds = 30_000,
+    seconds = 180_000,
     carried = false,
     peakNeeds = [],
   }: { seconds?: number; carried?: boolean; peakNeeds?: readonly Need[] } = {},
@@ -203,12 +203,12 @@ export function runtimeDriverConformance(
       (await by.find([task])).get(task) ?? { state: 'unknown' }
     /** At once where nothing waits in a queue. */
     const becomes = async (task: Intent, wanted: TaskState['state']): Promise<TaskState> => {
-      for (let tries = 0; tries < 100; tries++) {
+      for (let tries = 0; tries < 600; tries++) {
         const state = await stateOf(task.name)
         if (state.state === wanted) return state
         await sleep(200)
       }
-      throw new Error(`${task.name} did not become ${wanted} within 20 s; ${await told()}`)
+      throw new Error(`${task.name} did not become ${wanted} within 120 s; ${await told()}`)
     }
     const text = async (task: string, stream: 'stdout' | 'stderr' = 'stdout'): Promise<string> =>
       (await driver.logs(task, stream, { offset: 0, limit: 1_000_000 })).bytes.toString()

@@ -12,7 +12,7 @@ let functions: Functions
 beforeAll(async () => {
   site = await startFunctions()
   functions = openFunctions({ addressAllowed: () => true })
-}, 60_000)
+})
 afterAll(async () => {
   functions.close()
   await site.stop()

@@ -130,7 +130,7 @@ test('what sbatch says decides what is to be done', async () => {
     trouble: 'refused',
     message: expect.stringContaining('cannot be run'),
   })
-}, 60_000)
+})
 
 test('a status command that fails in any way, or hangs, has said nothing', async () => {
   command('squeue', 'exit 1')
@@ -146,7 +146,7 @@ test('a status command that fails in any way, or hangs, has said nothing', async
   })
   command('squeue', 'exit 0')
   expect(await scheduler().queue()).toEqual([])
-}, 60_000)
+})
 
 test('sacct is asked for a span that midnight does not cut, in seconds since epoch', async () => {
   command(
@@ -158,7 +158,7 @@ test('sacct is asked for a span that midnight does not cut, in seconds since epo
   const asked = readFileSync(join(folder, 'bin', 'asked'), 'utf8').split('\n')
   expect(asked[0]).toBe('%s')
   expect(asked[asked.indexOf('-S') + 1]).toBe('now-86520seconds')
-}, 60_000)
+})
 
 test('times of a cluster whose clock is an hour wrong are this machine’s', async () => {
   const now = Math.floor(Date.now() / 1000)
@@ -167,4 +167,4 @@ test('times of a cluster whose clock is an hour wrong are this machine’s', asy
   const [job] = await scheduler().queue()
   rmSync(join(folder, 'bin', 'date'))
   expect(Math.abs((job?.startedAt ?? 0) - (now - 60))).toBeLessThan(15)
-}, 60_000)
+})

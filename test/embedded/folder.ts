@@ -22,7 +22,7 @@ export const { cacheDir, childEnvironment } = configFromEnvironment()
 export const until = async <T>(
   done: () => T | Promise<T>,
   what: string,
-  withinMs = 60_000,
+  withinMs = 120_000,
 ): Promise<NonNullable<T>> => {
   const deadline = Date.now() + withinMs
   for (;;) {

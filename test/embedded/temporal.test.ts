@@ -77,7 +77,7 @@ describe('the embedded Temporal server', () => {
         .name,
     ).toBe('RUNNING')
     await second.stop()
-  }, 120_000)
+  })
 
   test('listens on loopback only', async () => {
     const server = await open()
@@ -93,7 +93,7 @@ describe('the embedded Temporal server', () => {
     expect(listening).toHaveLength(1)
     expect(listening[0]).toContain('0100007F:')
     await server.stop()
-  }, 120_000)
+  })
 
   test('says which search attribute has another type than it needs, and what to do', async () => {
     const first = await open()
@@ -111,7 +111,7 @@ describe('the embedded Temporal server', () => {
     await expect(open()).rejects.toThrow(
       /RunState is Text instead of Keyword\. .*move the folder temporal out of the data folder/,
     )
-  }, 120_000)
+  })
 
   test('adds to a data folder of an earlier version the search attributes that it lacks; its open workflows go on', async () => {
     const older = join(folder.path, 'older')
@@ -179,7 +179,7 @@ describe('the embedded Temporal server', () => {
     } finally {
       await today.stop()
     }
-  }, 120_000)
+  })
 
   test('says with the end of its log why it cannot start', async () => {
     mkdirSync(join(folder.path, 'other', 'temporal'), { recursive: true })
@@ -193,7 +193,7 @@ describe('the embedded Temporal server', () => {
         program: undefined,
       }),
     ).rejects.toThrow(/ended at its start[\s\S]*(not a database|SQLITE_NOTADB)/i)
-  }, 120_000)
+  })
 })
 
 describe('the Temporal program', () => {
@@ -275,5 +275,5 @@ describe('the Temporal program', () => {
     } finally {
       host.close()
     }
-  }, 60_000)
+  })
 })

@@ -25,7 +25,7 @@ beforeAll(async () => {
     ],
   })
   document = (await (await fetch(new URL('/openapi.json', service.baseUrl))).json()) as Json
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const short = (id: string): string => id.replace(/^both-/, '')
@@ -124,7 +124,7 @@ test('every route with assignments in its body takes both forms of the ids', asy
     }
   }
   for (const run of runs) expect((await service.finished(run)).run.status).toBe('completed')
-}, 120_000)
+})
 
 test('every route with an activity in its path takes both forms, whichever the plan and the workflow have', async () => {
   const taking = operations().filter(({ path }) => path.includes('{activityId}'))
@@ -157,4 +157,4 @@ test('every route with an activity in its path takes both forms, whichever the p
     `/execution-runs/${encodeURIComponent(runs[0] as string)}/activities/both-both-make/logs/`,
   )
   expect(unknown.status).toBe(404)
-}, 120_000)
+})

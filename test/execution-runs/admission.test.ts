@@ -12,7 +12,7 @@ beforeAll(async () => {
     launch: 'none',
     tasks: [{ name: 'a' }, { name: 'b', after: ['a'] }],
   })
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const create = (body: object, headers?: Record<string, string>) =>

@@ -21,7 +21,7 @@ beforeAll(async () => {
       SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
     },
   })
-}, 120_000)
+})
 afterAll(() => service?.[Symbol.asyncDispose]())
 
 const start = (id: string, { planId }: World, mode = 'real') =>
@@ -109,7 +109,7 @@ test('a run that is over goes with its rows and files; another run of its plan, 
     expect((await remove(id)).status).toBe(204)
   }
   expect((await service.call('DELETE', `/schedule-plans/${world.planId}/`)).status).toBe(204)
-}, 120_000)
+})
 
 test('promoted data that names the run is named, and stands in its way until its file is deleted', async () => {
   writeFileSync(join(root, 'kept', 'table.csv'), 'a,b\n')
@@ -185,4 +185,4 @@ test('the files at a site that is away go when it answers, and what still runs t
   } finally {
     await server.close()
   }
-}, 180_000)
+})

@@ -8,7 +8,7 @@ import { mostAtOnce, overlapsOf } from './checker.ts'
 let service: TestService
 beforeAll(async () => {
   service = await openService()
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const start = (planId: string, id: string): Promise<unknown> =>

@@ -32,7 +32,7 @@ beforeAll(async () => {
   })
   const record = await runToEnd(service, world, { id: 'traced-run' })
   expect(record.run.status).toBe('completed')
-}, 180_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const rows = (statement: string, ...params: unknown[]): Promise<any[]> =>

@@ -42,7 +42,7 @@ beforeAll(async () => {
       cost = 10 - substr(id, 2)::int, makespan_seconds = mod(substr(id, 2)::int * 2, 3)`,
     [],
   )
-}, 120_000)
+})
 afterAll(() => service?.[Symbol.asyncDispose]())
 
 const idsOf = async (query: string): Promise<string> => {

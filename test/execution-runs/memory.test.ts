@@ -9,7 +9,7 @@ let best: string
 beforeAll(async () => {
   service = await openService()
   best = (await service.get('/preflight/')).limits.memory
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 let worlds = 0

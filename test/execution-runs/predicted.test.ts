@@ -11,7 +11,7 @@ type Json = ReturnType<typeof JSON.parse>
 let service: TestService
 beforeAll(async () => {
   service = await openService()
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 /** A runtime that simulates, bound to every machine. */
@@ -236,7 +236,7 @@ describe('what a plan is predicted to take and cost', () => {
     const run = await simulate(plan.id)
     expect(ofRun(run)).toEqual(ofPlan(plan))
     expect(run.run).toMatchObject({ makespanSeconds: 32, networkModel: 'by-policy' })
-  }, 120_000)
+  })
 
   test('an imported plan keeps what it predicted beside the answer, and is infeasible for what its figures miss', async () => {
     await fan('kept')
@@ -289,7 +289,7 @@ describe('what a plan is predicted to take and cost', () => {
       { makespanSeconds: 32, cost: 0, feasible: false },
     ])
     expect(ofRun(await simulate('kept-again'))).toEqual(ofPlan(plan))
-  }, 60_000)
+  })
 
   test('a plan whose data has no route is stored as infeasible, with the route that is missing', async () => {
     await fan('island', { bidirectional: false })
@@ -312,7 +312,7 @@ describe('what a plan is predicted to take and cost', () => {
     })
     const { run } = await simulate('island-plan')
     expect([run.status, run.failureReason]).toEqual(['failed', plan.predicted.reasons[0]])
-  }, 60_000)
+  })
 
   test('the model is the session’s, else the first that a version names; a run of the plan has it too, and may name another', async () => {
     await fan('named', { sharingPolicy: 'fatpipe' }, { networkModel: 'by-policy' })
@@ -344,7 +344,7 @@ describe('what a plan is predicted to take and cost', () => {
       makespanSeconds: 12,
       networkModel: 'by-policy',
     })
-  }, 120_000)
+  })
 
   const links = fc.array(
     fc.record({
@@ -519,7 +519,7 @@ describe('durations that nothing gives', () => {
       imported.predicted.makespanSeconds,
     ]).toEqual([1, 'plan', 7.5])
     for (const plan of [selected, imported]) expect(ofRun(await simulate(plan.id))).toEqual(ofPlan(plan))
-  }, 60_000)
+  })
 })
 
 describe('batch targets', () => {
@@ -579,7 +579,7 @@ describe('batch targets', () => {
     const taken = await imported('batch-small', 'batch-import')
     expect([taken.status, taken.text.slice(0, 300)]).toEqual([201, expect.any(String)])
     expect((await simulate('batch-import')).run.status).toBe('completed')
-  }, 60_000)
+  })
 
   test('other targets are checked, and a task that fits their capacity takes all lanes where it wants more', async () => {
     const key = 'direct'
@@ -606,7 +606,7 @@ describe('batch targets', () => {
     })
     const refused = await planned(sessionOf('toowide', { networkTopologyId: '' }))
     expect([refused.session.status, refused.candidate]).toEqual(['failed', undefined])
-  }, 60_000)
+  })
 })
 
 describe('network models', () => {
@@ -633,7 +633,7 @@ describe('network models', () => {
       ...sessionOf('models', { networkModel: 'magic' }),
     })
     expect([refused.status, refused.body.details[0].path]).toEqual([422, 'networkModel'])
-  }, 60_000)
+  })
 
   test('a topology that mixes links with and without latency starves flows, and is named in the warnings of session and run', async () => {
     const key = 'mixed'
@@ -688,7 +688,7 @@ describe('network models', () => {
       networkModel: 'contention-free',
     })
     expect((await service.finished('mixed-free')).run.warnings).toEqual([])
-  }, 60_000)
+  })
 })
 
 test('a plan that an earlier version stored keeps what it says, and can be simulated', async () => {
@@ -711,4 +711,4 @@ test('a plan that an earlier version stored keeps what it says, and can be simul
     makespanSeconds: 32,
     networkModel: 'by-policy',
   })
-}, 60_000)
+})

@@ -9,7 +9,7 @@ import { activityOf, runToEnd } from './checked.ts'
 let service: TestService
 beforeAll(async () => {
   service = await openService()
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 let worlds = 0

@@ -26,7 +26,7 @@ beforeAll(async () => {
       },
     ],
   })
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
@@ -177,7 +177,7 @@ describe('the detail of a large run', () => {
     const { items } = await service.get('/execution-runs/many-run/activities/?page=20&pageSize=100')
     expect(detail.activities.slice(1_900, 2_000)).toEqual(items)
     expect((await service.call('GET', '/execution-runs/nothing/')).status).toBe(404)
-  }, 120_000)
+  })
 
   test('has counts instead of arrays above 10,000 activities', async () => {
     const world = await makeWorld(service, {
@@ -197,7 +197,7 @@ describe('the detail of a large run', () => {
       const page = await (await fetch(new URL(detail.links[name], service.baseUrl))).json()
       expect(page).toMatchObject({ items: expect.any(Array), page: 1 })
     }
-  }, 240_000)
+  })
 })
 
 describe('the events of a run', () => {
@@ -326,7 +326,7 @@ test('with the engine away the same answer comes without live, at once', async (
   } finally {
     await away[Symbol.asyncDispose]()
   }
-}, 120_000)
+})
 
 test('the timeline of a run is data, or a page that needs nothing else', async () => {
   await runToEnd(service, small, { id: 'time-real' })

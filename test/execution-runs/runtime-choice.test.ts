@@ -21,7 +21,7 @@ beforeAll(async () => {
       ],
     },
   })
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const runtime = (id: string, mode: string, more: object = {}): Json => ({

@@ -8,7 +8,7 @@ import { activityOf, runToEnd } from './checked.ts'
 let service: TestService
 beforeAll(async () => {
   service = await openService()
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const pricePerByte = 1e-6

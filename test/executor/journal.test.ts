@@ -13,7 +13,7 @@ beforeAll(async () => {
     cores: [2],
     tasks: [{ name: 'a', policy: { maxAttempts: 2 } }, { name: 'b' }, { name: 'c', after: ['a'] }],
   })
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const site = 'local@here'

@@ -25,7 +25,7 @@ beforeAll(async () => {
   service = await openService({ temporalAddress: '127.0.0.1:9' })
   const tasks = Array.from({ length: 6 }, (_, i) => ({ name: `t${String(i)}`, after: i === 5 ? ['t0'] : [] }))
   world = await makeWorld(service, { name: 'model', cores: [3], tasks })
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 /** Whole numbers below `n`, one after the other, from a list that is made anew for each step. */

@@ -64,4 +64,4 @@ test('a step that was executed and whose answer was lost is given again and chan
     await service[Symbol.asyncDispose]()
     await proxy.close()
   }
-}, 240_000)
+})

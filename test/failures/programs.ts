@@ -71,17 +71,23 @@ export const startProgram = async (
   return { child, output: () => text, ended }
 }
 
+/** A machine that does other work may need this long for what takes it a second. */
+const patienceSeconds = 120
+
+/**
+ * Asks until the answer is there, at least for the common patience. @throws Error that names `what`
+ */
 export const until = async <T>(
   what: string,
   withinSeconds: number,
   done: () => T | Promise<T>,
 ): Promise<NonNullable<T>> => {
   const began = performance.now()
+  const limit = Math.max(withinSeconds, patienceSeconds)
   for (;;) {
     const value = await done()
     if (value !== undefined && value !== null && value !== false) return value
-    if (performance.now() - began > withinSeconds * 1_000)
-      throw new Error(`not within ${String(withinSeconds)} s: ${what}`)
+    if (performance.now() - began > limit * 1_000) throw new Error(`not within ${String(limit)} s: ${what}`)
     await beforeNextLook(began)
   }
 }

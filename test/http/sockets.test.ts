@@ -30,7 +30,7 @@ beforeEach(() => {
   service.logged.length = 0
 })
 
-const until = async (holds: () => boolean, ms = 5_000): Promise<void> => {
+const until = async (holds: () => boolean, ms = 120_000): Promise<void> => {
   for (const end = Date.now() + ms; !holds() && Date.now() < end;) await sleep(10)
   expect(holds()).toBe(true)
 }

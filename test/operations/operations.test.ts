@@ -12,7 +12,7 @@ beforeAll(async () => {
   service = await openService({ further: { ...threeSteps, workflowsPath } })
   for (const statement of threeStepsTable) await service.db.run(raw(statement))
   temporal = await Connection.connect({ address: temporalAddress() })
-}, 180_000)
+})
 afterAll(async () => {
   await temporal.close()
   await service[Symbol.asyncDispose]()
@@ -106,7 +106,7 @@ test("Temporal's cancel is the record's; a terminated workflow goes on in a new 
     'three.steps.workflow-restarted',
     'three.steps.completed',
   ])
-}, 120_000)
+})
 
 test('a failed one names its reason, is opened again by a retry, and only an ended one is deleted', async () => {
   await accept('broken', { failsAt: 2 })
@@ -138,7 +138,7 @@ test('a failed one names its reason, is opened again by a retry, and only an end
   await service.post('/three-steps/kept/cancel/')
   await ended('kept')
   expect((await service.call('DELETE', '/three-steps/kept/')).status).toBe(204)
-}, 120_000)
+})
 
 test('events come as a stream, from the last one that the reader has; an unknown operation is 404 everywhere', async () => {
   await accept('streamed', { stepMs: 300 })

@@ -80,7 +80,6 @@ test.each(names)(
     expect(existsSync(join(folder.path, 'data'))).toBe(false)
     expect(existsSync(join(root, '--help'))).toBe(false)
   },
-  240_000,
 )
 
 test.each([
@@ -95,16 +94,12 @@ test.each([
   ['demo', '--output', '--output'],
   ['bench', 'nothing', 'nothing'],
   ['bench', 'chain --rounds 0', '--rounds 0'],
-])(
-  '%s %s: is refused with %s in the reason',
-  async (name, args, named) => {
-    const { code, out, err } = await run(name, args)
-    expect([code, out]).toEqual([2, ''])
-    expect(err.split('\n')[0]).toContain(named)
-    expect(err).not.toMatch(/\n\s+at /)
-  },
-  240_000,
-)
+])('%s %s: is refused with %s in the reason', async (name, args, named) => {
+  const { code, out, err } = await run(name, args)
+  expect([code, out]).toEqual([2, ''])
+  expect(err.split('\n')[0]).toContain(named)
+  expect(err).not.toMatch(/\n\s+at /)
+})
 
 test('the programs are named where none or an unknown one is given', async () => {
   for (const [args, code] of [

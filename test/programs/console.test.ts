@@ -22,7 +22,7 @@ beforeAll(async () => {
     pids: { daemon: process.pid, workers: [], postgres: null, temporal: null },
   })
   await service.post('/environments/', consoleEnvironment('desk', { here: { driver: 'local' } }))
-}, 120_000)
+})
 afterAll(async () => {
   for (const { id } of (await service?.get('/console-sessions/')) ?? [])
     await service.call('DELETE', `/console-sessions/${id}/`)
@@ -103,4 +103,4 @@ test('names what is wrong: the resource, the session, the arguments', async () =
     await terminal.ended
     expect(terminal.screen()).toMatch(text)
   }
-}, 120_000)
+})

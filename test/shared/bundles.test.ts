@@ -14,7 +14,7 @@ const text = (path: string): string => readFileSync(join(samples, path), 'utf8')
 let service: TestService
 beforeAll(async () => {
   service = await openService()
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const inventory = async (bundle: string): Promise<void> => {

@@ -207,7 +207,7 @@ describe('planning the big workflows', () => {
     temporal = await startTemporal()
     planner = await startPlanning(temporal)
     stopWorker = await startPlanningWorker(temporal, planner.db)
-  }, 120_000)
+  })
   afterAll(async () => {
     await stopWorker()
     await planner.close()
@@ -282,5 +282,5 @@ describe('planning the big workflows', () => {
       },
     })
     expect(again.assignmentCount).toBe(6448)
-  }, 180_000)
+  })
 })

@@ -11,7 +11,7 @@ const { afterAll, beforeAll, test } = needs('shared')
 let service: TestService
 beforeAll(async () => {
   service = await openSite()
-}, 120_000)
+})
 afterAll(() => service[Symbol.asyncDispose]())
 
 const samples = shared('samples')
@@ -57,5 +57,4 @@ test.each(files)(
     })
     expect(run.makespanSeconds).toBeGreaterThan(0)
   },
-  60_000,
 )

@@ -106,7 +106,7 @@ test('an archive holds the files in order, without links, and the same files giv
   delete want['link']
   delete want['fifo']
   expect(treeOf(join(unpacked(bytes, 'one'), 'tree'))).toEqual(want)
-}, 60_000)
+})
 
 test('of a bucket, too; one that is there is a conflict, left where it is equal, or replaced', async () => {
   for (const [path, text] of [
@@ -143,7 +143,7 @@ test('of a bucket, too; one that is there is a conflict, left where it is equal,
     status: 'ready',
     entries: 5,
   })
-}, 60_000)
+})
 
 test('a cancel leaves nothing', async () => {
   plant(
@@ -164,7 +164,7 @@ test('a cancel leaves nothing', async () => {
   expect(
     readdirSync(join(root, 'a')).filter((name) => name.startsWith('.orrery-') || name === 'big.tar.gz'),
   ).toEqual([])
-}, 60_000)
+})
 
 test('what cannot be packed is refused, or fails by name', async () => {
   plant(join(root, 'a', 'plain'), { f: 'f' })

@@ -123,7 +123,7 @@ test('a tree goes to a store and back with equal digests, links and FIFOs left o
   expect(events).toEqual(['storage.download.started', 'storage.download.completed'])
   expect((await service.get('/storages/a/downloads/')).map(({ id }: { id: string }) => id)).toContain('up')
   expect((await service.call('GET', '/storage-downloads/up/content/')).status).toBe(409)
-}, 120_000)
+})
 
 test('a copy between folders keeps times, modes and the links that lead to its own entries', async () => {
   const folder = join(root, 'a', 'kept')
@@ -211,7 +211,7 @@ describe('where the destination has the name', () => {
     expect(await copied('a', 'c', 'b', { onConflict: 'overwrite' })).toMatchObject({ status: 'completed' })
     expect(treeOf(join(root, 'b', 'c'))).toEqual(treeOf(join(root, 'a', 'c')))
     expect(leftovers(join(root, 'b'))).toEqual([])
-  }, 60_000)
+  })
 
   test('a failed copy is retried when the conflict is gone', async () => {
     plant(join(root, 'a', 'r'), { x: '1', y: '2' })
@@ -225,7 +225,7 @@ describe('where the destination has the name', () => {
     const late = await service.call('POST', '/storage-downloads/again/retry/')
     expect([late.status, late.body.state]).toEqual([409, 'completed'])
     expect((await service.call('POST', '/storage-downloads/again/cancel/')).status).toBe(409)
-  }, 60_000)
+  })
 })
 
 test('of two copies to one place, one writes it', async () => {
@@ -247,7 +247,7 @@ test('a file that is written to while it is sent fails by name, and nothing of i
   }
   expect(existsSync(join(root, 'b', 'growing'))).toBe(false)
   expect(leftovers(join(root, 'b'))).toEqual([])
-}, 60_000)
+})
 
 test.each(['b', 'bucket'])(
   'a cancel leaves no temporary file at %s, and the record says how far it was',
@@ -277,7 +277,6 @@ test.each(['b', 'bucket'])(
     ).toEqual([])
     expect((await service.call('POST', `/storage-downloads/${id}/cancel/`)).status).toBe(202)
   },
-  90_000,
 )
 
 describe('is refused', () => {

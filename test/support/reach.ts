@@ -71,10 +71,11 @@ export const eventually = async <T>(
   withinSeconds: number,
   probe: () => Promise<T | undefined | false>,
 ): Promise<T> => {
-  for (const deadline = Date.now() + withinSeconds * 1_000; ;) {
+  const limit = Math.max(withinSeconds, 120)
+  for (const deadline = Date.now() + limit * 1_000; ;) {
     const value = await probe()
     if (value !== undefined && value !== false) return value
-    if (Date.now() > deadline) throw new Error(`not within ${String(withinSeconds)} s: ${what}`)
+    if (Date.now() > deadline) throw new Error(`not within ${String(limit)} s: ${what}`)
     await new Promise((resolve) => setTimeout(resolve, 200))
   }
 }

@@ -53,7 +53,7 @@ export const makeNamespace = async (name: string): Promise<void> => {
         return
       } catch (error) {
         // Every part of the server knows the namespace only a moment after its registration.
-        if (tries >= 50) throw error
+        if (tries >= 600) throw error
         await new Promise((resolve) => setTimeout(resolve, 100))
       }
     }
@@ -131,7 +131,7 @@ export const openService = async (
     service,
     ...client,
     /** Waits until a run is over. @returns its detail */
-    async finished(runId: string, seconds = 60): Promise<any> {
+    async finished(runId: string, seconds = 120): Promise<any> {
       const began = performance.now()
       for (;;) {
         const detail = await client.get(`/execution-runs/${encodeURIComponent(runId)}/`)

@@ -140,7 +140,7 @@ describe('tasks whose files are at another site', () => {
       ['unheard-third', 'use-existing', 0, 0],
     ])
     for (const name of facts.map(([one]) => one)) await ended(name)
-  }, 120_000)
+  })
 
   test('stages of the own site, and tasks without others, pass through', async () => {
     const directory = made('own', 10)
@@ -150,7 +150,7 @@ describe('tasks whose files are at another site', () => {
     expect(outcome?.ok).toBe(true)
     await ended('own')
     expect([failures.calls, facts]).toEqual([0, []])
-  }, 120_000)
+  })
 
   test('what two producers leave under one name is refused with the names of both', async () => {
     const [one, other] = [made('same', 10), join(folder.path, 'made', 'other')]
@@ -167,7 +167,7 @@ describe('tasks whose files are at another site', () => {
       ok: false,
       error: { trouble: 'user', message: expect.stringMatching(/one and other both leave "same"/) },
     })
-  }, 120_000)
+  })
 
   test('a lost link is asked again, goes on where it was, and the task starts once', async () => {
     const directory = made('cut', 9_000_000)
@@ -186,7 +186,7 @@ describe('tasks whose files are at another site', () => {
     expect(facts).toMatchObject([['cut', { resumed: true }]])
     expect(facts[0]?.[1].networkBytes).toBeLessThan(4_100_000)
     expect(readFileSync(ledger, 'utf8')).toBe('ran\n')
-  }, 120_000)
+  })
 
   test('cancelled while its files are on their way: they stop, and it never starts', async () => {
     const directory = made('stopped', 9_000_000)
@@ -202,5 +202,5 @@ describe('tasks whose files are at another site', () => {
     })
     expect(facts).toEqual([])
     expect(existsSync(join(folder.path, 'work', 'stopped', 'listing'))).toBe(false)
-  }, 120_000)
+  })
 })

@@ -74,7 +74,7 @@ beforeAll(async () => {
   ;({ baseUrl: url, adminUrl } = await readyOf(daemon, folder))
   lookAtProcesses()
   looking = setInterval(lookAtProcesses, 500)
-}, 180_000)
+})
 afterAll(async () => {
   clearInterval(looking)
   daemon?.child.kill('SIGTERM')
@@ -82,7 +82,7 @@ afterAll(async () => {
   await site?.stop()
   await database?.drop()
   if (folder !== undefined) removeFolder(folder)
-}, 120_000)
+})
 
 const send = async (
   method: string,

@@ -23,12 +23,12 @@ beforeAll(async () => {
   service = await openService({ environment: { SERVICE_VAULT_KEY_FILE: file } })
   bundle = await workflowBundle()
   connection = await Connection.connect({ address: temporalAddress() })
-}, 180_000)
+})
 afterAll(async () => {
   await connection?.close()
   await service?.[Symbol.asyncDispose]()
   rmSync(folder, { recursive: true, force: true })
-}, 60_000)
+})
 
 const payloadsOf = (value: any): any[] =>
   typeof value !== 'object' || value === null
@@ -97,7 +97,7 @@ test('with a vault key, histories hold only encrypted payloads; over a rotation 
     if (found.length === 0) await new Promise((resolve) => setTimeout(resolve, 100))
   }
   expect(found).toEqual(['execution-run/after/1'])
-}, 180_000)
+})
 
 test('histories from before there was a key replay with one', async () => {
   const dataConverter = { payloadCodecs: [payloadCodec(await openVaultKeys(file))] }
@@ -110,4 +110,4 @@ test('histories from before there was a key replay with one', async () => {
       JSON.parse(readFileSync(join(recorded, name), 'utf8')),
       name,
     )
-}, 120_000)
+})

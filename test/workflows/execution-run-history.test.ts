@@ -20,7 +20,7 @@ beforeAll(async () => {
   bundle = await workflowBundle()
   connection = await Connection.connect({ address: temporalAddress() })
   client = new Client({ connection, namespace: service.namespace })
-}, 180_000)
+})
 afterAll(async () => {
   await connection.close()
   await service[Symbol.asyncDispose]()
@@ -192,7 +192,7 @@ test('a workflow ends as its record, and each end replays', async () => {
         `${JSON.stringify(json)}\n`,
       )
   }
-}, 180_000)
+})
 
 test('every recorded history of earlier releases replays on this code', async () => {
   const files = readdirSync(folder).filter((file) => file.endsWith('.json'))
@@ -233,4 +233,4 @@ test('a finished run is read whole when every history is gone', async () => {
   await Promise.all(deleted)
   expect(await service.get('/execution-runs/failed/')).toEqual(before)
   expect((await service.get('/execution-runs/history/activities/?pageSize=100')).items).toHaveLength(100)
-}, 150_000)
+})

@@ -177,7 +177,7 @@ describe('a planning session', () => {
       }),
       { numRuns: 15, seed: 7 },
     )
-  }, 240_000)
+  })
 
   test('the judge is not blind: a changed price, size, speed or order is found', async () => {
     const documents = fc
@@ -217,7 +217,7 @@ describe('a planning session', () => {
       [problem, swapped],
     ] as const)
       expect(violations(changed, schedule)).not.toEqual([])
-  }, 60_000)
+  })
 
   test('a deadline or a budget that the schedule misses makes the candidate infeasible, and an infeasible one is not selected', async () => {
     const documents = fresh()
@@ -242,7 +242,7 @@ describe('a planning session', () => {
     expect(
       (await send('GET', '/schedule-plans/')).filter((plan: Json) => plan.metadata?.planningSessionId === id),
     ).toEqual([])
-  }, 60_000)
+  })
 
   test('selecting again is the same plan; an unknown candidate is 404; the plan of a selection cannot be deleted', async () => {
     const documents = fresh()
@@ -270,7 +270,7 @@ describe('a planning session', () => {
       (await app.call('POST', `/planning-sessions/none/candidates/${candidate.id}/select/`)).status,
     ).toBe(404)
     expect((await app.call('DELETE', `/schedule-plans/${plan.id}/`)).status).toBe(422)
-  }, 60_000)
+  })
 
   test('a workflow that fits nowhere fails the session with the activity and the reason', async () => {
     const documents = fresh()
@@ -295,7 +295,7 @@ describe('a planning session', () => {
     expect((await app.call('POST', `/planning-sessions/${id}/cancel/`)).body).toMatchObject({
       state: 'failed',
     })
-  }, 60_000)
+  })
 
   test('while it plans the status is live; cancelling ends it, stays, and no candidate comes after', async () => {
     const documents = fresh()
@@ -333,7 +333,7 @@ describe('a planning session', () => {
       undefined,
     ])
     expect(await send('GET', `/planning-sessions/${id}/candidates/`)).toEqual([])
-  }, 60_000)
+  })
 
   test('repeated activities change nothing; a problem that keeps killing its workers is given up', async () => {
     const documents = fresh()
@@ -362,7 +362,7 @@ describe('a planning session', () => {
       reason: expect.stringContaining('5 workers died'),
     })
     expect((await app.ended('deadly')).body.session.failureReason).toContain('5 workers died')
-  }, 60_000)
+  })
 
   test('cancel against completion: one of them wins, and nothing moves afterwards', async () => {
     const documents = fresh()
@@ -388,5 +388,5 @@ describe('a planning session', () => {
         cancelled.status === 204 ? [204, 'cancelled'] : [409, 'completed'],
       )
     }
-  }, 120_000)
+  })
 })

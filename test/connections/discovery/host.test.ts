@@ -9,7 +9,7 @@ const { afterAll, beforeAll, test } = needs(...sites.ssh)
 let site: SshSite
 beforeAll(async () => {
   site = await startSsh({ hosts: 1, shared: true })
-}, 120_000)
+})
 afterAll(() => site?.stop(), 60_000)
 
 const output = `@@ name
@@ -119,4 +119,4 @@ test('a real host tells its facts under a POSIX shell', async () => {
   expect(facts.cores).toBeGreaterThan(0)
   expect(facts.memoryBytes).toBeGreaterThan(64 * 1024 * 1024)
   expect(facts.memoryUsedBytes).toBeLessThan(facts.memoryBytes)
-}, 60_000)
+})
