@@ -57,6 +57,23 @@ describe('durations', () => {
   const profile = { activityTypeId: 't', resourceId: 'm', runtimeSeconds: 7 }
   const everything = activity({ baseRuntimeSeconds: 8, simulation: { durationSeconds: 12, flops: 4e9 } })
   const { baseRuntimeSeconds: _, ...unmeasured } = everything
+  test.each([
+    ['9', '10'],
+    ['1.9', '1.10'],
+    ['v2', 'v10-b'],
+    ['', '0'],
+    ['1', '1.0'],
+    ['99999999999999999998', '99999999999999999999'],
+  ])('of the models %j and %j the second is newer, in any order', (older, newer) => {
+    const models = [older, newer].map((modelVersion, i) => ({
+      ...profile,
+      modelVersion,
+      runtimeSeconds: 8 + i,
+    }))
+    for (const profiles of [models, models.toReversed()])
+      expect(first(activity(), machine('m'), { profiles }).seconds).toBe(9)
+  })
+
   test.each<[string, ReturnType<typeof first>, number, string]>([
     [
       'base runtime over speedup before everything',

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { naturally } from '../../natural-order.ts'
 import {
   assertBar,
   partsOf,
@@ -88,22 +89,6 @@ const countOf = (bars: readonly TimelineBar[]): string => {
 
 const runSeconds = (bars: readonly TimelineBar[]): number =>
   sum(bars.map((bar) => bar.finishAt - bar.startAt))
-
-/**
- * Natural order: `core-10` after `core-9`. Equal keys are ordered by code points, so that every
- * machine yields the same order.
- */
-const naturally = (a: string, b: string): number => {
-  const [left, right] = [a, b].map((text) => text.match(/\d+|\D+/g) ?? [])
-  for (let index = 0; index < Math.min(left?.length ?? 0, right?.length ?? 0); index++) {
-    const [one = '', other = ''] = [left?.[index], right?.[index]]
-    const numbers = [one, other].map(Number)
-    const difference = /^\d/.test(one) && /^\d/.test(other) ? (numbers[0] ?? 0) - (numbers[1] ?? 0) : 0
-    if (difference !== 0) return difference
-    if (one !== other) return one < other ? -1 : 1
-  }
-  return a.length - b.length
-}
 
 const lanesOf = (bars: readonly TimelineBar[]): [resource: string, lane: string][] => {
   const lanes = new Map(

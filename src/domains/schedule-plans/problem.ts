@@ -1,3 +1,4 @@
+import { naturally } from '../../natural-order.ts'
 import type { GraphActivity } from '../workflow-definitions/graph.ts'
 import type { Placed } from '../../simulator/simulate.ts'
 import { durationSources } from '../../schedulers/problem.ts'
@@ -254,7 +255,7 @@ const sourceIndex = Object.fromEntries(durationSources.map((source, index) => [s
   number
 >
 
-/** Of several models for one (type, resource), the greatest model version counts. */
+/** Of several models for one (type, resource), the last model version in natural order counts. */
 const profileSeconds = (profiles: readonly PlannedProfile[]): Map<string, Map<string, number>> => {
   const byType = new Map<string, Map<string, PlannedProfile>>()
   for (const profile of profiles) {
@@ -262,7 +263,7 @@ const profileSeconds = (profiles: readonly PlannedProfile[]): Map<string, Map<st
     let ofType = byType.get(profile.activityTypeId)
     if (ofType === undefined) byType.set(profile.activityTypeId, (ofType = new Map<string, PlannedProfile>()))
     const known = ofType.get(profile.resourceId)
-    if (known === undefined || (profile.modelVersion ?? '') > (known.modelVersion ?? ''))
+    if (known === undefined || naturally(profile.modelVersion ?? '', known.modelVersion ?? '') > 0)
       ofType.set(profile.resourceId, profile)
   }
   return new Map(
