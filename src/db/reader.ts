@@ -187,8 +187,41 @@ const refusedOr = (error: unknown, before: number): unknown => {
 /** Characters as PostgreSQL counts them. */
 const characters = (text: string): number => [...text].length
 
+/**
+ * Refuses a statement two of whose columns have one name, as a JSON object keeps only one of them.
+ * PostgreSQL names the columns, and reads no row.
+ */
+const checkColumns = async (
+  client: pg.PoolClient,
+  statement: string,
+  values: readonly (string | null)[],
+): Promise<void> => {
+  const before = 'select * from (\n'
+  const { fields } = await client
+    .query({
+      text: `${before}${statement}\n) q limit 0`,
+      values: [...values],
+      queryMode: 'extended',
+    } as pg.QueryConfig)
+    .catch((error: unknown) => {
+      throw refusedOr(error, characters(before))
+    })
+  const names = fields.map(({ name }) => name)
+  const repeated = new Set(names.filter((name, i) => names.indexOf(name) < i))
+  if (repeated.size === 0) return
+  const shown = Array.from(repeated, (name) => JSON.stringify(name)).join(', ')
+  throw new StatementRefused(
+    `more than one column is named ${shown}; give each a name of its own with AS`,
+    undefined,
+    false,
+  )
+}
+
 /** A session that keeps more planned statements than this is ended. */
 const mostPlanned = 200
+
+/** A lost session shows at its query. */
+const lost = (): void => undefined
 
 /** Rows have one column, the text of a row. */
 const asText = { getTypeParser: () => (text: string) => text }
@@ -293,7 +326,6 @@ export const openReader = (options: {
       const name = again ? createHash('sha256').update(text).digest('hex').slice(0, 40) : undefined
       const client = await session(deadlineMs)
       let broken = true
-      const lost = (): void => undefined
       const leave = (): void => {
         client.release(true)
       }
@@ -301,18 +333,19 @@ export const openReader = (options: {
       try {
         signal.throwIfAborted()
         signal.addEventListener('abort', leave, { once: true })
+        const names = planned.get(client) ?? new Set()
+        if (name === undefined || !names.has(name)) await checkColumns(client, statement, values)
         const found = await collected(
           client,
           { text, values: [...values], queryMode: 'extended', ...(name && { name }) } as pg.QueryConfig,
           mostBytes,
         )
-        const names = planned.get(client) ?? new Set()
         if (name !== undefined) planned.set(client, names.add(name))
         broken = !found.whole || names.size > mostPlanned
         return found
       } catch (error) {
         const told = refusedOr(error, characters(before))
-        broken = told === error
+        broken = !(told instanceof StatementRefused)
         throw told
       } finally {
         signal.removeEventListener('abort', leave)
@@ -324,7 +357,6 @@ export const openReader = (options: {
       const before = 'copy ('
       const after = '\n) to stdout with (format csv, header)'
       const client = await session(deadlineMs)
-      const lost = (): void => undefined
       client.on('error', lost)
       const stream = client.query(copyTo(before + statement + after))
       const chunks = async function* (): AsyncGenerator<Buffer> {

@@ -277,6 +277,38 @@ describe('honest statements', () => {
   })
 })
 
+test.each([
+  ['select count(*), count(exit_code) from attempts', ['count']],
+  ['select id, status as id from runs', ['id']],
+  ['select a.id, b.id, a.status, b.status, a.mode from runs a join runs b on a.id = b.id', ['id', 'status']],
+  ['select *, id from runs where id = ?', ['id'], 'x'],
+  ['select 1, 2 from runs', ['?column?']],
+  [`select 1 as "${'x'.repeat(63)}a", 2 as "${'x'.repeat(63)}b" from runs`, ['x'.repeat(63)]],
+  ['select case when true then id end, case when true then status end from runs limit 0', ['case']],
+] as const)('%s has columns of one name: it is refused', async (statement, names, ...params) => {
+  // A statement that was asked before is judged as the first time.
+  for (let again = 0; again < 3; again += 1) {
+    const { status, body } = await ask(statement, params)
+    expect([status, body.error]).toEqual([
+      400,
+      expect.stringContaining('give each a name of its own with AS'),
+    ])
+    for (const name of names) expect(body.error).toContain(JSON.stringify(name))
+  }
+})
+
+test('columns under names of their own are all in the answer, and in CSV also those of one name', async () => {
+  const { status, body } = await ask('select count(*) as one, count(exit_code) as other from attempts', [])
+  expect([status, body]).toEqual([200, [{ one: 0, other: 0 }]])
+  const csv = await app.call<string>(
+    'POST',
+    '/provenance/sql/',
+    { statement: 'select count(*), count(exit_code) from attempts' },
+    { accept: 'text/csv' },
+  )
+  expect([csv.status, csv.body]).toEqual([200, 'count,count\n0,0\n'])
+})
+
 test('a value stays a value: what is filled in never reads as anything else', async () => {
   const texts = [
     "'",
