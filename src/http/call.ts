@@ -79,11 +79,12 @@ export const pathParams = (match: Match): Record<string, string> => {
   names.forEach((name, i) => {
     const value = decoded(match.values[i] ?? '', `path value ${name}`)
     const file = tail && i === names.length - 1
-    if (file ? value.length > tailLength || /[\p{Cc}]/u.test(value) : !isId(value)) {
-      throw invalid(
-        `path value ${name} must be 1 to ${file ? tailLength : 255} characters without control characters`,
-        [{ path: name, message: `has ${value.length} characters or holds a control character` }],
-      )
+    // The name of a file may hold every character but NUL.
+    const [most, characters] = file ? [tailLength, 'NUL'] : [255, 'control characters']
+    if (file ? value.length > tailLength || value.includes('\0') : !isId(value)) {
+      throw invalid(`path value ${name} must be 1 to ${most} characters without ${characters}`, [
+        { path: name, message: `has ${value.length} characters or holds ${characters}` },
+      ])
     }
     params[name] = value
   })

@@ -216,6 +216,13 @@ describe('path and query values', () => {
       id: 'a',
       file: 'b/c d/e.png',
     })
+    // A name of a file may hold what no id may.
+    expect((await service.request('/api/echo/a/files/b%0A%09%7F%0D/%C2%85')).body).toEqual({
+      id: 'a',
+      file: 'b\n\t\x7f\r/\x85',
+    })
+    for (const file of ['a%00b', 'x'.repeat(4_097)])
+      expect((await service.request(`/api/echo/a/files/${file}`)).status).toBe(400)
     expect((await service.request('/api/echo/a/files/')).status).toBe(404)
   })
 
