@@ -1,5 +1,5 @@
 import { Readable } from 'node:stream'
-import { configure, ZipFS, ZipWriterStream, type ZipWriterAddDataOptions } from '@zip.js/zip.js'
+import { configure, ZipFS, ZipWriter, type ZipWriterAddDataOptions } from '@zip.js/zip.js'
 
 // The usual bound is one open entry for each processor: readers that stall would hold up all others.
 configure({ maxWorkers: 1_000_000 })
@@ -41,15 +41,33 @@ const packedOptions = (entry: PackedEntry): ZipWriterAddDataOptions => ({
 export const zipStream = (
   entries: AsyncIterable<ZipEntry | PackedEntry> | Iterable<ZipEntry | PackedEntry>,
 ): Readable => {
-  const { readable, zipWriter } = new ZipWriterStream(writing)
-  const stream = Readable.fromWeb(readable as Parameters<typeof Readable.fromWeb>[0])
+  let goOn: (() => void) | undefined
+  // A stream made by `Readable.fromWeb` can lose its end behind a chunk that fills it.
+  const stream = new Readable({ read: () => goOn?.() })
+  const leaving = (): void => {
+    if (stream.destroyed) throw new Error('the reader of the ZIP file has left')
+  }
+  const written = new WritableStream<Uint8Array>({
+    async write(bytes) {
+      leaving()
+      if (stream.push(bytes)) return
+      await new Promise<void>((resolve) => {
+        goOn = resolve
+      })
+    },
+  })
   let source: Readable | undefined
-  // An entry whose bytes do not come cannot be asked to return.
-  stream.once('close', () => source?.destroy())
+  stream.once('close', () => {
+    // An entry whose bytes do not come cannot be asked to return.
+    source?.destroy()
+    goOn?.()
+  })
   // It may fail before it has a reader, who finds it destroyed then.
   stream.on('error', () => undefined)
+  const zipWriter = new ZipWriter(written, writing)
   const write = async (): Promise<void> => {
     for await (const entry of entries) {
+      leaving()
       // `Readable.toWeb` throws where nothing catches it if its stream has bytes when it is cancelled.
       source = entry.open()
       // It too may fail before its first bytes are asked for.
@@ -62,6 +80,7 @@ export const zipStream = (
         throw new Error(`the size of ${entry.name} has changed while it was sent`)
     }
     await zipWriter.close()
+    stream.push(null)
   }
   write().catch((error: unknown) => stream.destroy(error as Error))
   return stream

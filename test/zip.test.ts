@@ -95,3 +95,23 @@ test('a reader that leaves closes the entry that is read, and opens no other', a
     expect([stream.destroyed, opened]).toEqual([true, 0])
   }
 })
+
+test.each([
+  ['read at once', (): Promise<void> => Promise.resolve()],
+  ['read slowly', (): Promise<void> => new Promise((resolve) => setImmediate(resolve))],
+])('5,000 entries come to an end, %s', async (_, pause) => {
+  const count = 5_000
+  const entries = Array.from({ length: count }, (_entry, n) =>
+    stored(`data/${'x'.repeat(n % 240)}\n${n}`, 1, [Buffer.from('a')]),
+  )
+  const parts: Buffer[] = []
+  for await (const bytes of zipStream(entries) as AsyncIterable<Buffer>) {
+    parts.push(bytes)
+    await pause()
+  }
+  const file = Buffer.concat(parts)
+  // The record of the end has the number of entries.
+  expect(file.readUInt32LE(file.length - 22)).toBe(0x06054b50)
+  expect(file.readUInt16LE(file.length - 12)).toBe(count)
+  expect(file.length).toBe(await zipSize(entries))
+})
