@@ -1,10 +1,13 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
+import { variableOfInput } from '../../src/domains/workflow-definitions/names.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
 import type { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
+import { startable } from '../../src/domains/workflow-definitions/script.ts'
 import { embedWorkflow, loadCommands } from '../../src/domains/workflow-definitions/store.ts'
 import { sql } from '../../src/db/sql.ts'
+import { inputVariable } from '../../src/executor/names.ts'
 import { uses } from '../../src/uses.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
@@ -775,7 +778,6 @@ describe('bad input', () => {
         'workflow.specification.tasks',
         'workflow.specification.tasks.0.children.0',
         'workflow.specification.tasks.1.id',
-        'workflow.specification.tasks.3.id',
         'workflow.specification.tasks.3.parents.0',
       ],
     ])
@@ -793,6 +795,307 @@ describe('bad input', () => {
       answers.filter(({ status }) => status === 422).every(({ body }) => body.details[0]?.path === 'name'),
     ).toBe(true)
     expect(await workflowCounts()).toEqual([1, 1, 1, 2, 1, 0])
+  })
+})
+
+describe('names that become the same', () => {
+  test.each([
+    ['sample.1', 'sample_1', 'sample-1'],
+    ['a b', 'a-b', 'a-b'],
+    ['count+', 'count-', 'count'],
+    ['की', 'कि', 'क'],
+    ['Fit', 'fit', 'fit'],
+    [' x', 'x ', 'x'],
+  ])('the activities %j and %j are refused with both names and the identifier %j', async (one, other, id) => {
+    const answer = await create(workflow('w', [simulated(one), simulated(other)]))
+    expect([answer.status, paths(answer.body.details)]).toEqual([422, ['spec.activities.1.name']])
+    for (const text of [one, other, id])
+      expect(answer.body.details[0]?.message).toContain(JSON.stringify(text))
+  })
+
+  const trace = (ids: readonly string[], more: object = {}, execution: object[] = []) => ({
+    name: 'trace',
+    schemaVersion: '1.5',
+    workflow: {
+      specification: { tasks: ids.map((id) => ({ id, name: id })), files: [], ...more },
+      execution: { tasks: execution },
+    },
+  })
+
+  test('tasks of a WfFormat document are told apart, with a warning, and keep their ids as metadata', async () => {
+    const ids = [
+      ...['count+', 'count-', 'sample.1', 'sample_1', 'की', 'कि', 'a b', 'a-b', 'a.b', 'a b-2', '++', '--'],
+      ...['task', 'Task'],
+    ]
+    const document = trace(ids)
+    const { status, body } = await create(document)
+    expect(status).toBe(201)
+    const { activities } = body.version
+    expect(activities.map(({ externalId }) => externalId)).toEqual([
+      ...['count', 'count-2', 'sample-1', 'sample-1-2', 'क', 'क-2', 'a-b-3', 'a-b', 'a-b-4', 'a-b-2'],
+      ...['task-2', 'task-3', 'task', 'task-4'],
+    ])
+    expect(activities.map(({ metadata }) => metadata?.['taskId'])).toEqual(ids)
+    const told = body.warnings.filter(({ path }) => path.endsWith('.id'))
+    expect(told.map(({ path }) => path)).toEqual(
+      [1, 3, 5, 6, 8, 10, 11, 13].map((i) => `workflow.specification.tasks.${String(i)}.id`),
+    )
+    expect(told[0]?.message).toMatch(/"count-" becomes "count-2", as another task is "count"/)
+  })
+
+  test('thousands of tasks of one name are told apart at once, and the warnings are bounded', async () => {
+    const ids = Array.from(
+      { length: 20_000 },
+      (_, i) => `${'+'.repeat(1 + (i % 100))}x${'+'.repeat(i / 100)}`,
+    )
+    const { status, body } = await create(trace(ids))
+    expect([status, body.version.activityCount]).toEqual([201, ids.length])
+    const told = body.warnings.filter(({ path }) => path.startsWith('workflow.specification.tasks'))
+    expect([told.length, told.at(-1)?.message]).toEqual([101, 'and 19899 more like it'])
+  })
+
+  test('edges and data of tasks that were told apart stay theirs', async () => {
+    const { status, body } = await create({
+      name: 'trace',
+      schemaVersion: '1.5',
+      workflow: {
+        specification: {
+          tasks: [
+            { id: 's.1', name: 's', outputFiles: ['f.1'] },
+            { id: 's_1', name: 's', outputFiles: ['f_1'] },
+            { id: 'end', name: 'e', parents: ['s.1', 's_1'], inputFiles: ['f.1', 'f_1'] },
+          ],
+          files: [
+            { id: 'f.1', sizeInBytes: 1 },
+            { id: 'f_1', sizeInBytes: 2 },
+          ],
+        },
+      },
+    })
+    expect(status).toBe(201)
+    expect(body.version.dataDependencies).toEqual([
+      ...[
+        {
+          producerActivityId: 'trace-s-1',
+          consumerActivityId: 'trace-end',
+          logicalName: 'f.1',
+          sizeBytes: 1,
+        },
+        {
+          ...{ producerActivityId: 'trace-s-1-2', consumerActivityId: 'trace-end' },
+          ...{ logicalName: 'f_1', sizeBytes: 2 },
+        },
+      ],
+    ])
+  })
+
+  test('findings about a WfFormat document name its own members', async () => {
+    const ids = ['a', 'b', 'c', 'd', 'e']
+    const answer = await create(
+      trace(ids, {}, [
+        { id: 'c', memoryInBytes: 1e22 },
+        { id: 'a', coreCount: 1e9 },
+        { id: 'b', coreCount: 1e-7, command: { program: '++' } },
+      ]),
+    )
+    expect([answer.status, paths(answer.body.details)]).toEqual([
+      422,
+      [
+        'workflow.execution.tasks.1.coreCount',
+        'workflow.execution.tasks.2.coreCount',
+        'workflow.execution.tasks.0.memoryInBytes',
+      ],
+    ])
+    const long = 'x'.repeat(1_501)
+    const files = await create({
+      name: 'trace',
+      schemaVersion: '1.5',
+      workflow: {
+        specification: {
+          tasks: [
+            { id: 'a', name: 'a', outputFiles: ['short', long] },
+            { id: 'b', name: 'b', parents: ['a'], inputFiles: ['short', long] },
+          ],
+          files: [
+            { id: 'short', sizeInBytes: 1 },
+            { id: long, sizeInBytes: 1 },
+          ],
+        },
+      },
+    })
+    expect([files.status, paths(files.body.details)]).toEqual([422, ['workflow.specification.files.1.id']])
+  })
+
+  test('measurements of no task and files of two sizes are warnings', async () => {
+    const { status, body } = await create(
+      trace(
+        ['a'],
+        {
+          files: [
+            { id: 'f', sizeInBytes: 1 },
+            { id: 'g', sizeInBytes: 5 },
+            { id: 'f', sizeInBytes: 2 },
+            { id: 'g', sizeInBytes: 5 },
+          ],
+        },
+        [{ id: 'ghost', runtimeInSeconds: 9 }, { id: 'a' }],
+      ),
+    )
+    expect(status).toBe(201)
+    expect(body.warnings.map(({ path, message }) => `${path}: ${message}`)).toEqual([
+      'workflow.specification.files.2.sizeInBytes: "f" had 1 bytes before and has 2 here; the last size counts',
+      'workflow.execution.tasks.0.id: "ghost" names no task of the specification; its measurements are not used',
+    ])
+  })
+
+  test.each([
+    ['x.1', 'x_1', 'INPUT_X_1'],
+    ['数据', '結果', 'INPUT__'],
+    ['A.txt', 'a.TXT', 'INPUT_A_TXT'],
+    ['dir/f', 'dir f', 'INPUT_DIR_F'],
+  ])(
+    'the inputs %j and %j of a program are refused with both names and the variable %s',
+    async (one, other, name) => {
+      const document = (more: object) =>
+        workflow(
+          'w',
+          [{ ...simulated('a') }, { ...simulated('c') }, { ...simulated('b', ['a', 'c']), ...more }],
+          {
+            dataDependencies: [
+              { producerActivity: 'a', consumerActivity: 'b', logicalName: one, sizeBytes: 1 },
+              { producerActivity: 'c', consumerActivity: 'b', logicalName: one, sizeBytes: 1 },
+              { producerActivity: 'a', consumerActivity: 'b', logicalName: other, sizeBytes: 1 },
+              { producerActivity: 'a', consumerActivity: 'c', logicalName: other, sizeBytes: 1 },
+            ],
+          },
+        )
+      const refused = await create(document({ run: 'x', image: 'i' }))
+      expect([refused.status, paths(refused.body.details)]).toEqual([
+        422,
+        ['spec.dataDependencies.2.logicalName'],
+      ])
+      for (const text of [JSON.stringify(one), JSON.stringify(other), name])
+        expect(refused.body.details[0]?.message).toContain(text)
+      // Where nothing runs for real there is no variable.
+      const { status, body } = await create(document({}))
+      expect(status).toBe(201)
+      const version = structuredClone(body.version)
+      const consumer = version.activities[2]
+      if (consumer === undefined) throw new Error('the document has three activities')
+      Object.assign(consumer, { capabilities: ['real'], command: { entrypoint: 'x' } })
+      await expect(service.db.transaction((tx) => embedWorkflow(tx, version))).rejects.toMatchObject({
+        details: [{ message: expect.stringContaining(name) }],
+      })
+    },
+  )
+
+  test('the variable in a refusal is the one of the run', () => {
+    fc.assert(
+      fc.property(fc.string({ unit: 'binary' }), (name) => {
+        expect(inputVariable('', name)).toBe(variableOfInput(name))
+      }),
+      { seed },
+    )
+  })
+
+  test('types that become one are a warning, once for each name', async () => {
+    const typed = (name: string, activityType: string) => ({ ...simulated(name), activityType })
+    const { body } = await create(
+      workflow('w', [typed('a', 'count+'), typed('b', 'count-'), typed('c', 'count-'), typed('d', 'count+')]),
+    )
+    expect(body.warnings).toEqual([
+      {
+        path: 'spec.activities.1.activityType',
+        message: expect.stringMatching(/"count-" and "count\+" become one/),
+      },
+    ])
+  })
+})
+
+describe('commands', () => {
+  const real = (fields: object) => ({ name: 'a', image: 'i', ...fields })
+  const argumentsOf = (body: Definition) => body.version.activities[0]?.command?.arguments
+
+  test.each([
+    ['echo a\r\necho b\r\n', 'echo a\necho b\n'],
+    ['echo a\r', 'echo a'],
+    ['\uFEFFecho a', 'echo a'],
+    ['cat <<X\r\n1\r\nX\r\n', 'cat <<X\n1\nX\n'],
+  ])('the line ends of %j become those of sh, with a warning', async (run, script) => {
+    const { status, body } = await create(workflow('w', [real({ run })]))
+    expect([status, argumentsOf(body), paths(body.warnings)]).toEqual([
+      201,
+      ['-c', script],
+      ['spec.activities.0.run'],
+    ])
+    expect((await create(workflow('x', [real({ run: script })]))).body.warnings).toEqual([])
+  })
+
+  test('line ends of Windows in an argument stay, with a warning, and are exported as they are', async () => {
+    const args = ['-c', 'a\r\nb']
+    const { body } = await create(workflow('w', [real({ command: { entrypoint: 'sh', arguments: args } })]))
+    expect([argumentsOf(body), paths(body.warnings)]).toEqual([
+      args,
+      ['spec.activities.0.command.arguments.1'],
+    ])
+    const { text } = await service.call('GET', '/workflow-definitions/w/export/')
+    const again = await service.call<Definition>('POST', '/workflow-definitions/import/?name=x', text, {
+      'content-type': 'application/yaml',
+    })
+    expect([again.status, argumentsOf(again.body)]).toEqual([201, args])
+  })
+
+  test.each([
+    [
+      'an argument',
+      { command: { entrypoint: 'x', arguments: ['a', 'y'.repeat(131_072)] } },
+      'command.arguments.1',
+    ],
+    [
+      'a variable',
+      { run: 'x', command: { environment: { A: 'é'.repeat(65_535) } } },
+      'command.environment.A',
+    ],
+    ['a program', { command: { entrypoint: `/${'x'.repeat(4_095)}` } }, 'command.entrypoint'],
+    ['a script', { run: '東'.repeat(600_000) }, 'run'],
+    [
+      'all together',
+      { command: { entrypoint: 'x', arguments: Array.from({ length: 16 }, () => 'y'.repeat(100_000)) } },
+      'command',
+    ],
+  ])('%s that no site could start is refused', async (_, fields, path) => {
+    const { status, body } = await create(workflow('w', [real(fields)]))
+    expect([status, paths(body.details)]).toEqual([422, [`spec.activities.0.${path}`]])
+    expect(body.details[0]?.message).toMatch(/\d+ bytes/)
+  })
+
+  test('what is just short enough is kept, and a long script as it was written', async () => {
+    const run = `: ${'é'.repeat(100_000)}`
+    const { status, body } = await create(
+      workflow('w', [
+        real({ run }),
+        { ...real({ command: { entrypoint: 'x', arguments: ['y'.repeat(131_071)] } }), name: 'b' },
+        { ...real({ run: 'x'.repeat(1_048_576) }), name: 'c' },
+      ]),
+    )
+    expect([status, argumentsOf(body)]).toEqual([201, ['-c', run]])
+    expect((await service.call('GET', '/workflow-definitions/w/export/')).text).toContain(run.slice(0, 60))
+  })
+
+  test('a long script is started in parts, which together are the script', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.constantFrom('x', 'é', '東', '😀'), { maxLength: 4 }),
+        fc.nat(90_000),
+        (units, size) => {
+          const script = `${units.join('')}${'😀東x'.repeat(size)}`
+          const { arguments: args } = startable({ entrypoint: 'sh', arguments: ['-c', script] })
+          expect(args.every((text) => Buffer.byteLength(text) < 131_072 && text.isWellFormed())).toBe(true)
+          expect(args.length === 2 ? args[1] : args.slice(3).join('')).toBe(script)
+        },
+      ),
+      { seed, numRuns: 30 },
+    )
   })
 })
 

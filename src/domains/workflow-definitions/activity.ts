@@ -4,6 +4,7 @@ import { executableProblems } from './executable.ts'
 import { activityIdOf, defaultTypeIdOf, identifierTrouble, slug, typeIdOf } from './names.ts'
 import { defaultCpu, defaultMemoryBytes, parseCpu, parseMemory } from './quantities.ts'
 import type { Activity, ActivityType, AuthoringActivity } from './schemas.ts'
+import { commandProblems, withUnixEnds } from './script.ts'
 
 export type Report = (path: string, message: string) => void
 
@@ -24,6 +25,7 @@ export class TypeList {
   readonly #workflowId: string
   readonly #workflowName: string
   readonly #types = new Map<string, ActivityType>()
+  readonly #met = new Set<string>()
 
   constructor(workflowId: string, workflowName: string) {
     this.#workflowId = workflowId
@@ -32,12 +34,13 @@ export class TypeList {
 
   /**
    * The id of the type named `label`; without a label, that of the workflow's own type. Types of
-   * equal slug are one.
+   * equal slug are one: `met` is called with the name that it has already, once for each label.
    */
-  idOf(label: string | undefined): string {
+  idOf(label: string | undefined, met: (name: string) => void): string {
     const standard = defaultTypeIdOf(this.#workflowId)
     const id = label === undefined ? standard : typeIdOf(this.#workflowId, slug(label))
-    if (!this.#types.has(id)) {
+    const known = this.#types.get(id)
+    if (known === undefined) {
       const name = label === undefined || id === standard ? `${this.#workflowName} activity` : label
       this.#types.set(id, {
         id,
@@ -47,6 +50,9 @@ export class TypeList {
         ioIntensity: 0,
         networkIntensity: 0,
       })
+    } else if (label !== undefined && label !== known.name && !this.#met.has(label)) {
+      this.#met.add(label)
+      met(known.name)
     }
     return id
   }
@@ -109,6 +115,12 @@ export function normaliseActivity(
       report(`${path}.expectedOutputs.${i}`, 'must be a path below the work directory, without ".."')
   })
 
+  const activityTypeId = types.idOf(label, (name) =>
+    warnings.push({
+      path: `${path}.activityType`,
+      message: `${JSON.stringify(label)} and ${JSON.stringify(name)} become one type; write both alike, or rename one`,
+    }),
+  )
   const fields = Object.fromEntries(
     fieldKeys.flatMap((key) =>
       activity[key] === undefined || (key === 'stage' && activity.stage === 'all')
@@ -121,7 +133,7 @@ export function normaliseActivity(
   const priority = activity.priority ?? new Set(activity.dependsOn).size + index
   return {
     id: activityIdOf(id, externalId),
-    activityTypeId: types.idOf(label),
+    activityTypeId,
     externalId,
     name: activity.name ?? '',
     kind: 'task',
@@ -161,7 +173,13 @@ function commandOf(
 ): Pick<Activity, 'command' | 'capabilities'> {
   const given = activity.command
   const own = given?.entrypoint ?? ''
-  const script = activity.run ?? ''
+  const script = withUnixEnds(activity.run ?? '')
+  if (script !== (activity.run ?? ''))
+    warnings.push({
+      path: `${path}.run`,
+      message:
+        'has a byte order mark or line ends of Windows (CR LF), which sh does not know; they were removed',
+    })
   if (script !== '' && own !== '')
     warnings.push({
       path: `${path}.run`,
@@ -172,6 +190,15 @@ function commandOf(
       path: `${path}.command.arguments`,
       message: 'are not used, because run is given without command.entrypoint; write them into run',
     })
+  given?.arguments?.forEach((text, i) => {
+    if (text.includes('\r\n'))
+      warnings.push({
+        path: `${path}.command.arguments.${i}`,
+        message:
+          'has line ends of Windows (CR LF), which a shell takes as a part of the words before them; write LF, ' +
+          'or give a script as run',
+      })
+  })
   if (given?.executable !== undefined)
     for (const { path: at, message } of executableProblems(given.executable, `${path}.command.executable`))
       report(at, message)
@@ -182,6 +209,12 @@ function commandOf(
 
   const entrypoint = own !== '' ? own : script !== '' ? 'sh' : ''
   const args = own === '' && script !== '' ? ['-c', script] : given?.arguments
+  if (entrypoint !== '')
+    for (const { path: part, message } of commandProblems({
+      ...{ entrypoint, arguments: args },
+      environment: given?.environment,
+    }))
+      report(`${path}.${own === '' && part === 'command.arguments.1' ? 'run' : part}`, message)
   const image = blankless(activity.image) ?? blankless(shared)
   const executable =
     given?.executable ??

@@ -10,7 +10,14 @@ import {
 } from './content.ts'
 import type { AuthoringDraft } from './draft.ts'
 import { activityIdOf, identifierTrouble, slug, firstVersionIdOf } from './names.ts'
-import { cycleProblem, dataKey, duplicates, logicalNameTrouble } from './rules.ts'
+import {
+  cycleProblem,
+  dataKey,
+  duplicates,
+  logicalNameTrouble,
+  meetingInputs,
+  meetingNames,
+} from './rules.ts'
 import {
   legacySpecShape,
   type ActivityType,
@@ -69,16 +76,8 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
 
   const slugs = given.map((activity) => (activity.name === undefined ? undefined : slug(activity.name)))
   const namePath = (i: number): string => `spec.activities.${i}.name`
-  const repeated = duplicates(
-    given.map((activity) => activity.name),
-    namePath,
-    'name',
-  )
-  const reported = new Set(repeated.map(({ path }) => path))
-  problems.push(
-    ...repeated,
-    ...duplicates(slugs, namePath, 'the identifier').filter(({ path }) => !reported.has(path)),
-  )
+  const names = given.map((activity) => activity.name)
+  problems.push(...duplicates(names, namePath, 'name'), ...meetingNames(names, slugs, namePath))
   slugs.forEach((externalId, i) => {
     if (externalId === '') report(namePath(i), 'must hold at least one letter or digit')
     else if (externalId !== undefined && id !== undefined) {
@@ -112,6 +111,16 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
       report,
       warnings,
     }),
+  )
+  problems.push(
+    ...meetingInputs(
+      (draft.dataDependencies ?? []).map(({ consumerActivity, logicalName }) => ({
+        consumer: consumerActivity === undefined ? undefined : positions.get(consumerActivity),
+        logicalName,
+      })),
+      (position) => activities[position]?.capabilities.includes('real') === true,
+      (i) => `spec.dataDependencies.${i}.logicalName`,
+    ),
   )
   if (
     problems.length > 0 ||

@@ -2,6 +2,7 @@ import { reservedMetadataKeys } from './activity.ts'
 import { defaultPolicy, type Content } from './content.ts'
 import { defaultTypeIdOf } from './names.ts'
 import type { ActivityType, AuthoringActivity, AuthoringDocument, RawSpec } from './schemas.ts'
+import { isScript, withUnixEnds } from './script.ts'
 import { yamlOf } from './yaml-text.ts'
 
 type ContentActivity = Content['activities'][number]
@@ -87,8 +88,8 @@ export function authoringActivity(
 
 function commandFields(command: ContentActivity['command']): Pick<AuthoringActivity, 'run' | 'command'> {
   const { entrypoint = '', arguments: args, environment, workingDirectory } = command
-  const script =
-    entrypoint === 'sh' && args?.length === 2 && args[0] === '-c' && args[1] !== '' ? args[1] : undefined
+  // An import gives `run` the line ends of `sh`.
+  const script = isScript(command) && args?.[1] === withUnixEnds(args?.[1] ?? '') ? args[1] : undefined
   const executable =
     command.executable === undefined || impliedBy(command.image, command.executable)
       ? undefined

@@ -1,6 +1,7 @@
 import type { Problem } from '../../refusal.ts'
 import { findCycle } from '../../schedulers/graph.ts'
 import type { ContentEdge } from './content.ts'
+import { variableOfInput } from './names.ts'
 
 /**
  * The limit of a logical name in bytes. The name is part of an index entry, which PostgreSQL limits
@@ -35,6 +36,31 @@ export function duplicates(
   return problems
 }
 
+/** Names that differ and become the same identifier: one problem per name after the first. */
+export function meetingNames(
+  names: readonly (string | undefined)[],
+  identifiers: readonly (string | undefined)[],
+  path: (index: number) => string,
+): Problem[] {
+  const first = new Map<string, string>()
+  return names.flatMap((name, i) => {
+    const identifier = identifiers[i]
+    if (name === undefined || identifier === undefined || identifier === '') return []
+    const before = first.get(identifier)
+    if (before === undefined) first.set(identifier, name)
+    if (before === undefined || before === name) return []
+    return [
+      {
+        path: path(i),
+        message:
+          `${JSON.stringify(before)} and ${JSON.stringify(name)} both become the identifier ` +
+          `${JSON.stringify(identifier)}: letters in lower case, digits and "-" are kept, all else becomes ` +
+          '"-"; rename one of them',
+      },
+    ]
+  })
+}
+
 /**
  * One cycle by name, as `a -> b -> a`; a long one is shortened in the middle. None where every edge
  * leads forward.
@@ -65,6 +91,37 @@ export const logicalNameTrouble = (name: string): string | undefined =>
     : Buffer.byteLength(name) > logicalNameBytes
       ? `must be at most ${logicalNameBytes} bytes long`
       : undefined
+
+/**
+ * Inputs of activities that run for real whose names give one environment variable, which can hold
+ * one path only: one problem per name after the first.
+ * @param isReal whether the consumer at an index of `data` runs for real
+ */
+export const meetingInputs = <Consumer>(
+  data: readonly { consumer: Consumer | undefined; logicalName: string | undefined }[],
+  isReal: (consumer: Consumer) => boolean,
+  path: (index: number) => string,
+): Problem[] => {
+  const variables = new Map<Consumer, Map<string, Set<string>>>()
+  return data.flatMap(({ consumer, logicalName }, i) => {
+    if (consumer === undefined || logicalName === undefined || !isReal(consumer)) return []
+    const known = variables.get(consumer) ?? new Map<string, Set<string>>()
+    variables.set(consumer, known)
+    const variable = variableOfInput(logicalName)
+    const names = known.get(variable) ?? new Set<string>()
+    known.set(variable, names)
+    const [before] = names
+    if (names.has(logicalName) || names.add(logicalName).size === 1) return []
+    return [
+      {
+        path: path(i),
+        message:
+          `${JSON.stringify(before)} and ${JSON.stringify(logicalName)} are both the variable ${variable} of ` +
+          'their consumer: A-Z and 0-9 are kept, all else becomes "_"; rename one of them',
+      },
+    ]
+  })
+}
 
 /** The key by which a data dependency is unique within its workflow. */
 export const dataKey = (producer: string, consumer: string, logicalName: string): string =>

@@ -14,7 +14,9 @@ import {
 // ------------------------------------------------------------------------------------------------------
 // shared pieces
 
-const Arguments = z.array(Text)
+/** The longest script is an argument of `sh`. */
+const Script = z.string().max(1_048_576)
+const Arguments = z.array(Script)
 const Environment = z.record(z.string(), Text)
 
 /** The cost of an activity in the simulator: seconds at reference speed, or operations. */
@@ -53,7 +55,10 @@ export const AuthoringActivity = z.strictObject({
     .optional(),
   image: Text.optional(),
   runtime: Id.optional(),
-  run: z.string().max(1_048_576).optional(),
+  run: Script.optional().describe(
+    'A script for sh. Line ends of Windows become those of Unix. All of it with the variables has at most ' +
+      '1,572,864 bytes',
+  ),
   cpuLimit: z.union([z.string(), z.number()]).optional(),
   memoryLimit: z.string().optional(),
   dependsOn: z.array(z.string()).optional(),
@@ -71,10 +76,14 @@ export const AuthoringActivity = z.strictObject({
 })
 export type AuthoringActivity = z.output<typeof AuthoringActivity>
 
+const variableOfName =
+  'Path in the work directory of the consumer. There the variable AKOFLOW_INPUT_<NAME> (or with the ' +
+  "installation's prefix) holds its absolute path: letters in upper case, A-Z and 0-9 kept, all other " +
+  'characters in a row one "_". Two names of one consumer that give one variable are refused'
 export const AuthoringDataDependency = z.strictObject({
   producerActivity: z.string(),
   consumerActivity: z.string(),
-  logicalName: z.string(),
+  logicalName: z.string().describe(variableOfName),
   sizeBytes: z.int().min(1),
 })
 export type AuthoringDataDependency = z.output<typeof AuthoringDataDependency>

@@ -7,6 +7,7 @@ import { contentHash, versionContent, workflowIdOf, type Content } from './conte
 import { firstVersionIdOf } from './names.ts'
 import { contentArrays, detailBound } from './definitions.ts'
 import type { Policy, WorkflowDefinition, WorkflowVersionDocument } from './schemas.ts'
+import { startable } from './script.ts'
 import { versionProblems } from './version-rules.ts'
 
 // A big list is one parameter, as JSON text or as an array literal: a parameter per value costs ten
@@ -263,7 +264,10 @@ export async function loadCommands(
         memoryBytes,
         gpu: gpu ?? 0,
         policy,
-        command: { ...command, ...(entrypoint === undefined || entrypoint === '' ? {} : { entrypoint }) },
+        command: startable({
+          ...command,
+          ...(entrypoint === undefined || entrypoint === '' ? {} : { entrypoint }),
+        }),
         expectedOutputs: expectedOutputs ?? [],
         stage: stage ?? 'all',
         ...(workspaceSeedPath === undefined ? {} : { workspaceSeedPath }),

@@ -2,8 +2,13 @@ import { notBuilt } from '../../not-built.ts'
 import type { Problem } from '../../refusal.ts'
 import { workflowIdOf } from './content.ts'
 import { executableProblems } from './executable.ts'
-import { cycleProblem, dataKey, duplicates, logicalNameTrouble } from './rules.ts'
+import { cycleProblem, dataKey, duplicates, logicalNameTrouble, meetingInputs } from './rules.ts'
 import type { WorkflowVersionDocument } from './schemas.ts'
+import { commandProblems } from './script.ts'
+
+/** Whether an activity has, or gets, the capability real. */
+const runsForReal = (activity: WorkflowVersionDocument['activities'][number] | undefined): boolean =>
+  activity?.capabilities?.includes('real') ?? activity?.simulation === undefined
 
 /**
  * All problems of an embedded workflow version (domain-reference 9.2) that its schema does not
@@ -37,6 +42,9 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
       (activity.command?.entrypoint ?? '') === ''
     )
       report(`${at}.command.entrypoint`, 'is required for an activity without simulation')
+    if (activity.command !== undefined && runsForReal(activity))
+      for (const { path: part, message } of commandProblems(activity.command))
+        report(`${at}.${part}`, message)
     if (activity.command?.executable !== undefined)
       problems.push(...executableProblems(activity.command.executable, `${path}.${at}.command.executable`))
   })
@@ -72,6 +80,14 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
       (i) => `${path}.dataDependencies.${i}`,
       'the combination of producer, consumer and logicalName',
       false,
+    ),
+    ...meetingInputs(
+      (document.dataDependencies ?? []).map(({ consumerActivityId, logicalName }) => ({
+        consumer: positions.get(consumerActivityId),
+        logicalName,
+      })),
+      (position) => runsForReal(document.activities[position]),
+      (i) => `${path}.dataDependencies.${i}.logicalName`,
     ),
   )
   return problems

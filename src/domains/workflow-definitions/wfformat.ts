@@ -1,7 +1,7 @@
 import type { Problem } from '../../refusal.ts'
 import { readAuthoring, type Reading } from './authoring.ts'
 import type { AuthoringDraft } from './draft.ts'
-import { slug } from './names.ts'
+import { distinctSlugs, slug } from './names.ts'
 import { duplicates } from './rules.ts'
 import type { AuthoringActivity, AuthoringDataDependency, WfFormatDocument } from './schemas.ts'
 
@@ -9,6 +9,8 @@ import type { AuthoringActivity, AuthoringDataDependency, WfFormatDocument } fro
 const listed = 100
 const defaultNamespace = 'default'
 const tasksPath = 'workflow.specification.tasks'
+const filesPath = 'workflow.specification.files'
+const executionPath = 'workflow.execution.tasks'
 
 type Specification = WfFormatDocument['workflow']['specification']
 type Execution = NonNullable<NonNullable<WfFormatDocument['workflow']['execution']>['tasks']>[number]
@@ -35,18 +37,11 @@ export function readWfFormat(
     ),
   )
 
-  const names = tasks.map(({ id }) => slug(id))
+  const names = distinctSlugs(tasks.map(({ id }) => id))
+  warnings.push(...renamed(tasks, names))
   const parents = controlParents(tasks, problems)
   const flows = fileFlows(specification, names, parents, warnings)
-  const measured = new Map<string, Execution>()
-  execution?.tasks?.forEach((task, i) => {
-    if (measured.has(task.id))
-      problems.push({
-        path: `workflow.execution.tasks.${i}.id`,
-        message: `${JSON.stringify(task.id)} is listed more than once; list it once`,
-      })
-    measured.set(task.id, task)
-  })
+  const measured = measurements(document, problems, warnings)
 
   const draft: AuthoringDraft = {
     name: override.name ?? document.name,
@@ -66,17 +61,14 @@ export function readWfFormat(
         task,
         names[i] ?? '',
         [...(parents[i] ?? [])].map((parent) => names[parent] ?? ''),
-        measured.get(task.id),
+        measured.get(task.id)?.facts,
       ),
     ),
     dataDependencies: flows.data,
   }
   const reading = readAuthoring(draft)
   const at = ({ path, message }: Problem): Problem => ({
-    path: path
-      .replace(/^spec\.activities\.(\d+)\.name$/, `${tasksPath}.$1.id`)
-      .replace(/^spec\.activities/, tasksPath)
-      .replace(/^spec\.dataDependencies\.\d+.*/, 'workflow.specification.files'),
+    path: writtenAt(path, document, draft, measured),
     message,
   })
   const reported = new Set(problems.map(({ path }) => path))
@@ -87,6 +79,98 @@ export function readWfFormat(
     warnings: [...warnings, ...reading.warnings.map(at)],
     workflow: problems.length > 0 ? undefined : reading.workflow,
   }
+}
+
+/** The first of the warnings of one kind, and a count of the rest. */
+const bounded = (warnings: readonly Problem[], path: string): Problem[] =>
+  warnings.length <= listed
+    ? [...warnings]
+    : [...warnings.slice(0, listed), { path, message: `and ${warnings.length - listed} more like it` }]
+
+/** The tasks whose identifier is not the one that their id alone would become. */
+const renamed = (tasks: Specification['tasks'], names: readonly string[]): Problem[] =>
+  bounded(
+    tasks.flatMap(({ id }, i) => {
+      const name = names[i] ?? ''
+      const wanted = slug(id)
+      if (name === wanted) return []
+      const why = wanted === '' ? 'it has no letter or digit' : `another task is ${JSON.stringify(wanted)}`
+      return [
+        {
+          path: `${tasksPath}.${i}.id`,
+          message: `${JSON.stringify(id)} becomes ${JSON.stringify(name)}, as ${why}; metadata.taskId keeps the id`,
+        },
+      ]
+    }),
+    tasksPath,
+  )
+
+/** What was measured of a task, and its position in the document. */
+interface Measured {
+  facts: Execution
+  position: number
+}
+
+/** The measurements by the id of their task. Those of a task that is not there are not used. */
+function measurements(
+  { workflow: { specification, execution } }: WfFormatDocument,
+  problems: Problem[],
+  warnings: Problem[],
+): Map<string, Measured> {
+  const ids = new Set(specification.tasks.map(({ id }) => id))
+  const measured = new Map<string, Measured>()
+  const strange: Problem[] = []
+  execution?.tasks?.forEach((facts, position) => {
+    const path = `${executionPath}.${position}.id`
+    if (measured.has(facts.id))
+      problems.push({
+        path,
+        message: `${JSON.stringify(facts.id)} is listed more than once; list it once`,
+      })
+    else if (!ids.has(facts.id))
+      strange.push({
+        path,
+        message: `${JSON.stringify(facts.id)} names no task of the specification; its measurements are not used`,
+      })
+    measured.set(facts.id, { facts, position })
+  })
+  warnings.push(...bounded(strange, executionPath))
+  return measured
+}
+
+/** The members of a task's execution that become members of an activity. */
+const measuredMembers: Readonly<Record<string, string>> = {
+  cpuLimit: 'coreCount',
+  memoryLimit: 'memoryInBytes',
+  simulation: 'runtimeInSeconds',
+  activityType: 'command.program',
+}
+
+/** The member of the document that became the member at `path` of the authoring form. */
+function writtenAt(
+  path: string,
+  { workflow: { specification } }: WfFormatDocument,
+  { dataDependencies }: AuthoringDraft,
+  measured: ReadonlyMap<string, Measured>,
+): string {
+  const data = /^spec\.dataDependencies\.(\d+)/.exec(path)?.[1]
+  if (data !== undefined) {
+    const file = dataDependencies[Number(data)]?.logicalName
+    const place = specification.files?.findIndex(({ id }) => id === file) ?? -1
+    return place === -1 ? filesPath : `${filesPath}.${place}.id`
+  }
+  const [, position, member = ''] = /^spec\.activities\.(\d+)\.(\w+)/.exec(path) ?? []
+  if (position === undefined) return path.replace(/^spec\.activities/, tasksPath)
+  const task = specification.tasks[Number(position)]
+  const found = task === undefined ? undefined : measured.get(task.id)
+  const source = measuredMembers[member]
+  if (
+    source === undefined ||
+    found === undefined ||
+    (member === 'activityType' && !namedByProgram(found.facts))
+  )
+    return `${tasksPath}.${position}.${member === 'activityType' ? 'name' : 'id'}`
+  return `${executionPath}.${found.position}.${source}`
 }
 
 /**
@@ -128,7 +212,7 @@ function fileFlows(
   parents: readonly ReadonlySet<number>[],
   warnings: Problem[],
 ): { data: AuthoringDataDependency[]; external: { count: number; bytes: number } } {
-  const sizes = new Map(files?.map(({ id, sizeInBytes }) => [id, Math.round(sizeInBytes)]))
+  const sizes = fileSizes(files ?? [], warnings)
   const producers = new Map<string, number[]>()
   tasks.forEach(({ outputFiles }, i) => {
     for (const file of new Set(outputFiles)) {
@@ -177,7 +261,7 @@ function fileFlows(
       .map((file) => JSON.stringify(file))
       .join(', ')
     warnings.push({
-      path: 'workflow.specification.files',
+      path: filesPath,
       message:
         `${unlisted.size} input files have no entry and count as 0 bytes: ` +
         `${shown}${unlisted.size > 3 ? ', ...' : ''}`,
@@ -192,19 +276,40 @@ function fileFlows(
   }
 }
 
+/** Files by id. Where one has several sizes the last counts, with a warning. */
+function fileSizes(files: NonNullable<Specification['files']>, warnings: Problem[]): Map<string, number> {
+  const sizes = new Map<string, number>()
+  const differing = files.flatMap(({ id, sizeInBytes }, i) => {
+    const before = sizes.get(id)
+    const size = Math.round(sizeInBytes)
+    sizes.set(id, size)
+    if (before === undefined || before === size) return []
+    return [
+      {
+        path: `${filesPath}.${i}.sizeInBytes`,
+        message: `${JSON.stringify(id)} had ${before} bytes before and has ${size} here; the last size counts`,
+      },
+    ]
+  })
+  warnings.push(...bounded(differing, filesPath))
+  return sizes
+}
+
+/** Whether the program of a task becomes its type. */
+const namedByProgram = (measured: Execution | undefined): boolean =>
+  /^\S{1,100}$/.test(measured?.command?.program ?? '')
+
 function activityOf(
   task: Specification['tasks'][number],
   name: string,
   dependsOn: string[],
   measured: Execution | undefined,
 ): AuthoringActivity {
-  const program = measured?.command?.program
-  const label =
-    program !== undefined && /^\S{1,100}$/.test(program)
-      ? program
-      : task.name !== task.id
-        ? task.name
-        : undefined
+  const label = namedByProgram(measured)
+    ? measured?.command?.program
+    : task.name !== task.id
+      ? task.name
+      : undefined
   return {
     name,
     cpuLimit: String(measured?.coreCount === undefined || measured.coreCount === 0 ? 1 : measured.coreCount),
