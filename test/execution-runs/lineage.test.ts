@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { version } from '../../src/version.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -185,18 +185,99 @@ test('the run is on the audit trail with the digest of its events, and the trail
   })
 })
 
+/** The entries of a ZIP file, as Python reads and checks them. */
+const entriesOf = (zip: string): Record<string, string> => {
+  const read =
+    'import json,sys,zipfile; z=zipfile.ZipFile(sys.argv[1]); assert z.testzip() is None; ' +
+    'assert len(set(z.namelist())) == len(z.namelist()); ' +
+    'print(json.dumps({n: z.read(n).decode() for n in z.namelist()}))'
+  return JSON.parse(
+    execFileSync('python3', ['-c', read, zip], { encoding: 'utf8', maxBuffer: 64 * 1024 ** 2 }),
+  ) as Record<string, string>
+}
+
+test('scripts longer than one argument run; a crate is whole whatever files are called, are, or become', async () => {
+  const names = [
+    ...['plain', 'a\nb', 'ends\n', ' a', 'a ', 'b\\c', '100%', '%41', 'A', '-n', '"', '*', 'é'.repeat(127)],
+    ...['\t'.repeat(250), '…', '%2E%2E', 'd/%2F', 'a:b?.txt'],
+  ]
+  const quoted = (name: string): string => `'${name.replaceAll("'", "'\\''")}'`
+  const odd = await makeWorld(service, {
+    name: 'odd',
+    cores: [2],
+    tasks: [
+      {
+        name: 'names',
+        run:
+          'mkdir d folder; ln -s nowhere dangling; ln -s folder to-folder; mkfifo pipe; ' +
+          'echo later > gone; echo later > replaced; ln -s /etc/hostname outward; ' +
+          names.map((name) => `printf %s ${quoted(name)} > ${quoted(`./${name}`)}`).join('; '),
+        lane: [0, 0],
+      },
+      {
+        name: 'long',
+        run: `: '${'é'.repeat(100_000)}'\nset -u\nprintf '%s %s' "$#" "$0" > long-arguments`,
+        lane: [0, 1],
+      },
+      {
+        name: 'longest',
+        run: `${': it is long\n'.repeat(80_000)}if true; then\nprintf 'all' > longest; fi`,
+        after: ['long'],
+        lane: [0, 1],
+      },
+    ],
+  })
+  const record = await runToEnd(service, odd, { id: 'odd' })
+  expect(record.run.status).toBe('completed')
+  const file = (name: string, activity: string): Promise<Response> =>
+    fetch(
+      `${service.baseUrl}/execution-runs/odd/activities/odd-${activity}/outputs/${encodeURIComponent(name)}`,
+    )
+  expect(await (await file('long-arguments', 'long')).text()).toBe('0 sh')
+  expect(await (await file('longest', 'longest')).text()).toBe('all')
+  for (const name of names) {
+    const answer = await file(name, 'names')
+    expect([answer.status, await answer.text()]).toEqual([200, name])
+  }
+  expect((await file('a\0b', 'names')).status).toBe(400)
+
+  const [{ directory } = { directory: '' }] = await service.db.prepared<{ directory: string }>(
+    'directory_of_odd',
+    "select directory from task_executions where execution_run_id = 'odd' and activity_id = 'odd-names'",
+    [],
+  )
+  rmSync(join(directory, 'gone'))
+  rmSync(join(directory, 'replaced'))
+  mkdirSync(join(directory, 'replaced'))
+  const answer = await fetch(`${service.baseUrl}/execution-runs/odd/crate/?data=outputs`)
+  const zip = join(mkdtempSync(join(runFolder(), 'crate-')), 'odd.zip')
+  writeFileSync(zip, Buffer.from(await answer.arrayBuffer()))
+  const entries = entriesOf(zip)
+  const graph = (JSON.parse(entries['ro-crate-metadata.json'] ?? '') as { '@graph': Record<string, any>[] })[
+    '@graph'
+  ]
+  const files = graph.filter((entity) => entity['@type'] === 'File' && entity['contentSize'] !== undefined)
+  const carried = files.filter((entity) => String(entity['@id']).startsWith('data/'))
+  for (const { '@id': id, name } of carried)
+    if (names.includes(name)) expect(entries[decodeURIComponent(id)]).toBe(name)
+  expect(
+    Object.keys(entries)
+      .filter((name) => name.startsWith('data/'))
+      .toSorted(),
+  ).toEqual(carried.map((entity) => decodeURIComponent(entity['@id'])).toSorted())
+  expect(carried.map(({ name }) => name)).toEqual(expect.arrayContaining([...names, 'longest']))
+  const unread = files.filter((entity) => !carried.includes(entity))
+  expect(unread.map(({ name }) => name)).toEqual(expect.arrayContaining(['gone', 'replaced']))
+  for (const entity of unread) expect(entity['description']).toMatch(/could not be read/)
+  expect(entries['README.md']).toMatch(/could not be read/)
+})
+
 test('the run is exported as a crate with its files, and as PROV', async () => {
   const answer = await fetch(`${service.baseUrl}/execution-runs/traced-run/crate/?data=outputs`)
   expect([answer.status, answer.headers.get('content-type')]).toEqual([200, 'application/zip'])
   const zip = join(mkdtempSync(join(runFolder(), 'crate-')), 'run.zip')
   writeFileSync(zip, Buffer.from(await answer.arrayBuffer()))
-  const read =
-    'import json,sys,zipfile; z=zipfile.ZipFile(sys.argv[1]); assert z.testzip() is None; ' +
-    'print(json.dumps({n: z.read(n).decode() for n in z.namelist()}))'
-  const entries = JSON.parse(execFileSync('python3', ['-c', read, zip], { encoding: 'utf8' })) as Record<
-    string,
-    string
-  >
+  const entries = entriesOf(zip)
   const metadata = JSON.parse(entries['ro-crate-metadata.json'] ?? '') as { '@graph': Record<string, any>[] }
   const files = metadata['@graph'].filter(
     (entity) => entity['@type'] === 'File' && String(entity['@id']).startsWith('data/'),

@@ -8,7 +8,7 @@ import { Reply, route, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
 import { ActivityDetail, readActivityDetail } from './activity-detail.ts'
 import { readLogFile } from './files.ts'
-import { openRunFiles } from './run-files.ts'
+import { openRunFiles, type RunFiles } from './run-files.ts'
 import { DataObjectInstance, pages } from './schemas.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { makeSitePlan } from '../../executor/intents.ts'
@@ -42,8 +42,6 @@ const bytesQuery = z
 
 /** The most bytes of a log in one answer. */
 const logLimitBytes = 1024 * 1024
-
-type RunFiles = ReturnType<typeof openRunFiles>
 
 /** Everything recorded of one activity. */
 const detailRoute = (db: Db, { attemptOf }: Pick<RunFiles, 'attemptOf'>): Route =>
@@ -169,7 +167,7 @@ const outputsRoute = (db: Db): Route =>
   })
 
 /** One file of the work directory, read from its site. */
-const fileRoute = ({ openFile }: Pick<RunFiles, 'openFile'>): Route =>
+const fileRoute = ({ filesOf }: Pick<RunFiles, 'filesOf'>): Route =>
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/outputs/{path}',
@@ -180,12 +178,8 @@ const fileRoute = ({ openFile }: Pick<RunFiles, 'openFile'>): Route =>
     streams: true,
     refuses: [422],
     handle: async ({ params, query }) => {
-      const { stream, sizeBytes } = await openFile(
-        params.runId,
-        params.activityId,
-        query.attempt,
-        params.path,
-      )
+      const open = await filesOf(params.runId, params.activityId, query.attempt)
+      const { stream, sizeBytes } = await open(params.path)
       return new Reply({
         stream,
         headers: {

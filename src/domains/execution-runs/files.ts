@@ -7,6 +7,11 @@ import type { SiteShell } from '../../shell/site-shell.ts'
 import type { LogSlice } from '../../drivers/runtime/contract/driver.ts'
 import { missing, Refusal } from '../../refusal.ts'
 
+export interface OpenedFile {
+  stream: Readable
+  sizeBytes: number
+}
+
 const outside = (path: string): Refusal =>
   new Refusal('unacceptable', `path ${JSON.stringify(path)} leaves the work directory; give a path below it`)
 
@@ -18,10 +23,7 @@ const leaves = (path: string): boolean =>
  * and links that leave the directory are refused (422). Anything but a regular file counts as
  * missing (404).
  */
-export const openOutput = async (
-  directory: string,
-  path: string,
-): Promise<{ stream: Readable; sizeBytes: number }> => {
+export const openOutput = async (directory: string, path: string): Promise<OpenedFile> => {
   if (leaves(path)) throw outside(path)
   const base = await realpath(directory).catch(() => undefined)
   const file = await realpath(join(directory, path)).catch(() => undefined)
@@ -44,7 +46,7 @@ export const openOutputAt = async (
   shell: SiteShell,
   directory: string,
   path: string,
-): Promise<{ stream: Readable; sizeBytes: number }> => {
+): Promise<OpenedFile> => {
   if (leaves(path)) throw outside(path)
   const find = `cd ${quote(directory)} 2>/dev/null && base=$(pwd -P) &&
   f=$(readlink -nf ./${quote(path)} && printf x) && f=\${f%x} && [ -f "$f" ] || exit 44

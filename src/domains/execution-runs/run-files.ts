@@ -1,10 +1,9 @@
 import { posix } from 'node:path'
-import type { Readable } from 'node:stream'
 import type { Db } from '../../db/sql.ts'
 import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import { LinkError } from '../../shell/site-shell.ts'
 import { missing, Refusal } from '../../refusal.ts'
-import { openOutput, openOutputAt } from './files.ts'
+import { openOutput, openOutputAt, type OpenedFile } from './files.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { readSiteSnapshot } from '../../executor/snapshot.ts'
 import { isOwnMachine, placeOf, runsOnMachines, type Place } from '../../executor/sites.ts'
@@ -96,23 +95,26 @@ export const openRunFiles = ({ db, sites, hostId }: RunFileParts) => {
   }
 
   /**
-   * One file of an attempt's work directory.
-   * @throws Refusal `missing`, `unacceptable` for a path outside of it, `unavailable` for a site
-   *   that cannot be reached
+   * Opens files of one attempt's work directory by their paths.
+   * @throws Refusal `missing` for an attempt without files; for a file `missing`, `unacceptable` for
+   *   a path outside of it, `unavailable` for a site that cannot be reached
    */
-  const openFile = async (
+  const filesOf = async (
     runId: string,
     activityId: string,
     attempt: number | undefined,
-    path: string,
-  ): Promise<{ stream: Readable; sizeBytes: number }> => {
+  ): Promise<(path: string) => Promise<OpenedFile>> => {
     const { directory, kept, place, facts } = await started(runId, activityId, attempt)
-    if (kept !== undefined) return openOutput(kept, path)
-    const { shell, root } = sites.at(place, facts)
-    return isOwnMachine(place)
-      ? openOutput(directory, path)
-      : asking(place, async () => openOutputAt(shell, posix.resolve(await root(), directory), path))
+    return (path) => {
+      if (kept !== undefined) return openOutput(kept, path)
+      const { shell, root } = sites.at(place, facts)
+      return isOwnMachine(place)
+        ? openOutput(directory, path)
+        : asking(place, async () => openOutputAt(shell, posix.resolve(await root(), directory), path))
+    }
   }
 
-  return { asking, attemptOf, started, openFile }
+  return { asking, attemptOf, started, filesOf }
 }
+
+export type RunFiles = ReturnType<typeof openRunFiles>

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import type { AttemptFact, FileFact, RunFacts } from './run-facts.ts'
 
 /**
@@ -61,25 +62,53 @@ export interface CrateOptions {
   apiUrl: string
   /** True where the crate holds the output files of attempts. */
   withOutputs: boolean
+  /** Of such a crate: why a file, by its id, could not be read. It is described without its bytes. */
+  unread?: ReadonlyMap<string, string>
 }
 
 export const workflowFile = 'workflow.json'
 export const readmeFile = 'README.md'
 
+const unreadText = (count: number): string =>
+  count === 0 ? '' : `, of which ${String(count)} could not be read and are only described`
+
 /** The README of the crate. */
-export const readmeText = ({ run, workflow, attempts, files }: RunFacts): string => `# Run ${run.id}
+export const readmeText = (
+  { run, workflow, attempts, files }: RunFacts,
+  { unread }: CrateOptions,
+): string => `# Run ${run.id}
 
 Workflow ${workflow.name} (version ${workflow.versionId}), plan ${run.planId}, mode ${run.mode}, ${run.status}.
-${String(attempts.length)} attempts of activities, ${String(files.length)} files.
+${String(attempts.length)} attempts of activities, ${String(files.length)} files${unreadText(unread?.size ?? 0)}.
 
 \`ro-crate-metadata.json\` says what ran where, for how long, with which image, inputs and outputs.
 \`workflow.json\` is the workflow as the run executed it.
 `
 
-/** Path of a file in the crate, or a name for a file outside of it. */
-export const fileName = (file: FileFact, { withOutputs }: Pick<CrateOptions, 'withOutputs'>): string =>
-  withOutputs
-    ? `data/${[...file.task.split('/'), ...file.path.split('/')].map(encodeURIComponent).join('/')}`
+/** No common file system takes a longer part of a path, in bytes. */
+const longestPart = 255
+
+/**
+ * A part of a path in an archive. What readers of archives take for something else, as `..`, `/` and
+ * control characters, is percent-encoded, and a longer part is cut before its digest.
+ */
+const archivePart = (text: string): string => {
+  const part = /^\.{1,2}$/.test(text)
+    ? text.replaceAll('.', '%2E')
+    : text.replace(/[\p{Cc}/\\]|%(?=[0-9a-f]{2})/giu, (character) => encodeURIComponent(character))
+  if (Buffer.byteLength(part) <= longestPart) return part
+  const digest = createHash('sha256').update(text).digest('hex').slice(0, 32)
+  return `${[...part].slice(0, 50).join('')}~${digest}`
+}
+
+/** Path of a file in the archive of a crate. */
+export const crateFilePath = ({ task, path }: FileFact): string =>
+  ['data', ...[task, ...path.split('/')].map(archivePart)].join('/')
+
+/** Path of a file in the crate as URI, or a name for a file outside of it. */
+const fileName = (file: FileFact, { withOutputs, unread }: CrateOptions): string =>
+  withOutputs && unread?.has(file.id) !== true
+    ? crateFilePath(file).split('/').map(encodeURIComponent).join('/')
     : `urn:orrery:file:${encodeURIComponent(file.id)}`
 
 /** The workflow as the run executed it. */
@@ -386,7 +415,7 @@ const sha256Of = (checksum: string | null): string | undefined =>
   /^(?:sha256:)?([0-9a-f]{64})$/.exec(checksum ?? '')?.[1]
 
 const fileEntities = function* (
-  { facts, files }: Shared,
+  { facts, files, options }: Shared,
   outputs: readonly FileFact[],
 ): Generator<CrateEntity> {
   const final = new Set(outputs.map(({ id }) => id))
@@ -399,6 +428,7 @@ const fileEntities = function* (
       sha256: sha256Of(file.checksum),
       encodingFormat: file.mediaType ?? 'application/octet-stream',
       exampleOfWork: final.has(file.id) ? ref(parameterId(file)) : undefined,
+      description: options.unread?.get(file.id),
     }
   for (const file of outputs)
     yield {

@@ -3,12 +3,12 @@ import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { preferred } from '../../http/accept.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { missing } from '../../refusal.ts'
+import { missing, Refusal } from '../../refusal.ts'
 import { zipStream, type ZipEntry } from '../../zip.ts'
-import { openRunFiles, type RunFileParts } from '../execution-runs/run-files.ts'
+import { openRunFiles, type RunFileParts, type RunFiles } from '../execution-runs/run-files.ts'
 import {
+  crateFilePath,
   crateText,
-  fileName,
   readmeFile,
   readmeText,
   workflowDocument,
@@ -16,33 +16,53 @@ import {
   type CrateOptions,
 } from './crate.ts'
 import { provDocument } from './prov.ts'
-import { readRunFacts, type FileFact, type RunFacts } from './run-facts.ts'
+import { readRunFacts, type RunFacts } from './run-facts.ts'
 
 export interface RunExportParts extends RunFileParts {
   api: { url: string }
 }
 
-type OpenFile = (file: FileFact) => Promise<{ stream: Readable; sizeBytes: number }>
+/** Why a file that is on record cannot be read, or undefined where its site cannot be asked now. */
+const unreadable = (error: unknown): string | undefined => {
+  const text = 'could not be read when the crate was made: '
+  if (error instanceof Refusal)
+    return error.code === 'missing' || error.code === 'unacceptable' ? text + error.message : undefined
+  const { code, syscall } = error as NodeJS.ErrnoException
+  return code === undefined || syscall === undefined ? undefined : `${text}${code}`
+}
 
-/** The files of a crate, each opened after the one before it: no system allows a thousand open files. */
+/**
+ * The files of a crate, each opened after the one before it: no system allows a thousand open files.
+ * The description comes last, as it tells which of them could not be read.
+ */
 const crateEntries = async function* (
   facts: RunFacts,
   options: CrateOptions,
-  openFile: OpenFile,
+  { filesOf }: Pick<RunFiles, 'filesOf'>,
 ): AsyncGenerator<ZipEntry> {
   const time = new Date(facts.run.finishedAt ?? facts.run.createdAt)
-  const entry = (name: string, text: Iterable<string> | AsyncIterable<string>): ZipEntry => ({
+  const unread = new Map<string, string>()
+  let opener: { task: string; open: ReturnType<typeof filesOf> } | undefined
+  for (const file of options.withOutputs ? facts.files : []) {
+    if (opener?.task !== file.task)
+      opener = { task: file.task, open: filesOf(facts.run.id, file.activityId, file.attempt) }
+    try {
+      const { stream } = await (await opener.open)(file.path)
+      yield { name: crateFilePath(file), time, open: () => stream }
+    } catch (error) {
+      const reason = unreadable(error)
+      if (reason === undefined) throw error
+      unread.set(file.id, reason)
+    }
+  }
+  const described = { ...options, unread }
+  const entry = (name: string, text: Iterable<string>): ZipEntry => ({
     ...{ name, time },
     open: () => Readable.from(text, { objectMode: false }),
   })
-  yield entry('ro-crate-metadata.json', crateText(facts, options))
+  yield entry('ro-crate-metadata.json', crateText(facts, described))
   yield entry(workflowFile, [workflowDocument(facts)])
-  yield entry(readmeFile, [readmeText(facts)])
-  if (!options.withOutputs) return
-  for (const file of facts.files) {
-    const { stream } = await openFile(file)
-    yield { name: decodeURIComponent(fileName(file, { withOutputs: true })), time, open: () => stream }
-  }
+  yield entry(readmeFile, [readmeText(facts, described)])
 }
 
 const CrateQuery = z.strictObject({
@@ -58,7 +78,7 @@ const factsOf = async (db: Db, runId: string): Promise<RunFacts> => {
 
 /** Routes that export a run. */
 export const exportRoutes = ({ db, sites, hostId, api }: RunExportParts): Route[] => {
-  const { openFile } = openRunFiles({ db, sites, hostId })
+  const files = openRunFiles({ db, sites, hostId })
   return [
     route({
       method: 'GET',
@@ -78,11 +98,10 @@ export const exportRoutes = ({ db, sites, hostId, api }: RunExportParts): Route[
             stream: Readable.from(crateText(facts, options), { objectMode: false }),
             headers: { 'content-type': type },
           })
-        const open: OpenFile = (file) => openFile(params.runId, file.activityId, file.attempt, file.path)
         const name = encodeURIComponent(`${params.runId}.crate.zip`)
         return new Reply({
-          // A partial crate is of no use: where a file cannot be read, the answer breaks off.
-          stream: zipStream(crateEntries(facts, options, open)),
+          // A partial crate is of no use: where a site cannot be reached, the answer breaks off.
+          stream: zipStream(crateEntries(facts, options, files)),
           headers: { 'content-type': type, 'content-disposition': `attachment; filename*=UTF-8''${name}` },
         })
       },
