@@ -205,7 +205,10 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     askedBy: ['src/domains/console'],
   },
   records: {
-    files: ['api-clients/story', 'failures/records', 'observability/prometheus', 'provenance/crates'],
+    files: [
+      ...['api-clients/story', 'failures/records', 'observability/prometheus'],
+      ...['provenance/crate-of-many', 'provenance/crates'],
+    ],
     askedBy: ['clients', 'deploy', 'src/domains/instance', 'src/domains/provenance', 'src/observability'],
   },
 }
