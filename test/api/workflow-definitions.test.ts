@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
 import type { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'

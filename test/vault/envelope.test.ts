@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { chmodSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { rewrap, seal, SealBroken, unseal, type Sealed } from '../../src/vault/envelope.ts'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
