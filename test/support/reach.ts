@@ -22,7 +22,7 @@ export const connectionTo = (id: string, host: SshHost | LoopbackHost, key: stri
   id,
   name: id,
   type: 'ssh',
-  endpoint: 'port' in host ? `${host.address}:${String(host.port)}` : host.address,
+  endpoint: host.port === 22 ? host.address : `${host.address}:${String(host.port)}`,
   username: host.user,
   credentialRef: `vault:ssh-key/${key}`,
   configuration: { hostKeyFingerprints: [host.fingerprint()], ...more },

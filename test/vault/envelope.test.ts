@@ -62,6 +62,13 @@ describe('a sealed record', () => {
     )
   })
 
+  test('opens under no label that differs in one member', () => {
+    const of = { kind: 'k', id: 'i', version: 1 }
+    const sealed = seal(Buffer.from('a secret of some length'), of, key)
+    for (const other of [{ kind: 'l' }, { id: 'j' }, { version: 2 }])
+      expect(() => unseal(sealed, { ...of, ...other }, key)).toThrow(SealBroken)
+  })
+
   test('wrapped under another key, opens with that and no longer with the first; its content is not touched', () => {
     fc.assert(
       fc.property(plain, label, (content, of) => {
