@@ -7,6 +7,7 @@ export default {
   extensionsToTreatAsEsm: ['.ts'],
   globalSetup: '<rootDir>/test/support/global-setup.ts',
   globalTeardown: '<rootDir>/test/support/global-teardown.ts',
+  testSequencer: '<rootDir>/test/support/sequencer.ts',
   reporters: ['default', '<rootDir>/test/support/reporter.ts'],
   // No test fails because the machine was slow for a minute.
   testTimeout: 300_000,

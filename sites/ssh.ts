@@ -203,6 +203,13 @@ export const makeKeyPair = async (path: string, comment: string): Promise<Key> =
   }
 }
 
+/** `SHA256:…` of a public key (`type base64 …`), as OpenSSH prints it. */
+export const fingerprintOf = (publicKey: string): string =>
+  `SHA256:${createHash('sha256')
+    .update(Buffer.from(publicKey.split(' ')[1] ?? '', 'base64'))
+    .digest('base64')
+    .replace(/=+$/, '')}`
+
 const trust = async (host: SshHost, key: Key): Promise<void> => {
   for (const as of ['root', 'account'] as const)
     await host.run('umask 077; mkdir -p ~/.ssh && cat > ~/.ssh/id_ed25519', as, { input: key.privateKey })
@@ -289,11 +296,7 @@ export const serveSsh = async (
     smallDisk: '/mnt' as const,
     storage: '/srv' as const,
     knownHosts: () => `${host.address} ${hostKey()}`,
-    fingerprint: () =>
-      `SHA256:${createHash('sha256')
-        .update(Buffer.from(hostKey().split(' ')[1]!, 'base64'))
-        .digest('base64')
-        .replace(/=+$/, '')}`,
+    fingerprint: () => fingerprintOf(hostKey()),
     changeHostKey: async () => {
       await run('rm', ['-f', join(files, 'ssh_host_ed25519_key'), join(files, 'ssh_host_ed25519_key.pub')])
       await makeKeyPair(join(files, 'ssh_host_ed25519_key'), host.name)

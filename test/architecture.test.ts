@@ -186,6 +186,69 @@ test('each proof is in exactly one group, and each group names files that are th
   expect(nowhere.filter((path) => !existsSync(join(root, path)))).toEqual([])
 })
 
+const gate = readdirSync(join(root, 'test'), { recursive: true, encoding: 'utf8' })
+  .filter((file) => file.endsWith('.test.ts') && !file.endsWith('.proof.test.ts'))
+  .map((file) => `test/${file}`)
+
+describe('the gate', () => {
+  test('needs nothing that an ordinary machine lacks', () => {
+    const allowed = /^(...sites.sshd|'(openssh-server|openssh-client|openssl|curl|shellcheck|shared)')$/
+    /** Left out where they are missing; `.ci/run` installs them. */
+    const others: Record<string, string[]> = {
+      'test/api/machine-configurations.test.ts': ["'ansible-core'", "'bubblewrap'"],
+      'test/api/environment-connections.test.ts': ['...sites.ssh'],
+      'test/connections/discovery/host.test.ts': ['...sites.ssh'],
+      'test/vault/canaries.test.ts': ['...sites.ssh'],
+    }
+    const found = gate.flatMap((file) =>
+      [...text(file).matchAll(/\bneeds\(([^)]*)\)/g)].flatMap(([, words = '']) =>
+        words
+          .split(',')
+          .map((word) => word.trim())
+          .filter((word) => word !== '' && !allowed.test(word) && others[file]?.includes(word) !== true)
+          .map((word) => `${file}: ${word}`),
+      ),
+    )
+    expect(found).toEqual([])
+  })
+
+  test('starts no site of the proofs', () => {
+    const sites = /sites\/(slurm|kubernetes|docker|podman|ssh-kernel|ceph|nfs|gcs|accounting|buildkit)\.ts'/
+    const found = gate.filter((file) => sites.test(text(file)))
+    expect(found).toEqual([])
+  })
+
+  test('holds no upper bound on elapsed time, and none on resident memory', () => {
+    const bound =
+      /(performance|Date)\.now\(\)[^\n]*toBeLess|\b(seconds|elapsed|took|waited)\)\.toBeLess|\brss\b/
+    const found = gate.flatMap((file) =>
+      text(file)
+        .split('\n')
+        .flatMap((line, at) => (bound.test(line) ? [`${file}:${String(at + 1)}`] : [])),
+    )
+    expect(found.filter((place) => !place.startsWith('test/architecture.test.ts'))).toEqual([])
+  })
+
+  test('gives no test less than the common five minutes', () => {
+    const found = gate.filter((file) =>
+      [...text(file).matchAll(/^ *\}, (\d[\d_]*)\)$/gm)].some(
+        ([, limit = '']) => Number(limit.replaceAll('_', '')) < 300_000,
+      ),
+    )
+    expect(found).toEqual([])
+  })
+
+  test('plays the same cases at every run: properties take fast-check with its seed', () => {
+    const own = readdirSync(join(root, 'test'), { recursive: true, encoding: 'utf8' })
+      .filter((file) => file.endsWith('.ts'))
+      .map((file) => `test/${file}`)
+    const found = own.filter((file) => /from 'fast-check'/.test(text(file)))
+    expect(found.filter((file) => file !== 'test/architecture.test.ts')).toEqual([
+      'test/support/fast-check.ts',
+    ])
+  })
+})
+
 test('only test/shared reads the folder of data beside the checkout', () => {
   const own = 'test/architecture.test.ts'
   const places = ['src', 'workflows', 'activities', 'bin', 'bench', 'examples', 'sites', 'test']

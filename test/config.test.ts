@@ -2,7 +2,7 @@ import { readFileSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { inspect } from 'node:util'
 import { describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from './support/fast-check.ts'
 import pg from 'pg'
 import {
   ConfigError,

@@ -204,6 +204,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     ],
     askedBy: ['src/domains/console'],
   },
+  mutations: { files: ['mutations'], askedBy: ['src', 'workflows', 'activities'] },
   records: {
     files: [
       ...['api-clients/story', 'failures/records', 'observability/prometheus'],

@@ -1,8 +1,10 @@
-import { chmodSync, globSync, mkdtempSync, writeFileSync } from 'node:fs'
+import { chmodSync, globSync, mkdirSync, mkdtempSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { randomInt } from 'node:crypto'
 import { tmpdir } from 'node:os'
 import { join, relative } from 'node:path'
 import { removeAtEnd } from '../sites/remover.ts'
 import { remedy } from '../sites/requirements.ts'
+import { configFromEnvironment } from '../src/config.ts'
 import { ArgumentError, readArguments } from '../src/programs/arguments.ts'
 import { filesOfGroup, proofGroups } from './proof-groups.ts'
 import { judge, retriable, unbegun, type Round, type Verdict } from './support/judge.ts'
@@ -126,6 +128,7 @@ const arguments_ = readArguments(
     positionals: [0, Infinity],
   },
   ({ values, positionals }) => ({
+    proof: values.proof,
     selected: select(positionals, values.proof),
     workers: numberOf('workers', values.workers, 1),
     minutes: numberOf('minutes', values.minutes ?? (values.proof ? '60' : '10'), 0),
@@ -136,6 +139,31 @@ const arguments_ = readArguments(
     verbose: values.verbose,
   }),
 )
+
+// Proofs play other cases at each run.
+if (arguments_.proof) {
+  process.env['ORRERY_SEED'] ??= String(randomInt(2 ** 31))
+  process.stdout.write(`ORRERY_SEED=${process.env['ORRERY_SEED']}\n`)
+}
+const secondsFile = join(configFromEnvironment().cacheDir, 'test-seconds.json')
+process.env['ORRERY_TEST_SECONDS'] = secondsFile
+
+/** The seconds of each file in its last run; none are lost where two runs end at once. */
+const keepSeconds = (seconds: Readonly<Record<string, number>>): void => {
+  let known: Record<string, number> = {}
+  try {
+    known = JSON.parse(readFileSync(secondsFile, 'utf8')) as Record<string, number>
+  } catch {
+    // The first run of this machine.
+  }
+  const measured = Object.entries(seconds).filter(
+    ([file, each]) => each > 0 && !file.startsWith('test/planted/'),
+  )
+  mkdirSync(join(secondsFile, '..'), { recursive: true })
+  const draft = `${secondsFile}.${process.pid}`
+  writeFileSync(draft, JSON.stringify({ ...known, ...Object.fromEntries(measured) }))
+  renameSync(draft, secondsFile)
+}
 
 const root = mkdtempSync(join(tmpdir(), 'orrery-'))
 chmodSync(root, 0o1777)
@@ -166,6 +194,7 @@ const rounds =
     : [{ files: [], events: [], problem: cannotStart }]
 const verdict = judge({ selected: files, rounds, most: arguments_.most, checkout })
 print(verdict)
+if (cannotStart === undefined) keepSeconds(verdict.seconds)
 if (arguments_.report !== undefined)
   writeFileSync(arguments_.report, `${JSON.stringify(verdict, undefined, 2)}\n`)
 await remover.leave()

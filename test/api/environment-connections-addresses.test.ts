@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { isIPv4 } from 'node:net'
 import { addressJudge, parseNetwork } from '../../src/clients/denied-networks.ts'
 import { hostProblem, parseHostPort, parseHttps, parseJump } from '../../src/connections/endpoint.ts'

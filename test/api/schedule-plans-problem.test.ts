@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { rankCandidates } from '../../src/domains/planning-sessions/ranking.ts'
 import { infeasibilities } from '../../src/domains/schedule-plans/prediction.ts'
 import {

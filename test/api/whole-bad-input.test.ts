@@ -3,11 +3,12 @@ import { once } from 'node:events'
 import { request, type IncomingMessage } from 'node:http'
 import { connect } from 'node:net'
 import { json as readJson } from 'node:stream/consumers'
+import { withoutPlaybooks } from '../support/cloud.ts'
 import { isForLack } from '../support/needs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
-import { baseWorld, examples, worldVariables, type Example } from './whole-documents.ts'
+import { baseWorld, cloudConfiguration, examples, worldVariables, type Example } from './whole-documents.ts'
 import { changed, openPlaces, raw, written } from './whole-places.ts'
 
 type Json = Record<string, any>
@@ -145,6 +146,25 @@ describe('the examples', () => {
       if (isForLack(answer.body.error, 'ansible-core', 'bubblewrap')) continue
       expect([answer.status < 300, answer.body]).toEqual([true, expect.anything()])
     }
+  })
+
+  test('a cloud target takes no more instances than its maximum', async () => {
+    const folder = '/environments/clouds'
+    const target = examples.find(({ template }) => template.endsWith('/cloud-capacity-targets/'))
+    await service.post(`${folder}/cloud-capacity-targets/`, {
+      ...target?.body('full'),
+      ...withoutPlaybooks,
+      configuration: cloudConfiguration,
+      maximumInstances: 1,
+    })
+    const instance = (name: string) =>
+      service.call('POST', `${folder}/cloud-instances/`, {
+        ...{ capacityTargetId: 'full', name, sshUsername: 'akoflow', instanceId: name },
+      })
+    const first = await instance('full-1')
+    expect([first.status, first.body]).toEqual([202, expect.anything()])
+    const second = await instance('full-2')
+    expect([second.status, second.body.state]).toEqual([409, 'maximum-instances'])
   })
 
   test('have been planned and simulated when the rest begins', atRest)

@@ -437,7 +437,7 @@ const files = {
   ],
 }
 
-const cloudConfiguration = { sshSourceRanges: ['192.0.2.0/24'] }
+export const cloudConfiguration = { sshSourceRanges: ['192.0.2.0/24'] }
 const clouds = {
   environment: { id: 'clouds', name: 'clouds' },
   version: { id: 'clouds-v1', version: 1, status: 'published' },

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { beforeNextLook } from '../support/pace.ts'
 import { openService, type TestService } from '../support/service.ts'

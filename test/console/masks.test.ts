@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import type { Frame } from '../../src/domains/console/frames.ts'
 import { maskWhole } from '../../src/domains/console/masks.ts'
 import { Served } from '../../src/domains/console/served.ts'

@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import type { Db } from '../../src/db/sql.ts'
 import { neutral, transcriptOf } from '../../src/domains/console/transcript.ts'
 

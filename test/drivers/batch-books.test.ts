@@ -11,7 +11,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { arrayScript, packOf, type ArrayElement } from '../../src/drivers/runtime/batch/array-script.ts'
 import { openBatchBooks } from '../../src/drivers/runtime/batch/books.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { parseDuration, parseLimits } from '../../src/drivers/runtime/slurm/limits.ts'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'

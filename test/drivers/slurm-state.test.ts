@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { parseIndexes, renderIndexes } from '../../src/drivers/runtime/slurm/array.ts'
 import { jobOf, parseHistory, parseQueue, type SlurmJob } from '../../src/drivers/runtime/slurm/jobs.ts'
 import { elementId, type QueuedElement } from '../../src/drivers/runtime/batch/scheduler.ts'

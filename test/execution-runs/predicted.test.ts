@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { sql } from '../../src/db/sql.ts'
 import { networkModels } from '../../src/simulator/channel.ts'
 import { planningDocuments, type PlanningDocuments } from '../support/planning-documents.ts'

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { fitSummary, preferredWait, summaryBytes } from '../../src/domains/execution-runs/summary.ts'
 import { taskStates } from '../../src/domains/execution-runs/schemas.ts'
 import { until } from '../failures/programs.ts'

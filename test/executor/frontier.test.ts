@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { completed, createFrontier, dead, inFlight, waiting } from '../../src/executor/frontier.ts'
 
 interface Instance {

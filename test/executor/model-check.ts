@@ -1,6 +1,6 @@
 import { pathToFileURL } from 'node:url'
 import { parseArgs } from 'node:util'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import type * as BookModule from '../../src/executor/book.ts'
 import { playScenario } from './model.ts'
 import { scenarios } from './scenario.ts'

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { openRun } from '../../src/domains/execution-runs/operation.ts'
 import { emptyEntry } from '../../src/executor/book-state.ts'
 import {

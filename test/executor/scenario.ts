@@ -1,4 +1,4 @@
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 
 /** How an attempt ends when nothing disturbs it. */
 export type Fate = 'done' | 'user' | 'lost' | 'refused'

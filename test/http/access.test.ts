@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { networkInterfaces } from 'node:os'
 import { createAccess, isLoopback } from '../../src/http/access.ts'
 import { json, raw, openStars, statusOf, type Stars } from './stars.ts'

@@ -38,21 +38,19 @@ test('a change while a comment waits for its reader is read after it', async () 
   const stream = text.followed({ keepAliveMs: 30 })
   await once(stream, 'readable')
   text.grow('data')
-  const begun = performance.now()
   let taken = ''
   for await (const chunk of stream) if ((taken += String(chunk)).endsWith('data')) break
   expect(taken).toMatch(/^\.+data$/)
-  expect(performance.now() - begun).toBeLessThan(1_000)
 })
 
 test('a reader that takes a long piece part by part has the time of a stall for each', async () => {
   const text = openText('x'.repeat(500_000))
   const cuts: boolean[] = []
-  const stream = text.followed({ stallMs: 400, opened: () => (cut) => void cuts.push(cut) })
+  const stream = text.followed({ stallMs: 2_000, opened: () => (cut) => void cuts.push(cut) })
   let taken = 0
   for await (const chunk of stream) {
     if ((taken += (chunk as Buffer).length) === 500_000) break
-    await sleep(100)
+    await sleep(300)
   }
   expect([taken, cuts]).toEqual([500_000, [false]])
 })
@@ -74,7 +72,7 @@ test('a burst cuts the reader that leaves it, not the one that takes it', async 
   }
   if (!deaf.stream.closed) await once(deaf.stream, 'close')
   expect(cuts).toEqual(['deaf true'])
-  await sleep(50)
+  while (taken.length < 40_005) await sleep(10)
   expect(taken).toBe(`begin${'x'.repeat(40_000)}`)
   prompt.stream.destroy()
 })

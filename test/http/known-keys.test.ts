@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { z } from 'zod'
 import { RunRequest } from '../../src/domains/execution-runs/schemas.ts'
 import { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'

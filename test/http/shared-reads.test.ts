@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { sharedReads } from '../../src/http/shared-reads.ts'
 
 test('whoever asks gets what was there when he asked or later, never older, however reads and changes interleave', async () => {

@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { sdkLog } from '../../src/observability/sdk-log.ts'
 import { logSentence } from '../../src/observability/terminal.ts'

@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
 import { raw } from '../../src/db/sql.ts'
+import { endOperation } from '../../src/operations/records.ts'
 import { until } from '../failures/programs.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
-import { threeSteps, threeStepsTable } from './three-steps.ts'
+import { threeSteps, threeStepsKind, threeStepsTable } from './three-steps.ts'
 
 let service: TestService
 let temporal: Connection
@@ -44,6 +45,10 @@ test('an operation is accepted, shows what it does, and completes with its event
   expect(open.operation).toMatchObject({ status: 'running' })
   expect(await ended('first')).toMatchObject({ status: 'completed', done: 3 })
   expect((await service.get('/three-steps/first/')).live).toBeUndefined()
+  // Its end is once and for all.
+  const again = endOperation(service.db, threeStepsKind, { id: 'first', generation: 1 }, { status: 'failed' })
+  expect(await again).toBe(false)
+  expect((await service.get('/three-steps/first/')).operation.status).toBe('completed')
   expect(await eventsOf('first')).toEqual(['three.steps.started', 'three.steps.completed'])
   const audit = (await service.get('/audit-events/?limit=1000')) as {
     eventType: string

@@ -19,7 +19,7 @@ export const threeStepsTable = [
   'create table if not exists three_steps_done (id text, step integer, generation integer, primary key (id, step))',
 ]
 
-const kind: OperationKind = {
+export const threeStepsKind: OperationKind = {
   name: 'three-steps',
   workflow: 'threeSteps',
   noun: 'operation of three steps',
@@ -46,7 +46,7 @@ const routes = (parts: Pick<OperationApi, 'db' | 'engine' | 'feed'>): Route[] =>
   const { db } = parts
   const path = '/three-steps/'
   const tag = 'three-steps'
-  const api: OperationApi = { ...parts, kind, path, parameter: 'operationId', tag }
+  const api: OperationApi = { ...parts, kind: threeStepsKind, path, parameter: 'operationId', tag }
   const of = operationRoutes(api)
   const document = { schema: ThreeSteps, read: (id: string) => read(db, id) }
   return [
@@ -116,4 +116,4 @@ const activities = ({ db }: { db: Db }) => ({
 })
 export type ThreeStepsActivities = ReturnType<typeof activities>
 
-export const threeSteps: Further = { kinds: [kind], routes, activities }
+export const threeSteps: Further = { kinds: [threeStepsKind], routes, activities }

@@ -10,11 +10,9 @@ test('it asks at once and gives the first answer, false and empty ones as well',
 })
 
 test('the last question is asked at the deadline, which cuts the pause', async () => {
-  const begun = performance.now()
   let asked = 0
-  expect(await poll(() => void asked++, { everyMs: 60_000, deadlineMs: 50 })).toBeUndefined()
+  expect(await poll(() => void asked++, { everyMs: 86_400_000, deadlineMs: 50 })).toBeUndefined()
   expect(asked).toBe(2)
-  expect(performance.now() - begun).toBeLessThan(30_000)
 })
 
 test('without time left it asks once', async () => {

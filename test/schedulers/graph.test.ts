@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { describeCycle, findCycle, topologicalOrder } from '../../src/schedulers/graph.ts'
 import type { IndexEdge } from '../../src/schedulers/graph.ts'
 

@@ -1,4 +1,4 @@
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import type { PlanningProblem, ProblemLink, ProblemResource } from '../../src/schedulers/problem.ts'
 
 /**

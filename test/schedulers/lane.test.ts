@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { Lane } from '../../src/schedulers/lane.ts'
 
 type Interval = readonly [start: number, end: number]

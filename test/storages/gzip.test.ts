@@ -1,7 +1,7 @@
 import { expect, test } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { gunzipSync } from 'node:zlib'
 import { gzipped } from '../../src/domains/storages/gzip.ts'
 

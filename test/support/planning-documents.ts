@@ -1,4 +1,4 @@
-import fc from 'fast-check'
+import fc from './fast-check.ts'
 
 /**
  * The documents that a user writes to plan one workflow on one scope. The caller gives the ids, so

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { KubernetesSite } from '../../sites/kubernetes.ts'
+import type { LoopbackHost } from '../../sites/loopback.ts'
 import type { SshHost } from '../../sites/ssh.ts'
 import { runFolder } from './run-folder.ts'
 import type { WorldPlace } from './worlds.ts'
@@ -17,11 +18,11 @@ export const makeVaultKeyFile = (): string => {
  * The document of a connection to a host of a site, with the key imported as `key`, and with
  * further settings.
  */
-export const connectionTo = (id: string, host: SshHost, key: string, more: object = {}) => ({
+export const connectionTo = (id: string, host: SshHost | LoopbackHost, key: string, more: object = {}) => ({
   id,
   name: id,
   type: 'ssh',
-  endpoint: host.address,
+  endpoint: host.port === 22 ? host.address : `${host.address}:${String(host.port)}`,
   username: host.user,
   credentialRef: `vault:ssh-key/${key}`,
   configuration: { hostKeyFingerprints: [host.fingerprint()], ...more },

@@ -15,7 +15,7 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import {
   transfer,

@@ -11,7 +11,7 @@ import {
 } from 'node:fs'
 import { randomFillSync } from 'node:crypto'
 import { join } from 'node:path'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 /** A folder that is gone afterwards. */

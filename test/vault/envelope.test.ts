@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { chmodSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { rewrap, seal, SealBroken, unseal, type Sealed } from '../../src/vault/envelope.ts'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
@@ -60,6 +60,13 @@ describe('a sealed record', () => {
         expect(() => unseal(a, of, other)).toThrow(SealBroken)
       }),
     )
+  })
+
+  test('opens under no label that differs in one member', () => {
+    const of = { kind: 'k', id: 'i', version: 1 }
+    const sealed = seal(Buffer.from('a secret of some length'), of, key)
+    for (const other of [{ kind: 'l' }, { id: 'j' }, { version: 2 }])
+      expect(() => unseal(sealed, { ...of, ...other }, key)).toThrow(SealBroken)
   })
 
   test('wrapped under another key, opens with that and no longer with the first; its content is not touched', () => {

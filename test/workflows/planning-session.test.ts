@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { MockActivityEnvironment } from '@temporalio/testing'
 import { planningSessionActivities } from '../../activities/planning-session.ts'
 import { createSession } from '../../src/domains/planning-sessions/create-session.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { foundSlurm, gpusOf, readSlurm } from '../../../src/connections/discovery/slurm.ts'
 import type { DiscoveredHost } from '../../../src/connections/discovery/host.ts'
 

@@ -1,0 +1,68 @@
+import { expect } from '@jest/globals'
+import { startLoopbackSsh, type LoopbackSite } from '../../sites/loopback.ts'
+import { sites } from '../../sites/requirements.ts'
+import { needs } from '../support/needs.ts'
+import { connectionTo, makeVaultKeyFile, onHost } from '../support/reach.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { makeWorld } from '../support/worlds.ts'
+import { checked } from './checked.ts'
+
+const { afterAll, beforeAll, test } = needs(...sites.sshd)
+
+let service: TestService
+let ssh: LoopbackSite
+beforeAll(async () => {
+  ;[ssh, service] = await Promise.all([
+    startLoopbackSsh({ hosts: 3 }),
+    openService({
+      environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(), SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' },
+    }),
+  ])
+  await service.post('/ssh-keys/import/', { id: 'hosts', privateKey: ssh.key.privateKey })
+})
+afterAll(async () => {
+  await service?.[Symbol.asyncDispose]()
+  await ssh?.stop()
+})
+
+test('a run goes over three SSH hosts, its data following, and everything about each activity can be read', async () => {
+  const world = await makeWorld(service, {
+    name: 'three',
+    cores: [2, 2, 2],
+    places: [1, 2, 3].map((i) => onHost(`three-c${String(i)}`)),
+    connections: ssh.hosts.map((host, i) => connectionTo(`three-c${String(i + 1)}`, host, 'hosts')),
+    tasks: [
+      { name: 'seed', run: 'echo from seed > seed.txt', outputs: ['seed.txt'], lane: [0, 0] },
+      ...[1, 2].map((i) => ({
+        name: `part-${String(i)}`,
+        after: ['seed'],
+        run: `cat seed.txt; echo ${String(i)} | tee part-${String(i)}.txt; echo "$SSH_CONNECTION" >&2`,
+        outputs: [`part-${String(i)}.txt`],
+        lane: [i, 0] as const,
+      })),
+      { name: 'join', after: ['part-1', 'part-2'], run: 'cat part-*.txt', lane: [0, 0] },
+    ],
+  })
+  await service.post('/execution-runs/', { id: 'three-run', schedulePlanId: world.planId, mode: 'real' })
+  const detail = await service.finished('three-run')
+  expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
+  const logOf = async (activity: string): Promise<string> =>
+    (await service.call('GET', `/execution-runs/three-run/activities/three-${activity}/logs/`)).text
+  expect(await logOf('join')).toBe('1\n2\n')
+  expect(await logOf('part-2')).toContain('from seed\n2\n')
+  expect(
+    detail.activities.find(({ externalId }: { externalId: string }) => externalId === 'part-2'),
+  ).toMatchObject({ site: 'ssh/three-c3', connectionId: 'three-c3', status: 'completed', attempt: 1 })
+  const outputs = await service.get('/execution-runs/three-run/activities/three-part-2/outputs/')
+  expect(outputs.items).toMatchObject([
+    { relativePath: 'part-2.txt', sizeBytes: 2, checksum: expect.stringMatching(/^sha256:/) },
+  ])
+  const transfers = await service.get('/execution-runs/three-run/data-transfers/')
+  expect(transfers.items).toHaveLength(4)
+  for (const transfer of transfers.items)
+    expect(transfer.route).toMatchObject({
+      from: expect.stringMatching(/^ssh\/three-c/),
+      to: expect.stringMatching(/^ssh\/three-c/),
+    })
+  await checked(service, world, 'three-run')
+})
