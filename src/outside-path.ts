@@ -20,9 +20,9 @@ const decoded = (bytes: Uint8Array): string | undefined => {
 }
 
 /** The path of these bytes, inside of the drivers. `bytesOfPath` is its inverse. */
-export const pathOfBytes = (bytes: Uint8Array): string => {
-  const whole = decoded(bytes)
-  if (whole !== undefined) return whole
+export const pathOfBytes = (bytes: Buffer): string => {
+  const whole = bytes.toString()
+  if (!whole.includes('\ufffd') || Buffer.from(whole).equals(bytes)) return whole
   let path = ''
   for (let at = 0; at < bytes.length;) {
     const first = bytes[at] ?? 0
@@ -69,6 +69,25 @@ export const pathOfShown = (shown: string): string =>
         hex === undefined ? '\\' : String.fromCharCode(0xdc00 + Number.parseInt(hex, 16)),
       )
     : shown
+
+/** The path in a URI: what is no letter, digit or mark of a URI stands as `%` and its bytes. */
+export const encodedPath = (path: string): string =>
+  path
+    .split(/([\udc80-\udcff])/u)
+    .map((part) =>
+      escapedBytes.test(part)
+        ? `%${(part.charCodeAt(0) - 0xdc00).toString(16).toUpperCase()}`
+        : encodeURI(part),
+    )
+    .join('')
+
+/** For messages: the shown path in quotes, of a long one the beginning and the end. */
+export const namedPath = (path: string): string => {
+  const shown = [...shownPath(path)]
+  return JSON.stringify(
+    shown.length <= 200 ? shown.join('') : `${shown.slice(0, 120).join('')}…${shown.slice(-60).join('')}`,
+  )
+}
 
 /** The bytes of a path in base64, where it is no text; absent: the shown path is exact. */
 export const pathBytes = (path: string): { pathBytes?: string } =>

@@ -74,3 +74,22 @@ export const reasonText = (
   const last = [...shown.split('\n').slice(-lines).join('\n').trim()]
   return last.length <= characters ? last.join('') : `…${last.slice(1 - characters).join('')}`
 }
+
+/** What JSON writes for NUL and for lone surrogates; after a backslash it may be plain text. */
+const unstorable = /\\u(?:0000|d[89a-f])/
+
+/**
+ * JSON that PostgreSQL takes into `jsonb`, whatever characters its texts and keys hold: the last
+ * line of defence for texts that came in another way than through `outsideText`.
+ */
+export const storableJson = (value: unknown): string => {
+  const json = JSON.stringify(value)
+  return unstorable.test(json) ? JSON.stringify(storable(JSON.parse(json))) : json
+}
+
+const storable = (value: unknown): unknown => {
+  if (typeof value === 'string') return outsideText(value)
+  if (Array.isArray(value)) return value.map(storable)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [outsideText(key), storable(item)]))
+}

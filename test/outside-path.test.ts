@@ -31,7 +31,7 @@ test.each([
 
 test('any bytes come back, and no two paths look the same', () => {
   const names = fc.oneof(
-    fc.uint8Array({ maxLength: 40 }),
+    fc.uint8Array({ maxLength: 40 }).map((given) => Buffer.from(given)),
     fc
       .array(fc.constantFrom('\\', 'x', 'e9', '\xe9', '\xc3\xa9', '\\xe9', '/'), { maxLength: 8 })
       .map((parts) => bytes(parts.join(''))),
@@ -39,7 +39,7 @@ test('any bytes come back, and no two paths look the same', () => {
   fc.assert(
     fc.property(names, (given) => {
       const path = pathOfBytes(given)
-      expect(bytesOfPath(path)).toEqual(Buffer.from(given))
+      expect(bytesOfPath(path)).toEqual(given)
       expect(shownPath(path).isWellFormed()).toBe(true)
       expect(pathOfShown(shownPath(path))).toBe(path)
       expect(JSON.parse(JSON.stringify(path))).toBe(path)

@@ -122,7 +122,7 @@ const endAs = (book: Book, i: number, outcome: Outcome): AttemptEnd => {
   const { site, patience } = book.facts
   if (outcome.kind === 'collected')
     return attemptEndOf(task, outcome.collected, book.commands[i] ?? noLimits, book.at)
-  if (outcome.kind === 'lost') return lost(task, outcome.cause, book.at)
+  if (outcome.kind === 'lost') return lost(task, outcome, book.at)
   if (outcome.kind === 'refused') return notStarted(task, outcome.error, book.at)
   if (outcome.kind === 'silent') return silent(task, site, patience.silentSeconds, outcome.words, book.at)
   return unstopped(task, site, outcome.words, book.at)

@@ -5,6 +5,7 @@ import {
   type RuntimeDriver,
   type TaskState,
 } from '../drivers/runtime/contract/driver.ts'
+import { reasonText } from '../outside-text.ts'
 import { LinkError } from '../shell/site-shell.ts'
 import type { WaitKind } from './journal.ts'
 import type { Silence } from './reports.ts'
@@ -13,7 +14,7 @@ import type { Silence } from './reports.ts'
 export type Outcome =
   | { kind: 'collected'; collected: Collected }
   /** Accepted once, not alive, left no exit; `cause` is the site's reason. */
-  | { kind: 'lost'; cause: string | undefined }
+  | { kind: 'lost'; cause: string | undefined; suspect?: boolean | undefined }
   /** The site refused it, or lacked something for it (an image that does not exist). */
   | { kind: 'refused'; error: DriverError }
   /** The site was silent for longer than the patience; the task's fate is unknown. */
@@ -283,7 +284,7 @@ const unanswered = (flight: Underway, task: Flying, question: Question, error: D
   task.silentSince ??= now
   const link = linkErrorOf(error)
   const needsLogin = link?.waitsForPerson === true
-  const words = `waiting for ${needsLogin ? 'login to ' : ''}${flight.parts.site}: ${error.message}`
+  const words = `waiting for ${needsLogin ? 'login to ' : ''}${flight.parts.site}: ${reasonText(error.message)}`
   if (now - task.silentSince >= flight.parts.silentSeconds) {
     finish(flight, task, { kind: 'silent', words: error.message })
     return
@@ -309,7 +310,7 @@ const outcomeOf = async (flight: Underway, task: Flying): Promise<Outcome | unde
   try {
     const collected = await flight.parts.driver.collect(task.name)
     return collected.state.state === 'lost'
-      ? { kind: 'lost', cause: collected.state.cause }
+      ? { kind: 'lost', cause: collected.state.cause, suspect: collected.state.suspect }
       : { kind: 'collected', collected }
   } catch (error) {
     // A refused login is no fact about the task.
@@ -321,7 +322,7 @@ const outcomeOf = async (flight: Underway, task: Flying): Promise<Outcome | unde
         errorOf(error).trouble === 'unknown'
           ? (await flight.parts.driver.find([task.name])).get(task.name)
           : undefined
-      if (state?.state === 'lost') return { kind: 'lost', cause: state.cause }
+      if (state?.state === 'lost') return { kind: 'lost', cause: state.cause, suspect: state.suspect }
       unanswered(flight, task, state?.state === 'unknown' ? 'submit' : 'collect', errorOf(error))
     } catch (again) {
       unanswered(flight, task, 'collect', errorOf(again))
@@ -457,7 +458,7 @@ const show = (flight: Underway, task: Flying, state: TaskState): void => {
     task.lookAt = Infinity
     report(flight, task, { status: 'running', externalId: state.externalId, reason: null })
   } else if (state.state === 'queued') {
-    const reason = `at the site: ${state.cause ?? 'queued'}`
+    const reason = `at the site: ${reasonText(state.cause ?? 'queued')}`
     if (reason !== task.reason)
       report(flight, task, { status: 'queued', externalId: state.externalId, reason, waitsFor: 'queue' })
     task.lookAt = flight.parts.clock() + task.lookPause
