@@ -1,6 +1,6 @@
 import { openBackoff } from '../../../pacing/backoff.ts'
 import type { TaskState } from '../contract/driver.ts'
-import { findMarked, isAlive, processOf, signal } from './processes.ts'
+import { findMarked, isAlive, processOf, signal, wakeStopped } from './processes.ts'
 import {
   externalId,
   recordedState,
@@ -38,8 +38,22 @@ function whileAlive(record: LocalTaskRecord, boot: string): LocalSight | undefin
   if (record.boot !== boot) return undefined
   const task = record.task !== undefined && isAlive(record.task)
   const runner = isAlive(record.runner)
+  if (runner) wakeStopped(record.runner.pid)
   return task || runner ? { state, orphaned: !runner } : undefined
 }
+
+/** Lost with its machine, or with its runner while the machine went on. */
+const lostState = (record: LocalTaskRecord, id: string, startedAt: number, boot: string): TaskState => ({
+  state: 'lost',
+  externalId: id,
+  startedAt,
+  ...(record.form === 'started' && record.boot === boot
+    ? {
+        cause: 'its runner was ended (the process that watches over it), maybe by the task itself',
+        suspect: true,
+      }
+    : {}),
+})
 
 /**
  * The state of each name. A name without records is unknown; one whose processes are all gone
@@ -74,7 +88,7 @@ export function see(
     if (state !== undefined) sights.set(name, { state, orphaned: false })
     else if (marked.has(name))
       sights.set(name, { state: { state: 'running', externalId: id, startedAt }, orphaned: true })
-    else sights.set(name, { state: { state: 'lost', externalId: id, startedAt }, orphaned: false })
+    else sights.set(name, { state: lostState(record, id, startedAt, boot), orphaned: false })
   }
   return sights
 }
