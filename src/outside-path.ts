@@ -92,3 +92,17 @@ export const namedPath = (path: string): string => {
 /** The bytes of a path in base64, where it is no text; absent: the shown path is exact. */
 export const pathBytes = (path: string): { pathBytes?: string } =>
   escapedBytes.test(path) ? { pathBytes: bytesOfPath(path).toString('base64') } : {}
+
+const longestName = 255
+const longestPath = 4_095
+
+/** Why Linux can hold no file of this path, for after its name; undefined: it can. */
+export const pathTrouble = (path: string): string | undefined => {
+  const longest = Math.max(...path.split('/').map((part) => bytesOfPath(part).length))
+  if (longest > longestName)
+    return `has a part of ${String(longest)} bytes, and no file system takes more than ${String(longestName)}`
+  const bytes = bytesOfPath(path).length
+  return bytes > longestPath
+    ? `has ${String(bytes)} bytes, and the system takes ${String(longestPath)} at most`
+    : undefined
+}

@@ -170,8 +170,14 @@ const named = (names: readonly string[]): string =>
   ].join(', ')
 
 /** Members that a site omits are not kept as null. */
-const placeOf = ({ node, detail, state }: Collected): Record<string, unknown> | null => {
-  const place = { ...detail, ...(node === undefined ? {} : { node }), ...preparedAt(detail, state) }
+const placeOf = ({ node, detail, state, manifest }: Collected): Record<string, unknown> | null => {
+  const { warnings } = manifest
+  const place = {
+    ...detail,
+    ...(node === undefined ? {} : { node }),
+    ...preparedAt(detail, state),
+    ...(warnings === undefined ? {} : { warnings }),
+  }
   return Object.keys(place).length === 0 ? null : place
 }
 

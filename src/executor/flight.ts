@@ -46,6 +46,8 @@ export interface FlightParts {
   intentOf: (position: number) => Intent
   ended: (position: number, outcome: Outcome) => void
   seen: (position: number, sight: Sight) => void
+  /** The program of a task has ended, and the look at its files takes long. */
+  programEnded: (position: number) => void
   /** An error of `intentOf`, `ended` or `seen`: a fault of the engine, not of the site. */
   fault: (error: unknown) => void
 }
@@ -63,6 +65,8 @@ const nextLookSeconds = 1
 const longestLookSeconds = 15
 /** A submit without an answer after this long is shown as the reason of the task's wait. */
 const slowSeconds = 0.8
+/** A look at the files of an ended program is shown after this long. */
+const longLookSeconds = 1
 /** Number of predecessors in a task's reason. */
 const mostStagesNamed = 3
 /**
@@ -99,6 +103,8 @@ interface Flying {
   /** The link has the trouble, not this task. */
   linkLost: boolean
   collecting: boolean
+  /** When the look at its files is long; Infinity: its program has not ended, or that is known. */
+  longAt: number
   reason: string | undefined
   lookAt: number
   lookPause: number
@@ -206,7 +212,8 @@ export const openFlight = (parts: FlightParts) => {
     /** Seconds since the epoch at which `turn` has work; Infinity when nothing is due by itself. */
     get dueAt(): number {
       let due = Infinity
-      for (const task of flying.values()) due = Math.min(due, task.dueAt, task.lookAt, task.slowAt)
+      for (const task of flying.values())
+        due = Math.min(due, task.dueAt, task.lookAt, task.slowAt, task.longAt)
       return flight.cancelledAt === undefined || flying.size === 0
         ? due
         : Math.min(due, parts.clock() + firstPauseSeconds)
@@ -240,6 +247,7 @@ const add = (flight: Underway, position: number, name: string, silentSince: numb
     stages: '',
     linkLost: false,
     collecting: false,
+    longAt: Infinity,
     // The first answer has to clear the row's reason from an earlier holder's wait.
     reason: silentSince === undefined ? undefined : '',
     lookAt: Infinity,
@@ -342,6 +350,19 @@ const collectNow = async (flight: Underway, task: Flying): Promise<void> => {
 }
 const collect = (flight: Underway, task: Flying): void =>
   void collectNow(flight, task).catch(flight.parts.fault)
+/** The site says that its program has ended. */
+const collectEnded = (flight: Underway, task: Flying): void => {
+  task.longAt = flight.parts.clock() + longLookSeconds
+  task.lookAt = Infinity
+  collect(flight, task)
+}
+/** Others may use the cores of an ended program while its files are looked at. */
+const showLong = (flight: Underway, task: Flying): void => {
+  task.longAt = Infinity
+  flight.parts.programEnded(task.position)
+  if (task.silentSince === undefined)
+    report(flight, task, { reason: 'its program has ended; its files are being read', waitsFor: 'data' })
+}
 
 const watch = (flight: Underway, tasks: readonly Flying[]): void => {
   if (tasks.length === 0 || flight.closed) return
@@ -349,7 +370,7 @@ const watch = (flight: Underway, tasks: readonly Flying[]): void => {
   flight.stops.push(
     flight.parts.driver.watch(names, (name) => {
       const task = flight.flying.get(name)
-      if (task !== undefined) collect(flight, task)
+      if (task !== undefined) collectEnded(flight, task)
     }),
   )
 }
@@ -441,7 +462,7 @@ const findNow = async (flight: Underway, tasks: readonly Flying[]): Promise<void
     else if (state.state === 'running' || state.state === 'queued') {
       alive.push(task)
       show(flight, task, state)
-    } else collect(flight, task)
+    } else collectEnded(flight, task)
   }
   watch(flight, alive)
   // Tasks that are being ended do not start any more: the site has the request to end them.
@@ -551,6 +572,7 @@ const turn = (flight: Underway): void => {
     if (task.question !== undefined && task.dueAt <= now) due[task.question].push(task)
     else if (task.lookAt <= now) looks.push(task)
     if (task.slowAt <= now) showSlow(flight, task)
+    if (task.longAt <= now) showLong(flight, task)
   }
   launchAgain(flight, due.submit)
   if (due.find.length > 0) find(flight, due.find)

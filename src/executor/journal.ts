@@ -91,6 +91,8 @@ export interface TaskStateChange {
   waitsFor?: WaitKind
   /** Since when the site has not answered about it, if that is the reason. */
   silentSince?: number
+  /** Its program has ended: the cores of the host are free. */
+  freesCores?: boolean
   externalId?: string
 }
 

@@ -54,9 +54,6 @@ type Entry = {
 const smallBytes = 64 * 1024
 const chunkBytes = 1024 * 1024
 
-/** Linux takes no longer part of a path. Bytes. */
-export const longestName = 255
-
 /** A relative path without `..`, empty parts or a leading slash. */
 export function isInside(path: string): boolean {
   return path !== '' && !path.includes('\0') && !posix.isAbsolute(path) && !path.split('/').includes('..')

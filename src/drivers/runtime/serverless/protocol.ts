@@ -1,8 +1,8 @@
 import { z } from 'zod'
-import { bytesOfPath } from '../../../outside-path.ts'
+import { pathTrouble } from '../../../outside-path.ts'
 import { outsideText, reasonText } from '../../../outside-text.ts'
 import { DriverError } from '../contract/driver.ts'
-import { isInside, linkStaysInside, longestName } from '../local/staging.ts'
+import { isInside, linkStaysInside } from '../local/staging.ts'
 
 /**
  * The messages between this service and a function, as JSON over any platform's way to call one;
@@ -89,10 +89,9 @@ const Path = z
     (path) => isInside(path) && !path.split('/').some((part) => part === '' || part === '.'),
     'must be a relative path without . and ..',
   )
-  .refine(
-    (path) => path.split('/').every((part) => bytesOfPath(part).length <= longestName),
-    `must have parts of at most ${longestName} bytes`,
-  )
+  .refine((path) => pathTrouble(path) === undefined, {
+    error: ({ input }) => pathTrouble(String(input)) ?? '',
+  })
   .refine(
     (path) => path.replace(/[\udc80-\udcff]/gu, '').isWellFormed(),
     'must hold no lone surrogates but U+DC80 to U+DCFF',
