@@ -24,7 +24,8 @@ import { isInside, linkStaysInside } from '../local/staging.ts'
  * SIGKILL) and answers as at its end, with the reason `cancelled`; a name that has not begun never
  * will.
  *
- * By reference: `inputs[].url` is read by GET. With `uploads`, outputs may be sent by PUT to its
+ * By reference: `inputs[].url` is read by GET. In URLs a byte that is no UTF-8 is `\xe9`, and backslashes
+ * beside it stand twice. With `uploads`, outputs may be sent by PUT to its
  * URL, path after path appended to the URL's path, in parts `{ offset, contentBase64 }` of at most
  * 4 MiB, and be listed with `uploaded: true`.
  */
