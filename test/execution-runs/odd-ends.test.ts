@@ -10,7 +10,7 @@ import { activityOf, checked, runToEnd } from './checked.ts'
 
 let service: TestService
 beforeAll(async () => {
-  service = await openService()
+  service = await openService({ environment: { SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' } })
 })
 afterAll(() => service[Symbol.asyncDispose]())
 

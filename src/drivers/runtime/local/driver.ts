@@ -73,7 +73,9 @@ function asDriverError(error: unknown): DriverError {
  */
 export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
   const control = openControlFolder(options.controlDirectory)
-  const site: Site = { control, boot: bootId(), taskVariable: options.taskVariable ?? 'ORRERY_TASK' }
+  const runnerless = new Set<string>()
+  const taskVariable = options.taskVariable ?? 'ORRERY_TASK'
+  const site: Site = { control, boot: bootId(), taskVariable, runnerless }
   const pool = openRunnerPool({
     program: options.runnerProgram,
     control: control.root,
@@ -146,6 +148,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
           },
           abandoned: () => {
             announced.delete(name)
+            runnerless.add(name)
             watcher.lookAt([name])
           },
         },
@@ -195,6 +198,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
         await removeTree(record.facts.directory)
       }
       announced.delete(name)
+      runnerless.delete(name)
       control.forget(name)
     },
     async close() {

@@ -24,6 +24,8 @@ export interface Site {
   boot: string
   /** Environment variable that marks the processes of a task with its name. */
   taskVariable: string
+  /** Tasks whose runners ended before them while this process watched. */
+  runnerless: ReadonlySet<string>
 }
 
 /** A record without its first lines has no living writer at this age. */
@@ -42,12 +44,10 @@ function whileAlive(record: LocalTaskRecord, boot: string): LocalSight | undefin
   return task || runner ? { state, orphaned: !runner } : undefined
 }
 
-/** Lost with its machine, or with its runner while the machine went on. */
-const lostState = (record: LocalTaskRecord, id: string, startedAt: number, boot: string): TaskState => ({
-  state: 'lost',
-  externalId: id,
-  startedAt,
-  ...(record.form === 'started' && record.boot === boot
+/** Lost with its machine, with all processes of the service, or with its runner alone. */
+const lostState = (externalId: string, startedAt: number, isRunnerless: boolean): TaskState => ({
+  ...{ state: 'lost', externalId, startedAt },
+  ...(isRunnerless
     ? {
         cause: 'its runner was ended (the process that watches over it), maybe by the task itself',
         suspect: true,
@@ -60,7 +60,7 @@ const lostState = (record: LocalTaskRecord, id: string, startedAt: number, boot:
  * without an exit record is lost.
  */
 export function see(
-  { control, boot, taskVariable }: Site,
+  { control, boot, taskVariable, runnerless }: Site,
   names: readonly string[],
 ): Map<string, LocalSight> {
   const sights = new Map<string, LocalSight>()
@@ -88,7 +88,7 @@ export function see(
     if (state !== undefined) sights.set(name, { state, orphaned: false })
     else if (marked.has(name))
       sights.set(name, { state: { state: 'running', externalId: id, startedAt }, orphaned: true })
-    else sights.set(name, { state: lostState(record, id, startedAt, boot), orphaned: false })
+    else sights.set(name, { state: lostState(id, startedAt, runnerless.has(name)), orphaned: false })
   }
   return sights
 }
@@ -158,6 +158,7 @@ export async function endByRunner(
     !hasEnded() && record.boot === boot && isAlive(record.runner);
   ) {
     signal(record.runner.pid, 'SIGTERM')
+    wakeStopped(record.runner.pid)
     await backoff.pause()
   }
 }
