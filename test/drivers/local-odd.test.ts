@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, statSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
@@ -107,6 +107,7 @@ test('what cannot be read is listed without a checksum, named in a warning, not 
       trouble: 'user',
       message: expect.stringMatching(/producer leaves "secret", which/),
     })
+    chmodSync(scratch, 0o500)
     await removeTree(root)
   })
   expect(existsSync(root)).toBe(false)

@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process'
 import { chmodSync, lstatSync, readdirSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import { pathOfBytes, systemPath } from '../../../outside-path.ts'
 import { isErrno } from '../contract/errno.ts'
@@ -21,9 +21,12 @@ export async function removeTree(path: string): Promise<void> {
   }
 }
 
-/** Lets this account empty the folders, as far as their paths can be named. */
+/** Lets this account empty the folders and the one above, as far as their paths can be named. */
 const openFolders = (top: string): void => {
   const folders = [top]
+  const above = lstatSync(dirname(top), { throwIfNoEntry: false })
+  if (above?.isDirectory() === true && (above.mode & 0o700) !== 0o700)
+    chmodSync(dirname(top), above.mode | 0o700)
   for (let folder = folders.pop(); folder !== undefined; folder = folders.pop()) {
     try {
       const at = systemPath(folder)
