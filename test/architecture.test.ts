@@ -291,13 +291,15 @@ describe('what may import what', () => {
     expect(places.filter((file) => impure.test(codeOf(file)))).toEqual([])
   })
 
+  /** What brings text and names in from outside: pure, and for all. */
+  const outside = ['src/outside-text.ts', 'src/outside-path.ts']
   /** Places that import nothing of ours but each other within a place, and what lies below it. */
   const layers: [place: string, below: string[]][] = [
     ['src/shell', []],
     ['src/pacing', []],
-    ['src/clients', ['src/shell', 'src/pacing']],
+    ['src/clients', ['src/shell', 'src/pacing', ...outside]],
     // They know neither records nor the database.
-    ['src/drivers', ['src/clients', 'src/shell', 'src/pacing']],
+    ['src/drivers', ['src/clients', 'src/shell', 'src/pacing', ...outside]],
     ['src/compute', ['src/schedulers', 'src/simulator']],
   ]
   test.each(layers)('%s imports of ours itself and what lies below it', (place, below) => {
@@ -337,6 +339,7 @@ describe('what may import what', () => {
       'src/pacing',
       'src/schedulers',
       'src/refusal.ts',
+      ...outside,
       ...left,
     ]
     const asked = imports.filter((edge) => inside(edge.from, 'src/executor') && parsed.has(edge.to))
@@ -401,7 +404,7 @@ describe('what may import what', () => {
       /^src\/executor\/(book(-[a-z]+)?|frontier|attempt|names)\.ts$/.test(file),
     )
     expect(places.length).toBeGreaterThan(5)
-    const pure = [...places, 'node:crypto', 'node:path']
+    const pure = [...places, ...outside, 'node:crypto', 'node:path']
     expect(show(values.filter((edge) => places.includes(edge.from) && !pure.includes(edge.to)))).toEqual([])
     expect(places.filter((file) => impure.test(codeOf(file)))).toEqual([])
   })

@@ -139,12 +139,40 @@ const signalAll = (name, group, signal) => {
   }
 }
 
+const escaped = /[\udc80-\udcff]/u
+
+/** Names are bytes: in a path, a byte that is no UTF-8 stands as the lone surrogate U+DC00+b. */
+const bytesOf = (path) =>
+  Buffer.concat(
+    path
+      .split(/([\udc80-\udcff])/u)
+      .map((part) => (escaped.test(part) ? Buffer.of(part.charCodeAt(0) - 0xdc00) : Buffer.from(part))),
+  )
+/** In URLs such a byte is `\xe9`, and backslashes beside it stand twice. */
+const inUrls = (path) =>
+  escaped.test(path)
+    ? path
+        .replaceAll('\\', '\\\\')
+        .replace(/[\udc80-\udcff]/gu, (byte) => `\\x${(byte.charCodeAt(0) - 0xdc00).toString(16)}`)
+    : path
+const isText = (bytes) => Buffer.from(bytes.toString()).equals(bytes)
+const pathOf = (bytes) => {
+  if (isText(bytes)) return bytes.toString()
+  let path = ''
+  for (let at = 0; at < bytes.length;) {
+    const length = [1, 2, 3, 4].find((n) => isText(bytes.subarray(at, at + n))) ?? 0
+    path += length === 0 ? String.fromCharCode(0xdc00 + bytes[at]) : bytes.subarray(at, at + length)
+    at += Math.max(1, length)
+  }
+  return path
+}
+
 const writeInputs = async (root, inputs) => {
   for (const input of inputs) {
-    const path = join(root, input.path)
-    await mkdir(dirname(path), { recursive: true })
+    const path = bytesOf(join(root, input.path))
+    await mkdir(bytesOf(dirname(join(root, input.path))), { recursive: true })
     if (input.target !== undefined) {
-      await symlink(input.target, path)
+      await symlink(bytesOf(input.target), path)
       continue
     }
     if (input.url === undefined) await writeFile(path, Buffer.from(input.contentBase64 ?? '', 'base64'))
@@ -160,11 +188,16 @@ const writeInputs = async (root, inputs) => {
   }
 }
 
-/** Files and links below `root`, by path. */
+/**
+ * Files and links below `root`, by path; none where the command has removed or replaced it. A folder
+ * that cannot be read gives none.
+ */
 const filesBelow = async (root, below = '') => {
   const found = []
-  for (const entry of await readdir(join(root, below), { withFileTypes: true })) {
-    const path = below === '' ? entry.name : `${below}/${entry.name}`
+  const folder = bytesOf(join(root, below))
+  if (!(await lstat(folder).catch(() => undefined))?.isDirectory()) return found
+  for (const entry of await readdir(folder, { withFileTypes: true, encoding: 'buffer' }).catch(() => [])) {
+    const path = below === '' ? pathOf(entry.name) : `${below}/${pathOf(entry.name)}`
     if (entry.isDirectory()) found.push(...(await filesBelow(root, path)))
     else if (entry.isFile() || entry.isSymbolicLink()) found.push(path)
   }
@@ -173,7 +206,7 @@ const filesBelow = async (root, below = '') => {
 
 const sendParts = async (uploads, path, file) => {
   const url = new URL(uploads.url)
-  url.pathname += path.split('/').map(encodeURIComponent).join('/')
+  url.pathname += inUrls(path).split('/').map(encodeURIComponent).join('/')
   const handle = await open(file, 'r')
   try {
     const { size } = await handle.stat()
@@ -224,16 +257,17 @@ const outputsOf = async (root, request) => {
   const outputs = []
   let left = request.answerLimitBytes - 2 * logBytes * 1.5 - 4096
   for (const path of after) {
-    const file = join(root, path)
+    const file = bytesOf(join(root, path))
     const facts = await lstat(file)
     const old = before.get(path)
     if (!wanted(path)) continue
     if (facts.isSymbolicLink()) {
-      const target = await readlink(file)
+      const target = pathOf(await readlink(file, 'buffer'))
       if (old?.target !== target) outputs.push({ path, sizeBytes: 0, target })
       continue
     }
-    const digest = await sha256Of(file)
+    const digest = await sha256Of(file).catch(report(`${path} cannot be read and is left out`))
+    if (digest === undefined) continue
     if (old !== undefined && old.target === undefined && old.sha256 === digest) continue
     const output = { path, mode: facts.mode & 0o777, sizeBytes: facts.size, sha256: digest }
     const bytes = Math.ceil(facts.size / 3) * 4 + path.length + 200
@@ -443,7 +477,7 @@ export const openCommandFunction = ({ ledger, path }) => {
         ...(requestId === undefined ? {} : { requestId }),
       }
     } finally {
-      await rm(folder, { recursive: true, force: true, maxRetries: 3 })
+      await rm(folder, { recursive: true, force: true, maxRetries: 3 }).catch(report(`${folder} stays`))
     }
   }
 

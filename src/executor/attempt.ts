@@ -2,6 +2,8 @@ import type { Collected, DriverError, StagedAmount } from '../drivers/runtime/co
 import type { LoadedTask, TaskEnd, TaskOutput, TaskRetry, TaskTransfer } from './journal.ts'
 import { dataInstanceId, dataObjectId, dataTransferId, taskExecutionId } from './names.ts'
 import type { RunRoute } from './network.ts'
+import { encodedPath, pathBytes, pathOfShown, shownPath } from '../outside-path.ts'
+import { outsideText, reasonText } from '../outside-text.ts'
 
 /**
  * How an attempt ended, from the site; its cost and its moved bytes are added when it is booked.
@@ -26,6 +28,8 @@ export type AttemptEnd = Pick<
 > & {
   /** The site ended it at its own time limit: the next attempt asks for more. */
   walltime?: boolean
+  /** Maybe its own doing: it is repeated once at most. */
+  suspect?: boolean
   /**
    * The amounts copied into its work directory at its own site, for each entry of the intent's
    * `stage`.
@@ -56,7 +60,7 @@ export const notStarted = (task: LoadedTask, error: DriverError, now: number): A
   finishedAt: now,
   overheadSeconds: now - (task.started_at ?? now),
   failureClass: error.trouble === 'unknown' ? 'infrastructure' : error.trouble,
-  failureReason: `activity ${task.external_id} could not be run on ${task.resource_id}: ${error.message}`,
+  failureReason: `activity ${task.external_id} could not be run on ${task.resource_id}: ${reasonText(error.message)}`,
 })
 
 const whereOf = (task: LoadedTask): string =>
@@ -82,15 +86,21 @@ const endless = (
 })
 
 /** A lost attempt: killed with its machine, or removed by the site, whose reason is `cause`. */
-export const lost = (task: LoadedTask, cause: string | undefined, now: number): AttemptEnd =>
-  endless(
+export const lost = (
+  task: LoadedTask,
+  { cause, suspect }: { cause?: string | undefined; suspect?: boolean | undefined },
+  now: number,
+): AttemptEnd => ({
+  ...endless(
     task,
     'failed',
     cause === undefined
       ? 'was lost with its machine: it is not running and left no exit code'
-      : `was lost at its site: ${cause}; it left no exit code`,
+      : `was lost at its site: ${reasonText(cause)}; it left no exit code`,
     now,
-  )
+  ),
+  ...(suspect === true ? { suspect } : {}),
+})
 
 /** An attempt whose site has not answered within the patience. */
 export const silent = (
@@ -103,7 +113,7 @@ export const silent = (
   endless(
     task,
     'failed',
-    `was given up: ${site} has not answered for ${String(Math.round(silentSeconds))} s: ${words}`,
+    `was given up: ${site} has not answered for ${String(Math.round(silentSeconds))} s: ${reasonText(words)}`,
     now,
   )
 
@@ -112,7 +122,7 @@ export const unstopped = (task: LoadedTask, site: string, words: string, now: nu
   endless(
     task,
     'cancelled',
-    `was cancelled and could not be stopped at ${site}, which is asked again until it is: ${words}`,
+    `was cancelled and could not be stopped at ${site}, which is asked again until it is: ${reasonText(words)}`,
     now,
   )
 
@@ -143,9 +153,31 @@ const preparedAt = (detail: Collected['detail'], state: Collected['state']): Rec
   }
 }
 
+/** With paths as people see them; the bytes of what is no text stand beside it. */
+const shownManifest = (manifest: Collected['manifest']): Collected['manifest'] => ({
+  ...manifest,
+  files: manifest.files.map((file) => ({ ...file, path: shownPath(file.path), ...pathBytes(file.path) })),
+})
+
+/** The most names in one reason. */
+const mostNamed = 20
+
+/** Names for a reason; of many the first. */
+const named = (names: readonly string[]): string =>
+  [
+    ...names.slice(0, mostNamed).map(outsideText),
+    ...(names.length > mostNamed ? [`${String(names.length - mostNamed)} more`] : []),
+  ].join(', ')
+
 /** Members that a site omits are not kept as null. */
-const placeOf = ({ node, detail, state }: Collected): Record<string, unknown> | null => {
-  const place = { ...detail, ...(node === undefined ? {} : { node }), ...preparedAt(detail, state) }
+const placeOf = ({ node, detail, state, manifest }: Collected): Record<string, unknown> | null => {
+  const { warnings } = manifest
+  const place = {
+    ...detail,
+    ...(node === undefined ? {} : { node }),
+    ...preparedAt(detail, state),
+    ...(warnings === undefined ? {} : { warnings }),
+  }
   return Object.keys(place).length === 0 ? null : place
 }
 
@@ -161,7 +193,7 @@ export const attemptEndOf = (
   now: number,
 ): AttemptEnd => {
   const { state } = outcome
-  if (state.state !== 'ended') return lost(task, state.state === 'lost' ? state.cause : undefined, now)
+  if (state.state !== 'ended') return lost(task, state.state === 'lost' ? state : {}, now)
   const where = whereOf(task)
   const startedAt = task.started_at ?? outcome.submittedAt
   // A site's clock may be ahead of ours: an end in the future would overlap with the next task of
@@ -180,14 +212,14 @@ export const attemptEndOf = (
     peakMemoryBytes: outcome.peakMemoryBytes,
     measuredBy: outcome.measuredBy,
     exitCode: state.exitCode,
-    manifest: outcome.manifest,
+    manifest: shownManifest(outcome.manifest),
     place: placeOf(outcome),
     externalId: state.externalId,
     ...(outcome.staged === undefined ? {} : { staged: outcome.staged }),
   }
   if (state.reason === 'cancelled')
     return { ...facts, status: 'cancelled', failureClass: null, failureReason: 'cancelled' }
-  const tail = outcome.stderrTail.trim()
+  const tail = reasonText(outcome.stderrTail)
   const withTail = (words: string): string => `${where} ${words}${tail === '' ? '' : `: ${tail}`}`
   if (state.reason === 'walltime')
     return {
@@ -210,7 +242,7 @@ export const attemptEndOf = (
       )
     if (state.exitCode !== 0) return `ended with ${how}`
     if (outcome.missingOutputs.length > 0)
-      return `ended with exit code 0 but did not make ${outcome.missingOutputs.join(', ')}`
+      return `ended with exit code 0 but did not make ${named(outcome.missingOutputs)}`
     return undefined
   })()
   if (fault === undefined) return { ...facts, status: 'completed', failureClass: null, failureReason: null }
@@ -266,7 +298,7 @@ export const bookedEnd = (
   transfers: readonly TaskTransfer[],
   pricePerSecond: number,
 ): Omit<TaskEnd, 'final' | 'order' | 'heir'> => {
-  const { staged: _staged, walltime: _walltime, ...shown } = end
+  const { staged: _staged, walltime: _walltime, suspect: _suspect, ...shown } = end
   const readyAt = task.ready_at ?? end.startedAt ?? end.finishedAt
   const held = end.startedAt === null ? 0 : end.finishedAt - end.startedAt - (end.siteQueueSeconds ?? 0)
   return {
@@ -359,7 +391,7 @@ export const outputsOf = (
 ): TaskOutput[] =>
   (manifest?.files ?? [])
     .filter(({ change }) => change !== 'deleted')
-    .map(({ path, sizeBytes, checksum }) => ({
+    .map(({ path, pathBytes: bytes, sizeBytes, checksum }) => ({
       id: dataInstanceId(runId, task.activity_id, task.attempt, path),
       objectId: dataObjectId(contentVersionId, task.activity_id, path),
       versionId: contentVersionId,
@@ -367,9 +399,10 @@ export const outputsOf = (
       activityId: task.activity_id,
       attempt: task.attempt,
       path,
+      pathBytes: bytes ?? null,
       sizeBytes,
       checksum: checksum ?? null,
-      uri: `file://${encodeURIComponent(hostId)}${encodeURI(`${manifest?.root ?? ''}/${path}`)}`,
+      uri: `file://${encodeURIComponent(hostId)}${encodedPath(`${manifest?.root ?? ''}/${pathOfShown(path)}`)}`,
       resourceId: task.resource_id,
     }))
 
@@ -409,7 +442,9 @@ export const nextAttempt = (
   const troubles = task.attempt - task.user_attempts
   if (
     end.failureClass === 'refused' ||
-    (own ? task.user_attempts >= (policy?.maxAttempts ?? 1) : troubles >= patience.attempts)
+    (own
+      ? task.user_attempts >= (policy?.maxAttempts ?? 1)
+      : troubles >= (end.suspect === true ? 1 : patience.attempts))
   )
     return undefined
   const attempt = task.attempt + 1

@@ -43,6 +43,15 @@ export const attemptEnded = (book: Book, i: number, outcome: Outcome, copied: re
   recordInOrder(book)
 }
 
+/** Others may have the cores of the host from the program's end on; its lanes are its own to its end. */
+export const programEnded = (book: Book, i: number): void => {
+  if (book.stage[i] !== stages.flying || !book.flying.has(i) || !book.heldCores.has(i)) return
+  // Its heirs would get cores that it has no more.
+  takeBack(book)
+  freeCores(book, i)
+  change(book, { id: taskAt(book, i).id, atSite: true, freesCores: true })
+}
+
 /** What to show of a task that goes on. */
 export const attemptSeen = (book: Book, i: number, seen: Sight): void => {
   const waits = book.unrecorded.get(i)
@@ -122,7 +131,7 @@ const endAs = (book: Book, i: number, outcome: Outcome): AttemptEnd => {
   const { site, patience } = book.facts
   if (outcome.kind === 'collected')
     return attemptEndOf(task, outcome.collected, book.commands[i] ?? noLimits, book.at)
-  if (outcome.kind === 'lost') return lost(task, outcome.cause, book.at)
+  if (outcome.kind === 'lost') return lost(task, outcome, book.at)
   if (outcome.kind === 'refused') return notStarted(task, outcome.error, book.at)
   if (outcome.kind === 'silent') return silent(task, site, patience.silentSeconds, outcome.words, book.at)
   return unstopped(task, site, outcome.words, book.at)

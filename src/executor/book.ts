@@ -11,7 +11,7 @@ import {
   unreadForStep,
   type Flags,
 } from './book-choose.ts'
-import { attemptEnded, attemptSeen } from './book-ends.ts'
+import { attemptEnded, attemptSeen, programEnded } from './book-ends.ts'
 import {
   coresOf,
   makeBook,
@@ -35,7 +35,7 @@ import type { CommitResult, ForeignEnd, TaskTransfer } from './journal.ts'
  *
  * The order of events: `begin`, the answers to its questions, then ticks. A tick returns a
  * question, a rest, or a step; a step is answered by `commitAnswered` and `flagsSeen` before the
- * next tick. `attemptEnded`, `attemptSeen`, `driverSilent`, `transferHeard` and `drain` may come
+ * next tick. `attemptEnded`, `attemptSeen`, `programEnded`, `driverSilent`, `transferHeard` and `drain` may come
  * between any two events.
  */
 export const openBook = makeBook
@@ -77,6 +77,8 @@ export type Happening =
   /** The site did not report the attempt's end within the patience. */
   | { type: 'driverSilent'; position: number; outcome: SilentOutcome }
   | { type: 'attemptSeen'; position: number; sight: Sight }
+  /** The program has ended, and its files are still being read; `attemptEnded` follows. */
+  | { type: 'programEnded'; position: number }
   | { type: 'transferHeard'; position: number; transfer: TaskTransfer }
   | { type: 'foreignEnds'; ends: readonly ForeignEnd[] }
   /** This worker is being drained: no task starts, ends are still committed. */
@@ -122,6 +124,9 @@ const note = (book: Book, event: Exclude<BookEvent, { type: 'tick' }>): void => 
       break
     case 'attemptSeen':
       attemptSeen(book, event.position, event.sight)
+      break
+    case 'programEnded':
+      programEnded(book, event.position)
       break
     case 'transferHeard':
       transferHeard(book, event.position, event.transfer)

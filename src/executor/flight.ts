@@ -5,6 +5,7 @@ import {
   type RuntimeDriver,
   type TaskState,
 } from '../drivers/runtime/contract/driver.ts'
+import { reasonText } from '../outside-text.ts'
 import { LinkError } from '../shell/site-shell.ts'
 import type { WaitKind } from './journal.ts'
 import type { Silence } from './reports.ts'
@@ -13,7 +14,7 @@ import type { Silence } from './reports.ts'
 export type Outcome =
   | { kind: 'collected'; collected: Collected }
   /** Accepted once, not alive, left no exit; `cause` is the site's reason. */
-  | { kind: 'lost'; cause: string | undefined }
+  | { kind: 'lost'; cause: string | undefined; suspect?: boolean | undefined }
   /** The site refused it, or lacked something for it (an image that does not exist). */
   | { kind: 'refused'; error: DriverError }
   /** The site was silent for longer than the patience; the task's fate is unknown. */
@@ -45,6 +46,8 @@ export interface FlightParts {
   intentOf: (position: number) => Intent
   ended: (position: number, outcome: Outcome) => void
   seen: (position: number, sight: Sight) => void
+  /** The program of a task has ended, and the look at its files takes long. */
+  programEnded: (position: number) => void
   /** An error of `intentOf`, `ended` or `seen`: a fault of the engine, not of the site. */
   fault: (error: unknown) => void
 }
@@ -62,6 +65,8 @@ const nextLookSeconds = 1
 const longestLookSeconds = 15
 /** A submit without an answer after this long is shown as the reason of the task's wait. */
 const slowSeconds = 0.8
+/** A look at the files of an ended program is shown after this long. */
+const longLookSeconds = 1
 /** Number of predecessors in a task's reason. */
 const mostStagesNamed = 3
 /**
@@ -98,6 +103,8 @@ interface Flying {
   /** The link has the trouble, not this task. */
   linkLost: boolean
   collecting: boolean
+  /** When the look at its files is long; Infinity: its program has not ended, or that is known. */
+  longAt: number
   reason: string | undefined
   lookAt: number
   lookPause: number
@@ -205,7 +212,8 @@ export const openFlight = (parts: FlightParts) => {
     /** Seconds since the epoch at which `turn` has work; Infinity when nothing is due by itself. */
     get dueAt(): number {
       let due = Infinity
-      for (const task of flying.values()) due = Math.min(due, task.dueAt, task.lookAt, task.slowAt)
+      for (const task of flying.values())
+        due = Math.min(due, task.dueAt, task.lookAt, task.slowAt, task.longAt)
       return flight.cancelledAt === undefined || flying.size === 0
         ? due
         : Math.min(due, parts.clock() + firstPauseSeconds)
@@ -239,6 +247,7 @@ const add = (flight: Underway, position: number, name: string, silentSince: numb
     stages: '',
     linkLost: false,
     collecting: false,
+    longAt: Infinity,
     // The first answer has to clear the row's reason from an earlier holder's wait.
     reason: silentSince === undefined ? undefined : '',
     lookAt: Infinity,
@@ -283,7 +292,7 @@ const unanswered = (flight: Underway, task: Flying, question: Question, error: D
   task.silentSince ??= now
   const link = linkErrorOf(error)
   const needsLogin = link?.waitsForPerson === true
-  const words = `waiting for ${needsLogin ? 'login to ' : ''}${flight.parts.site}: ${error.message}`
+  const words = `waiting for ${needsLogin ? 'login to ' : ''}${flight.parts.site}: ${reasonText(error.message)}`
   if (now - task.silentSince >= flight.parts.silentSeconds) {
     finish(flight, task, { kind: 'silent', words: error.message })
     return
@@ -309,7 +318,7 @@ const outcomeOf = async (flight: Underway, task: Flying): Promise<Outcome | unde
   try {
     const collected = await flight.parts.driver.collect(task.name)
     return collected.state.state === 'lost'
-      ? { kind: 'lost', cause: collected.state.cause }
+      ? { kind: 'lost', cause: collected.state.cause, suspect: collected.state.suspect }
       : { kind: 'collected', collected }
   } catch (error) {
     // A refused login is no fact about the task.
@@ -321,7 +330,7 @@ const outcomeOf = async (flight: Underway, task: Flying): Promise<Outcome | unde
         errorOf(error).trouble === 'unknown'
           ? (await flight.parts.driver.find([task.name])).get(task.name)
           : undefined
-      if (state?.state === 'lost') return { kind: 'lost', cause: state.cause }
+      if (state?.state === 'lost') return { kind: 'lost', cause: state.cause, suspect: state.suspect }
       unanswered(flight, task, state?.state === 'unknown' ? 'submit' : 'collect', errorOf(error))
     } catch (again) {
       unanswered(flight, task, 'collect', errorOf(again))
@@ -341,6 +350,19 @@ const collectNow = async (flight: Underway, task: Flying): Promise<void> => {
 }
 const collect = (flight: Underway, task: Flying): void =>
   void collectNow(flight, task).catch(flight.parts.fault)
+/** The site says that its program has ended. */
+const collectEnded = (flight: Underway, task: Flying): void => {
+  task.longAt = flight.parts.clock() + longLookSeconds
+  task.lookAt = Infinity
+  collect(flight, task)
+}
+/** Others may use the cores of an ended program while its files are looked at. */
+const showLong = (flight: Underway, task: Flying): void => {
+  task.longAt = Infinity
+  flight.parts.programEnded(task.position)
+  if (task.silentSince === undefined)
+    report(flight, task, { reason: 'its program has ended; its files are being read', waitsFor: 'data' })
+}
 
 const watch = (flight: Underway, tasks: readonly Flying[]): void => {
   if (tasks.length === 0 || flight.closed) return
@@ -348,7 +370,7 @@ const watch = (flight: Underway, tasks: readonly Flying[]): void => {
   flight.stops.push(
     flight.parts.driver.watch(names, (name) => {
       const task = flight.flying.get(name)
-      if (task !== undefined) collect(flight, task)
+      if (task !== undefined) collectEnded(flight, task)
     }),
   )
 }
@@ -440,7 +462,7 @@ const findNow = async (flight: Underway, tasks: readonly Flying[]): Promise<void
     else if (state.state === 'running' || state.state === 'queued') {
       alive.push(task)
       show(flight, task, state)
-    } else collect(flight, task)
+    } else collectEnded(flight, task)
   }
   watch(flight, alive)
   // Tasks that are being ended do not start any more: the site has the request to end them.
@@ -457,7 +479,7 @@ const show = (flight: Underway, task: Flying, state: TaskState): void => {
     task.lookAt = Infinity
     report(flight, task, { status: 'running', externalId: state.externalId, reason: null })
   } else if (state.state === 'queued') {
-    const reason = `at the site: ${state.cause ?? 'queued'}`
+    const reason = `at the site: ${reasonText(state.cause ?? 'queued')}`
     if (reason !== task.reason)
       report(flight, task, { status: 'queued', externalId: state.externalId, reason, waitsFor: 'queue' })
     task.lookAt = flight.parts.clock() + task.lookPause
@@ -550,6 +572,7 @@ const turn = (flight: Underway): void => {
     if (task.question !== undefined && task.dueAt <= now) due[task.question].push(task)
     else if (task.lookAt <= now) looks.push(task)
     if (task.slowAt <= now) showSlow(flight, task)
+    if (task.longAt <= now) showLong(flight, task)
   }
   launchAgain(flight, due.submit)
   if (due.find.length > 0) find(flight, due.find)

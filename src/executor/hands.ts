@@ -55,6 +55,9 @@ export const openHands = (
     seen: (position, sight) => {
       happens({ type: 'attemptSeen', position, sight })
     },
+    programEnded: (position) => {
+      happens({ type: 'programEnded', position })
+    },
     fault: (error) => {
       trouble ??= error
       bell.ring()

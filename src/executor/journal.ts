@@ -2,6 +2,7 @@ import { openBackoff } from '../pacing/backoff.ts'
 import { databaseAway } from '../db/errors.ts'
 import type { Db } from '../db/sql.ts'
 import type { OutputManifest } from '../drivers/runtime/contract/driver.ts'
+import { storableJson } from '../outside-text.ts'
 
 /**
  * A worker that lost its lease (frozen, cut off, replaced) learns that at its next commit, which
@@ -90,6 +91,8 @@ export interface TaskStateChange {
   waitsFor?: WaitKind
   /** Since when the site has not answered about it, if that is the reason. */
   silentSince?: number
+  /** Its program has ended: the cores of the host are free. */
+  freesCores?: boolean
   externalId?: string
 }
 
@@ -114,7 +117,9 @@ export interface TaskOutput {
   declared: boolean
   activityId: string
   attempt: number
+  /** As people see it; `pathBytes`: its bytes in base64, where it is no text. */
   path: string
+  pathBytes: string | null
   sizeBytes: number
   checksum: string | null
   uri: string
@@ -184,7 +189,7 @@ export interface CommitResult {
 }
 
 const commitText = 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
-const json = (items: readonly unknown[]): string | null => (items.length === 0 ? null : JSON.stringify(items))
+const json = (items: readonly unknown[]): string | null => (items.length === 0 ? null : storableJson(items))
 
 /**
  * Writes one durable step of a site. Idempotent: after a lost answer the same entry may be written

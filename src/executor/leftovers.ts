@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { sql, type Db } from '../db/sql.ts'
 import type { RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
+import { reasonText } from '../outside-text.ts'
 
 /** Names in one call to the site. */
 const namesPerTry = 500
@@ -44,7 +45,8 @@ export const stopLeftovers = async (
       await driver.cancel(names, graceSeconds)
       await db.run(sql`delete from site_leftovers where site = ${site} and name = any(${names}::text[])`)
     } catch (error) {
-      await db.run(sql`update site_leftovers set tries = tries + 1, last_error = ${(error as Error).message},
+      const reason = reasonText((error as Error).message)
+      await db.run(sql`update site_leftovers set tries = tries + 1, last_error = ${reason},
         next_try_at = now() + least(300, 5 * 2 ^ least(tries, 10)) * interval '1 second' where site = ${site}
           and name = any(${names}::text[])`)
     }

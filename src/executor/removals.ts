@@ -2,6 +2,7 @@ import { posix } from 'node:path'
 import { z } from 'zod'
 import { raw, sql, type Db } from '../db/sql.ts'
 import { DriverError } from '../drivers/runtime/contract/driver.ts'
+import { reasonText } from '../outside-text.ts'
 import { quote } from '../shell/quote.ts'
 import type { SiteDrivers } from './drivers.ts'
 import { runScope } from './names.ts'
@@ -165,7 +166,8 @@ const removeAt = async (sites: SiteDrivers, { site, scope, names, facts }: Remov
     `rm -rf -- ${folder} 2> /dev/null || { chmod -R u+rwx -- ${folder}; rm -rf -- ${folder}; }`,
     { deadlineMs: removalMs },
   )
-  if (code !== 0) throw new Error(`the folder ${folder} could not be removed: ${stderr.trim().slice(-500)}`)
+  if (code !== 0)
+    throw new Error(`the folder ${folder} could not be removed: ${reasonText(stderr, { characters: 500 })}`)
 }
 
 /**
@@ -185,7 +187,7 @@ export const removeRunFiles = async (
     await db.run(sql`${forget}${id}`)
     return undefined
   } catch (error) {
-    const reason = (error as Error).message
+    const reason = reasonText((error as Error).message)
     if (isOld) await db.run(sql`${forget}${id}`)
     else
       await db.run(sql`update site_removals set last_error = ${reason},

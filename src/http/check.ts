@@ -1,4 +1,5 @@
 import type { z } from 'zod'
+import { outsideText } from '../outside-text.ts'
 import { Refusal, unacceptable, type Problem } from '../refusal.ts'
 import type { Shape } from './keys.ts'
 import { keyHint } from './known-keys.ts'
@@ -71,7 +72,7 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
     if (loneSurrogate.test(value)) report(422, `${noun} holds a lone surrogate; send valid Unicode`)
     else if (value.includes('\0')) report(422, `${noun} holds the character NUL, which cannot be stored`)
     else return value
-    return value.toWellFormed().replaceAll('\0', '\ufffd')
+    return outsideText(value)
   }
 
   const rename = (

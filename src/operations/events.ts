@@ -3,6 +3,7 @@ import { fields, jsonObject, time } from '../db/projection.ts'
 import { countUpTo } from '../db/rows.ts'
 import { raw, sql, type Db } from '../db/sql.ts'
 import { countBound } from '../http/paging.ts'
+import { storableJson } from '../outside-text.ts'
 import type { OperationKind, OperationRef } from './kind.ts'
 
 /** An event of an operation; `sequence` counts from 1 within it. */
@@ -57,7 +58,7 @@ export const appendEvent = (
     )
     insert into operation_events (kind, operation_id, sequence, event_type, aggregate_type, aggregate_id, payload)
     select ${kind.name}, ${id}, last_event_sequence, ${type}, ${kind.name.replaceAll('-', '_')}, ${id},
-      ${JSON.stringify(payload)}::jsonb from numbered`)
+      ${storableJson(payload)}::jsonb from numbered`)
 
 const Row = z.object({ body: OperationEvent })
 

@@ -15,21 +15,26 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openLocalDriver, type LocalDriverOptions } from '../../src/drivers/runtime/local/driver.ts'
 import { bootId, processOf } from '../../src/drivers/runtime/local/processes.ts'
+import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { runnerProgram } from '../support/runner-program.ts'
-import { runtimeDriverConformance } from './conformance.ts'
+import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { plainIntent } from './intent.ts'
+import { tortureConformance } from './torture.ts'
 
-runtimeDriverConformance('local', () => {
+const localSite = (): ConformanceSite => {
   const scratch = mkdtempSync(join(runFolder(), 'orrery-local-'))
   const options = { controlDirectory: join(scratch, 'control'), timeoutGraceSeconds: 1 }
   return {
     scratch,
     open: () => openLocalDriver({ ...options, runnerProgram }),
     submitter: [process.execPath, join(import.meta.dirname, 'submit-and-wait.ts'), JSON.stringify(options)],
-    close: async () => rmSync(scratch, { recursive: true, force: true }),
+    close: () => removeTree(scratch),
   }
-})
+}
+
+runtimeDriverConformance('local', localSite)
+tortureConformance('local', localSite, { cases: 500, seed: 32 })
 
 const seconds = 30_000
 

@@ -1,11 +1,13 @@
-import { afterAll, beforeAll } from '@jest/globals'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openFunctions, type Functions } from '../../src/clients/functions.ts'
+import type { Collected, Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { openServerlessDriver } from '../../src/drivers/runtime/serverless/driver.ts'
 import { startFunctions, type FunctionsSite } from '../../sites/functions.ts'
 import { runtimeDriverConformance } from './conformance.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { plainIntent, taskName } from './intent.ts'
 
 let site: FunctionsSite
 let functions: Functions
@@ -41,3 +43,39 @@ runtimeDriverConformance('serverless', () => {
     close: async () => rmSync(scratch, { recursive: true, force: true }),
   }
 })
+
+test('a call ends by its exit code, whatever the command leaves; names are bytes in both directions', async () => {
+  const scratch = mkdtempSync(join(runFolder(), 'orrery-serverless-'))
+  const driver = openServerlessDriver({
+    root: scratch,
+    runtime: 'serverless',
+    taskVariable: 'ORRERY_TASK',
+    configuration: { endpoint: site.framework },
+    pollMilliseconds: 50,
+    invoke: functions.invoke,
+  })
+  const intent = (count: number, script: string, stage: Intent['stage'] = []): Intent => {
+    const name = taskName(count)
+    return { ...plainIntent(name, join(scratch, name), ['/bin/sh', '-c', script]), stage }
+  }
+  const run = async (task: Intent): Promise<Collected> => {
+    const ended = new Promise((resolve) => driver.watch([task.name], resolve))
+    for (const outcome of await driver.submit([task])) if (!outcome.ok) throw outcome.error
+    await ended
+    return driver.collect(task.name)
+  }
+  try {
+    const gone = await run(intent(1, 'rm -rf "$PWD"; printf "no \\000 luck" >&2; exit 7'))
+    expect(gone).toMatchObject({ state: { state: 'ended', exitCode: 7 }, stderrTail: 'no \ufffd luck' })
+    const producer = intent(2, `mkdir "$(printf '\\377')"; echo x > "$(printf '\\377/caf\\351')"`)
+    const { manifest } = await run(producer)
+    expect(manifest.files.map(({ path }) => path)).toEqual(['\udcff/caf\udce9'])
+    const consumer = intent(3, `cat "$(printf '\\377/caf\\351')"`, [{ from: producer.directory, label: 'p' }])
+    expect(await run(consumer)).toMatchObject({ state: { exitCode: 0 }, manifest: { files: [] } })
+    const { bytes } = await driver.logs(consumer.name, 'stdout', { offset: 0, limit: 10 })
+    expect(bytes.toString()).toBe('x\n')
+  } finally {
+    await driver.close()
+    rmSync(scratch, { recursive: true, force: true })
+  }
+}, 120_000)

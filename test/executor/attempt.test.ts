@@ -8,6 +8,7 @@ import {
   lost,
   nextAttempt,
   notStarted,
+  outputsOf,
   type AttemptEnd,
   type TransferFacts,
 } from '../../src/executor/attempt.ts'
@@ -78,7 +79,8 @@ const ended = (
   ...rest,
 })
 
-const failure = (trouble: string): AttemptEnd => ({ ...lost(task(), undefined, 120), failureClass: trouble })
+const noLimits = { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }
+const failure = (trouble: string): AttemptEnd => ({ ...lost(task(), {}, 120), failureClass: trouble })
 
 describe('how an attempt ended', () => {
   test('the time from intent to program is overhead, the rest is runtime, and waiting before it is queue', () => {
@@ -106,7 +108,23 @@ describe('how an attempt ended', () => {
       /longer than its timeoutSeconds of 60/,
     ],
     [ended({ reason: 'memory', exitCode: 137 }), 'user', /more memory than allowed/],
-    [ended({}, { missingOutputs: ['b', 'c'] }), 'user', /did not make b, c/],
+    [ended({}, { missingOutputs: ['b', 'c'] }), 'user', /did not make b, c$/],
+    [
+      ended({}, { missingOutputs: Array.from({ length: 50 }, (_, k) => `f${String(k)}`) }),
+      'user',
+      /did not make f0, f1, .*, f19, 30 more$/,
+    ],
+    [ended({ exitCode: 3 }, { stderrTail: 'bad \0 header\n' }), 'user', /code 3: bad \ufffd header$/],
+    [
+      ended({}, { missingOutputs: ['b'], stderrTail: '\ud800%\r99%\u001b[0m' }),
+      'user',
+      /did not make b: 99%$/,
+    ],
+    [
+      ended({ reason: 'timeout', exitCode: null, signal: 'SIGTERM' }, { stderrTail: '\0' }),
+      'user',
+      /timeoutSeconds of 60: \ufffd$/,
+    ],
     [
       ended({ reason: 'walltime', exitCode: null, signal: 'SIGTERM' }, { stderrTail: 'DUE TO TIME LIMIT' }),
       'infrastructure',
@@ -127,6 +145,31 @@ describe('how an attempt ended', () => {
     expect([end.status, end.failureClass]).toEqual(['failed', trouble])
     expect(end.failureReason).toMatch(words)
     expect(end.failureReason).toMatch(/^activity a on host/)
+  })
+
+  test('names that are no text are on record escaped, with their bytes, and in addresses by their bytes', () => {
+    const { manifest } = ended()
+    const files = ['caf\udce9.txt', 'plain.txt'].map((path) => ({
+      ...{ path, change: 'created' as const, sizeBytes: 1, modifiedUnixNano: '0' },
+    }))
+    const end = attemptEndOf(task(), ended({}, { manifest: { ...manifest, files } }), noLimits, 200)
+    expect(end.manifest?.files).toMatchObject([
+      { path: 'caf\\xe9.txt', pathBytes: Buffer.from('caf\xe9.txt', 'latin1').toString('base64') },
+      { path: 'plain.txt' },
+    ])
+    expect(outputsOf('run', 'v', task(), end.manifest, 'here', [])).toMatchObject([
+      { path: 'caf\\xe9.txt', pathBytes: 'Y2Fm6S50eHQ=', uri: 'file://here/w/caf%E9.txt' },
+      { path: 'plain.txt', pathBytes: null, uri: 'file://here/w/plain.txt' },
+    ])
+  })
+
+  test('an attempt whose runner was ended is repeated once at most', () => {
+    const state = { state: 'lost', externalId: '7', startedAt: 101, cause: 'its runner was ended' } as const
+    const end = attemptEndOf(task(), ended({}, { state: { ...state, suspect: true } }), noLimits, 200)
+    expect(end.failureReason).toMatch(/its runner was ended/)
+    expect(nextAttempt('run', task(), end, undefined, 200)).toMatchObject({ attempt: 2, userAttempts: 1 })
+    expect(nextAttempt('run', task({ attempt: 2 }), end, undefined, 200)).toBeUndefined()
+    expect(bookedEnd(task(), end, [], 0)).not.toHaveProperty('suspect')
   })
 
   test('time in the queue of the site is neither overhead nor paid for', () => {

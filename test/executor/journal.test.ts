@@ -160,6 +160,7 @@ const story = (run: string): JournalEntry[] => [
         activityId: 'steps-b',
         attempt: 1,
         path: 'x',
+        pathBytes: null,
         sizeBytes: 1,
         checksum: null,
         uri: 'file://here/x',
@@ -320,4 +321,30 @@ test('once a cancel is on record no intent is accepted', async () => {
   })
   expect([result.acquired, result.cancelled]).toEqual([[], true])
   expect((await recordOf(service, 'cancelled')).handles).toEqual([])
+})
+
+test('a step is recorded whatever characters its texts and names hold', async () => {
+  await service.db.prepared('free', 'delete from lane_leases', [])
+  const epoch = await opened('texts')
+  await commitSite(service.db, 'texts', site, epoch, {
+    ...nothing,
+    intents: [intent('texts', 'a', 'core-0'), intent('texts', 'b', 'core-1')],
+  })
+  await commitSite(service.db, 'texts', site, epoch, {
+    ...nothing,
+    ends: [
+      {
+        ...end('texts', 'a', 'failed', true),
+        failureReason: 'no \0 luck \ud800',
+        place: { 'a\0': ['\udfff'] },
+      },
+    ],
+    states: [{ id: 'texts:steps-b', atSite: true, reason: 'at the site: \0' }],
+    leftovers: [{ name: 'left', words: '\0 \\u0000' }],
+  })
+  const { activities } = await recordOf(service, 'texts')
+  expect(activities.find(({ id }: any) => id === 'texts:steps-a')).toMatchObject({
+    failureReason: 'no \ufffd luck \ufffd',
+    metadata: { 'a\ufffd': ['\ufffd'] },
+  })
 })

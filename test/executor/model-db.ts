@@ -236,6 +236,10 @@ const show = (db: ModelDb, { states }: JournalEntry): void => {
     task.ready_at = state.readyAt ?? task.ready_at
     task.queued_at = state.queuedAt ?? task.queued_at
     task.externalIdAtSite = state.externalId ?? task.externalIdAtSite
+    if (state.freesCores === true)
+      for (const [lane, holder] of db.leases)
+        if (holder === state.id && (JSON.parse(lane) as string[])[0]?.startsWith('@host/') === true)
+          db.leases.delete(lane)
     if (state.reason === undefined) continue
     task.queueReason = state.reason === '' ? null : state.reason
     task.silent_since = state.reason === '' ? null : (state.silentSince ?? null)

@@ -359,6 +359,12 @@ const end = (play: Play, name: string, thing: Thing): void => {
   thing.outcome = thing.unwanted ? collected(thing, at, 0, 'cancelled') : outcomes[fate](thing, at)
   if (!thing.unwanted && fate === 'done') play.completedPositions.add(thing.position)
   for (const lane of thing.lanes) if (play.alive.get(lane) === name) play.alive.delete(lane)
+  // The files of some are read for long.
+  if ((thing.position + thing.attempt) % 2 === 0) return
+  for (const holder of play.holders) {
+    const position = holder.flying.get(name)
+    if (position !== undefined && !holder.frozen) happen(play, holder, { type: 'programEnded', position })
+  }
 }
 
 const deliver = (play: Play, holder: Holder, name: string): void => {

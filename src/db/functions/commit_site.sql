@@ -127,10 +127,10 @@ begin
       declared boolean)
     on conflict do nothing;
     insert into data_object_instances (id, data_object_id, execution_run_id, producer_activity_id, attempt,
-      relative_path, size_bytes, checksum)
-    select x.id, x."objectId", p_run, x."activityId", x.attempt, x.path, x."sizeBytes", x.checksum
+      relative_path, path_bytes, size_bytes, checksum)
+    select x.id, x."objectId", p_run, x."activityId", x.attempt, x.path, x."pathBytes", x."sizeBytes", x.checksum
     from jsonb_to_recordset(p_outputs) as x(id text, "objectId" text, "activityId" text, attempt integer,
-      path text, "sizeBytes" bigint, checksum text, uri text, "resourceId" text)
+      path text, "pathBytes" text, "sizeBytes" bigint, checksum text, uri text, "resourceId" text)
     on conflict do nothing;
     insert into data_locations (id, data_object_instance_id, resource_id, execution_run_id, uri, status,
       available_at)
@@ -191,6 +191,11 @@ begin
     -- the first call recorded.
     where t.id = x.id and t.status not in ('completed', 'failed', 'cancelled')
       and x."atSite" = (t.handle_name is not null);
+  end if;
+
+  if p_states is not null then
+    delete from lane_leases l using jsonb_to_recordset(p_states) as x(id text, "freesCores" boolean)
+    where x."freesCores" and l.task_execution_id = x.id and l.resource_id like '@host/%';
   end if;
 
   select r.cancel_requested_at is not null, r.paused, r.failed_activity_count, r.status

@@ -1,5 +1,6 @@
 import type { Db } from '../../db/sql.ts'
 import type { ArtifactStore } from '../../drivers/build/store.ts'
+import { outsideText } from '../../outside-text.ts'
 import { keptLog, readLogs, recordStep } from './runs.ts'
 
 const recordEveryMs = 1_000
@@ -30,7 +31,7 @@ export const openJournal = async (
   const timer = setInterval(() => void record().catch(() => undefined), recordEveryMs)
   return {
     say: (given: string): void => {
-      const text = given.toWellFormed().replaceAll('\0', '')
+      const text = outsideText(given)
       line = text.slice(text.lastIndexOf('\n') + 1).slice(-4_000)
       said += text.length
       logs = `${logs}${text}\n`.slice(-keptLog)

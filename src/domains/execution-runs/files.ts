@@ -2,6 +2,7 @@ import { constants } from 'node:fs'
 import { open, realpath } from 'node:fs/promises'
 import { isAbsolute, join, relative, sep } from 'node:path'
 import type { Readable } from 'node:stream'
+import { pathOfShown, systemPath } from '../../outside-path.ts'
 import { quote } from '../../shell/quote.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
 import type { LogSlice } from '../../drivers/runtime/contract/driver.ts'
@@ -19,16 +20,17 @@ const leaves = (path: string): boolean =>
   isAbsolute(path) || path.split('/').includes('..') || path.includes('\0')
 
 /**
- * Opens a file of a work directory for reading. The caller chose the path: absolute paths, `..`,
- * and links that leave the directory are refused (422). Anything but a regular file counts as
+ * Opens a file of a work directory for reading. The caller chose the path, as it is listed: absolute
+ * paths, `..`, and links that leave the directory are refused (422). Anything but a regular file counts as
  * missing (404).
  */
 export const openOutput = async (directory: string, path: string): Promise<OpenedFile> => {
   if (leaves(path)) throw outside(path)
-  const base = await realpath(directory).catch(() => undefined)
-  const file = await realpath(join(directory, path)).catch(() => undefined)
+  const real = (name: string | Buffer) => realpath(name, 'buffer').catch(() => undefined)
+  const base = await real(directory)
+  const file = await real(systemPath(join(directory, pathOfShown(path))))
   if (base === undefined || file === undefined) throw missing('output', path)
-  const inside = relative(base, file)
+  const inside = relative(base.toString('latin1'), file.toString('latin1'))
   if (inside === '' || inside === '..' || inside.startsWith(`..${sep}`) || isAbsolute(inside))
     throw outside(path)
   // Links were resolved above. A link that was created since is not followed.
@@ -49,7 +51,7 @@ export const openOutputAt = async (
 ): Promise<OpenedFile> => {
   if (leaves(path)) throw outside(path)
   const find = `cd ${quote(directory)} 2>/dev/null && base=$(pwd -P) &&
-  f=$(readlink -nf ./${quote(path)} && printf x) && f=\${f%x} && [ -f "$f" ] || exit 44
+  f=$(readlink -nf ./${quote(pathOfShown(path))} && printf x) && f=\${f%x} && [ -f "$f" ] || exit 44
 case $f in "$base"/*) ;; *) exit 45 ;; esac`
   const { code, stdout } = await shell.run(`${find}\nwc -c < "$f"`)
   if (code === 45) throw outside(path)

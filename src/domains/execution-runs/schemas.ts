@@ -300,7 +300,10 @@ export const DataObjectInstance = z
     executionRunId: Id,
     producerActivityId: z.string(),
     attempt: z.number(),
-    relativePath: z.string(),
+    relativePath: z
+      .string()
+      .describe('a byte that is no UTF-8 stands as \\xe9; the file is downloaded by this name'),
+    pathBytes: z.string().optional().describe('the bytes of a path that is no text, in base64'),
     sizeBytes: z.number(),
     checksum: z.string().optional(),
     mediaType: z.string().optional(),

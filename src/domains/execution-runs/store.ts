@@ -110,7 +110,8 @@ const handleJson = jsonObject({
 export const outputJson = jsonObject(
   fields(
     'o',
-    'id dataObjectId executionRunId producerActivityId attempt relativePath sizeBytes checksum mediaType discovered',
+    'id dataObjectId executionRunId producerActivityId attempt relativePath pathBytes sizeBytes checksum ' +
+      'mediaType discovered',
   ),
 )
 

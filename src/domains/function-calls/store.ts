@@ -12,6 +12,7 @@ import {
 import type { CallLinks, LinkPurpose } from '../../drivers/runtime/serverless/links.ts'
 import { excerpt, mostFiles, readAnswer } from '../../drivers/runtime/serverless/protocol.ts'
 import { isInside } from '../../drivers/runtime/local/staging.ts'
+import { pathOfShown, systemPath } from '../../outside-path.ts'
 import { missing, Refusal, unacceptable } from '../../refusal.ts'
 import type { LinkQuery, OutputPart } from './schemas.ts'
 
@@ -70,21 +71,23 @@ export const openFunctionCalls = ({ root, links, clock }: FunctionCallParts) => 
 
     async input(
       name: string,
-      path: string,
+      listed: string,
       query: LinkQuery,
     ): Promise<{ stream: Readable; sizeBytes: number }> {
       const { directory } = await admitted(name, 'inputs', query)
+      const path = pathOfShown(listed)
       // Only files staged for the call are read. A link was sent as a link and is not followed.
       if (!calls.staged(name).some((file) => file.path === path && file.target === undefined))
-        throw missing('input', path)
-      const file = join(directory, path)
+        throw missing('input', listed)
+      const file = systemPath(join(directory, path))
       const facts = lstatSync(file, { throwIfNoEntry: false })
-      if (facts?.isFile() !== true) throw missing('input', path)
+      if (facts?.isFile() !== true) throw missing('input', listed)
       return { stream: createReadStream(file, { end: Math.max(0, facts.size - 1) }), sizeBytes: facts.size }
     },
 
     /** @returns the number of stored bytes of the output */
-    async upload(name: string, path: string, query: LinkQuery, part: OutputPart): Promise<number> {
+    async upload(name: string, listed: string, query: LinkQuery, part: OutputPart): Promise<number> {
+      const path = pathOfShown(listed)
       await admitted(name, 'outputs', query)
       if (calls.end(name) !== undefined || calls.hasAnswer(name))
         throw new Refusal(
@@ -93,7 +96,7 @@ export const openFunctionCalls = ({ root, links, clock }: FunctionCallParts) => 
         )
       if (!isInside(path))
         throw unacceptable([
-          { path: 'path', message: `${JSON.stringify(path)} must be a relative path without ..` },
+          { path: 'path', message: `${JSON.stringify(listed)} must be a relative path without ..` },
         ])
       const content = Buffer.from(part.contentBase64, 'base64')
       if (part.offset + content.length > largestOutput)

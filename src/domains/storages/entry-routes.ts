@@ -17,7 +17,7 @@ import {
 } from './schemas.ts'
 import { largestUpload, takeUpload } from './upload.ts'
 import { cursorOf, entryView, pathOf, readCursor, uriOf } from './view.ts'
-import { shownPath } from '../../drivers/storage/paths.ts'
+import { pathInAnswer } from '../../drivers/storage/paths.ts'
 
 const usualPage = 100
 const largestPage = 500
@@ -79,7 +79,7 @@ export const entryRoutes = ({
         const { entries, next } = await refusing('query', () => driver.list(path, { limit, after, signal }))
         return {
           storageId: facts.id,
-          ...shownPath(path),
+          ...pathInAnswer(path),
           entries: entries.map((entry) => entryView(facts.id, [...path, entry.name], entry)),
           ...(next === undefined ? {} : { nextCursor: cursorOf(facts.id, path, next) }),
         }
@@ -118,7 +118,7 @@ export const entryRoutes = ({
         return new Reply({
           status: complete ? 201 : 202,
           body: {
-            ...{ storageId: facts.id, ...shownPath(path), receivedBytes, complete },
+            ...{ storageId: facts.id, ...pathInAnswer(path), receivedBytes, complete },
             ...(sha256 === undefined ? {} : { checksum: `sha256:${sha256}` }),
             ...(entry === undefined ? {} : { entry: entryView(facts.id, path, entry) }),
           },

@@ -4,7 +4,7 @@ import {
   bytesOf,
   nameOfBytes,
   quotedPath,
-  shownPath,
+  pathInAnswer,
   textOf,
   type ByteName,
   type StoragePath,
@@ -41,7 +41,7 @@ type Key = Pick<Row, 'parent' | 'name' | 'isDirectory'>
 const pathOfRow = ({ parent, name }: Key): StoragePath => [...parentOfBytes(parent), nameOfBytes(name)]
 
 const entryOf = (row: Row): z.output<typeof IndexEntry> => ({
-  ...shownPath(pathOfRow(row)),
+  ...pathInAnswer(pathOfRow(row)),
   name: textOf(nameOfBytes(row.name)),
   type: row.type,
   ...(row.sizeBytes == null ? {} : { sizeBytes: row.sizeBytes }),

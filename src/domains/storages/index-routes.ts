@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
-import { shownPath } from '../../drivers/storage/paths.ts'
+import { pathInAnswer } from '../../drivers/storage/paths.ts'
 import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { isOpenState, requestCancel } from '../../operations/records.ts'
@@ -162,7 +162,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
         ])
         return {
           storageId: facts.id,
-          ...shownPath(path),
+          ...pathInAnswer(path),
           ...found,
           ...(last === undefined ? {} : { indexedAt: last }),
         }

@@ -5,7 +5,7 @@ import {
   nameOf,
   nameOfBytes,
   parsePath,
-  shownPath,
+  pathInAnswer,
   textOf,
   type ByteName,
   type StoragePath,
@@ -89,7 +89,7 @@ export const entryView = (storageId: string, path: StoragePath, entry: Entry): z
   const mediaType = entry.type === 'file' ? mediaTypeOf(name) : undefined
   return {
     storageId,
-    ...shownPath(path),
+    ...pathInAnswer(path),
     name,
     type: entry.type === 'special' ? 'file' : entry.type,
     ...(entry.sizeBytes === undefined ? {} : { sizeBytes: entry.sizeBytes }),
@@ -164,7 +164,7 @@ export const downloadView = (download: Download, url?: string): z.output<typeof 
   const isOpen = status === 'queued' || status === 'streaming'
   const { destinationPath } = download
   return {
-    ...{ id, storageId, ...shownPath(download.path), status, strategy },
+    ...{ id, storageId, ...pathInAnswer(download.path), status, strategy },
     ...present({
       url,
       sizeBytes,

@@ -1,3 +1,4 @@
+import { pathTrouble } from '../../outside-path.ts'
 import type { Problem } from '../../refusal.ts'
 import { policyOf, type Content } from './content.ts'
 import { executableProblems } from './executable.ts'
@@ -113,6 +114,8 @@ export function normaliseActivity(
   activity.expectedOutputs?.forEach((output, i) => {
     if (output.trim() === '' || output.startsWith('/') || output.split('/').includes('..'))
       report(`${path}.expectedOutputs.${i}`, 'must be a path below the work directory, without ".."')
+    const trouble = pathTrouble(output)
+    if (trouble !== undefined) report(`${path}.expectedOutputs.${i}`, `${trouble}; shorten it`)
   })
 
   const activityTypeId = types.idOf(label, (name) =>

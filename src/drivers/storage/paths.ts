@@ -18,7 +18,7 @@ export const isText = (name: ByteName): boolean => nameOf(textOf(name)) === name
 const joined = (path: StoragePath): ByteName => path.join('/') as ByteName
 
 /** The form of a path in answers; `pathBytes` (base64) is present where the text is not exact. */
-export const shownPath = (path: StoragePath): { path: string; pathBytes?: string } => {
+export const pathInAnswer = (path: StoragePath): { path: string; pathBytes?: string } => {
   const name = joined(path)
   return { path: textOf(name), ...(isText(name) ? {} : { pathBytes: bytesOf(name).toString('base64') }) }
 }

@@ -8,7 +8,7 @@ import { StorageError, type StorageDriver } from '../../../src/drivers/storage/c
 import { openFilesystem } from '../../../src/drivers/storage/filesystem/driver.ts'
 import { withJail } from '../../../src/drivers/storage/jail.ts'
 import { withMeasures, withRate, type StorageCall } from '../../../src/drivers/storage/measured.ts'
-import { nameOf, parsePath, parseRoot, shownPath, textOf } from '../../../src/drivers/storage/paths.ts'
+import { nameOf, parsePath, parseRoot, pathInAnswer, textOf } from '../../../src/drivers/storage/paths.ts'
 import { withRetries } from '../../../src/drivers/storage/retry.ts'
 import { openKeptDrivers } from '../../../src/domains/storages/kept-drivers.ts'
 import { needs } from '../../support/needs.ts'
@@ -114,8 +114,8 @@ test('paths are read as they are meant: absolute below the endpoint, else relati
   expect(texts('%2e%2e/．．/..%2f/…', '/srv')).toBe(nameOf('%2e%2e/．．/..%2f/…'))
   expect(() => texts('a\0b', '/srv')).toThrow(expect.objectContaining({ fault: 'name' }))
   expect(() => texts('x'.repeat(4_097), '/srv')).toThrow(expect.objectContaining({ fault: 'name' }))
-  expect(shownPath(at('a/é'))).toEqual({ path: 'a/é' })
-  expect(shownPath([nameOf('a'), '\xff' as never])).toEqual({
+  expect(pathInAnswer(at('a/é'))).toEqual({ path: 'a/é' })
+  expect(pathInAnswer([nameOf('a'), '\xff' as never])).toEqual({
     path: 'a/\ufffd',
     pathBytes: Buffer.from('a/\xff', 'latin1').toString('base64'),
   })

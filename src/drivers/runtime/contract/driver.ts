@@ -210,9 +210,10 @@ export type TaskState =
   /**
    * Was accepted, is not alive, left no exit file: killed with its machine, or removed by the
    * scheduler. Never submitted again under this name. `cause`: the site's own reason (`NODE_FAIL`,
-   * `PREEMPTED`, `BOOT_FAIL` …).
+   * `PREEMPTED`, `BOOT_FAIL` …). `suspect`: what watched it was ended while its machine went on,
+   * maybe by the task itself; it is repeated once at most.
    */
-  | { state: 'lost'; externalId: string; startedAt: number; cause?: string }
+  | { state: 'lost'; externalId: string; startedAt: number; cause?: string; suspect?: boolean }
 
 /**
  * `timeout`: the activity's own limit. `walltime`: the site's limit, shorter than the activity's
@@ -303,7 +304,10 @@ export interface OutputManifest {
   hostname: string
   root: string
   files: {
+    /** A byte that is no UTF-8 stands as `src/outside-path.ts` says. */
     path: string
+    /** In records: the bytes in base64, where the path is no text. */
+    pathBytes?: string
     change: 'created' | 'modified' | 'deleted'
     sizeBytes: number
     checksum?: string
@@ -317,6 +321,8 @@ export interface OutputManifest {
     deletedFiles: number
     outputBytes: number
   }
+  /** What could not be read, and what became of it. */
+  warnings?: string[]
 }
 
 export interface LogSlice {

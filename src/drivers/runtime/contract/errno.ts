@@ -17,3 +17,10 @@ export function messageOf(error: unknown): string {
     ? String(error.message)
     : String(error)
 }
+
+/** The code of a failed system call (`EACCES`), for messages; else the error's own message. */
+export function causeOf(error: unknown): string {
+  return typeof error === 'object' && error !== null && 'code' in error && typeof error.code === 'string'
+    ? error.code
+    : messageOf(error)
+}

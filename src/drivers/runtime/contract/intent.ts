@@ -1,5 +1,6 @@
 import { isAbsolute } from 'node:path'
 import { DriverError, type Intent } from './driver.ts'
+import { pathTrouble } from '../../../outside-path.ts'
 import { isInside } from '../local/staging.ts'
 
 const namePattern = /^[a-z0-9-]{1,63}$/
@@ -23,8 +24,11 @@ export function checkIntent(intent: Intent): void {
   }
   if (workingDirectory !== undefined && !isInside(workingDirectory))
     refuse('workingDirectory', workingDirectory, 'must be a relative path without ..')
-  for (const path of expectedOutputs)
+  for (const path of expectedOutputs) {
     if (!isInside(path)) refuse('expectedOutputs', path, 'must be relative paths without ..')
+    const trouble = pathTrouble(path)
+    if (trouble !== undefined) refuse('expectedOutputs', path, `${trouble}; shorten it`)
+  }
   if (!(timeoutSeconds >= 0 && timeoutSeconds <= 1e9))
     refuse('timeoutSeconds', timeoutSeconds, 'must be from 0 (none) to 1e9')
 }

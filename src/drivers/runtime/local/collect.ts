@@ -1,5 +1,6 @@
 import { closeSync, existsSync, fstatSync, openSync, readFileSync, readSync, realpathSync } from 'node:fs'
 import { join } from 'node:path'
+import { reasonText } from '../../../outside-text.ts'
 import { DriverError, type Collected, type LogSlice, type OutputManifest } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
 import { recordedState, type ControlFolder } from './records.ts'
@@ -8,7 +9,6 @@ import { amountsFrom, type StagedFile } from './staging.ts'
 
 /** How much of the end of the standard error is read. */
 export const stderrTailBytes = 4096
-const stderrTailLines = 20
 /** A slice of a log is held in memory; a longer log is read in several slices. */
 const largestSlice = 16 * 1024 * 1024
 
@@ -68,30 +68,25 @@ export function readLog(
   }
 }
 
-/** The end of a task's output, for people. */
-export function lastLines(bytes: Buffer): string {
-  return bytes.toString().trimEnd().split('\n').slice(-stderrTailLines).join('\n')
-}
-
+/** None where the list cannot be read: then every file counts as the task's own. */
 function readStaged(path: string): StagedFile[] {
   try {
     return JSON.parse(readFileSync(path, 'utf8')) as StagedFile[]
-  } catch (error) {
-    if (absent(error)) return []
-    throw error
+  } catch {
+    return []
   }
 }
 
 /**
- * Whether the path exists, and lies inside the work directory: a link to the outside is no output.
+ * Whether the path exists, and lies inside the work directory: a link to the outside is no output,
+ * nor is what cannot be reached, for whatever reason.
  */
-function isDelivered(root: string, path: string): boolean {
+export function wasDelivered(root: string, path: string): boolean {
   try {
-    const real = realpathSync(join(root, path))
-    return real.startsWith(`${realpathSync(root)}/`)
-  } catch (error) {
-    if (absent(error)) return false
-    throw error
+    const real = realpathSync(join(root, path), 'buffer').toString('latin1')
+    return real.startsWith(`${realpathSync(root, 'buffer').toString('latin1')}/`)
+  } catch {
+    return false
   }
 }
 
@@ -105,7 +100,8 @@ const emptySummary = {
 }
 
 /**
- * The full result of an ended task, from its records and its work directory.
+ * The full result of an ended task, from its records and its work directory. Trouble with its files
+ * is part of the result. After `signal`, which a cancel gives, it is cancelled.
  *
  * @throws DriverError `unknown` while there is no recorded end: it runs, was lost, or was never
  *   started.
@@ -115,6 +111,7 @@ export async function collect(
   runtime: string,
   hostname: string,
   name: string,
+  signal: AbortSignal,
 ): Promise<Collected> {
   const record = control.record(name)
   const state = recordedState(record)
@@ -139,23 +136,18 @@ export async function collect(
   const { startedAt, exit, limits } = record
   const { directory, expectedOutputs, submittedAt, sources } = record.facts
   const staged = record.facts.staged === false ? [] : readStaged(control.path(name, 'staged'))
+  const manifest = await outputManifest({ runtime, hostname, root: directory, staged, startedAt, signal })
   return {
-    state,
+    state: signal.aborted ? { ...state, reason: 'cancelled' } : state,
     submittedAt: Math.min(submittedAt, startedAt),
     wallSeconds: exit.wallSeconds,
     cpuSeconds: exit.cpuSeconds,
     peakMemoryBytes: exit.peakMemoryBytes,
     measuredBy: 'rusage',
-    manifest: await outputManifest({
-      runtime,
-      hostname,
-      root: directory,
-      staged,
-      startedAt,
-    }),
+    manifest,
     ...(sources === undefined ? {} : { staged: amountsFrom(sources, staged) }),
-    missingOutputs: expectedOutputs.filter((path) => !isDelivered(directory, path)),
-    stderrTail: lastLines(readSlice(control.path(name, 'err'), { tail: stderrTailBytes }).bytes),
+    missingOutputs: expectedOutputs.filter((path) => !wasDelivered(directory, path)),
+    stderrTail: reasonText(readSlice(control.path(name, 'err'), { tail: stderrTailBytes }).bytes),
     ...(limits === undefined ? {} : { detail: { limits } }),
   }
 }

@@ -1,4 +1,3 @@
-import { rm } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import {
   DriverError,
@@ -10,11 +9,13 @@ import {
 import { messageOf } from '../contract/errno.ts'
 import { collect, readLog } from './collect.ts'
 import { checkIntent } from '../contract/intent.ts'
+import { openLooks } from './looks.ts'
 import { openRunnerPool } from './pool.ts'
 import { bootId } from './processes.ts'
 import { externalId, openControlFolder, settledRecord } from './records.ts'
 import { endByRunner, endMarked, see, type Site } from './sight.ts'
 import { openWatcher } from './watch.ts'
+import { removeTree } from './remove-tree.ts'
 import { removeStagingRemains, stage, writeStagedFiles } from './staging.ts'
 
 export const localCapabilities: Readonly<Record<Capability, boolean>> = {
@@ -72,7 +73,9 @@ function asDriverError(error: unknown): DriverError {
  */
 export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
   const control = openControlFolder(options.controlDirectory)
-  const site: Site = { control, boot: bootId(), taskVariable: options.taskVariable ?? 'ORRERY_TASK' }
+  const runnerless = new Set<string>()
+  const taskVariable = options.taskVariable ?? 'ORRERY_TASK'
+  const site: Site = { control, boot: bootId(), taskVariable, runnerless }
   const pool = openRunnerPool({
     program: options.runnerProgram,
     control: control.root,
@@ -80,6 +83,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
   })
   /** Tasks whose runner will report their end, or has reported it before a caller waited for it. */
   const announced = new Map<string, 'running' | 'ended'>()
+  const looks = openLooks()
   let closed = false
 
   const look = async (names: string[]): Promise<string[]> => {
@@ -144,6 +148,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
           },
           abandoned: () => {
             announced.delete(name)
+            runnerless.add(name)
             watcher.lookAt([name])
           },
         },
@@ -177,10 +182,12 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
     find: async (names) => new Map([...see(site, names)].map(([name, { state }]) => [name, state])),
     watch: watcher.watch,
     async cancel(names, graceSeconds) {
+      looks.end(names)
       await Promise.all(names.map((name) => endByRunner(site, name, graceSeconds)))
       await endMarked(site, new Set(names), graceSeconds)
     },
-    collect: (name) => collect(control, options.runtime ?? 'local', hostname(), name),
+    collect: (name) =>
+      looks.during(name, (signal) => collect(control, options.runtime ?? 'local', hostname(), name, signal)),
     logs: async (name, stream, range) => readLog(control, name, stream, range),
     async remove(name) {
       const record = control.record(name)
@@ -188,13 +195,15 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
         throw new DriverError('refused', `${name} is running; cancel it before removing it`)
       if (record?.form === 'started') {
         await removeStagingRemains(record.facts.directory)
-        await rm(record.facts.directory, { recursive: true, force: true })
+        await removeTree(record.facts.directory)
       }
       announced.delete(name)
+      runnerless.delete(name)
       control.forget(name)
     },
     async close() {
       closed = true
+      looks.close()
       pool.close()
       await watcher.close()
     },

@@ -21,6 +21,9 @@ export interface RunnerPool {
 /** Idle runners are kept up to this number; one takes 3 to 7 MB. */
 const idleKept = 16
 
+/** A stopped runner goes on after so long. */
+const wakeEveryMs = 1_000
+
 /**
  * @param options.program is awaited at each start of a runner: the first may come while it is
  *   still being built.
@@ -31,6 +34,9 @@ export function openRunnerPool(
   const idle = new Set<Runner>()
   const busy = new Map<Runner, () => void>()
   let closed = false
+  const waker = setInterval(() => {
+    for (const runner of busy.keys()) runner.wake()
+  }, wakeEveryMs).unref()
 
   const add = (program: string): Runner => {
     const runner = startRunner({
@@ -69,6 +75,7 @@ export function openRunnerPool(
     },
     close() {
       closed = true
+      clearInterval(waker)
       for (const runner of [...idle, ...busy.keys()]) runner.release()
       idle.clear()
       busy.clear()

@@ -30,6 +30,12 @@ export function processOf(pid: number): (ProcessIdentity & { group: number }) | 
   return 'ZX'.includes(state) ? undefined : { pid, birth: Number(fields[19]), group: Number(group) }
 }
 
+/** Lets a process that a signal has stopped go on. */
+export function wakeStopped(pid: number): void {
+  const text = ofProcess(pid, 'stat')?.toString('latin1')
+  if (text?.slice(text.lastIndexOf(')') + 2).startsWith('T') === true) signal(pid, 'SIGCONT')
+}
+
 export function isAlive(identity: ProcessIdentity): boolean {
   return processOf(identity.pid)?.birth === identity.birth
 }

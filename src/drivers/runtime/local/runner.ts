@@ -1,7 +1,9 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import { roomScript, type MemoryLimit } from '../contract/cgroups.ts'
+import { reasonText } from '../../../outside-text.ts'
 import { DriverError } from '../contract/driver.ts'
+import { wakeStopped } from './processes.ts'
 
 /**
  * A runner's request for a task. Paths are absolute; `timeoutSeconds` 0 means none; `facts` is one
@@ -47,6 +49,8 @@ export interface Runner {
    * undisturbed.
    */
   release(): void
+  /** Lets it go on where a signal has stopped it: its task may send it any signal. */
+  wake(): void
 }
 
 /** A task in the runner's format: 32-bit length, then fields joined by NUL. */
@@ -120,7 +124,7 @@ export function startRunner({
   }
   child.on('error', (error) => fail(`cannot run ${program}: ${error.message}`))
   let complaint = ''
-  stderr.on('data', (bytes: Buffer) => (complaint = `: ${bytes.toString().trim().slice(0, 500)}`))
+  stderr.on('data', (bytes: Buffer) => (complaint = `: ${reasonText(bytes, { characters: 500 })}`))
   child.on('close', (code, signal) =>
     fail(`the runner of local tasks ended by ${signal ?? `code ${code}`}${complaint}`),
   )
@@ -155,6 +159,9 @@ export function startRunner({
         pending = { settle, callbacks }
         stdin.write(runnerRequest(task))
       }),
+    wake() {
+      if (child.pid !== undefined && gone === undefined) wakeStopped(child.pid)
+    },
     release() {
       stdin.end()
       stdout.destroy()

@@ -1,6 +1,6 @@
 import { openBackoff } from '../../../pacing/backoff.ts'
 import type { TaskState } from '../contract/driver.ts'
-import { findMarked, isAlive, processOf, signal } from './processes.ts'
+import { findMarked, isAlive, processOf, signal, wakeStopped } from './processes.ts'
 import {
   externalId,
   recordedState,
@@ -24,6 +24,8 @@ export interface Site {
   boot: string
   /** Environment variable that marks the processes of a task with its name. */
   taskVariable: string
+  /** Tasks whose runners ended before them while this process watched. */
+  runnerless: ReadonlySet<string>
 }
 
 /** A record without its first lines has no living writer at this age. */
@@ -38,15 +40,27 @@ function whileAlive(record: LocalTaskRecord, boot: string): LocalSight | undefin
   if (record.boot !== boot) return undefined
   const task = record.task !== undefined && isAlive(record.task)
   const runner = isAlive(record.runner)
+  if (runner) wakeStopped(record.runner.pid)
   return task || runner ? { state, orphaned: !runner } : undefined
 }
+
+/** Lost with its machine, with all processes of the service, or with its runner alone. */
+const lostState = (externalId: string, startedAt: number, isRunnerless: boolean): TaskState => ({
+  ...{ state: 'lost', externalId, startedAt },
+  ...(isRunnerless
+    ? {
+        cause: 'its runner was ended (the process that watches over it), maybe by the task itself',
+        suspect: true,
+      }
+    : {}),
+})
 
 /**
  * The state of each name. A name without records is unknown; one whose processes are all gone
  * without an exit record is lost.
  */
 export function see(
-  { control, boot, taskVariable }: Site,
+  { control, boot, taskVariable, runnerless }: Site,
   names: readonly string[],
 ): Map<string, LocalSight> {
   const sights = new Map<string, LocalSight>()
@@ -74,7 +88,7 @@ export function see(
     if (state !== undefined) sights.set(name, { state, orphaned: false })
     else if (marked.has(name))
       sights.set(name, { state: { state: 'running', externalId: id, startedAt }, orphaned: true })
-    else sights.set(name, { state: { state: 'lost', externalId: id, startedAt }, orphaned: false })
+    else sights.set(name, { state: lostState(id, startedAt, runnerless.has(name)), orphaned: false })
   }
   return sights
 }
@@ -144,6 +158,7 @@ export async function endByRunner(
     !hasEnded() && record.boot === boot && isAlive(record.runner);
   ) {
     signal(record.runner.pid, 'SIGTERM')
+    wakeStopped(record.runner.pid)
     await backoff.pause()
   }
 }

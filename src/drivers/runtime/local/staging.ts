@@ -15,12 +15,14 @@ import {
   writeFileSync,
   type Stats,
 } from 'node:fs'
-import { copyFile, rm } from 'node:fs/promises'
+import { copyFile, open } from 'node:fs/promises'
 import { randomBytes } from 'node:crypto'
 import { basename, dirname, join, posix } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
+import { pathOfBytes, namedPath, systemPath } from '../../../outside-path.ts'
 import { DriverError, type Stage, type StagedAmount } from '../contract/driver.ts'
-import { isErrno, messageOf } from '../contract/errno.ts'
+import { causeOf, isErrno, messageOf } from '../contract/errno.ts'
+import { removeTree } from './remove-tree.ts'
 
 /**
  * A file before the start of the task. `source` is its origin; `target` is set for symbolic links.
@@ -31,14 +33,19 @@ export interface StagedFile {
   modifiedMs: number
   source: string
   target?: string
+  /** Why it was left out; it is not there then. */
+  unread?: string
 }
 
 type Entry = {
-  kind: 'file' | 'directory' | 'link'
+  kind: 'file' | 'directory' | 'link' | 'unread'
   label: string
   source: string
   stat: Stats
   target?: string
+  unread?: string
+  /** It, or a folder above it, was asked for by name. */
+  named?: boolean
 }
 
 /**
@@ -66,13 +73,20 @@ export function linkStaysInside(path: string, target: string): boolean {
 
 /** Compares in chunks and yields to other work after each. */
 export async function sameContent(a: string, b: string): Promise<boolean> {
-  const files = [openSync(a, 'r'), openSync(b, 'r')] as const
+  const files: number[] = []
+  const opened = (path: string): number => {
+    const file = openSync(systemPath(path), 'r')
+    files.push(file)
+    return file
+  }
   try {
+    const one = opened(a)
+    const other = opened(b)
     const left = Buffer.allocUnsafe(chunkBytes)
     const right = Buffer.allocUnsafe(chunkBytes)
     for (;;) {
-      const count = readSync(files[0], left, 0, chunkBytes, null)
-      if (count !== readSync(files[1], right, 0, chunkBytes, null)) return false
+      const count = readSync(one, left, 0, chunkBytes, null)
+      if (count !== readSync(other, right, 0, chunkBytes, null)) return false
       if (count === 0) return true
       if (left.compare(right, 0, count, 0, count) !== 0) return false
       if (count === chunkBytes) await setImmediate()
@@ -84,10 +98,21 @@ export async function sameContent(a: string, b: string): Promise<boolean> {
 
 async function isSame(a: Entry, b: Entry): Promise<boolean> {
   if (a.kind !== b.kind) return false
-  if (a.kind === 'directory') return true
+  if (a.kind === 'directory' || a.kind === 'unread') return true
   if (a.kind === 'link') return a.target === b.target
   if (a.stat.size !== b.stat.size) return false
   return (a.stat.ino === b.stat.ino && a.stat.dev === b.stat.dev) || sameContent(a.source, b.source)
+}
+
+/** @throws DriverError `user` for what was asked for by name; the error where it has another cause */
+const whyUnread = (of: { label: string; named: boolean }, path: string, error: unknown): string => {
+  if (!isErrno(error, 'EACCES', 'EPERM', 'ENAMETOOLONG', 'ELOOP', 'EIO')) throw error
+  if (!of.named) return causeOf(error)
+  throw new DriverError(
+    'user',
+    `${of.label} leaves ${namedPath(path)}, which cannot be read (${causeOf(error)}); ` +
+      'leave it readable, or name other paths',
+  )
 }
 
 /**
@@ -104,10 +129,17 @@ async function plan(stages: readonly Stage[]): Promise<Map<string, Entry>> {
     else if (!(await isSame(other, entry))) {
       throw new DriverError(
         'user',
-        `${other.label} and ${entry.label} both leave ${JSON.stringify(path)}, with different ` +
+        `${other.label} and ${entry.label} both leave ${namedPath(path)}, with different ` +
           'content; write to different paths',
       )
     }
+  }
+
+  /** A folder or file that this account cannot read is left out, unless it was asked for by name. */
+  const unreadable = async (stage: Stage, path: string, stat: Stats, error: unknown): Promise<void> => {
+    const { label } = stage
+    const unread = whyUnread({ label, named: stage.paths !== undefined }, path, error)
+    await add(path, { kind: 'unread', label, source: join(stage.from, path), stat, unread })
   }
 
   const visit = async (stage: Stage, path: string, stat: Stats): Promise<void> => {
@@ -115,20 +147,35 @@ async function plan(stages: readonly Stage[]): Promise<Map<string, Entry>> {
     const source = join(stage.from, path)
     const { label } = stage
     if (stat.isDirectory()) {
+      let names: string[]
+      try {
+        names = readdirSync(systemPath(source), { encoding: 'buffer' }).map(pathOfBytes)
+      } catch (error) {
+        return unreadable(stage, path === '' ? '.' : path, stat, error)
+      }
       if (path !== '') await add(path, { kind: 'directory', label, source, stat })
-      for (const name of readdirSync(source))
-        await visit(stage, path === '' ? name : `${path}/${name}`, lstatSync(join(source, name)))
+      for (const name of names) {
+        const below = path === '' ? name : `${path}/${name}`
+        let found: Stats | undefined
+        try {
+          found = lstatSync(systemPath(join(source, name)))
+        } catch (error) {
+          await unreadable(stage, below, stat, error)
+        }
+        if (found !== undefined) await visit(stage, below, found)
+      }
     } else if (stat.isSymbolicLink()) {
-      const target = readlinkSync(source)
+      const target = pathOfBytes(readlinkSync(systemPath(source), 'buffer'))
       if (!linkStaysInside(path, target)) {
         throw new DriverError(
           'user',
-          `${label} leaves a link ${JSON.stringify(path)} to ${JSON.stringify(target)}, outside of ` +
+          `${label} leaves a link ${namedPath(path)} to ${namedPath(target)}, outside of ` +
             'its work directory; copy the file instead',
         )
       }
       await add(path, { kind: 'link', label, source, stat, target })
-    } else if (stat.isFile()) await add(path, { kind: 'file', label, source, stat })
+    } else if (stat.isFile())
+      await add(path, { kind: 'file', label, source, stat, named: stage.paths !== undefined })
     // Sockets, pipes and devices are not data.
   }
 
@@ -154,7 +201,7 @@ async function plan(stages: readonly Stage[]): Promise<Map<string, Entry>> {
       const parts = path.split('/')
       for (const [depth] of parts.entries()) {
         const part = parts.slice(0, depth + 1).join('/')
-        const stat = lstatSync(join(stage.from, part), { throwIfNoEntry: false })
+        const stat = lstatSync(systemPath(join(stage.from, part)), { throwIfNoEntry: false })
         const last = depth === parts.length - 1
         if (stat === undefined || (!last && !stat.isDirectory())) {
           throw new DriverError(
@@ -235,28 +282,73 @@ function hasContent(directory: string): boolean {
 async function build(root: string, entries: ReadonlyMap<string, Entry>): Promise<StagedFile[]> {
   const files: StagedFile[] = []
   let done = 0
-  for (const [path, { kind, source, stat, target }] of entries) {
+  for (const [path, { kind, label, source, stat, target, unread, named = false }] of entries) {
     if (++done % 256 === 0) await setImmediate()
-    const to = join(root, path)
-    if (kind === 'directory') mkdirSync(to, { mode: stat.mode | 0o700 })
+    const to = systemPath(join(root, path))
+    if (unread !== undefined) files.push({ path, sizeBytes: 0, modifiedMs: 0, source, unread })
+    else if (kind === 'directory') mkdirSync(to, { recursive: true, mode: stat.mode | 0o700 })
     else if (target !== undefined) {
-      symlinkSync(target, to)
+      symlinkSync(systemPath(target), to)
       files.push({ path, sizeBytes: 0, modifiedMs: 0, source, target })
     } else {
-      if (stat.size <= smallBytes)
-        copyFileSync(source, to, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL)
-      else await copyFile(source, to, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL)
-      utimesSync(to, stat.atimeMs / 1000, stat.mtimeMs / 1000)
-      files.push({ path, sizeBytes: stat.size, modifiedMs: stat.mtimeMs, source })
+      try {
+        await copy(systemPath(source), to, stat)
+        utimesSync(to, stat.atimeMs / 1000, stat.mtimeMs / 1000)
+        files.push({ path, sizeBytes: stat.size, modifiedMs: stat.mtimeMs, source })
+      } catch (error) {
+        const why = whyUnread({ label, named }, path, error)
+        files.push({ path, sizeBytes: 0, modifiedMs: 0, source, unread: why })
+      }
     }
   }
   return files
 }
 
+/** Copies a file by reflink or content; the holes of a sparse one stay holes. */
+async function copy(source: string | Buffer, to: string | Buffer, stat: Stats): Promise<void> {
+  const exclusive = constants.COPYFILE_EXCL
+  if (stat.size <= smallBytes) copyFileSync(source, to, constants.COPYFILE_FICLONE | exclusive)
+  else if (stat.blocks * 512 >= stat.size) await copyFile(source, to, constants.COPYFILE_FICLONE | exclusive)
+  else {
+    try {
+      await copyFile(source, to, constants.COPYFILE_FICLONE_FORCE | exclusive)
+    } catch (error) {
+      if (isErrno(error, 'EEXIST')) throw error
+      await copySparse(source, to, stat)
+    }
+  }
+}
+
+const zeros = Buffer.alloc(chunkBytes)
+
+/** Writes what is not zero; the rest becomes holes. */
+async function copySparse(source: string | Buffer, to: string | Buffer, { mode }: Stats): Promise<void> {
+  const from = await open(source, 'r')
+  try {
+    const into = await open(to, 'w', mode)
+    try {
+      const chunk = Buffer.allocUnsafe(chunkBytes)
+      for (let at = 0; ;) {
+        const { bytesRead } = await from.read(chunk, 0, chunkBytes, at)
+        if (bytesRead === 0) return await into.truncate(at)
+        const isHole = chunk.compare(zeros, 0, bytesRead, 0, bytesRead) === 0
+        if (!isHole)
+          for (let done = 0; done < bytesRead;)
+            done += (await into.write(chunk, done, bytesRead - done, at + done)).bytesWritten
+        at += bytesRead
+      }
+    } finally {
+      await into.close()
+    }
+  } finally {
+    await from.close()
+  }
+}
+
 /** The amount from each of the folders, by the list of staged files. */
 export function amountsFrom(sources: readonly string[], files: readonly StagedFile[]): StagedAmount[] {
   return sources.map((source) => {
-    const own = files.filter((file) => file.source === join(source, file.path))
+    const own = files.filter((file) => file.unread === undefined && file.source === join(source, file.path))
     return { files: own.length, bytes: own.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0) }
   })
 }
@@ -266,8 +358,7 @@ export async function removeStagingRemains(directory: string): Promise<void> {
   const parent = dirname(directory)
   const prefix = `.${basename(directory)}.staging-`
   if (lstatSync(parent, { throwIfNoEntry: false }) === undefined) return
-  for (const name of readdirSync(parent))
-    if (name.startsWith(prefix)) await rm(join(parent, name), { recursive: true, force: true })
+  for (const name of readdirSync(parent)) if (name.startsWith(prefix)) await removeTree(join(parent, name))
 }
 
 /** Writes the list so that it is complete or absent. */

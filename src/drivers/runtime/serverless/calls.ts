@@ -14,6 +14,7 @@ import {
 } from 'node:fs'
 import { open, rm, writeFile, link, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { shownPath } from '../../../outside-path.ts'
 import type { EndReason, LogSlice, PlaceDetail } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
 import { readSlice } from '../local/collect.ts'
@@ -307,11 +308,11 @@ export const openCalls = (root: string): CallRecords => {
       if (!existsSync(path(name, 'staged'))) return []
       return JSON.parse(readFileSync(path(name, 'staged'), 'utf8')) as StagedFile[]
     },
-    uploadOf: (name, output) => join(path(name, 'outputs'), hash('sha256', output)),
+    uploadOf: (name, output) => join(path(name, 'outputs'), hash('sha256', shownPath(output))),
     async saveUpload(name, output, offset, bytes) {
       mkdirSync(path(name, 'outputs'), { recursive: true, mode: 0o700 })
       const file = await open(
-        join(path(name, 'outputs'), hash('sha256', output)),
+        join(path(name, 'outputs'), hash('sha256', shownPath(output))),
         constants.O_WRONLY | constants.O_CREAT,
         0o600,
       )

@@ -1,21 +1,10 @@
-import { realpathSync } from 'node:fs'
 import { hostname } from 'node:os'
-import { join } from 'node:path'
+import { reasonText } from '../../../outside-text.ts'
 import { DriverError, type Collected, type TaskState } from '../contract/driver.ts'
-import { isErrno } from '../contract/errno.ts'
-import { lastLines, stderrTailBytes } from '../local/collect.ts'
+import { wasDelivered, stderrTailBytes } from '../local/collect.ts'
 import { outputManifest } from '../local/manifest.ts'
 import { amountsFrom } from '../local/staging.ts'
 import type { FunctionSite } from './site.ts'
-
-const isDelivered = (directory: string, path: string): boolean => {
-  try {
-    return realpathSync(join(directory, path)).startsWith(`${realpathSync(directory)}/`)
-  } catch (error) {
-    if (isErrno(error, 'ENOENT', 'ENOTDIR', 'ELOOP')) return false
-    throw error
-  }
-}
 
 /**
  * The full result of a call that is over. @throws DriverError `refused` where no retry helps,
@@ -25,6 +14,7 @@ export async function collectCall(
   { options, calls }: FunctionSite,
   name: string,
   state: TaskState,
+  signal: AbortSignal,
 ): Promise<Collected> {
   const record = calls.record(name)
   const end = calls.end(name)
@@ -65,9 +55,10 @@ export async function collectCall(
     root: directory,
     staged,
     startedAt: sentAt,
+    signal,
   })
   return {
-    state,
+    state: signal.aborted && state.state === 'ended' ? { ...state, reason: 'cancelled' } : state,
     submittedAt: Math.min(submittedAt, startedAt),
     queueSeconds: Math.max(0, sentAt - submittedAt),
     wallSeconds,
@@ -76,8 +67,8 @@ export async function collectCall(
     measuredBy: cpuSeconds === null && peakMemoryBytes === null ? 'none' : 'sampled',
     manifest,
     ...(sources === undefined ? {} : { staged: amountsFrom(sources, staged) }),
-    missingOutputs: expectedOutputs.filter((path) => !isDelivered(directory, path)),
-    stderrTail: lastLines(calls.readLog(name, 'err', { tail: stderrTailBytes }).bytes),
+    missingOutputs: expectedOutputs.filter((path) => !wasDelivered(directory, path)),
+    stderrTail: reasonText(calls.readLog(name, 'err', { tail: stderrTailBytes }).bytes),
     detail,
   }
 }

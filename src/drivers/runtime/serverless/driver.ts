@@ -1,4 +1,3 @@
-import { rm } from 'node:fs/promises'
 import { isAbsolute } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
@@ -12,6 +11,8 @@ import {
 import { messageOf } from '../contract/errno.ts'
 import { openGate } from '../../../pacing/gate.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
+import { openLooks } from '../local/looks.ts'
+import { removeTree } from '../local/remove-tree.ts'
 import { removeStagingRemains } from '../local/staging.ts'
 import { openWatcher } from '../local/watch.ts'
 import { acceptCall } from './accepting.ts'
@@ -155,6 +156,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
   const { calls } = site
   const ask = openAsking(site)
   const cancelling = openGate(cancelsAtOnce)
+  const looks = openLooks()
   let closed = false
   const attendances = openAttendances(site, ask, (name) => watcher.ended(name))
   const state = (name: string): TaskState => stateOf(site, name, attendances.of(name)?.cause)
@@ -216,13 +218,14 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
     },
     watch: watcher.watch,
     async cancel(names, grace) {
+      looks.end(names)
       const settled = await Promise.allSettled(names.map((name) => cancelOne(name, grace)))
       const troubles = settled.flatMap((result) =>
         result.status === 'rejected' ? [result.reason as unknown] : [],
       )
       if (troubles.length > 0) throw asDriverError(troubles[0])
     },
-    collect: (name) => collectCall(site, name, state(name)),
+    collect: (name) => looks.during(name, (signal) => collectCall(site, name, state(name), signal)),
     logs: async (name, stream, range) => calls.readLog(name, stream === 'stdout' ? 'out' : 'err', range),
     async remove(name) {
       const record = calls.record(name)
@@ -231,13 +234,14 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
         throw new DriverError('refused', `${name} is ${now.state}; cancel it before removing it`)
       if (record?.form === 'accepted') {
         await removeStagingRemains(record.facts.directory)
-        await rm(record.facts.directory, { recursive: true, force: true })
+        await removeTree(record.facts.directory)
       }
       calls.forget(name)
     },
     isBusy: () => attendances.count() > 0,
     async close() {
       closed = true
+      looks.close()
       site.closing.abort()
       await attendances.close()
       await watcher.close()

@@ -1,5 +1,6 @@
 import type { FunctionResponse } from '../../../clients/functions.ts'
 import { DriverError, type PlaceDetail } from '../contract/driver.ts'
+import { isErrno, messageOf } from '../contract/errno.ts'
 import type { CallFacts, CallRecords, KeptAnswer } from './calls.ts'
 import { applyOutputs } from './files.ts'
 import { checkOutputs, placeRun } from './protocol.ts'
@@ -25,8 +26,12 @@ export const settle = async (
     calls.saveLog(name, 'err', Buffer.from(answer.stderr, 'base64'))
   } catch (error) {
     if (calls.end(name) !== undefined) return true
-    if (!(error instanceof DriverError)) throw error
-    fail(calls, name, 'refused', error.message)
+    // Names and folders of an answer that cannot be made here never can; a full disk may pass.
+    const isItsFault =
+      error instanceof DriverError ||
+      isErrno(error, 'ENAMETOOLONG', 'ENOTDIR', 'EISDIR', 'ELOOP', 'EEXIST', 'EINVAL')
+    if (!isItsFault) throw error
+    fail(calls, name, 'refused', messageOf(error))
     return true
   }
   const placed = placeRun(answer, sentAt, receivedAt)

@@ -5,6 +5,7 @@ import { randomBytes } from 'node:crypto'
 import { dirname, join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { DriverError } from '../contract/driver.ts'
+import { systemPath } from '../../../outside-path.ts'
 import { isErrno } from '../contract/errno.ts'
 import type { CallRecords } from './calls.ts'
 import type { CallAnswer, CallInput, CallOutput } from './protocol.ts'
@@ -12,7 +13,7 @@ import type { StagedFile } from '../local/staging.ts'
 
 const sha256Of = async (path: string): Promise<string> => {
   const sum = createHash('sha256')
-  await pipeline(createReadStream(path), sum)
+  await pipeline(createReadStream(systemPath(path)), sum)
   return sum.digest('hex')
 }
 
@@ -33,13 +34,14 @@ export const readInputs = async (
   urlOf: ((path: string) => string) | undefined,
 ): Promise<CallInput[]> => {
   const inputs: CallInput[] = []
-  for (const { path, target } of staged) {
+  for (const { path, target, unread } of staged) {
+    if (unread !== undefined) continue
     if (target !== undefined) {
       inputs.push({ path, mode: 0o777, sizeBytes: 0, sha256: hash('sha256', ''), target })
       continue
     }
     const file = join(directory, path)
-    const { mode, size } = lstatSync(file)
+    const { mode, size } = lstatSync(systemPath(file))
     if (urlOf !== undefined)
       inputs.push({
         path,
@@ -49,7 +51,7 @@ export const readInputs = async (
         url: urlOf(path),
       })
     else {
-      const content = await readFile(file)
+      const content = await readFile(systemPath(file))
       inputs.push({
         path,
         mode: mode & 0o777,
@@ -83,8 +85,8 @@ const makeWay = (directory: string, path: string): void => {
   let at = directory
   for (const part of path.split('/').slice(0, -1)) {
     at = join(at, part)
-    const found = lstatSync(at, { throwIfNoEntry: false })
-    if (found === undefined) mkdirSync(at, { mode: 0o755 })
+    const found = lstatSync(systemPath(at), { throwIfNoEntry: false })
+    if (found === undefined) mkdirSync(systemPath(at), { mode: 0o755 })
     else if (!found.isDirectory())
       refuse(`output ${JSON.stringify(path)} lies below ${JSON.stringify(part)}, which is no folder`)
   }
@@ -92,13 +94,14 @@ const makeWay = (directory: string, path: string): void => {
 
 const put = async (draft: string, directory: string, path: string): Promise<void> => {
   makeWay(directory, path)
+  const to = systemPath(join(directory, path))
   try {
-    await rename(draft, join(directory, path))
+    await rename(draft, to)
   } catch (error) {
     if (!isErrno(error, 'EISDIR', 'ENOTEMPTY', 'EEXIST', 'ENOTDIR')) throw error
     // The command has created a file where its input had a folder.
-    await rm(join(directory, path), { recursive: true, force: true })
-    await rename(draft, join(directory, path))
+    await rm(to, { recursive: true, force: true })
+    await rename(draft, to)
   }
 }
 
@@ -133,12 +136,13 @@ export const applyOutputs = async (
     })
     checkContent(output, found.size, found.size === output.sizeBytes ? await sha256Of(upload) : '')
   }
-  for (const path of answer.deleted) rmSync(join(directory, path), { recursive: true, force: true })
+  for (const path of answer.deleted)
+    rmSync(systemPath(join(directory, path)), { recursive: true, force: true })
   const links = answer.outputs.filter(({ target }) => target !== undefined)
   for (const output of [...answer.outputs.filter(({ target }) => target === undefined), ...links]) {
     const draft = join(dirname(calls.path(name, 'outputs')), `draft-${randomBytes(6).toString('hex')}`)
     const content = contents.get(output.path)
-    if (output.target !== undefined) await symlink(output.target, draft)
+    if (output.target !== undefined) await symlink(systemPath(output.target), draft)
     else if (content !== undefined) await writeFile(draft, content, { mode: output.mode ?? 0o644 })
     else await copyFile(calls.uploadOf(name, output.path), draft)
     if (output.target === undefined && output.mode !== undefined) await chmod(draft, output.mode)

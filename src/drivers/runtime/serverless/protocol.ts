@@ -1,11 +1,14 @@
 import { z } from 'zod'
+import { pathTrouble } from '../../../outside-path.ts'
+import { outsideText, reasonText } from '../../../outside-text.ts'
 import { DriverError } from '../contract/driver.ts'
 import { isInside, linkStaysInside } from '../local/staging.ts'
 
 /**
  * The messages between this service and a function, as JSON over any platform's way to call one;
  * `examples/functions` implements it. Times are seconds since epoch by the sender's own clock,
- * contents base64, paths relative to the work directory.
+ * contents base64, paths relative to the work directory. In a path, a byte b that is no UTF-8 is the
+ * lone surrogate U+DC00+b, as Python writes it.
  *
  * Request: `CallRequest`, with the header `Idempotency-Key: NAME` where the platform passes headers
  * on. The function runs `argv` in an empty folder that holds `inputs`, and answers with
@@ -21,7 +24,8 @@ import { isInside, linkStaysInside } from '../local/staging.ts'
  * SIGKILL) and answers as at its end, with the reason `cancelled`; a name that has not begun never
  * will.
  *
- * By reference: `inputs[].url` is read by GET. With `uploads`, outputs may be sent by PUT to its
+ * By reference: `inputs[].url` is read by GET. In URLs a byte that is no UTF-8 is `\xe9`, and backslashes
+ * beside it stand twice. With `uploads`, outputs may be sent by PUT to its
  * URL, path after path appended to the URL's path, in parts `{ offset, contentBase64 }` of at most
  * 4 MiB, and be listed with `uploaded: true`.
  */
@@ -86,6 +90,13 @@ const Path = z
     (path) => isInside(path) && !path.split('/').some((part) => part === '' || part === '.'),
     'must be a relative path without . and ..',
   )
+  .refine((path) => pathTrouble(path) === undefined, {
+    error: ({ input }) => pathTrouble(String(input)) ?? '',
+  })
+  .refine(
+    (path) => path.replace(/[\udc80-\udcff]/gu, '').isWellFormed(),
+    'must hold no lone surrogates but U+DC80 to U+DCFF',
+  )
 const Sha256 = z.string().regex(/^[0-9a-f]{64}$/, 'must be 64 hexadecimal digits')
 const Bytes = z.int().min(0)
 const Base64 = z
@@ -106,8 +117,8 @@ export type CallOutput = z.output<typeof CallOutput>
 export const CallAnswer = z.object({
   schemaVersion: z.literal(1),
   name: z.string(),
-  exitCode: z.int().nullable(),
-  signal: z.string().max(32).nullish(),
+  exitCode: z.int().min(0).max(255).nullable(),
+  signal: z.string().max(32).transform(outsideText).nullish(),
   reason: z.enum(['exited', 'timeout', 'cancelled', 'memory', 'walltime']).default('exited'),
   startedAt: z.number().min(0),
   finishedAt: z.number().min(0),
@@ -122,8 +133,12 @@ export const CallAnswer = z.object({
   /** Inputs that were deleted. */
   deleted: z.array(Path).max(mostFiles).default([]),
   /** Why the outputs could not be returned; permanent. */
-  problem: z.string().max(4096).optional(),
-  requestId: z.string().max(255).optional(),
+  problem: z
+    .string()
+    .max(4096)
+    .transform((text) => reasonText(text))
+    .optional(),
+  requestId: z.string().max(255).transform(outsideText).optional(),
 })
 export type CallAnswer = z.output<typeof CallAnswer>
 

@@ -1,3 +1,4 @@
+import { shownPath } from '../../../outside-path.ts'
 import { inlineBytes, readInputs } from './files.ts'
 import type { CallFacts } from './calls.ts'
 import type { LinkPurpose } from './links.ts'
@@ -58,7 +59,7 @@ export async function functionRequest(
     read === undefined
       ? undefined
       : (path: string): string =>
-          `${read.url}${path.split('/').map(encodeURIComponent).join('/')}?${read.query}`
+          `${read.url}${shownPath(path).split('/').map(encodeURIComponent).join('/')}?${read.query}`
   const inside = (value: string): boolean =>
     value === facts.directory || value.startsWith(`${facts.directory}/`)
   const environment = Object.entries(facts.environment)

@@ -1,0 +1,199 @@
+import { expect, test } from '@jest/globals'
+import { execFileSync } from 'node:child_process'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
+import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
+import { outputManifest } from '../../src/drivers/runtime/local/manifest.ts'
+import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
+import { stage, type StagedFile } from '../../src/drivers/runtime/local/staging.ts'
+import { runFolder } from '../support/run-folder.ts'
+import { runnerProgram } from '../support/runner-program.ts'
+import { plainIntent, taskName } from './intent.ts'
+import { tortureConformance } from './torture.ts'
+
+const seconds = 120_000
+
+tortureConformance('local', () => {
+  const scratch = mkdtempSync(join(runFolder(), 'orrery-odd-'))
+  return {
+    scratch,
+    open: () => openLocalDriver({ controlDirectory: join(scratch, 'control'), runnerProgram }),
+    submitter: [],
+    close: () => removeTree(scratch),
+  }
+})
+
+const on = async (
+  check: (site: {
+    driver: RuntimeDriver
+    scratch: string
+    intent: (script: string, more?: Partial<Intent>) => Intent
+    ended: (name: string) => Promise<unknown>
+  }) => Promise<void>,
+): Promise<void> => {
+  const scratch = mkdtempSync(join(runFolder(), 'orrery-odd-'))
+  const driver = openLocalDriver({ controlDirectory: join(scratch, 'control'), runnerProgram })
+  let count = 0
+  try {
+    await check({
+      driver,
+      scratch,
+      intent: (script, more = {}) => {
+        const name = taskName(++count)
+        return { ...plainIntent(name, join(scratch, 'work', name), ['/bin/sh', '-c', script]), ...more }
+      },
+      ended: (name) => new Promise((resolve) => driver.watch([name], resolve)),
+    })
+  } finally {
+    await driver.close()
+    await removeTree(scratch)
+  }
+}
+
+/** As an account to which modes mean something; root reads everything. */
+const ordinarily = async <T>(folder: string, work: () => Promise<T>): Promise<T> => {
+  if (process.getuid?.() !== 0) return work()
+  execFileSync('chown', ['-R', '65534', folder])
+  process.seteuid?.(65534)
+  try {
+    return await work()
+  } finally {
+    process.seteuid?.(0)
+  }
+}
+
+test('what cannot be read is listed without a checksum, named in a warning, not brought, and removed', async () => {
+  const scratch = mkdtempSync(join(runFolder(), 'orrery-odd-'))
+  const root = join(scratch, 'producer')
+  mkdirSync(join(root, 'closed'), { recursive: true })
+  writeFileSync(join(root, 'closed', 'a'), 'a')
+  writeFileSync(join(root, 'good'), 'good')
+  writeFileSync(join(root, 'secret'), 'secret')
+  execFileSync('chmod', ['000', join(root, 'closed'), join(root, 'secret')])
+  execFileSync('chmod', ['755', scratch])
+  const staged: StagedFile[] = []
+  const record = (files: readonly StagedFile[]): void => void staged.push(...files)
+  const facts = { runtime: 'local', hostname: 'here', startedAt: 0 }
+  await ordinarily(scratch, async () => {
+    const { files, warnings } = await outputManifest({ ...facts, root, staged: [] })
+    expect(files).toMatchObject([
+      { path: 'good', checksum: expect.any(String) },
+      { path: 'secret', sizeBytes: 6 },
+    ])
+    expect(files[1]).not.toHaveProperty('checksum')
+    expect(warnings?.toSorted()).toEqual([
+      '"secret" could not be read (EACCES); it is listed without a checksum',
+      'folder "closed" could not be read (EACCES); its files are not listed',
+    ])
+
+    const consumer = join(scratch, 'consumer')
+    await stage(consumer, [{ from: root, label: 'producer' }], record, () => false)
+    const after = await outputManifest({ ...facts, root: consumer, staged, startedAt: Date.now() })
+    expect(after.files).toEqual([])
+    expect(after.summary).toMatchObject({ initialFiles: 1, finalFiles: 1 })
+    expect(after.warnings?.toSorted()).toEqual([
+      '"closed" of a predecessor was not brought: EACCES',
+      '"secret" of a predecessor was not brought: EACCES',
+    ])
+    await expect(
+      stage(
+        join(scratch, 'other'),
+        [{ from: root, label: 'producer', paths: ['secret'] }],
+        record,
+        () => false,
+      ),
+    ).rejects.toMatchObject({
+      trouble: 'user',
+      message: expect.stringMatching(/producer leaves "secret", which/),
+    })
+    chmodSync(scratch, 0o500)
+    await removeTree(root)
+  })
+  expect(existsSync(root)).toBe(false)
+  await removeTree(scratch)
+})
+
+test(
+  'the end of its runner is a failure that names it, and is suspect',
+  () =>
+    on(async ({ driver, intent, ended }) => {
+      const task = intent('kill -9 $PPID; sleep 60')
+      await driver.submit([task])
+      await ended(task.name)
+      expect((await driver.find([task.name])).get(task.name)).toMatchObject({
+        state: 'lost',
+        cause: expect.stringMatching(/its runner was ended/),
+        suspect: true,
+      })
+    }),
+  seconds,
+)
+
+test(
+  'a stopped runner goes on',
+  () =>
+    on(async ({ driver, intent, ended }) => {
+      const task = intent('kill -STOP $PPID; exit 4')
+      await driver.submit([task])
+      await ended(task.name)
+      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', exitCode: 4 })
+    }),
+  seconds,
+)
+
+test(
+  'a cancel ends the look at the files of an ended task',
+  () =>
+    on(async ({ driver, intent, ended }) => {
+      const task = intent('truncate -s 1T f')
+      await driver.submit([task])
+      await ended(task.name)
+      const collecting = driver.collect(task.name)
+      await driver.cancel([task.name], 0)
+      const { state, manifest } = await collecting
+      expect(state).toMatchObject({ state: 'ended', exitCode: 0, reason: 'cancelled' })
+      expect(manifest.files).toMatchObject([{ path: 'f', sizeBytes: 1024 ** 4 }])
+      expect(manifest.warnings).toEqual(['the look at its files was ended by a cancel'])
+    }),
+  seconds,
+)
+
+test(
+  'holes stay holes where a successor gets the file',
+  () =>
+    on(async ({ driver, intent, ended }) => {
+      const producer = intent(
+        'truncate -s 300M f; echo end >> f; echo begin | dd of=f conv=notrunc 2> /dev/null',
+      )
+      await driver.submit([producer])
+      await ended(producer.name)
+      const consumer = intent('tail -c 4 f; head -c 6 f', {
+        stage: [{ from: producer.directory, label: 'producer' }],
+      })
+      await driver.submit([consumer])
+      await ended(consumer.name)
+      const { size, blocks } = statSync(join(consumer.directory, 'f'))
+      expect(size).toBe(300 * 1024 ** 2 + 4)
+      expect(blocks * 512).toBeLessThan(8 * 1024 ** 2)
+      const { bytes } = await driver.logs(consumer.name, 'stdout', { offset: 0, limit: 100 })
+      expect(bytes.toString()).toBe('end\nbegin\n')
+    }),
+  seconds,
+)
+
+test('an expected output with a part that no folder can hold is refused, naming it', () =>
+  on(async ({ driver, intent }) => {
+    const [outcome] = await driver.submit([
+      intent('exit 0', { expectedOutputs: [`a/${'x'.repeat(300)}.csv`] }),
+    ])
+    expect(outcome).toMatchObject({
+      ok: false,
+      error: {
+        trouble: 'refused',
+        message: expect.stringMatching(
+          /expectedOutputs "a\/x+\.csv" has a part of 304 bytes, and no file system takes more than 255; shorten it/,
+        ),
+      },
+    })
+  }))

@@ -1,0 +1,204 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { availableParallelism } from 'node:os'
+import { json } from 'node:stream/consumers'
+import { openService, type TestService } from '../support/service.ts'
+import { makeWorld, type World, type WorldTask } from '../support/worlds.ts'
+import { until } from '../failures/programs.ts'
+import { activityOf, checked, runToEnd } from './checked.ts'
+
+let service: TestService
+beforeAll(async () => {
+  service = await openService({ environment: { SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' } })
+})
+afterAll(() => service[Symbol.asyncDispose]())
+
+const latin = `"$(printf 'caf\\351.txt')"`
+
+/** What programs do that no one expects, and what is to be on record of each. */
+const odd: Record<string, { task: Omit<WorldTask, 'name'>; wanted: Record<string, unknown> }> = {
+  nul: {
+    task: { run: `printf 'cannot read \\000 header\\n' >&2; exit 3` },
+    wanted: { exitCode: 3, failureReason: expect.stringMatching(/code 3: cannot read \ufffd header$/) },
+  },
+  cut: {
+    task: { run: `printf 'caf\\351 \\360\\237\\224' >&2; exit 4` },
+    wanted: { exitCode: 4, failureReason: expect.stringMatching(/code 4: caf\ufffd \ufffd$/) },
+  },
+  bar: {
+    task: { run: `printf ' 10%%\\r100%%\\n\\033[31mno luck\\033[0m\\n' >&2; exit 5` },
+    wanted: { exitCode: 5, failureReason: expect.stringMatching(/code 5: 100%\nno luck$/) },
+  },
+  missing: {
+    task: { run: `printf '\\000' >&2`, outputs: ['x'] },
+    wanted: { exitCode: 0, failureReason: expect.stringMatching(/did not make x: \ufffd$/) },
+  },
+  late: {
+    task: { run: `printf '\\000' >&2; exec sleep 600`, policy: { timeoutSeconds: 1 } },
+    wanted: { failureReason: expect.stringMatching(/timeoutSeconds of 1: \ufffd$/) },
+  },
+  removed: {
+    task: { run: 'rm -rf "$PWD"; exit 7' },
+    wanted: {
+      exitCode: 7,
+      metadata: { warnings: [expect.stringMatching(/work directory is gone/)] },
+    },
+  },
+  moved: {
+    task: { run: 'echo > a; mv "$PWD" "$PWD.x"', outputs: ['a'] },
+    wanted: { exitCode: 0, failureReason: expect.stringMatching(/did not make a$/) },
+  },
+  replaced: {
+    task: { run: 'd=$PWD; cd /; rm -rf "$d"; echo > "$d"; exit 8' },
+    wanted: { exitCode: 8, metadata: { warnings: [expect.stringMatching(/no folder any more/)] } },
+  },
+  runnerless: {
+    task: { run: 'kill -9 $PPID; exec sleep 600', policy: { maxAttempts: 1 } },
+    wanted: { attempt: 2, failureReason: expect.stringMatching(/its runner was ended/) },
+  },
+}
+
+test('an activity that ends oddly fails by itself, with its reason; its neighbours complete', async () => {
+  const fine: WorldTask[] = [
+    { name: 'good', run: 'echo good > good.txt', outputs: ['good.txt'] },
+    {
+      name: 'latin',
+      run: `echo content > ${latin}; mkdir "$(printf '\\377')"; echo x > "$(printf '\\377')/a"; echo y > '\\xe9'`,
+    },
+    { name: 'reader', run: `cat ${latin} "$(printf '\\377')/a" '\\xe9'`, after: ['latin'] },
+    {
+      name: 'deep',
+      run: `k=0; while [ $k -lt 30 ]; do mkdir ${'d'.repeat(200)}; cd -P ${'d'.repeat(200)}; k=$((k+1)); done`,
+    },
+  ]
+  const world: World = await makeWorld(service, {
+    name: 'odd',
+    tasks: [...Object.entries(odd).map(([name, { task }]) => ({ name, ...task })), ...fine],
+    cores: [2],
+  })
+  const record = await runToEnd(service, world, {
+    id: 'odd-run',
+    onFailure: 'finish-independent',
+    seconds: 120,
+  })
+  for (const [name, { wanted }] of Object.entries(odd))
+    expect([name, activityOf(record, world, name)]).toMatchObject([name, { status: 'failed', ...wanted }])
+  for (const { name } of fine)
+    expect([name, activityOf(record, world, name)]).toMatchObject([name, { status: 'completed', attempt: 1 }])
+  expect(activityOf(record, world, 'deep').metadata.warnings).toEqual([
+    expect.stringMatching(/^folder "ddd.*could not be read \(ENAMETOOLONG\)/),
+  ])
+
+  const path = (name: string): string => `/execution-runs/odd-run/activities/${world.activityId(name)}`
+  const { items } = await service.get(`${path('latin')}/outputs/`)
+  expect(items.map(({ relativePath, pathBytes }: any) => [relativePath, pathBytes]).toSorted()).toEqual([
+    ['\\\\xe9', undefined],
+    ['\\xff/a', Buffer.from('\xff/a', 'latin1').toString('base64')],
+    ['caf\\xe9.txt', Buffer.from('caf\xe9.txt', 'latin1').toString('base64')],
+  ])
+  for (const [listed, content] of [
+    ['caf\\xe9.txt', 'content\n'],
+    ['\\xff/a', 'x\n'],
+    ['\\\\xe9', 'y\n'],
+  ] as const) {
+    const answer = await service.call(
+      'GET',
+      `${path('latin')}/outputs/${listed.split('/').map(encodeURIComponent).join('/')}`,
+    )
+    expect([listed, answer.status, String(answer.body)]).toEqual([listed, 200, content])
+  }
+  const log = await service.call('GET', `${path('reader')}/logs/`)
+  expect(String(log.body)).toBe('content\nx\ny\n')
+}, 180_000)
+
+test('an expected output that no file system can hold is refused when it is posted', async () => {
+  const activity = {
+    ...{ name: 'a', run: 'true', cpuLimit: '1', memoryLimit: '16Mi' },
+    expectedOutputs: [`${'x'.repeat(300)}.csv`, 'ok.csv'],
+  }
+  const answer = await service.call('POST', '/workflow-definitions/', {
+    name: 'long names',
+    spec: { namespace: 'tests', image: 'busybox:1.36', activities: [activity] },
+  })
+  expect(answer).toMatchObject({
+    status: 422,
+    body: {
+      details: expect.arrayContaining([
+        expect.objectContaining({
+          path: expect.stringMatching(/expectedOutputs\.0$/),
+          message: expect.stringMatching(/has a part of 304 bytes/),
+        }),
+      ]),
+    },
+  })
+})
+
+test('an ended program holds no core while its files are read, which the run shows; a cancel ends the look', async () => {
+  const cores = availableParallelism()
+  const tasks = Array.from({ length: cores }, (_, k) => ({
+    name: `big${String(k)}`,
+    run: 'truncate -s 1T f',
+    lane: [0, k] as const,
+  }))
+  const big = await makeWorld(service, { name: 'big', tasks, cores: [cores] })
+  await service.post('/execution-runs/', { id: 'big-run', schedulePlanId: big.planId, mode: 'real' })
+  const waits = { kind: 'data', reason: 'its program has ended; its files are being read', activities: cores }
+  await until('the look at the files', 120, async () => {
+    const { live } = await service.get('/execution-runs/big-run/')
+    return live?.waitsFor?.some(({ activities }: any) => activities === cores)
+  })
+  expect((await service.get('/execution-runs/big-run/')).live.waitsFor).toEqual([
+    expect.objectContaining(waits),
+  ])
+  const small = await makeWorld(service, { name: 'small', tasks: [{ name: 'a', run: 'true' }], cores: [1] })
+  const { run } = await runToEnd(service, small, { id: 'small-run', seconds: 120 })
+  expect(run.status).toBe('completed')
+
+  expect((await service.call('POST', '/execution-runs/big-run/cancel/')).status).toBe(202)
+  await service.finished('big-run')
+  const record = await checked(service, big, 'big-run')
+  expect(record.run.status).toBe('cancelled')
+  for (const { name } of tasks)
+    expect(activityOf(record, big, name)).toMatchObject({
+      status: 'cancelled',
+      exitCode: 0,
+      metadata: { warnings: ['the look at its files was ended by a cancel'] },
+    })
+}, 300_000)
+
+test('a function that answers against the protocol fails its own activity alone', async () => {
+  const server = createServer((request, response) => {
+    void json(request).then((call) => {
+      const { name } = call as { name: string }
+      const answer = { schemaVersion: 1, name, exitCode: 3_221_225_477, startedAt: 1, finishedAt: 2 }
+      response.setHeader('content-type', 'application/json').end(JSON.stringify(answer))
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  try {
+    const { port } = server.address() as AddressInfo
+    const world = await makeWorld(service, {
+      name: 'answers',
+      tasks: [
+        { name: 'called', run: 'true', lane: [0, 0] },
+        { name: 'good', run: 'sleep 1', lane: [1, 0] },
+      ],
+      cores: [1, 1],
+      places: [
+        { driver: 'serverless', configuration: { endpoint: `http://127.0.0.1:${String(port)}/` } },
+        { driver: 'local', configuration: {} },
+      ],
+    })
+    const record = await runToEnd(service, world, { id: 'answers-run', onFailure: 'finish-independent' })
+    expect(activityOf(record, world, 'called')).toMatchObject({
+      status: 'failed',
+      attempt: 1,
+      failureReason: expect.stringMatching(/does not speak the call protocol, version 1: exitCode: /),
+    })
+    expect(activityOf(record, world, 'good')).toMatchObject({ status: 'completed' })
+  } finally {
+    server.closeAllConnections()
+    server.close()
+  }
+}, 120_000)
