@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { posix } from 'node:path'
+import { reasonText } from '../../outside-text.ts'
 import { quote, quoteAll } from '../../shell/quote.ts'
 import { DriverError } from '../runtime/contract/driver.ts'
 import type { ShellResult, SiteShell } from '../../shell/site-shell.ts'
@@ -105,7 +106,7 @@ const troubleOf = (
 ): DriverError =>
   new DriverError(
     'infrastructure',
-    `cannot ${doing} at ${site}: ${answer.stderr.trim() || `exit code ${String(answer.code)}`}`,
+    `cannot ${doing} at ${site}: ${reasonText(answer.stderr) || `exit code ${String(answer.code)}`}`,
   )
 
 /**
@@ -266,7 +267,7 @@ export const differenceFromManifest = async (
   traffic: Traffic,
 ): Promise<string | undefined> => {
   const answer = await run(at, listScript(directory))
-  if (answer.code !== 0) return answer.stderr.trim() || 'it cannot be listed'
+  if (answer.code !== 0) return reasonText(answer.stderr) || 'it cannot be listed'
   const difference = differenceBetween(manifest.tree, parseTree(answer.stdout, directory))
   if (difference !== undefined) return difference
   const units = [...filesOf(manifest.tree)]

@@ -84,7 +84,7 @@ async function refusal(
   words: string,
   stderr: string,
 ): Promise<DriverError> {
-  const given = words === '' ? errorTextOf(stderr) : `${words} ${stderr.trim()}`.trim().slice(-1000)
+  const given = words === '' ? errorTextOf(stderr) : errorTextOf(`${words} ${stderr}`)
   const full = /No space left|quota|I\/O error|cannot write/i.test(given)
     ? `; ${await spaceAt(context).catch(() => 'the site does not report how much is free')}`
     : ''
