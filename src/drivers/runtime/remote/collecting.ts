@@ -1,16 +1,20 @@
 import { randomBytes } from 'node:crypto'
+import { reasonText } from '../../../outside-text.ts'
 import { call } from '../../../shell/program.ts'
-import { quote, quoteAll } from '../../../shell/quote.ts'
+import { fieldsOf } from '../../../shell/fields.ts'
+import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Collected, type OutputManifest, type StagedAmount } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
 import { stagingDeadlineMs, type RemoteContext } from './context.ts'
 import {
   changesOf,
   isDelivered,
+  isTooDeep,
   isUntouched,
-  listingFormat,
+  listingActions,
   manifestOf,
   parseListing,
+  warningsOf,
   type FoundFile,
 } from './files.ts'
 import { factsOfStarted, parseRecords, recordsProgram, type Read } from './looking.ts'
@@ -22,9 +26,6 @@ export interface RemoteCollected extends Omit<Collected, 'state'> {
 }
 
 const stderrTailBytes = 4096
-const stderrTailLines = 20
-
-const lastLines = (text: string): string => text.trimEnd().split('\n').slice(-stderrTailLines).join('\n')
 
 type Part = ReturnType<typeof parts>[number]
 
@@ -51,7 +52,7 @@ for each in ${name}.*.moved; do
   [ -e "$each" ] && { printf '\\n${boundary} moved ${name}\\n'; head -n 1 "$each"; }; done`,
     )
   return (
-    `printf '\\n${boundary} files\\n'\nfind ${folders} -mindepth 1 -printf ${quote(listingFormat)} ` +
+    `printf '\\n${boundary} files\\n'\nfind ${folders} ${listingActions} ` +
     `2> /dev/null\n${lists.join('\n')}`
   )
 }
@@ -77,18 +78,40 @@ function readContents(answer: readonly Part[], into: Map<string, Contents>, task
   }
 }
 
+/** The times of source files, by path. */
+async function modifiedTimes(
+  { site, chunkBytes }: RemoteContext,
+  paths: readonly string[],
+): Promise<Map<string, string>> {
+  const times = new Map<string, string>()
+  const find = quote('exec find "$@" -maxdepth 0 -printf \'%T@ %p\\0\'')
+  for (const some of chunks(paths, Infinity, (path) => path.length + 8, chunkBytes / 4)) {
+    const { stdout } = await site.run(
+      () => `${printedWords(some)} | xargs -0 -r sh -c ${find} sh 2> /dev/null\ntrue`,
+    )
+    for (const field of fieldsOf(stdout))
+      times.set(field.slice(field.indexOf(' ') + 1), field.slice(0, field.indexOf(' ')))
+  }
+  return times
+}
+
 async function manifestsOf(
   context: RemoteContext,
   tasks: readonly (Task & Pick<Contents, 'listing' | 'staged'>)[],
   hostname: string,
 ): Promise<Map<string, OutputManifest>> {
-  const { runtime, site, chunkBytes } = context
-  const all = tasks.map((task) => ({ ...task, changes: changesOf(task.listing, task.staged) }))
+  const { runtime } = context
+  const all = tasks.map(({ listing, ...task }) => {
+    const tooDeep = listing.flatMap(({ path }) => (isTooDeep(task.facts.directory, path) ? [path] : []))
+    const deep = new Set(tooDeep)
+    const kept = deep.size === 0 ? listing : listing.filter(({ path }) => !deep.has(path))
+    return { ...task, listing: kept, tooDeep, changes: changesOf(kept, task.staged) }
+  })
   const sourcesOf = (facts: TaskFacts, path: string): string[] =>
     facts.sources.map((from) => `${from.replace(/\/$/, '')}/${path}`)
   const own = all.flatMap(({ facts, changes }) =>
     [...changes.changed, ...changes.touched.map(({ found }) => found)]
-      .filter(({ kind }) => kind === 'file')
+      .filter(({ kind, readable }) => kind === 'file' && readable)
       .map(({ path, sizeBytes }) => ({ path: `${facts.directory}/${path}`, sizeBytes })),
   )
   const origins = all.flatMap(({ facts, changes }) =>
@@ -96,16 +119,9 @@ async function manifestsOf(
   )
   const bytes = own.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
   const sums = await digests(context, [...own.map(({ path }) => path), ...origins], bytes)
-  const times = new Map<string, string>()
-  for (const some of chunks(origins, Infinity, (path) => path.length + 8, chunkBytes / 4)) {
-    const { stdout } = await site.run(
-      () => `find ${quoteAll(some)} -maxdepth 0 -printf '%T@ %p\\0' 2> /dev/null\ntrue`,
-    )
-    for (const field of stdout.toString().split('\0'))
-      times.set(field.slice(field.indexOf(' ') + 1), field.slice(0, field.indexOf(' ')))
-  }
+  const times = await modifiedTimes(context, origins)
   return new Map(
-    all.map(({ name, facts, changes }) => {
+    all.map(({ name, facts, changes, listing, tooDeep }) => {
       const modified = changes.touched
         .filter(({ found, modified: before }) => {
           const sources = sourcesOf(facts, found.path).map((path) => ({
@@ -117,9 +133,15 @@ async function manifestsOf(
         .map(({ found }) => found)
       const files = [...changes.changed, ...modified]
       const byPath = new Map(
-        files.flatMap(({ path }) => [[path, sums.get(`${facts.directory}/${path}`) ?? ''] as const]),
+        files.flatMap(({ path }) => {
+          const sum = sums.get(`${facts.directory}/${path}`)
+          return sum === undefined ? [] : [[path, sum] as const]
+        }),
       )
-      return [name, manifestOf({ runtime, hostname, root: facts.directory }, changes, files, byPath)]
+      const unread = files.flatMap(({ path, kind }) => (kind === 'file' && !byPath.has(path) ? [path] : []))
+      const warnings = warningsOf(facts.directory, listing, { unread, tooDeep })
+      const place = { runtime, hostname, root: facts.directory }
+      return [name, manifestOf(place, { changes, files, sums: byPath, warnings })]
     }),
   )
 }
@@ -167,7 +189,7 @@ function collectedOf(
     missingOutputs: (facts?.expectedOutputs ?? []).filter(
       (path) => !isDelivered(facts?.directory ?? '', listing, path),
     ),
-    stderrTail: lastLines(tail?.toString() ?? ''),
+    stderrTail: reasonText(tail ?? ''),
     ...(limits === undefined ? {} : { detail: { limits } }),
   }
 }
@@ -218,7 +240,10 @@ true`,
     ...(contents.get(name) ?? { listing: [], staged: [] }),
   }))
   const manifests = await manifestsOf(context, filled, hostname)
-  const empty = manifestOf({ runtime, hostname, root: '' }, changesOf([], []), [], new Map())
+  const empty = manifestOf(
+    { runtime, hostname, root: '' },
+    { changes: changesOf([], []), files: [], sums: new Map(), warnings: [] },
+  )
   return new Map(
     names.map((name) => {
       const of = {

@@ -1,15 +1,14 @@
 import { randomBytes } from 'node:crypto'
-import { quote, quoteAll } from '../../../shell/quote.ts'
+import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
 import { stagingDeadlineMs, errorTextOf, type RemoteContext } from './context.ts'
 import {
   checkComparisons,
-  listingFormat,
+  listingActions,
   parseListing,
   parseSums,
   planStaging,
-  sumCommands,
   type FoundFile,
   type StagingPlan,
 } from './files.ts'
@@ -25,13 +24,13 @@ export async function digests(
   bytes = 0,
 ): Promise<Map<string, string>> {
   const sums = new Map<string, string>()
-  const commands = sumCommands([...new Set(paths)])
-  for (const some of chunks(commands, Infinity, (command) => command.length, chunkBytes)) {
-    const deadlineMs = stagingDeadlineMs + (bytes / slowestBytesPerSecond) * 1000
-    const { stdout } = await site.run(() => `${some.join(' 2> /dev/null\n')} 2> /dev/null\ntrue`, {
-      deadlineMs,
-    })
-    for (const [path, sum] of parseSums(stdout.toString())) sums.set(path, sum)
+  const deadlineMs = stagingDeadlineMs + (bytes / slowestBytesPerSecond) * 1000
+  for (const some of chunks([...new Set(paths)], Infinity, ({ length }) => length + 8, chunkBytes)) {
+    const { stdout } = await site.run(
+      () => `${printedWords(some)} | xargs -0 -r sha256sum -- 2> /dev/null\ntrue`,
+      { deadlineMs },
+    )
+    for (const [path, sum] of parseSums(stdout)) sums.set(path, sum)
   }
   return sums
 }
@@ -50,9 +49,7 @@ async function survey(
       `if [ -e ${name}.task ]; then echo 'known ${name}'; elif [ -d ${quote(directory)} ] && [ -n ` +
       `"$(ls -A -- ${quote(directory)})" ]; then echo 'filled ${name}'; fi`,
   )
-  const lists = [...chunks(sources, 200)].map(
-    (some) => `find ${quoteAll(some)} -printf ${quote(listingFormat)}`,
-  )
+  const lists = [...chunks(sources, 200)].map((some) => `find ${quoteAll(some)} ${listingActions}`)
   const { stdout, stderr } = await site.run(
     () =>
       `printf '\\n${boundary} tasks\\n'\n${asked.join('\n')}\nprintf '\\n${boundary} ` +
