@@ -1,13 +1,15 @@
 import { createHash } from 'node:crypto'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect } from '@jest/globals'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshSessions } from '../../src/clients/ssh/target.ts'
 import type { Collected, Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
-import { shownPath } from '../../src/outside-path.ts'
+import { transfer, type TransferOutcome } from '../../src/drivers/transfer/transfer.ts'
+import { bytesOfPath, shownPath } from '../../src/outside-path.ts'
 import { quote } from '../../src/shell/quote.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { sites } from '../../sites/requirements.ts'
 import { startSshd, type Sshd } from '../clients/sshd.ts'
@@ -22,6 +24,8 @@ let sshd: Sshd
 let sessions: SshSessions
 let scratch: string
 let driver: RuntimeDriver
+let shell: SiteShell
+const here = openLocalShell()
 
 /** Root may read everything; an account may not. */
 const ordinary = (shell: SiteShell): SiteShell => {
@@ -40,8 +44,9 @@ beforeAll(async () => {
   sshd = await startSshd()
   sessions = openSshSessions()
   scratch = mkdtempSync(join(runFolder(), 'orrery-odd-'))
+  shell = ordinary(sessions.shell(sshd.target()))
   driver = openSshDriver({
-    shell: ordinary(sessions.shell(sshd.target())),
+    shell,
     root: join(scratch, 'root'),
     runtime: 'ssh',
     taskVariable: 'ORRERY_TASK',
@@ -51,6 +56,7 @@ beforeAll(async () => {
 afterAll(async () => {
   await driver.close()
   await sessions.close()
+  await here.close()
   await sshd.stop()
   rmSync(scratch, { recursive: true, force: true })
 })
@@ -83,6 +89,17 @@ const refusalOf = async (task: Intent): Promise<unknown> => {
   const [outcome] = await driver.submit([task])
   return outcome?.ok === false ? outcome.error : outcome
 }
+
+/** Brings a task's files to this machine, as a site of its own. */
+const bring = (task: Intent, paths?: readonly string[]): Promise<TransferOutcome> =>
+  transfer({
+    name: task.name,
+    from: { site: 'there', shell, mounts: [] },
+    to: { site: 'here', shell: here, mounts: [] },
+    source: { directory: task.directory, ...(paths === undefined ? {} : { paths }) },
+    directory: join(scratch, 'in', `${task.name}-${paths === undefined ? 'all' : 'named'}`),
+    label: 'the first',
+  })
 
 describe('texts', () => {
   const cases = [
@@ -167,6 +184,10 @@ describe('a work directory', () => {
           trouble: 'user',
           message: expect.stringContaining(`leaves "${path}" in a state in which it cannot be read`),
         })
+      const brought = await bring(first)
+      expect(readFileSync(join(brought.directory, 'c'), 'utf8')).toBe('3\n')
+      expect(brought.files).toBe(1)
+      await expect(bring(first, ['b'])).rejects.toMatchObject({ trouble: 'user' })
       for (const { name, directory } of [first, second]) {
         await driver.remove(name)
         expect(existsSync(directory)).toBe(false)
@@ -187,6 +208,7 @@ describe('a work directory', () => {
       expect(manifest.warnings?.join()).toMatch(/^these paths are not listed, .* 4095 bytes: .* more$/)
       const second = intent('cat top', from(first))
       expect((await run(second)).state).toMatchObject({ exitCode: 0 })
+      expect(await bring(first)).toMatchObject({ bytes: 2, files: 1 })
       await driver.remove(first.name)
       expect(existsSync(first.directory)).toBe(false)
     },
@@ -206,6 +228,10 @@ describe('a work directory', () => {
       const second = intent('stat -c %b hole', from(task))
       await run(second)
       expect((await driver.logs(second.name, 'stdout', { tail: 100 })).bytes.toString()).toBe('0\n')
+      const { directory, bytes } = await bring(task)
+      const hole = statSync(join(directory, 'hole'))
+      expect(bytes).toBe(2 + hole.size)
+      expect(hole).toMatchObject({ size: 64 * 1024 * 1024, blocks: 0 })
     },
     seconds,
   )
@@ -241,6 +267,11 @@ describe('names', () => {
       expect(missingOutputs).toEqual([])
       expect(manifest.files.map(({ path }) => shownPath(path)).sort()).toEqual(odd.map(shownPath).sort())
       for (const { checksum } of manifest.files) expect(checksum).toBe(digest('x'))
+      for (const { directory } of [await bring(first), await bring(first, odd)])
+        for (const path of odd)
+          expect(readFileSync(Buffer.concat([Buffer.from(`${directory}/`), bytesOfPath(path)]), 'utf8')).toBe(
+            'x',
+          )
       const checks = odd.map((path) => `[ "$(cat ./${quote(path)})" = x ] || exit 9`).join('\n')
       const all = await runAll([
         intent(checks, from(first)),

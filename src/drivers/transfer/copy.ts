@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto'
 import { posix } from 'node:path'
+import { bytesOfPath } from '../../outside-path.ts'
 import { reasonText } from '../../outside-text.ts'
+import { fieldsOf } from '../../shell/fields.ts'
 import { quote, quoteAll } from '../../shell/quote.ts'
 import { DriverError } from '../runtime/contract/driver.ts'
 import type { ShellResult, SiteShell } from '../../shell/site-shell.ts'
@@ -17,6 +19,7 @@ import {
   type Unit,
 } from './parcels.ts'
 import {
+  closedDirectory,
   digestScript,
   finishScript,
   listScript,
@@ -41,7 +44,7 @@ import {
   differenceBetween,
   parseTree,
   pathsAsked,
-  decodedText,
+  shown,
   type Tree,
 } from './tree.ts'
 
@@ -121,6 +124,11 @@ export const listTree = async (
 ): Promise<Tree> => {
   const asked = paths === undefined ? undefined : pathsAsked(paths, label)
   const answer = await run(at, listScript(directory, asked))
+  if (answer.code === closedDirectory)
+    throw new DriverError(
+      'user',
+      `${label} leaves its work directory in a state in which it cannot be read; give it other permissions`,
+    )
   if (answer.code === noDirectory)
     throw new DriverError(
       'refused',
@@ -163,7 +171,7 @@ const manifestOf = (tree: Tree, digests: ReadonlyMap<string, string>, note: unkn
     (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`,
   )
   if (json !== undefined) records.push(`${noteLetter} 0 0 0\0./\0${json}\0`)
-  return Buffer.from(records.join(''), 'latin1')
+  return bytesOfPath(records.join(''))
 }
 
 const readManifest = (
@@ -173,7 +181,7 @@ const readManifest = (
   const tree = parseTree(bytes, label)
   const digests = new Map<string, string>()
   let note: unknown
-  const fields = bytes.toString('latin1').split('\0')
+  const fields = fieldsOf(bytes)
   for (let at = 0; at + 2 < fields.length; at += 3) {
     if (fields[at]?.startsWith(`${noteLetter} `) === true) {
       note = JSON.parse(fields[at + 2] as string)
@@ -273,7 +281,7 @@ export const differenceFromManifest = async (
   const units = [...filesOf(manifest.tree)]
   const digests = await digestsAt(at, directory, units, manifest.tree, traffic)
   const wrong = units.find((unit) => digests.get(unitKey(unit)) !== manifest.digests.get(unitKey(unit)))
-  return wrong === undefined ? undefined : `${JSON.stringify(decodedText(wrong.path))} has another SHA-256`
+  return wrong === undefined ? undefined : `${shown(wrong.path)} has another SHA-256`
 }
 
 export const discard = async (at: CopySite, directory: string): Promise<void> => {
@@ -346,7 +354,7 @@ interface Survey {
 }
 
 const noteOf = (path: string): string =>
-  createHash('sha256').update(path, 'latin1').digest('hex').slice(0, 40)
+  createHash('sha256').update(bytesOfPath(path)).digest('hex').slice(0, 40)
 
 /** One copy, with the facts about its units so far. */
 class Copy {
@@ -462,15 +470,18 @@ class Copy {
       throw this.#failure.signal.reason
   }
 
-  async #carry(parcel: Parcel, list: number): Promise<ScriptAnswer> {
-    const { from, to, source, directory, route } = this.#request
+  async #carry(parcel: Parcel, list: number, isFirst: boolean): Promise<ScriptAnswer> {
+    const { from, to, source, directory, route, tree } = this.#request
     const traffic = this.#traffic
     const give =
       parcel.kind === 'pack' ? packScript(source, parcel.bytes) : readPiecesScript(source, parcel.pieces)
     const take =
       parcel.kind === 'pack'
         ? unpackScript(directory, list, parcel.bytes)
-        : writePiecesScript(directory, parcel.pieces, noteOf)
+        : writePiecesScript(directory, parcel.pieces, {
+            noteOf,
+            sizeOf: isFirst ? (path) => tree.get(path)?.sizeBytes ?? 0 : undefined,
+          })
     const input = parcel.kind === 'pack' ? nulList(parcel.members) : new Uint8Array()
     if (route.by === 'gateway')
       return inPlaces([from.shell, to.shell], () =>
@@ -496,12 +507,12 @@ class Copy {
     return answer
   }
 
-  async #sendAll(parcels: readonly Parcel[]): Promise<void> {
+  async #sendAll(parcels: readonly Parcel[], isFirst: boolean): Promise<void> {
     const queue = parcels.entries()
     const lane = async (): Promise<void> => {
       for (const [list, parcel] of queue) {
         if (parcel.kind === 'pieces') for (const { path } of parcel.pieces) this.#toSettle.add(path)
-        const answer = await this.#carry(parcel, list)
+        const answer = await this.#carry(parcel, list, isFirst)
         if (fullDisk.test(answer.stderr)) throw await this.#diskFull(answer.stderr.trim())
         if (answer.stderr !== '') this.#complaints.add(answer.stderr.replaceAll('\n', '; '))
         parseDigests(answer.stdout, this.#arrived)
@@ -516,7 +527,7 @@ class Copy {
     const { unit } = needs[0] as MissingPart
     const [there, here] = [this.#given.get(unitKey(unit)), this.#arrived.get(unitKey(unit))]
     const difference =
-      `${JSON.stringify(decodedText(unit.path))} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ` +
+      `${shown(unit.path)} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ` +
       `${here ?? 'nothing'} at ${to.site}`
     return new DriverError(
       'infrastructure',
@@ -524,11 +535,11 @@ class Copy {
     )
   }
 
-  /** Sends the needed units, once. @returns those that did not arrive unchanged. */
+  /** Sends the needed units, once; `isFirst`: nothing is at the target yet. @returns those that did not arrive unchanged. */
   async #send(
     needs: readonly MissingPart[],
     links: readonly string[],
-    before: { strangers: readonly string[]; directories: readonly string[] },
+    before: { strangers: readonly string[]; directories: readonly string[]; isFirst: boolean },
   ): Promise<MissingPart[]> {
     const { from, to, source, tree, directory, streams } = this.#request
     const parcels = parcelsOf(tree, needs, links, streams)
@@ -546,7 +557,7 @@ class Copy {
     if (set.code !== 0) throw troubleOf(to.site, `make room for ${directory}`, set)
     const wanted = needs.map(({ unit }) => unit)
     const summing = digestsAt(from, source, wanted, tree, this.#traffic)
-    await this.#together([summing, this.#sendAll(parcels)])
+    await this.#together([summing, this.#sendAll(parcels, before.isFirst)])
     for (const [key, digest] of await summing) this.#given.set(key, digest)
     return wanted
       .filter(
@@ -603,10 +614,14 @@ class Copy {
         `${String(Math.ceil(missing / 1024))} KiB have no room (No space left on device)`,
       )
     const directories = [...tree].filter(([, { kind }]) => kind === 'directory').map(([path]) => path)
-    let needs = await this.#send(survey.needs, survey.links, { strangers: survey.strangers, directories })
+    let needs = await this.#send(survey.needs, survey.links, {
+      strangers: survey.strangers,
+      directories,
+      isFirst: prepared.state === 'fresh',
+    })
     for (let round = 2; needs.length > 0; round++) {
       if (round > rounds) throw this.#unverified(needs)
-      needs = await this.#send(needs, [], { strangers: [], directories: [] })
+      needs = await this.#send(needs, [], { strangers: [], directories: [], isFirst: false })
     }
     await this.#finish()
     return { resumed: survey.resumed }
