@@ -13,6 +13,8 @@ import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { sites } from '../../sites/requirements.ts'
 import { startSshd, type Sshd } from '../clients/sshd.ts'
+import { processesGiven } from '../../src/embedded/processes.ts'
+import { until } from '../failures/programs.ts'
 import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { plainIntent, taskName } from './intent.ts'
@@ -236,6 +238,31 @@ describe('a work directory', () => {
     seconds,
   )
 })
+
+test(
+  'the look at a file of any size ends with the cancel',
+  async () => {
+    const task = intent('truncate -s 900G f; echo 1 > g')
+    const [outcome] = await driver.submit([task])
+    expect(outcome).toMatchObject({ ok: true })
+    await new Promise<void>((resolve) => driver.watch([task.name], () => resolve()))
+    const collected = driver.collect(task.name)
+    const isRead = (): boolean => processesGiven('sha256sum', join(task.directory, 'f')).length > 0
+    await until('the look at the file', 60, isRead)
+    await driver.cancel([task.name], 0)
+    const { state, manifest } = await collected
+    expect(state).toMatchObject({ state: 'ended', exitCode: 0 })
+    expect(manifest.files.map(({ path, checksum }) => [path, checksum])).toEqual([
+      ['f', undefined],
+      ['g', digest('1\n')],
+    ])
+    expect(manifest.warnings).toEqual([
+      'these files have no digest, as the look at them ended with a cancel: "f"',
+    ])
+    await until('the end of the look', 60, () => !isRead())
+  },
+  seconds,
+)
 
 describe('names', () => {
   const odd = [

@@ -5,6 +5,7 @@ import { reasonText } from '../../outside-text.ts'
 import { fieldsOf } from '../../shell/fields.ts'
 import { quote, quoteAll } from '../../shell/quote.ts'
 import { DriverError } from '../runtime/contract/driver.ts'
+import { mostListBytes } from '../runtime/remote/context.ts'
 import type { ShellResult, SiteShell } from '../../shell/site-shell.ts'
 import { asSiteError, converse, pump, type ScriptAnswer, type Traffic } from './carry.ts'
 import { inPlaces } from './places.ts'
@@ -84,8 +85,6 @@ const rounds = 3
 const summedTogether = 1024 * 1024
 /** Above this size two processes make the digests of a tree. */
 const summedAlone = 64 * 1024 * 1024
-/** A list of this size is a tree of more than a million files. */
-const mostListBytes = 480 * 1024 * 1024
 const listDeadlineMs = 600_000
 
 const fullDisk = /No space left on device|Disk quota exceeded/

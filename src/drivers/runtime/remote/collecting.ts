@@ -5,7 +5,7 @@ import { fieldsOf } from '../../../shell/fields.ts'
 import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Collected, type OutputManifest, type StagedAmount } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
-import { stagingDeadlineMs, type RemoteContext } from './context.ts'
+import { mostListBytes, stagingDeadlineMs, type RemoteContext } from './context.ts'
 import {
   changesOf,
   isDelivered,
@@ -19,13 +19,15 @@ import {
 } from './files.ts'
 import { factsOfStarted, parseRecords, recordsProgram, type Read } from './looking.ts'
 import { sightOf, type EndedSight, type RemoteSight, type TaskFacts } from './record.ts'
-import { digests } from './staging.ts'
+import { digests, largeDigests } from './staging.ts'
 
 export interface RemoteCollected extends Omit<Collected, 'state'> {
   sight: EndedSight | Extract<RemoteSight, { form: 'buried' }>
 }
 
 const stderrTailBytes = 4096
+/** The look at a file of this size ends with a cancel of its task; smaller ones are soon read. */
+const largeFileBytes = 64 * 1024 * 1024
 
 type Part = ReturnType<typeof parts>[number]
 
@@ -109,16 +111,20 @@ async function manifestsOf(
   })
   const sourcesOf = (facts: TaskFacts, path: string): string[] =>
     facts.sources.map((from) => `${from.replace(/\/$/, '')}/${path}`)
-  const own = all.flatMap(({ facts, changes }) =>
+  const own = all.flatMap(({ name, facts, changes }) =>
     [...changes.changed, ...changes.touched.map(({ found }) => found)]
       .filter(({ kind, readable }) => kind === 'file' && readable)
-      .map(({ path, sizeBytes }) => ({ path: `${facts.directory}/${path}`, sizeBytes })),
+      .map(({ path, sizeBytes }) => ({ name, path: `${facts.directory}/${path}`, sizeBytes })),
   )
   const origins = all.flatMap(({ facts, changes }) =>
     changes.touched.flatMap(({ found }) => sourcesOf(facts, found.path)),
   )
-  const bytes = own.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
-  const sums = await digests(context, [...own.map(({ path }) => path), ...origins], bytes)
+  const isLarge = ({ sizeBytes }: { sizeBytes: number }): boolean => sizeBytes >= largeFileBytes
+  const small = own.filter((file) => !isLarge(file))
+  const bytes = small.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
+  const sums = await digests(context, [...small.map(({ path }) => path), ...origins], bytes)
+  const large = await largeDigests(context, own.filter(isLarge))
+  for (const [path, sum] of large.sums) sums.set(path, sum)
   const times = await modifiedTimes(context, origins)
   return new Map(
     all.map(({ name, facts, changes, listing, tooDeep }) => {
@@ -139,7 +145,8 @@ async function manifestsOf(
         }),
       )
       const unread = files.flatMap(({ path, kind }) => (kind === 'file' && !byPath.has(path) ? [path] : []))
-      const warnings = warningsOf(facts.directory, listing, { unread, tooDeep })
+      const isCut = large.cut.has(name)
+      const warnings = warningsOf(facts.directory, listing, { unread, tooDeep, isCut })
       const place = { runtime, hostname, root: facts.directory }
       return [name, manifestOf(place, { changes, files, sums: byPath, warnings })]
     }),
@@ -215,7 +222,7 @@ for each in ${names.join(' ')}; do
 done
 ${first.length === 0 ? '' : contentsScript(first, boundary)}
 true`,
-    { deadlineMs: stagingDeadlineMs },
+    { deadlineMs: stagingDeadlineMs, maxBytes: mostListBytes },
   )
   const answer = parts(stdout, boundary)
   const reads = parseRecords(answer.find(({ label }) => label === 'records')?.bytes.toString() ?? '')
@@ -231,6 +238,7 @@ true`,
   if (second.length > 0) {
     const more = await site.run(() => `${contentsScript(second, boundary)}\ntrue`, {
       deadlineMs: stagingDeadlineMs,
+      maxBytes: mostListBytes,
     })
     readContents(parts(more.stdout, boundary), contents, second)
   }

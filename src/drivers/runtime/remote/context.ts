@@ -48,6 +48,8 @@ export interface RemoteContext extends Required<Omit<RemoteOptions, 'root'>> {
 
 export const namesAtOnce = 1000
 export const stagingDeadlineMs = 600_000
+/** For the lists of files: some millions of them fit. */
+export const mostListBytes = 480 * 1024 * 1024
 const factsKept = 20_000
 const namesKept = 100_000
 

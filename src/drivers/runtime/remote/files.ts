@@ -353,7 +353,7 @@ const namedIn = (paths: readonly string[]): string => {
 export function warningsOf(
   root: string,
   listing: readonly FoundFile[],
-  { unread, tooDeep }: { unread: readonly string[]; tooDeep: readonly string[] },
+  { unread, tooDeep, isCut }: { unread: readonly string[]; tooDeep: readonly string[]; isCut: boolean },
 ): string[] {
   const top = listing.find(({ path }) => path === '')
   const closed = listing.filter(({ kind, readable }) => kind === 'directory' && !readable)
@@ -364,7 +364,10 @@ export function warningsOf(
       closed.length > 0,
       `what is in these folders is not listed, as they cannot be read: ${namedIn(closed.map(({ path }) => path || '.'))}`,
     ],
-    [unread.length > 0, `these files have no digest, as they cannot be read: ${namedIn(unread)}`],
+    [
+      unread.length > 0,
+      `these files have no digest, as ${isCut ? 'the look at them ended with a cancel' : 'they cannot be read'}: ${namedIn(unread)}`,
+    ],
     [
       tooDeep.length > 0,
       `these paths are not listed, as they have more than ${longestPath} bytes: ${namedIn(tooDeep)}`,

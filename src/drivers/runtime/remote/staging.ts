@@ -1,8 +1,9 @@
 import { randomBytes } from 'node:crypto'
+import { call, readProgram } from '../../../shell/program.ts'
 import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
-import { stagingDeadlineMs, errorTextOf, type RemoteContext } from './context.ts'
+import { errorTextOf, mostListBytes, stagingDeadlineMs, type RemoteContext } from './context.ts'
 import {
   checkComparisons,
   listingActions,
@@ -17,6 +18,32 @@ import { asDriverError } from './site.ts'
 /** Digests at this rate at least; a slower site counts as silent. */
 const slowestBytesPerSecond = 10_000_000
 
+const lookProgram = readProgram(import.meta.dirname, 'look.sh')
+
+const deadlineFor = (bytes: number): { deadlineMs: number } => ({
+  deadlineMs: stagingDeadlineMs + (bytes / slowestBytesPerSecond) * 1000,
+})
+
+/**
+ * Digests of large files of tasks at the site, by path, and the tasks whose cancel ended the look at
+ * them; `path` is absolute.
+ */
+export async function largeDigests(
+  { site, chunkBytes }: RemoteContext,
+  files: readonly { name: string; path: string; sizeBytes: number }[],
+): Promise<{ sums: Map<string, string>; cut: Set<string> }> {
+  const sums = new Map<string, string>()
+  const cut = new Set<string>()
+  for (const some of chunks(files, Infinity, ({ path }) => path.length + 80, chunkBytes)) {
+    const calls = some.map(({ name, path }) => call('look', name, path))
+    const bytes = some.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
+    const { stdout } = await site.run(() => `${lookProgram}${calls.join('\n')}\ntrue`, deadlineFor(bytes))
+    for (const [path, sum] of parseSums(stdout)) sums.set(path, sum)
+    for (const [, name = ''] of stdout.toString('latin1').matchAll(/^cut ([a-z0-9-]+)$/gm)) cut.add(name)
+  }
+  return { sums, cut }
+}
+
 /** Digests of files at the site, by path; `bytes`: how much to read. */
 export async function digests(
   { site, chunkBytes }: RemoteContext,
@@ -24,11 +51,10 @@ export async function digests(
   bytes = 0,
 ): Promise<Map<string, string>> {
   const sums = new Map<string, string>()
-  const deadlineMs = stagingDeadlineMs + (bytes / slowestBytesPerSecond) * 1000
   for (const some of chunks([...new Set(paths)], Infinity, ({ length }) => length + 8, chunkBytes)) {
     const { stdout } = await site.run(
       () => `${printedWords(some)} | xargs -0 -r sha256sum -- 2> /dev/null\ntrue`,
-      { deadlineMs },
+      deadlineFor(bytes),
     )
     for (const [path, sum] of parseSums(stdout)) sums.set(path, sum)
   }
@@ -54,7 +80,7 @@ async function survey(
     () =>
       `printf '\\n${boundary} tasks\\n'\n${asked.join('\n')}\nprintf '\\n${boundary} ` +
       `files\\n'\n${lists.join('\n')}\ntrue`,
-    { deadlineMs: stagingDeadlineMs },
+    { deadlineMs: stagingDeadlineMs, maxBytes: mostListBytes },
   )
   const [tasks, files] = parts(stdout, boundary)
   const listings = parseListing(files?.bytes ?? Buffer.alloc(0))
