@@ -264,6 +264,28 @@ test(
   seconds,
 )
 
+test(
+  'a task that ends what watches over it is lost for a reason of its own, not with its host',
+  async () => {
+    const ended = (signal: string): Intent =>
+      intent(`p=$$
+until tr '\\0' ' ' < /proc/$p/cmdline | grep -q /wrappe[r]; do p=$(cut -d ' ' -f 4 /proc/$p/stat); done
+kill -s ${signal} $p; sleep 60`)
+    const tasks = [ended('KILL'), ended('TERM')]
+    for (const outcome of await driver.submit(tasks)) if (!outcome.ok) throw outcome.error
+    await new Promise<void>((resolve) => {
+      const waiting = new Set(tasks.map(({ name }) => name))
+      driver.watch([...waiting], (name) => void (waiting.delete(name) && waiting.size === 0 && resolve()))
+    })
+    const found = await driver.find(tasks.map(({ name }) => name))
+    expect(tasks.map(({ name }) => found.get(name))).toMatchObject([
+      { state: 'lost', cause: expect.stringContaining('maybe by the task itself'), suspect: true },
+      { state: 'lost', cause: 'its supervisor received SIGTERM', suspect: true },
+    ])
+  },
+  seconds,
+)
+
 describe('names', () => {
   const odd = [
     'caf\udce9.txt',

@@ -161,15 +161,17 @@ function collectedOf(
     facts: TaskFacts | undefined
     contents: Contents | undefined
     tail: Buffer | undefined
+    boot: string | undefined
   },
   { manifest, empty }: { manifest: OutputManifest | undefined; empty: OutputManifest },
 ): RemoteCollected | DriverError {
-  const { read, facts, contents, tail } = of
+  const { read, facts, contents, tail, boot } = of
   const seen = {
     ageSeconds: 0,
     supervised: undefined,
     marked: false,
     cancelAsked: read?.cancelAsked === true,
+    boot,
   }
   const sight: RemoteSight = read === undefined ? { form: 'none' } : sightOf(read.parsed, facts, seen)
   if (sight.form === 'buried') {
@@ -213,7 +215,7 @@ export async function collectTasks(
     const facts = memory.facts.get(name)?.facts
     return facts === undefined ? [] : [{ name, facts }]
   })
-  const { hostname } = await site.facts()
+  const { hostname, boot } = await site.facts()
   const { stdout } = await site.run(
     () => `printf '\\n${boundary} records\\n'
 ${recordsProgram}${call('records', ...names)}
@@ -259,6 +261,7 @@ true`,
         facts: facts.get(name),
         contents: contents.get(name),
         tail: tails.get(name),
+        boot: context.elsewhere ? undefined : boot,
       }
       return [name, collectedOf(name, of, { manifest: manifests.get(name), empty })]
     }),
