@@ -332,11 +332,13 @@ describe.each(shells)('%s', (shell) => {
     expect(run(courier.receiveScript(pod, '.in-2'), pod).code).toBe(courier.codes.already)
 
     writeFileSync(join(pod, directory, 'out'), 'made')
+    const deep = 'for (1 .. 30) { mkdir "d" x 200 or die; chdir "d" x 200 or die } open F, ">", "low" or die'
+    execFileSync('perl', ['-e', deep], { cwd: join(pod, directory) })
     writeFileSync(join(pod, 'tasks/n.task'), 'its own record')
     writeFileSync(join(pod, '.over'), '')
     const back = run(courier.sendScript(pod, { name: 'n', directory, over: false }), pod)
     expect(back.code).toBe(0)
-    expect(run(at(courier.takeScript('fetch/n.1')), keeper, back.out).code).toBe(0)
+    expect(run(at(courier.takeScript('fetch/n.1')), keeper, back.out)).toEqual({ code: 0, out: '' })
     expect(run(at(courier.keepScript('fetch/n.1', { name: 'n', directory })), keeper).code).toBe(0)
     expect(read(keeper, directory, 'out')).toBe('made')
     expect(read(keeper, 'tasks/n.task')).toBe('its own record')
