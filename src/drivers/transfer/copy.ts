@@ -45,7 +45,7 @@ import {
   differenceBetween,
   parseTree,
   pathsAsked,
-  shown,
+  namedPath,
   type Tree,
 } from './tree.ts'
 
@@ -280,7 +280,7 @@ export const differenceFromManifest = async (
   const units = [...filesOf(manifest.tree)]
   const digests = await digestsAt(at, directory, units, manifest.tree, traffic)
   const wrong = units.find((unit) => digests.get(unitKey(unit)) !== manifest.digests.get(unitKey(unit)))
-  return wrong === undefined ? undefined : `${shown(wrong.path)} has another SHA-256`
+  return wrong === undefined ? undefined : `${namedPath(wrong.path)} has another SHA-256`
 }
 
 export const discard = async (at: CopySite, directory: string): Promise<void> => {
@@ -526,7 +526,7 @@ class Copy {
     const { unit } = needs[0] as MissingPart
     const [there, here] = [this.#given.get(unitKey(unit)), this.#arrived.get(unitKey(unit))]
     const difference =
-      `${shown(unit.path)} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ` +
+      `${namedPath(unit.path)} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ` +
       `${here ?? 'nothing'} at ${to.site}`
     return new DriverError(
       'infrastructure',
@@ -534,7 +534,10 @@ class Copy {
     )
   }
 
-  /** Sends the needed units, once; `isFirst`: nothing is at the target yet. @returns those that did not arrive unchanged. */
+  /**
+   * Sends the needed units, once; `isFirst`: nothing is at the target yet. @returns those that did
+   * not arrive unchanged.
+   */
   async #send(
     needs: readonly MissingPart[],
     links: readonly string[],

@@ -157,15 +157,14 @@ export const writePiecesScript = (
     const bytes = sizeOf?.(path) ?? 0
     return bytes > blockBytes ? `; truncate -s '>${String(bytes)}' "$FILE"` : ''
   }
-  return `${besideOf(directory)}${assign({ HOLES: sizeOf === undefined ? '' : ',sparse' })}${digests}${programs.take}${calls(
-    [
-      ...pieces.map(
-        ({ path, start, end }) =>
-          `${fileIs(path)}${size(path)}; NOTE=${quote(noteOf(path))}; take ${String(start)} ${String(end)}`,
-      ),
-      'wait',
-    ],
-  )}`
+  const begin = `${besideOf(directory)}${assign({ HOLES: sizeOf === undefined ? '' : ',sparse' })}`
+  return `${begin}${digests}${programs.take}${calls([
+    ...pieces.map(
+      ({ path, start, end }) =>
+        `${fileIs(path)}${size(path)}; NOTE=${quote(noteOf(path))}; take ${String(start)} ${String(end)}`,
+    ),
+    'wait',
+  ])}`
 }
 
 /**

@@ -25,7 +25,7 @@ export const mostEntries = 1_000_000
 const longestPath = 4_093
 
 /** A path for messages. */
-export const shown = (path: string): string => JSON.stringify(shownPath(path))
+export const namedPath = (path: string): string => JSON.stringify(shownPath(path))
 
 const kinds: Record<string, TreeEntry['kind'] | undefined> = { f: 'file', d: 'directory', l: 'link' }
 
@@ -68,7 +68,7 @@ export const pathsAsked = (
   const parents = new Set<string>()
   const asked = paths.map((path) => {
     if (!isInside(path))
-      throw new DriverError('refused', `path ${shown(path)} of ${label} is not inside its work directory`)
+      throw new DriverError('refused', `path ${namedPath(path)} of ${label} is not inside its work directory`)
     const normal = posix.normalize(path).replace(/\/$/, '')
     for (let slash = normal.indexOf('/'); slash > 0; slash = normal.indexOf('/', slash + 1))
       parents.add(normal.slice(0, slash))
@@ -91,7 +91,7 @@ export const checkDelivered = (
   if (missing === undefined) return
   throw new DriverError(
     'user',
-    `${label} did not leave ${shown(missing)}; declare it among its expected outputs, and leave it readable`,
+    `${label} did not leave ${namedPath(missing)}; declare it among its expected outputs, and leave it readable`,
   )
 }
 
@@ -100,7 +100,8 @@ export const checkLinks = (tree: Tree, label: string): void => {
     if (kind !== 'link' || linkStaysInside(path, target)) continue
     throw new DriverError(
       'user',
-      `${label} leaves a link ${shown(path)} to ${shown(target)}, outside of its work directory; copy the file instead`,
+      `${label} leaves a link ${namedPath(path)} to ${namedPath(target)}, outside of its work directory; ` +
+        'copy the file instead',
     )
   }
 }
@@ -109,13 +110,13 @@ export const checkLinks = (tree: Tree, label: string): void => {
 export const differenceBetween = (one: Tree, other: Tree): string | undefined => {
   for (const [path, entry] of one) {
     const twin = other.get(path)
-    if (twin === undefined) return `${shown(path)} is not there`
-    if (twin.kind !== entry.kind) return `${shown(path)} is a ${twin.kind} there`
+    if (twin === undefined) return `${namedPath(path)} is not there`
+    if (twin.kind !== entry.kind) return `${namedPath(path)} is a ${twin.kind} there`
     if (twin.sizeBytes !== entry.sizeBytes)
-      return `${shown(path)} has ${String(twin.sizeBytes)} of ${String(entry.sizeBytes)} bytes there`
-    if (twin.target !== entry.target) return `${shown(path)} is a link to ${shown(twin.target)} there`
+      return `${namedPath(path)} has ${String(twin.sizeBytes)} of ${String(entry.sizeBytes)} bytes there`
+    if (twin.target !== entry.target) return `${namedPath(path)} is a link to ${namedPath(twin.target)} there`
   }
-  for (const path of other.keys()) if (!one.has(path)) return `${shown(path)} is there only`
+  for (const path of other.keys()) if (!one.has(path)) return `${namedPath(path)} is there only`
   return undefined
 }
 

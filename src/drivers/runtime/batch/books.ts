@@ -2,7 +2,7 @@ import { call, readProgram } from '../../../shell/program.ts'
 import { quote } from '../../../shell/quote.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
-import { errorTextOf } from '../remote/context.ts'
+import { errorTextOf } from '../remote/error-text.ts'
 import type { BatchArray, BatchJudgement, QueuedElement } from './scheduler.ts'
 import type { Verdict } from './verdict.ts'
 

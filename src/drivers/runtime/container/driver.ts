@@ -15,7 +15,7 @@ import {
 } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { checkIntent } from '../contract/intent.ts'
-import { errorTextOf } from '../remote/context.ts'
+import { errorTextOf } from '../remote/error-text.ts'
 import { asDriverError } from '../remote/site.ts'
 
 export const containerEngines = ['docker', 'podman', 'apptainer', 'auto'] as const

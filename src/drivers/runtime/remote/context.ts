@@ -1,4 +1,3 @@
-import { reasonText } from '../../../outside-text.ts'
 import { quoteAll } from '../../../shell/quote.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import { RecentMap } from '../contract/recent.ts'
@@ -62,10 +61,6 @@ export const openMemory = (): RemoteMemory => ({
 export const forget = ({ facts, pids, claimedSince }: RemoteMemory, name: string): void => {
   for (const memory of [facts, pids, claimedSince]) memory.delete(name)
 }
-
-/** What a command of the site printed as its error, for a reason. */
-export const errorTextOf = (stderr: string): string =>
-  reasonText(stderr, { characters: 1000 }) || 'it printed no error'
 
 /** The `sh` command of the supervisor; the names of scripts follow. */
 export const supervisor = (

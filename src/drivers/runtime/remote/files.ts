@@ -356,18 +356,15 @@ export function warningsOf(
   { unread, tooDeep, isCut }: { unread: readonly string[]; tooDeep: readonly string[]; isCut: boolean },
 ): string[] {
   const top = listing.find(({ path }) => path === '')
-  const closed = listing.filter(({ kind, readable }) => kind === 'directory' && !readable)
+  const closed = listing.flatMap(({ path, kind, readable }) =>
+    kind === 'directory' && !readable ? [path || '.'] : [],
+  )
+  const why = isCut ? 'the look at them ended with a cancel' : 'they cannot be read'
   const parts: [boolean, string][] = [
     [top === undefined, `its work directory ${root} is gone: it was removed or moved`],
     [top !== undefined && top.kind !== 'directory', `its work directory ${root} is no directory any more`],
-    [
-      closed.length > 0,
-      `what is in these folders is not listed, as they cannot be read: ${namedIn(closed.map(({ path }) => path || '.'))}`,
-    ],
-    [
-      unread.length > 0,
-      `these files have no digest, as ${isCut ? 'the look at them ended with a cancel' : 'they cannot be read'}: ${namedIn(unread)}`,
-    ],
+    [closed.length > 0, `what is in these folders is not listed, as they cannot be read: ${namedIn(closed)}`],
+    [unread.length > 0, `these files have no digest, as ${why}: ${namedIn(unread)}`],
     [
       tooDeep.length > 0,
       `these paths are not listed, as they have more than ${longestPath} bytes: ${namedIn(tooDeep)}`,

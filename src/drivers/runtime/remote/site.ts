@@ -4,7 +4,7 @@ import { quote } from '../../../shell/quote.ts'
 import { LinkError, type RunOptions, type ShellResult, type SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
-import { errorTextOf } from './context.ts'
+import { errorTextOf } from './error-text.ts'
 import { wrapper } from './wrapper.ts'
 
 /** Facts that are read once, at the first contact, and again after a restart of the site. */

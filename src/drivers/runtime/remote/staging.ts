@@ -3,7 +3,8 @@ import { call, readProgram } from '../../../shell/program.ts'
 import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
-import { errorTextOf, mostListBytes, stagingDeadlineMs, type RemoteContext } from './context.ts'
+import { mostListBytes, stagingDeadlineMs, type RemoteContext } from './context.ts'
+import { errorTextOf } from './error-text.ts'
 import {
   checkComparisons,
   listingActions,

@@ -6,7 +6,7 @@ import { reasonText } from '../../../../outside-text.ts'
 import { DriverError } from '../../contract/driver.ts'
 import { messageOf } from '../../contract/errno.ts'
 import { courierName } from '../job.ts'
-import { errorTextOf } from '../../remote/context.ts'
+import { errorTextOf } from '../../remote/error-text.ts'
 import { codes } from './scripts.ts'
 
 /** A stream without a byte for this long counts as broken. */
