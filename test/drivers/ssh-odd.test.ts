@@ -351,15 +351,4 @@ describe('names', () => {
     },
     seconds,
   )
-
-  test(
-    'as long as no path may be are missing outputs',
-    async () => {
-      const paths = ['y/'.repeat(3000), `a/${'x'.repeat(255)}`]
-      const { missingOutputs, state } = await run(intent('exit 0', { expectedOutputs: paths }))
-      expect(state).toMatchObject({ exitCode: 0 })
-      expect(missingOutputs).toEqual(paths)
-    },
-    seconds,
-  )
 })

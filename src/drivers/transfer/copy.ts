@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { posix } from 'node:path'
-import { bytesOfPath } from '../../outside-path.ts'
+import { bytesOfPath, namedPath } from '../../outside-path.ts'
 import { reasonText } from '../../outside-text.ts'
 import { fieldsOf } from '../../shell/fields.ts'
 import { quote, quoteAll } from '../../shell/quote.ts'
@@ -39,15 +39,7 @@ import {
   unpackScript,
   writePiecesScript,
 } from './scripts.ts'
-import {
-  checkDelivered,
-  checkLinks,
-  differenceBetween,
-  parseTree,
-  pathsAsked,
-  namedPath,
-  type Tree,
-} from './tree.ts'
+import { checkDelivered, checkLinks, differenceBetween, parseTree, pathsAsked, type Tree } from './tree.ts'
 
 /** A machine where the commands of a copy run. */
 export interface CopySite {

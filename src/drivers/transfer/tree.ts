@@ -1,5 +1,5 @@
 import { posix } from 'node:path'
-import { bytesOfPath, shownPath } from '../../outside-path.ts'
+import { bytesOfPath, namedPath } from '../../outside-path.ts'
 import { fieldsOf } from '../../shell/fields.ts'
 import { DriverError } from '../runtime/contract/driver.ts'
 import { isInside, linkStaysInside } from '../runtime/local/staging.ts'
@@ -23,9 +23,6 @@ export const mostEntries = 1_000_000
 
 /** Longest path that a call of Linux takes, in bytes, as our scripts say it: `./PATH`. */
 const longestPath = 4_093
-
-/** A path for messages. */
-export const namedPath = (path: string): string => JSON.stringify(shownPath(path))
 
 const kinds: Record<string, TreeEntry['kind'] | undefined> = { f: 'file', d: 'directory', l: 'link' }
 

@@ -1,5 +1,5 @@
 import { posix } from 'node:path'
-import { bytesOfPath, shownPath } from '../../../outside-path.ts'
+import { bytesOfPath, namedPath } from '../../../outside-path.ts'
 import { fieldOf, fieldsOf } from '../../../shell/fields.ts'
 import { printedWords, quote } from '../../../shell/quote.ts'
 import { DriverError, type OutputManifest, type Stage, type StagedAmount } from '../contract/driver.ts'
@@ -197,7 +197,7 @@ export function planStaging(
           'user',
           `${stage.label} did not leave ${JSON.stringify(path)}; declare it among its expected outputs`,
         )
-      if (isLeft(stage, found)) throw unreadable(stage, JSON.stringify(shownPath(path)))
+      if (isLeft(stage, found)) throw unreadable(stage, namedPath(path))
       for (const one of [...parents.map((parent) => byPath.get(parent)), found])
         if (one !== undefined) add(stage, one)
       const below = `${path}/`
@@ -335,19 +335,11 @@ export const isUntouched = (
   sum !== undefined && sources.some((source) => source.sum === sum && source.modified === modified)
 
 const namesShown = 5
-const lettersShown = 200
 
-/** Paths as a warning names them: some of them, and of a long one its ends. */
-const namedIn = (paths: readonly string[]): string => {
-  const some = paths.slice(0, namesShown).map((path) => {
-    const letters = [...shownPath(path)]
-    const ends = [letters.slice(0, lettersShown / 2), letters.slice(-lettersShown / 2)]
-    return JSON.stringify(
-      letters.length > lettersShown ? ends.map((end) => end.join('')).join('…') : letters.join(''),
-    )
-  })
-  return `${some.join(', ')}${paths.length > namesShown ? ` and ${paths.length - namesShown} more` : ''}`
-}
+/** Some of the paths, for a warning. */
+const namedIn = (paths: readonly string[]): string =>
+  paths.slice(0, namesShown).map(namedPath).join(', ') +
+  (paths.length > namesShown ? ` and ${paths.length - namesShown} more` : '')
 
 /** What a person has to know of a work directory of which not everything can be read. */
 export function warningsOf(
