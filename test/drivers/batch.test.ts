@@ -44,7 +44,8 @@ const makeSite = (): ConformanceSite => {
   }
 }
 runtimeDriverConformance('batch, over a table in memory', makeSite)
-tortureConformance('batch, over a table in memory', makeSite)
+// The files of hosts, which are listed and staged in the same way, get them all.
+tortureConformance('batch, over a table in memory', makeSite, { cases: 16 })
 
 test('arrays have the names that every version has given them, so that a lost answer can be asked for after an upgrade', () => {
   const requests = new Map([

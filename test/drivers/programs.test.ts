@@ -332,8 +332,9 @@ describe.each(shells)('%s', (shell) => {
     expect(run(courier.receiveScript(pod, '.in-2'), pod).code).toBe(courier.codes.already)
 
     writeFileSync(join(pod, directory, 'out'), 'made')
-    const deep = 'for (1 .. 30) { mkdir "d" x 200 or die; chdir "d" x 200 or die } open F, ">", "low" or die'
-    execFileSync('perl', ['-e', deep], { cwd: join(pod, directory) })
+    const part = 'd'.repeat(200)
+    const deep = `k=0; while [ $k -lt 30 ]; do mkdir ${part} && cd -P ${part} || exit; k=$((k+1)); done; echo > low`
+    execFileSync('/bin/sh', ['-c', deep], { cwd: join(pod, directory) })
     writeFileSync(join(pod, 'tasks/n.task'), 'its own record')
     writeFileSync(join(pod, '.over'), '')
     const back = run(courier.sendScript(pod, { name: 'n', directory, over: false }), pod)
