@@ -5,8 +5,9 @@ import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
 import { cancelStep } from '../../src/drivers/runtime/batch/cancelling.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { runFolder } from '../support/run-folder.ts'
-import { runtimeDriverConformance } from './conformance.ts'
+import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { openTableDriver, startTable } from './table.ts'
+import { tortureConformance } from './torture.ts'
 
 /** What batch schedulers share, over the smallest one: a table in memory. */
 
@@ -23,7 +24,7 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-runtimeDriverConformance('batch, over a table in memory', () => {
+const makeSite = (): ConformanceSite => {
   const scratch = mkdtempSync(join(folder, 'conformance-'))
   const options = { root: join(scratch, 'root'), runtime: 'table', taskVariable: 'ORRERY_TASK', socket }
   const shells: ReturnType<typeof openLocalShell>[] = []
@@ -41,7 +42,10 @@ runtimeDriverConformance('batch, over a table in memory', () => {
       rmSync(scratch, { recursive: true, force: true })
     },
   }
-})
+}
+runtimeDriverConformance('batch, over a table in memory', makeSite)
+// The files of hosts, which are listed and staged in the same way, get them all.
+tortureConformance('batch, over a table in memory', makeSite, { cases: 16 })
 
 test('arrays have the names that every version has given them, so that a lost answer can be asked for after an upgrade', () => {
   const requests = new Map([

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test as always } from '@jest/globals'
+import { bytesOfPath } from '../../src/outside-path.ts'
 import { execFileSync, spawnSync } from 'node:child_process'
 import { globSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -136,10 +137,10 @@ describe.each(shells)('%s', (shell) => {
     const at = place()
     const from = join(at, `from ${hostile.slice(0, 9)}`)
     const to = join(at, `to ${hostile.slice(0, 9)}`)
-    const odd = 'b\xff'
+    const odd = 'b\udcff'
     mkdirSync(join(from, 'sub'), { recursive: true })
     writeFileSync(join(from, 'a'), 'small', { mode: 0o640 })
-    writeFileSync(Buffer.from(join(from, 'sub', odd), 'latin1'), '0123456789', { mode: 0o700 })
+    writeFileSync(bytesOfPath(join(from, 'sub', odd)), '0123456789', { mode: 0o700 })
     const listed = (directory: string, paths?: { asked: string[]; parents: string[] }) =>
       [...parseTree(Buffer.from(run(transfer.listScript(directory, paths), at).out, 'latin1'), 'it')]
         .map(([path, { mode, sizeBytes }]) => `${path} ${mode.toString(8)} ${String(sizeBytes)}`)
@@ -164,13 +165,7 @@ describe.each(shells)('%s', (shell) => {
     const pieces = [{ path: `sub/${odd}`, start: 0, end: 10 }]
     const bytes = run(transfer.readPiecesScript(from, pieces), at).out
     expect(bytes).toBe('0123456789')
-    note(
-      run(
-        transfer.writePiecesScript(to, pieces, () => 'noted'),
-        at,
-        bytes,
-      ).out,
-    )
+    note(run(transfer.writePiecesScript(to, pieces, { noteOf: () => 'noted' }), at, bytes).out)
     expect(read(files, '../notes/noted')).toBe('0 10\n')
     const settled = transfer.settleScript(
       to,
@@ -337,11 +332,14 @@ describe.each(shells)('%s', (shell) => {
     expect(run(courier.receiveScript(pod, '.in-2'), pod).code).toBe(courier.codes.already)
 
     writeFileSync(join(pod, directory, 'out'), 'made')
+    const part = 'd'.repeat(200)
+    const deep = `k=0; while [ $k -lt 30 ]; do mkdir ${part} && cd -P ${part} || exit; k=$((k+1)); done; echo > low`
+    execFileSync('/bin/sh', ['-c', deep], { cwd: join(pod, directory) })
     writeFileSync(join(pod, 'tasks/n.task'), 'its own record')
     writeFileSync(join(pod, '.over'), '')
     const back = run(courier.sendScript(pod, { name: 'n', directory, over: false }), pod)
     expect(back.code).toBe(0)
-    expect(run(at(courier.takeScript('fetch/n.1')), keeper, back.out).code).toBe(0)
+    expect(run(at(courier.takeScript('fetch/n.1')), keeper, back.out)).toEqual({ code: 0, out: '' })
     expect(run(at(courier.keepScript('fetch/n.1', { name: 'n', directory })), keeper).code).toBe(0)
     expect(read(keeper, directory, 'out')).toBe('made')
     expect(read(keeper, 'tasks/n.task')).toBe('its own record')

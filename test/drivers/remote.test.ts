@@ -15,7 +15,7 @@ import fc from '../support/fast-check.ts'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import {
   isDelivered,
-  listingFormat,
+  listingActions,
   parseListing,
   parseSums,
 } from '../../src/drivers/runtime/remote/files.ts'
@@ -264,7 +264,7 @@ test('an output counts as delivered exactly where it leads to something within t
   }
   for (const [path, target] of Object.entries(links)) symlinkSync(target, join(root, path))
   const place = join(root, 'w')
-  const printed = execFileSync('find', [place, '-printf', listingFormat])
+  const printed = execFileSync('/bin/sh', ['-c', `find "$1" ${listingActions}`, 'sh', place])
   const listing = new Map((parseListing(printed).get(place) ?? []).map((found) => [found.path, found]))
   const parts = [
     'a',
@@ -302,8 +302,6 @@ test('an output counts as delivered exactly where it leads to something within t
 test('digests are found under names that sha256sum had to escape', () => {
   const names = ['plain', 'new\nline', 'back\\slash', 'car\rriage', ' leading', '-dash', 'é😀', "quo'te"]
   for (const name of names) writeFileSync(join(scratch, name), name)
-  const sums = parseSums(
-    execFileSync('sha256sum', ['--', ...names.map((name) => join(scratch, name))], { encoding: 'utf8' }),
-  )
+  const sums = parseSums(execFileSync('sha256sum', ['--', ...names.map((name) => join(scratch, name))]))
   expect([...sums.keys()].sort()).toEqual(names.map((name) => join(scratch, name)).sort())
 })

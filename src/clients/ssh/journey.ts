@@ -83,7 +83,4 @@ export const printableMessage = (error: unknown): string =>
 
 /** A server's text for display: one line, at most 500 characters. */
 export const printable = (text: string): string =>
-  text
-    .replace(/[\p{Cc}\p{Cf}\s]+/gu, ' ')
-    .trim()
-    .slice(0, 500)
+  [...text.replace(/[\p{Cc}\p{Cf}\s]+/gu, ' ').trim()].slice(0, 500).join('')

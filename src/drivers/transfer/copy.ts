@@ -1,7 +1,11 @@
 import { createHash } from 'node:crypto'
 import { posix } from 'node:path'
+import { bytesOfPath, namedPath } from '../../outside-path.ts'
+import { reasonText } from '../../outside-text.ts'
+import { fieldsOf } from '../../shell/fields.ts'
 import { quote, quoteAll } from '../../shell/quote.ts'
 import { DriverError } from '../runtime/contract/driver.ts'
+import { mostListBytes } from '../runtime/remote/context.ts'
 import type { ShellResult, SiteShell } from '../../shell/site-shell.ts'
 import { asSiteError, converse, pump, type ScriptAnswer, type Traffic } from './carry.ts'
 import { inPlaces } from './places.ts'
@@ -16,6 +20,7 @@ import {
   type Unit,
 } from './parcels.ts'
 import {
+  closedDirectory,
   digestScript,
   finishScript,
   listScript,
@@ -34,15 +39,7 @@ import {
   unpackScript,
   writePiecesScript,
 } from './scripts.ts'
-import {
-  checkDelivered,
-  checkLinks,
-  differenceBetween,
-  parseTree,
-  pathsAsked,
-  decodedText,
-  type Tree,
-} from './tree.ts'
+import { checkDelivered, checkLinks, differenceBetween, parseTree, pathsAsked, type Tree } from './tree.ts'
 
 /** A machine where the commands of a copy run. */
 export interface CopySite {
@@ -80,8 +77,6 @@ const rounds = 3
 const summedTogether = 1024 * 1024
 /** Above this size two processes make the digests of a tree. */
 const summedAlone = 64 * 1024 * 1024
-/** A list of this size is a tree of more than a million files. */
-const mostListBytes = 480 * 1024 * 1024
 const listDeadlineMs = 600_000
 
 const fullDisk = /No space left on device|Disk quota exceeded/
@@ -105,7 +100,7 @@ const troubleOf = (
 ): DriverError =>
   new DriverError(
     'infrastructure',
-    `cannot ${doing} at ${site}: ${answer.stderr.trim() || `exit code ${String(answer.code)}`}`,
+    `cannot ${doing} at ${site}: ${reasonText(answer.stderr) || `exit code ${String(answer.code)}`}`,
   )
 
 /**
@@ -120,6 +115,11 @@ export const listTree = async (
 ): Promise<Tree> => {
   const asked = paths === undefined ? undefined : pathsAsked(paths, label)
   const answer = await run(at, listScript(directory, asked))
+  if (answer.code === closedDirectory)
+    throw new DriverError(
+      'user',
+      `${label} leaves its work directory in a state in which it cannot be read; give it other permissions`,
+    )
   if (answer.code === noDirectory)
     throw new DriverError(
       'refused',
@@ -162,7 +162,7 @@ const manifestOf = (tree: Tree, digests: ReadonlyMap<string, string>, note: unkn
     (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`,
   )
   if (json !== undefined) records.push(`${noteLetter} 0 0 0\0./\0${json}\0`)
-  return Buffer.from(records.join(''), 'latin1')
+  return bytesOfPath(records.join(''))
 }
 
 const readManifest = (
@@ -172,7 +172,7 @@ const readManifest = (
   const tree = parseTree(bytes, label)
   const digests = new Map<string, string>()
   let note: unknown
-  const fields = bytes.toString('latin1').split('\0')
+  const fields = fieldsOf(bytes)
   for (let at = 0; at + 2 < fields.length; at += 3) {
     if (fields[at]?.startsWith(`${noteLetter} `) === true) {
       note = JSON.parse(fields[at + 2] as string)
@@ -266,13 +266,13 @@ export const differenceFromManifest = async (
   traffic: Traffic,
 ): Promise<string | undefined> => {
   const answer = await run(at, listScript(directory))
-  if (answer.code !== 0) return answer.stderr.trim() || 'it cannot be listed'
+  if (answer.code !== 0) return reasonText(answer.stderr) || 'it cannot be listed'
   const difference = differenceBetween(manifest.tree, parseTree(answer.stdout, directory))
   if (difference !== undefined) return difference
   const units = [...filesOf(manifest.tree)]
   const digests = await digestsAt(at, directory, units, manifest.tree, traffic)
   const wrong = units.find((unit) => digests.get(unitKey(unit)) !== manifest.digests.get(unitKey(unit)))
-  return wrong === undefined ? undefined : `${JSON.stringify(decodedText(wrong.path))} has another SHA-256`
+  return wrong === undefined ? undefined : `${namedPath(wrong.path)} has another SHA-256`
 }
 
 export const discard = async (at: CopySite, directory: string): Promise<void> => {
@@ -345,7 +345,7 @@ interface Survey {
 }
 
 const noteOf = (path: string): string =>
-  createHash('sha256').update(path, 'latin1').digest('hex').slice(0, 40)
+  createHash('sha256').update(bytesOfPath(path)).digest('hex').slice(0, 40)
 
 /** One copy, with the facts about its units so far. */
 class Copy {
@@ -461,15 +461,18 @@ class Copy {
       throw this.#failure.signal.reason
   }
 
-  async #carry(parcel: Parcel, list: number): Promise<ScriptAnswer> {
-    const { from, to, source, directory, route } = this.#request
+  async #carry(parcel: Parcel, list: number, isFirst: boolean): Promise<ScriptAnswer> {
+    const { from, to, source, directory, route, tree } = this.#request
     const traffic = this.#traffic
     const give =
       parcel.kind === 'pack' ? packScript(source, parcel.bytes) : readPiecesScript(source, parcel.pieces)
     const take =
       parcel.kind === 'pack'
         ? unpackScript(directory, list, parcel.bytes)
-        : writePiecesScript(directory, parcel.pieces, noteOf)
+        : writePiecesScript(directory, parcel.pieces, {
+            noteOf,
+            sizeOf: isFirst ? (path) => tree.get(path)?.sizeBytes ?? 0 : undefined,
+          })
     const input = parcel.kind === 'pack' ? nulList(parcel.members) : new Uint8Array()
     if (route.by === 'gateway')
       return inPlaces([from.shell, to.shell], () =>
@@ -495,12 +498,12 @@ class Copy {
     return answer
   }
 
-  async #sendAll(parcels: readonly Parcel[]): Promise<void> {
+  async #sendAll(parcels: readonly Parcel[], isFirst: boolean): Promise<void> {
     const queue = parcels.entries()
     const lane = async (): Promise<void> => {
       for (const [list, parcel] of queue) {
         if (parcel.kind === 'pieces') for (const { path } of parcel.pieces) this.#toSettle.add(path)
-        const answer = await this.#carry(parcel, list)
+        const answer = await this.#carry(parcel, list, isFirst)
         if (fullDisk.test(answer.stderr)) throw await this.#diskFull(answer.stderr.trim())
         if (answer.stderr !== '') this.#complaints.add(answer.stderr.replaceAll('\n', '; '))
         parseDigests(answer.stdout, this.#arrived)
@@ -515,7 +518,7 @@ class Copy {
     const { unit } = needs[0] as MissingPart
     const [there, here] = [this.#given.get(unitKey(unit)), this.#arrived.get(unitKey(unit))]
     const difference =
-      `${JSON.stringify(decodedText(unit.path))} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ` +
+      `${namedPath(unit.path)} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ` +
       `${here ?? 'nothing'} at ${to.site}`
     return new DriverError(
       'infrastructure',
@@ -523,11 +526,14 @@ class Copy {
     )
   }
 
-  /** Sends the needed units, once. @returns those that did not arrive unchanged. */
+  /**
+   * Sends the needed units, once; `isFirst`: nothing is at the target yet. @returns those that did
+   * not arrive unchanged.
+   */
   async #send(
     needs: readonly MissingPart[],
     links: readonly string[],
-    before: { strangers: readonly string[]; directories: readonly string[] },
+    before: { strangers: readonly string[]; directories: readonly string[]; isFirst: boolean },
   ): Promise<MissingPart[]> {
     const { from, to, source, tree, directory, streams } = this.#request
     const parcels = parcelsOf(tree, needs, links, streams)
@@ -545,7 +551,7 @@ class Copy {
     if (set.code !== 0) throw troubleOf(to.site, `make room for ${directory}`, set)
     const wanted = needs.map(({ unit }) => unit)
     const summing = digestsAt(from, source, wanted, tree, this.#traffic)
-    await this.#together([summing, this.#sendAll(parcels)])
+    await this.#together([summing, this.#sendAll(parcels, before.isFirst)])
     for (const [key, digest] of await summing) this.#given.set(key, digest)
     return wanted
       .filter(
@@ -602,10 +608,14 @@ class Copy {
         `${String(Math.ceil(missing / 1024))} KiB have no room (No space left on device)`,
       )
     const directories = [...tree].filter(([, { kind }]) => kind === 'directory').map(([path]) => path)
-    let needs = await this.#send(survey.needs, survey.links, { strangers: survey.strangers, directories })
+    let needs = await this.#send(survey.needs, survey.links, {
+      strangers: survey.strangers,
+      directories,
+      isFirst: prepared.state === 'fresh',
+    })
     for (let round = 2; needs.length > 0; round++) {
       if (round > rounds) throw this.#unverified(needs)
-      needs = await this.#send(needs, [], { strangers: [], directories: [] })
+      needs = await this.#send(needs, [], { strangers: [], directories: [], isFirst: false })
     }
     await this.#finish()
     return { resumed: survey.resumed }

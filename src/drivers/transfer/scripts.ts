@@ -1,8 +1,9 @@
 import { posix } from 'node:path'
+import { bytesOfPath } from '../../outside-path.ts'
+import { fieldsOf } from '../../shell/fields.ts'
 import { assign, call, readProgram, sumProgram } from '../../shell/program.ts'
-import { quote } from '../../shell/quote.ts'
+import { printedWords, quote } from '../../shell/quote.ts'
 import { blockBytes, type FilePiece, type Unit } from './parcels.ts'
-import { byteTextOf, decodedText } from './tree.ts'
 
 /**
  * The scripts at the two ends: POSIX `sh` with GNU find, tar and coreutils. Names of files are
@@ -40,29 +41,20 @@ const besideOf = (directory: string): string => {
 }
 
 export const nulList = (paths: Iterable<string>): Buffer =>
-  Buffer.from([...paths].map((path) => `./${path}\0`).join(''), 'latin1')
+  bytesOfPath([...paths].map((path) => `./${path}\0`).join(''))
 
-/**
- * `FILE` is the file of these bytes. Octal digits where the name is not text: scripts have to be
- * text.
- */
-const fileIs = (path: string): string => {
-  const text = decodedText(path)
-  if (byteTextOf(text) === path) return `FILE=${quote(`./${text}`)}`
-  const octal = [...Buffer.from(`./${path}x`, 'latin1')]
-    .map((byte) => `\\${byte.toString(8).padStart(3, '0')}`)
-    .join('')
-  return `FILE=$(printf ${quote(octal)}); FILE=\${FILE%x}`
-}
+const fileIs = (path: string): string => `FILE=${quote(`./${path}`)}`
 
 /** Calls of a program's functions, one a line. */
 const calls = (lines: readonly string[]): string => lines.map((line) => `${line}\n`).join('')
 
 export const noDirectory = 44
+export const closedDirectory = 45
 
 /**
  * The program of `list.sh`: lists a directory, or some paths in it with their parents, for
- * `parseTree`. Ends with `noDirectory` where there is none.
+ * `parseTree`. Ends with `noDirectory` where there is none, with
+ * `closedDirectory` where it cannot be read.
  */
 export const listScript = (
   directory: string,
@@ -71,7 +63,7 @@ export const listScript = (
   const begin = `${assign({ DIRECTORY: directory })}${programs.list}`
   if (paths === undefined) return `${begin}whole`
   const list = (name: string, all: readonly string[]): string =>
-    all.length === 0 ? ':' : call(name, ...all.map((path) => `./${path}`))
+    all.length === 0 ? ':' : `${printedWords(all.map((path) => `./${path}`))} | ${name}`
   return `${begin}${list('parents', paths.parents)} && ${list('below', paths.asked)}`
 }
 
@@ -100,7 +92,7 @@ export const runsOf = (units: readonly Unit[]): FilePiece[] => {
 
 /** Digests by `unitKey`. */
 export const parseDigests = (output: Buffer, into: Map<string, string>): void => {
-  for (const record of output.toString('latin1').split('\0')) {
+  for (const record of fieldsOf(output)) {
     const [, digest, offset, path] = /^([0-9a-f]{64}) (?:[ *]|(\d+) )\.\/([^]*)$/.exec(record) ?? []
     if (digest !== undefined && path !== undefined) into.set(`${offset ?? '0'} ${path}`, digest)
   }
@@ -150,19 +142,30 @@ export const readPiecesScript = (directory: string, pieces: readonly FilePiece[]
     pieces.map(({ path, start, end }) => `${fileIs(path)}; give ${String(start)} ${String(end)}`),
   )}`
 
-/** The program of `take.sh`: writes pieces at their offsets, and notes its progress. */
+/**
+ * The program of `take.sh`: writes pieces at their offsets, and notes its progress. `sizeOf`: of the
+ * whole files, where nothing of them has been written; zeros then become holes.
+ */
 export const writePiecesScript = (
   directory: string,
   pieces: readonly FilePiece[],
-  noteOf: (path: string) => string,
-): string =>
-  `${besideOf(directory)}${digests}${programs.take}${calls([
+  { noteOf, sizeOf }: { noteOf: (path: string) => string; sizeOf?: ((path: string) => number) | undefined },
+): string => {
+  // A file of several pieces has its size first: dd ends a file with a hole by cutting it there,
+  // beside another that writes behind it.
+  const size = (path: string): string => {
+    const bytes = sizeOf?.(path) ?? 0
+    return bytes > blockBytes ? `; truncate -s '>${String(bytes)}' "$FILE"` : ''
+  }
+  const begin = `${besideOf(directory)}${assign({ HOLES: sizeOf === undefined ? '' : ',sparse' })}`
+  return `${begin}${digests}${programs.take}${calls([
     ...pieces.map(
       ({ path, start, end }) =>
-        `${fileIs(path)}; NOTE=${quote(noteOf(path))}; take ${String(start)} ${String(end)}`,
+        `${fileIs(path)}${size(path)}; NOTE=${quote(noteOf(path))}; take ${String(start)} ${String(end)}`,
     ),
     'wait',
   ])}`
+}
 
 /**
  * The program of `settle.sh`: sets modes and times of files that did not come by tar; then prints

@@ -1,7 +1,8 @@
 # shellcheck shell=sh
 # Writes pieces from standard input into files of ARRIVING at their offsets. After every block it
 # notes its progress, also when the stream ends early, and reads the block back for its digest while
-# the next one arrives. After digest.sh; at the end comes `wait`.
+# the next one arrives. HOLES: `,sparse` where zeros may become holes. After digest.sh; at the end comes
+# `wait`.
 export LC_ALL=C; umask 077; cd "$ARRIVING/files" || exit 1; trap : INT
 LINE='
 '
@@ -10,7 +11,7 @@ take() {
   o=$1
   while [ "$o" -lt "$2" ]; do
     b=$((o - o % BLOCK)); e=$((b + BLOCK)); [ "$e" -le "$2" ] || e=$2
-    r=$(dd of="$FILE" bs=262144 iflag=fullblock,count_bytes oflag=seek_bytes conv=notrunc seek="$o" \
+    r=$(dd of="$FILE" bs=262144 iflag=fullblock,count_bytes oflag=seek_bytes conv="notrunc$HOLES" seek="$o" \
       count=$((e - o)) 2>&1)
     s=$?
     n=${r##*"$LINE"}; n=${n%% *}

@@ -1,11 +1,10 @@
 import { posix } from 'node:path'
+import { bytesOfPath, namedPath } from '../../outside-path.ts'
+import { fieldsOf } from '../../shell/fields.ts'
 import { DriverError } from '../runtime/contract/driver.ts'
 import { isInside, linkStaysInside } from '../runtime/local/staging.ts'
 
-/**
- * The files below a directory at a site. Paths are relative to it and hold one character per byte
- * (latin1): a file's name is bytes, and not every name is text.
- */
+/** The files below a directory at a site. Paths (`outside-path.ts`) are relative to it. */
 export type Tree = Map<string, TreeEntry>
 
 export interface TreeEntry {
@@ -22,19 +21,18 @@ export interface TreeEntry {
 /** The producer has to pack larger trees: the list alone would be 100 MB. */
 export const mostEntries = 1_000_000
 
-export const byteTextOf = (text: string): string => Buffer.from(text, 'utf8').toString('latin1')
-export const decodedText = (bytes: string): string => Buffer.from(bytes, 'latin1').toString('utf8')
-const shown = (bytes: string): string => JSON.stringify(decodedText(bytes))
+/** Longest path that a call of Linux takes, in bytes, as our scripts say it: `./PATH`. */
+const longestPath = 4_093
 
 const kinds: Record<string, TreeEntry['kind'] | undefined> = { f: 'file', d: 'directory', l: 'link' }
 
 /**
  * Parses the output of `listScript`: `type mode size seconds` NUL path NUL link NUL. Sockets, pipes
- * and devices are not data.
+ * and devices are not data; what the account may not read, or is too deep to be opened, stays there.
  */
 export const parseTree = (output: Buffer, label: string): Tree => {
   const tree: Tree = new Map()
-  const fields = output.toString('latin1').split('\0')
+  const fields = fieldsOf(output)
   if (fields.length > mostEntries * 3 + 1)
     throw new DriverError(
       'refused',
@@ -44,7 +42,7 @@ export const parseTree = (output: Buffer, label: string): Tree => {
     const [type = '', mode = '', size = '', seconds = ''] = (fields[at] as string).split(' ')
     const kind = kinds[type]
     const path = (fields[at + 1] as string).replace(/^\.\/?/, '')
-    if (kind === undefined || path === '') continue
+    if (kind === undefined || path === '' || isTooDeep(path)) continue
     tree.set(path, {
       kind,
       mode: Number.parseInt(mode, 8) & 0o777,
@@ -56,6 +54,9 @@ export const parseTree = (output: Buffer, label: string): Tree => {
   return tree
 }
 
+const isTooDeep = (path: string): boolean =>
+  path.length > longestPath / 4 && bytesOfPath(path).length > longestPath
+
 /** `a/b/c` as `a/b/c`, its parents `a`, `a/b`. */
 export const pathsAsked = (
   paths: readonly string[],
@@ -64,10 +65,7 @@ export const pathsAsked = (
   const parents = new Set<string>()
   const asked = paths.map((path) => {
     if (!isInside(path))
-      throw new DriverError(
-        'refused',
-        `path ${JSON.stringify(path)} of ${label} is not inside its work directory`,
-      )
+      throw new DriverError('refused', `path ${namedPath(path)} of ${label} is not inside its work directory`)
     const normal = posix.normalize(path).replace(/\/$/, '')
     for (let slash = normal.indexOf('/'); slash > 0; slash = normal.indexOf('/', slash + 1))
       parents.add(normal.slice(0, slash))
@@ -84,15 +82,13 @@ export const checkDelivered = (
 ): void => {
   const missing = asked.find(
     (path) =>
-      !tree.has(byteTextOf(path)) ||
-      parents.some(
-        (parent) => path.startsWith(`${parent}/`) && tree.get(byteTextOf(parent))?.kind !== 'directory',
-      ),
+      !tree.has(path) ||
+      parents.some((parent) => path.startsWith(`${parent}/`) && tree.get(parent)?.kind !== 'directory'),
   )
   if (missing === undefined) return
   throw new DriverError(
     'user',
-    `${label} did not leave ${JSON.stringify(missing)}; declare it among its expected outputs`,
+    `${label} did not leave ${namedPath(missing)}; declare it among its expected outputs, and leave it readable`,
   )
 }
 
@@ -101,7 +97,8 @@ export const checkLinks = (tree: Tree, label: string): void => {
     if (kind !== 'link' || linkStaysInside(path, target)) continue
     throw new DriverError(
       'user',
-      `${label} leaves a link ${shown(path)} to ${shown(target)}, outside of its work directory; copy the file instead`,
+      `${label} leaves a link ${namedPath(path)} to ${namedPath(target)}, outside of its work directory; ` +
+        'copy the file instead',
     )
   }
 }
@@ -110,13 +107,13 @@ export const checkLinks = (tree: Tree, label: string): void => {
 export const differenceBetween = (one: Tree, other: Tree): string | undefined => {
   for (const [path, entry] of one) {
     const twin = other.get(path)
-    if (twin === undefined) return `${shown(path)} is not there`
-    if (twin.kind !== entry.kind) return `${shown(path)} is a ${twin.kind} there`
+    if (twin === undefined) return `${namedPath(path)} is not there`
+    if (twin.kind !== entry.kind) return `${namedPath(path)} is a ${twin.kind} there`
     if (twin.sizeBytes !== entry.sizeBytes)
-      return `${shown(path)} has ${String(twin.sizeBytes)} of ${String(entry.sizeBytes)} bytes there`
-    if (twin.target !== entry.target) return `${shown(path)} is a link to ${shown(twin.target)} there`
+      return `${namedPath(path)} has ${String(twin.sizeBytes)} of ${String(entry.sizeBytes)} bytes there`
+    if (twin.target !== entry.target) return `${namedPath(path)} is a link to ${namedPath(twin.target)} there`
   }
-  for (const path of other.keys()) if (!one.has(path)) return `${shown(path)} is there only`
+  for (const path of other.keys()) if (!one.has(path)) return `${namedPath(path)} is there only`
   return undefined
 }
 

@@ -2,6 +2,7 @@ import { call, readProgram } from '../../../shell/program.ts'
 import { quote } from '../../../shell/quote.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
+import { errorTextOf } from '../remote/error-text.ts'
 import type { BatchArray, BatchJudgement, QueuedElement } from './scheduler.ts'
 import type { Verdict } from './verdict.ts'
 
@@ -54,7 +55,7 @@ export type Claim =
 const program = readProgram(import.meta.dirname, 'books.sh')
 
 const fail = (what: string, stderr: string): never => {
-  throw new DriverError('infrastructure', `${what}: ${stderr.trim() || 'no words'}`)
+  throw new DriverError('infrastructure', `${what}: ${errorTextOf(stderr)}`)
 }
 
 const positive = (text: string | undefined): number | undefined =>

@@ -1,3 +1,4 @@
+import { reasonText } from '../../../outside-text.ts'
 import { DriverError, type Collected } from '../contract/driver.ts'
 import type { BatchScheduler } from './scheduler.ts'
 import type { FoundTask } from './sight.ts'
@@ -54,7 +55,7 @@ export async function collectTask<Request, Listing>(
     measuredBy: 'none',
     manifest: { schemaVersion: 1, runtime, hostname: about.node ?? '', root: '', files: [], summary },
     missingOutputs: [],
-    stderrTail: bytes.toString().trimEnd().split('\n').slice(-20).join('\n'),
+    stderrTail: reasonText(bytes),
     ...about,
   }
 }

@@ -1,3 +1,4 @@
+import { reasonText } from '../../../outside-text.ts'
 import type { TaskState } from '../contract/driver.ts'
 import { RecentMap } from '../contract/recent.ts'
 import type { RemoteSight } from '../remote/record.ts'
@@ -70,6 +71,14 @@ export interface BatchSight {
 }
 
 const unstarted: RemoteSight = { form: 'none' }
+
+/** A judgement with the scheduler's words as reasons take them. */
+const told = ({ state, verdict, impossible, ...rest }: BatchJudgement): BatchJudgement => ({
+  ...rest,
+  state: 'cause' in state && state.cause !== undefined ? { ...state, cause: reasonText(state.cause) } : state,
+  ...(verdict === undefined ? {} : { verdict: { ...verdict, cause: reasonText(verdict.cause) } }),
+  ...(impossible === undefined ? {} : { impossible: reasonText(impossible) }),
+})
 
 class Sight<Request, Listing> implements BatchSight {
   readonly memory = openBatchMemory()
@@ -160,7 +169,7 @@ class Sight<Request, Listing> implements BatchSight {
       [...open].map(([name, { entry }]) => ({ name, place: entry.place })),
     )
     const judge = (name: string, sight: RemoteSight, entry: BookEntry): BatchJudgement =>
-      this.#scheduler.judge(this.#evidenceOf(name, sight, entry), listing)
+      told(this.#scheduler.judge(this.#evidenceOf(name, sight, entry), listing))
     const doubtful = new Map<string, { one: Open; judgement: BatchJudgement }>()
     for (const [name, { sight, entry }] of open) {
       const judgement = judge(name, sight, entry)

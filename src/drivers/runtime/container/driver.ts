@@ -15,6 +15,7 @@ import {
 } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { checkIntent } from '../contract/intent.ts'
+import { errorTextOf } from '../remote/error-text.ts'
 import { asDriverError } from '../remote/site.ts'
 
 export const containerEngines = ['docker', 'podman', 'apptainer', 'auto'] as const
@@ -324,7 +325,7 @@ export function withContainers(driver: RuntimeDriver, options: ContainerOptions)
     if (code !== 0 || account === '')
       throw new DriverError(
         'infrastructure',
-        `cannot prepare ${root}/containers at the site: ${stderr.trim().slice(-1000)}`,
+        `cannot prepare ${root}/containers at the site: ${errorTextOf(stderr)}`,
       )
     return { base, home, path, account }
   }

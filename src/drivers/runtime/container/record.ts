@@ -1,3 +1,4 @@
+import { reasonText } from '../../../outside-text.ts'
 import type { PlaceDetail, TroubleClass } from '../contract/driver.ts'
 
 /** The launcher's record (`launcher.ts`) of a task's container; lines of `records/NAME`. */
@@ -72,7 +73,9 @@ export const parseContainerRecord = (text: string | undefined): ContainerRecord 
     ...(socket === undefined ? {} : { engineSocket: socket }),
   }
   const facts =
-    trouble === undefined ? silent : { trouble: { trouble: trouble as TroubleClass, words: words ?? '' } }
+    trouble === undefined
+      ? silent
+      : { trouble: { trouble: trouble as TroubleClass, words: reasonText(words ?? '') } }
   if (
     launched === undefined ||
     began === undefined ||

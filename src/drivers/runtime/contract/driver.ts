@@ -1,3 +1,4 @@
+import { outsideText } from '../../../outside-text.ts'
 import type { MemoryLimit } from './cgroups.ts'
 
 /**
@@ -341,7 +342,8 @@ export type TroubleClass = 'user' | 'infrastructure' | 'refused' | 'unknown'
 export class DriverError extends Error {
   readonly trouble: TroubleClass
   constructor(trouble: TroubleClass, message: string, options?: ErrorOptions) {
-    super(message, options)
+    // It quotes sites, and goes into records.
+    super(outsideText(message), options)
     this.name = 'DriverError'
     this.trouble = trouble
   }

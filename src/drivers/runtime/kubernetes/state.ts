@@ -63,7 +63,7 @@ export const isHopeless = ({ waiting }: TaskPod): boolean =>
   waiting?.reason === 'ErrImageNeverPull' ||
   (waiting !== undefined && cannotPull.test(waiting.reason) && noSuchImage.test(waiting.message))
 
-const short = (text: string): string => text.replaceAll(/\s+/g, ' ').trim().slice(0, 700)
+const short = (text: string): string => [...text.replaceAll(/\s+/g, ' ').trim()].slice(0, 700).join('')
 const reasonText = (reason: string, message: string | undefined): string =>
   message === undefined || message === '' ? reason : `${reason}: ${short(message)}`
 

@@ -2,6 +2,7 @@ import { assign, readProgram } from '../../../shell/program.ts'
 import { quote } from '../../../shell/quote.ts'
 import type { BatchSite } from '../batch/site.ts'
 import { DriverError } from '../contract/driver.ts'
+import { errorTextOf } from '../remote/error-text.ts'
 import { linkTools } from './courier/scripts.ts'
 import { toolsFolder } from './job.ts'
 import type { KubernetesSettings } from './settings.ts'
@@ -54,7 +55,7 @@ async function installTools(
     if (code === 0) return { lent: true, busybox: place }
     throw new DriverError(
       'infrastructure',
-      `cannot put the tools of tasks on the volume: ${stderr.trim().slice(-500)}`,
+      `cannot put the tools of tasks on the volume: ${errorTextOf(stderr)}`,
     )
   }
   if (toolsPath !== '')

@@ -1,30 +1,33 @@
 import { randomBytes } from 'node:crypto'
+import { reasonText } from '../../../outside-text.ts'
 import { call } from '../../../shell/program.ts'
-import { quote, quoteAll } from '../../../shell/quote.ts'
+import { fieldsOf } from '../../../shell/fields.ts'
+import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Collected, type OutputManifest, type StagedAmount } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
-import { stagingDeadlineMs, type RemoteContext } from './context.ts'
+import { mostListBytes, stagingDeadlineMs, type RemoteContext } from './context.ts'
 import {
   changesOf,
   isDelivered,
+  isTooDeep,
   isUntouched,
-  listingFormat,
+  listingActions,
   manifestOf,
   parseListing,
+  warningsOf,
   type FoundFile,
 } from './files.ts'
 import { factsOfStarted, parseRecords, recordsProgram, type Read } from './looking.ts'
 import { sightOf, type EndedSight, type RemoteSight, type TaskFacts } from './record.ts'
-import { digests } from './staging.ts'
+import { digests, largeDigests } from './staging.ts'
 
 export interface RemoteCollected extends Omit<Collected, 'state'> {
   sight: EndedSight | Extract<RemoteSight, { form: 'buried' }>
 }
 
 const stderrTailBytes = 4096
-const stderrTailLines = 20
-
-const lastLines = (text: string): string => text.trimEnd().split('\n').slice(-stderrTailLines).join('\n')
+/** The look at a file of this size ends with a cancel of its task; smaller ones are soon read. */
+const largeFileBytes = 64 * 1024 * 1024
 
 type Part = ReturnType<typeof parts>[number]
 
@@ -51,7 +54,7 @@ for each in ${name}.*.moved; do
   [ -e "$each" ] && { printf '\\n${boundary} moved ${name}\\n'; head -n 1 "$each"; }; done`,
     )
   return (
-    `printf '\\n${boundary} files\\n'\nfind ${folders} -mindepth 1 -printf ${quote(listingFormat)} ` +
+    `printf '\\n${boundary} files\\n'\nfind ${folders} ${listingActions} ` +
     `2> /dev/null\n${lists.join('\n')}`
   )
 }
@@ -77,35 +80,54 @@ function readContents(answer: readonly Part[], into: Map<string, Contents>, task
   }
 }
 
+/** The times of source files, by path. */
+async function modifiedTimes(
+  { site, chunkBytes }: RemoteContext,
+  paths: readonly string[],
+): Promise<Map<string, string>> {
+  const times = new Map<string, string>()
+  const find = quote('exec find "$@" -maxdepth 0 -printf \'%T@ %p\\0\'')
+  for (const some of chunks(paths, Infinity, (path) => path.length + 8, chunkBytes / 4)) {
+    const { stdout } = await site.run(
+      () => `${printedWords(some)} | xargs -0 -r sh -c ${find} sh 2> /dev/null\ntrue`,
+    )
+    for (const field of fieldsOf(stdout))
+      times.set(field.slice(field.indexOf(' ') + 1), field.slice(0, field.indexOf(' ')))
+  }
+  return times
+}
+
 async function manifestsOf(
   context: RemoteContext,
   tasks: readonly (Task & Pick<Contents, 'listing' | 'staged'>)[],
   hostname: string,
 ): Promise<Map<string, OutputManifest>> {
-  const { runtime, site, chunkBytes } = context
-  const all = tasks.map((task) => ({ ...task, changes: changesOf(task.listing, task.staged) }))
+  const { runtime } = context
+  const all = tasks.map(({ listing, ...task }) => {
+    const tooDeep = listing.flatMap(({ path }) => (isTooDeep(task.facts.directory, path) ? [path] : []))
+    const deep = new Set(tooDeep)
+    const kept = deep.size === 0 ? listing : listing.filter(({ path }) => !deep.has(path))
+    return { ...task, listing: kept, tooDeep, changes: changesOf(kept, task.staged) }
+  })
   const sourcesOf = (facts: TaskFacts, path: string): string[] =>
     facts.sources.map((from) => `${from.replace(/\/$/, '')}/${path}`)
-  const own = all.flatMap(({ facts, changes }) =>
+  const own = all.flatMap(({ name, facts, changes }) =>
     [...changes.changed, ...changes.touched.map(({ found }) => found)]
-      .filter(({ kind }) => kind === 'file')
-      .map(({ path, sizeBytes }) => ({ path: `${facts.directory}/${path}`, sizeBytes })),
+      .filter(({ kind, readable }) => kind === 'file' && readable)
+      .map(({ path, sizeBytes }) => ({ name, path: `${facts.directory}/${path}`, sizeBytes })),
   )
   const origins = all.flatMap(({ facts, changes }) =>
     changes.touched.flatMap(({ found }) => sourcesOf(facts, found.path)),
   )
-  const bytes = own.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
-  const sums = await digests(context, [...own.map(({ path }) => path), ...origins], bytes)
-  const times = new Map<string, string>()
-  for (const some of chunks(origins, Infinity, (path) => path.length + 8, chunkBytes / 4)) {
-    const { stdout } = await site.run(
-      () => `find ${quoteAll(some)} -maxdepth 0 -printf '%T@ %p\\0' 2> /dev/null\ntrue`,
-    )
-    for (const field of stdout.toString().split('\0'))
-      times.set(field.slice(field.indexOf(' ') + 1), field.slice(0, field.indexOf(' ')))
-  }
+  const isLarge = ({ sizeBytes }: { sizeBytes: number }): boolean => sizeBytes >= largeFileBytes
+  const small = own.filter((file) => !isLarge(file))
+  const bytes = small.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
+  const sums = await digests(context, [...small.map(({ path }) => path), ...origins], bytes)
+  const large = await largeDigests(context, own.filter(isLarge))
+  for (const [path, sum] of large.sums) sums.set(path, sum)
+  const times = await modifiedTimes(context, origins)
   return new Map(
-    all.map(({ name, facts, changes }) => {
+    all.map(({ name, facts, changes, listing, tooDeep }) => {
       const modified = changes.touched
         .filter(({ found, modified: before }) => {
           const sources = sourcesOf(facts, found.path).map((path) => ({
@@ -117,9 +139,16 @@ async function manifestsOf(
         .map(({ found }) => found)
       const files = [...changes.changed, ...modified]
       const byPath = new Map(
-        files.flatMap(({ path }) => [[path, sums.get(`${facts.directory}/${path}`) ?? ''] as const]),
+        files.flatMap(({ path }) => {
+          const sum = sums.get(`${facts.directory}/${path}`)
+          return sum === undefined ? [] : [[path, sum] as const]
+        }),
       )
-      return [name, manifestOf({ runtime, hostname, root: facts.directory }, changes, files, byPath)]
+      const unread = files.flatMap(({ path, kind }) => (kind === 'file' && !byPath.has(path) ? [path] : []))
+      const isCut = large.cut.has(name)
+      const warnings = warningsOf(facts.directory, listing, { unread, tooDeep, isCut })
+      const place = { runtime, hostname, root: facts.directory }
+      return [name, manifestOf(place, { changes, files, sums: byPath, warnings })]
     }),
   )
 }
@@ -132,15 +161,17 @@ function collectedOf(
     facts: TaskFacts | undefined
     contents: Contents | undefined
     tail: Buffer | undefined
+    boot: string | undefined
   },
   { manifest, empty }: { manifest: OutputManifest | undefined; empty: OutputManifest },
 ): RemoteCollected | DriverError {
-  const { read, facts, contents, tail } = of
+  const { read, facts, contents, tail, boot } = of
   const seen = {
     ageSeconds: 0,
     supervised: undefined,
     marked: false,
     cancelAsked: read?.cancelAsked === true,
+    boot,
   }
   const sight: RemoteSight = read === undefined ? { form: 'none' } : sightOf(read.parsed, facts, seen)
   if (sight.form === 'buried') {
@@ -167,7 +198,7 @@ function collectedOf(
     missingOutputs: (facts?.expectedOutputs ?? []).filter(
       (path) => !isDelivered(facts?.directory ?? '', listing, path),
     ),
-    stderrTail: lastLines(tail?.toString() ?? ''),
+    stderrTail: reasonText(tail ?? ''),
     ...(limits === undefined ? {} : { detail: { limits } }),
   }
 }
@@ -184,7 +215,7 @@ export async function collectTasks(
     const facts = memory.facts.get(name)?.facts
     return facts === undefined ? [] : [{ name, facts }]
   })
-  const { hostname } = await site.facts()
+  const { hostname, boot } = await site.facts()
   const { stdout } = await site.run(
     () => `printf '\\n${boundary} records\\n'
 ${recordsProgram}${call('records', ...names)}
@@ -193,7 +224,7 @@ for each in ${names.join(' ')}; do
 done
 ${first.length === 0 ? '' : contentsScript(first, boundary)}
 true`,
-    { deadlineMs: stagingDeadlineMs },
+    { deadlineMs: stagingDeadlineMs, maxBytes: mostListBytes },
   )
   const answer = parts(stdout, boundary)
   const reads = parseRecords(answer.find(({ label }) => label === 'records')?.bytes.toString() ?? '')
@@ -209,6 +240,7 @@ true`,
   if (second.length > 0) {
     const more = await site.run(() => `${contentsScript(second, boundary)}\ntrue`, {
       deadlineMs: stagingDeadlineMs,
+      maxBytes: mostListBytes,
     })
     readContents(parts(more.stdout, boundary), contents, second)
   }
@@ -218,7 +250,10 @@ true`,
     ...(contents.get(name) ?? { listing: [], staged: [] }),
   }))
   const manifests = await manifestsOf(context, filled, hostname)
-  const empty = manifestOf({ runtime, hostname, root: '' }, changesOf([], []), [], new Map())
+  const empty = manifestOf(
+    { runtime, hostname, root: '' },
+    { changes: changesOf([], []), files: [], sums: new Map(), warnings: [] },
+  )
   return new Map(
     names.map((name) => {
       const of = {
@@ -226,6 +261,7 @@ true`,
         facts: facts.get(name),
         contents: contents.get(name),
         tail: tails.get(name),
+        boot: context.elsewhere ? undefined : boot,
       }
       return [name, collectedOf(name, of, { manifest: manifests.get(name), empty })]
     }),

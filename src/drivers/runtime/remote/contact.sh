@@ -10,7 +10,7 @@ if [ -z "$root" ]; then
   [ -n "$HOME" ] || { echo 'the account has no home directory; give workDirectory' >&2; exit "$MISSING"; }
   root=$HOME/.orrery
 fi
-for tool in setsid env find grep sed tr sleep sha256sum tail head cp mv cat date; do
+for tool in setsid env find grep sed tr sleep xargs sha256sum tail head cp mv cat date; do
   command -v "$tool" > /dev/null || echo "lacks $tool"
 done
 [ -r /proc/self/stat ] || echo 'lacks /proc'

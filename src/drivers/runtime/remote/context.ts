@@ -47,6 +47,8 @@ export interface RemoteContext extends Required<Omit<RemoteOptions, 'root'>> {
 
 export const namesAtOnce = 1000
 export const stagingDeadlineMs = 600_000
+/** For the lists of files: some millions of them fit. */
+export const mostListBytes = 480 * 1024 * 1024
 const factsKept = 20_000
 const namesKept = 100_000
 
@@ -59,8 +61,6 @@ export const openMemory = (): RemoteMemory => ({
 export const forget = ({ facts, pids, claimedSince }: RemoteMemory, name: string): void => {
   for (const memory of [facts, pids, claimedSince]) memory.delete(name)
 }
-
-export const errorTextOf = (stderr: string): string => stderr.trim().slice(-1000) || 'it printed no error'
 
 /** The `sh` command of the supervisor; the names of scripts follow. */
 export const supervisor = (

@@ -1,5 +1,7 @@
 import { posix } from 'node:path'
-import { quote, quoteAll } from '../../../shell/quote.ts'
+import { bytesOfPath, namedPath } from '../../../outside-path.ts'
+import { fieldOf, fieldsOf } from '../../../shell/fields.ts'
+import { printedWords, quote } from '../../../shell/quote.ts'
 import { DriverError, type OutputManifest, type Stage, type StagedAmount } from '../contract/driver.ts'
 import { isInside, linkStaysInside } from '../local/staging.ts'
 
@@ -16,23 +18,29 @@ export interface FoundFile {
   /** Device and inode. */
   inode: string
   target: string
+  /** Whether the account may read it; what is in a folder that it may not read is not listed. */
+  readable: boolean
 }
 
-/**
- * For `find FOLDER… -printf`: four fields, each ended by NUL, because a name may contain any other
- * byte.
- */
-export const listingFormat = '%y %s %T@ %C@ %m %D:%i\\0%H\\0%P\\0%l\\0'
+/** Four fields, each ended by NUL, because a name may contain any other byte. */
+const format = '%y %s %T@ %C@ %m %D:%i\\0%H\\0%P\\0%l\\0'
+/** Tests and actions for `find FOLDER…`; `!` marks what the account may not read. */
+export const listingActions =
+  '\\( -type l -o -type d -readable -executable -o ! -type d -readable \\) ' +
+  `-printf ${quote(format)} -o -printf ${quote(`!${format}`)} -prune`
 
 const kinds: Readonly<Record<string, FoundFile['kind']>> = { f: 'file', d: 'directory', l: 'link' }
 
 /** The output of `find`, by the folder of the query. */
 export function parseListing(bytes: Buffer): Map<string, FoundFile[]> {
-  const fields = bytes.toString().split('\0')
+  const fields = fieldsOf(bytes)
   const listings = new Map<string, FoundFile[]>()
   for (let at = 0; at + 3 < fields.length; at += 4) {
     const [facts = '', folder = '', path = '', target = ''] = fields.slice(at, at + 4)
-    const [letter = '', size, modified = '', changed = '', mode = '', inode = ''] = facts.split(' ')
+    const readable = !facts.startsWith('!')
+    const [letter = '', size, modified = '', changed = '', mode = '', inode = ''] = (
+      readable ? facts : facts.slice(1)
+    ).split(' ')
     const found = {
       path,
       kind: kinds[letter] ?? 'other',
@@ -42,6 +50,7 @@ export function parseListing(bytes: Buffer): Map<string, FoundFile[]> {
       mode: parseInt(mode, 8),
       inode,
       target,
+      readable,
     }
     const listing = listings.get(folder)
     if (listing === undefined) listings.set(folder, [found])
@@ -51,33 +60,26 @@ export function parseListing(bytes: Buffer): Map<string, FoundFile[]> {
 }
 
 /** Before the digest `sha256sum` puts a backslash where it had to escape the name. */
-export function parseSums(text: string): Map<string, string> {
+export function parseSums(bytes: Buffer): Map<string, string> {
   const sums = new Map<string, string>()
   const escapes: Readonly<Record<string, string>> = { n: '\n', r: '\r', '\\': '\\' }
-  for (const line of text.split('\n')) {
+  for (const line of bytes.toString('latin1').split('\n')) {
     const match = /^(\\?)([0-9a-f]{64}) [ *](.*)$/s.exec(line)
     if (match === null) continue
     const [, escaped, sum = '', name = ''] = match
-    sums.set(
-      escaped === '' ? name : name.replace(/\\([nr\\])/g, (_, letter: string) => escapes[letter] ?? ''),
-      sum,
-    )
+    const plainName = name.replace(/\\([nr\\])/g, (_, letter: string) => escapes[letter] ?? '')
+    sums.set(fieldOf(escaped === '' ? name : plainName), sum)
   }
   return sums
 }
 
-/** Commands that print the digests of files, absolute paths; each within Linux' limit of length. */
-export function sumCommands(paths: readonly string[]): string[] {
-  const commands: string[] = []
-  let words = ''
-  for (const path of paths) {
-    words += ` ${quote(path)}`
-    if (words.length < 64 * 1024) continue
-    commands.push(`sha256sum --${words}`)
-    words = ''
-  }
-  return words === '' ? commands : [...commands, `sha256sum --${words}`]
-}
+/** Longest path that a call of Linux takes, in bytes; what is deeper can be listed, and not opened. */
+const longestPath = 4_095
+/** A copy is built under another name, which may be so much longer. */
+const longerName = 128
+
+export const isTooDeep = (root: string, path: string, longest = longestPath): boolean =>
+  root.length + path.length > longest / 4 && bytesOfPath(`${root}/${path}`).length > longest
 
 interface Source {
   stage: Stage
@@ -102,6 +104,8 @@ export interface StagingPlan {
    */
   lockedDirectories: boolean
   others: boolean
+  /** Parts of the sources cannot be read, and stay there. */
+  partly: boolean
 }
 
 const conflict = (path: string, one: string, other: string): DriverError =>
@@ -125,6 +129,7 @@ export function planStaging(
   const amounts = new Map(stages.map((stage) => [stage, { bytes: 0, files: 0 }]))
   let lockedDirectories = false
   let others = false
+  let partly = false
 
   const add = (stage: Stage, found: FoundFile): void => {
     const { path, kind, target } = found
@@ -134,6 +139,10 @@ export function planStaging(
     }
     if (kind === 'directory' && (found.mode & 0o700) !== 0o700) lockedDirectories = true
     if (path === '') return
+    if (isLeft(stage, found)) {
+      partly = true
+      return
+    }
     if (kind === 'link' && !linkStaysInside(path, target))
       throw new DriverError(
         'user',
@@ -162,11 +171,13 @@ export function planStaging(
 
   for (const stage of stages) {
     const listing = listings.get(stage.from) ?? []
-    if (!listing.some(({ path, kind }) => path === '' && kind === 'directory'))
+    const root = listing.find(({ path }) => path === '')
+    if (root?.kind !== 'directory')
       throw new DriverError(
         'refused',
         `the files of ${stage.label} are not at ${stage.from}; it is no directory there`,
       )
+    if (!root.readable) throw unreadable(stage, 'its work directory')
     if (stage.paths === undefined) {
       for (const found of listing) add(stage, found)
       continue
@@ -186,6 +197,7 @@ export function planStaging(
           'user',
           `${stage.label} did not leave ${JSON.stringify(path)}; declare it among its expected outputs`,
         )
+      if (isLeft(stage, found)) throw unreadable(stage, namedPath(path))
       for (const one of [...parents.map((parent) => byPath.get(parent)), found])
         if (one !== undefined) add(stage, one)
       const below = `${path}/`
@@ -193,8 +205,18 @@ export function planStaging(
         for (const one of listing) if (path === '' || one.path.startsWith(below)) add(stage, one)
     }
   }
-  return { stages, amounts: [...amounts.values()], comparisons, lockedDirectories, others }
+  return { stages, amounts: [...amounts.values()], comparisons, lockedDirectories, others, partly }
 }
+
+/** Whether no copy can be made of it. */
+const isLeft = ({ from }: Stage, { path, readable }: FoundFile): boolean =>
+  !readable || isTooDeep(from, path, longestPath - longerName)
+
+const unreadable = ({ label }: Stage, what: string): DriverError =>
+  new DriverError(
+    'user',
+    `${label} leaves ${what} in a state in which it cannot be read; give it other permissions`,
+  )
 
 /** Without `.` and a last slash; '' is the folder itself. */
 const plain = (path: string): string => posix.normalize(path).replace(/\/$|^\.$/, '')
@@ -206,6 +228,8 @@ export function checkComparisons(plan: StagingPlan, sums: ReadonlyMap<string, st
     if (one === undefined || one !== other) throw conflict(path, ...labels)
   }
 }
+
+const otherTrouble = "grep -vE ': (Permission denied|File name too long)$'"
 
 /**
  * A condition for `sh`: fills `directory` as planned, or leaves one with content unchanged. All or
@@ -221,19 +245,25 @@ export function stagingScript(
 ): string {
   const build = posix.join(posix.dirname(directory), `.${posix.basename(directory)}.staging-${token}`)
   const [at, to] = [quote(build), quote(directory)]
-  const open = plan.lockedDirectories ? [`find ${at} -type d ! -perm -700 -exec chmod u+rwx {} +`] : []
+  // One that cannot be read has to be opened before find enters it.
+  const opening = '\\( -perm -500 -exec chmod u+rwx {} + -o -exec chmod u+rwx {} \\; \\)'
+  const open = plan.lockedDirectories ? [`find ${at} -type d ! -perm -700 ${opening}`] : []
+  // Only what a listing has shown may stay behind.
+  const copied = (command: string): string =>
+    plan.partly ? `{ said=$( ${command} 2>&1 ) || ! printf '%s\\n' "$said" | ${otherTrouble} >&2; }` : command
   const copies = plan.stages.flatMap(({ from, paths }) => {
-    if (paths === undefined) return [`cp -RPpf -- ${quote(`${from}/.`)} ${at}/`, ...open]
+    if (paths === undefined) return [copied(`cp -RPpf -- ${quote(`${from}/.`)} ${at}/`), ...open]
     if (paths.length === 0) return []
-    const words = quoteAll(paths.map((path) => `./${plain(path)}`))
-    return [`( cd -- ${quote(from)} && cp -RPpf --parents -- ${words} ${at}/ )`, ...open]
+    const words = printedWords(paths.map((path) => `./${plain(path)}`))
+    const copy = `( cd -- ${quote(from)} && ${words} | xargs -0 cp -RPpf --parents -t ${at}/ -- )`
+    return [copied(copy), ...open]
   })
   const steps = [
     `mkdir -p -- ${at}`,
     ...copies,
     ...(plan.others ? [`find ${at} ! -type f ! -type d ! -type l -delete`] : []),
     `chmod 700 -- ${at}`,
-    `find ${at} -mindepth 1 \\( -type f -o -type l \\) -printf ${quote(listingFormat)} > ${staged}`,
+    `find ${at} -mindepth 1 \\( -type f -o -type l \\) -printf ${quote(format)} > ${staged}`,
     `printf '%s\\n' ${quote(JSON.stringify(plan.amounts))} > ${moved}`,
     `{ mv -T -- ${at} ${to} 2> /dev/null || [ -n "$(ls -A -- ${to})" ]; }`,
   ]
@@ -272,7 +302,8 @@ export interface Changes {
 export function changesOf(listing: readonly FoundFile[], staged: readonly (readonly FoundFile[])[]): Changes {
   const before = new Map<string, FoundFile[]>()
   for (const found of staged.flat()) before.set(found.path, [...(before.get(found.path) ?? []), found])
-  const after = listing.filter(({ kind }) => kind === 'file' || kind === 'link')
+  const after = listing.filter(({ path, kind }) => path !== '' && (kind === 'file' || kind === 'link'))
+  const hidden = listing.filter(({ kind, readable }) => kind === 'directory' && !readable)
   const changed: FoundFile[] = []
   const touched: Changes['touched'][number][] = []
   const created = new Set<string>()
@@ -289,7 +320,9 @@ export function changesOf(listing: readonly FoundFile[], staged: readonly (reado
       touched.push({ found, modified: first.modified })
   }
   const left = new Set(after.map(({ path }) => path))
-  const deleted = [...before.keys()].filter((path) => !left.has(path))
+  const isHidden = (path: string): boolean =>
+    hidden.some(({ path: folder }) => folder === '' || path.startsWith(`${folder}/`))
+  const deleted = [...before.keys()].filter((path) => !left.has(path) && !isHidden(path))
   return { changed, touched, deleted, created, initialFiles: before.size, finalFiles: after.length }
 }
 
@@ -301,12 +334,44 @@ export const isUntouched = (
 ): boolean =>
   sum !== undefined && sources.some((source) => source.sum === sum && source.modified === modified)
 
-/** `files`: the changed ones, with digests by path. */
+const namesShown = 5
+
+/** Some of the paths, for a warning. */
+const namedIn = (paths: readonly string[]): string =>
+  paths.slice(0, namesShown).map(namedPath).join(', ') +
+  (paths.length > namesShown ? ` and ${paths.length - namesShown} more` : '')
+
+/** What a person has to know of a work directory of which not everything can be read. */
+export function warningsOf(
+  root: string,
+  listing: readonly FoundFile[],
+  { unread, tooDeep, isCut }: { unread: readonly string[]; tooDeep: readonly string[]; isCut: boolean },
+): string[] {
+  const top = listing.find(({ path }) => path === '')
+  const closed = listing.flatMap(({ path, kind, readable }) =>
+    kind === 'directory' && !readable ? [path || '.'] : [],
+  )
+  const why = isCut ? 'the look at them ended with a cancel' : 'they cannot be read'
+  const parts: [boolean, string][] = [
+    [top === undefined, `its work directory ${root} is gone: it was removed or moved`],
+    [top !== undefined && top.kind !== 'directory', `its work directory ${root} is no directory any more`],
+    [closed.length > 0, `what is in these folders is not listed, as they cannot be read: ${namedIn(closed)}`],
+    [unread.length > 0, `these files have no digest, as ${why}: ${namedIn(unread)}`],
+    [
+      tooDeep.length > 0,
+      `these paths are not listed, as they have more than ${longestPath} bytes: ${namedIn(tooDeep)}`,
+    ],
+  ]
+  return parts.flatMap(([holds, text]) => (holds ? [text] : []))
+}
+
+/**
+ * `files`: the changed ones, with digests by path. A file without one could not be read, which the
+ * warnings say.
+ */
 export function manifestOf(
   place: { runtime: string; hostname: string; root: string },
-  changes: Changes,
-  files: readonly FoundFile[],
-  sums: ReadonlyMap<string, string>,
+  { changes, files, sums, warnings }: ManifestParts,
 ): OutputManifest {
   const listed: OutputManifest['files'] = files.map(({ path, kind, sizeBytes, modified }) => {
     const sum = kind === 'file' ? sums.get(path) : undefined
@@ -334,7 +399,15 @@ export function manifestOf(
       deletedFiles: changes.deleted.length,
       outputBytes: listed.reduce((sum, file) => sum + file.sizeBytes, 0),
     },
+    ...(warnings.length === 0 ? {} : { warnings: [...warnings] }),
   }
+}
+
+export interface ManifestParts {
+  changes: Changes
+  files: readonly FoundFile[]
+  sums: ReadonlyMap<string, string>
+  warnings: readonly string[]
 }
 
 /**

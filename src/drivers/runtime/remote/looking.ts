@@ -136,6 +136,8 @@ interface Seen {
   reads: Map<string, Read>
   /** Whether the supervisor lives, where that was queried. */
   supervised: Map<string, boolean>
+  /** Id of the running system, where processes were queried. */
+  boot: string | undefined
 }
 
 /**
@@ -149,6 +151,7 @@ function note(
   seen: Seen,
 ): string[] {
   const unsure: string[] = []
+  if (processes) seen.boot = boot
   for (const name of names) {
     const own = reads.get(name)
     if (own === undefined) continue
@@ -174,7 +177,7 @@ export async function look(
   processes: boolean,
 ): Promise<Map<string, RemoteSight>> {
   const { claimedSince } = context.memory
-  const seen: Seen = { reads: new Map(), supervised: new Map() }
+  const seen: Seen = { reads: new Map(), supervised: new Map(), boot: undefined }
   for (const some of chunks(names, namesAtOnce)) {
     const unsure = note(await lookSome(context, some, processes), some, processes, seen)
     if (unsure.length > 0) note(await lookSome(context, unsure, processes), unsure, processes, seen)
@@ -193,6 +196,7 @@ export async function look(
         supervised: seen.supervised.get(name),
         marked: marked.has(name),
         cancelAsked: own.cancelAsked,
+        boot: seen.boot,
       }
       return [name, sightOf(own.parsed, facts.get(name), about)]
     }),

@@ -7,7 +7,8 @@ import { checkIntent } from '../contract/intent.ts'
 import { taskScript } from '../contract/task-script.ts'
 import { chunks } from './answers.ts'
 import { hundredths } from './cancelling.ts'
-import { namesAtOnce, stagingDeadlineMs, supervisor, errorTextOf, type RemoteContext } from './context.ts'
+import { namesAtOnce, stagingDeadlineMs, supervisor, type RemoteContext } from './context.ts'
+import { errorTextOf } from './error-text.ts'
 import { stagingScript, type StagingPlan } from './files.ts'
 import { factsLine, type TaskFacts } from './record.ts'
 import { asDriverError, type RemoteSiteFacts } from './site.ts'
@@ -84,7 +85,7 @@ async function refusal(
   words: string,
   stderr: string,
 ): Promise<DriverError> {
-  const given = words === '' ? errorTextOf(stderr) : `${words} ${stderr.trim()}`.trim().slice(-1000)
+  const given = words === '' ? errorTextOf(stderr) : errorTextOf(`${words} ${stderr}`)
   const full = /No space left|quota|I\/O error|cannot write/i.test(given)
     ? `; ${await spaceAt(context).catch(() => 'the site does not report how much is free')}`
     : ''

@@ -26,6 +26,8 @@ export interface StartedSight {
    * host.
    */
   supervised: boolean | undefined
+  /** Whether its machine was restarted since; absent where that was not queried. */
+  rebooted?: boolean
   /** Whether other processes with its mark live (checked only where the supervisor does not). */
   marked: boolean
   cancelAsked: boolean
@@ -42,6 +44,8 @@ export interface EndedSight {
   signal: string | null
   /** `stopped`: its supervisor got SIGTERM without a cancel: the site ended it. */
   reason: 'exited' | 'timeout' | 'cancelled' | 'memory' | 'stopped'
+  /** As in `StartedSight`. */
+  rebooted?: boolean
   wallSeconds: number
   cpuSeconds: number | null
   peakMemoryBytes: number | null
@@ -165,7 +169,14 @@ function endOf(record: TaskRecord, code: number): { exitCode: number | null; sig
 export function sightOf(
   parsed: ParsedRecord,
   facts: TaskFacts | undefined,
-  seen: { ageSeconds: number; supervised: boolean | undefined; marked: boolean; cancelAsked: boolean },
+  seen: {
+    ageSeconds: number
+    supervised: boolean | undefined
+    marked: boolean
+    cancelAsked: boolean
+    /** Id of the running system where the supervisor runs; absent: it may be on another machine. */
+    boot?: string | undefined
+  },
 ): RemoteSight {
   if (parsed.form === 'claimed') return { form: 'claimed', ageSeconds: seen.ageSeconds }
   if (parsed.form === 'buried') return parsed
@@ -175,7 +186,9 @@ export function sightOf(
   const submittedAt = facts?.submittedAt ?? 0
   const byClock = date === undefined ? undefined : date + (facts?.ahead ?? 0)
   const startedAt = Math.max(submittedAt, byClock ?? (facts?.zero ?? 0) + began / 100)
+  const rebooted = seen.boot === undefined ? {} : { rebooted: record.boot !== seen.boot }
   const started: Omit<StartedSight, 'form'> = {
+    ...rebooted,
     pid,
     node,
     submittedAt,
@@ -195,6 +208,7 @@ export function sightOf(
     finishedAt: startedAt + wallSeconds,
     ...endOf(record, exit.code),
     reason: exit.reason,
+    ...rebooted,
     wallSeconds,
     cpuSeconds,
     peakMemoryBytes: peakKib === undefined ? null : peakKib * 1024,

@@ -1,7 +1,8 @@
 import { call, readProgram } from '../../../shell/program.ts'
 import { DriverError } from '../contract/driver.ts'
 import { chunks } from './answers.ts'
-import { forget, stagingDeadlineMs, errorTextOf, type RemoteContext } from './context.ts'
+import { forget, stagingDeadlineMs, type RemoteContext } from './context.ts'
+import { errorTextOf } from './error-text.ts'
 import { eachCgroupProgram, factsOf } from './looking.ts'
 
 const program = `${eachCgroupProgram}${readProgram(import.meta.dirname, 'remove.sh')}`

@@ -4,6 +4,7 @@ import { quote } from '../../../shell/quote.ts'
 import { LinkError, type RunOptions, type ShellResult, type SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
+import { errorTextOf } from './error-text.ts'
 import { wrapper } from './wrapper.ts'
 
 /** Facts that are read once, at the first contact, and again after a restart of the site. */
@@ -69,8 +70,6 @@ export function asDriverError(error: unknown): DriverError {
   return new DriverError('infrastructure', messageOf(error), { cause: error })
 }
 
-const lastText = (text: string): string => text.trim().slice(-1000)
-
 export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
   let known: Promise<RemoteSiteFacts> | undefined
 
@@ -115,7 +114,7 @@ export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
     if (code !== 0)
       throw new DriverError(
         'infrastructure',
-        `cannot prepare the work directory of the site: ${lastText(stderr)}${await room()}`,
+        `cannot prepare the work directory of the site: ${errorTextOf(stderr)}${await room()}`,
       )
     return {
       root: value('root'),

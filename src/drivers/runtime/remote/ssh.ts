@@ -36,6 +36,8 @@ export interface SshDriverOptions extends Omit<RemoteOptions, 'elsewhere'> {
   pollMilliseconds?: number
 }
 
+const endedSupervisor =
+  'its supervisor was ended (the process that watches over it), maybe by the task itself'
 /** A record without a line has no living writer at this age. */
 const claimedSeconds = 5
 
@@ -52,10 +54,13 @@ const stateOf = (sight: RemoteSight): TaskState => {
     )
   const { startedAt } = sight
   const externalId = String(sight.pid)
-  if (sight.form === 'started')
-    return { state: sight.supervised !== false || sight.marked ? 'running' : 'lost', externalId, startedAt }
-  if (sight.reason === 'stopped')
-    return { state: 'lost', externalId, startedAt, cause: 'its supervisor received SIGTERM' }
+  const lost = { state: 'lost', externalId, startedAt } as const
+  const suspect = sight.rebooted === false ? { suspect: true } : {}
+  if (sight.form === 'started') {
+    if (sight.supervised !== false || sight.marked) return { state: 'running', externalId, startedAt }
+    return sight.rebooted === false ? { ...lost, cause: endedSupervisor, ...suspect } : lost
+  }
+  if (sight.reason === 'stopped') return { ...lost, cause: 'its supervisor received SIGTERM', ...suspect }
   return ended(sight, sight.reason)
 }
 

@@ -1,15 +1,16 @@
 import { randomBytes } from 'node:crypto'
-import { quote, quoteAll } from '../../../shell/quote.ts'
+import { call, readProgram } from '../../../shell/program.ts'
+import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
-import { stagingDeadlineMs, errorTextOf, type RemoteContext } from './context.ts'
+import { mostListBytes, stagingDeadlineMs, type RemoteContext } from './context.ts'
+import { errorTextOf } from './error-text.ts'
 import {
   checkComparisons,
-  listingFormat,
+  listingActions,
   parseListing,
   parseSums,
   planStaging,
-  sumCommands,
   type FoundFile,
   type StagingPlan,
 } from './files.ts'
@@ -18,6 +19,32 @@ import { asDriverError } from './site.ts'
 /** Digests at this rate at least; a slower site counts as silent. */
 const slowestBytesPerSecond = 10_000_000
 
+const lookProgram = readProgram(import.meta.dirname, 'look.sh')
+
+const deadlineFor = (bytes: number): { deadlineMs: number } => ({
+  deadlineMs: stagingDeadlineMs + (bytes / slowestBytesPerSecond) * 1000,
+})
+
+/**
+ * Digests of large files of tasks at the site, by path, and the tasks whose cancel ended the look at
+ * them; `path` is absolute.
+ */
+export async function largeDigests(
+  { site, chunkBytes }: RemoteContext,
+  files: readonly { name: string; path: string; sizeBytes: number }[],
+): Promise<{ sums: Map<string, string>; cut: Set<string> }> {
+  const sums = new Map<string, string>()
+  const cut = new Set<string>()
+  for (const some of chunks(files, Infinity, ({ path }) => path.length + 80, chunkBytes)) {
+    const calls = some.map(({ name, path }) => call('look', name, path))
+    const bytes = some.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
+    const { stdout } = await site.run(() => `${lookProgram}${calls.join('\n')}\ntrue`, deadlineFor(bytes))
+    for (const [path, sum] of parseSums(stdout)) sums.set(path, sum)
+    for (const [, name = ''] of stdout.toString('latin1').matchAll(/^cut ([a-z0-9-]+)$/gm)) cut.add(name)
+  }
+  return { sums, cut }
+}
+
 /** Digests of files at the site, by path; `bytes`: how much to read. */
 export async function digests(
   { site, chunkBytes }: RemoteContext,
@@ -25,13 +52,12 @@ export async function digests(
   bytes = 0,
 ): Promise<Map<string, string>> {
   const sums = new Map<string, string>()
-  const commands = sumCommands([...new Set(paths)])
-  for (const some of chunks(commands, Infinity, (command) => command.length, chunkBytes)) {
-    const deadlineMs = stagingDeadlineMs + (bytes / slowestBytesPerSecond) * 1000
-    const { stdout } = await site.run(() => `${some.join(' 2> /dev/null\n')} 2> /dev/null\ntrue`, {
-      deadlineMs,
-    })
-    for (const [path, sum] of parseSums(stdout.toString())) sums.set(path, sum)
+  for (const some of chunks([...new Set(paths)], Infinity, ({ length }) => length + 8, chunkBytes)) {
+    const { stdout } = await site.run(
+      () => `${printedWords(some)} | xargs -0 -r sha256sum -- 2> /dev/null\ntrue`,
+      deadlineFor(bytes),
+    )
+    for (const [path, sum] of parseSums(stdout)) sums.set(path, sum)
   }
   return sums
 }
@@ -50,14 +76,12 @@ async function survey(
       `if [ -e ${name}.task ]; then echo 'known ${name}'; elif [ -d ${quote(directory)} ] && [ -n ` +
       `"$(ls -A -- ${quote(directory)})" ]; then echo 'filled ${name}'; fi`,
   )
-  const lists = [...chunks(sources, 200)].map(
-    (some) => `find ${quoteAll(some)} -printf ${quote(listingFormat)}`,
-  )
+  const lists = [...chunks(sources, 200)].map((some) => `find ${quoteAll(some)} ${listingActions}`)
   const { stdout, stderr } = await site.run(
     () =>
       `printf '\\n${boundary} tasks\\n'\n${asked.join('\n')}\nprintf '\\n${boundary} ` +
       `files\\n'\n${lists.join('\n')}\ntrue`,
-    { deadlineMs: stagingDeadlineMs },
+    { deadlineMs: stagingDeadlineMs, maxBytes: mostListBytes },
   )
   const [tasks, files] = parts(stdout, boundary)
   const listings = parseListing(files?.bytes ?? Buffer.alloc(0))

@@ -1,3 +1,4 @@
+import { reasonText } from '../../../outside-text.ts'
 import { quote, quoteAll } from '../../../shell/quote.ts'
 import type { ShellResult, SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
@@ -38,7 +39,7 @@ const noRoom =
   /MaxSubmit|MaxJobCount|temporarily unable to accept|resource temporarily unavailable|too many jobs|MaxArraySize/i
 
 const textOf = (text: string): string =>
-  text
+  reasonText(text)
     .split('\n')
     .map((line) =>
       line.replace(/^(sbatch|squeue|sacct|scancel|sinfo|scontrol): (error: |fatal: )?/, '').trim(),

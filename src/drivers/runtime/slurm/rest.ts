@@ -14,6 +14,7 @@ import { arrayNamePrefix } from '../batch/arrays.ts'
 import { acceptedScript } from '../batch/books.ts'
 import { NoRoom } from '../batch/scheduler.ts'
 import { DriverError } from '../contract/driver.ts'
+import { errorTextOf } from '../remote/error-text.ts'
 import { parseIndexes, renderIndexes } from './array.ts'
 import type { SlurmJob } from './jobs.ts'
 import type { SlurmLimits } from './limits.ts'
@@ -104,7 +105,7 @@ export function openSlurmRest({
       const folder = `${await root()}/arrays/${name}`
       const script = await shell.run(`cat ${quote(`${folder}/script`)}`)
       if (script.code !== 0)
-        throw new DriverError('infrastructure', `cannot read ${folder}/script: ${script.stderr.trim()}`)
+        throw new DriverError('infrastructure', `cannot read ${folder}/script: ${errorTextOf(script.stderr)}`)
       const submission = {
         ...request,
         name,

@@ -2,10 +2,11 @@ import type { Readable, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { KubernetesCluster } from '../../../../clients/kubernetes-cluster.ts'
 import type { SiteShell } from '../../../../shell/site-shell.ts'
+import { reasonText } from '../../../../outside-text.ts'
 import { DriverError } from '../../contract/driver.ts'
 import { messageOf } from '../../contract/errno.ts'
 import { courierName } from '../job.ts'
-import { errorTextOf } from '../../remote/context.ts'
+import { errorTextOf } from '../../remote/error-text.ts'
 import { codes } from './scripts.ts'
 
 /** A stream without a byte for this long counts as broken. */
@@ -107,9 +108,9 @@ export function openCommands({
       command,
       deadlineMs: execDeadlineMs,
     })
-    let errorText = ''
-    channel.stderr.on('data', (bytes: Buffer) => (errorText = (errorText + bytes.toString()).slice(-4096)))
-    const done = channel.done.then((code) => ({ code, stderr: errorText }))
+    let errors = Buffer.alloc(0)
+    channel.stderr.on('data', (bytes: Buffer) => (errors = Buffer.concat([errors, bytes]).subarray(-4096)))
+    const done = channel.done.then((code) => ({ code, stderr: reasonText(errors) }))
     done.catch(() => undefined)
     return { stdin: channel.stdin, stdout: channel.stdout, done, close: () => channel.close() }
   }
