@@ -2,7 +2,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Refusal, invalid } from '../refusal.ts'
 import type { Actor } from './access.ts'
 import type { Call, Upload } from './route.ts'
-import { isId } from './schema.ts'
+import { isText } from './schema.ts'
 import type { Match } from './table.ts'
 
 /** The argument of a handler. The abort signal is created only for a handler that reads it. */
@@ -67,7 +67,11 @@ const decoded = (text: string, what: string): string => {
   }
 }
 
-const tailLength = 4_096
+/**
+ * Characters of a path value: the longest id that the service makes of ids, and the longest path of
+ * a file. Both are limits of the API's document too.
+ */
+export const pathLengths = { id: 1_024, file: 4_096 } as const
 
 /**
  * The path's named segments, decoded. @throws 400 for values that cannot be an id, so that no store
@@ -79,11 +83,11 @@ export const pathParams = (match: Match): Record<string, string> => {
   names.forEach((name, i) => {
     const value = decoded(match.values[i] ?? '', `path value ${name}`)
     const file = tail && i === names.length - 1
-    if (file ? value.length > tailLength || /[\p{Cc}]/u.test(value) : !isId(value)) {
-      throw invalid(
-        `path value ${name} must be 1 to ${file ? tailLength : 255} characters without control characters`,
-        [{ path: name, message: `has ${value.length} characters or holds a control character` }],
-      )
+    const most = file ? pathLengths.file : pathLengths.id
+    if (file ? value.length > most || /[\p{Cc}]/u.test(value) : !isText(value, most)) {
+      throw invalid(`path value ${name} must be 1 to ${most} characters without control characters`, [
+        { path: name, message: `has ${value.length} characters or holds a control character` },
+      ])
     }
     params[name] = value
   })

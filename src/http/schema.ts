@@ -4,19 +4,19 @@ const controls = /\p{Cc}/u
 /** Half of a surrogate pair: not Unicode text, and not storable. */
 export const loneSurrogate = /\p{Cs}/u
 
-/** Characters, not UTF-16 units: what PostgreSQL's char_length counts. */
-const characters = (text: string): number => (text.length <= 255 ? text.length : [...text].length)
-
 /**
- * Whether a text may be an id: 1–255 characters, no control characters, no lone surrogates. Slashes
- * and any script are allowed.
+ * Whether a text has 1 to `most` characters, as PostgreSQL's char_length counts them, no control
+ * characters and no lone surrogates. Slashes and any script are allowed.
  */
-export const isId = (text: string): boolean =>
+export const isText = (text: string, most: number): boolean =>
   text.length > 0 &&
-  text.length <= 510 &&
-  characters(text) <= 255 &&
+  text.length <= 2 * most &&
+  (text.length <= most || [...text].length <= most) &&
   !controls.test(text) &&
   !loneSurrogate.test(text)
+
+/** Whether a text may be an id of a client's: 1–255 characters, as `isText`. */
+const isId = (text: string): boolean => isText(text, 255)
 
 /** An identifier as clients choose it, 1–255 characters; opaque, compared byte by byte. */
 export const Id = z

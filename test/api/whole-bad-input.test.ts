@@ -409,7 +409,7 @@ describe('every path and query', () => {
         const entity = path.includes('{id}') ? path.replace('{entity}', 'resources') : path
         const at = (id: string): string => entity.replaceAll(/\{\w+\}/g, id)
         const unknown = isLinked(path) ? 401 : entity.includes('{entity}') ? 400 : 404
-        for (const id of ['%00', 'a%07b', '%', '%ff', '%ed%a0%80', 'x'.repeat(tail ? 5_000 : 1_000)])
+        for (const id of ['%00', 'a%07b', '%', '%ff', '%ed%a0%80', 'x'.repeat(tail ? 5_000 : 1_100)])
           expectStatus(`${method} ${path} ${id.slice(0, 20)}`, await service.call(method, at(id)), 400)
         for (const id of [
           'a%2Fb',

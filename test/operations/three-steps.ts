@@ -27,7 +27,10 @@ const kind: OperationKind = {
   states: { accepted: 'queued', running: 'running' },
   events: 'three.steps',
   cancelEnds: 'accepted',
-  pageSummary: (_db, id) => Promise.resolve({ line: `three steps of ${id}`, path: `/three-steps/${id}/` }),
+  pageSummary: (_db, id) =>
+    id.startsWith('unreadable')
+      ? Promise.reject(new Error(`the record ${id} cannot be read`))
+      : Promise.resolve({ line: `three steps of ${id}`, path: `/three-steps/${encodeURIComponent(id)}/` }),
   audit: (id, change) => ({ eventType: `three.steps.${change}`, externalId: id }),
   remove: (tx, id) => tx.run(sql`delete from three_steps_done where id = ${id}`),
 }
@@ -75,7 +78,10 @@ const routes = (parts: Pick<OperationApi, 'db' | 'engine' | 'feed'>): Route[] =>
             values (${body.id}, ${body.stepMs}, ${body.failsAt ?? null})`,
         )
         await dispatchOperation(api, { id: body.id, generation: 1 })
-        return new Reply({ body: (await read(db, body.id))!, headers: { location: `${path}${body.id}/` } })
+        return new Reply({
+          body: (await read(db, body.id))!,
+          headers: { location: `${path}${encodeURIComponent(body.id)}/` },
+        })
       },
     }),
     of.read({
