@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { MockActivityEnvironment } from '@temporalio/testing'
 import { planningSessionActivities } from '../../activities/planning-session.ts'
+import { raw } from '../../src/db/sql.ts'
 import { createSession } from '../../src/domains/planning-sessions/create-session.ts'
 import { SessionDocument } from '../../src/domains/planning-sessions/schemas.ts'
 import { beginAlgorithm } from '../../src/domains/planning-sessions/store.ts'
@@ -362,6 +363,25 @@ describe('a planning session', () => {
       reason: expect.stringContaining('5 workers died'),
     })
     expect((await app.ended('deadly')).body.session.failureReason).toContain('5 workers died')
+  })
+
+  test('a session with a step that keeps failing is given up: failed with its reason', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    for (const statement of [
+      `create function refused() returns trigger language plpgsql as
+        $$ begin raise exception 'value out of range: overflow' using errcode = '22003'; end $$`,
+      `create trigger refused before update on planning_candidates for each row
+        when (new.planning_session_id = 'unrankable') execute function refused()`,
+    ])
+      await app.db.run(raw(statement))
+    await send('POST', '/planning-sessions/', session(documents, versionId, { id: 'unrankable' }))
+    const ended = (await app.ended('unrankable')).body as Json
+    expect(ended.session).toMatchObject({
+      status: 'failed',
+      failureReason: expect.stringContaining('could not rank the candidates in 5 tries'),
+    })
+    expect(ended.live).toBeUndefined()
   })
 
   test('cancel against completion: one of them wins, and nothing moves afterwards', async () => {
