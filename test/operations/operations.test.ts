@@ -9,6 +9,13 @@ import { threeSteps, threeStepsTable } from './three-steps.ts'
 let service: TestService
 let temporal: Connection
 beforeAll(async () => {
+  for (const kind of threeSteps.kinds ?? []) {
+    const { pageSummary } = kind
+    kind.pageSummary = (db, id, generation) =>
+      id.startsWith('unreadable')
+        ? Promise.reject(new Error(`the record ${id} cannot be read`))
+        : pageSummary(db, id, generation)
+  }
   const workflowsPath = new URL('three-steps-workflow.ts', import.meta.url).pathname
   service = await openService({ further: { ...threeSteps, workflowsPath } })
   for (const statement of threeStepsTable) await service.db.run(raw(statement))

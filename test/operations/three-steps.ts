@@ -27,16 +27,12 @@ const kind: OperationKind = {
   states: { accepted: 'queued', running: 'running' },
   events: 'three.steps',
   cancelEnds: 'accepted',
-  pageSummary: (_db, id) =>
-    id.startsWith('unreadable')
-      ? Promise.reject(new Error(`the record ${id} cannot be read`))
-      : Promise.resolve({ line: `three steps of ${id}`, path: `/three-steps/${encodeURIComponent(id)}/` }),
+  pageSummary: (_db, id) => Promise.resolve({ line: `three steps of ${id}`, path: `/three-steps/${id}/` }),
   audit: (id, change) => ({ eventType: `three.steps.${change}`, externalId: id }),
   remove: (tx, id) => tx.run(sql`delete from three_steps_done where id = ${id}`),
 }
 
-const text = z.string()
-const number = z.number()
+const [text, number] = [z.string(), z.number()]
 const Request = z.strictObject({ id: text.min(1), stepMs: z.int().default(50), failsAt: z.int().optional() })
 const Facts = { id: text, status: text, generation: number, failureReason: text.optional(), done: number }
 const ThreeSteps = z.object(Facts)
@@ -78,10 +74,8 @@ const routes = (parts: Pick<OperationApi, 'db' | 'engine' | 'feed'>): Route[] =>
             values (${body.id}, ${body.stepMs}, ${body.failsAt ?? null})`,
         )
         await dispatchOperation(api, { id: body.id, generation: 1 })
-        return new Reply({
-          body: (await read(db, body.id))!,
-          headers: { location: `${path}${encodeURIComponent(body.id)}/` },
-        })
+        const location = `${path}${encodeURIComponent(body.id)}/`
+        return new Reply({ body: (await read(db, body.id))!, headers: { location } })
       },
     }),
     of.read({

@@ -2,6 +2,7 @@ import type { Problem } from '../../refusal.ts'
 import { policyOf, type Content } from './content.ts'
 import { executableProblems } from './executable.ts'
 import { activityIdOf, defaultTypeIdOf, identifierTrouble, slug, typeIdOf } from './names.ts'
+import { pathProblems } from './rules.ts'
 import { defaultCpu, defaultMemoryBytes, parseCpu, parseMemory } from './quantities.ts'
 import type { Activity, ActivityType, AuthoringActivity } from './schemas.ts'
 
@@ -104,10 +105,14 @@ export function normaliseActivity(
         : `is a field of the activity itself: give it as ${key} beside metadata`,
     )
   }
-  activity.expectedOutputs?.forEach((output, i) => {
-    if (output.trim() === '' || output.startsWith('/') || output.split('/').includes('..'))
-      report(`${path}.expectedOutputs.${i}`, 'must be a path below the work directory, without ".."')
-  })
+  const ofPaths = pathProblems(
+    { ...activity.command, expectedOutputs: activity.expectedOutputs },
+    {
+      workingDirectory: `${path}.command.workingDirectory`,
+      expectedOutputs: `${path}.expectedOutputs`,
+    },
+  )
+  for (const { path: at, message } of ofPaths) report(at, message)
 
   const fields = Object.fromEntries(
     fieldKeys.flatMap((key) =>

@@ -1,3 +1,4 @@
+import { append } from '../../lists.ts'
 import type { Problem } from '../../refusal.ts'
 import { normaliseActivity, TypeList, type Report } from './activity.ts'
 import {
@@ -75,9 +76,10 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
     'name',
   )
   const reported = new Set(repeated.map(({ path }) => path))
-  problems.push(
-    ...repeated,
-    ...duplicates(slugs, namePath, 'the identifier').filter(({ path }) => !reported.has(path)),
+  append(problems, repeated)
+  append(
+    problems,
+    duplicates(slugs, namePath, 'the identifier').filter(({ path }) => !reported.has(path)),
   )
   slugs.forEach((externalId, i) => {
     if (externalId === '') report(namePath(i), 'must hold at least one letter or digit')
@@ -93,8 +95,9 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
       .reverse(),
   )
   const edges = controlEdges(given, positions, report, warnings)
-  problems.push(
-    ...cycleProblem(
+  append(
+    problems,
+    cycleProblem(
       given.map((activity, i) => activity.name ?? String(i)),
       edges,
       'spec.activities',

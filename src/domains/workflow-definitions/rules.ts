@@ -1,3 +1,4 @@
+import { isInside } from '../../drivers/runtime/local/staging.ts'
 import type { Problem } from '../../refusal.ts'
 import { findCycle } from '../../schedulers/graph.ts'
 import type { ContentEdge } from './content.ts'
@@ -57,6 +58,38 @@ export function cycleProblem(
       message: `the workflow contains a cycle: ${shown.join(' -> ')}; remove one of these dependencies`,
     },
   ]
+}
+
+const shownText = (value: unknown): string =>
+  typeof value === 'string' && value.length <= 80 ? ` (got ${JSON.stringify(value)})` : ''
+
+/** The problem of a path that is to lie below an activity's work directory, or undefined. */
+const pathTrouble = (path: unknown): string | undefined =>
+  typeof path === 'string' && path.trim() !== '' && isInside(path)
+    ? undefined
+    : `must be a path below the work directory, without a leading "/" and ".."${shownText(path)}`
+
+/**
+ * Problems of an activity's paths, with which no site can run it: its working directory and the
+ * outputs that it has to deliver, as documents hold them.
+ */
+export function pathProblems(
+  { workingDirectory = '', expectedOutputs = [] }: { workingDirectory?: unknown; expectedOutputs?: unknown },
+  paths: { workingDirectory: string; expectedOutputs: string },
+): Problem[] {
+  const place = workingDirectory === '' ? undefined : pathTrouble(workingDirectory)
+  const problems: Problem[] = place === undefined ? [] : [{ path: paths.workingDirectory, message: place }]
+  if (!Array.isArray(expectedOutputs))
+    return [...problems, { path: paths.expectedOutputs, message: 'must be an array of paths' }]
+  expectedOutputs.forEach((path: unknown, i) => {
+    const message =
+      pathTrouble(path) ??
+      (/^(\.?\/)*\.?$/.test(path as string)
+        ? 'is the work directory itself; name the files and folders in it'
+        : undefined)
+    if (message !== undefined) problems.push({ path: `${paths.expectedOutputs}.${i}`, message })
+  })
+  return problems
 }
 
 export const logicalNameTrouble = (name: string): string | undefined =>

@@ -1,3 +1,4 @@
+import { append } from '../../lists.ts'
 import type { Problem } from '../../refusal.ts'
 import { readAuthoring, type Reading } from './authoring.ts'
 import type { AuthoringDraft } from './draft.ts'
@@ -27,8 +28,9 @@ export function readWfFormat(
   const problems: Problem[] = []
   const warnings: Problem[] = []
   const { tasks } = specification
-  problems.push(
-    ...duplicates(
+  append(
+    problems,
+    duplicates(
       tasks.map(({ id }) => id),
       (i) => `${tasksPath}.${i}.id`,
       'id',
@@ -80,7 +82,10 @@ export function readWfFormat(
     message,
   })
   const reported = new Set(problems.map(({ path }) => path))
-  problems.push(...reading.problems.map(at).filter(({ path }) => !reported.has(path)))
+  append(
+    problems,
+    reading.problems.map(at).filter(({ path }) => !reported.has(path)),
+  )
   return {
     id: reading.id,
     problems,
