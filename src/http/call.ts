@@ -2,7 +2,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Refusal, invalid } from '../refusal.ts'
 import type { Actor } from './access.ts'
 import type { Call, Upload } from './route.ts'
-import { isText } from './schema.ts'
+import { isPlainText } from './schema.ts'
 import type { Match } from './table.ts'
 
 /** The argument of a handler. The abort signal is created only for a handler that reads it. */
@@ -84,7 +84,7 @@ export const pathParams = (match: Match): Record<string, string> => {
     const value = decoded(match.values[i] ?? '', `path value ${name}`)
     const file = tail && i === names.length - 1
     const most = file ? pathLengths.file : pathLengths.id
-    if (file ? value.length > most || /[\p{Cc}]/u.test(value) : !isText(value, most)) {
+    if (file ? value.length > most || /[\p{Cc}]/u.test(value) : !isPlainText(value, most)) {
       throw invalid(`path value ${name} must be 1 to ${most} characters without control characters`, [
         { path: name, message: `has ${value.length} characters or holds a control character` },
       ])

@@ -1,4 +1,5 @@
 import { isAbsolute } from 'node:path'
+import { ranges } from '../../../ranges.ts'
 import { DriverError, type Intent } from './driver.ts'
 import { isInside } from '../local/staging.ts'
 
@@ -25,6 +26,6 @@ export function checkIntent(intent: Intent): void {
     refuse('workingDirectory', workingDirectory, 'must be a relative path without ..')
   for (const path of expectedOutputs)
     if (!isInside(path)) refuse('expectedOutputs', path, 'must be relative paths without ..')
-  if (!(timeoutSeconds >= 0 && timeoutSeconds <= 1e9))
-    refuse('timeoutSeconds', timeoutSeconds, 'must be from 0 (none) to 1e9')
+  if (!(timeoutSeconds >= 0 && timeoutSeconds <= ranges.seconds.most))
+    refuse('timeoutSeconds', timeoutSeconds, `must be from 0 (none) to ${String(ranges.seconds.most)}`)
 }
