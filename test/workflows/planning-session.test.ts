@@ -365,6 +365,33 @@ describe('a planning session', () => {
     expect((await app.ended('deadly')).body.session.failureReason).toContain('5 workers died')
   })
 
+  test('a plan beyond the calendar names its longest activity; an id of 255 emoji plans and is selected', async () => {
+    const documents = fresh()
+    const { activities } = documents.workflow.spec
+    for (const one of activities) one.simulation.durationSeconds = 1e9
+    for (const one of documents.environment.resources) one.computeSpeedup = 1e-6
+    documents.environment.activityResourceProfiles = []
+    const versionId = await post(documents)
+    await send('POST', '/planning-sessions/', session(documents, versionId, { id: 'beyond' }))
+    const { session: beyond } = (await app.ended('beyond')).body as Json
+    expect([beyond.status, beyond.failureReason]).toEqual([
+      'failed',
+      expect.stringMatching(
+        /makespan .* is beyond the 100000000000 s .* longest activity is ".*check its duration/,
+      ),
+    ])
+
+    const usual = fresh()
+    const id = '😀'.repeat(255)
+    const path = `/planning-sessions/${encodeURIComponent(id)}`
+    await send('POST', '/planning-sessions/', session(usual, await post(usual), { id }))
+    expect((await app.ended(id)).body).toMatchObject({ session: { id, status: 'completed' } })
+    const [candidate] = await send('GET', `${path}/candidates/`)
+    const { id: planId } = await send('POST', `${path}/candidates/${candidate.id as string}/select/`)
+    const plan = await send('GET', `/schedule-plans/${encodeURIComponent(planId)}/`)
+    expect(plan).toMatchObject({ id: planId, source: 'plugin' })
+  })
+
   test('a session with a step that keeps failing is given up: failed with its reason', async () => {
     const documents = fresh()
     const versionId = await post(documents)

@@ -130,7 +130,7 @@ const provisionFor = async (
   const key = nameOf(effectKey, target.id, ordinal)
   const body = {
     capacityTargetId: target.id,
-    name: `${target.name.slice(0, 200)}-${key.slice(0, 8)}`,
+    name: `${target.name.slice(0, 200).toWellFormed()}-${key.slice(0, 8)}`,
     instanceId: `cloud-instance-${key}`,
   }
   try {

@@ -145,7 +145,7 @@ const actionId = (planId: string, targetId: string, action: string): string => {
     .update(JSON.stringify([planId, targetId]))
     .digest('hex')
     .slice(0, 32)
-  return `${planId.slice(0, 120)}-${digest}-${action}`
+  return `${planId.slice(0, 120).toWellFormed()}-${digest}-${action}`
 }
 
 /** The actions around the tasks of one resource. */

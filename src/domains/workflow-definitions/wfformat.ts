@@ -219,7 +219,9 @@ function activityOf(
       model: 'deterministic',
       ...(measured?.runtimeInSeconds === undefined ? {} : { durationSeconds: measured.runtimeInSeconds }),
     },
-    ...(label === undefined || slug(label) === '' ? {} : { activityType: label.slice(0, 200) }),
+    ...(label === undefined || slug(label) === ''
+      ? {}
+      : { activityType: label.slice(0, 200).toWellFormed() }),
     metadata: { taskId: task.id, ...(measured?.command === undefined ? {} : { command: measured.command }) },
   }
 }
