@@ -73,7 +73,7 @@ export const endMachines = async (
   of: { targetId?: string; reason: string },
 ): Promise<void> => {
   await releaseMachines(parts.db, runId, of)
-  await endUnusedMachines(parts)
+  await endUnusedMachines(parts, () => undefined)
 }
 
 /** Why a failed machine failed: with the fault of the last of several, the run ends. */

@@ -1,6 +1,6 @@
-import { Context } from '@temporalio/activity'
+import { ApplicationFailure, Context } from '@temporalio/activity'
 import type { Db } from '../src/db/sql.ts'
-import { databaseAway } from '../src/db/errors.ts'
+import { createTranslation, databaseAway } from '../src/db/errors.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
 import type { Compute } from '../src/compute/compute.ts'
 import { algorithmOf, estimateOf } from '../src/domains/planning-sessions/algorithms.ts'
@@ -33,7 +33,29 @@ export interface PlanningSessionParts {
 const attemptBound = 5
 const heartbeatMs = 2_000
 
-export const planningSessionActivities = ({ db, compute, reports }: PlanningSessionParts) => ({
+/** Errors of the database that pass by themselves: it is away, busy, or has no disk space. */
+const passes = (error: unknown): boolean => createTranslation({})(error)?.code === 'unavailable'
+
+/**
+ * The steps of a session, each given up after `attemptBound` failures that do not pass by
+ * themselves. `step` names the step in the reason.
+ */
+const openSteps = ({ reports }: Pick<PlanningSessionParts, 'reports'>) =>
+  async function inStep<T>(step: string, sessionId: string, work: () => Promise<T>): Promise<T> {
+    const { cancellationSignal, info } = Context.current()
+    try {
+      return await work()
+    } catch (error) {
+      if (cancellationSignal.aborted || passes(error) || info.attempt < attemptBound) throw error
+      reports.planningFailed({ sessionId, error })
+      throw ApplicationFailure.nonRetryable(
+        `the service could not ${step} in ${attemptBound} tries; the cause is in the worker's log`,
+        'SessionGivenUp',
+      )
+    }
+  }
+
+const stepsOf = ({ db, compute, reports }: PlanningSessionParts) => ({
   /** queued → running, once. Returns the algorithms to run; none when the session is over. */
   openSession: (sessionId: string): Promise<{ algorithm: string }[]> => sessions.openSession(db, sessionId),
 
@@ -131,6 +153,13 @@ export const planningSessionActivities = ({ db, compute, reports }: PlanningSess
   failAlgorithm: (sessionId: string, algorithm: string, reason: string): Promise<void> =>
     sessions.endAlgorithm(db, sessionId, algorithm, { failure: reason }),
 
+  /** Records that a step of the session was given up; returns how the session ended. */
+  failSession: async (sessionId: string, reason: string): Promise<sessions.SessionEnd> => {
+    if (await sessions.failSession(db, sessionId, reason))
+      reports.sessionEnded({ sessionId, status: 'failed', reason })
+    return sessions.readSessionEnd(db, sessionId)
+  },
+
   /** Ranks the candidates and ends the session; returns how it ended. */
   rankSession: async (sessionId: string): Promise<sessions.SessionEnd> => {
     const ended = await sessions.closeSession(db, sessionId, rankCandidates)
@@ -154,5 +183,23 @@ export const planningSessionActivities = ({ db, compute, reports }: PlanningSess
     return (await sessions.readSessionEnd(db, sessionId)).status
   },
 })
+
+export const planningSessionActivities = (parts: PlanningSessionParts) => {
+  const inStep = openSteps(parts)
+  const steps = stepsOf(parts)
+  return {
+    ...steps,
+    openSession: (sessionId: string) =>
+      inStep('open the session', sessionId, () => steps.openSession(sessionId)),
+    planAlgorithm: (sessionId: string, algorithm: string) =>
+      inStep(`plan with ${algorithm}`, sessionId, () => steps.planAlgorithm(sessionId, algorithm)),
+    failAlgorithm: (sessionId: string, algorithm: string, reason: string) =>
+      inStep(`record the end of ${algorithm}`, sessionId, () =>
+        steps.failAlgorithm(sessionId, algorithm, reason),
+      ),
+    rankSession: (sessionId: string) =>
+      inStep('rank the candidates', sessionId, () => steps.rankSession(sessionId)),
+  }
+}
 
 export type PlanningSessionActivities = ReturnType<typeof planningSessionActivities>

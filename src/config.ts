@@ -3,6 +3,7 @@ import { isIP } from 'node:net'
 import { homedir, hostname } from 'node:os'
 import { join, resolve } from 'node:path'
 import { z } from 'zod'
+import { append } from './lists.ts'
 
 /**
  * Facts of the machine that defaults and checks of the configuration need. They are an argument, so
@@ -796,7 +797,7 @@ export const parseConfig = (
       } ${issue.message}`,
     )
   }
-  if (parsed.data !== undefined) problems.push(...passwordProblems(parsed.data))
+  if (parsed.data !== undefined) append(problems, passwordProblems(parsed.data))
   const all = Object.fromEntries(given)
   const tracesEndpoint = all.OTEL_EXPORTER_OTLP_ENDPOINT
   if (

@@ -8,6 +8,7 @@ import {
 } from '@temporalio/client'
 import { defineSearchAttributeKey, SearchAttributeType, type DataConverter } from '@temporalio/common'
 import type { Signals, PageSummary, WorkflowKind } from './operations/kind.ts'
+import { temporalIdOf } from './operations/temporal-id.ts'
 import { attribute, harmless, plain } from './page-details.ts'
 import { ensureSearchAttributes } from './embedded/search-attributes.ts'
 import { readTemporalSettings } from './embedded/temporal-settings.ts'
@@ -68,10 +69,6 @@ const callDeadlineMs = 5_000
  */
 const startDeadlineMs = 1_000
 
-/** Workflow id of a record; starting it twice is harmless. */
-const workflowIdOf = ({ name }: WorkflowKind, id: string, generation: number): string =>
-  `${name}/${id}/${String(generation)}`
-
 /**
  * gRPC codes that do not depend on the call itself: cancelled or late (the deadline), exhausted
  * (the server's own limits), a broken stream, a namespace or server that does not exist (yet). The
@@ -98,7 +95,7 @@ const startOptions = (
   pageSummary: PageSummary | undefined,
   apiUrl: string | undefined,
 ) => ({
-  workflowId: workflowIdOf(kind, id, generation),
+  workflowId: temporalIdOf(kind, id, generation),
   // Continue-as-new keeps arguments, and loses the page's texts from the start.
   args: [
     id,
@@ -109,7 +106,7 @@ const startOptions = (
   workflowIdReusePolicy: 'ALLOW_DUPLICATE' as const,
   typedSearchAttributes: [
     { key: recordKind, value: kind.name },
-    { key: recordId, value: id },
+    { key: recordId, value: attribute(id) },
     ...keyword('WorkflowName', pageSummary?.attributes?.WorkflowName),
     ...keyword('PlanId', pageSummary?.attributes?.PlanId),
   ],
@@ -330,7 +327,7 @@ export const openEngine = (options: EngineOptions) => {
      * The state that the open workflow reports, within 250 ms or not at all; one query per second
      * and record.
      */
-    live: (kind: WorkflowKind, id: string, generation = 1) => live(workflowIdOf(kind, id, generation)),
+    live: (kind: WorkflowKind, id: string, generation = 1) => live(temporalIdOf(kind, id, generation)),
 
     /**
      * Signals the workflow of a record.
@@ -343,7 +340,7 @@ export const openEngine = (options: EngineOptions) => {
       generation: number,
       name: Name,
       ...args: Signals[Name]
-    ) => signalWorkflow(calls, workflowIdOf(kind, id, generation), name, args),
+    ) => signalWorkflow(calls, temporalIdOf(kind, id, generation), name, args),
 
     /**
      * Requests that Temporal cancels the workflow of a cancelled record, so that it ends as
@@ -352,7 +349,7 @@ export const openEngine = (options: EngineOptions) => {
      *   requests it at its end
      */
     cancel: (kind: WorkflowKind, id: string, generation = 1) =>
-      cancelRecord(calls, workflowIdOf(kind, id, generation)),
+      cancelRecord(calls, temporalIdOf(kind, id, generation)),
 
     /** Requests that Temporal cancels one execution. A repeated or late request is harmless. */
     async cancelWorkflow({ workflowId, runId }: { workflowId: string; runId: string }): Promise<void> {
@@ -361,7 +358,7 @@ export const openEngine = (options: EngineOptions) => {
 
     /** The state of a record's newest workflow; undefined where Temporal is unavailable. */
     standing: (kind: WorkflowKind, id: string, generation = 1) =>
-      standingOf(calls, workflowIdOf(kind, id, generation)),
+      standingOf(calls, temporalIdOf(kind, id, generation)),
 
     /**
      * Deletes the workflows of this service that started before a time, open ones too, with their

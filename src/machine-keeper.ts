@@ -1,3 +1,4 @@
+import { eachRecord } from './db/each-record.ts'
 import type { Db } from './db/sql.ts'
 import { beginLateBills } from './domains/cloud/billing.ts'
 import type { Clouds } from './domains/cloud/clouds.ts'
@@ -23,24 +24,37 @@ interface KeeperParts {
 }
 
 /** Ends machines that no run uses, settles their costs and watches budgets. */
-const endUnused = (parts: KeeperParts, log: Log) =>
-  everyRound(
+const endUnused = (parts: KeeperParts, log: Log) => {
+  const failed = (error: unknown, { id }: { id: string }): void =>
+    log.warn({ err: error, recordId: id }, 'one run or cloud machine could not be looked after; it is later')
+  const end = async (): Promise<void> => {
+    const ended = await endUnusedMachines(parts, failed)
+    if (ended > 0) log.info({ ended }, 'the ends of cloud machines that no run uses were asked for')
+  }
+  const watch = async (): Promise<void> => {
+    const stopped = await watchBudgets(parts, failed)
+    if (stopped > 0) log.info({ stopped }, 'runs were cancelled because their budgets are used up')
+  }
+  const steps = [() => beginLateBills(parts.db), end, () => settleCosts(parts.db, failed), watch]
+  const warn = (error: unknown): void =>
+    log.warn(
+      { err: error },
+      'cloud machines that no run uses could not be looked for; they are looked for again',
+    )
+  return everyRound(
     everyMs,
     async () => {
-      await beginLateBills(parts.db)
-      const ended = await endUnusedMachines(parts)
-      await settleCosts(parts.db)
-      const stopped = await watchBudgets(parts)
-      if (stopped > 0) log.info({ stopped }, 'runs were cancelled because their budgets are used up')
-      if (ended > 0) log.info({ ended }, 'the ends of cloud machines that no run uses were asked for')
-    },
-    (error) => {
-      log.warn(
-        { err: error },
-        'cloud machines that no run uses could not be looked for; they are looked for again',
+      await eachRecord(
+        steps,
+        async (step) => {
+          await step()
+        },
+        warn,
       )
     },
+    warn,
   )
+}
 
 /** Ends machines of this service that have no living record, and notes what others have ended. */
 const sweep = (parts: KeeperParts, log: Log) => {

@@ -1,3 +1,5 @@
+import { greatest } from './lists.ts'
+
 /**
  * Names of files are bytes. Inside of the drivers a path is a string in which a byte b that is no
  * UTF-8 stands as the lone surrogate U+DC00+b (`surrogateescape` of Python): paths stay keys, can be
@@ -98,7 +100,7 @@ const longestPath = 4_095
 
 /** Why Linux can hold no file of this path, for after its name; undefined: it can. */
 export const pathTrouble = (path: string): string | undefined => {
-  const longest = Math.max(...path.split('/').map((part) => bytesOfPath(part).length))
+  const longest = greatest(path.split('/').map((part) => bytesOfPath(part).length))
   if (longest > longestName)
     return `has a part of ${String(longest)} bytes, and no file system takes more than ${String(longestName)}`
   const bytes = bytesOfPath(path).length

@@ -1,3 +1,4 @@
+import { eachRecord } from './db/each-record.ts'
 import type { Db } from './db/sql.ts'
 import { sitesWithLeftovers, stopLeftovers } from './executor/leftovers.ts'
 import { claimRemoval, removeRunFiles } from './executor/removals.ts'
@@ -27,12 +28,11 @@ const stopLeft = async (
   log: Log,
   signal: AbortSignal,
 ): Promise<void> => {
-  for (const { site, runId } of await sitesWithLeftovers(db)) {
-    if (signal.aborted) return
+  const stop = async ({ site, runId }: { site: string; runId: string }): Promise<void> => {
     const facts = await findSiteSnapshot(db, runId)
-    if (facts === undefined) continue
+    if (facts === undefined) return
     const place = placesOf(facts, await usedPairs(db, runId)).get(site)
-    if (place === undefined || (place.host !== undefined && place.host !== hostId)) continue
+    if (place === undefined || (place.host !== undefined && place.host !== hostId)) return
     const { driver } = sites.at(place, facts)
     const left = await stopLeftovers(db, site, endedWithMachine(place) ? gone : driver)
     if (left > 0)
@@ -41,6 +41,13 @@ const stopLeft = async (
         'a site has not confirmed the end of what it was asked to end; it is asked again',
       )
   }
+  await eachRecord(
+    await sitesWithLeftovers(db),
+    stop,
+    (error, { site, runId }) =>
+      log.warn({ err: error, site, runId }, 'what a cancelled run left at a site could not be stopped'),
+    signal,
+  )
 }
 
 /** Removes the work directories of deleted runs, each as soon as its site answers. */

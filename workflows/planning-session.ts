@@ -104,7 +104,11 @@ export async function planningSession(
         // The record was cancelled before this workflow received the cancel: there is nothing left
         // to write.
         if (isCancellation(error)) return { status: 'cancelled' }
-        throw error
+        if (!(error instanceof ActivityFailure)) throw error
+        return brief('record that the session was given up').failSession(
+          sessionId,
+          error.cause?.message ?? error.message,
+        )
       }
     },
   )

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { append } from '../lists.ts'
 import { openGoogleToken, type ServiceAccountKey } from './google-token.ts'
 import { HttpError } from './http-error.ts'
 import type { Http } from './http.ts'
@@ -130,9 +131,9 @@ export const openComputeEngine = (options: { http: Http; place: GoogleProject; k
           Page,
         )
         // An aggregated list has an object by zones instead of a list.
-        if (Array.isArray(page.items)) found.push(...(page.items as unknown[]))
+        if (Array.isArray(page.items)) append(found, page.items as unknown[])
         else if (page.items !== undefined && page.items !== null)
-          found.push(...(Object.values(page.items) as unknown[]))
+          append(found, Object.values(page.items) as unknown[])
         pageToken = page.nextPageToken === '' ? undefined : page.nextPageToken
       } while (pageToken !== undefined && found.length < most)
       return found
@@ -152,7 +153,7 @@ export const openComputeEngine = (options: { http: Http; place: GoogleProject; k
         })
         const url = `${billing}/v1/services/${billedService}/skus?${parameters.toString()}`
         const page = await ask(url, SkuPage, { token: billingToken })
-        found.push(...(page.skus ?? []))
+        append(found, page.skus ?? [])
         pageToken = page.nextPageToken ?? ''
       } while (pageToken !== '' && found.length < mostSkus)
       return found

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StringDecoder } from 'node:string_decoder'
+import { append } from '../lists.ts'
 import { openBackoff } from '../pacing/backoff.ts'
 import type { HttpAnswer } from './http-exchange.ts'
 import { openHttp } from './http.ts'
@@ -331,7 +332,7 @@ export function openKubernetesCluster(options: ClusterOptions): KubernetesCluste
         path,
         query: { ...query, limit: String(pageSize), ...(next === '' ? {} : { continue: next }) },
       })
-      items.push(...(page.items ?? []))
+      append(items, page.items ?? [])
       next = page.metadata?.continue ?? ''
       if (next === '') return { items, resourceVersion: page.metadata?.resourceVersion ?? '' }
     }

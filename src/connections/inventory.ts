@@ -216,7 +216,7 @@ const saveResources = async (
     }
     const id = deterministicId(`${connectionId}.${resource.key}`, versionId, connectionId, resource.key)
     const providerId = taken.has(resource.providerId)
-      ? `${connectionId}:${resource.key}`.slice(0, 255)
+      ? `${connectionId}:${resource.key}`.slice(0, 255).toWellFormed()
       : resource.providerId
     taken.add(providerId)
     ids.set(resource.key, id)
@@ -232,7 +232,7 @@ const saveResources = async (
       ...Resource.parse({
         id,
         environmentVersionId: versionId,
-        name: resource.providerId.slice(0, 255) || resource.key,
+        name: resource.providerId.slice(0, 255).toWellFormed() || resource.key,
         providerId,
         executionTarget: resource.executionTarget,
         ...(parent === undefined ? {} : { parentResourceId: parent }),

@@ -1,3 +1,4 @@
+import { append } from '../lists.ts'
 import { aheadAnswered, chooseAhead, startAhead, takeBack, unreadHeirs } from './book-ahead.ts'
 import {
   change,
@@ -71,7 +72,7 @@ export const bringDue = (book: Book): void => {
   if (book.deferred.length === 0) return
   const due = book.deferred.filter((i) => isDue(book, i))
   if (due.length === 0) return
-  book.queue.unshift(...due)
+  book.queue = [...due, ...book.queue]
   book.deferred = book.deferred.filter((i) => !isDue(book, i))
 }
 
@@ -141,7 +142,7 @@ const choose = (book: Book, cores: readonly number[] | undefined): number[] => {
         book.deferred.push(i)
         continue
       }
-      taken.push(...held)
+      append(taken, held)
       book.heldCores.set(i, held)
     }
     offer(book, i, held)

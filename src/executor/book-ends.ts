@@ -1,3 +1,4 @@
+import { append } from '../lists.ts'
 import {
   bookedEnd,
   copiedTransfer,
@@ -164,7 +165,7 @@ const endRow = (book: Book, i: number, end: AttemptEnd, copies: readonly Copied[
     end.staged === undefined || end.staged.length === 0
       ? []
       : copies.map((copy) => copiedTransfer(facts.runId, facts.site, task, end, copy))
-  book.entry.transfers.push(...copied)
+  append(book.entry.transfers, copied)
   const brought: Iterable<TaskTransfer> = book.brought.get(i)?.values() ?? []
   const booked = bookedEnd(task, end, [...brought, ...copied], facts.prices.get(task.resource_id) ?? 0)
   const start = book.starts.get(i)
@@ -200,7 +201,7 @@ const complete = (book: Book, i: number, row: TaskEnd, end: AttemptEnd): void =>
   record(book, i, row)
   const { manifest, host } = filesOf(end, hostId)
   const expected = book.commands[i]?.expectedOutputs ?? []
-  book.entry.outputs.push(...outputsOf(runId, contentVersionId, taskAt(book, i), manifest, host, expected))
+  append(book.entry.outputs, outputsOf(runId, contentVersionId, taskAt(book, i), manifest, host, expected))
   book.completed += 1
   book.brisk = end.finishedAt - (end.startedAt ?? 0) < briskSeconds
   handOver(book, i)

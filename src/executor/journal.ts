@@ -192,6 +192,27 @@ const commitText = 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9
 const json = (items: readonly unknown[]): string | null => (items.length === 0 ? null : storableJson(items))
 
 /**
+ * Outputs in one call: PostgreSQL takes 256 MiB in one document, and one output has some 500 bytes,
+ * or 10,000 where its path is long.
+ */
+const outputsAtOnce = 20_000
+
+const emptyStep: JournalEntry = {
+  ...{ takenBack: [], starts: [], ends: [], retries: [], states: [], intents: [] },
+  ...{ outputs: [], transfers: [], leftovers: [] },
+}
+
+/** The entry in parts of at most `outputsAtOnce` outputs each; the last has all the rest. */
+const partsOf = (entry: JournalEntry): { before: JournalEntry[]; last: JournalEntry } => {
+  const { outputs } = entry
+  const before: JournalEntry[] = []
+  let at = 0
+  for (; outputs.length - at > outputsAtOnce; at += outputsAtOnce)
+    before.push({ ...emptyStep, outputs: outputs.slice(at, at + outputsAtOnce) })
+  return { before, last: { ...entry, outputs: outputs.slice(at) } }
+}
+
+/**
  * Writes one durable step of a site. Idempotent: after a lost answer the same entry may be written
  * again.
  */
@@ -202,24 +223,32 @@ export const commitSite = async (
   epoch: number,
   entry: JournalEntry,
 ): Promise<CommitResult> => {
-  try {
+  const write = async (tx: Db, part: JournalEntry): Promise<CommitResult> => {
     const values = [
       runId,
       site,
       epoch,
-      json(entry.ends),
-      json(entry.retries),
-      json(entry.states),
-      json(entry.intents),
-      json(entry.outputs),
-      json(entry.transfers),
-      json(entry.leftovers),
-      json(entry.takenBack),
-      json(entry.starts),
+      json(part.ends),
+      json(part.retries),
+      json(part.states),
+      json(part.intents),
+      json(part.outputs),
+      json(part.transfers),
+      json(part.leftovers),
+      json(part.takenBack),
+      json(part.starts),
     ]
-    const [row] = await db.prepared<CommitResult>('commit_site', commitText, values)
+    const [row] = await tx.prepared<CommitResult>('commit_site', commitText, values)
     if (row === undefined) throw new Error('commit_site gave no row')
     return row
+  }
+  const { before, last } = partsOf(entry)
+  try {
+    if (before.length === 0) return await write(db, last)
+    return await db.transaction(async (tx) => {
+      for (const part of before) await write(tx, part)
+      return write(tx, last)
+    })
   } catch (error) {
     if ((error as { code?: string }).code === 'OR001') throw new LeasePassedOn({ cause: error })
     throw error

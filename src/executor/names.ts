@@ -53,7 +53,7 @@ const joined = (...parts: string[]): string => {
   const text = parts.map(part).join(':')
   return Buffer.byteLength(text) <= longest
     ? text
-    : `${text.slice(0, 200)}#${createHash('sha256').update(JSON.stringify(parts)).digest('hex')}`
+    : `${text.slice(0, 200).toWellFormed()}#${createHash('sha256').update(JSON.stringify(parts)).digest('hex')}`
 }
 
 /**

@@ -2,7 +2,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Refusal, invalid } from '../refusal.ts'
 import type { Actor } from './access.ts'
 import type { Call, Upload } from './route.ts'
-import { isId } from './schema.ts'
+import { isPlainText } from './schema.ts'
 import type { Match } from './table.ts'
 
 /** The argument of a handler. The abort signal is created only for a handler that reads it. */
@@ -67,7 +67,11 @@ const decoded = (text: string, what: string): string => {
   }
 }
 
-const tailLength = 4_096
+/**
+ * Characters of a path value: the longest id that the service makes of ids, and the longest path of
+ * a file. Both are limits of the API's document too.
+ */
+export const pathLengths = { id: 1_024, file: 4_096 } as const
 
 /**
  * The path's named segments, decoded. @throws 400 for values that cannot be an id, so that no store
@@ -80,8 +84,8 @@ export const pathParams = (match: Match): Record<string, string> => {
     const value = decoded(match.values[i] ?? '', `path value ${name}`)
     const file = tail && i === names.length - 1
     // The name of a file may hold every character but NUL.
-    const [most, characters] = file ? [tailLength, 'NUL'] : [255, 'control characters']
-    if (file ? value.length > tailLength || value.includes('\0') : !isId(value)) {
+    const [most, characters] = file ? [pathLengths.file, 'NUL'] : [pathLengths.id, 'control characters']
+    if (file ? value.length > most || value.includes('\0') : !isPlainText(value, most)) {
       throw invalid(`path value ${name} must be 1 to ${most} characters without ${characters}`, [
         { path: name, message: `has ${value.length} characters or holds ${characters}` },
       ])

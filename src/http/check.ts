@@ -1,5 +1,6 @@
 import type { z } from 'zod'
 import { outsideText } from '../outside-text.ts'
+import { append } from '../lists.ts'
 import { Refusal, unacceptable, type Problem } from '../refusal.ts'
 import type { Shape } from './keys.ts'
 import { keyHint } from './known-keys.ts'
@@ -325,8 +326,9 @@ export const checkDocument = (schema: z.ZodType, shape: Shape, document: unknown
       )
     const reported = new Set(findings.map((finding) => finding.path))
     for (const issue of result.error.issues)
-      findings.push(
-        ...hinted(
+      append(
+        findings,
+        hinted(
           schema,
           findingsOf(issue, [], normalised).filter((found) => !reported.has(found.path)),
         ),

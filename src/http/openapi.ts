@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { pathLengths } from './call.ts'
 import { nameSchemas } from './openapi-names.ts'
 import type { Method, Route } from './route.ts'
 
@@ -261,7 +262,11 @@ const parameters = (route: Route, hasRead: boolean, components: Components): Jso
     name,
     in: 'path',
     required: true,
-    schema: { type: 'string', minLength: 1, maxLength: route.path.endsWith(`{${name}}`) ? 4096 : 255 },
+    schema: {
+      type: 'string',
+      minLength: 1,
+      maxLength: route.path.endsWith(`{${name}}`) ? pathLengths.file : pathLengths.id,
+    },
   }))
   const query = route.query === undefined ? {} : components.add(route.query, 'input')
   const required = (query['required'] ?? []) as string[]

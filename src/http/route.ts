@@ -47,7 +47,7 @@ export interface Upload {
 
 /** The argument of a handler. A handler never gets `req` or `res`. */
 export interface Call<P extends string, Query, Body, Streamed = undefined> {
-  /** Percent-decoded, 1–255 characters each. */
+  /** Percent-decoded, 1–1,024 characters each. */
   params: Record<PathNames<P>, string>
   query: Query
   body: Body

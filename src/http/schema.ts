@@ -1,22 +1,23 @@
 import { z } from 'zod'
+import { ranges, type Range } from '../ranges.ts'
 
 const controls = /\p{Cc}/u
 /** Half of a surrogate pair: not Unicode text, and not storable. */
 export const loneSurrogate = /\p{Cs}/u
 
-/** Characters, not UTF-16 units: what PostgreSQL's char_length counts. */
-const characters = (text: string): number => (text.length <= 255 ? text.length : [...text].length)
-
 /**
- * Whether a text may be an id: 1–255 characters, no control characters, no lone surrogates. Slashes
- * and any script are allowed.
+ * Whether a text has 1 to `most` characters, as PostgreSQL's char_length counts them, no control
+ * characters and no lone surrogates. Slashes and any script are allowed.
  */
-export const isId = (text: string): boolean =>
+export const isPlainText = (text: string, most: number): boolean =>
   text.length > 0 &&
-  text.length <= 510 &&
-  characters(text) <= 255 &&
+  text.length <= 2 * most &&
+  (text.length <= most || [...text].length <= most) &&
   !controls.test(text) &&
   !loneSurrogate.test(text)
+
+/** Whether a text may be an id of a client's: 1–255 characters, as `isPlainText`. */
+const isId = (text: string): boolean => isPlainText(text, 255)
 
 /** An identifier as clients choose it, 1–255 characters; opaque, compared byte by byte. */
 export const Id = z
@@ -53,17 +54,49 @@ export const choice = <const Values extends readonly [string, ...string[]]>(
     .pipe(z.enum(values))
 }
 
-/** A finite number. */
-export const Finite = z.number()
-/** A finite number ≥ 0 (seconds, prices, capacities). */
-export const NonNegative = z.number().min(0)
-/** A finite number > 0. */
-export const Positive = z.number().gt(0)
+const rangeText = ({ least, most, unit }: Range, zero: string): string =>
+  `${zero}${least === 0 ? '0' : String(least)} to ${String(most)}${unit === '' ? '' : ` ${unit}`}`
+
+/** A number above 0 within the bounds of its kind. */
+export const positive = (kind: Range) =>
+  z
+    .number()
+    .min(kind.least)
+    .max(kind.most)
+    .meta({ description: rangeText(kind, '') })
+/** 0, or a number within the bounds of its kind. */
+export const amount = (kind: Range) =>
+  z
+    .number()
+    .min(0)
+    .max(kind.most)
+    .refine((value) => value <= 0 || value >= kind.least, {
+      error: ({ input }) =>
+        `must be ${rangeText(kind, kind.least === 0 ? '' : '0, or ')} (got ${String(input)})`,
+    })
+    .meta({ description: rangeText(kind, kind.least === 0 ? '' : '0, or ') })
+/** A number that only orders things, of either sign. */
+export const Rank = z.number().min(-ranges.rank.most).max(ranges.rank.most)
+
+/** Kinds of `ranges`, each with 0. */
+export const Seconds = amount(ranges.seconds)
+export const PlanSeconds = amount(ranges.planSeconds)
+export const Money = amount(ranges.money)
+export const Cost = amount(ranges.cost)
+export const Cores = amount(ranges.cores)
 /** An integer ≥ 0, at most 2^53-1 (bytes, counts). */
 export const Count = z.int().min(0)
 
-/** RFC 3339 with a zone, as the service writes it (UTC, `Z`). */
-export const Timestamp = z.iso.datetime({ offset: true })
+/**
+ * RFC 3339 with a zone, as the service writes it (UTC, `Z`). PostgreSQL has no year 0 and no zone of
+ * 16 hours or more.
+ */
+export const Timestamp = z.iso
+  .datetime({ offset: true })
+  .refine(
+    (text) => !text.startsWith('0000-') && !/[+-](1[6-9]|2\d):\d\d$/.test(text),
+    'must be a time from the year 1 on, with a zone of less than 16 hours, like 2026-01-31T12:00:00Z',
+  )
 /** Bounds of one free-form object (metadata, configuration). */
 export const jsonObjectBounds = { depth: 32, values: 10_000, characters: 1_048_576 } as const
 

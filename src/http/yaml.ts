@@ -9,6 +9,7 @@ import {
   type Document,
   type Node as YamlNode,
 } from 'yaml'
+import { append } from '../lists.ts'
 import type { Problem } from '../refusal.ts'
 
 /**
@@ -212,7 +213,7 @@ const valueOf = (
         if (seen.has(key)) problems.push({ path: at, message: `key ${JSON.stringify(key)} is given twice` })
         seen.add(key)
         const value = convert(pair.value, at, depth + 1)
-        if (isMergeKey(pair.key)) merged.push(...mergedMaps(value, at))
+        if (isMergeKey(pair.key)) append(merged, mergedMaps(value, at))
         else setOwn(result, key, value)
       }
       for (const fields of merged)

@@ -148,7 +148,7 @@ export const openReports = (log: Log, measures: Measures) => {
     siteGivenUp: ({ error, ...of }: { runId: string; site: string; error: unknown }): void => {
       log.error({ ...of, err: error }, 'a site of a run was given up')
     },
-    planningFailed: ({ error, ...of }: { sessionId: string; algorithm: string; error: unknown }): void => {
+    planningFailed: ({ error, ...of }: { sessionId: string; algorithm?: string; error: unknown }): void => {
       log.error({ ...of, err: error }, 'planning failed')
     },
     connectionChanged: ({ waitsForLogin, ...change }: ConnectionChange): void => {

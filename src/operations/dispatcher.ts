@@ -1,3 +1,4 @@
+import { eachRecord } from '../db/each-record.ts'
 import type { Db } from '../db/sql.ts'
 import type { Engine, WorkflowStanding } from '../engine.ts'
 import type { Log } from '../observability/log.ts'
@@ -70,6 +71,8 @@ export interface DispatcherParts {
 
 const everyMs = 1_000
 const batch = 200
+/** The longest pause between two tries of a record whose workflow Temporal refuses. */
+const longestPauseMs = 300_000
 /**
  * The number of noted executions by a reset that are remembered. A forgotten one is noted twice.
  */
@@ -139,19 +142,55 @@ export const openDispatcher = (
     return started !== false
   }
 
+  /** Records whose workflow could not be started or looked at, each with its next try. */
+  const later = new Map<string, { at: number; waitMs: number }>()
+  const keyOf = ({ kind }: Dispatched, { id, generation }: OperationRef): string =>
+    JSON.stringify([kind.name, id, generation])
+
+  /** Does the work for the records whose turn it is. @returns false where the round is over */
+  const inTurn = (
+    of: Dispatched,
+    refs: readonly OperationRef[],
+    work: (of: Dispatched, ref: OperationRef) => Promise<boolean>,
+    signal: AbortSignal,
+  ): Promise<boolean> =>
+    eachRecord(
+      refs.filter((ref) => performance.now() >= (later.get(keyOf(of, ref))?.at ?? 0)),
+      async (ref) => {
+        const done = await work(of, ref)
+        if (done) later.delete(keyOf(of, ref))
+        return done
+      },
+      (error, ref) => {
+        const waitMs = later.get(keyOf(of, ref))?.waitMs ?? everyMs
+        if (later.size >= mostRemembered) later.clear()
+        later.set(keyOf(of, ref), {
+          at: performance.now() + waitMs,
+          waitMs: Math.min(waitMs * 2, longestPauseMs),
+        })
+        log.warn(
+          { err: error, kind: of.kind.name, recordId: ref.id, generation: ref.generation },
+          'the workflow of an open record could not be started; it is tried again',
+        )
+      },
+      signal,
+    )
+
+  /** @returns false where Temporal is unavailable */
+  const dispatch = async (of: Dispatched, ref: OperationRef): Promise<boolean> => {
+    const { id, generation } = ref
+    if (!(await engine.start(of.kind, id, generation, await of.pageSummary(db, id, generation)))) return false
+    await of.markDispatched(db, ref)
+    return true
+  }
+
   const round = async (signal: AbortSignal): Promise<void> => {
     for (const of of kinds) {
-      const { kind, undispatched, open, pageSummary } = of
-      for (const ref of await undispatched(db, batch)) {
-        if (
-          signal.aborted ||
-          !(await engine.start(kind, ref.id, ref.generation, await pageSummary(db, ref.id, ref.generation)))
-        )
-          return
-        await of.markDispatched(db, ref)
-      }
+      const { kind } = of
+      // Records that wait for their next try leave a whole batch of others.
+      if (!(await inTurn(of, await of.undispatched(db, batch + later.size), dispatch, signal))) return
       if (Date.now() < (lookAt.get(kind.name) ?? 0)) continue
-      for (const ref of await open(db, 1_000)) if (signal.aborted || !(await look(of, ref))) return
+      if (!(await inTurn(of, await of.open(db, 1_000 + later.size), look, signal))) return
       lookAt.set(kind.name, Date.now() + of.lookEverySeconds * 1_000)
     }
   }

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { greatest, smallest } from '../lists.ts'
 import type { Database } from '../db/pool.ts'
 import { raw, sql, type Db } from '../db/sql.ts'
 import type { Change, ChangeWatch } from '../http/followed-stream.ts'
@@ -80,7 +81,7 @@ export const feedEvents = async (db: Db): Promise<number> => {
     if (positions.length > 0)
       await tx.run(
         sql`select pg_notify(${raw(`'${channel}'`)},
-          ${`${String(Math.min(...positions))}-${String(Math.max(...positions))}`})`,
+          ${`${String(smallest(positions))}-${String(greatest(positions))}`})`,
       )
     return positions.length
   })

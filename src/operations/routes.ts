@@ -47,15 +47,19 @@ interface State {
 }
 
 /**
- * Starts the workflow of an accepted operation. Where Temporal is unavailable, the dispatcher
- * starts it later.
+ * Starts the workflow of an accepted operation. Where that fails, the dispatcher tries it again: the
+ * operation is on record, so its request has succeeded.
  */
 export const dispatchOperation = async (
   { db, engine, kind }: { db: Db; engine: Pick<Engine, 'start'>; kind: OperationKind },
   of: OperationRef,
 ): Promise<void> => {
-  const pageSummary = await kind.pageSummary(db, of.id, of.generation)
-  if (await engine.start(kind, of.id, of.generation, pageSummary)) await markDispatched(db, kind, of)
+  try {
+    const pageSummary = await kind.pageSummary(db, of.id, of.generation)
+    if (await engine.start(kind, of.id, of.generation, pageSummary)) await markDispatched(db, kind, of)
+  } catch {
+    // The dispatcher logs the cause when it meets it again.
+  }
 }
 
 /**

@@ -412,7 +412,8 @@ class LanePool {
     if (this.finish < finish) return
     this.start = start
     this.finish = finish
-    this.#chosen.splice(0, this.#chosen.length, ...warm)
+    this.#chosen.length = 0
+    for (const lane of warm) this.#chosen.push(lane)
   }
 
   /** Occupies the lanes of the last `find`; returns their numbers, ascending. */

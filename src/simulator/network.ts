@@ -61,7 +61,7 @@ export class Network {
   readonly #fairShare: FairShare
   readonly #busy: Set<Line>[]
   readonly #changed = new Set<number>()
-  readonly #free: Int32Array
+  readonly #free: Float64Array
   readonly #queues: (Waiting[] | undefined)[]
   #now = 0
 
@@ -84,7 +84,7 @@ export class Network {
       ),
     )
     this.#busy = Array.from({ length: 2 * links.length }, () => new Set<Line>())
-    this.#free = Int32Array.from(
+    this.#free = Float64Array.from(
       { length: 2 * links.length },
       (_, capacity) => links[capacity >> 1]!.maxConcurrentTransfers,
     )
@@ -119,7 +119,7 @@ export class Network {
       }
       const waiting: Waiting = { ...request, readyAt: this.#now, line }
       for (const capacity of line.channel.limited) insert((this.#queues[capacity] ??= []), waiting)
-      limited.push(...line.channel.limited)
+      for (const capacity of line.channel.limited) limited.push(capacity)
     }
     this.#admit(limited)
   }

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { append } from '../lists.ts'
 import { sql, type Db, type Sql } from '../db/sql.ts'
 import type { NewAuditEvent } from '../domains/audit-events/schemas.ts'
 import { Refusal, unacceptable } from '../refusal.ts'
@@ -125,7 +126,7 @@ const storedTexts = async (
     sql`select kind, id, version, key_id, data_key, content from credentials order by kind, id`,
   )
   const texts: string[] = []
-  for (const row of rows) texts.push(...secretTexts(await open(row).catch(() => undefined), least))
+  for (const row of rows) append(texts, secretTexts(await open(row).catch(() => undefined), least))
   return texts
 }
 

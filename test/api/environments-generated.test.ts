@@ -13,7 +13,8 @@ const text = fc
   .string({ unit: 'grapheme', maxLength: 12 })
   .map((value) => value.replace(/[\p{Cc}\p{Cs}]/gu, ''))
 const name = text.filter((value) => value.trim() !== '')
-const amount = fc.double({ min: 0, max: 1e12, noNaN: true }).map((value) => (value === 0 ? 0 : value))
+/** Within the bounds of each kind. */
+const amount = fc.oneof(fc.constant(0), fc.double({ min: 1e-3, max: 1e6, noNaN: true }))
 const whole = fc.maxSafeNat()
 const free = fc.dictionary(
   name.filter((key) => key !== '__proto__' && key !== 'constructor'),

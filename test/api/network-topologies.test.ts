@@ -189,3 +189,15 @@ test('64 equal creates make one, with its links once', async () => {
 test('an unknown topology is 404', async () => {
   expect((await app.call('GET', '/network-topologies/nowhere/')).status).toBe(404)
 })
+
+test.each([
+  ['bandwidthBitsPerSecond', [0, 0.5, 1e19, 1e308, 5e-324]],
+  ['latencySeconds', [-1, 1e-10, 1e-310, 1e10, 1e100]],
+  ['pricePerByte', [-1, 1e-20, 1e16, 1e308]],
+])('a link whose %s is beyond its bounds is 422 with the bound', async (key, values) => {
+  for (const value of values) {
+    const answer = await post(topology('beyond', [link('l', 'in1', 'in2', { [key]: value })]))
+    expect([value, answer.status, paths(answer.body)]).toEqual([value, 422, [`links.0.${key}`]])
+    expect(answer.body.details[0].message).toMatch(/must be .*\d.*\(got /)
+  }
+})

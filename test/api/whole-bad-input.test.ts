@@ -314,6 +314,9 @@ describe('what is no document', () => {
   })
 })
 
+/** Whether a schema is that of numbers, and not of any value. */
+const typed = (schema: Json): boolean => schema['type'] === 'number' || schema['type'] === 'integer'
+
 const samplesOf: Record<string, unknown> = { string: 'text', number: 7, boolean: true, array: [], object: {} }
 
 describe('every field of every document', () => {
@@ -381,6 +384,11 @@ describe('every field of every document', () => {
           if (typeof value === 'number') {
             await demand('1e400', path, raw('1e400'))
             await demand('-1e400', path, raw('-1e400'))
+            if (typed(own)) {
+              expect([path.join('.'), own['maximum']]).toEqual([path.join('.'), expect.any(Number)])
+              if (own['type'] === 'number') await demand('1e308', path, 1e308)
+              if (/^0, or /.test(own['description'] ?? '')) await demand('5e-324', path, 5e-324)
+            }
             if ((own['minimum'] ?? own['exclusiveMinimum'] ?? -1) >= 0) await demand('-1', path, -1)
             if (own['exclusiveMinimum'] === 0 || own['minimum'] === 1) await demand('0', path, 0)
             if (own['type'] === 'integer') {
@@ -429,7 +437,7 @@ describe('every path and query', () => {
         const entity = path.includes('{id}') ? path.replace('{entity}', 'resources') : path
         const at = (id: string): string => entity.replaceAll(/\{\w+\}/g, id)
         const unknown = isLinked(path) ? 401 : entity.includes('{entity}') ? 400 : 404
-        for (const id of ['%00', 'a%07b', '%', '%ff', '%ed%a0%80', 'x'.repeat(tail ? 5_000 : 1_000)])
+        for (const id of ['%00', 'a%07b', '%', '%ff', '%ed%a0%80', 'x'.repeat(tail ? 5_000 : 1_100)])
           expectStatus(`${method} ${path} ${id.slice(0, 20)}`, await service.call(method, at(id)), 400)
         for (const id of [
           'a%2Fb',
@@ -469,6 +477,66 @@ describe('every path and query', () => {
             )
       }
     })
+  })
+})
+
+describe('a value that PostgreSQL does not take', () => {
+  const odd = [
+    ...[
+      '1e400',
+      '-1e400',
+      '1e-400',
+      '5e-324',
+      '1e308',
+      'NaN',
+      'Infinity',
+      '-1',
+      '9'.repeat(15),
+      '9'.repeat(40),
+    ],
+    ...['0000-01-01T00:00:00Z', '0001-01-01T00:00:00Z', '0001-01-01T00:00:00+15:59', '9999-12-31T23:59:59Z'],
+    ...['9999-12-31T23:59:59-15:59', '2026-01-01T00:00:00+16:00', '2026-01-01T00:00:00-23:59'],
+    ...['2026-02-30T00:00:00Z', '2026-01-01T24:00:00Z', '2026-01-01T23:59:60Z', '+10000-01-01T00:00:00Z'],
+    ...['null', '[]', '{}', 'true', '😀', "'", '\\', '%', 'a\u2028b', ' '],
+  ].map(encodeURIComponent)
+
+  test('is an answer or 400 in every query of a list', async () => {
+    const refused: string[] = []
+    for (const [path, item] of Object.entries<Json>(document['paths'])) {
+      if (path.includes('{') || item['get'] === undefined || item['servers'] !== undefined) continue
+      const names = ((item['get'].parameters ?? []) as Json[]).filter((one) => one['in'] === 'query')
+      for (const { name } of names)
+        for (const value of odd) {
+          const { status } = await service.call('GET', `${path}?${String(name)}=${value}`)
+          if (status >= 500 && status !== 503) refused.push(`${path}?${String(name)}=${value}: ${status}`)
+        }
+    }
+    expect(refused).toEqual([])
+    for (const time of ['0000-01-01T00:00:00Z', '2026-01-01T00:00:00-23:59'])
+      expect((await service.call('GET', `/execution-runs/?since=${encodeURIComponent(time)}`)).status).toBe(
+        400,
+      )
+  })
+
+  test('is an answer or 400 as a filter by any field of the record', async () => {
+    const { items } = await service.get('/provenance/entities/')
+    const refused: string[] = []
+    for (const { name, fields } of items as { name: string; fields: { name: string }[] }[])
+      for (const field of fields)
+        for (const value of odd) {
+          const path = `/provenance/entities/${name}/?filterField=${field.name}&filterValue=${value}`
+          const { status } = await service.call('GET', path)
+          if (status >= 500) refused.push(`${path}: ${status}`)
+        }
+    expect(refused).toEqual([])
+    for (const [field, value] of [
+      ['cost', '1e400'],
+      ['created_at', '0000-01-01T00:00:00Z'],
+      ['created_at', '9999-12-31T23:59:59-15:59'],
+    ]) {
+      const path = `/provenance/entities/runs/?filterField=${field}&filterValue=${value}`
+      expect([path, (await service.call('GET', path)).status]).toEqual([path, 400])
+    }
   })
 })
 

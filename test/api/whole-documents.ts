@@ -206,7 +206,7 @@ const authored = (key: string): Record<string, unknown> => ({
           entrypoint: 'sh',
           arguments: ['-c', 'true'],
           environment: { A: 'b' },
-          workingDirectory: '/',
+          workingDirectory: 'sub',
           executable: {
             source: { type: 'oci', reference: 'debian:12-slim' },
             delivery: { strategy: 'auto' },

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
+import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'
 import { activityOf, runToEnd } from './checked.ts'
@@ -32,6 +33,30 @@ const run = async (tasks: readonly WorldTask[], members: Record<string, unknown>
 }
 
 describe('a task', () => {
+  test('that waits for its next attempt says so, after each failure', async () => {
+    const policy = { maxAttempts: 3, retryDelaySeconds: 8 }
+    const world = await makeWorld(service, {
+      name: 'retried',
+      tasks: [
+        { name: 'again', run: 'exit 3', policy },
+        { name: 'after', after: ['again'] },
+      ],
+    })
+    await service.post('/execution-runs/', { id: 'retried', schedulePlanId: world.planId, mode: 'real' })
+    for (const attempt of [2, 3])
+      await until(`the reason of attempt ${String(attempt)}`, 120, async () => {
+        const { activities, live } = await service.get('/execution-runs/retried/')
+        const latest = (activities as { activityId: string; attempt: number; metadata?: object }[]).find(
+          ({ activityId }) => activityId === world.activityId('again'),
+        )
+        if (latest?.attempt !== attempt) return undefined
+        const [wait] = (live?.waitsFor ?? []) as { kind: string; reason: string; activities: number }[]
+        return wait?.kind === 'retry' && wait.activities === 1 && /next attempt, 8 s/.test(wait.reason)
+      })
+    await service.post('/execution-runs/retried/cancel/')
+    await service.finished('retried')
+  })
+
   test('runs in a process group and a closed work directory of its own, below the data folder', async () => {
     const { log, of } = await run([
       { name: 'look', run: 'echo $$; cut -d" " -f5,6 /proc/$$/stat; stat -c %a .; pwd' },

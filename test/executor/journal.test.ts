@@ -195,6 +195,35 @@ const story = (run: string): JournalEntry[] => [
   },
 ]
 
+test('140,000 outputs of one attempt are on record whole, with its end; given again they change nothing', async () => {
+  const epoch = await opened('many')
+  const many = Array.from({ length: 140_000 }, (_, i) => ({
+    ...{ id: `many:o:${String(i)}`, objectId: `many:${String(i)}`, versionId: 'steps-v1', declared: false },
+    ...{ activityId: 'steps-b', attempt: 1, path: `out/${String(i)}`, sizeBytes: 1, checksum: null },
+    ...{ uri: `file://here/out/${String(i)}`, resourceId: 'steps-host-1' },
+  }))
+  const step = { ...nothing, ends: [end('many', 'b', 'completed', false)], outputs: many }
+  const counted = async (): Promise<number[]> => {
+    const [row] = await service.db.prepared<Record<string, string>>(
+      'counted',
+      `select (select count(*) from data_object_instances where execution_run_id = $1) as instances,
+        (select count(*) from data_locations where execution_run_id = $1) as locations,
+        (select count(*) from task_executions where execution_run_id = $1 and status = 'completed') as completed`,
+      ['many'],
+    )
+    return Object.values(row ?? {}).map(Number)
+  }
+  await expect(commitSite(service.db, 'many', site, epoch + 1, step)).rejects.toThrow(LeasePassedOn)
+  expect(await counted()).toEqual([0, 0, 0])
+  await commitSite(service.db, 'many', site, epoch, { ...nothing, intents: [intent('many', 'b', 'core-1')] })
+  for (const _ of [1, 2]) {
+    await commitSite(service.db, 'many', site, epoch, step)
+    expect(await counted()).toEqual([140_000, 140_000, 1])
+  }
+  const { dataObjectsTotal } = await service.get('/execution-runs/many/')
+  expect(dataObjectsTotal).toBe(140_000)
+})
+
 test('a step that is given twice does what it does once, and says the same', async () => {
   const once = await opened('once')
   for (const entry of story('once')) await commitSite(service.db, 'once', site, once, entry)

@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
-import { raw } from '../../src/db/sql.ts'
+import { raw, sql } from '../../src/db/sql.ts'
 import { endOperation } from '../../src/operations/records.ts'
+import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { until } from '../failures/programs.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { threeSteps, threeStepsKind, threeStepsTable } from './three-steps.ts'
@@ -9,6 +10,13 @@ import { threeSteps, threeStepsKind, threeStepsTable } from './three-steps.ts'
 let service: TestService
 let temporal: Connection
 beforeAll(async () => {
+  for (const kind of threeSteps.kinds ?? []) {
+    const { pageSummary } = kind
+    kind.pageSummary = (db, id, generation) =>
+      id.startsWith('unreadable')
+        ? Promise.reject(new Error(`the record ${id} cannot be read`))
+        : pageSummary(db, id, generation)
+  }
   const workflowsPath = new URL('three-steps-workflow.ts', import.meta.url).pathname
   service = await openService({ further: { ...threeSteps, workflowsPath } })
   for (const statement of threeStepsTable) await service.db.run(raw(statement))
@@ -171,4 +179,37 @@ test('events come as a stream, from the last one that the reader has; an unknown
   ] as const)
     expect([path, (await service.call(method, `/three-steps/nothing/${path}`)).status]).toEqual([path, 404])
   expect((await service.get('/three-steps/?pageSize=2')).items).toHaveLength(2)
+})
+
+test('an id of any length that may be one has a workflow; those that Temporal takes stand in its name', async () => {
+  for (const id of ['x'.repeat(255), '😀'.repeat(255), `a${'😀'.repeat(254)}`, '名'.repeat(255)]) {
+    await accept(id)
+    const path = `/three-steps/${encodeURIComponent(id)}/`
+    const { operation } = await until(`the end of ${id}`, 120, async () => {
+      const found = await service.get(path)
+      return found.operation.status === 'completed' ? found : undefined
+    })
+    expect(operation).toMatchObject({ id, done: 3 })
+    expect((await service.call('GET', `${path}events/`)).status).toBe(200)
+  }
+  const kind = { name: 'kind' }
+  expect(temporalIdOf(kind, 'a/b', 2)).toBe('kind/a/b/2')
+  const [one, other] = ['😀'.repeat(254) + '1', '😀'.repeat(254) + '2'].map((id) => temporalIdOf(kind, id, 1))
+  expect(one).toMatch(/^kind#[0-9a-f]{64}\/1$/)
+  expect(one).not.toBe(other)
+})
+
+test('a record whose workflow cannot be started keeps no other from its start', async () => {
+  // As many as a round reads.
+  const unreadable = Array.from({ length: 250 }, (_, i) => `unreadable-${String(i)}`)
+  await service.db.run(sql`insert into three_steps (id, step_ms, created_at)
+    select id, 20, now() - interval '1 hour' from unnest(${unreadable}::text[]) as given (id)`)
+  await service.db.run(sql`insert into three_steps (id, step_ms) values ('behind-them', 20)`)
+  expect(await accept('unreadable-asked-for')).toMatchObject({ status: 'queued' })
+  const { operation } = await until('the end of the last record', 120, async () => {
+    const found = await service.get('/three-steps/behind-them/')
+    return found.operation.status === 'completed' ? found : undefined
+  })
+  expect(operation).toMatchObject({ done: 3 })
+  await service.db.run(sql`delete from three_steps where id like 'unreadable%'`)
 })

@@ -32,8 +32,7 @@ export const threeStepsKind: OperationKind = {
   remove: (tx, id) => tx.run(sql`delete from three_steps_done where id = ${id}`),
 }
 
-const text = z.string()
-const number = z.number()
+const [text, number] = [z.string(), z.number()]
 const Request = z.strictObject({ id: text.min(1), stepMs: z.int().default(50), failsAt: z.int().optional() })
 const Facts = { id: text, status: text, generation: number, failureReason: text.optional(), done: number }
 const ThreeSteps = z.object(Facts)
@@ -75,7 +74,8 @@ const routes = (parts: Pick<OperationApi, 'db' | 'engine' | 'feed'>): Route[] =>
             values (${body.id}, ${body.stepMs}, ${body.failsAt ?? null})`,
         )
         await dispatchOperation(api, { id: body.id, generation: 1 })
-        return new Reply({ body: (await read(db, body.id))!, headers: { location: `${path}${body.id}/` } })
+        const location = `${path}${encodeURIComponent(body.id)}/`
+        return new Reply({ body: (await read(db, body.id))!, headers: { location } })
       },
     }),
     of.read({

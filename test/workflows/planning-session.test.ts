@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import { MockActivityEnvironment } from '@temporalio/testing'
 import { planningSessionActivities } from '../../activities/planning-session.ts'
+import { raw } from '../../src/db/sql.ts'
 import { createSession } from '../../src/domains/planning-sessions/create-session.ts'
 import { SessionDocument } from '../../src/domains/planning-sessions/schemas.ts'
 import { beginAlgorithm } from '../../src/domains/planning-sessions/store.ts'
@@ -362,6 +363,52 @@ describe('a planning session', () => {
       reason: expect.stringContaining('5 workers died'),
     })
     expect((await app.ended('deadly')).body.session.failureReason).toContain('5 workers died')
+  })
+
+  test('a plan beyond the calendar names its longest activity; an id of 255 emoji plans and is selected', async () => {
+    const documents = fresh()
+    const { activities } = documents.workflow.spec
+    for (const one of activities) one.simulation.durationSeconds = 1e9
+    for (const one of documents.environment.resources) one.computeSpeedup = 1e-6
+    documents.environment.activityResourceProfiles = []
+    const versionId = await post(documents)
+    await send('POST', '/planning-sessions/', session(documents, versionId, { id: 'beyond' }))
+    const { session: beyond } = (await app.ended('beyond')).body as Json
+    expect([beyond.status, beyond.failureReason]).toEqual([
+      'failed',
+      expect.stringMatching(
+        /makespan .* is beyond the 100000000000 s .* longest activity is ".*check its duration/,
+      ),
+    ])
+
+    const usual = fresh()
+    const id = '😀'.repeat(255)
+    const path = `/planning-sessions/${encodeURIComponent(id)}`
+    await send('POST', '/planning-sessions/', session(usual, await post(usual), { id }))
+    expect((await app.ended(id)).body).toMatchObject({ session: { id, status: 'completed' } })
+    const [candidate] = await send('GET', `${path}/candidates/`)
+    const { id: planId } = await send('POST', `${path}/candidates/${candidate.id as string}/select/`)
+    const plan = await send('GET', `/schedule-plans/${encodeURIComponent(planId)}/`)
+    expect(plan).toMatchObject({ id: planId, source: 'plugin' })
+  })
+
+  test('a session with a step that keeps failing is given up: failed with its reason', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    for (const statement of [
+      `create function refused() returns trigger language plpgsql as
+        $$ begin raise exception 'value out of range: overflow' using errcode = '22003'; end $$`,
+      `create trigger refused before update on planning_candidates for each row
+        when (new.planning_session_id = 'unrankable') execute function refused()`,
+    ])
+      await app.db.run(raw(statement))
+    await send('POST', '/planning-sessions/', session(documents, versionId, { id: 'unrankable' }))
+    const ended = (await app.ended('unrankable')).body as Json
+    expect(ended.session).toMatchObject({
+      status: 'failed',
+      failureReason: expect.stringContaining('could not rank the candidates in 5 tries'),
+    })
+    expect(ended.live).toBeUndefined()
   })
 
   test('cancel against completion: one of them wins, and nothing moves afterwards', async () => {

@@ -1,3 +1,4 @@
+import { append } from '../../lists.ts'
 import { LinkError } from '../../shell/site-shell.ts'
 import type { SshHostKey, SshStage } from './target.ts'
 
@@ -22,7 +23,7 @@ export class Journey {
   /** A copy of the present state, for a report while the login goes on. */
   copy(): Journey {
     const copy = new Journey()
-    copy.stages.push(...this.stages)
+    append(copy.stages, this.stages)
     copy.#stage = this.#stage
     copy.#since = this.#since
     const { address, banner, hostKey, hostKeyIsNew } = this

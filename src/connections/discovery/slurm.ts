@@ -1,3 +1,4 @@
+import { greatest } from '../../lists.ts'
 import { readProgram } from '../../shell/program.ts'
 import { sectionsOf, type Discovered, type FoundResource } from './found.ts'
 import { machineMetadata, observedOf, type DiscoveredHost } from './host.ts'
@@ -231,8 +232,14 @@ export const foundSlurm = (
           default: partition.isDefault,
           nodes: partition.nodes,
           maxTime: partition.maxTime,
-          coresPerNode: Math.max(0, ...nodes.map((node) => node.cpus)),
-          memoryBytesPerNode: Math.max(0, ...nodes.map((node) => node.memoryBytes)),
+          coresPerNode: greatest(
+            nodes.map((node) => node.cpus),
+            0,
+          ),
+          memoryBytesPerNode: greatest(
+            nodes.map((node) => node.memoryBytes),
+            0,
+          ),
           ...gpusIn(nodes),
         },
         observed: {

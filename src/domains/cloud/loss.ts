@@ -87,12 +87,14 @@ const LivingRow = z.object({
 
 /**
  * Looks at the machines of an environment that are ready and that people have made: those of runs
- * are watched by their runs.
+ * are watched by their runs. `failed` gets the error of one machine; the others are looked at all
+ * the same.
  * @returns the instances whose machines were ended or stopped by others
  */
 export const noteLosses = async (
   { db, clouds }: { db: Db; clouds: Clouds },
   environmentId: string,
+  failed: (error: unknown) => void,
 ): Promise<{ instanceId: string; reason: string }[]> => {
   const living = await db.many(
     LivingRow,
@@ -101,17 +103,17 @@ export const noteLosses = async (
       order by id limit 10000`,
   )
   const losses: { instanceId: string; reason: string }[] = []
-  await Promise.all(
-    living.map(async (one) => {
-      const seen = await lookAtInstance(clouds, one)
-      // EC2 shows an ended machine for an hour and no longer; one that is ready was seen before.
-      const loss =
-        seen === 'unseen'
-          ? { reason: `the provider shows the machine ${one.providerId} no more`, stays: false }
-          : seen
-      if (loss !== undefined && (await recordLost(db, one.id, loss)))
-        losses.push({ instanceId: one.id, reason: loss.reason })
-    }),
-  )
+  const look = async (one: z.output<typeof LivingRow>): Promise<void> => {
+    const seen = await lookAtInstance(clouds, one)
+    // EC2 shows an ended machine for an hour and no longer; one that is ready was seen before.
+    const loss =
+      seen === 'unseen'
+        ? { reason: `the provider shows the machine ${one.providerId} no more`, stays: false }
+        : seen
+    if (loss !== undefined && (await recordLost(db, one.id, loss)))
+      losses.push({ instanceId: one.id, reason: loss.reason })
+  }
+  // At once, because the provider is asked about all of them together.
+  await Promise.all(living.map((one) => look(one).catch(failed)))
   return losses
 }

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { eachRecord } from '../../db/each-record.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Machine } from '../../drivers/cloud/contract.ts'
 import { builtProviders, connectionsOf, refusalOfCloud, type Cloud, type Clouds } from './clouds.ts'
@@ -53,15 +54,19 @@ const untracked = async (db: Db, machines: readonly Machine[]): Promise<Machine[
   })
 }
 
-/** @throws Refusal 422 or 503 as the provider answers */
+/**
+ * `failed` gets the error of one connection, as its provider answers; the others are searched all
+ * the same.
+ */
 const findOrphans = async (
   { db, clouds }: { db: Db; clouds: Clouds },
   environmentId: string,
+  failed: (error: unknown) => void,
 ): Promise<(Orphan & { cloud: Cloud })[]> => {
   const service = await serviceReference(db)
   const found: (Orphan & { cloud: Cloud })[] = []
-  for (const connection of await connectionsOf(db, environmentId)) {
-    if (!builtProviders.has(connection.provider)) continue
+  const search = async (connection: Awaited<ReturnType<typeof connectionsOf>>[number]): Promise<void> => {
+    if (!builtProviders.has(connection.provider)) return
     for (const region of await regionsOf(db, environmentId, connection.region)) {
       const cloud = await clouds.of(connection, region)
       const machines = await cloud.driver.list(service)
@@ -72,35 +77,42 @@ const findOrphans = async (
         })
     }
   }
+  await eachRecord(await connectionsOf(db, environmentId), search, failed)
   return found
 }
 
 const shown = ({ cloud: _, ...orphan }: Orphan & { cloud: Cloud }): Orphan => orphan
 
-/** Machines of this service without a living record. */
+const refuse = (error: unknown): never => {
+  throw refusalOfCloud(error)
+}
+
+/**
+ * Machines of this service without a living record.
+ * @throws Refusal 422 or 503 as the provider of the first failing connection answers
+ */
 export const listOrphans = async (
   parts: { db: Db; clouds: Clouds },
   environmentId: string,
-): Promise<Orphan[]> => {
-  try {
-    return (await findOrphans(parts, environmentId)).map(shown)
-  } catch (error) {
-    throw refusalOfCloud(error)
-  }
-}
+): Promise<Orphan[]> => (await findOrphans(parts, environmentId, refuse)).map(shown)
 
-/** Ends the orphans, and no other machine. @returns those that were ended */
+/**
+ * Ends the orphans, and no other machine. `failed` gets the error of one connection or machine; by
+ * default it is thrown as a refusal, else the others are ended all the same.
+ * @returns those that were ended
+ */
 export const sweepOrphans = async (
   parts: { db: Db; clouds: Clouds },
   environmentId: string,
+  failed: (error: unknown) => void = refuse,
 ): Promise<Orphan[]> => {
-  try {
-    const found = await findOrphans(parts, environmentId)
-    for (const { cloud, providerId } of found) await cloud.driver.destroy(providerId)
-    return found.map(shown)
-  } catch (error) {
-    throw refusalOfCloud(error)
+  const ended: Orphan[] = []
+  const end = async (orphan: Orphan & { cloud: Cloud }): Promise<void> => {
+    await orphan.cloud.driver.destroy(orphan.providerId)
+    ended.push(shown(orphan))
   }
+  await eachRecord(await findOrphans(parts, environmentId, failed), end, failed)
+  return ended
 }
 
 const PlaceRow = z.object({ environmentId: z.string() })
@@ -137,15 +149,13 @@ export const sweepAll = async (
     // Without a target no machine was ever made.
     sql`select distinct environment_id from cloud_capacity_targets order by 1 limit ${mostEnvironments}`,
   )
-  for (const { environmentId } of places) {
-    if (signal.aborted) break
-    try {
-      const found = await sweepOrphans(parts, environmentId)
-      ended.push(...found.map((orphan) => ({ ...orphan, environmentId })))
-      lost.push(...(await noteLosses(parts, environmentId)))
-    } catch (error) {
-      failures.push({ environmentId, error })
-    }
+  const failedAt = (environmentId: string) => (error: unknown) => void failures.push({ environmentId, error })
+  const sweep = async ({ environmentId }: z.output<typeof PlaceRow>): Promise<void> => {
+    const failed = failedAt(environmentId)
+    for (const orphan of await sweepOrphans(parts, environmentId, failed))
+      ended.push({ ...orphan, environmentId })
+    for (const loss of await noteLosses(parts, environmentId, failed)) lost.push(loss)
   }
+  await eachRecord(places, sweep, (error, { environmentId }) => failedAt(environmentId)(error), signal)
   return { ended, lost, failures }
 }

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Count, Id, JsonObject, Name, NonNegative, Positive, Text, Timestamp } from '../../http/schema.ts'
+import { Count, Id, JsonObject, Money, Name, Seconds, Text, Timestamp } from '../../http/schema.ts'
 
 const providers = ['gcp', 'aws', 'azure'] as const
 
@@ -19,17 +19,17 @@ const TargetConfiguration = z
   .looseObject({
     connectionId: z.string().max(255).optional().describe('which cloud connection of the environment'),
     diskType: z.string().max(255).optional(),
-    diskSizeGiB: Positive.max(65_536).optional(),
+    diskSizeGiB: z.number().gt(0).max(65_536).optional(),
     network: z.string().max(255).optional().describe('the subnet of the machines'),
     projectId: z.string().max(255).optional(),
     sshSourceRanges: z.array(network).max(50).optional(),
     allowPublicSsh: z.boolean().optional().describe('must be true for a range that is every address'),
-    pricePerHour: NonNegative.optional(),
+    pricePerHour: Money.optional(),
     priceCurrency: z.string().max(16).optional(),
     priceSource: z.string().max(255).optional(),
-    diskPricePerGiBMonth: NonNegative.optional(),
-    ...Object.fromEntries(expectedSeconds.map((name) => [name, NonNegative.optional()])),
-    idleSeconds: NonNegative.max(31_536_000)
+    diskPricePerGiBMonth: Money.optional(),
+    ...Object.fromEntries(expectedSeconds.map((name) => [name, Seconds.optional()])),
+    idleSeconds: Seconds.max(31_536_000)
       .optional()
       .describe('how long a machine of policy keep stays without a run; 900 where it is left out'),
   })
@@ -64,7 +64,7 @@ const members = {
   fixedZone: z.string().max(255).optional(),
   zonePolicy: Name.default('any-compatible'),
   architecture: Name.default('amd64'),
-  vcpu: Positive.max(100_000),
+  vcpu: z.number().gt(0).max(100_000),
   memoryMiB: z
     .int()
     .min(1)

@@ -1,3 +1,4 @@
+import { eachRecord } from '../../db/each-record.ts'
 import type { Log } from '../../observability/log.ts'
 import { everyRound } from '../../pacing/every-round.ts'
 import { poll } from '../../pacing/poll.ts'
@@ -47,16 +48,19 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
     return session
   }
 
+  const keep = async (row: ConsoleSessionRow): Promise<void> => {
+    if (row.place.host !== undefined && row.place.host !== parts.hostId) return
+    const session = begin(row)
+    const idle = performance.now() - session.usedAt > parts.idleSeconds * 1_000
+    if (idle || row.closeRequestedAt !== undefined) await session.send(frameOf('c'))
+  }
   const rounds = everyRound(
     1_000,
     async () => {
       if (!parts.enabled) return
-      for (const row of await openSessions(db)) {
-        if (row.place.host !== undefined && row.place.host !== parts.hostId) continue
-        const session = begin(row)
-        const idle = performance.now() - session.usedAt > parts.idleSeconds * 1_000
-        if (idle || row.closeRequestedAt !== undefined) await session.send(frameOf('c'))
-      }
+      await eachRecord(await openSessions(db), keep, (error, { id }) =>
+        log.warn({ err: error, sessionId: id }, 'a console session could not be kept; it is taken up again'),
+      )
     },
     (error) =>
       log.warn({ err: error }, 'console sessions could not be looked for; they are looked for again'),

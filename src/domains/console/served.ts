@@ -1,4 +1,5 @@
 import type { Writable } from 'node:stream'
+import { append } from '../../lists.ts'
 import type { ShellStream } from '../../shell/site-shell.ts'
 import type { Frame } from './frames.ts'
 import { maskWhole, openCuts } from './masks.ts'
@@ -78,7 +79,7 @@ export class Served {
 
   take(frames: readonly Frame[]): void {
     if (frames.length === 0) return
-    this.#waiting.push(...frames)
+    append(this.#waiting, frames)
     for (const { content } of frames) this.#waitingBytes += content.length
     this.wake()
     if (!this.recordsFirst) this.#show(frames)

@@ -1,8 +1,9 @@
 import { z } from 'zod'
+import { ranges } from '../../ranges.ts'
 import type { KindName } from '../../drivers/runtime/registry.ts'
 import type { waysOf } from '../../drivers/storage/ways.ts'
 import * as field from '../../http/schema.ts'
-import { choice, Id, JsonObject, Name, OptionalId } from '../../http/schema.ts'
+import { amount, choice, Id, JsonObject, Name, OptionalId } from '../../http/schema.ts'
 import { documentProblems } from './rules.ts'
 
 /**
@@ -16,7 +17,8 @@ export const Whole = z
   .meta({ type: 'integer', minimum: 0, maximum: Number.MAX_SAFE_INTEGER })
 
 // An omitted member is 0, false or empty, and is saved as such.
-const Amount = field.NonNegative.default(0)
+const Seconds = field.Seconds.default(0)
+const Ratio = amount(ranges.ratio).default(0)
 const Count = Whole.default(0)
 const Flag = z.boolean().default(false)
 const Text = field.Text.default('')
@@ -119,13 +121,13 @@ export const Resource = z.strictObject({
   zone: Text,
   architecture: Text,
   cpuCores: Count,
-  cpuCapacity: Amount,
+  cpuCapacity: field.Cores.default(0),
   memoryBytes: Count,
   storageBytes: Count,
-  computeSpeedup: Amount,
-  pricePerSecond: Amount,
-  bootOverheadSeconds: Amount,
-  containerOverheadSeconds: Amount,
+  computeSpeedup: amount(ranges.speed).default(0),
+  pricePerSecond: field.Money.default(0),
+  bootOverheadSeconds: Seconds,
+  containerOverheadSeconds: Seconds,
   schedulable: Flag,
   metadata: JsonObject.optional(),
 })
@@ -221,13 +223,13 @@ export const ActivityResourceProfile = z.strictObject({
   id: Id,
   activityTypeId: Id,
   resourceId: Id,
-  runtimeSeconds: Amount,
-  runtimeStdDevSeconds: Amount,
-  cpuUtilization: Amount,
+  runtimeSeconds: Seconds,
+  runtimeStdDevSeconds: Seconds,
+  cpuUtilization: Ratio,
   peakMemoryBytes: Count,
   diskReadBytes: Count,
   diskWriteBytes: Count,
-  energyJoules: Amount,
+  energyJoules: amount(ranges.energy).default(0),
   source: field.Text.default('configured'),
   sampleSize: Count,
   modelVersion: Text,

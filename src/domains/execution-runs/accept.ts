@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { z } from 'zod'
+import { append } from '../../lists.ts'
 import type { Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
@@ -277,7 +278,7 @@ const contentOf = async (tx: Db, request: RunRequest, run: RunMembers, plan: Pla
   const graph =
     contentVersionId === plan.contentVersionId ? planned : await plannedGraph(tx, contentVersionId)
   const activityOf = activityResolver(planned)
-  if (request.plan !== undefined) problems.push(...differences(request.plan, tasks, activityOf))
+  if (request.plan !== undefined) append(problems, differences(request.plan, tasks, activityOf))
   if (graph.activities.length !== tasks.length) {
     problems.push({
       path: 'workflow.activities',
@@ -286,7 +287,7 @@ const contentOf = async (tx: Db, request: RunRequest, run: RunMembers, plan: Pla
         'send the workflow that was planned',
     })
   }
-  if (graph !== planned && problems.length === 0) problems.push(...otherPlaces(planned, graph))
+  if (graph !== planned && problems.length === 0) append(problems, otherPlaces(planned, graph))
   if (problems.length > 0) throw unacceptable(problems)
   return { tasks, contentVersionId, activities: graph.activities }
 }

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { eachRecord } from '../../db/each-record.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
 import { requestCancel } from '../../operations/records.ts'
@@ -111,24 +112,27 @@ const approvedWaiting = (db: Db) =>
 
 /**
  * Cancels runs that have spent and committed more than their budget, and wakes approved runs whose
- * signal was lost.
+ * signal was lost. `failed` gets the error of one run; the others are watched all the same.
  * @returns how many were cancelled
  */
-export const watchBudgets = async ({
-  db,
-  engine,
-}: {
-  db: Db
-  engine: Pick<Engine, 'signal' | 'cancel'>
-}): Promise<number> => {
+export const watchBudgets = async (
+  {
+    db,
+    engine,
+  }: {
+    db: Db
+    engine: Pick<Engine, 'signal' | 'cancel'>
+  },
+  failed: (error: unknown, record: { id: string }) => void,
+): Promise<number> => {
   for (const { id, generation } of await approvedWaiting(db))
     await engine.signal(runKind, id, generation, 'wake').catch(() => false)
   let cancelled = 0
-  for (const run of await watched(db)) {
+  const watch = async (run: z.output<typeof SpentRow>): Promise<void> => {
     // The windows of running machines are not charged to tasks yet: the machines' whole money
     // counts.
     const machines = await cloudCostOf(db, run.id, { whole: true })
-    if (run.spent + machines + run.committed <= run.budget) continue
+    if (run.spent + machines + run.committed <= run.budget) return
     const reason =
       `its budget ${String(run.budget)} is used up: ${(run.spent + machines).toFixed(6)} spent, ` +
       `${run.committed.toFixed(6)} committed`
@@ -136,5 +140,6 @@ export const watchBudgets = async ({
     await engine.signal(runKind, run.id, run.generation, 'wake').catch(() => false)
     cancelled += 1
   }
+  await eachRecord(await watched(db), watch, failed)
   return cancelled
 }

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
+import { eachRecord } from '../../db/each-record.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
@@ -129,7 +130,7 @@ const provisionFor = async (
   const key = nameOf(effectKey, target.id, ordinal)
   const body = {
     capacityTargetId: target.id,
-    name: `${target.name.slice(0, 200)}-${key.slice(0, 8)}`,
+    name: `${target.name.slice(0, 200).toWellFormed()}-${key.slice(0, 8)}`,
     instanceId: `cloud-instance-${key}`,
   }
   try {
@@ -276,21 +277,26 @@ const endUnused = (db: Db, { id, runId, operationId }: z.output<typeof UnusedRow
 
 /**
  * Ends what runs have left: machines of runs that are over, and idle ones whose time has come; and
- * machines whose configuration failed long ago. Any number of processes may do so at once.
+ * machines whose configuration failed long ago. Any number of processes may do so at once. `failed`
+ * gets the error of one instance; the others are ended all the same.
  * @returns how many ends were asked for
  */
-export const endUnusedMachines = async (parts: Pick<MachineParts, 'db' | 'engine'>): Promise<number> => {
+export const endUnusedMachines = async (
+  parts: Pick<MachineParts, 'db' | 'engine'>,
+  failed: (error: unknown, record: { id: string }) => void,
+): Promise<number> => {
   const { db, engine } = parts
   await db.run(sql`update run_machines m set released_at = clock_timestamp(), release_reason = 'run-over'
     from execution_runs r where m.released_at is null and r.id = m.execution_run_id and r.status in ${over}`)
   let ended = 0
-  for (const unused of [...(await unusedInstances(db)), ...(await forgottenInstances(db))]) {
+  const end = async (unused: z.output<typeof UnusedRow>): Promise<void> => {
     const asked = await endUnused(db, unused)
+    ended += asked === undefined ? 0 : 1
     if (asked?.start !== undefined)
       await dispatchOperation({ db, engine, kind: cloudKind }, { id: asked.start, generation: 1 })
     if (asked?.cancel !== undefined) await engine.cancel(cloudKind, asked.cancel, 1).catch(() => false)
-    ended += asked === undefined ? 0 : 1
   }
+  await eachRecord([...(await unusedInstances(db)), ...(await forgottenInstances(db))], end, failed)
   return ended
 }
 

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { eachRecord } from '../../db/each-record.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { Id } from '../../http/schema.ts'
 import { computeSecondsOf } from '../cloud/billing.ts'
@@ -223,9 +224,13 @@ const SettledRow = z.object({ id: z.string() })
 
 /**
  * Runs that ended before their machines did get their whole cost once the machines are gone.
- * @returns how many
+ * `failed` gets the error of one run; the others are settled all the same.
+ * @returns how many were due
  */
-export const settleCosts = async (db: Db): Promise<number> => {
+export const settleCosts = async (
+  db: Db,
+  failed: (error: unknown, record: { id: string }) => void,
+): Promise<number> => {
   const due = await db.many(
     SettledRow,
     sql`select distinct m.execution_run_id as id from run_machines m
@@ -235,8 +240,8 @@ export const settleCosts = async (db: Db): Promise<number> => {
         where o.execution_run_id = m.execution_run_id
           and (o.released_at is null or not (i.machine_gone or i.status = 'destroyed'))) limit 100`,
   )
-  for (const { id } of due)
-    await db.transaction(async (tx) => {
+  const settle = ({ id }: z.output<typeof SettledRow>): Promise<void> =>
+    db.transaction(async (tx) => {
       const locked = await tx.maybe(
         SettledRow,
         sql`select id from execution_runs where id = ${id} and status in ('completed', 'failed', 'cancelled')
@@ -248,5 +253,6 @@ export const settleCosts = async (db: Db): Promise<number> => {
         where id = ${id}`)
       await tx.run(sql`update run_machines set settled = true where execution_run_id = ${id}`)
     })
+  await eachRecord(due, settle, failed)
   return due.length
 }

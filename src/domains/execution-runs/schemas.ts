@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { waitKinds } from '../../executor/journal.ts'
-import { Id, JsonObject, OptionalId, Timestamp } from '../../http/schema.ts'
+import { Id, JsonObject, Money, OptionalId, Timestamp } from '../../http/schema.ts'
 import { CloudEvent, CloudOperation } from '../cloud/instance-schemas.ts'
 import { envelopeOf } from '../../http/paging.ts'
 import {
@@ -51,7 +51,7 @@ const runShape = {
     .enum(['stop', 'finish-independent'])
     .optional()
     .describe('what a failed activity means for branches that do not need it; default stop'),
-  budget: z.number().min(0).max(1e15).optional().describe('the most that the run may cost'),
+  budget: Money.optional().describe('the most that the run may cost'),
   onBudget: z
     .enum(['refuse', 'ask', 'stop'])
     .optional()

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { naturally } from '../../natural-order.ts'
+import { greatest } from '../../lists.ts'
 import {
   assertBar,
   partsOf,
@@ -190,7 +191,10 @@ const whereTimeWent = (bands: readonly TimelineBand[]): string => {
     ['queue', '#d98a00'],
   ] as const
   const shares = bands.map(({ bars }) => sharesOf(bars))
-  const widest = Math.max(...shares.map((share) => sum(Object.values(share))), 1e-9)
+  const widest = greatest(
+    shares.map((share) => sum(Object.values(share))),
+    1e-9,
+  )
   const rows = bands.map(({ label }, index) => {
     const share = shares[index] ?? { compute: 0, launch: 0, transfer: 0, queue: 0 }
     const top = index * 46

@@ -65,9 +65,11 @@ export const readSiteNews = async (
           and failure_reason is not null order by finished_at desc nulls last limit 1`,
   )
   const [rows, failure] = await Promise.all([waiting, failed])
-  const waits: SiteWait[] = rows.map((row) => ({ ...row, reason: row.reason.slice(0, 500) }))
+  const waits: SiteWait[] = rows.map((row) => ({ ...row, reason: row.reason.slice(0, 500).toWellFormed() }))
   return {
     waits,
-    ...(failure === undefined ? {} : { failure: { ...failure, reason: failure.reason.slice(0, 500) } }),
+    ...(failure === undefined
+      ? {}
+      : { failure: { ...failure, reason: failure.reason.slice(0, 500).toWellFormed() } }),
   }
 }

@@ -1,5 +1,6 @@
 import { z } from 'zod'
-import { Id, JsonObject, Name, NonNegative, OptionalId, Positive } from '../../http/schema.ts'
+import { ranges } from '../../ranges.ts'
+import { Id, JsonObject, Money, Name, OptionalId, positive, Seconds } from '../../http/schema.ts'
 import { Whole } from '../environments/schemas.ts'
 import { linkProblems } from './rules.ts'
 
@@ -8,9 +9,9 @@ export const NetworkLink = z.strictObject({
   topologyId: OptionalId.default('').describe('filled in from the topology, whatever is sent'),
   sourceResourceId: Id,
   targetResourceId: Id,
-  bandwidthBitsPerSecond: Positive,
-  latencySeconds: NonNegative.default(0),
-  pricePerByte: NonNegative.default(0),
+  bandwidthBitsPerSecond: positive(ranges.bandwidth),
+  latencySeconds: Seconds.default(0),
+  pricePerByte: Money.default(0),
   bidirectional: z.boolean().default(false),
   sharingPolicy: z
     .string()

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { networkModels } from '../../simulator/channel.ts'
-import { Count, Id, NonNegative, OptionalId, Positive, Text, Timestamp } from '../../http/schema.ts'
+import { ranges } from '../../ranges.ts'
+import { Count, Id, Money, OptionalId, PlanSeconds, positive, Text, Timestamp } from '../../http/schema.ts'
 import { Plan, PlanSummary, Predicted } from '../schedule-plans/schemas.ts'
 import { Warning } from '../workflow-definitions/schemas.ts'
 
@@ -27,13 +28,13 @@ const InterferenceMatrix = z.looseObject({
   schemaVersion: z.enum(['1', '2', '3', '4']),
   model: z.enum(['pairwise-cpu-priority', 'pairwise-slowdown']),
   aggregation: z.enum(['minimum', 'maximum', 'additive-excess']).optional(),
-  priorityWeight: Positive.optional(),
+  priorityWeight: positive(ranges.ratio).optional(),
   entries: z
     .array(
       z.looseObject({
         affectedActivityId: z.string(),
         interferingActivityId: z.string(),
-        slowdownFactor: z.number().min(1).optional(),
+        slowdownFactor: positive(ranges.ratio).min(1).optional(),
       }),
     )
     .optional(),
@@ -42,13 +43,17 @@ const InterferenceMatrix = z.looseObject({
       z.looseObject({
         affectedActivityTypeId: z.string(),
         interferingActivityTypeId: z.string(),
-        slowdownFactor: z.number().min(1),
+        slowdownFactor: positive(ranges.ratio).min(1),
       }),
     )
     .optional(),
   groups: z
     .array(
-      z.looseObject({ id: z.string(), activityIds: z.array(z.string()), slowdownFactor: z.number().min(1) }),
+      z.looseObject({
+        id: z.string(),
+        activityIds: z.array(z.string()),
+        slowdownFactor: positive(ranges.ratio).min(1),
+      }),
     )
     .optional(),
 })
@@ -69,8 +74,8 @@ export const SessionDocument = z.strictObject({
   /** Blank: the scope's topology, else none. */
   networkTopologyId: OptionalId.default(''),
   algorithms: z.array(Choice).min(1, 'must name at least one algorithm'),
-  deadlineSeconds: NonNegative.default(0),
-  budget: NonNegative.default(0),
+  deadlineSeconds: PlanSeconds.default(0),
+  budget: Money.default(0),
   networkModel: z
     .enum(networkModels)
     .optional()

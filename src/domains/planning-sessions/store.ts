@@ -357,6 +357,19 @@ export const closeSession = (
     return true
   })
 
+/**
+ * Ends an open session as failed, with those of its algorithms that have not ended.
+ * @returns whether this call ended it
+ */
+export const failSession = (db: Db, id: string, reason: string): Promise<boolean> =>
+  db.transaction(async (tx) => {
+    if (!(await endOperation(tx, sessionKind, { id, generation: 1 }, { status: 'failed', reason })))
+      return false
+    await tx.run(sql`update planning_algorithm_runs set status = 'failed', failure_reason = ${reason},
+      completed_at = clock_timestamp() where planning_session_id = ${id} and status in ('queued', 'running')`)
+    return true
+  })
+
 const candidateFields = {
   id: z.string(),
   planningSessionId: z.string(),

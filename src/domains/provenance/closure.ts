@@ -1,4 +1,5 @@
 import { Readable } from 'node:stream'
+import { append } from '../../lists.ts'
 import type { Db } from '../../db/sql.ts'
 import type { Entity } from './catalogue.ts'
 import { rootOf } from './lineage.ts'
@@ -60,7 +61,7 @@ export async function* closureOf(
         const next = fresh(edges.map((edge) => (side === 'consequent' ? edge.antecedent : edge.consequent)))
         if (next.length === 0) continue
         yield next
-        pending.push(...next)
+        append(pending, next)
       }
     }
   }

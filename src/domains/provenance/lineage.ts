@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { append } from '../../lists.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { invalid, missing, unacceptable } from '../../refusal.ts'
 import { catalogue, entityNamed, type Entity } from './catalogue.ts'
@@ -157,7 +158,7 @@ const usesOf = async (
   const pairs: { task: string; file: string }[] = []
   for (const [runId, ids] of runs) {
     const graph = await graphs.of(runId)
-    pairs.push(...(graph?.usesOf(ofTasks ? { tasks: ids, files: [] } : { tasks: [], files: ids }) ?? []))
+    append(pairs, graph?.usesOf(ofTasks ? { tasks: ids, files: [] } : { tasks: [], files: ids }) ?? [])
   }
   const order = ({ task, file }: { task: string; file: string }): Buffer =>
     Buffer.from(ofTasks ? `${file} ${task}` : `${task} ${file}`)

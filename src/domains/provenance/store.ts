@@ -38,14 +38,17 @@ const equals = (entity: Entity, name: string, value: string): Sql => {
     return sql`${raw(column(name))} = ${value}`
   }
   if (numeric.has(field.type)) {
-    if (!/^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,3})?$/i.test(value)) throw wrong('a number')
-    return sql`${raw(column(name))} = ${value}::float8`
+    const number = /^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,3})?$/i.test(value) ? Number(value) : NaN
+    // PostgreSQL takes no text whose number is beyond a double's range, or rounds to 0.
+    if (!Number.isFinite(number)) throw wrong('a number between -1.7e308 and 1.7e308')
+    return sql`${raw(column(name))} = ${number}::float8`
   }
   if (field.type === 'datetime') {
     const time = /^\d{4}-\d\d-\d\dT/.test(value) ? Date.parse(value) : NaN
-    if (Number.isNaN(time)) throw wrong('a time (RFC 3339)')
     // Answers show milliseconds, and the stored times have microseconds.
-    const from = new Date(time).toISOString()
+    const from = Number.isNaN(time) ? '' : new Date(time).toISOString()
+    if (!/^\d{4}-/.test(from) || from.startsWith('0000-'))
+      throw wrong('a time of the years 1 to 9999 (RFC 3339)')
     return sql`${raw(column(name))} >= ${from}::timestamptz and ${raw(column(name))} < ${from}::timestamptz +
       interval '1 millisecond'`
   }

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { append } from '../../lists.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import type { Compute } from '../../compute/compute.ts'
@@ -134,13 +135,13 @@ const undone = async <T>(db: Db, work: (tx: Db) => Promise<T>): Promise<T> => {
  */
 const checkPlan = async (tx: Db, plan: PlanDocument, companions: Companions | undefined) => {
   const { problems, version, ...stored } = await lookUp(tx, plan)
-  if (companions !== undefined) problems.push(...disagreements(plan, companions))
+  if (companions !== undefined) append(problems, disagreements(plan, companions))
   const scope = companions?.executionScope ?? stored.scope
   const inventory = await inventoryOf(tx, plan, scope, companions)
-  problems.push(...inventory.problems)
+  append(problems, inventory.problems)
 
   const content = await contentOf(tx, version, companions)
-  problems.push(...content.problems)
+  append(problems, content.problems)
   const checked =
     content.workflow &&
     planProblems({
@@ -149,12 +150,12 @@ const checkPlan = async (tx: Db, plan: PlanDocument, companions: Companions | un
       resources: inventory.resources,
       environmentVersionIds: new Set(scope?.environmentVersionIds),
     })
-  problems.push(...(await unboundRuntimes(tx, plan)))
+  append(problems, await unboundRuntimes(tx, plan))
   // A flaw of the workflow itself is reported once.
-  problems.push(
-    ...(checked?.problems.filter(
-      ({ path }) => content.problems.length === 0 || !path.startsWith('workflow.'),
-    ) ?? []),
+  append(
+    problems,
+    checked?.problems.filter(({ path }) => content.problems.length === 0 || !path.startsWith('workflow.')) ??
+      [],
   )
   if (problems.length > 0 || checked === undefined || content.graph === undefined || version === undefined)
     throw unacceptable(problems)

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { append, greatest, smallest } from '../../lists.ts'
 import type { MeasuredDurations } from '../cloud/durations.ts'
 import type { PlannedResource } from './problem.ts'
 import type { LifecycleAction } from './schemas.ts'
@@ -83,7 +84,7 @@ const thereBy = (actions: readonly TimedAction[], targetId: string): number | un
   const own = actions.filter((one) => one.capacityTargetId === targetId && isSetup(one))
   return own.length === 0
     ? undefined
-    : Math.max(...own.map(({ earliestStart, expectedDuration }) => earliestStart + expectedDuration))
+    : greatest(own.map(({ earliestStart, expectedDuration }) => earliestStart + expectedDuration))
 }
 
 /**
@@ -144,7 +145,7 @@ const actionId = (planId: string, targetId: string, action: string): string => {
     .update(JSON.stringify([planId, targetId]))
     .digest('hex')
     .slice(0, 32)
-  return `${planId.slice(0, 120)}-${digest}-${action}`
+  return `${planId.slice(0, 120).toWellFormed()}-${digest}-${action}`
 }
 
 /** The actions around the tasks of one resource. */
@@ -220,16 +221,19 @@ export const lifecycleOf = (
 ): Lifecycle => {
   const actions = [...(given.actions ?? [])]
   const cloudCost: Record<string, CloudCost> = {}
-  const planFinish = Math.max(0, ...given.tasks.map(({ finishAt }) => finishAt))
+  const planFinish = greatest(
+    given.tasks.map(({ finishAt }) => finishAt),
+    0,
+  )
   let cost = 0
   for (const resource of given.resources.filter(isMadeOnDemand)) {
     const own = given.tasks.filter(({ resourceId }) => resourceId === resource.id)
     if (own.length === 0) continue
-    const first = Math.min(...own.map(({ startAt }) => startAt))
-    const last = Math.max(...own.map(({ finishAt }) => finishAt))
+    const first = smallest(own.map(({ startAt }) => startAt))
+    const last = greatest(own.map(({ finishAt }) => finishAt))
     const end = endOf(resource, last, planFinish)
     if (!actions.some(({ capacityTargetId }) => capacityTargetId === resource.id))
-      actions.push(...actionsOf(planId, resource, given.measured.get(resource.id), { first, end }))
+      append(actions, actionsOf(planId, resource, given.measured.get(resource.id), { first, end }))
     const of = costOf(resource, actions, { first, last, end })
     cloudCost[resource.id] = of
     cost += of.idle + of.disk

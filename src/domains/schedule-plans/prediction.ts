@@ -1,7 +1,9 @@
+import { ranges, longestPlanSeconds } from '../../ranges.ts'
 import { Refusal, type Problem as Warning } from '../../refusal.ts'
 import type { Compute } from '../../compute/compute.ts'
 import { durationSources, type DurationSource, type PlanningProblem } from '../../schedulers/problem.ts'
 import { isNetworkModel, type NetworkModel } from '../../simulator/channel.ts'
+import type { SimulationResult } from '../../simulator/simulate.ts'
 import { placementOf, type PlacedAssignment } from './problem.ts'
 
 /**
@@ -38,6 +40,26 @@ export interface PredictedTask {
  */
 const deadlineSeconds = 60
 
+/** Why a simulated plan is longer or dearer than any may be, with the activity that takes longest. */
+const overflow = (
+  { activities, resources }: PlanningProblem,
+  placed: readonly { resource: number }[],
+  { makespanSeconds, cost, tasks }: Extract<SimulationResult, { state: 'completed' }>,
+): string | undefined => {
+  const isLong = !(makespanSeconds <= longestPlanSeconds)
+  if (!isLong && cost <= ranges.cost.most) return undefined
+  const longest = tasks.reduce((a, b) => (b.finishedAt - b.readyAt > a.finishedAt - a.readyAt ? b : a))
+  const at = resources[placed[longest.activity]!.resource]!
+  return (
+    (isLong
+      ? `its makespan ${makespanSeconds} s is beyond the ${longestPlanSeconds} s that a plan may take`
+      : `its cost ${cost} is beyond the ${ranges.cost.most} that a plan may cost`) +
+    `; the longest activity is ${JSON.stringify(activities[longest.activity]!.id)} on ` +
+    `${JSON.stringify(at.id)}: ${longest.transferSeconds} s of transfers, ${longest.runtimeSeconds} s of ` +
+    'runtime; check its duration, the speedup and price of the resource, and the bandwidth of its links'
+  )
+}
+
 /**
  * Simulates a placement on the compute threads. The assignments are by position of their
  * activities.
@@ -69,7 +91,8 @@ export const predict = async (
   const sources = placed.map(
     ({ resource }, position) => durationSources[problem.durationSource[position * width + resource]!]!,
   )
-  if (result.state === 'failed') {
+  const failure = result.state === 'failed' ? result.reason : overflow(problem, placed, result)
+  if (result.state === 'failed' || failure !== undefined) {
     const nothing = {
       readyAt: 0,
       startAt: 0,
@@ -84,7 +107,7 @@ export const predict = async (
       runtimeSeconds: problem.durations[position * width + resource]!,
       durationSource: sources[position]!,
     }))
-    return { networkModel, makespanSeconds: 0, cost: 0, failure: result.reason, tasks }
+    return { networkModel, makespanSeconds: 0, cost: 0, failure: failure ?? '', tasks }
   }
   const tasks = result.tasks.map((task, position) => ({
     readyAt: task.dataReadyAt,

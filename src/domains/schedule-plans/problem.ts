@@ -1,4 +1,5 @@
 import { naturally } from '../../natural-order.ts'
+import { ranges } from '../../ranges.ts'
 import type { GraphActivity } from '../workflow-definitions/graph.ts'
 import type { Placed } from '../../simulator/simulate.ts'
 import { durationSources } from '../../schedulers/problem.ts'
@@ -318,7 +319,8 @@ const durationsOf = (
       : positive(runtime?.predictedRuntimeSeconds)
     machines.forEach((machine, column) => {
       const put = (seconds: number, source: DurationSource): void => {
-        durations[row * width + column] = seconds
+        // Infinity stands for a resource that cannot run the activity.
+        durations[row * width + column] = Math.min(seconds, ranges.planSeconds.most)
         durationSource[row * width + column] = sourceIndex[source]
       }
       const profile = ofType?.get(machine.id)

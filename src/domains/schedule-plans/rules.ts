@@ -1,3 +1,4 @@
+import { append } from '../../lists.ts'
 import { Refusal, type Problem } from '../../refusal.ts'
 import { validatePlan } from '../../schedulers/validate.ts'
 import { activityResolver, type GraphActivity } from '../workflow-definitions/graph.ts'
@@ -48,7 +49,7 @@ export const planProblems = ({
       positions[at] = resolve(assignment.activityId, `${path}.activityId`) ?? -1
     } catch (error) {
       if (!(error instanceof Refusal)) throw error
-      problems.push(...error.details)
+      append(problems, error.details)
       ambiguous.add(`${path}.activityId`)
     }
     if (assignment.planId !== '' && assignment.planId !== plan.id)

@@ -1,7 +1,19 @@
 import { z } from 'zod'
 import { durationSources } from '../../schedulers/problem.ts'
 import { networkModels } from '../../simulator/channel.ts'
-import { Count, Finite, Id, JsonObject, NonNegative, OptionalId, Text, Timestamp } from '../../http/schema.ts'
+import {
+  Cost,
+  Count,
+  Id,
+  JsonObject,
+  Money,
+  OptionalId,
+  PlanSeconds,
+  Rank,
+  Seconds,
+  Text,
+  Timestamp,
+} from '../../http/schema.ts'
 
 /** An order may be any integer that is unique in its lane, also a negative one. */
 const Order = z.int()
@@ -67,8 +79,8 @@ const LifecycleAction = z.strictObject({
   capacityTargetId: Id,
   cloudInstanceId: OptionalId.optional(),
   action: z.enum(lifecycleActionKinds),
-  earliestStart: NonNegative.default(0),
-  expectedDuration: NonNegative.default(0),
+  earliestStart: PlanSeconds.default(0),
+  expectedDuration: Seconds.default(0),
   dependsOn: z.array(Id).optional(),
   metadata: JsonObject.optional(),
 })
@@ -137,19 +149,19 @@ export type Plan = z.output<typeof Plan>
 export const AssignmentDocument = z.strictObject({
   id: OptionalId.default(''),
   planId: OptionalId.default(''),
-  activityId: z.string().min(1, 'must not be blank').max(400),
+  activityId: z.string().min(1, 'must not be blank').max(1_024),
   externalId: z.string().optional(),
   resourceId: Id,
   coreId: OptionalId.default(''),
   slotId: OptionalId.default(''),
   orderOnResource: Order.default(0),
-  priority: Finite.default(0),
-  predictedReadyAt: NonNegative.default(0),
-  predictedStartAt: NonNegative.default(0),
-  predictedFinishAt: NonNegative.default(0),
-  predictedRuntimeSeconds: NonNegative.default(0),
-  predictedTransferSeconds: NonNegative.default(0),
-  predictedCost: NonNegative.default(0),
+  priority: Rank.default(0),
+  predictedReadyAt: PlanSeconds.default(0),
+  predictedStartAt: PlanSeconds.default(0),
+  predictedFinishAt: PlanSeconds.default(0),
+  predictedRuntimeSeconds: PlanSeconds.default(0),
+  predictedTransferSeconds: PlanSeconds.default(0),
+  predictedCost: Cost.default(0),
   durationSource: z.string().optional(),
   submittedPrediction: Times.optional(),
   metadata: JsonObject.optional(),
@@ -170,12 +182,12 @@ export const PlanDocument = z.strictObject({
   algorithm: Text.default(''),
   algorithmVersion: Text.default(''),
   objective: Text.default(''),
-  deadlineSeconds: NonNegative.default(0),
-  budget: NonNegative.default(0),
+  deadlineSeconds: PlanSeconds.default(0),
+  budget: Money.default(0),
   predicted: z
     .strictObject({
-      makespanSeconds: NonNegative.default(0),
-      cost: NonNegative.default(0),
+      makespanSeconds: PlanSeconds.default(0),
+      cost: Cost.default(0),
       feasible: z.boolean().default(false),
       reasons: z.array(z.string()).optional(),
     })
@@ -188,7 +200,7 @@ export const PlanDocument = z.strictObject({
   lifecycleActions: z.array(LifecycleAction).optional(),
   metadata: JsonObject.optional(),
   assignmentCount: Count.optional(),
-  contentionFreeMakespanSeconds: NonNegative.optional(),
+  contentionFreeMakespanSeconds: PlanSeconds.optional(),
   submittedPrediction: Submitted.optional(),
   defaultedDurations: Count.optional(),
   embedded: z.array(z.string()).optional(),

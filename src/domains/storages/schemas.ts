@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Id, Name, OptionalId } from '../../http/schema.ts'
+import { Id, Name, OptionalId, Timestamp } from '../../http/schema.ts'
 
 export const PathQuery = {
   path: z
@@ -196,7 +196,6 @@ const wholeBytes = z
   .string()
   .regex(/^\d{1,15}$/, 'must be a whole number of bytes')
   .transform(Number)
-const moment = z.iso.datetime({ offset: true })
 export const IndexQuery = z.strictObject({
   ...PathQuery,
   glob: z
@@ -209,8 +208,8 @@ export const IndexQuery = z.strictObject({
   mediaType: z.string().max(200).optional(),
   minSizeBytes: wholeBytes.optional(),
   maxSizeBytes: wholeBytes.optional(),
-  modifiedAfter: moment.optional(),
-  modifiedBefore: moment.optional(),
+  modifiedAfter: Timestamp.optional(),
+  modifiedBefore: Timestamp.optional(),
   checksum: z
     .string()
     .regex(/^(sha256:)?[0-9a-f]{64}$/, 'must be a SHA-256 like sha256:<64 hexadecimal digits>')

@@ -1,3 +1,4 @@
+import { append } from '../../lists.ts'
 import type { Entry, StorageDriver } from '../../drivers/storage/contract.ts'
 import type { ByteName, StoragePath } from '../../drivers/storage/paths.ts'
 
@@ -44,6 +45,6 @@ export async function* pagesBelow(
       isFirst = false
       after = next
     } while (after !== undefined)
-    folders.push(...inner.reverse())
+    append(folders, inner.reverse())
   }
 }

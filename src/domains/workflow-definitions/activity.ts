@@ -1,8 +1,8 @@
-import { pathTrouble } from '../../outside-path.ts'
 import type { Problem } from '../../refusal.ts'
 import { policyOf, type Content } from './content.ts'
 import { executableProblems } from './executable.ts'
 import { activityIdOf, defaultTypeIdOf, identifierTrouble, slug, typeIdOf } from './names.ts'
+import { pathProblems } from './rules.ts'
 import { defaultCpu, defaultMemoryBytes, parseCpu, parseMemory } from './quantities.ts'
 import type { Activity, ActivityType, AuthoringActivity } from './schemas.ts'
 import { commandProblems, withUnixEnds } from './script.ts'
@@ -111,12 +111,14 @@ export function normaliseActivity(
         : `is a field of the activity itself: give it as ${key} beside metadata`,
     )
   }
-  activity.expectedOutputs?.forEach((output, i) => {
-    if (output.trim() === '' || output.startsWith('/') || output.split('/').includes('..'))
-      report(`${path}.expectedOutputs.${i}`, 'must be a path below the work directory, without ".."')
-    const trouble = pathTrouble(output)
-    if (trouble !== undefined) report(`${path}.expectedOutputs.${i}`, `${trouble}; shorten it`)
-  })
+  const ofPaths = pathProblems(
+    { ...activity.command, expectedOutputs: activity.expectedOutputs },
+    {
+      workingDirectory: `${path}.command.workingDirectory`,
+      expectedOutputs: `${path}.expectedOutputs`,
+    },
+  )
+  for (const { path: at, message } of ofPaths) report(at, message)
 
   const activityTypeId = types.idOf(label, (name) =>
     warnings.push({

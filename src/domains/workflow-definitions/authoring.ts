@@ -1,3 +1,4 @@
+import { append } from '../../lists.ts'
 import type { Problem } from '../../refusal.ts'
 import { normaliseActivity, TypeList, type Report } from './activity.ts'
 import {
@@ -77,7 +78,8 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
   const slugs = given.map((activity) => (activity.name === undefined ? undefined : slug(activity.name)))
   const namePath = (i: number): string => `spec.activities.${i}.name`
   const names = given.map((activity) => activity.name)
-  problems.push(...duplicates(names, namePath, 'name'), ...meetingNames(names, slugs, namePath))
+  append(problems, duplicates(names, namePath, 'name'))
+  append(problems, meetingNames(names, slugs, namePath))
   slugs.forEach((externalId, i) => {
     if (externalId === '') report(namePath(i), 'must hold at least one letter or digit')
     else if (externalId !== undefined && id !== undefined) {
@@ -92,8 +94,9 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
       .reverse(),
   )
   const edges = controlEdges(given, positions, report, warnings)
-  problems.push(
-    ...cycleProblem(
+  append(
+    problems,
+    cycleProblem(
       given.map((activity, i) => activity.name ?? String(i)),
       edges,
       'spec.activities',

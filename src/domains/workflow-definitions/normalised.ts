@@ -1,3 +1,4 @@
+import { append } from '../../lists.ts'
 import type { Problem } from '../../refusal.ts'
 import { reservedMetadataKeys } from './activity.ts'
 import { readAuthoring, type Reading } from './authoring.ts'
@@ -86,12 +87,12 @@ export function readNormalised(
         `does not follow from the name, which gives ${JSON.stringify(reading.id)}; leave it out or ` +
         'change the name',
     })
-  problems.push(...reading.problems.map(at))
+  append(problems, reading.problems.map(at))
   const changes =
     reading.workflow === undefined
       ? { problems: [], warnings: [] }
       : normalisedChanges(document, reading.workflow, override.name !== undefined)
-  problems.push(...changes.problems)
+  append(problems, changes.problems)
   return {
     id: reading.id,
     problems,

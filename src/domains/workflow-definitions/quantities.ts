@@ -1,3 +1,5 @@
+import { mostCores } from '../../ranges.ts'
+
 /** Factors of the memory suffixes. Older documents use the decimal ones. */
 const factors: Record<string, number> = {
   '': 1,
@@ -12,7 +14,6 @@ const factors: Record<string, number> = {
 
 export const defaultCpu = 0.1
 export const defaultMemoryBytes = 16 * 2 ** 20
-const maxCpu = 1e6
 
 export interface Quantity {
   value: number
@@ -33,7 +34,7 @@ export function parseCpu(limit: string | number): Quantity | string {
         ? Number.NaN
         : Number(match[1]) / (match[2] === 'm' ? 1000 : 1)
   if (!Number.isFinite(value)) return 'must be a number of cores such as "1", "0.5" or "250m"'
-  if (value < 0.001 || value > maxCpu) return `must lie between 1m and ${maxCpu} cores`
+  if (value < 0.001 || value > mostCores) return `must lie between 1m and ${mostCores} cores`
   return { value, legacy: typeof limit === 'number' }
 }
 

@@ -1,3 +1,5 @@
+import { pathTrouble } from '../../outside-path.ts'
+import { isInside } from '../../drivers/runtime/local/staging.ts'
 import type { Problem } from '../../refusal.ts'
 import { findCycle } from '../../schedulers/graph.ts'
 import type { ContentEdge } from './content.ts'
@@ -83,6 +85,40 @@ export function cycleProblem(
       message: `the workflow contains a cycle: ${shown.join(' -> ')}; remove one of these dependencies`,
     },
   ]
+}
+
+const shownText = (value: unknown): string =>
+  typeof value === 'string' && value.length <= 80 ? ` (got ${JSON.stringify(value)})` : ''
+
+/** The problem of a path that is to lie below an activity's work directory, or undefined. */
+const placeTrouble = (path: unknown): string | undefined => {
+  if (typeof path !== 'string' || path.trim() === '' || !isInside(path))
+    return `must be a path below the work directory, without a leading "/" and ".."${shownText(path)}`
+  const trouble = pathTrouble(path)
+  return trouble === undefined ? undefined : `${trouble}; shorten it`
+}
+
+/**
+ * Problems of an activity's paths, with which no site can run it: its working directory and the
+ * outputs that it has to deliver, as documents hold them.
+ */
+export function pathProblems(
+  { workingDirectory = '', expectedOutputs = [] }: { workingDirectory?: unknown; expectedOutputs?: unknown },
+  paths: { workingDirectory: string; expectedOutputs: string },
+): Problem[] {
+  const place = workingDirectory === '' ? undefined : placeTrouble(workingDirectory)
+  const problems: Problem[] = place === undefined ? [] : [{ path: paths.workingDirectory, message: place }]
+  if (!Array.isArray(expectedOutputs))
+    return [...problems, { path: paths.expectedOutputs, message: 'must be an array of paths' }]
+  expectedOutputs.forEach((path: unknown, i) => {
+    const message =
+      placeTrouble(path) ??
+      (/^(\.?\/)*\.?$/.test(path as string)
+        ? 'is the work directory itself; name the files and folders in it'
+        : undefined)
+    if (message !== undefined) problems.push({ path: `${paths.expectedOutputs}.${i}`, message })
+  })
+  return problems
 }
 
 export const logicalNameTrouble = (name: string): string | undefined =>

@@ -1,12 +1,14 @@
 import { z } from 'zod'
+import { ranges, mostCores, shortestTimeoutSeconds } from '../../ranges.ts'
 import {
+  amount,
+  Cores,
   Count,
-  Finite,
   Id,
   JsonObject,
   Name,
-  NonNegative,
-  Positive,
+  Rank,
+  Seconds,
   Text,
   Timestamp,
 } from '../../http/schema.ts'
@@ -22,15 +24,15 @@ const Environment = z.record(z.string(), Text)
 /** The cost of an activity in the simulator: seconds at reference speed, or operations. */
 export const Simulation = z.strictObject({
   model: z.string().max(255).optional(),
-  durationSeconds: NonNegative.optional(),
-  flops: NonNegative.optional(),
+  durationSeconds: Seconds.optional(),
+  flops: amount(ranges.operations).optional(),
   parameters: JsonObject.optional(),
 })
 
 const policyShape = {
-  timeoutSeconds: Positive,
+  timeoutSeconds: z.number().min(shortestTimeoutSeconds).max(ranges.seconds.most),
   maxAttempts: z.int().min(1).max(1_000),
-  retryDelaySeconds: NonNegative,
+  retryDelaySeconds: Seconds,
 }
 export const Policy = z.strictObject(policyShape)
 const PolicyInput = Policy.partial()
@@ -70,7 +72,7 @@ export const AuthoringActivity = z.strictObject({
   simulation: Simulation.optional(),
   activityType: Name.optional(),
   policy: PolicyInput.optional(),
-  priority: Finite.optional(),
+  priority: Rank.optional(),
   stage: Stage.optional(),
   metadata: JsonObject.optional(),
 })
@@ -153,20 +155,23 @@ export const WfFormatDocument = z.looseObject({
       ),
       files: z
         .array(
-          z.looseObject({ id: z.string().min(1), sizeInBytes: NonNegative.max(Number.MAX_SAFE_INTEGER) }),
+          z.looseObject({
+            id: z.string().min(1),
+            sizeInBytes: z.number().min(0).max(Number.MAX_SAFE_INTEGER),
+          }),
         )
         .optional(),
     }),
     execution: z
       .looseObject({
-        makespanInSeconds: NonNegative.optional(),
+        makespanInSeconds: amount(ranges.planSeconds).optional(),
         tasks: z
           .array(
             z.looseObject({
               id: z.string().min(1),
-              runtimeInSeconds: NonNegative.optional(),
-              coreCount: NonNegative.optional(),
-              memoryInBytes: NonNegative.optional(),
+              runtimeInSeconds: Seconds.optional(),
+              coreCount: Cores.max(mostCores).optional(),
+              memoryInBytes: z.number().min(0).max(Number.MAX_SAFE_INTEGER).optional(),
               command: WfCommand.optional(),
             }),
           )
@@ -204,15 +209,15 @@ export const Activity = z.strictObject({
   capabilities: z.array(WorkflowCapability),
   command: Command,
   resources: z.strictObject({
-    cpu: NonNegative,
+    cpu: Cores.max(mostCores),
     memoryBytes: Count,
     storageBytes: Count,
-    gpu: NonNegative.optional(),
+    gpu: Cores.max(mostCores).optional(),
   }),
   service: Service.optional(),
   simulation: Simulation.optional(),
   policy: Policy,
-  priority: Finite,
+  priority: Rank,
   metadata: JsonObject.optional(),
 })
 export type Activity = z.output<typeof Activity>
@@ -257,14 +262,14 @@ export const WorkflowVersionDocument = z.strictObject({
       command: Command.optional(),
       resources: z
         .strictObject({
-          cpu: NonNegative.optional(),
+          cpu: Cores.max(mostCores).optional(),
           memoryBytes: Count.optional(),
           storageBytes: Count.optional(),
-          gpu: NonNegative.optional(),
+          gpu: Cores.max(mostCores).optional(),
         })
         .optional(),
       policy: PolicyInput.optional(),
-      priority: Finite.optional(),
+      priority: Rank.optional(),
     }),
   ),
   dependencies: z
@@ -297,10 +302,10 @@ export const ActivityType = z.strictObject({
   name: z.string(),
   application: z.string().optional(),
   defaultImage: z.string().optional(),
-  cpuIntensity: Finite,
-  memoryIntensity: Finite,
-  ioIntensity: Finite,
-  networkIntensity: Finite,
+  cpuIntensity: Rank,
+  memoryIntensity: Rank,
+  ioIntensity: Rank,
+  networkIntensity: Rank,
   metadata: JsonObject.optional(),
 })
 export type ActivityType = z.output<typeof ActivityType>

@@ -1,8 +1,16 @@
+import { append } from '../../lists.ts'
 import { notBuilt } from '../../not-built.ts'
 import type { Problem } from '../../refusal.ts'
 import { workflowIdOf } from './content.ts'
 import { executableProblems } from './executable.ts'
-import { cycleProblem, dataKey, duplicates, logicalNameTrouble, meetingInputs } from './rules.ts'
+import {
+  cycleProblem,
+  dataKey,
+  duplicates,
+  logicalNameTrouble,
+  meetingInputs,
+  pathProblems,
+} from './rules.ts'
 import type { WorkflowVersionDocument } from './schemas.ts'
 import { commandProblems } from './script.ts'
 
@@ -23,7 +31,10 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
   const positions = new Map(ids.map((id, position) => [id, position]))
   if (ids.length === 0) report('activities', 'must hold at least one activity')
   if (workflowIdOf(document) === '') report('workflowId', 'must not be blank')
-  problems.push(...duplicates(ids, (i) => `${path}.activities.${i}.id`, 'id'))
+  append(
+    problems,
+    duplicates(ids, (i) => `${path}.activities.${i}.id`, 'id'),
+  )
 
   document.activities.forEach((activity, i) => {
     const at = `activities.${i}`
@@ -45,8 +56,16 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
     if (activity.command !== undefined && runsForReal(activity))
       for (const { path: part, message } of commandProblems(activity.command))
         report(`${at}.${part}`, message)
+    const ofPaths = pathProblems(
+      { ...activity.command, expectedOutputs: activity.metadata?.['expectedOutputs'] },
+      {
+        workingDirectory: `${at}.command.workingDirectory`,
+        expectedOutputs: `${at}.metadata.expectedOutputs`,
+      },
+    )
+    for (const problem of ofPaths) report(problem.path, problem.message)
     if (activity.command?.executable !== undefined)
-      problems.push(...executableProblems(activity.command.executable, `${path}.${at}.command.executable`))
+      append(problems, executableProblems(activity.command.executable, `${path}.${at}.command.executable`))
   })
 
   const end = (id: string, at: string): number | undefined => {
@@ -60,7 +79,7 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
     const from = end(dependency.dependsOnActivityId, `dependencies.${i}.dependsOnActivityId`)
     if (from !== undefined && to !== undefined) edges.push({ from, to })
   })
-  problems.push(...cycleProblem(ids, edges, `${path}.dependencies`))
+  append(problems, cycleProblem(ids, edges, `${path}.dependencies`))
 
   document.dataDependencies?.forEach((dependency, i) => {
     const at = `dataDependencies.${i}`
@@ -74,8 +93,9 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
     document.dataDependencies?.map(({ producerActivityId, consumerActivityId, logicalName }) =>
       dataKey(producerActivityId, consumerActivityId, logicalName),
     ) ?? []
-  problems.push(
-    ...duplicates(
+  append(
+    problems,
+    duplicates(
       keys,
       (i) => `${path}.dataDependencies.${i}`,
       'the combination of producer, consumer and logicalName',

@@ -1,3 +1,4 @@
+import { append } from '../../lists.ts'
 import type { Problem } from '../../refusal.ts'
 import { readAuthoring, type Reading } from './authoring.ts'
 import type { AuthoringDraft } from './draft.ts'
@@ -29,8 +30,9 @@ export function readWfFormat(
   const problems: Problem[] = []
   const warnings: Problem[] = []
   const { tasks } = specification
-  problems.push(
-    ...duplicates(
+  append(
+    problems,
+    duplicates(
       tasks.map(({ id }) => id),
       (i) => `${tasksPath}.${i}.id`,
       'id',
@@ -72,7 +74,10 @@ export function readWfFormat(
     message,
   })
   const reported = new Set(problems.map(({ path }) => path))
-  problems.push(...reading.problems.map(at).filter(({ path }) => !reported.has(path)))
+  append(
+    problems,
+    reading.problems.map(at).filter(({ path }) => !reported.has(path)),
+  )
   return {
     id: reading.id,
     problems,
@@ -319,7 +324,9 @@ function activityOf(
       model: 'deterministic',
       ...(measured?.runtimeInSeconds === undefined ? {} : { durationSeconds: measured.runtimeInSeconds }),
     },
-    ...(label === undefined || slug(label) === '' ? {} : { activityType: label.slice(0, 200) }),
+    ...(label === undefined || slug(label) === ''
+      ? {}
+      : { activityType: label.slice(0, 200).toWellFormed() }),
     metadata: { taskId: task.id, ...(measured?.command === undefined ? {} : { command: measured.command }) },
   }
 }

@@ -76,10 +76,8 @@ export function yamlOf(document: Record<string, unknown>, depth = 3): string {
       !notBlock.test(value)
     ) {
       const body = value.endsWith('\n') ? value.slice(0, -1) : value
-      lines.push(
-        `${head} ${value.endsWith('\n') ? '|' : '|-'}`,
-        ...body.split('\n').map((line) => (line === '' ? '' : `${inner}${line}`)),
-      )
+      lines.push(`${head} ${value.endsWith('\n') ? '|' : '|-'}`)
+      for (const line of body.split('\n')) lines.push(line === '' ? '' : `${inner}${line}`)
     } else lines.push(`${head} ${typeof value === 'object' && value !== null ? flow(value) : scalar(value)}`)
   }
   map(document, '', 0)

@@ -1,6 +1,7 @@
-import type { _InstanceType, Instance, Tag, VolumeType } from '@aws-sdk/client-ec2'
+import type { _InstanceType, Instance, InstanceTypeInfo, Tag, VolumeType } from '@aws-sdk/client-ec2'
 import { createHash } from 'node:crypto'
 import { Ec2Error, type Ec2 } from '../../clients/ec2.ts'
+import { append } from '../../lists.ts'
 import { awsPrices } from './aws-prices.ts'
 import {
   CloudError,
@@ -243,7 +244,10 @@ const describe = async (ec2: Ec2, { ids, filter = {} }: Describing): Promise<Mac
         }),
       ),
     )
-    found.push(...(page.Reservations ?? []).flatMap(({ Instances = [] }) => Instances.map(machineOf)))
+    append(
+      found,
+      (page.Reservations ?? []).flatMap(({ Instances = [] }) => Instances.map(machineOf)),
+    )
     next = page.NextToken
   } while (next !== undefined)
   return found
@@ -256,7 +260,7 @@ const mostTypes = 2_000
 const mostImages = 1_000
 
 const typesOf = async (ec2: Ec2) => {
-  const found = []
+  const found: InstanceTypeInfo[] = []
   let next: string | undefined
   do {
     const token = next
@@ -268,7 +272,7 @@ const typesOf = async (ec2: Ec2) => {
         }),
       ),
     )
-    found.push(...(page.InstanceTypes ?? []))
+    append(found, page.InstanceTypes ?? [])
     next = page.NextToken
   } while (next !== undefined && found.length < mostTypes)
   return found

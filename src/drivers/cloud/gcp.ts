@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
+import { append } from '../../lists.ts'
 import { ComputeEngineError, type ComputeEngine } from '../../clients/compute-engine.ts'
 import { gcpPrices } from './gcp-prices.ts'
 import { CloudError, type CloudDriver, type CloudFault, type Machine, type MachineWish } from './contract.ts'
@@ -329,7 +330,10 @@ export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
       for (let at = 0; at < ids.length; at += idsAtOnce) {
         const some = ids.slice(at, at + idsAtOnce)
         const filter = some.map((id) => `(name = "${lastOf(id)}")`).join(' OR ')
-        found.push(...(await named(listed(compute, filter))).filter(({ id }) => some.includes(id)))
+        append(
+          found,
+          (await named(listed(compute, filter))).filter(({ id }) => some.includes(id)),
+        )
       }
       return found
     },

@@ -1,3 +1,4 @@
+import { smallest } from '../../../lists.ts'
 /**
  * Whether one of many byte strings occurs in a text: the algorithm of Wu and Manber (TR-94-17),
  * which looks at a part of the bytes only and takes no longer for more strings. A regular
@@ -13,7 +14,7 @@ const placeOf = (a: number, b: number, c: number): number => ((a << 8) ^ (b << 4
 /** @param strings each of at least `block` bytes */
 export const openAnyOf = (strings: readonly Buffer[]): ((bytes: Uint8Array) => boolean) => {
   if (strings.length === 0) return () => false
-  const shortest = Math.min(...strings.map(({ length }) => length))
+  const shortest = smallest(strings.map(({ length }) => length))
   if (shortest < block) throw new Error(`a string is shorter than ${String(block)} bytes`)
   // How far the next place is that may end the first `shortest` bytes of a string.
   const shift = new Uint8Array(mostPlaces).fill(Math.min(255, shortest - block + 1))

@@ -1,3 +1,4 @@
+import { greatest } from '../../../lists.ts'
 import { openAnyOf } from './any-of.ts'
 
 /** Removes secrets from an export: by the names of keys, by references, and by value. */
@@ -175,7 +176,10 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
   /** Each byte as one character. */
   const formsInBytes = forms.map((form) => Buffer.from(form).toString('latin1'))
   const inBytes = anyOf(formsInBytes)
-  const longest = Math.max(0, ...formsInBytes.map((form) => form.length))
+  const longest = greatest(
+    formsInBytes.map((form) => form.length),
+    0,
+  )
 
   /** Bytes as PostgreSQL writes them stay bytes. */
   const withoutInBytes = (value: string): string => {

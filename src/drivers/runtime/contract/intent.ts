@@ -1,4 +1,5 @@
 import { isAbsolute } from 'node:path'
+import { ranges } from '../../../ranges.ts'
 import { DriverError, type Intent } from './driver.ts'
 import { pathTrouble } from '../../../outside-path.ts'
 import { isInside } from '../local/staging.ts'
@@ -29,6 +30,6 @@ export function checkIntent(intent: Intent): void {
     const trouble = pathTrouble(path)
     if (trouble !== undefined) refuse('expectedOutputs', path, `${trouble}; shorten it`)
   }
-  if (!(timeoutSeconds >= 0 && timeoutSeconds <= 1e9))
-    refuse('timeoutSeconds', timeoutSeconds, 'must be from 0 (none) to 1e9')
+  if (!(timeoutSeconds >= 0 && timeoutSeconds <= ranges.seconds.most))
+    refuse('timeoutSeconds', timeoutSeconds, `must be from 0 (none) to ${String(ranges.seconds.most)}`)
 }

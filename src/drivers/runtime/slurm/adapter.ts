@@ -1,3 +1,4 @@
+import { smallest } from '../../../lists.ts'
 import { arrayScript } from '../batch/array-script.ts'
 import type {
   BatchElement,
@@ -156,7 +157,7 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
       const { accounting } = await limits.recent()
       if (!accounting) return 'none'
       const jobs = [...new Set(places.flatMap(({ job }) => job ?? []))]
-      const oldest = Math.min(...places.map(({ submittedAt }) => submittedAt))
+      const oldest = smallest(places.map(({ submittedAt }) => submittedAt))
       return await scheduler.history(jobs, Date.now() / 1000 - oldest)
     } catch {
       return 'silent'

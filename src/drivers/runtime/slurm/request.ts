@@ -1,3 +1,4 @@
+import { greatest, smallest } from '../../../lists.ts'
 import type { BatchArray } from '../batch/scheduler.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import type { PartitionLimits, SlurmLimits } from './limits.ts'
@@ -63,7 +64,7 @@ const partitionsOf = (request: SlurmRequest, limits: SlurmLimits): readonly Part
   return partition.split(',').flatMap((name) => limits.partitions.filter((one) => one.name === name))
 }
 
-const longest = (seconds: number[]): number => (seconds.length === 0 ? Infinity : Math.max(...seconds))
+const longest = (seconds: number[]): number => (seconds.length === 0 ? Infinity : greatest(seconds))
 
 /**
  * Time limit in minutes: from the activity's own limit, else from the plan's expectation; doubled
@@ -123,10 +124,10 @@ export function jobRequest(
   }
   const partitions = partitionsOf(request, limits)
   const nodes = partitions.flatMap((one) => one.nodes)
-  const smallest = nodes.map((node) => Math.floor(node.megabytes / node.cores))
+  const perCore = nodes.map((node) => Math.floor(node.megabytes / node.cores))
   if (memoryBytes > 0) request.memoryMegabytes = Math.ceil(memoryBytes / 1024 ** 2)
   else if (limits.memoryByDefault === 'node' && nodes.length > 0)
-    request.memoryMegabytes = Math.max(1, Math.min(...smallest)) * request.cores
+    request.memoryMegabytes = Math.max(1, smallest(perCore)) * request.cores
 
   const { memoryMegabytes = 0 } = request
   if (
@@ -135,7 +136,7 @@ export function jobRequest(
       (node) => node.cores >= request.cores && node.megabytes >= memoryMegabytes && node.gpus >= gpus,
     )
   ) {
-    const most = (of: (node: (typeof nodes)[number]) => number): number => Math.max(...nodes.map(of))
+    const most = (of: (node: (typeof nodes)[number]) => number): number => greatest(nodes.map(of))
     refuse(
       name,
       `asks for ${request.cores} cores, ${memoryMegabytes} MiB and ${gpus} GPUs; no node of ` +

@@ -1,0 +1,23 @@
+/**
+ * Lists of any length. A call takes some 125,000 arguments, so `push(...list)` and
+ * `Math.max(...list)` fail on a list that a user can make longer.
+ */
+
+/** Adds the items at the end of the list. */
+export const append = <T>(list: T[], items: Iterable<T>): void => {
+  for (const item of items) list.push(item)
+}
+
+/** The greatest of the numbers and `least`; -Infinity where there is none. */
+export const greatest = (numbers: Iterable<number>, least = -Infinity): number => {
+  let found = least
+  for (const number of numbers) found = Math.max(found, number)
+  return found
+}
+
+/** The smallest of the numbers; Infinity where there is none. */
+export const smallest = (numbers: Iterable<number>): number => {
+  let found = Infinity
+  for (const number of numbers) found = Math.min(found, number)
+  return found
+}
