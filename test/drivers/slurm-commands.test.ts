@@ -117,14 +117,31 @@ test('what sbatch says decides what is to be done', async () => {
     expect(await says(error(text))).toMatchObject({ trouble: 'unknown' })
   expect(await says(error('QOSMaxSubmitJobPerUserLimit'))).toBeInstanceOf(NoRoom)
   // It may have taken the array all the same.
-  for (const babble of [
-    'exit 0',
-    'exit 3',
-    `echo '17|0|orrery-of-somebody'`,
-    `echo 'Submitted batch job 17'`,
+  const job = join(folder, 'arrays', 'orrery-x', 'job')
+  const babbles = ['exit 0', 'exit 3', `echo '17|0|orrery-of-somebody'`, `echo 'Submitted batch job 17'`]
+  command('squeue', 'exit 1')
+  for (const babble of babbles) expect(await says(babble)).toMatchObject({ trouble: 'unknown' })
+  expect(existsSync(job)).toBe(false)
+  // Then the job with the array's name counts, if there is one.
+  command('squeue', 'printf "%s\\n" "$@" > "${0%/*}/asked"; printf "31\\n32\\n"')
+  for (const babble of babbles) expect(await says(babble)).toMatchObject({ trouble: 'unknown' })
+  command('squeue', 'printf "%s\\n" "$@" > "${0%/*}/asked"; printf "31\\n31\\n"')
+  for (const babble of [...babbles, `echo 'Quota:'; echo 500; echo 'Have a nice day'`, error('the prolog')]) {
+    rmSync(job, { force: true })
+    expect(await says(babble)).toBe('31')
+    expect(readFileSync(job, 'utf8')).toBe('31\n')
+  }
+  const asked = readFileSync(join(folder, 'bin', 'asked'), 'utf8').split('\n')
+  expect(asked).toEqual(expect.arrayContaining(['--all', '-u', '-n', 'orrery-x']))
+  rmSync(join(folder, 'bin', 'squeue'))
+  for (const wrapped of [
+    'echo 17',
+    'echo "17;cluster"',
+    'echo Welcome; echo 17',
+    'echo Budget: 99; echo; echo 3; echo 17; echo Bye',
+    'printf "Welcome\\r\\n17;cluster\\r\\n"',
   ])
-    expect(await says(babble)).toMatchObject({ trouble: 'unknown' })
-  expect(existsSync(join(folder, 'arrays', 'orrery-x', 'job'))).toBe(false)
+    expect(await says(wrapped)).toBe('17')
   rmSync(join(folder, 'bin', 'sbatch'))
   expect(await says(`exec /no/such/program`)).toMatchObject({
     trouble: 'refused',
@@ -146,6 +163,25 @@ test('a status command that fails in any way, or hangs, has said nothing', async
   })
   command('squeue', 'exit 0')
   expect(await scheduler().queue()).toEqual([])
+})
+
+test('jobs are asked for by their ids where the list lacks them, those of hidden partitions too', async () => {
+  command('squeue', 'printf "%s\\n" "$@" > "${0%/*}/asked"')
+  expect(await scheduler().queue()).toEqual([])
+  expect(readFileSync(join(folder, 'bin', 'asked'), 'utf8')).toContain('--all')
+  const denies = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
+  command('squeue', denies)
+  command('scontrol', denies)
+  expect(await scheduler().jobs(['5', '6'])).toEqual([])
+  command(
+    'scontrol',
+    `case "$*" in *--all*' 6') echo "JobId=6 ArrayJobId=6 ArrayTaskId=1 JobName=orrery-b JobState=RUNNING" ;; *) ${denies} ;; esac`,
+  )
+  expect(await scheduler().jobs(['5', '6'])).toMatchObject([{ job: '6', indexes: [1], state: 'RUNNING' }])
+  command('squeue', 'echo "5|0|orrery-a|PENDING|N/A|N/A||JobHeldAdmin"')
+  expect(await scheduler().jobs(['5'])).toMatchObject([{ job: '5', reason: 'JobHeldAdmin' }])
+  command('scontrol', 'echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1')
+  await expect(scheduler().jobs(['5', '6'])).rejects.toMatchObject({ trouble: 'unknown' })
 })
 
 test('sacct is asked for a span that midnight does not cut, in seconds since epoch', async () => {

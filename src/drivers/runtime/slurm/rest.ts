@@ -99,6 +99,11 @@ export function openSlurmRest({
       return parseRestLimits(partitions, nodes, reservations, Date.now() / 1000)
     },
     queue: async () => parseRestJobs(await read('jobs')),
+    async jobs(ids) {
+      const answers: SlurmJob[] = []
+      for (const id of ids) answers.push(...parseRestJobs(await withDriverErrors(slurmrestd.readJob(id))))
+      return answers
+    },
     history: () => Promise.reject(new DriverError('unknown', 'accounting is not asked over slurmrestd')),
     async submit({ name, request }, indexes) {
       const folder = `${await root()}/arrays/${name}`
