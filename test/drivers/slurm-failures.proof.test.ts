@@ -297,6 +297,7 @@ describe('silence', () => {
       expect((await stateOf(driver, taken)).state).toBe('running')
       forgetful.disturb('squeue', undefined)
       expect(await stateOf(driver, quick)).toMatchObject({ state: 'ended', exitCode: 0 })
+      await stateOf(driver, taken)
       await sleep(6000)
       expect(await stateOf(driver, taken)).toMatchObject({
         state: 'running',

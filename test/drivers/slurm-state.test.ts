@@ -235,12 +235,15 @@ describe('what the scheduler and the records say together', () => {
     expect(held('PENDING', 'launch_failed_requeued_held')).toBe('launch_failed_requeued_held')
     expect(held('PENDING', 'JobHeldAdmin')).toBe('JobHeldAdmin')
     expect(held('PENDING', 'JobHoldMaxRequeue')).toBe('JobHoldMaxRequeue')
+    expect(held('PENDING', 'job requeued in held state')).toBe('job requeued in held state')
+    expect(held('PENDING', 'job_requeued_in_special_exit_state')).toBe('job_requeued_in_special_exit_state')
+    expect(held('REQUEUE_HOLD', 'JobHeldUser')).toBe('REQUEUE_HOLD (JobHeldUser)')
     expect(held('REQUEUE_HOLD')).toBe('REQUEUE_HOLD')
     expect(held('SPECIAL_EXIT', 'JobHeldAdmin')).toBe('SPECIAL_EXIT (JobHeldAdmin)')
     for (const [state, reason] of [
       ['PENDING', 'JobHeldUser'],
-      ['REQUEUE_HOLD', 'JobHeldUser'],
       ['PENDING', 'Resources'],
+      ['PENDING', 'PreemptThreshold'],
       ['PENDING', 'BeginTime'],
       ['RUNNING', 'JobHeldAdmin'],
     ] as const)

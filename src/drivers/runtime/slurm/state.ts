@@ -65,17 +65,17 @@ const neverRuns = new RegExp(
 /** States in which the site keeps a job from running until somebody releases it. */
 const heldStates = /^(REQUEUE_HOLD|SPECIAL_EXIT|RESV_DEL_HOLD)$/
 /**
- * Reasons of the same meaning; versions write blanks or underscores (`launch failed requeued
- * held`), and some add the prolog that failed.
+ * Reasons of the same meaning, `launch failed requeued held`, `job requeued in held state` among
+ * them; `scontrol` writes their blanks as underscores.
  */
-const heldReasons = /^(JobHeldAdmin|JobHoldMaxRequeue|.*requeued?[ _]held.*)$/i
+const heldReasons = /held|^JobHold|special[ _]exit/i
 const heldByUser = /^JobHeldUser$/
 
 /** Why the site holds a job; undefined where it does not. A hold of the user is the user's will. */
 const holdOf = ({ state, reason = '' }: SlurmJob): string | undefined => {
-  if (heldByUser.test(reason)) return undefined
   if (heldStates.test(state)) return reason === '' ? state : `${state} (${reason})`
-  return waiting.test(state) && heldReasons.test(reason) ? reason : undefined
+  const isHeld = waiting.test(state) && heldReasons.test(reason) && !heldByUser.test(reason)
+  return isHeld ? reason : undefined
 }
 
 /** Why a job waits, in the scheduler's words. */
