@@ -38,11 +38,6 @@ export interface SlurmrestdPartition {
   /** Infinity: no limit. */
   maxSeconds: number
   defaultSeconds: number | undefined
-  /**
-   * Whether a job without a memory request gets the memory of the whole node: the partition has no
-   * default of its own.
-   */
-  wholeNode: boolean
 }
 
 export interface SlurmrestdNode {
@@ -136,18 +131,6 @@ export const readJobs = (answer: Json): SlurmrestdJob[] =>
     }
   })
 
-const isWholeNode = (partition: Json): boolean => {
-  const { partition_memory_per_node: ofNode, partition_memory_per_cpu: ofProcessor } = (partition[
-    'defaults'
-  ] ?? {}) as Json
-  return [
-    partition['default_memory_per_node'],
-    partition['default_memory_per_cpu'],
-    ofNode,
-    ofProcessor,
-  ].every(isInfinite)
-}
-
 /** Reads an answer to `GET partitions`. */
 export const readPartitions = (answer: Json): SlurmrestdPartition[] => {
   const partitions = objects(answer['partitions'])
@@ -165,7 +148,6 @@ export const readPartitions = (answer: Json): SlurmrestdPartition[] => {
         : partitions.length === 1,
       maxSeconds: isInfinite(maximum) ? Infinity : (numberOf(maximum) ?? 0) * 60,
       defaultSeconds: usual === undefined || usual === Infinity ? undefined : usual * 60,
-      wholeNode: isWholeNode(partition),
     }
   })
 }

@@ -12,7 +12,7 @@ import { gather } from '../contract/gather.ts'
 import { chunks } from '../remote/answers.ts'
 import { jobOf, type SlurmJob } from './jobs.ts'
 import type { SlurmLimits } from './limits.ts'
-import { jobRequest, type SlurmRequest } from './request.ts'
+import { jobRequest, leaveOutHint, type SlurmRequest } from './request.ts'
 import type { SlurmScheduler } from './scheduler.ts'
 import { isOver, judgeJob, type QueuePatience } from './state.ts'
 
@@ -233,7 +233,13 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
         ...(requeue ? { restarts: '$SLURM_RESTART_COUNT' } : {}),
       }),
     leavesOut: true,
-    submit: (array, indexes) => scheduler.submit(array, indexes),
+    submit: (array, indexes) =>
+      scheduler.submit(array, indexes).catch((error: unknown) => {
+        if (!(error instanceof DriverError) || error.trouble !== 'refused') throw error
+        const { message } = error
+        const hint = leaveOutHint(array.request, message)
+        throw new DriverError('refused', `${message}${hint}`, { cause: error })
+      }),
     async find(array) {
       const ids = idsOfName(await queue.ask(), array)
       if (ids.length > 1)

@@ -60,7 +60,6 @@ export const parseRestLimits = (
     // The interface does not give MaxArraySize; its default is 1001, the largest index plus one.
     arraySize: 1000,
     accounting: false,
-    memoryByDefault: all.every(({ wholeNode }) => wholeNode) ? 'node' : 'share',
     reservations: new Map([...readReservations(reservations)].map(([name, end]) => [name, end - now])),
   }
 }
