@@ -63,7 +63,14 @@ export const Positive = z.number().gt(0)
 export const Count = z.int().min(0)
 
 /** RFC 3339 with a zone, as the service writes it (UTC, `Z`). */
-export const Timestamp = z.iso.datetime({ offset: true })
+export const Timestamp = z.iso.datetime({
+  offset: true,
+  // A query's `+` arrives as a blank.
+  error: ({ input }) =>
+    typeof input === 'string' && /T.* \d\d:?\d\d$/.test(input)
+      ? 'must be a time with its zone, such as 2026-01-31T12:00:00+02:00; in a query write its + as %2B'
+      : undefined,
+})
 /** Bounds of one free-form object (metadata, configuration). */
 export const jsonObjectBounds = { depth: 32, values: 10_000, characters: 1_048_576 } as const
 
