@@ -3,11 +3,13 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, wr
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
+import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
 import { openSlurmCommands } from '../../src/drivers/runtime/slurm/commands.ts'
 import type { SlurmRequest } from '../../src/drivers/runtime/slurm/request.ts'
 import { NoRoom } from '../../src/drivers/runtime/batch/scheduler.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { plainIntent } from './intent.ts'
 
 let folder: string
 let shell: SiteShell
@@ -195,6 +197,35 @@ test('sacct is asked for a span that midnight does not cut, in seconds since epo
   expect(asked[0]).toBe('%s')
   expect(asked[asked.indexOf('-S') + 1]).toBe('now-86520seconds')
 })
+
+test.each([1, 137])(
+  'Slurm’s word that memory ran out counts for a task with exit code %d, at every collect',
+  async (code) => {
+    command(
+      'sbatch',
+      `for each; do case $each in --job-name=*) echo "\${each#*=}" > "\${0%/*}/name" ;; esac; done
+SLURM_ARRAY_TASK_ID=0 setsid sh "$each" > /dev/null 2>&1 < /dev/null &
+echo 7`,
+    )
+    command('squeue', 'echo "7|0|$(cat "${0%/*}/name")|OUT_OF_MEMORY|1|2|n1|OutOfMemory"')
+    for (const name of ['sinfo', 'scontrol', 'sacct', 'scancel']) command(name, 'exit 0')
+    const root = join(folder, `memory-${code}`)
+    const driver = openSlurmDriver({
+      ...{ shell, root, runtime: 'cluster', taskVariable: 'ORRERY_TASK', pollMilliseconds: 300 },
+      configuration: { settleSeconds: 1 },
+    })
+    const task = plainIntent(`memory-${code}`, join(root, 'work', '1'), ['sh', '-c', `exit ${code}`])
+    expect(await driver.submit([task])).toMatchObject([{ ok: true, externalId: '7_0' }])
+    await new Promise<void>((resolve) => void driver.watch([task.name], () => resolve()))
+    for (let times = 0; times < 2; times++)
+      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', reason: 'memory' })
+    expect((await driver.find([task.name])).get(task.name)).toMatchObject({
+      reason: 'memory',
+      exitCode: code,
+    })
+    await driver.close()
+  },
+)
 
 test('times of a cluster whose clock is an hour wrong are this machine’s', async () => {
   const now = Math.floor(Date.now() / 1000)

@@ -188,14 +188,15 @@ export interface BatchScheduler<Request, Listing> {
   settled?(place: QueuedElement): void
   /**
    * The scheduler's facts about a task that is over; `ran`: its own record holds its end.
-   * `measured`: that record has its peak memory.
+   * `measured`: that record has its peak memory. `outOfMemory`: it says that the task had too
+   * little, whatever its exit code.
    */
   about?(task: {
     name: string
     place: QueuedElement | undefined
     sight: RemoteSight
     measured: boolean
-  }): Promise<Partial<Pick<Collected, 'node' | 'detail' | 'peakMemoryBytes'>>>
+  }): Promise<Partial<Pick<Collected, 'node' | 'detail' | 'peakMemoryBytes'>> & { outOfMemory?: true }>
   /** Output of a running task where the site does not have it yet; undefined: the site has it. */
   logs?(
     name: string,

@@ -29,7 +29,6 @@ read -r node < /proc/sys/kernel/hostname && echo "hostname $node"
 # shellcheck disable=SC2086 # the fields of the line
 { read -r first < /proc/1/stat; } 2> /dev/null && set -f && set -- ${first##*") "} && set +f && shift 19 &&
   echo "first $1"
-echo "oom $(grep '^oom_kill ' /proc/vmstat || echo 'oom_kill 0')"
 for time in /usr/bin/time /bin/time; do
   "$time" -f 'peak %M' -a -o /dev/null true 2> /dev/null && echo "measure $time" && break
 done

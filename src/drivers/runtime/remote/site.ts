@@ -26,8 +26,6 @@ export interface RemoteSiteFacts {
   measure: string
   /** Options with which env resets the ignored signals of a shell's background, or ''. */
   signals: string
-  /** How often the kernel has killed for memory. */
-  oom: number
 }
 
 export interface RemoteSite {
@@ -137,7 +135,6 @@ export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
       ahead,
       measure: value('measure'),
       signals: value('signals'),
-      oom: Number(value('oom').split(' ')[1] ?? 0),
     }
   }
 

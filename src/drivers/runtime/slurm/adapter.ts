@@ -1,3 +1,5 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
 import { arrayScript } from '../batch/array-script.ts'
 import type {
   BatchElement,
@@ -55,6 +57,8 @@ interface SlurmListing {
 
 /** Ids in one question about single jobs. */
 const idsAtOnce = 100
+/** How long the end of a failed task waits for Slurm's word on its memory. */
+const answerMs = 5000
 /** Limits change rarely; reading them costs three commands. */
 const limitsKeptMs = 300_000
 /** A signal that came before the supervisor could handle it is repeated. */
@@ -159,6 +163,44 @@ const judgeSlurm = (
     : { ...judgement, verdict: { ...verdict, end: 'never' } }
 }
 
+/** Whether Slurm ended failed tasks for want of memory; it says so once their jobs are over. */
+const openMemoryWords = ({
+  queue,
+  historyOf,
+  settleSeconds,
+}: {
+  queue: () => Promise<SlurmJob[]>
+  historyOf: (places: readonly QueuedElement[]) => Promise<SlurmListing['history']>
+  settleSeconds: number
+}): ((place: QueuedElement) => Promise<{ outOfMemory?: true }>) =>
+  gather(
+    async (places: readonly QueuedElement[]) => {
+      const none = new Map<QueuedElement, { outOfMemory?: true }>(places.map((place) => [place, {}]))
+      const until = performance.now() + settleSeconds * 1000
+      for (const backoff = openBackoff({ firstMs: 200, longestMs: 2000 }); ;) {
+        // A silent scheduler does not delay a task with a recorded end.
+        const silent = sleep(answerMs, 'silent' as const, { ref: false })
+        const jobs = await Promise.race([queue().catch(() => 'silent' as const), silent])
+        if (jobs === 'silent') return none
+        const known = places.map(({ array, job = '', index }) => jobOf(jobs, array, job, index))
+        const late = performance.now() > until
+        if (late || known.every((job) => job === undefined || isOver(job))) {
+          const history = known.includes(undefined) ? await historyOf(places) : 'none'
+          return new Map(
+            places.map((place, i) => {
+              const { array, job = '', index } = place
+              const told =
+                known[i] ?? (typeof history === 'string' ? undefined : jobOf(history, array, job, index))
+              return [place, told?.state === 'OUT_OF_MEMORY' ? { outOfMemory: true as const } : {}]
+            }),
+          )
+        }
+        await backoff.pause()
+      }
+    },
+    { milliseconds: 50 },
+  )
+
 /** Slurm's job arrays: an element of an array is a task, its supervisor the array's script. */
 export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<SlurmRequest, SlurmListing> {
   const { site, scheduler, configuration, requeue, patience, pollMilliseconds } = options
@@ -209,6 +251,12 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     },
     { milliseconds: 50 },
   )
+
+  const wordOn = openMemoryWords({
+    queue: () => queue.ask(),
+    historyOf,
+    settleSeconds: patience.settleSeconds,
+  })
 
   return {
     kind: 'slurm',
@@ -273,7 +321,10 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     cancelSteps: { politeAgain: politeAgainSeconds, forcedAfterGrace: forcedAfterGraceSeconds },
     async about({ place, sight, measured }) {
       if (sight.form === 'started') return { node: sight.node }
-      return sight.form === 'ended' && !measured && place !== undefined ? peakOf(place) : {}
+      if (sight.form !== 'ended' || place === undefined) return {}
+      // A success is taken as it is: asking about each would cost a query a task.
+      const fails = sight.reason === 'exited' && sight.exitCode !== 0
+      return { ...(measured ? {} : await peakOf(place)), ...(fails ? await wordOn(place) : {}) }
     },
   }
 }
