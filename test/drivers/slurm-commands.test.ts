@@ -175,10 +175,8 @@ test('jobs are asked for by their ids where the list lacks them, those of hidden
   command('squeue', denies)
   command('scontrol', denies)
   expect(await scheduler().jobs(['5', '6'])).toEqual([])
-  command(
-    'scontrol',
-    `case "$*" in *--all*' 6') echo "JobId=6 ArrayJobId=6 ArrayTaskId=1 JobName=orrery-b JobState=RUNNING" ;; *) ${denies} ;; esac`,
-  )
+  const record = 'JobId=6 ArrayJobId=6 ArrayTaskId=1 JobName=orrery-b JobState=RUNNING'
+  command('scontrol', `case "$*" in *--all*' 6') echo "${record}" ;; *) ${denies} ;; esac`)
   expect(await scheduler().jobs(['5', '6'])).toMatchObject([{ job: '6', indexes: [1], state: 'RUNNING' }])
   command('squeue', 'echo "5|0|orrery-a|PENDING|N/A|N/A||JobHeldAdmin"')
   expect(await scheduler().jobs(['5'])).toMatchObject([{ job: '5', reason: 'JobHeldAdmin' }])

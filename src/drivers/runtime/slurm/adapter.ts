@@ -16,7 +16,7 @@ import { jobOf, type SlurmJob } from './jobs.ts'
 import type { SlurmLimits } from './limits.ts'
 import { jobRequest, leaveOutHint, type SlurmRequest } from './request.ts'
 import type { SlurmScheduler } from './scheduler.ts'
-import { isOver, judgeJob, type QueuePatience } from './state.ts'
+import { isJobOver, judgeJob, type QueuePatience } from './state.ts'
 
 export const slurmCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
@@ -124,7 +124,7 @@ const byJob = (elements: readonly BatchElement[]): Map<string, number[]> => {
 /** The ids of the jobs with this name: of those that are not over, where there are any. */
 const idsOfName = (jobs: readonly SlurmJob[], array: string): string[] => {
   const same = jobs.filter(({ name }) => name === array)
-  const live = same.filter((job) => !isOver(job))
+  const live = same.filter((job) => !isJobOver(job))
   return [...new Set((live.length > 0 ? live : same).map(({ job }) => job))]
 }
 
@@ -184,7 +184,7 @@ const openMemoryWords = ({
         if (jobs === 'silent') return none
         const known = places.map(({ array, job = '', index }) => jobOf(jobs, array, job, index))
         const late = performance.now() > until
-        if (late || known.every((job) => job === undefined || isOver(job))) {
+        if (late || known.every((job) => job === undefined || isJobOver(job))) {
           const history = known.includes(undefined) ? await historyOf(places) : 'none'
           return new Map(
             places.map((place, i) => {

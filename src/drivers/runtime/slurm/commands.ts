@@ -87,15 +87,8 @@ esac
 echo "$id"
 ${accepted}`
 
-/** A scheduler that is queried by its commands, at the site that the shell reaches. */
-export function openSlurmCommands({
-  shell,
-  root,
-  requeue,
-  deadlineSeconds,
-}: SlurmCommandsOptions): SlurmScheduler {
-  const limited = `timeout -k 2 ${deadlineSeconds}`
-
+/** Runs Slurm's commands at a site, and reads what their failures mean. */
+const openCommands = (shell: SiteShell, deadlineSeconds: number) => {
   /** `commands`: how many may take their whole deadline, one after the other. */
   const run = async (what: string, script: string, commands = 1): Promise<ShellResult> => {
     // The command's own deadline comes first: it leaves no process at the site.
@@ -127,20 +120,34 @@ export function openSlurmCommands({
       )
     return stdout.toString()
   }
-  /**
-   * Converts times of a cluster with a wrong clock to this machine's; `text` begins with the
-   * cluster's time.
-   */
-  const atOurTime = (text: string, parse: (lines: string) => SlurmJob[]): SlurmJob[] => {
-    const offset = Math.round(Date.now() / 1000 - Number.parseInt(text))
-    const moved = (time: number | undefined): number | undefined =>
-      time === undefined || Math.abs(offset) < 3 ? time : time + offset
-    return parse(text).map((job) => ({
-      ...job,
-      startedAt: moved(job.startedAt),
-      endedAt: moved(job.endedAt),
-    }))
-  }
+  return { run, ask, askById }
+}
+
+/**
+ * Converts times of a cluster with a wrong clock to this machine's; `text` begins with the
+ * cluster's time.
+ */
+const atOurTime = (text: string, parse: (lines: string) => SlurmJob[]): SlurmJob[] => {
+  const offset = Math.round(Date.now() / 1000 - Number.parseInt(text))
+  const moved = (time: number | undefined): number | undefined =>
+    time === undefined || Math.abs(offset) < 3 ? time : time + offset
+  return parse(text).map((job) => ({
+    ...job,
+    startedAt: moved(job.startedAt),
+    endedAt: moved(job.endedAt),
+  }))
+}
+
+/** A scheduler that is queried by its commands, at the site that the shell reaches. */
+export function openSlurmCommands({
+  shell,
+  root,
+  requeue,
+  deadlineSeconds,
+}: SlurmCommandsOptions): SlurmScheduler {
+  const limited = `timeout -k 2 ${deadlineSeconds}`
+
+  const { run, ask, askById } = openCommands(shell, deadlineSeconds)
 
   return {
     async limits() {

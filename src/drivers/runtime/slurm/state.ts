@@ -86,9 +86,9 @@ const waitOf = ({ state, reason }: SlurmJob, externalId: string): string | undef
 }
 
 /** Whether the scheduler has ended it for good. */
-export const isOver = ({ state }: SlurmJob): boolean => over.test(state)
+export const isJobOver = ({ state }: SlurmJob): boolean => over.test(state)
 const overIn = (job: SlurmJob | string): SlurmJob | undefined =>
-  typeof job === 'object' && isOver(job) ? job : undefined
+  typeof job === 'object' && isJobOver(job) ? job : undefined
 
 /** `NODE_FAIL`, `CANCELLED by 0`, `FAILED (NonZeroExitCode)`. */
 const reasonOf = (job: SlurmJob): string =>
@@ -167,7 +167,7 @@ export function judgeJob(
     return { state: endedState(sight, externalId, 'cancelled'), over: false }
 
   const begun = sight.form === 'started' || sight.form === 'ended' ? sight : undefined
-  const live = typeof queue === 'object' && !isOver(queue) ? queue : undefined
+  const live = typeof queue === 'object' && !isJobOver(queue) ? queue : undefined
   const waits = live !== undefined && waiting.test(live.state)
   const meanwhile = (words?: string): TaskState => {
     const startedAt = waits
