@@ -57,6 +57,12 @@ const maxBytes = 32 * 1024 * 1024
 export const serverUrl = ({ host, port }: Pick<KubernetesServer, 'host' | 'port'>): string =>
   `https://${host.includes(':') ? `[${host}]` : host}:${port}`
 
+/** Statuses below 500 after which the same request may have another answer without a person's change. */
+const passingStatuses = [408, 409, 425, 429]
+/** Whether the server has refused a request for good, in its own words. */
+export const isRefusal = (status: number | undefined): boolean =>
+  status !== undefined && status >= 400 && status < 500 && !passingStatuses.includes(status)
+
 /**
  * The stage that an error of the HTTP client means; other errors pass unchanged. `secure`: the
  * stage of a TLS fault that is not about the certificate.

@@ -38,11 +38,6 @@ export interface SlurmrestdPartition {
   /** Infinity: no limit. */
   maxSeconds: number
   defaultSeconds: number | undefined
-  /**
-   * Whether a job without a memory request gets the memory of the whole node: the partition has no
-   * default of its own.
-   */
-  wholeNode: boolean
 }
 
 export interface SlurmrestdNode {
@@ -112,6 +107,9 @@ const timeOf = (value: unknown): number | undefined => {
 }
 const isInfinite = (value: unknown): boolean => numberOf(value) === undefined || numberOf(value) === Infinity
 
+/** Flags that count before the state. */
+const flags = ['COMPLETING', 'SPECIAL_EXIT', 'REQUEUE_HOLD', 'RESV_DEL_HOLD', 'REVOKED']
+
 /** Reads an answer to `GET jobs`. */
 export const readJobs = (answer: Json): SlurmrestdJob[] =>
   objects(answer['jobs']).map((job) => {
@@ -119,32 +117,19 @@ export const readJobs = (answer: Json): SlurmrestdJob[] =>
     const waiting = textOf(job['array_task_string'])
     const index = numberOf(job['array_task_id'])
     const reason = textOf(job['state_reason'])
-    // `["RUNNING", "COMPLETING"]`: the flag beside an ended state marks a job that is still
-    // completing.
+    // `["FAILED", "COMPLETING"]`, `["PENDING", "REQUEUE_HOLD"]`: a flag beside the state says more.
     const states = Array.isArray(job['job_state']) ? job['job_state'].map(String) : [textOf(job['job_state'])]
     return {
       job: String(array === undefined || array === 0 ? numberOf(job['job_id']) : array),
       elements: waiting !== '' ? waiting : index === undefined ? undefined : String(index),
       name: textOf(job['name']),
-      state: states.includes('COMPLETING') ? 'COMPLETING' : (states[0] ?? ''),
+      state: flags.find((flag) => states.includes(flag)) ?? states[0] ?? '',
       reason: /^(|none)$/i.test(reason) ? undefined : reason,
       startedAt: timeOf(job['start_time']),
       endedAt: timeOf(job['end_time']),
       node: textOf(job['nodes']) || undefined,
     }
   })
-
-const isWholeNode = (partition: Json): boolean => {
-  const { partition_memory_per_node: ofNode, partition_memory_per_cpu: ofProcessor } = (partition[
-    'defaults'
-  ] ?? {}) as Json
-  return [
-    partition['default_memory_per_node'],
-    partition['default_memory_per_cpu'],
-    ofNode,
-    ofProcessor,
-  ].every(isInfinite)
-}
 
 /** Reads an answer to `GET partitions`. */
 export const readPartitions = (answer: Json): SlurmrestdPartition[] => {
@@ -163,7 +148,6 @@ export const readPartitions = (answer: Json): SlurmrestdPartition[] => {
         : partitions.length === 1,
       maxSeconds: isInfinite(maximum) ? Infinity : (numberOf(maximum) ?? 0) * 60,
       defaultSeconds: usual === undefined || usual === Infinity ? undefined : usual * 60,
-      wholeNode: isWholeNode(partition),
     }
   })
 }
@@ -193,6 +177,7 @@ const minorOf = (version: string): number => Number(version.split('.').at(-1))
 const silent =
   /unable to contact|connection|timed out|unspecified error|config is unable to load|protocol authentication/i
 const noRoom = /MaxSubmit|MaxJobCount|job violates accounting|temporarily unable|too many/i
+const denied = /invalid job id|unable to (query|find)|not found/i
 /** A listed job takes 5 KB or so; a longer text is more than Node holds. */
 const answerLimitBytes = 500 * 1024 * 1024
 
@@ -253,6 +238,8 @@ export interface Slurmrestd {
    * SlurmrestdError, as all
    */
   read(what: 'jobs' | 'partitions' | 'nodes' | 'reservations'): Promise<Json>
+  /** Returns the answer to `GET job/ID`; one without jobs where the controller denies the id. */
+  readJob(id: string): Promise<Json>
   /** @returns the array's id */
   submit(submission: SlurmrestdSubmission): Promise<string>
   /**
@@ -317,6 +304,15 @@ export const openSlurmrestd = (
 
   return {
     read: async (what) => request('GET', `/slurm/${await spoken()}/${what}`),
+    async readJob(id) {
+      try {
+        return await request('GET', `/slurm/${await spoken()}/job/${encodeURIComponent(id)}`)
+      } catch (error) {
+        if (error instanceof SlurmrestdError && error.trouble === 'refused' && denied.test(error.message))
+          return { jobs: [] }
+        throw error
+      }
+    },
     async submit(submission) {
       const version = await spoken()
       const job = describe(submission, minorOf(version) > 38)

@@ -63,6 +63,8 @@ const firstLookSeconds = 0.15
 /** Pause before the next look at a task in the site's queue, doubled up to the other. */
 const nextLookSeconds = 1
 const longestLookSeconds = 15
+/** Between two looks at a task that runs: its end comes by itself, doubts of its site do not. */
+const runningLookSeconds = 60
 /** A submit without an answer after this long is shown as the reason of the task's wait. */
 const slowSeconds = 0.8
 /** A look at the files of an ended program is shown after this long. */
@@ -106,6 +108,8 @@ interface Flying {
   /** When the look at its files is long; Infinity: its program has not ended, or that is known. */
   longAt: number
   reason: string | undefined
+  /** Its row shows that it runs. */
+  runs: boolean
   lookAt: number
   lookPause: number
 }
@@ -250,6 +254,7 @@ const add = (flight: Underway, position: number, name: string, silentSince: numb
     longAt: Infinity,
     // The first answer has to clear the row's reason from an earlier holder's wait.
     reason: silentSince === undefined ? undefined : '',
+    runs: false,
     lookAt: Infinity,
     lookPause: nextLookSeconds,
   }
@@ -476,9 +481,15 @@ const find = (flight: Underway, tasks: readonly Flying[]): void =>
 
 const show = (flight: Underway, task: Flying, state: TaskState): void => {
   if (state.state === 'running') {
-    task.lookAt = Infinity
-    report(flight, task, { status: 'running', externalId: state.externalId, reason: null })
+    task.lookAt = flight.parts.clock() + runningLookSeconds
+    const { externalId, cause } = state
+    const reason = cause === undefined ? undefined : `at the site: ${cause}`
+    if (task.runs && reason === task.reason) return
+    task.runs = true
+    const wait = reason === undefined ? { reason: null } : { reason, waitsFor: 'site' as const }
+    report(flight, task, { status: 'running', externalId, ...wait })
   } else if (state.state === 'queued') {
+    task.runs = false
     const reason = `at the site: ${reasonText(state.cause ?? 'queued')}`
     if (reason !== task.reason)
       report(flight, task, { status: 'queued', externalId: state.externalId, reason, waitsFor: 'queue' })

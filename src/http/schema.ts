@@ -92,7 +92,14 @@ export const Count = z.int().min(0)
  * 16 hours or more.
  */
 export const Timestamp = z.iso
-  .datetime({ offset: true })
+  .datetime({
+    offset: true,
+    // A query's `+` arrives as a blank.
+    error: ({ input }) =>
+      typeof input === 'string' && /T.* \d\d:?\d\d$/.test(input)
+        ? 'must be a time with its zone, such as 2026-01-31T12:00:00+02:00; in a query write its + as %2B'
+        : undefined,
+  })
   .refine(
     (text) => !text.startsWith('0000-') && !/[+-](1[6-9]|2\d):\d\d$/.test(text),
     'must be a time from the year 1 on, with a zone of less than 16 hours, like 2026-01-31T12:00:00Z',

@@ -1,11 +1,13 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
 import { cancelStep } from '../../src/drivers/runtime/batch/cancelling.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { until } from '../failures/programs.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
+import { plainIntent } from './intent.ts'
 import { openTableDriver, startTable } from './table.ts'
 import { tortureConformance } from './torture.ts'
 
@@ -46,6 +48,43 @@ const makeSite = (): ConformanceSite => {
 runtimeDriverConformance('batch, over a table in memory', makeSite)
 // The files of hosts, which are listed and staged in the same way, get them all.
 tortureConformance('batch, over a table in memory', makeSite, { cases: 16 })
+
+test('an array whose id no answer gave is found by its name: its task runs once, and a cancel ends it', async () => {
+  const scratch = mkdtempSync(join(folder, 'lost-answer-'))
+  const shell = openLocalShell()
+  const options = {
+    shell,
+    root: join(scratch, 'root'),
+    runtime: 'table',
+    taskVariable: 'ORRERY_TASK',
+    socket,
+  }
+  const driver = openTableDriver({ ...options, losesAnswers: true })
+  const ledger = join(scratch, 'ledger')
+  const script = 'echo begun >> "$1"; sleep 86400'
+  const task = plainIntent('nameless', join(scratch, 'work', 'nameless', '1'), [
+    'sh',
+    '-c',
+    script,
+    'sh',
+    ledger,
+  ])
+  expect(await driver.submit([task])).toMatchObject([{ ok: false, error: { trouble: 'unknown' } }])
+  await until('its start', 120, () => existsSync(ledger))
+  const found = (await driver.find([task.name])).get(task.name)
+  expect(found).toMatchObject({ state: 'running', externalId: expect.stringMatching(/^table\.\d+_0$/) })
+  expect(await driver.submit([task])).toMatchObject([
+    { ok: true, externalId: found?.state === 'running' && found.externalId },
+  ])
+  await driver.cancel([task.name], 0)
+  expect((await driver.find([task.name])).get(task.name)).toMatchObject({
+    state: 'ended',
+    reason: 'cancelled',
+  })
+  expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
+  await driver.close()
+  await shell.close()
+})
 
 test('arrays have the names that every version has given them, so that a lost answer can be asked for after an upgrade', () => {
   const requests = new Map([

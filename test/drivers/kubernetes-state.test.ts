@@ -13,6 +13,10 @@ import {
   type PodRequest,
 } from '../../src/drivers/runtime/kubernetes/job.ts'
 import { indexIn, taskPodOf, type ApiPod, type TaskPod } from '../../src/drivers/runtime/kubernetes/pods.ts'
+import { KubernetesError } from '../../src/clients/kubernetes.ts'
+import { linkErrorOf } from '../../src/clients/kubernetes-shell.ts'
+import { openKeeper } from '../../src/drivers/runtime/kubernetes/keeper.ts'
+import { kubernetesTrouble } from '../../src/drivers/runtime/kubernetes/trouble.ts'
 import { settingsOf } from '../../src/drivers/runtime/kubernetes/settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes/state.ts'
 import { isStatic } from '../../src/drivers/runtime/kubernetes/tools.ts'
@@ -250,6 +254,11 @@ describe('what is so', () => {
       judged({ pod: waiting('dial tcp: connection refused'), pullSeconds: 1e6 }).impossible,
     ).toBeUndefined()
     expect(judged({ pod: waiting('couldn’t parse image name', 'InvalidImageName') }).impossible).toBeDefined()
+    for (const reason of ['CreateContainerConfigError', 'CreateContainerError']) {
+      const unmade = waiting('secret "token" not found', reason)
+      expect(judged({ pod: unmade, pullSeconds: 299 }).impossible).toBeUndefined()
+      expect(judged({ pod: unmade, pullSeconds: 300 }).impossible).toBe(`${reason}: secret "token" not found`)
+    }
   })
 })
 
@@ -379,6 +388,61 @@ describe('what is asked for', () => {
     expect(() =>
       settingsOf({ helperImage: 'x', root: '/a', volume: { hostPath: '/x', mountPath: '/b' } }),
     ).toThrow(/mountPath/)
+  })
+
+  test('secrets for images are refused unless they are the names of secrets, of the runtime and of an activity', () => {
+    const good = [{ name: 'registry-login' }]
+    const { pod } = settingsOf({ helperImage: 'x', imagePullSecrets: good })
+    expect(pod['imagePullSecrets']).toEqual(good)
+    expect(
+      podRequestOf(intent({ site: { imagePullSecrets: good } }), settings).pod?.['imagePullSecrets'],
+    ).toEqual(good)
+    for (const imagePullSecrets of [
+      ['name'],
+      'name',
+      [{}],
+      [{ name: 'A_b' }],
+      [{ name: 'a', key: 'b' }],
+      [null],
+      {},
+    ]) {
+      expect(() => settingsOf({ helperImage: 'x', imagePullSecrets })).toThrow(
+        /imagePullSecrets .*\{name: NAME\}/,
+      )
+      expect(() => podRequestOf(intent({ site: { imagePullSecrets } }), settings)).toThrow(/imagePullSecrets/)
+    }
+  })
+
+  test('a status of the server below 500 is a refusal, but for those that pass', () => {
+    const trouble = (status: number): string =>
+      kubernetesTrouble(new KubernetesError('login', 'words', { status })).trouble
+    for (const status of [400, 401, 403, 404, 405, 413, 422]) expect(trouble(status)).toBe('refused')
+    for (const status of [408, 409, 425, 429, 500, 503]) expect(trouble(status)).toBe('unknown')
+  })
+
+  test('a keeper that the server refuses to make is refused with its words; one that is on its way is not', async () => {
+    const status = (code: number, words: string) => new KubernetesError('login', words, { status: code })
+    const opened = (create: KubernetesError) => {
+      const requests: string[] = []
+      const cluster = {
+        request: ({ verb = 'get' }: { verb?: string }) => {
+          requests.push(verb)
+          return Promise.reject(verb === 'create' ? create : status(404, 'not found'))
+        },
+        exec: () => Promise.reject(status(404, 'no Pod')),
+      }
+      const at = { cluster, namespace: 'lab', runtime: 'r', settings } as unknown as Parameters<
+        typeof openKeeper
+      >[0]
+      return { requests, answer: openKeeper(at)(['true'], 1500).catch((error: unknown) => error) }
+    }
+    const refused = opened(status(400, 'json: cannot unmarshal string into Go struct field'))
+    expect(linkErrorOf(await refused.answer)).toMatchObject({
+      permanent: true,
+      message: expect.stringContaining('cannot unmarshal string'),
+    })
+    expect(refused.requests.filter((verb) => verb === 'create')).toHaveLength(1)
+    expect(linkErrorOf(await opened(status(429, 'slow down')).answer)).toMatchObject({ permanent: false })
   })
 
   test('an image that no registry could be asked for is refused with its name', () => {

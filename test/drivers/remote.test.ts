@@ -5,6 +5,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readFileSync,
   realpathSync,
   rmSync,
   symlinkSync,
@@ -19,10 +20,21 @@ import {
   parseListing,
   parseSums,
 } from '../../src/drivers/runtime/remote/files.ts'
-import { factsLine, parseFacts, parseRecord, sightOf } from '../../src/drivers/runtime/remote/record.ts'
+import {
+  factsLine,
+  parseFacts,
+  parseRecord,
+  sightOf,
+  supervisionOf,
+} from '../../src/drivers/runtime/remote/record.ts'
+import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
 import { taskScript } from '../../src/drivers/runtime/contract/task-script.ts'
+import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { plainIntent } from './intent.ts'
 
 let scratch: string
 beforeEach(() => {
@@ -244,6 +256,96 @@ describe('the record of a task', () => {
         expect(mended).toMatchObject({ form: 'started', record: { exit: { code: 3 } } })
     }
   })
+})
+
+describe('a process that is not here', () => {
+  const record = { node: 'login1', boot: 'first', birth: '700' }
+  const host = { boot: 'first', hostname: 'login1', booted: { here: 100, there: 50 } }
+  const facts = { submittedAt: 1000, ahead: 50 }
+
+  test('lives where it was started, also under a new name of the host', () => {
+    expect(supervisionOf(record, '700', host, facts)).toBe(true)
+    expect(supervisionOf(record, '700', { ...host, hostname: 'renamed' }, facts)).toBe(true)
+  })
+
+  test('is gone where the host that started it answers, of the same boot or of a later one', () => {
+    expect(supervisionOf(record, undefined, host, facts)).toBe(false)
+    expect(supervisionOf(record, '701', host, facts)).toBe(false)
+    const restarted = { ...host, boot: 'second', booted: { here: 1001, there: 951 } }
+    expect(supervisionOf(record, undefined, restarted, facts)).toBe(false)
+    // Either clock may have been set meanwhile.
+    for (const booted of [
+      { here: 1001, there: 0 },
+      { here: 0, there: 951 },
+    ])
+      expect(supervisionOf(record, '700', { ...restarted, booted }, facts)).toBe(false)
+  })
+
+  test('is unknown where another host answers, whatever its boot, its name or its process of that id', () => {
+    for (const [birth, other] of [
+      [undefined, { boot: 'other', hostname: 'login2' }],
+      ['700', { boot: 'other', hostname: 'login2' }],
+      ['701', { boot: 'first', hostname: 'login2' }],
+      [undefined, { boot: 'other', hostname: 'login2', booted: { here: 2000, there: 2000 } }],
+    ] as const)
+      expect(supervisionOf(record, birth, { ...host, ...other }, facts)).toMatch(
+        /^it was started on login1, and login2/,
+      )
+    const namesake = { ...host, boot: 'other' }
+    expect(supervisionOf(record, undefined, namesake, facts)).toMatch(/another host of the name login1/)
+    expect(supervisionOf(record, undefined, namesake, undefined)).toMatch(/another host of the name login1/)
+  })
+})
+
+test('one name, two login nodes with one home: a task is waited for until its own node answers, and never starts twice', async () => {
+  /** This machine as another host: all scripts read its name and boot from files. */
+  const another = (name: string): SiteShell => {
+    const shell = openLocalShell()
+    const [boot, hostname] = [join(scratch, `${name}.boot`), join(scratch, `${name}.name`)]
+    writeFileSync(boot, `boot-of-${name}\n`)
+    writeFileSync(hostname, `${name}\n`)
+    const there = (script: string): string =>
+      script
+        .replaceAll('/proc/sys/kernel/random/boot_id', boot)
+        .replaceAll('/proc/sys/kernel/hostname', hostname)
+    return {
+      run: (script, options) => shell.run(there(script), options),
+      open: (script) => shell.open(there(script)),
+      close: () => shell.close(),
+    }
+  }
+  const shells = [openLocalShell(), another('login2')] as const
+  const drivers = shells.map((shell) =>
+    openSshDriver({ shell, root: join(scratch, 'home'), runtime: 'ssh', taskVariable: 'ORRERY_TASK' }),
+  )
+  const [first, second] = drivers as [(typeof drivers)[0], (typeof drivers)[0]]
+  const [ledger, gate] = [join(scratch, 'ledger'), join(scratch, 'gate')]
+  const script = 'echo begun >> "$1"; until [ -e "$2" ]; do sleep 0.05; done; exit 3'
+  const argv = ['sh', '-c', script, 'sh', ledger, gate]
+  const task = plainIntent('roaming', join(scratch, 'work', 'roaming', '1'), argv)
+  expect(await first.submit([task])).toMatchObject([{ ok: true }])
+  await until('its start', 120, () => existsSync(ledger))
+
+  const seen = (await second.find([task.name])).get(task.name)
+  expect(seen).toMatchObject({ state: 'running', cause: expect.stringContaining('login2 answers') })
+  expect(await second.submit([task])).toMatchObject([{ ok: true }])
+  await expect(second.cancel([task.name], 0)).rejects.toMatchObject({
+    trouble: 'unknown',
+    message: expect.stringContaining('login2 answers'),
+  })
+  await expect(second.remove(task.name)).rejects.toMatchObject({ trouble: 'refused' })
+  expect((await first.find([task.name])).get(task.name)).toEqual({
+    state: 'running',
+    externalId: expect.any(String),
+    startedAt: expect.any(Number),
+  })
+
+  // The record in the home that both share tells the second its end.
+  writeFileSync(gate, '')
+  await until('its end', 120, async () => (await second.find([task.name])).get(task.name)?.state === 'ended')
+  expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
+  for (const driver of drivers) await driver.close()
+  for (const shell of shells) await shell.close()
 })
 
 test('an output counts as delivered exactly where it leads to something within the work directory', () => {

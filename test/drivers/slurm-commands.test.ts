@@ -3,11 +3,13 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, wr
 import { join } from 'node:path'
 import fc from '../support/fast-check.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
+import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
 import { openSlurmCommands } from '../../src/drivers/runtime/slurm/commands.ts'
 import type { SlurmRequest } from '../../src/drivers/runtime/slurm/request.ts'
 import { NoRoom } from '../../src/drivers/runtime/batch/scheduler.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { plainIntent } from './intent.ts'
 
 let folder: string
 let shell: SiteShell
@@ -117,14 +119,31 @@ test('what sbatch says decides what is to be done', async () => {
     expect(await says(error(text))).toMatchObject({ trouble: 'unknown' })
   expect(await says(error('QOSMaxSubmitJobPerUserLimit'))).toBeInstanceOf(NoRoom)
   // It may have taken the array all the same.
-  for (const babble of [
-    'exit 0',
-    'exit 3',
-    `echo '17|0|orrery-of-somebody'`,
-    `echo 'Submitted batch job 17'`,
+  const job = join(folder, 'arrays', 'orrery-x', 'job')
+  const babbles = ['exit 0', 'exit 3', `echo '17|0|orrery-of-somebody'`, `echo 'Submitted batch job 17'`]
+  command('squeue', 'exit 1')
+  for (const babble of babbles) expect(await says(babble)).toMatchObject({ trouble: 'unknown' })
+  expect(existsSync(job)).toBe(false)
+  // Then the job with the array's name counts, if there is one.
+  command('squeue', 'printf "%s\\n" "$@" > "${0%/*}/asked"; printf "31\\n32\\n"')
+  for (const babble of babbles) expect(await says(babble)).toMatchObject({ trouble: 'unknown' })
+  command('squeue', 'printf "%s\\n" "$@" > "${0%/*}/asked"; printf "31\\n31\\n"')
+  for (const babble of [...babbles, `echo 'Quota:'; echo 500; echo 'Have a nice day'`, error('the prolog')]) {
+    rmSync(job, { force: true })
+    expect(await says(babble)).toBe('31')
+    expect(readFileSync(job, 'utf8')).toBe('31\n')
+  }
+  const asked = readFileSync(join(folder, 'bin', 'asked'), 'utf8').split('\n')
+  expect(asked).toEqual(expect.arrayContaining(['--all', '-u', '-n', 'orrery-x']))
+  rmSync(join(folder, 'bin', 'squeue'))
+  for (const wrapped of [
+    'echo 17',
+    'echo "17;cluster"',
+    'echo Welcome; echo 17',
+    'echo Budget: 99; echo; echo 3; echo 17; echo Bye',
+    'printf "Welcome\\r\\n17;cluster\\r\\n"',
   ])
-    expect(await says(babble)).toMatchObject({ trouble: 'unknown' })
-  expect(existsSync(join(folder, 'arrays', 'orrery-x', 'job'))).toBe(false)
+    expect(await says(wrapped)).toBe('17')
   rmSync(join(folder, 'bin', 'sbatch'))
   expect(await says(`exec /no/such/program`)).toMatchObject({
     trouble: 'refused',
@@ -148,6 +167,23 @@ test('a status command that fails in any way, or hangs, has said nothing', async
   expect(await scheduler().queue()).toEqual([])
 })
 
+test('jobs are asked for by their ids where the list lacks them, those of hidden partitions too', async () => {
+  command('squeue', 'printf "%s\\n" "$@" > "${0%/*}/asked"')
+  expect(await scheduler().queue()).toEqual([])
+  expect(readFileSync(join(folder, 'bin', 'asked'), 'utf8')).toContain('--all')
+  const denies = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
+  command('squeue', denies)
+  command('scontrol', denies)
+  expect(await scheduler().jobs(['5', '6'])).toEqual([])
+  const record = 'JobId=6 ArrayJobId=6 ArrayTaskId=1 JobName=orrery-b JobState=RUNNING'
+  command('scontrol', `case "$*" in *--all*' 6') echo "${record}" ;; *) ${denies} ;; esac`)
+  expect(await scheduler().jobs(['5', '6'])).toMatchObject([{ job: '6', indexes: [1], state: 'RUNNING' }])
+  command('squeue', 'echo "5|0|orrery-a|PENDING|N/A|N/A||JobHeldAdmin"')
+  expect(await scheduler().jobs(['5'])).toMatchObject([{ job: '5', reason: 'JobHeldAdmin' }])
+  command('scontrol', 'echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1')
+  await expect(scheduler().jobs(['5', '6'])).rejects.toMatchObject({ trouble: 'unknown' })
+})
+
 test('sacct is asked for a span that midnight does not cut, in seconds since epoch', async () => {
   command(
     'sacct',
@@ -159,6 +195,35 @@ test('sacct is asked for a span that midnight does not cut, in seconds since epo
   expect(asked[0]).toBe('%s')
   expect(asked[asked.indexOf('-S') + 1]).toBe('now-86520seconds')
 })
+
+test.each([1, 137])(
+  'Slurm’s word that memory ran out counts for a task with exit code %d, at every collect',
+  async (code) => {
+    command(
+      'sbatch',
+      `for each; do case $each in --job-name=*) echo "\${each#*=}" > "\${0%/*}/name" ;; esac; done
+SLURM_ARRAY_TASK_ID=0 setsid sh "$each" > /dev/null 2>&1 < /dev/null &
+echo 7`,
+    )
+    command('squeue', 'echo "7|0|$(cat "${0%/*}/name")|OUT_OF_MEMORY|1|2|n1|OutOfMemory"')
+    for (const name of ['sinfo', 'scontrol', 'sacct', 'scancel']) command(name, 'exit 0')
+    const root = join(folder, `memory-${code}`)
+    const driver = openSlurmDriver({
+      ...{ shell, root, runtime: 'cluster', taskVariable: 'ORRERY_TASK', pollMilliseconds: 300 },
+      configuration: { settleSeconds: 1 },
+    })
+    const task = plainIntent(`memory-${code}`, join(root, 'work', '1'), ['sh', '-c', `exit ${code}`])
+    expect(await driver.submit([task])).toMatchObject([{ ok: true, externalId: '7_0' }])
+    await new Promise<void>((resolve) => void driver.watch([task.name], () => resolve()))
+    for (let times = 0; times < 2; times++)
+      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', reason: 'memory' })
+    expect((await driver.find([task.name])).get(task.name)).toMatchObject({
+      reason: 'memory',
+      exitCode: code,
+    })
+    await driver.close()
+  },
+)
 
 test('times of a cluster whose clock is an hour wrong are this machine’s', async () => {
   const now = Math.floor(Date.now() / 1000)

@@ -1,5 +1,5 @@
 import { expect } from '@jest/globals'
-import { existsSync, mkdtempSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openHttp } from '../../src/clients/http.ts'
@@ -7,6 +7,7 @@ import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/contract/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
 import { LinkError, type SiteShell } from '../../src/shell/site-shell.ts'
+import { readOrUndefined } from '../../src/embedded/processes.ts'
 import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { plainIntent } from './intent.ts'
 import { needs } from '../support/needs.ts'
@@ -52,7 +53,7 @@ afterAll(async () => {
 }, 8 * minutes)
 afterEach(async () => {
   for (const close of closing.splice(0).reverse()) await close()
-  for (const command of ['squeue', 'sacct', 'sbatch', 'scancel', 'sinfo'] as const)
+  for (const command of ['squeue', 'sacct', 'sbatch', 'scancel', 'scontrol', 'sinfo'] as const)
     for (const one of [site, forgetful]) one.disturb(command, undefined)
 }, minutes)
 
@@ -135,6 +136,19 @@ const savedState = async (at: SlurmSite, job: string): Promise<void> => {
     if (tries === 300) throw new Error('slurmctld did not save its jobs within 60 s')
     if (tries % 10 === 0) await at.slurm(`scontrol update jobid=${job} comment=seen-${tries}`)
     await sleep(200)
+  }
+}
+/** Kills a task and its supervisor at once: neither writes a record of the end. */
+const killAll = (root: string, name: string): void => {
+  const texts = (pid: string): string =>
+    ['cmdline', 'environ']
+      .map((file) => readOrUndefined(() => readFileSync(`/proc/${pid}/${file}`, 'latin1')))
+      .join()
+  for (const pid of readdirSync('/proc').filter((entry) => /^\d+$/.test(entry))) {
+    const text = texts(pid)
+    const ours =
+      text.includes(`ORRERY_TASK=${name}\0`) || (text.includes(root) && text.includes('\0foreground\0'))
+    if (ours && Number(pid) !== process.pid) process.kill(Number(pid), 'SIGKILL')
   }
 }
 const over = (driver: RuntimeDriver, ...intents: Intent[]): Promise<void> =>
@@ -279,7 +293,7 @@ describe('silence', () => {
   )
 
   test(
-    'a job that was forgotten, without accounting: its own record counts, and without one it is lost after a while',
+    'a job that was forgotten, without accounting: its own record counts, and without one it is waited for, until a cancel',
     async () => {
       const { driver, intent, root } = open(forgetful)
       const [quick, taken] = [intent(['true']), intent(['sleep', '300'])]
@@ -287,7 +301,7 @@ describe('silence', () => {
       await until(driver, taken, 'running')
       forgetful.disturb('squeue', 'exit 1')
       const { externalId } = (await stateOf(driver, taken)) as { externalId: string }
-      await forgetful.slurm(`scancel -s KILL ${externalId}`)
+      killAll(root, taken.name)
       const known = async (): Promise<boolean> =>
         (await forgetful.slurm(`squeue -h -t all -j ${externalId} 2>/dev/null || true`)).trim() !== ''
       for (let tries = 0; await known(); tries++) {
@@ -297,12 +311,136 @@ describe('silence', () => {
       expect((await stateOf(driver, taken)).state).toBe('running')
       forgetful.disturb('squeue', undefined)
       expect(await stateOf(driver, quick)).toMatchObject({ state: 'ended', exitCode: 0 })
-      const lost = await until(driver, taken, 'lost')
-      expect(lost).toMatchObject({ cause: expect.stringMatching(/no longer knows|CANCELLED|stopped/) })
+      await stateOf(driver, taken)
+      await sleep(6000)
+      expect(await stateOf(driver, taken)).toMatchObject({
+        state: 'running',
+        cause: expect.stringMatching(/does not mention job/),
+      })
+      await driver.cancel([taken.name], 1)
+      const cancelled = await stateOf(driver, taken)
+      expect(cancelled).toMatchObject({ state: 'ended', reason: 'cancelled' })
       // What was told once stays so, also for another driver.
-      expect(await stateOf(open(forgetful, {}, { root }).driver, taken)).toEqual(lost)
+      expect(await stateOf(open(forgetful, {}, { root }).driver, taken)).toEqual(cancelled)
     },
     5 * minutes,
+  )
+
+  /** A list that lacks every job of ours; by its id a job is found. */
+  const lacking = (at: SlurmSite): string =>
+    `case " $* " in *' -j '*) ;; *) SLURM_CONF=${at.conf} /usr/bin/squeue "$@" | grep -v orrery-; exit 0 ;; esac`
+
+  test.each(['hidden', 'unlisted', 'denied'] as const)(
+    'the site answers, and does not mention the job (%s), with accounting and without: it runs once, to its end',
+    async (how) => {
+      for (const at of [site, forgetful]) {
+        const { driver, intent, root } = open(at, { settleSeconds: 1 })
+        const [ledger, gate] = [join(root, 'ledger'), join(root, 'gate')]
+        const script = 'echo begun >> "$1"; while [ ! -e "$2" ]; do sleep 0.1; done; exit 4'
+        const task = intent(sh(script, ledger, gate))
+        await submit(driver, task)
+        await until(driver, task, 'running')
+        await seen('its start', () => existsSync(ledger))
+        if (how === 'hidden') await at.slurm('scontrol update PartitionName=main Hidden=YES')
+        else at.disturb('squeue', lacking(at))
+        if (how === 'denied') {
+          const denies = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
+          at.disturb('squeue', `case " $* " in *' -j '*) ${denies} ;; *) exit 0 ;; esac`)
+          at.disturb('scontrol', `case " $* " in *' job '*) ${denies} ;; esac`)
+          at.disturb('sacct', 'exit 0')
+        }
+        try {
+          const ends: string[] = []
+          driver.watch([task.name], (name) => ends.push(name))
+          await sleep(8000)
+          expect((await stateOf(driver, task)).state).toBe('running')
+          expect(ends).toEqual([])
+        } finally {
+          await at.slurm('scontrol update PartitionName=main Hidden=NO')
+        }
+        writeFileSync(gate, '')
+        expect(await until(driver, task, 'ended')).toMatchObject({ exitCode: 4 })
+        expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
+        for (const command of ['squeue', 'scontrol', 'sacct'] as const) at.disturb(command, undefined)
+      }
+    },
+    5 * minutes,
+  )
+})
+
+describe('sbatch that a site wraps', () => {
+  test.each([
+    [
+      'a banner before and behind',
+      'echo "Welcome"; echo 99; SLURM_CONF=$CONF /usr/bin/sbatch "$@"; echo "Bye"; exit 0',
+    ],
+    ['no id', 'SLURM_CONF=$CONF /usr/bin/sbatch "$@" > /dev/null; echo "Thank you"; exit 0'],
+    [
+      'the words for people',
+      'SLURM_CONF=$CONF /usr/bin/sbatch "$@" | sed "s/^/Submitted batch job /"; exit 0',
+    ],
+    ['a code of its own', 'SLURM_CONF=$CONF /usr/bin/sbatch "$@"; echo "quota: no answer" >&2; exit 7'],
+  ])(
+    'with %s: one job, known at once, ended by a cancel',
+    async (_words, wrapper) => {
+      const { driver, intent, root } = open(site)
+      site.disturb('sbatch', `CONF=${site.conf}; ${wrapper}`)
+      const ledger = join(root, 'ledger')
+      const task = intent(sh('echo begun >> "$1"; sleep 300', ledger))
+      const [id = ''] = await submit(driver, task)
+      expect(id).toMatch(/^\d+_0$/)
+      await until(driver, task, 'running')
+      await seen('its start', () => existsSync(ledger))
+      await driver.cancel([task.name], 1)
+      expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', reason: 'cancelled' })
+      expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
+      expect((await site.slurm(`squeue -h -j ${id.replace('_0', '')} 2>/dev/null || true`)).trim()).toBe('')
+    },
+    3 * minutes,
+  )
+})
+
+describe('held', () => {
+  test(
+    'by an operator: taken out of the queue, lost in those words, and no job is left',
+    async () => {
+      const { driver, intent } = open(site, { requeue: true })
+      const task = intent(['sleep', '300'])
+      const [id = ''] = await submit(driver, task)
+      await until(driver, task, 'running')
+      await sleep(1500)
+      await site.slurm(`scontrol requeuehold ${id}`)
+      const lost = await until(driver, task, 'lost')
+      expect(lost).toMatchObject({ cause: expect.stringMatching(/held|HOLD/i) })
+      expect((await site.slurm(`squeue -h -t PENDING -j ${id} 2>/dev/null || true`)).trim()).toBe('')
+    },
+    4 * minutes,
+  )
+
+  test(
+    'by its user: it waits and says so; released, it runs once',
+    async () => {
+      const { driver, intent, root } = open(site)
+      const ledger = join(root, 'ledger')
+      const blockers = Array.from({ length: 8 }, () => intent(['sleep', '300']))
+      await submit(driver, ...blockers)
+      const task = intent(sh('echo begun >> "$1"', ledger))
+      const [id = ''] = await submit(driver, task)
+      await site.slurm(`scontrol uhold ${id}`)
+      await driver.cancel(
+        blockers.map(({ name }) => name),
+        0,
+      )
+      await sleep(4000)
+      expect(await stateOf(driver, task)).toMatchObject({
+        state: 'queued',
+        cause: expect.stringContaining('JobHeldUser'),
+      })
+      await site.slurm(`scontrol release ${id}`)
+      await until(driver, task, 'ended')
+      expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
+    },
+    4 * minutes,
   )
 })
 

@@ -3,7 +3,7 @@ import fc from '../support/fast-check.ts'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { parseDuration, parseLimits } from '../../src/drivers/runtime/slurm/limits.ts'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
-import { jobRequest, requestOptions } from '../../src/drivers/runtime/slurm/request.ts'
+import { jobRequest, leaveOutHint, requestOptions } from '../../src/drivers/runtime/slurm/request.ts'
 import { plainIntent } from './intent.ts'
 
 const limits = parseLimits(`== now
@@ -85,10 +85,31 @@ test('what no node has is refused before it waits for ever', () => {
   expect(jobRequest(intent({ gpus: 2, cores: 8 }), {}, limits)).toMatchObject({ gpus: 2, cores: 8 })
 })
 
-test('without a figure for memory a task asks for its cores’ share where it would get the whole node', () => {
-  expect(jobRequest(intent({ cores: 2 }), {}, limits).memoryMegabytes).toBe(2000)
-  expect(jobRequest(intent({ memoryBytes: 1_000_000_000 }), {}, limits).memoryMegabytes).toBe(954)
-  expect(jobRequest(intent(), {}, { ...limits, memoryByDefault: 'share' }).memoryMegabytes).toBeUndefined()
+test('no memory and no time limit are asked for where there is no figure, or the configuration says so', () => {
+  const options = (more: Partial<Intent>, requests?: unknown) =>
+    requestOptions(jobRequest(intent(more), requests === undefined ? {} : { requests }, limits))
+      .filter((word) => /^--(mem|time)=/.test(word))
+      .join(' ')
+  const task = { memoryBytes: 1_000_000_000, expectedSeconds: 600 }
+  expect(options(task)).toBe('--mem=954M --time=20')
+  expect(options({ memoryBytes: 0 })).toBe('')
+  expect(options(task, { memory: false })).toBe('--time=20')
+  expect(options(task, { time: false, memory: true })).toBe('--mem=954M')
+  // No node has that, and nobody is asked for it.
+  expect(options({ memoryBytes: 1e15 }, { memory: false })).toBe('')
+  for (const wrong of [{ memory: 'no' }, { cores: false }, 'memory', 7, null, ['memory']])
+    expect(() => options(task, wrong)).toThrow(/requests .* must have memory, time or both/)
+})
+
+test('a refusal about an option that was sent names how to leave it out', () => {
+  const request = jobRequest(intent({ memoryBytes: 1e9, expectedSeconds: 60 }), {}, limits)
+  expect(leaveOutHint(request, 'sbatch: Memory specification can not be satisfied')).toContain(
+    'memory: false',
+  )
+  expect(leaveOutHint(request, 'sbatch: --mem is not allowed here')).toContain('memory: false')
+  expect(leaveOutHint(request, 'sbatch: Requested time limit is invalid')).toContain('time: false')
+  expect(leaveOutHint(request, 'sbatch: Invalid account')).toBe('')
+  expect(leaveOutHint({ cores: 1, gpus: 0 }, 'sbatch: Memory specification')).toBe('')
 })
 
 test('the intent’s words go before the runtime’s; what is no line of text is refused by its name', () => {

@@ -92,21 +92,8 @@ describe('limits', () => {
       ],
       arraySize: 1000,
       accounting: false,
-      memoryByDefault: 'node',
       reservations: new Map([['course', 3600]]),
     })
-  })
-
-  test('a default of memory is a share, in both shapes', () => {
-    const [partition] = later.partitions.partitions
-    const withShare = {
-      partitions: [
-        { ...partition, defaults: { ...partition?.defaults, partition_memory_per_cpu: number(2000) } },
-      ],
-    }
-    expect(parseRestLimits(withShare, later.nodes, {}, 0).memoryByDefault).toBe('share')
-    const before = { partitions: [{ ...earlier.partitions.partitions[0], default_memory_per_cpu: 2000 }] }
-    expect(parseRestLimits(before, earlier.nodes, {}, 0).memoryByDefault).toBe('share')
   })
 
   test('no time limit, in both shapes', () => {
@@ -174,6 +161,9 @@ test('jobs of 0.0.38 and of 0.0.42 read alike', () => {
   ])
   expect(parseRestJobs({ jobs: [{ ...after, job_state: ['COMPLETED', 'COMPLETING'] }] })).toMatchObject([
     { state: 'COMPLETING' },
+  ])
+  expect(parseRestJobs({ jobs: [{ ...after, job_state: ['PENDING', 'REQUEUE_HOLD'] }] })).toMatchObject([
+    { state: 'REQUEUE_HOLD' },
   ])
 })
 
@@ -249,7 +239,10 @@ describe('the version', () => {
     [['v0.0.43', 'v0.0.44', 'v0.0.45'], 'v0.0.44'],
     [['v0.0.46', 'v0.0.45'], 'v0.0.45'],
   ])('of %j is %s', async (served, chosen) => {
-    await open(...served).queue()
+    const slurm = open(...served)
+    await slurm.queue()
+    expect(await slurm.jobs(['4711'])).toEqual([])
+    expect(asked.pop()?.path).toBe(`/slurm/${chosen}/job/4711`)
     expect(asked.map(({ path }) => path)).toEqual(['/openapi/v3', `/slurm/${chosen}/jobs`])
   })
 

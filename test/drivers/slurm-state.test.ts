@@ -1,7 +1,13 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import { parseIndexes, renderIndexes } from '../../src/drivers/runtime/slurm/array.ts'
-import { jobOf, parseHistory, parseQueue, type SlurmJob } from '../../src/drivers/runtime/slurm/jobs.ts'
+import {
+  jobOf,
+  parseHistory,
+  parseJobRecords,
+  parseQueue,
+  type SlurmJob,
+} from '../../src/drivers/runtime/slurm/jobs.ts'
 import { elementId, type QueuedElement } from '../../src/drivers/runtime/batch/scheduler.ts'
 import { stateOfVerdict } from '../../src/drivers/runtime/batch/verdict.ts'
 import { judgeJob, type Evidence } from '../../src/drivers/runtime/slurm/state.ts'
@@ -161,7 +167,42 @@ describe('what the scheduler and the records say together', () => {
       { state: 'running', startedAt: 1001 },
     ],
     ['put back into the queue after it ran', { queue: row('PENDING'), ranSince: 1001 }, { state: 'queued' }],
-    ['gone, nobody knows why', { sight: started, overSeconds: 30 }, { state: 'lost' }],
+    [
+      'nobody mentions it',
+      { sight: started, overSeconds: 1e6 },
+      { state: 'running', cause: expect.stringMatching(/does not mention job 77_3, there is no accounting/) },
+    ],
+    [
+      'nobody mentions it, and it has not started',
+      { history: 'absent', overSeconds: 1e6 },
+      { state: 'queued', cause: expect.stringMatching(/accounting has no end of it, and it has no record/) },
+    ],
+    [
+      'the controller does not mention it, accounting has it as alive',
+      { sight: started, history: row('RUNNING'), overSeconds: 1e6 },
+      { state: 'running', cause: expect.stringContaining('accounting has it as RUNNING') },
+    ],
+    [
+      'nobody mentions it, and we asked for its end',
+      { sight: { ...started, cancelAsked: true }, cancelAsked: true, overSeconds: 30 },
+      { state: 'ended', reason: 'cancelled' },
+    ],
+    [
+      'taken out of the queue, and nobody mentions it any more',
+      { sight: started, removed: 'launch failed requeued held', overSeconds: 30 },
+      { state: 'lost', cause: 'launch failed requeued held' },
+    ],
+    [
+      'taken out of the queue, by the scheduler’s word',
+      { sight: started, queue: row('CANCELLED', { reason: 'by 1000' }), removed: 'JobHeldAdmin' },
+      { state: 'lost', cause: 'JobHeldAdmin' },
+    ],
+    ['another cluster of the federation runs it', { queue: row('REVOKED') }, { state: 'queued' }],
+    [
+      'held by its user',
+      { queue: row('PENDING', { reason: 'JobHeldUser' }), overSeconds: 1e6 },
+      { state: 'queued', cause: expect.stringMatching(/^JobHeldUser: .*scontrol release 77_3/) },
+    ],
     [
       'gone, accounting silent for hours',
       { sight: started, history: 'silent', overSeconds: 14_000 },
@@ -170,7 +211,12 @@ describe('what the scheduler and the records say together', () => {
     [
       'gone, accounting silent beyond patience',
       { sight: started, history: 'silent', overSeconds: 14_401 },
-      { state: 'lost' },
+      { state: 'running' },
+    ],
+    [
+      'stopped from outside, accounting silent beyond patience',
+      { sight: stopped, history: 'silent', overSeconds: 14_401 },
+      { state: 'lost', cause: 'stopped by a signal from outside' },
     ],
     [
       'gone after its whole time, no accounting',
@@ -180,6 +226,28 @@ describe('what the scheduler and the records say together', () => {
     ['stopped from outside, no accounting', { sight: stopped, overSeconds: 30 }, { state: 'lost' }],
   ])('%s', (_words, evidence, state) => {
     expect(judged(evidence).state).toMatchObject(state)
+  })
+
+  test('what the site holds is told in its words; what its user holds is not', () => {
+    const held = (state: string, reason?: string) =>
+      judged({ queue: row(state, reason === undefined ? {} : { reason }), sight: started }).held
+    expect(held('PENDING', 'launch failed requeued held')).toBe('launch failed requeued held')
+    expect(held('PENDING', 'launch_failed_requeued_held')).toBe('launch_failed_requeued_held')
+    expect(held('PENDING', 'JobHeldAdmin')).toBe('JobHeldAdmin')
+    expect(held('PENDING', 'JobHoldMaxRequeue')).toBe('JobHoldMaxRequeue')
+    expect(held('PENDING', 'job requeued in held state')).toBe('job requeued in held state')
+    expect(held('PENDING', 'job_requeued_in_special_exit_state')).toBe('job_requeued_in_special_exit_state')
+    expect(held('REQUEUE_HOLD', 'JobHeldUser')).toBe('REQUEUE_HOLD (JobHeldUser)')
+    expect(held('REQUEUE_HOLD')).toBe('REQUEUE_HOLD')
+    expect(held('SPECIAL_EXIT', 'JobHeldAdmin')).toBe('SPECIAL_EXIT (JobHeldAdmin)')
+    for (const [state, reason] of [
+      ['PENDING', 'JobHeldUser'],
+      ['PENDING', 'Resources'],
+      ['PENDING', 'PreemptThreshold'],
+      ['PENDING', 'BeginTime'],
+      ['RUNNING', 'JobHeldAdmin'],
+    ] as const)
+      expect(held(state, reason)).toBeUndefined()
   })
 
   test('a reason that no time removes is told, others are not', () => {
@@ -264,6 +332,22 @@ describe('in any order and with any loss of sources', () => {
     )
   })
 
+  test('an answer that does not mention it is no end, whatever the time', () => {
+    const unended = fc.constantFrom<RemoteSight>(none, { form: 'claimed', ageSeconds: 1 }, started)
+    const unmentioned = fc.constantFrom('absent' as const, 'silent' as const)
+    const accounts = fc.oneof(
+      live.map((state) => row(state)),
+      fc.constantFrom('absent' as const, 'silent' as const, 'none' as const),
+    )
+    fc.assert(
+      fc.property(unended, unmentioned, accounts, fc.nat(1e9), (sight, queue, history, overSeconds) => {
+        const { state, verdict } = judged({ sight, queue, history, overSeconds })
+        expect(isEnd(state.state)).toBe(false)
+        expect(verdict).toBeUndefined()
+      }),
+    )
+  })
+
   test('an end without a record comes with a verdict, which says the same for ever', () => {
     fc.assert(
       fc.property(sights, sources, (sight, evidence) => {
@@ -324,6 +408,30 @@ describe('what Slurm prints', () => {
     expect(jobOf(jobs, 'orrery-a', '1', 4)).toBeUndefined()
     expect(jobOf(jobs, 'orrery-of-before', '1', 0)).toBeUndefined()
     expect(jobOf(jobs, 'orrery-b', '18', 4)).toMatchObject({ state: 'CANCELLED', reason: 'a | b' })
+  })
+
+  test('scontrol: one record a line, with the blanks of a reason as it writes them', () => {
+    const jobs = parseJobRecords(
+      [
+        'JobId=12 ArrayJobId=10 ArrayTaskId=2 JobName=orrery-a UserId=ada(1000) JobState=RUNNING Reason=None ' +
+          'StartTime=1795267909 EndTime=1795271509 ReqNodeList=(null) NodeList=n1 Command=/x y=z',
+        'JobId=10 ArrayJobId=10 ArrayTaskId=4-6,9%1 JobName=orrery-a JobState=PENDING ' +
+          'Reason=launch_failed_requeued_held StartTime=Unknown EndTime=Unknown NodeList=',
+        'slurm_load_jobs error: Invalid job id specified',
+      ].join('\n'),
+    )
+    expect(jobOf(jobs, 'orrery-a', '10', 2)).toMatchObject({
+      state: 'RUNNING',
+      startedAt: 1795267909,
+      node: 'n1',
+      reason: undefined,
+    })
+    expect(jobOf(jobs, 'orrery-a', '10', 9)).toMatchObject({
+      state: 'PENDING',
+      reason: 'launch_failed_requeued_held',
+      startedAt: undefined,
+    })
+    expect(jobs).toHaveLength(2)
   })
 
   test('sacct: who cancelled, steps belong to their element', () => {

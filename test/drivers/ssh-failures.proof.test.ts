@@ -299,6 +299,14 @@ describe('what the records at the site say', () => {
       await driver.cancel(['rebooted'], 0)
       const boot = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
       writeFileSync(record('rebooted'), text.replace(boot, '00000000-0000-4000-8000-000000000000'))
+      // Another boot of a machine that has been up since before is another machine of that name.
+      const other = (await driverOver(localShell()).find(['rebooted'])).get('rebooted')
+      expect(other).toMatchObject({ state: 'running', cause: expect.stringContaining('another host') })
+      const tasks = join(scratch, 'root/tasks')
+      for (const script of readdirSync(tasks).filter((file) => /^rebooted\..*run$/.test(file))) {
+        const file = join(tasks, script)
+        writeFileSync(file, readFileSync(file, 'utf8').replace(/"submittedAt":[\d.]+/, '"submittedAt":1'))
+      }
       const another = driverOver(localShell())
       expect((await another.find(['rebooted'])).get('rebooted')).toMatchObject({ state: 'lost' })
       await submitted(another, [task])

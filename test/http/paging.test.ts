@@ -22,6 +22,12 @@ import {
 } from '../../src/http/schema.ts'
 import { openStars, type Stars } from './stars.ts'
 
+test('a time whose + became a blank in a query is told how to write it', () => {
+  expect(Timestamp.safeParse('2026-01-31T12:00:00+02:00').success).toBe(true)
+  expect(Timestamp.safeParse('2026-01-31T12:00:00 02:00').error?.issues[0]?.message).toContain('%2B')
+  expect(Timestamp.safeParse('yesterday').error?.issues[0]?.message).not.toContain('%2B')
+})
+
 describe('pages', () => {
   test.each([
     [{}, envelopeSizes, 1, 20],

@@ -2,7 +2,7 @@ import type { Duplex } from 'node:stream'
 import type { Client } from 'ssh2'
 import { LinkError } from '../../shell/site-shell.ts'
 import { printableMessage, type Journey } from './journey.ts'
-import { logIn, type AskPerson } from './login.ts'
+import { ChangedHostKey, logIn, type AskPerson } from './login.ts'
 import { openProxyCommand, openRoute, within } from './route.ts'
 import type { SshSession } from './session.ts'
 import type { SshSessionsOptions } from './sessions-options.ts'
@@ -45,8 +45,40 @@ export const onTheWay = (jump: SshTarget, error: unknown): LinkError => {
   })
 }
 
-/** The whole way to a login over a connection of its own. */
+/**
+ * The whole way to a login over a connection of its own. A fingerprint does not tell the type of its
+ * key: a host with several keys is asked for each, until one has a known fingerprint.
+ */
 export const dial = async (
+  ...way: [
+    target: SshTarget,
+    parent: Forwarder | undefined,
+    journey: Journey,
+    options: SshSessionsOptions,
+    record: boolean,
+    ask: AskPerson,
+  ]
+): Promise<{ client: Client; route: Duplex }> => {
+  const [{ hostKeys }] = way
+  let changed: ChangedHostKey | undefined
+  for (const shown: string[] = []; ;) {
+    try {
+      return await dialWithout(shown, ...way)
+    } catch (error) {
+      const other = error instanceof ChangedHostKey && !shown.includes(error.type) ? error : undefined
+      // What it shows last, or that it has no other, says less than its first key.
+      if (other === undefined && changed !== undefined && isHostKeyFault(error)) throw changed
+      if (other === undefined || (hostKeys.fingerprints ?? []).length === 0) throw error
+      changed ??= other
+      shown.push(other.type)
+    }
+  }
+}
+
+const isHostKeyFault = (error: unknown): boolean => error instanceof LinkError && error.stage === 'host key'
+
+const dialWithout = async (
+  types: readonly string[],
   target: SshTarget,
   parent: Forwarder | undefined,
   journey: Journey,
@@ -77,7 +109,7 @@ export const dial = async (
   journey.reached('host key', journey.address)
   const { record: _record, ...hostKeys } = target.hostKeys
   try {
-    const client = await logIn(record ? target : { ...target, hostKeys }, secret, route, journey, ask)
+    const client = await logIn(record ? target : { ...target, hostKeys }, secret, route, journey, ask, types)
     return { client, route }
   } catch (error) {
     route.destroy()

@@ -26,9 +26,11 @@ const answerRounds = 3
 
 /**
  * Makes the handshake, judges the host key and logs in, over an open route. It judges the key
- * before it sends anything about the user. The caller uses or ends the returned client.
+ * before it sends anything about the user. The caller uses or ends the returned client. `without`:
+ * types of host keys that are not asked for.
  *
- * @throws LinkError in stage `host key` or `login`.
+ * @throws LinkError in stage `host key` or `login`; `ChangedHostKey` for another key than the known
+ *   ones.
  */
 export const logIn = (
   target: SshTarget,
@@ -36,6 +38,7 @@ export const logIn = (
   route: Duplex,
   journey: Journey,
   ask: AskPerson,
+  without: readonly string[] = [],
 ): Promise<Client> => {
   const client = new ssh2.Client()
   keepCipherKeys(client)
@@ -43,7 +46,10 @@ export const logIn = (
   const { entries } = parseKnownHosts(target.hostKeys.knownHosts ?? '')
   const name = target.hostKeys.hostKeyAlias?.toLowerCase() ?? knownHostsName(target.host, target.port)
   const key = secret.privateKey === undefined ? undefined : parsePrivateKey(secret.privateKey)
-  const preferred = algorithmsOf(linesOf(entries, name).map((line) => line.type))
+  const preferred = algorithmsOf(
+    linesOf(entries, name).map((line) => line.type),
+    without,
+  )
 
   return new Promise<Client>((resolve, reject) => {
     let over = false
@@ -184,12 +190,18 @@ export const parsePrivateKey = (text: string): ParsedKey => {
  * Prefers the types of the known host keys, as OpenSSH does: a server with several keys then shows
  * the recorded one.
  */
-const algorithmsOf = (types: string[]): ServerHostKeyAlgorithm[] | undefined => {
-  const known = types.flatMap((type) => (type === 'ssh-rsa' ? ['rsa-sha2-512', 'rsa-sha2-256'] : [type]))
-  const first = algorithms.filter((algorithm) => known.includes(algorithm))
-  return first.length === 0
-    ? undefined
-    : [...first, ...algorithms.filter((algorithm) => !first.includes(algorithm))]
+const algorithmsOf = (
+  types: readonly string[],
+  without: readonly string[],
+): ServerHostKeyAlgorithm[] | undefined => {
+  const ofTypes = (some: readonly string[]): ServerHostKeyAlgorithm[] => {
+    const names = some.flatMap((type) => (type === 'ssh-rsa' ? ['rsa-sha2-512', 'rsa-sha2-256'] : [type]))
+    return algorithms.filter((algorithm) => names.includes(algorithm))
+  }
+  const [first, never] = [ofTypes(types), ofTypes(without)]
+  if (first.length === 0 && never.length === 0) return undefined
+  const ordered = [...first, ...algorithms.filter((algorithm) => !first.includes(algorithm))]
+  return ordered.filter((algorithm) => !never.includes(algorithm))
 }
 
 const algorithms: ServerHostKeyAlgorithm[] = [
@@ -200,6 +212,15 @@ const algorithms: ServerHostKeyAlgorithm[] = [
   'rsa-sha2-512',
   'rsa-sha2-256',
 ]
+
+/** A host shows a key that is not among the known ones. It may have others. */
+export class ChangedHostKey extends LinkError {
+  readonly type: string
+  constructor(type: string, message: string) {
+    super('host key', message, { permanent: true })
+    this.type = type
+  }
+}
 
 /** The server's own identification; ssh2 keeps the software part only. */
 const identOf = (client: Client): string => {
@@ -221,7 +242,8 @@ const accept = async (verdict: HostKeyVerdict, key: SshHostKey, rules: HostKeys)
         `the host key of ${key.host} is ${key.fingerprint} (${key.type}), which is marked as revoked`,
       )
     case 'changed':
-      throw refuse(
+      throw new ChangedHostKey(
+        key.type,
         `the host key of ${key.host} has changed: expected ${verdict.expected.join(' or ')}, got ` +
           `${key.fingerprint} (${key.type}). ` +
           'Either the host has a new key or another host answers in its place',

@@ -55,6 +55,25 @@ export const quantity = (text: string | undefined): number => {
   return factor === undefined ? 0 : Number(`${match[1]}${match[2] ?? ''}`) * factor
 }
 
+/** Whole cores; one that is not whole counts as one, as tasks with a part of a core fit there. */
+const wholeCores = (cores: number): number => (cores > 0 ? Math.max(1, Math.floor(cores)) : 0)
+
+/** Of each measure the quota with the smallest value: a Pod has to fit into all of them. */
+const smallest = (
+  quotas: z.output<typeof QuotaList>['items'],
+): { hard: Record<string, string>; used: Record<string, string> } => {
+  const hard: Record<string, string> = {}
+  const used: Record<string, string> = {}
+  for (const { status } of quotas)
+    for (const [key, value] of Object.entries(status.hard)) {
+      const known = hard[key]
+      if (known !== undefined && quantity(known) <= quantity(value)) continue
+      hard[key] = value
+      used[key] = status.used[key] ?? '0'
+    }
+  return { hard, used }
+}
+
 /** The parts of a cluster's API that are read; a forbidden part is undefined. */
 export interface KubernetesFacts {
   version: string
@@ -83,14 +102,15 @@ export const foundKubernetes = (
   const quotas = read('quotas', QuotaList, facts.quotas)?.items ?? []
   const classes = read('storage classes', StorageClassList, facts.storageClasses)?.items ?? []
   const cluster = `cluster/${name}`
-  const cores = nodes.map(({ status }) => Math.floor(quantity(status.allocatable['cpu'])))
+  const cores = nodes.map(({ status }) => wholeCores(quantity(status.allocatable['cpu'])))
   const memory = nodes.map(({ status }) => Math.floor(quantity(status.allocatable['memory'])))
   const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0)
-  const hard = quotas[0]?.status.hard ?? {}
-  const used = quotas[0]?.status.used ?? {}
+  const { hard, used } = smallest(quotas)
   const limit = (key: string, otherwise: number): number => {
-    const given = hard[`limits.${key}`] ?? hard[`requests.${key}`] ?? hard[key]
-    return given === undefined ? otherwise : Math.floor(quantity(given))
+    const given = [hard[`limits.${key}`], hard[`requests.${key}`], hard[key]].find(
+      (value) => value !== undefined,
+    )
+    return given === undefined ? otherwise : quantity(given)
   }
   return {
     source: 'kubernetes',
@@ -120,8 +140,8 @@ export const foundKubernetes = (
         type: 'kubernetes_namespace',
         executionTarget: 'batch',
         architecture: nodes[0]?.status.nodeInfo.architecture ?? '',
-        cpuCores: limit('cpu', sum(cores)),
-        memoryBytes: limit('memory', sum(memory)),
+        cpuCores: wholeCores(limit('cpu', sum(cores))),
+        memoryBytes: Math.floor(limit('memory', sum(memory))),
         schedulable: true,
         within: [cluster],
         runtimes: ['kubernetes'],

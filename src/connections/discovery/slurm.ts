@@ -67,8 +67,10 @@ export const gpusOf = (gres: string): { gpus: number; gpuModel: string } => {
   }
 }
 
-/** Flags after a node's base state that mean that nothing can start on it. */
-const unusable = /DOWN|DRAIN|FAIL|UNKNOWN|NOT_RESPONDING|POWERED_DOWN|POWERING_DOWN|MAINT|REBOOT|INVAL|\*/
+/** States and flags of a node that mean that nothing can start on it. */
+const unusable = /DOWN|DRAIN|FAIL|UNKNOWN|NOT_RESPONDING|MAINT|REBOOT|INVAL|\*/
+/** Flags of a node that sleeps, falls asleep or wakes: a job wakes it. */
+const sleeping = /\b(POWER(ED|ING)_(DOWN|UP)|POWER_(DOWN|UP|SAVE))\b/g
 
 /**
  * Reads the output of `slurmScript`. @throws Error with Slurm's message when the controller did not
@@ -120,7 +122,7 @@ export const readSlurm = (output: string): SlurmFacts => {
       ...gpusOf(field(line, 'Gres')),
       features: field(line, 'AvailableFeatures').replace(/^\(null\)$/, ''),
       state,
-      available: !unusable.test(state),
+      available: !unusable.test(state.replaceAll(sleeping, '')),
       partitions: field(line, 'Partitions')
         .split(',')
         .filter((name) => name !== ''),

@@ -63,6 +63,40 @@ test('a cluster has nodes, and a namespace whose quota says how much of it may b
   ])
 })
 
+test('of several quotas the smallest of each measure counts, and a part of a core is a core', () => {
+  const part = node('small', true)
+  const quota = (hard: Record<string, string>, used: Record<string, string> = {}) => ({
+    metadata: { name: 'q' },
+    status: { hard, used },
+  })
+  const found = foundKubernetes(
+    {
+      version: 'v1.31.0',
+      namespace: 'lab',
+      nodes: list({ ...part, status: { ...part.status, allocatable: { cpu: '940m', memory: '1Gi' } } }),
+      namespaces: list({ metadata: { name: 'lab' } }),
+      quotas: list(
+        quota({ pods: '10' }),
+        quota({ 'limits.cpu': '8', 'limits.memory': '2Gi' }, { 'limits.cpu': '7', 'limits.memory': '1Gi' }),
+        quota({ 'limits.cpu': '2500m', 'limits.memory': '4Gi' }, { 'limits.cpu': '1' }),
+      ),
+      storageClasses: list(),
+    },
+    { connectionId: 'c', name: 'k' },
+  )
+  expect(found.resources).toMatchObject([
+    { key: 'cluster/k', cpuCores: 1 },
+    {
+      key: 'namespace/lab',
+      cpuCores: 2,
+      memoryBytes: 2 * 2 ** 30,
+      metadata: { quota: { hard: { pods: '10', 'limits.cpu': '2500m', 'limits.memory': '2Gi' } } },
+      observed: { cpuUsed: 1, memoryUsedBytes: 2 ** 30 },
+    },
+    { key: 'node/small', cpuCores: 1 },
+  ])
+})
+
 test('what the account may not read is a warning', () => {
   const found = foundKubernetes(
     {

@@ -41,6 +41,22 @@ const login: DiscoveredHost = {
 }
 
 describe('a cluster', () => {
+  test.each([
+    ['IDLE+CLOUD+POWERED_DOWN', true],
+    ['IDLE+CLOUD+POWERING_UP', true],
+    ['IDLE+POWERING_DOWN', true],
+    ['IDLE+POWER', true],
+    ['IDLE~', true],
+    ['ALLOCATED+POWER_UP', true],
+    ['DOWN+CLOUD+POWERED_DOWN', false],
+    ['DOWN*+CLOUD', false],
+    ['IDLE+DRAIN+POWERED_DOWN', false],
+    ['IDLE+NOT_RESPONDING+POWERED_DOWN', false],
+  ])('a node in state %s can get a job: %s', (state, available) => {
+    const facts = readSlurm(output.replace('State=MIXED', `State=${state}`))
+    expect(facts.nodes[0]).toMatchObject({ state, available })
+  })
+
   test('is read from its own commands: partitions, nodes, graphics processors and the queue', () => {
     const facts = readSlurm(output)
     expect(facts).toMatchObject({ version: '24.11.5', cluster: 'hpc', warnings: [] })

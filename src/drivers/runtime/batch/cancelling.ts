@@ -57,9 +57,13 @@ export async function cancelTasks<Request, Listing>(
   }
   for (const backoff = openBackoff(pauses); ;) {
     const found = await sight.see(left)
+    await sight.adopt([...found.values()].flatMap(({ entry }) => entry ?? []))
     // Buried names may still wait in the queue; a start would only end at once.
     const buried = left.filter((name) => found.get(name)?.sight.form === 'buried')
     await cancel(buried, found, 'waiting')
+    // Its end was the scheduler's report alone.
+    const gone = left.filter((name) => found.get(name)?.state.state === 'lost')
+    if (scheduler.cancelsOver === true) await cancel(gone, found, 'forced')
     left = left.filter(
       (name) => !isTaskOver(found.get(name)?.state) && found.get(name)?.state.state !== 'unknown',
     )

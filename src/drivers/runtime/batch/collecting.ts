@@ -3,6 +3,7 @@ import { DriverError, type Collected } from '../contract/driver.ts'
 import type { BatchScheduler } from './scheduler.ts'
 import type { FoundTask } from './sight.ts'
 import type { BatchSite } from './site.ts'
+import { stateOfVerdict, type Verdict } from './verdict.ts'
 
 /**
  * The full result of a task that is over: its record and its files, and the scheduler's account
@@ -26,7 +27,7 @@ export async function collectTask<Request, Listing>(
   const queueSeconds = waited === undefined ? {} : { queueSeconds: waited }
   const recorded = sight.form === 'ended' || sight.form === 'buried' ? await tasks.collect(name) : undefined
   const measured = recorded !== undefined && recorded.peakMemoryBytes !== null
-  const about =
+  const { outOfMemory, ...about } =
     (sight.form === 'buried'
       ? undefined
       : await scheduler.about?.({ name, place: entry?.place, sight, measured })) ?? {}
@@ -34,7 +35,12 @@ export async function collectTask<Request, Listing>(
     const { sight: _, ...rest } = recorded
     // The host may have another name on the node where the task ran.
     const manifest = about.node === undefined ? rest.manifest : { ...rest.manifest, hostname: about.node }
-    return { ...rest, manifest, ...queueSeconds, ...about, state }
+    const verdict: Verdict = { end: 'memory', cause: 'out of memory', at: state.finishedAt }
+    const counted =
+      outOfMemory === true && state.reason === 'exited'
+        ? stateOfVerdict(await site.books.settle(name, verdict), sight, state.externalId)
+        : state
+    return { ...rest, manifest, ...queueSeconds, ...about, state: counted }
   }
   const summary = {
     initialFiles: 0,

@@ -164,8 +164,8 @@ export function openBatchDriver<Request extends object, Listing>(
       const { place } = await unbook(name)
       await tasks.remove(name)
       await scheduler.forget?.(name, place)
-      for (const memory of [sight.memory.requestsOf, sight.memory.overSince, sight.memory.ranSince])
-        memory.delete(name)
+      const { requestsOf, overSince, ranSince, removed } = sight.memory
+      for (const memory of [requestsOf, overSince, ranSince, removed]) memory.delete(name)
       watcher.forget(name)
     },
     async close() {

@@ -16,6 +16,8 @@ type Scripts = ReadonlyMap<string, ArrayElement>
 
 /** How long to wait for another worker's submission of the same names. */
 const submitPatienceMs = 120_000
+/** A younger submission is on its way: nobody asks for the array by its name yet. */
+const answerSeconds = 1
 const pauses = { firstMs: 100, longestMs: 2000 }
 
 export interface Placing {
@@ -156,11 +158,12 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
         return new Map([...(await this.#idsOf(array.tasks))].map(([name, id]) => [name, id ?? removed(name)]))
       if (claim.state === 'ours')
         return await this.#placeOurs(array, claim, { scripts, terms, pack: { pack, bytes } })
-      if (claim.ageSeconds > this.#scheduler.claimSeconds()) {
-        const job = await this.#scheduler.find(array.name)
-        if (job === undefined) await this.#site.books.release(array.name, array.tasks)
-        else await this.#site.books.accepted(array.name, job)
-      } else if (performance.now() > until)
+      // A submitter that lives answers within this time.
+      const job = claim.ageSeconds > answerSeconds ? await this.#scheduler.find(array.name) : undefined
+      if (job !== undefined) await this.#site.books.accepted(array.name, job)
+      else if (claim.ageSeconds > this.#scheduler.claimSeconds())
+        await this.#site.books.release(array.name, array.tasks)
+      else if (performance.now() > until)
         throw new DriverError(
           'unknown',
           `${array.name} is being submitted by another worker since ${claim.ageSeconds} s`,

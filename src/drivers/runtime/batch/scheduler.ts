@@ -52,6 +52,8 @@ export interface BatchEvidence {
   overSince?: number
   /** Its start, according to the scheduler's last report that it runs; Unix seconds. */
   ranSince?: number
+  /** This driver took it out of the queue, for this reason, in the scheduler's message. */
+  removed?: string
 }
 
 export interface BatchJudgement {
@@ -70,6 +72,11 @@ export interface BatchJudgement {
   record?: { exitCode: number; startedAt: number; finishedAt: number; node?: string }
   /** Why it would wait for ever, in the scheduler's message: it is taken out of the queue. */
   impossible?: string
+  /**
+   * Why the site holds it, in the scheduler's message: it is taken out of the queue, and another
+   * attempt may do better.
+   */
+  held?: string
 }
 
 /** How intents become requests now; the limits of a cluster change. */
@@ -120,8 +127,9 @@ export interface BatchScheduler<Request, Listing> {
    */
   submit(array: BatchArray<Request>, indexes: readonly number[]): Promise<string>
   /**
-   * The id of an array whose submission is not recorded; undefined: the scheduler has answered and
-   * has none.
+   * The id of the one array of this account with exactly this name, whose submission is not
+   * recorded; undefined: the scheduler has answered and has none.
+   * @throws DriverError `unknown` where several have the name
    */
   find(array: string): Promise<string | undefined>
   /**
@@ -155,6 +163,11 @@ export interface BatchScheduler<Request, Listing> {
    * follows; absent: never.
    */
   readonly cancelSteps: { politeAgain?: number; forcedAfterGrace?: number }
+  /**
+   * An element that ended by the scheduler's report alone is cancelled by force before any caller
+   * learns of that end: nothing of it runs beside the next attempt.
+   */
+  readonly cancelsOver?: true
   /** The element's name outside this service; default `elementId`. */
   externalIdOf?(place: QueuedElement): string
   /**
@@ -175,14 +188,15 @@ export interface BatchScheduler<Request, Listing> {
   settled?(place: QueuedElement): void
   /**
    * The scheduler's facts about a task that is over; `ran`: its own record holds its end.
-   * `measured`: that record has its peak memory.
+   * `measured`: that record has its peak memory. `outOfMemory`: it says that the task had too
+   * little, whatever its exit code.
    */
   about?(task: {
     name: string
     place: QueuedElement | undefined
     sight: RemoteSight
     measured: boolean
-  }): Promise<Partial<Pick<Collected, 'node' | 'detail' | 'peakMemoryBytes'>>>
+  }): Promise<Partial<Pick<Collected, 'node' | 'detail' | 'peakMemoryBytes'>> & { outOfMemory?: true }>
   /** Output of a running task where the site does not have it yet; undefined: the site has it. */
   logs?(
     name: string,

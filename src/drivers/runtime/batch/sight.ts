@@ -33,6 +33,8 @@ export interface BatchMemory {
   overSince: Map<string, number>
   /** The starts of tasks that run by the scheduler's last report; Unix seconds. */
   ranSince: Map<string, number>
+  /** Why this driver took tasks out of the queue, in the scheduler's message. */
+  removed: Map<string, string>
   /** Requests that can never run, by key: the scheduler's message, and its expiry. */
   impossible: Map<string, { words: string; until: number }>
   /** Keys of the submitted requests. */
@@ -50,6 +52,7 @@ const impossibleKeptMs = 600_000
 export const openBatchMemory = (): BatchMemory => ({
   overSince: new RecentMap(remembered),
   ranSince: new RecentMap(remembered),
+  removed: new RecentMap(remembered),
   impossible: new RecentMap(1000),
   requestsOf: new RecentMap(remembered),
 })
@@ -66,6 +69,8 @@ export interface BatchSight {
    * are lost.
    */
   strays(found: ReadonlyMap<string, FoundTask>): Promise<Map<string, FoundTask>>
+  /** Completes entries of arrays that the scheduler has accepted without an answer that gave its id. */
+  adopt(entries: readonly BookEntry[]): Promise<void>
   /** The elements that the scheduler has accepted. */
   elementsOf(names: Iterable<string>, found: ReadonlyMap<string, FoundTask>): BatchElement[]
 }
@@ -91,12 +96,15 @@ class Sight<Request, Listing> implements BatchSight {
   }
 
   #evidenceOf(name: string, sight: RemoteSight, { place, cancelAsked }: BookEntry): BatchEvidence {
-    const [overSince, ranSince] = [this.memory.overSince.get(name), this.memory.ranSince.get(name)]
-    const times = {
+    const { memory } = this
+    const [overSince, ranSince] = [memory.overSince.get(name), memory.ranSince.get(name)]
+    const removed = memory.removed.get(name)
+    const remembered = {
       ...(overSince === undefined ? {} : { overSince }),
       ...(ranSince === undefined ? {} : { ranSince }),
+      ...(removed === undefined ? {} : { removed }),
     }
-    return { name, sight, place, cancelAsked, ...times }
+    return { name, sight, place, cancelAsked, ...remembered }
   }
   #explains(sight: RemoteSight, cancelAsked: boolean): boolean {
     if (sight.form !== 'ended') return false
@@ -154,8 +162,8 @@ class Sight<Request, Listing> implements BatchSight {
       if ('open' in one) open.set(name, one.open)
       else {
         found.set(name, one)
-        this.memory.overSince.delete(name)
-        this.memory.ranSince.delete(name)
+        for (const facts of [this.memory.overSince, this.memory.ranSince, this.memory.removed])
+          facts.delete(name)
         if (one.entry !== undefined) this.#scheduler.settled?.(one.entry.place)
       }
     }
@@ -165,6 +173,7 @@ class Sight<Request, Listing> implements BatchSight {
   async weigh(open: Records['open']): Promise<Map<string, FoundTask>> {
     const found = new Map<string, FoundTask>(open)
     if (open.size === 0) return found
+    await this.adopt([...open].map(([, { entry }]) => entry))
     const listing = await this.#scheduler.list(
       [...open].map(([name, { entry }]) => ({ name, place: entry.place })),
     )
@@ -173,40 +182,76 @@ class Sight<Request, Listing> implements BatchSight {
     const doubtful = new Map<string, { one: Open; judgement: BatchJudgement }>()
     for (const [name, { sight, entry }] of open) {
       const judgement = judge(name, sight, entry)
-      const { state, over, verdict, record, impossible } = judgement
+      const { state, over, verdict, record, impossible, held } = judgement
       if (!over) this.memory.overSince.delete(name)
       else if (!this.memory.overSince.has(name)) this.memory.overSince.set(name, performance.now())
       if (state.state === 'running') this.memory.ranSince.set(name, state.startedAt)
       else this.memory.ranSince.delete(name)
       const one = { state, sight, entry }
       found.set(name, one)
-      if ((verdict ?? record ?? impossible) !== undefined) doubtful.set(name, { one, judgement })
+      if ((verdict ?? record ?? impossible ?? held) !== undefined) doubtful.set(name, { one, judgement })
     }
     for (const [name, one] of await this.#decide(doubtful, judge)) found.set(name, one)
     return found
   }
 
-  /**
-   * Writes ends of tasks without a record: none of them will ever start. Returns those that would
-   * have waited for ever.
-   */
-  async #bury(doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>): Promise<string[]> {
-    const hopeless: string[] = []
+  /** Cancels these; false where the scheduler did not confirm it: the next look does it again. */
+  async #cancelled(
+    names: readonly string[],
+    doubtful: ReadonlyMap<string, { one: Open }>,
+    how: 'waiting' | 'forced',
+  ): Promise<boolean> {
+    const tasks = new Map([...doubtful].map(([name, { one }]) => [name, one]))
+    const elements = this.elementsOf(names, tasks)
+    if (elements.length === 0) return true
+    return this.#scheduler.cancel(elements, how, 0).then(
+      () => true,
+      () => false,
+    )
+  }
+
+  /** Takes tasks out of the queue that would wait for ever, or that the site holds. */
+  async #takeOut(doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>): Promise<void> {
+    const waiting = [...doubtful].flatMap(([name, { judgement }]) => {
+      const words = judgement.impossible ?? judgement.held
+      return words === undefined ? [] : [{ name, words, forGood: judgement.impossible !== undefined }]
+    })
+    const names = waiting.map(({ name }) => name)
+    if (names.length === 0 || !(await this.#cancelled(names, doubtful, 'waiting'))) return
+    for (const { name, words, forGood } of waiting) {
+      this.memory.removed.set(name, words)
+      const key = forGood ? this.memory.requestsOf.get(name) : undefined
+      if (key !== undefined)
+        this.memory.impossible.set(key, { words, until: performance.now() + impossibleKeptMs })
+    }
+  }
+
+  /** Writes ends of tasks without a record: none of them will ever start. */
+  async #bury(doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>): Promise<void> {
     const buried: string[] = []
     for (const [name, { one, judgement }] of doubtful) {
       if (one.sight.form !== 'none') continue
-      const { impossible: words, verdict } = judgement
-      const key = this.memory.requestsOf.get(name)
-      if (words !== undefined) hopeless.push(name)
-      if (words !== undefined && key !== undefined)
-        this.memory.impossible.set(key, { words, until: performance.now() + impossibleKeptMs })
-      const cause = words ?? (verdict?.end === 'never' ? verdict.cause : undefined)
+      const { verdict } = judgement
+      const cause = this.memory.removed.get(name) ?? (verdict?.end === 'never' ? verdict.cause : undefined)
       if (cause === undefined) continue
       buried.push(name)
       await this.#site.books.settle(name, { end: 'never', cause, at: Date.now() / 1000 })
     }
     if (buried.length > 0) await this.#site.tasks.markCancelled(buried, 0)
-    return hopeless
+  }
+
+  /**
+   * Ends what the scheduler may have left of tasks that are over by its report. Returns those whose
+   * end is not confirmed: they are not over yet.
+   */
+  async #endOver(
+    doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>,
+  ): Promise<Set<string>> {
+    if (this.#scheduler.cancelsOver !== true) return new Set()
+    const over = [...doubtful].flatMap(([name, { judgement }]) =>
+      judgement.verdict === undefined ? [] : [name],
+    )
+    return new Set((await this.#cancelled(over, doubtful, 'forced')) ? [] : over)
   }
 
   /**
@@ -214,13 +259,22 @@ class Sight<Request, Listing> implements BatchSight {
    * scheduler knows. A task that has not started by then never will.
    */
   async #decide(
-    doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>,
+    weighed: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>,
     judge: (name: string, sight: RemoteSight, entry: BookEntry) => BatchJudgement,
   ): Promise<Map<string, FoundTask>> {
     const found = new Map<string, FoundTask>()
+    if (weighed.size === 0) return found
+    const doubtful = new Map(weighed)
+    for (const name of await this.#endOver(weighed)) {
+      const { sight, entry } = weighed.get(name)!.one
+      const { state } = this.#scheduler.judge(this.#evidenceOf(name, sight, entry), undefined)
+      found.set(name, { state, sight, entry })
+      doubtful.delete(name)
+    }
     if (doubtful.size === 0) return found
+    await this.#takeOut(doubtful)
     const names = [...doubtful.keys()]
-    const hopeless = await this.#bury(doubtful)
+    await this.#bury(doubtful)
     const ended = new Map(
       [...doubtful].flatMap(
         ([
@@ -252,9 +306,18 @@ class Sight<Request, Listing> implements BatchSight {
         found.set(name, { state, sight, entry: { ...entry, verdict } })
       }
     }
-    if (hopeless.length > 0)
-      await this.#scheduler.cancel(this.elementsOf(hopeless, found), 'waiting', 0).catch(() => undefined)
     return found
+  }
+
+  /** Finds, by the names of their arrays, the ids that no answer has given, and records them. */
+  async adopt(entries: readonly BookEntry[]): Promise<void> {
+    const nameless = entries.filter(({ place }) => place.job === undefined)
+    for (const array of new Set(nameless.map(({ place }) => place.array))) {
+      const job = await this.#scheduler.find(array).catch(() => undefined)
+      if (job === undefined) continue
+      await this.#site.books.accepted(array, job).catch(() => undefined)
+      for (const { place } of nameless) if (place.array === array) place.job = job
+    }
   }
 
   elementsOf(names: Iterable<string>, found: ReadonlyMap<string, FoundTask>): BatchElement[] {

@@ -198,7 +198,8 @@ export type TaskState =
    * (`Resources`, `Priority` …).
    */
   | { state: 'queued'; externalId: string; submittedAt: number; cause?: string }
-  | { state: 'running'; externalId: string; startedAt: number }
+  /** `cause`: why its site cannot say that it still runs, and for what it waits. */
+  | { state: 'running'; externalId: string; startedAt: number; cause?: string }
   | {
       state: 'ended'
       externalId: string
@@ -210,9 +211,11 @@ export type TaskState =
     }
   /**
    * Was accepted, is not alive, left no exit file: killed with its machine, or removed by the
-   * scheduler. Never submitted again under this name. `cause`: the site's own reason (`NODE_FAIL`,
-   * `PREEMPTED`, `BOOT_FAIL` …). `suspect`: what watched it was ended while its machine went on,
-   * maybe by the task itself; it is repeated once at most.
+   * scheduler. Never submitted again under this name. The site says so about this task: an end in
+   * its own words, or the node that ran it knows nothing of it. An answer that does not mention the
+   * task is no such word. `cause`: the site's own reason (`NODE_FAIL`, `PREEMPTED`, `BOOT_FAIL` …).
+   * `suspect`: what watched it was ended while its machine went on, maybe by the task itself; it is
+   * repeated once at most.
    */
   | { state: 'lost'; externalId: string; startedAt: number; cause?: string; suspect?: boolean }
 

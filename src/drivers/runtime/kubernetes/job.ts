@@ -1,7 +1,14 @@
 import { hash } from 'node:crypto'
 import { assign, readProgram } from '../../../shell/program.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
-import { imagePattern, isRecord, podKeys, type KubernetesSettings, type Volume } from './settings.ts'
+import {
+  imagePattern,
+  isRecord,
+  podFieldProblem,
+  podKeys,
+  type KubernetesSettings,
+  type Volume,
+} from './settings.ts'
 import { chooseProgram, unpackProgram, type ArrayElement } from '../batch/array-script.ts'
 import type { BatchArray } from '../batch/scheduler.ts'
 
@@ -68,7 +75,11 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
   if (!Number.isInteger(gpus) || gpus < 0) refuse('gpus', gpus, 'must be a whole number')
   const { site = {} } = intent
   const pod = Object.fromEntries(
-    podKeys.flatMap((key) => (site[key] === undefined ? [] : [[key, site[key]]])),
+    podKeys.flatMap((key) => {
+      const problem = podFieldProblem(key, site[key])
+      if (problem !== undefined) refuse(key, site[key], problem)
+      return site[key] === undefined ? [] : [[key, site[key]]]
+    }),
   )
   const { podAnnotations } = site
   const texts = isRecord(podAnnotations) ? podAnnotations : {}

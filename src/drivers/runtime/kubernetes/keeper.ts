@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import type { KubernetesCluster } from '../../../clients/kubernetes-cluster.ts'
 import type { ExecChannel } from '../../../clients/kubernetes-exec.ts'
-import { KubernetesError } from '../../../clients/kubernetes.ts'
+import { isRefusal, KubernetesError } from '../../../clients/kubernetes.ts'
 import { containerSpec, keyOf, labels, podSpec } from './job.ts'
 import type { ApiPod } from './pods.ts'
 import type { KubernetesSettings } from './settings.ts'
@@ -128,6 +128,18 @@ export function openKeeper(
       throw error
     }
 
+  /** What the server refuses to make it will refuse again; a command in a Pod may find another Pod. */
+  const forGood = (error: unknown): never => {
+    if (!(error instanceof KubernetesError) || !isRefusal(error.status)) throw error
+    const { status, stage, message } = error
+    const words = `the keeper, Pod ${name} in namespace ${namespace}, cannot be made: ${message}`
+    throw new KubernetesError(stage, words, {
+      cause: error,
+      permanent: true,
+      ...(status === undefined ? {} : { status }),
+    })
+  }
+
   const ensure = async (): Promise<void> => {
     const until = performance.now() + patienceMs
     let notReadySince: number | undefined
@@ -140,6 +152,7 @@ export function openKeeper(
         await cluster
           .request({ verb: 'create', path: folder, body: manifest(name, options) })
           .catch(unless(409))
+          .catch(forGood)
       } else if (
         pod.metadata?.deletionTimestamp !== undefined ||
         phase === 'Failed' ||

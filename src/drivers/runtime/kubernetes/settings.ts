@@ -53,6 +53,18 @@ export const podKeys = [
   'affinity',
   'dnsPolicy',
 ] as const
+/** What is wrong with one of them; undefined: nothing that the cluster does not say itself. */
+export const podFieldProblem = (key: (typeof podKeys)[number], value: unknown): string | undefined => {
+  if (key !== 'imagePullSecrets' || value === undefined) return undefined
+  const isSecret = (one: unknown): boolean =>
+    isRecord(one) &&
+    typeof one['name'] === 'string' &&
+    name.test(one['name']) &&
+    Object.keys(one).length === 1
+  return Array.isArray(value) && value.every(isSecret)
+    ? undefined
+    : 'must be a list of the names of secrets, each as {name: NAME}'
+}
 const runAsKeys = ['runAsUser', 'runAsGroup', 'fsGroup'] as const
 const name = /^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$/
 /** Image names for a registry: no blank, nothing that a shell or a header would interpret. */
@@ -126,7 +138,11 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
     annotations: textsOf('podAnnotations'),
     labels: textsOf('podLabels'),
     pod: Object.fromEntries(
-      podKeys.flatMap((key) => (configuration[key] === undefined ? [] : [[key, configuration[key]]])),
+      podKeys.flatMap((key) => {
+        const problem = podFieldProblem(key, configuration[key])
+        if (problem !== undefined) wrong(key, problem)
+        return configuration[key] === undefined ? [] : [[key, configuration[key]]]
+      }),
     ),
     runAs: Object.fromEntries(
       runAsKeys.flatMap((key) =>

@@ -21,14 +21,14 @@ export interface KubernetesEvidence {
   overSeconds: number
   /** For how long the Pod has been in deletion. */
   deletingSeconds: number
-  /** For how long the image could not be pulled. */
+  /** For how long the image could not be pulled, or its container not be made. */
   pullSeconds: number
 }
 
 export interface KubernetesPatience {
   /** A record may appear late on a shared file system. */
   settleSeconds: number
-  /** Patience with an image that does not exist: it may be on its way. */
+  /** Patience with an image or a secret that does not exist: it may be on its way. */
   pullPatienceSeconds: number
 }
 
@@ -57,9 +57,13 @@ const noSuchImage = new RegExp(
 const notRun =
   /^(StartError|ContainerCannotRun|CreateContainerError|ContainerStatusUnknown|PreStartHookError)$/
 
-/** Whether the awaited image exists nowhere. */
+/** The node cannot make the container as it is described: a secret is missing, a user is not allowed. */
+const cannotMake = /^(CreateContainerConfigError|CreateContainerError|RunContainerError)$/
+
+/** Whether the awaited image exists nowhere, or its container cannot be made. */
 export const isHopeless = ({ waiting }: TaskPod): boolean =>
   waiting?.reason === 'InvalidImageName' ||
+  cannotMake.test(waiting?.reason ?? '') ||
   waiting?.reason === 'ErrImageNeverPull' ||
   (waiting !== undefined && cannotPull.test(waiting.reason) && noSuchImage.test(waiting.message))
 

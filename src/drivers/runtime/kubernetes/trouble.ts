@@ -1,14 +1,12 @@
-import { KubernetesError } from '../../../clients/kubernetes.ts'
+import { isRefusal, KubernetesError } from '../../../clients/kubernetes.ts'
 import { DriverError } from '../contract/driver.ts'
 import { asDriverError } from '../remote/site.ts'
 
 /** The class of an error, which names the remedy. */
 export const kubernetesTrouble = (error: unknown): DriverError => {
   if (!(error instanceof KubernetesError)) return asDriverError(error)
-  const { status, permanent } = error
-  const passing =
-    !permanent &&
-    (status === undefined ? error.stage !== 'host key' : status === 429 || status >= 500 || status === 409)
+  const { status, permanent, stage } = error
+  const passing = !permanent && !isRefusal(status) && (status !== undefined || stage !== 'host key')
   return new DriverError(passing ? 'unknown' : 'refused', error.message, { cause: error })
 }
 

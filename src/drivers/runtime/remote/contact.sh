@@ -25,7 +25,10 @@ cd -- "$root/tasks" || exit "$MISSING"
 echo "root $(cd .. && pwd -P)"
 read -r boot < /proc/sys/kernel/random/boot_id && echo "boot $boot"
 read -r node < /proc/sys/kernel/hostname && echo "hostname $node"
-echo "oom $(grep '^oom_kill ' /proc/vmstat || echo 'oom_kill 0')"
+# When the first process was started, in hundredths of a second since the kernel was.
+# shellcheck disable=SC2086 # the fields of the line
+{ read -r first < /proc/1/stat; } 2> /dev/null && set -f && set -- ${first##*") "} && set +f && shift 19 &&
+  echo "first $1"
 for time in /usr/bin/time /bin/time; do
   "$time" -f 'peak %M' -a -o /dev/null true 2> /dev/null && echo "measure $time" && break
 done

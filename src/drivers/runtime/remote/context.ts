@@ -74,7 +74,8 @@ export const supervisor = (
     mode,
     `${facts.root}/tasks`,
     taskVariable,
-    String(facts.oom),
+    // The supervisor counts kills for memory by itself.
+    '',
     facts.measure,
     facts.signals,
     elsewhere ? 'date' : '',

@@ -6,6 +6,8 @@ import {
   parseFacts,
   parseRecord,
   sightOf,
+  supervisionOf,
+  type AnsweringHost,
   type ParsedRecord,
   type RemoteSight,
   type TaskFacts,
@@ -97,7 +99,7 @@ interface Look {
   reads: Map<string, Read>
   births: Map<number, string>
   asked: ReadonlySet<number>
-  boot: string
+  host: AnsweringHost
 }
 
 /** Reads processes first, records after: a dead task without an end then never gets one. */
@@ -110,9 +112,9 @@ async function lookSome(
   const boundary = randomBytes(16).toString('hex')
   const stats =
     asked.size === 0 ? '' : `cat ${[...asked].map((pid) => `/proc/${pid}/stat`).join(' ')} 2> /dev/null`
-  let boot = ''
+  let host: AnsweringHost = { boot: '', hostname: '', booted: { here: 0, there: 0 } }
   const { stdout } = await site.run((facts) => {
-    boot = facts.boot
+    host = facts
     return (
       `printf '\\n${boundary} processes\\n'\n${stats}\nprintf '\\n${boundary} ` +
       `records\\n'\n${recordsProgram}${call('records', ...names)}\ntrue`
@@ -128,15 +130,15 @@ async function lookSome(
   const reads = parseRecords(records?.bytes.toString() ?? '')
   for (const [name, { parsed }] of reads)
     if (parsed.form === 'started') memory.pids.set(name, parsed.record.pid)
-  return { reads, births, asked, boot }
+  return { reads, births, asked, host }
 }
 
 /** Facts about names after some looks. */
 interface Seen {
   reads: Map<string, Read>
-  /** Whether the supervisor lives, where that was queried. */
-  supervised: Map<string, boolean>
-  /** Id of the running system, where processes were queried. */
+  /** For started tasks: the birth of the live process with the supervisor's id, and who says so. */
+  processes: Map<string, { birth: string | undefined; host: AnsweringHost }>
+  /** Id of the running system that answered, where processes were queried. */
   boot: string | undefined
 }
 
@@ -145,21 +147,21 @@ interface Seen {
  * because it gave their ids.
  */
 function note(
-  { reads, births, asked, boot }: Look,
+  { reads, births, asked, host }: Look,
   names: readonly string[],
   processes: boolean,
   seen: Seen,
 ): string[] {
   const unsure: string[] = []
-  if (processes) seen.boot = boot
+  if (processes) seen.boot = host.boot
   for (const name of names) {
     const own = reads.get(name)
     if (own === undefined) continue
     seen.reads.set(name, own)
     if (own.parsed.form !== 'started' || own.parsed.record.exit !== undefined || !processes) continue
-    const { pid, birth, boot: since } = own.parsed.record
-    if (since === boot && !asked.has(pid)) unsure.push(name)
-    else seen.supervised.set(name, since === boot && births.get(pid) === birth)
+    const { pid, boot } = own.parsed.record
+    if (boot === host.boot && !asked.has(pid)) unsure.push(name)
+    else seen.processes.set(name, { birth: births.get(pid), host })
   }
   return unsure
 }
@@ -177,14 +179,22 @@ export async function look(
   processes: boolean,
 ): Promise<Map<string, RemoteSight>> {
   const { claimedSince } = context.memory
-  const seen: Seen = { reads: new Map(), supervised: new Map(), boot: undefined }
+  const seen: Seen = { reads: new Map(), processes: new Map(), boot: undefined }
   for (const some of chunks(names, namesAtOnce)) {
     const unsure = note(await lookSome(context, some, processes), some, processes, seen)
     if (unsure.length > 0) note(await lookSome(context, unsure, processes), unsure, processes, seen)
   }
-  const dead = [...seen.supervised].flatMap(([name, lives]) => (lives ? [] : [name]))
-  const marked = dead.length === 0 ? new Set<string>() : await signalMarked(context, dead, undefined)
   const facts = await factsOf(context, startedOf(seen.reads))
+  const supervised = new Map(
+    [...seen.processes].flatMap(([name, { birth, host }]) => {
+      const parsed = seen.reads.get(name)?.parsed
+      return parsed?.form === 'started'
+        ? [[name, supervisionOf(parsed.record, birth, host, facts.get(name))]]
+        : []
+    }),
+  )
+  const dead = [...supervised].flatMap(([name, lives]) => (lives === false ? [name] : []))
+  const marked = dead.length === 0 ? new Set<string>() : await signalMarked(context, dead, undefined)
   return new Map(
     names.map((name): [string, RemoteSight] => {
       const own = seen.reads.get(name)
@@ -193,7 +203,7 @@ export async function look(
       if (own === undefined) return [name, { form: 'none' }]
       const about = {
         ageSeconds: (performance.now() - (claimedSince.get(name) ?? performance.now())) / 1000,
-        supervised: seen.supervised.get(name),
+        supervised: supervised.get(name),
         marked: marked.has(name),
         cancelAsked: own.cancelAsked,
         boot: seen.boot,

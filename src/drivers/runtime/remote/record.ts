@@ -22,12 +22,14 @@ export interface StartedSight {
   startedAt: number
   submittedAt: number
   /**
-   * Whether the supervisor lives; undefined where processes were not queried, or it is on another
-   * host.
+   * Whether the supervisor lives; undefined where processes were not queried, or the host that
+   * answered cannot know.
    */
   supervised: boolean | undefined
   /** Whether its machine was restarted since; absent where that was not queried. */
   rebooted?: boolean
+  /** Why the host that answered cannot know whether the supervisor lives. */
+  unknownHere?: string
   /** Whether other processes with its mark live (checked only where the supervisor does not). */
   marked: boolean
   cancelAsked: boolean
@@ -101,6 +103,38 @@ export interface TaskRecord {
   exit?: { code: number; reason: EndedSight['reason']; ended: number }
 }
 
+/** The host that answers, by its own word. */
+export interface AnsweringHost {
+  boot: string
+  hostname: string
+  /** Seconds since epoch at its last start, by this machine's clock and by its own. */
+  booted: { here: number; there: number }
+}
+
+/**
+ * What the host that answers knows about a supervisor: whether it lives, or why the host cannot
+ * know. `birth`: of the live process with its id there. One name may lead to several hosts with one
+ * home, so a process that is not here is gone only where the host that started it answers: by its
+ * name, and if it has another boot id, by a start after the task was submitted.
+ */
+export function supervisionOf(
+  { node, boot, birth: born }: Pick<TaskRecord, 'node' | 'boot' | 'birth'>,
+  birth: string | undefined,
+  host: AnsweringHost,
+  facts: Pick<TaskFacts, 'submittedAt' | 'ahead'> | undefined,
+): boolean | string {
+  if (boot === host.boot && birth === born) return true
+  if (node !== host.hostname)
+    return `it was started on ${node}, and ${host.hostname} answers: it may still run there, so it is waited for`
+  if (boot === host.boot) return false
+  const submittedAt = facts?.submittedAt ?? Infinity
+  const { here, there } = host.booted
+  return here > submittedAt || there > submittedAt - (facts?.ahead ?? 0)
+    ? false
+    : `it was started on another host of the name ${node} than the one that answers, which has been up ` +
+        'since before: it may still run there, so it is waited for'
+}
+
 export type ParsedRecord =
   | { form: 'claimed' }
   | { form: 'buried'; at: number }
@@ -171,7 +205,8 @@ export function sightOf(
   facts: TaskFacts | undefined,
   seen: {
     ageSeconds: number
-    supervised: boolean | undefined
+    /** `supervisionOf`; undefined where processes were not queried. */
+    supervised: boolean | string | undefined
     marked: boolean
     cancelAsked: boolean
     /** Id of the running system where the supervisor runs; absent: it may be on another machine. */
@@ -193,7 +228,9 @@ export function sightOf(
     node,
     submittedAt,
     startedAt,
-    supervised: seen.supervised,
+    ...(typeof seen.supervised === 'string'
+      ? { supervised: undefined, unknownHere: seen.supervised }
+      : { supervised: seen.supervised }),
     marked: seen.marked,
     cancelAsked: seen.cancelAsked,
   }

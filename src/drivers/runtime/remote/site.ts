@@ -14,6 +14,11 @@ export interface RemoteSiteFacts {
   /** Id of the running system: process ids and uptimes of another mean nothing. */
   boot: string
   hostname: string
+  /**
+   * When its first process started, which in a container is later than the kernel: seconds since
+   * epoch, by this machine's clock and by the site's.
+   */
+  booted: { here: number; there: number }
   /** By this machine's clock, seconds since epoch: when the site's uptime was 0. */
   zero: number
   /** Seconds by which this machine's clock is ahead of the site's. */
@@ -22,8 +27,6 @@ export interface RemoteSiteFacts {
   measure: string
   /** Options with which env resets the ignored signals of a shell's background, or ''. */
   signals: string
-  /** How often the kernel has killed for memory. */
-  oom: number
 }
 
 export interface RemoteSite {
@@ -42,7 +45,10 @@ export interface RemoteSite {
   script(render: (facts: RemoteSiteFacts) => string): Promise<string>
 }
 
-/** The site has changed since the first contact: it was restarted, or its files were removed. */
+/**
+ * The site has changed since the first contact: it was restarted, another of its hosts answers, or
+ * its files were removed.
+ */
 const changedCode = 91
 const missingCode = 92
 const contactDeadlineMs = 120_000
@@ -60,7 +66,8 @@ export LC_ALL
 umask 077
 cd -- ${quote(`${facts.root}/tasks`)} 2> /dev/null || exit ${changedCode}
 read -r boot < /proc/sys/kernel/random/boot_id
-[ "$boot" = ${quote(facts.boot)} ] && [ -s ${wrapperPath} ] || exit ${changedCode}
+read -r node < /proc/sys/kernel/hostname
+[ "$boot $node" = ${quote(`${facts.boot} ${facts.hostname}`)} ] && [ -s ${wrapperPath} ] || exit ${changedCode}
 `
 
 export function asDriverError(error: unknown): DriverError {
@@ -116,14 +123,17 @@ export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
         'infrastructure',
         `cannot prepare the work directory of the site: ${errorTextOf(stderr)}${await room()}`,
       )
+    const { zero, ahead } = await clocks()
+    const here = zero + Number(value('first') || 0) / 100
     return {
       root: value('root'),
       boot: value('boot'),
       hostname: value('hostname'),
-      ...(await clocks()),
+      booted: { here, there: here - ahead },
+      zero,
+      ahead,
       measure: value('measure'),
       signals: value('signals'),
-      oom: Number(value('oom').split(' ')[1] ?? 0),
     }
   }
 

@@ -57,7 +57,9 @@ const stateOf = (sight: RemoteSight): TaskState => {
   const lost = { state: 'lost', externalId, startedAt } as const
   const suspect = sight.rebooted === false ? { suspect: true } : {}
   if (sight.form === 'started') {
-    if (sight.supervised !== false || sight.marked) return { state: 'running', externalId, startedAt }
+    const cause = sight.unknownHere
+    if (sight.supervised !== false || sight.marked)
+      return { state: 'running', externalId, startedAt, ...(cause === undefined ? {} : { cause }) }
     return sight.rebooted === false ? { ...lost, cause: endedSupervisor, ...suspect } : lost
   }
   if (sight.reason === 'stopped') return { ...lost, cause: 'its supervisor received SIGTERM', ...suspect }
@@ -89,7 +91,9 @@ const ended = (
 /**
  * Processes on a host that is reached through a shell, many per round trip; the supervisor there
  * (`wrapper.ts`) needs no other process. Tasks survive a restart of sshd, a link cut anywhere, the
- * end of this process, a restart of the host (then a task without a recorded end is `lost`).
+ * end of this process, a restart of the host (then a task without a recorded end is `lost`). Where the
+ * site's name leads to several hosts with one home, only the host that started a task can say that
+ * it is gone.
  *
  * The host enforces time limits. Where the account may make cgroups below its own one or one above
  * it, of version 2 or 1, or lingers under systemd, a task has its own with `memoryBytes` and
@@ -187,14 +191,18 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
         await tasks.markCancelled(left, graceSeconds, { signal: true })
         const orphans: string[] = []
         const alive: string[] = []
+        let unknownHere: string | undefined
         for (const [name, sight] of await tasks.look(left)) {
           if (sight.form === 'claimed' && sight.ageSeconds < claimedSeconds) alive.push(name)
           if (sight.form !== 'started') continue
-          if (sight.supervised !== false) alive.push(name)
+          if (sight.unknownHere !== undefined) unknownHere = `${name}: ${sight.unknownHere}`
+          else if (sight.supervised !== false) alive.push(name)
           else if (sight.marked) orphans.push(name)
         }
         if (orphans.length > 0) await endMarked(orphans, graceSeconds)
         left = alive
+        // Only the host that started it can end it.
+        if (left.length === 0 && unknownHere !== undefined) throw new DriverError('unknown', unknownHere)
         if (left.length > 0) await backoff.pause()
       }
     },

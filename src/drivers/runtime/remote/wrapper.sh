@@ -3,7 +3,8 @@
 # the whole batch.
 #
 # Arguments: `detached` or `foreground`; the folder of records; the variable that marks processes;
-# the kernel's count of kills for memory; GNU time or ''; options of env or ''; `date` or '';
+# the kernel's count of kills for memory before the tasks, or '' where it is read here; GNU time or
+# ''; options of env or ''; `date` or '';
 # `cgroups` where each task should have its own, or ''; then scripts: `NAME.TOKEN` is the script
 # `NAME.TOKEN.run` of task NAME.
 #
@@ -59,6 +60,25 @@ now() {
   read -r up rest < /proc/uptime
   up=${up%.*}${up#*.} up=${up#0} up=${up#0}
 }
+
+# The file that counts kills for memory: in a scheduler's job that of its cgroup, else that of the
+# node.
+counter=/proc/vmstat
+[ -n "$oom" ] || [ "$mode" != foreground ] || while IFS=: read -r number names path; do
+  case $number:,$names, in
+    0:,,) each=/sys/fs/cgroup$path/memory.events ;;
+    *,memory,*) each=/sys/fs/cgroup/memory$path/memory.oom_control ;;
+    *) continue ;;
+  esac
+  grep -qs '^oom_kill ' "$each" && counter=$each
+done < /proc/self/cgroup
+
+# Kills for memory so far, in killed.
+kills() {
+  killed=$(grep '^oom_kill ' "$counter") || killed='oom_kill 0'
+  killed=${killed#oom_kill }
+} 2>/dev/null
+[ -n "$oom" ] || { kills; oom=$killed; }
 
 # Fields of /proc/PID/stat behind the command: state, parent, group, session … the 20th is the
 # start.
@@ -375,9 +395,13 @@ supervise() {
         [ "$word" = oom_kill ] && [ "$value" -gt 0 ] && reason=memory
       done < "$cgroup/$each"
     done
-  elif [ -z "$reason" ] && [ "$code" -eq 137 ]; then
-    killed=$(grep '^oom_kill ' /proc/vmstat)
-    [ "${killed#oom_kill }" -gt "$oom" ] 2>/dev/null && reason=memory
+  elif [ -z "$reason" ]; then
+    # In the cgroup of a job of its own each such kill is one of the task, whatever its code.
+    case $code:$counter in
+      137:* | *:*/job_*)
+        kills
+        [ "$killed" -gt "$oom" ] 2>/dev/null && reason=memory ;;
+    esac
   fi
   release
   until { printf '\nexit %s %s %s .\n' "$code" "${reason:-exited}" "$ended" >&3; } 2>/dev/null; do

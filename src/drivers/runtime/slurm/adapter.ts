@@ -1,4 +1,6 @@
 import { smallest } from '../../../lists.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
 import { arrayScript } from '../batch/array-script.ts'
 import type {
   BatchElement,
@@ -8,13 +10,14 @@ import type {
   BatchScheduler,
 } from '../batch/scheduler.ts'
 import type { BatchSite } from '../batch/site.ts'
-import type { Capability } from '../contract/driver.ts'
+import { DriverError, type Capability } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
+import { chunks } from '../remote/answers.ts'
 import { jobOf, type SlurmJob } from './jobs.ts'
 import type { SlurmLimits } from './limits.ts'
-import { jobRequest, type SlurmRequest } from './request.ts'
+import { jobRequest, leaveOutHint, type SlurmRequest } from './request.ts'
 import type { SlurmScheduler } from './scheduler.ts'
-import { judgeJob, type QueuePatience } from './state.ts'
+import { isJobOver, judgeJob, type QueuePatience } from './state.ts'
 
 export const slurmCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
@@ -42,12 +45,21 @@ export interface SlurmAdapterOptions {
   pollMilliseconds: number
 }
 
-/** Slurm's answers: the queue, and accounting about jobs that have left it. */
+/**
+ * Slurm's answers: the queue with the jobs that had to be asked for by their ids, and accounting
+ * about jobs that are in neither.
+ */
 interface SlurmListing {
   jobs: SlurmJob[] | 'silent'
+  /** Whether the controller was asked, by their ids, for jobs that its list does not have. */
+  askedById: boolean
   history: SlurmJob[] | 'silent' | 'none'
 }
 
+/** Ids in one question about single jobs. */
+const idsAtOnce = 100
+/** How long the end of a failed task waits for Slurm's word on its memory. */
+const answerMs = 5000
 /** Limits change rarely; reading them costs three commands. */
 const limitsKeptMs = 300_000
 /** A signal that came before the supervisor could handle it is repeated. */
@@ -110,17 +122,23 @@ const byJob = (elements: readonly BatchElement[]): Map<string, number[]> => {
   return jobs
 }
 
+/** The ids of the jobs with this name: of those that are not over, where there are any. */
+const idsOfName = (jobs: readonly SlurmJob[], array: string): string[] => {
+  const same = jobs.filter(({ name }) => name === array)
+  const live = same.filter((job) => !isJobOver(job))
+  return [...new Set((live.length > 0 ? live : same).map(({ job }) => job))]
+}
+
 /** Slurm's answer about one element. */
 const textOfState = (
-  { jobs, history }: SlurmListing,
+  { jobs, askedById, history }: SlurmListing,
   { array, job, index }: QueuedElement,
 ): Pick<Parameters<typeof judgeJob>[0], 'queue' | 'history'> => ({
   queue:
     jobs === 'silent'
       ? 'silent'
-      : job === undefined
-        ? 'absent'
-        : (jobOf(jobs, array, job, index) ?? 'absent'),
+      : ((job === undefined ? undefined : jobOf(jobs, array, job, index)) ??
+        (askedById ? 'absent' : 'silent')),
   history:
     typeof history === 'string'
       ? history
@@ -132,19 +150,57 @@ const textOfState = (
  * starts.
  */
 const judgeSlurm = (
-  { name: _, sight, place, cancelAsked, overSince, ranSince }: BatchEvidence,
+  { name: _, overSince, ...known }: BatchEvidence,
   listing: SlurmListing | undefined,
   patience: QueuePatience,
 ): BatchJudgement => {
   const overSeconds = overSince === undefined ? 0 : (performance.now() - overSince) / 1000
-  const states = textOfState(listing ?? { jobs: 'silent', history: 'silent' }, place)
-  const begun = ranSince === undefined ? {} : { ranSince }
-  const judgement = judgeJob({ sight, place, cancelAsked, overSeconds, ...states, ...begun }, patience)
+  const silent: SlurmListing = { jobs: 'silent', askedById: false, history: 'silent' }
+  const states = textOfState(listing ?? silent, known.place)
+  const judgement = judgeJob({ ...known, overSeconds, ...states }, patience)
   const { verdict } = judgement
-  return verdict === undefined || sight.form !== 'none'
+  return verdict === undefined || known.sight.form !== 'none'
     ? judgement
     : { ...judgement, verdict: { ...verdict, end: 'never' } }
 }
+
+/** Whether Slurm ended failed tasks for want of memory; it says so once their jobs are over. */
+const openMemoryWords = ({
+  queue,
+  historyOf,
+  settleSeconds,
+}: {
+  queue: () => Promise<SlurmJob[]>
+  historyOf: (places: readonly QueuedElement[]) => Promise<SlurmListing['history']>
+  settleSeconds: number
+}): ((place: QueuedElement) => Promise<{ outOfMemory?: true }>) =>
+  gather(
+    async (places: readonly QueuedElement[]) => {
+      const none = new Map<QueuedElement, { outOfMemory?: true }>(places.map((place) => [place, {}]))
+      const until = performance.now() + settleSeconds * 1000
+      for (const backoff = openBackoff({ firstMs: 200, longestMs: 2000 }); ;) {
+        // A silent scheduler does not delay a task with a recorded end.
+        const silent = sleep(answerMs, 'silent' as const, { ref: false })
+        const jobs = await Promise.race([queue().catch(() => 'silent' as const), silent])
+        if (jobs === 'silent') return none
+        const known = places.map(({ array, job = '', index }) => jobOf(jobs, array, job, index))
+        const late = performance.now() > until
+        if (late || known.every((job) => job === undefined || isJobOver(job))) {
+          const history = known.includes(undefined) ? await historyOf(places) : 'none'
+          return new Map(
+            places.map((place, i) => {
+              const { array, job = '', index } = place
+              const told =
+                known[i] ?? (typeof history === 'string' ? undefined : jobOf(history, array, job, index))
+              return [place, told?.state === 'OUT_OF_MEMORY' ? { outOfMemory: true as const } : {}]
+            }),
+          )
+        }
+        await backoff.pause()
+      }
+    },
+    { milliseconds: 50 },
+  )
 
 /** Slurm's job arrays: an element of an array is a task, its supervisor the array's script. */
 export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<SlurmRequest, SlurmListing> {
@@ -157,10 +213,22 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
       const { accounting } = await limits.recent()
       if (!accounting) return 'none'
       const jobs = [...new Set(places.flatMap(({ job }) => job ?? []))]
+      if (jobs.length === 0) return []
       const oldest = smallest(places.map(({ submittedAt }) => submittedAt))
       return await scheduler.history(jobs, Date.now() / 1000 - oldest)
     } catch {
       return 'silent'
+    }
+  }
+  /** Jobs that the list lacks, asked for by their ids; undefined: the controller is silent. */
+  const askById = async (places: readonly QueuedElement[]): Promise<SlurmJob[] | undefined> => {
+    const ids = [...new Set(places.flatMap(({ job }) => job ?? []))]
+    try {
+      const answers: SlurmJob[] = []
+      for (const some of chunks(ids, idsAtOnce)) answers.push(...(await scheduler.jobs(some)))
+      return answers
+    } catch {
+      return undefined
     }
   }
   /**
@@ -185,6 +253,12 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     { milliseconds: 50 },
   )
 
+  const wordOn = openMemoryWords({
+    queue: () => queue.ask(),
+    historyOf,
+    settleSeconds: patience.settleSeconds,
+  })
+
   return {
     kind: 'slurm',
     capabilities: slurmCapabilities,
@@ -208,31 +282,50 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
         ...(requeue ? { restarts: '$SLURM_RESTART_COUNT' } : {}),
       }),
     leavesOut: true,
-    submit: (array, indexes) => scheduler.submit(array, indexes),
+    submit: (array, indexes) =>
+      scheduler.submit(array, indexes).catch((error: unknown) => {
+        if (!(error instanceof DriverError) || error.trouble !== 'refused') throw error
+        const { message } = error
+        const hint = leaveOutHint(array.request, message)
+        throw new DriverError('refused', `${message}${hint}`, { cause: error })
+      }),
     async find(array) {
-      const jobs = await queue.ask()
-      return jobs.find(({ name }) => name === array)?.job
+      const ids = idsOfName(await queue.ask(), array)
+      if (ids.length > 1)
+        throw new DriverError(
+          'unknown',
+          `jobs ${ids.join(', ')} all have the name ${array}: cancel all of them but one`,
+        )
+      return ids[0]
     },
     async list(places) {
-      const jobs = await queue.recent().catch(() => 'silent' as const)
-      const missing = places.flatMap(({ place }) =>
-        jobs !== 'silent' &&
-        place.job !== undefined &&
-        jobOf(jobs, place.array, place.job, place.index) === undefined
-          ? [place]
-          : [],
-      )
-      return { jobs, history: missing.length === 0 ? 'none' : await historyOf(missing) }
+      const listed = await queue.recent().catch(() => 'silent' as const)
+      if (listed === 'silent') return { jobs: listed, askedById: false, history: 'none' }
+      const lackingIn = (jobs: readonly SlurmJob[]): QueuedElement[] =>
+        places.flatMap(({ place }) =>
+          place.job === undefined || jobOf(jobs, place.array, place.job, place.index) === undefined
+            ? [place]
+            : [],
+        )
+      const asked = await askById(lackingIn(listed))
+      const jobs = [...(asked ?? []), ...listed]
+      const missing = lackingIn(jobs)
+      const history = missing.length === 0 ? 'none' : await historyOf(missing)
+      return { jobs, askedById: asked !== undefined, history }
     },
     judge: (evidence, listing) => judgeSlurm(evidence, listing, patience),
     answersPromptly: false,
+    cancelsOver: true,
     cancel: async (elements, how) => {
       await scheduler.cancel(byJob(elements), how === 'forced' ? 'whole' : how)
     },
     cancelSteps: { politeAgain: politeAgainSeconds, forcedAfterGrace: forcedAfterGraceSeconds },
     async about({ place, sight, measured }) {
       if (sight.form === 'started') return { node: sight.node }
-      return sight.form === 'ended' && !measured && place !== undefined ? peakOf(place) : {}
+      if (sight.form !== 'ended' || place === undefined) return {}
+      // A success is taken as it is: asking about each would cost a query a task.
+      const fails = sight.reason === 'exited' && sight.exitCode !== 0
+      return { ...(measured ? {} : await peakOf(place)), ...(fails ? await wordOn(place) : {}) }
     },
   }
 }

@@ -5,7 +5,14 @@ import { DriverError } from '../contract/driver.ts'
 import { renderIndexes } from './array.ts'
 import { acceptedScript } from '../batch/books.ts'
 import { NoRoom } from '../batch/scheduler.ts'
-import { historyFields, parseHistory, parseQueue, queueFormat, type SlurmJob } from './jobs.ts'
+import {
+  historyFields,
+  parseHistory,
+  parseJobRecords,
+  parseQueue,
+  queueFormat,
+  type SlurmJob,
+} from './jobs.ts'
 import { parseLimits, partitionFormat } from './limits.ts'
 import { requestOptions } from './request.ts'
 import type { SlurmScheduler } from './scheduler.ts'
@@ -48,18 +55,46 @@ const textOf = (text: string): string =>
     .slice(-4)
     .join('; ')
 
-/** A scheduler that is queried by its commands, at the site that the shell reaches. */
-export function openSlurmCommands({
-  shell,
-  root,
-  requeue,
-  deadlineSeconds,
-}: SlurmCommandsOptions): SlurmScheduler {
-  const limited = `timeout -k 2 ${deadlineSeconds}`
+/**
+ * Submits, and prints the array's id. Where a site wraps `sbatch`, other lines stand beside the id,
+ * or there is none, or the code is the wrapper's: then the one job of this account with the array's
+ * name counts, and where that is not found the last line that is an id.
+ */
+const submitScript = ({
+  limited,
+  name,
+  options,
+  accepted,
+}: {
+  limited: string
+  name: string
+  options: readonly string[]
+  accepted: string
+}): string => `answer=$(${limited} sbatch ${quoteAll(options)} < /dev/null)
+code=$?
+case $code in 124 | 126 | 127 | 137) exit "$code" ;; esac
+id=\${answer%%;*}
+case $code:$id in
+  0: | *[!0-9:]* | [!0]*)
+    id=$(${limited} squeue --all -h -t all -u "$(id -u)" -n ${quote(name)} -o %F 2> /dev/null |
+      grep -x '[0-9][0-9]*' | sort -u) ;;
+esac
+case $id in
+  '' | *[!0-9]*)
+    [ "$code" -eq 0 ] || exit "$code"
+    id=$(printf '%s\\n' "$answer" | sed -n 's/^ *\\([0-9][0-9]*\\)\\(;.*\\)*[[:space:]]*$/\\1/p' | tail -n 1) ;;
+esac
+[ -n "$id" ] || { printf %s "$answer"; exit 0; }
+echo "$id"
+${accepted}`
 
-  const run = async (what: string, script: string): Promise<ShellResult> => {
+/** Runs Slurm's commands at a site, and reads what their failures mean. */
+const openCommands = (shell: SiteShell, deadlineSeconds: number) => {
+  /** `commands`: how many may take their whole deadline, one after the other. */
+  const run = async (what: string, script: string, commands = 1): Promise<ShellResult> => {
     // The command's own deadline comes first: it leaves no process at the site.
-    const result = await shell.run(`${plain}${script}`, { deadlineMs: (deadlineSeconds + 15) * 1000 })
+    const deadlineMs = (commands * deadlineSeconds + 15) * 1000
+    const result = await shell.run(`${plain}${script}`, { deadlineMs })
     const errorText = textOf(result.stderr)
     if (result.code === 124 || result.code === 137)
       throw new DriverError('unknown', `${what} did not answer within ${deadlineSeconds} s`)
@@ -75,20 +110,45 @@ export function openSlurmCommands({
     if (code !== 0) throw new DriverError('unknown', `${what}: ${textOf(stderr) || `exit ${code ?? signal}`}`)
     return stdout.toString()
   }
-  /**
-   * Converts times of a cluster with a wrong clock to this machine's; `text` begins with the
-   * cluster's time.
-   */
-  const atOurTime = (text: string, parse: (lines: string) => SlurmJob[]): SlurmJob[] => {
-    const offset = Math.round(Date.now() / 1000 - Number.parseInt(text))
-    const moved = (time: number | undefined): number | undefined =>
-      time === undefined || Math.abs(offset) < 3 ? time : time + offset
-    return parse(text).map((job) => ({
-      ...job,
-      startedAt: moved(job.startedAt),
-      endedAt: moved(job.endedAt),
-    }))
+  /** The same about jobs by their ids; that the controller does not know an id is an answer. */
+  const askById = async (what: string, script: string): Promise<string> => {
+    const { code, stdout, stderr } = await run(what, script)
+    const trouble = stderr.split('\n').filter((line) => line.trim() !== '' && !/invalid job id/i.test(line))
+    if (code !== 0 && (trouble.length > 0 || stderr.trim() === ''))
+      throw new DriverError(
+        'unknown',
+        `${what}: ${textOf(trouble.join('\n')) || `exit ${code ?? 'unknown'}`}`,
+      )
+    return stdout.toString()
   }
+  return { run, ask, askById }
+}
+
+/**
+ * Converts times of a cluster with a wrong clock to this machine's; `text` begins with the
+ * cluster's time.
+ */
+const atOurTime = (text: string, parse: (lines: string) => SlurmJob[]): SlurmJob[] => {
+  const offset = Math.round(Date.now() / 1000 - Number.parseInt(text))
+  const moved = (time: number | undefined): number | undefined =>
+    time === undefined || Math.abs(offset) < 3 ? time : time + offset
+  return parse(text).map((job) => ({
+    ...job,
+    startedAt: moved(job.startedAt),
+    endedAt: moved(job.endedAt),
+  }))
+}
+
+/** A scheduler that is queried by its commands, at the site that the shell reaches. */
+export function openSlurmCommands({
+  shell,
+  root,
+  requeue,
+  deadlineSeconds,
+}: SlurmCommandsOptions): SlurmScheduler {
+  const limited = `timeout -k 2 ${deadlineSeconds}`
+
+  const { run, ask, askById } = openCommands(shell, deadlineSeconds)
 
   return {
     async limits() {
@@ -103,13 +163,29 @@ echo '== reservations'; ${limited} scontrol -o show reservation || exit`,
     async queue() {
       const text = await ask(
         'squeue',
-        `date +%s; { ${limited} squeue -h -t all -u "$(id -u)" -o ${quote(queueFormat)}; echo "exit $?"; } |
+        `date +%s; { ${limited} squeue --all -h -t all -u "$(id -u)" -o ${quote(queueFormat)}; echo "exit $?"; } |
   grep -e '|orrery-' -e '^exit' | {
   while IFS= read -r line; do
     case $line in 'exit '*) exit "\${line#exit }" ;; *) printf '%s\\n' "$line" ;; esac
   done; exit 1; }`,
       )
       return atOurTime(text, parseQueue)
+    },
+    async jobs(ids) {
+      const listed = await askById(
+        'squeue',
+        `date +%s; ${limited} squeue --all -h -t all -j ${quote(ids.join(','))} -o ${quote(queueFormat)}`,
+      )
+      const jobs = atOurTime(listed, parseQueue)
+      const lacking = ids.filter((id) => !jobs.some(({ job }) => job === id))
+      if (lacking.length === 0) return jobs
+      const shown = await askById(
+        'scontrol',
+        `date +%s; code=0
+for id in ${quoteAll(lacking)}; do ${limited} scontrol --all -o show job "$id" || code=$?; done
+exit "$code"`,
+      )
+      return [...jobs, ...atOurTime(shown, parseJobRecords)]
     },
     async history(jobs, ageSeconds) {
       // Without a start sacct looks from midnight on.
@@ -137,11 +213,13 @@ echo '== reservations'; ${limited} scontrol -o show reservation || exit`,
       ]
       const { code, stdout, stderr } = await run(
         'sbatch',
-        `answer=$(${limited} sbatch ${quoteAll(options)} < /dev/null) || exit
-id=\${answer%%;*}
-case $id in '' | *[!0-9]*) printf %s "$answer"; exit 0 ;; esac
-echo "$id"
-${acceptedScript(quote(folder), '"$id"')}`,
+        submitScript({
+          limited,
+          name: array.name,
+          options,
+          accepted: acceptedScript(quote(folder), '"$id"'),
+        }),
+        2,
       )
       const answer = stdout.toString().trim()
       if (/^\d+$/.test(answer)) return answer

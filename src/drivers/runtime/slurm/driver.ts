@@ -16,7 +16,8 @@ export interface SlurmDriverOptions {
   runtime: string
   taskVariable: string
   /**
-   * partition, account, qos, reservation, constraint, walltimeFactor (default 2), `requeue`
+   * partition, account, qos, reservation, constraint, walltimeFactor (default 2), `requests`
+   * ({memory: false, time: false}: tasks ask for no memory, no time limit), `requeue`
    * (default false: a task that Slurm took away is lost, and a new attempt replaces it),
    * commandSeconds (default 30), settleSeconds (default 30), accountingPatienceSeconds (default 4
    * h), claimSeconds (default 60).

@@ -57,6 +57,28 @@ export const parseQueue = (text: string): SlurmJob[] =>
     ]
   })
 
+/** Lines of `scontrol -o show job` with `SLURM_TIME_FORMAT=%s`; a line of another shape is skipped. */
+export const parseJobRecords = (text: string): SlurmJob[] =>
+  text.split('\n').flatMap((line) => {
+    const fields = new Map([...line.matchAll(/(?:^| )(\w+)=(\S*)/g)].map(([, key, value]) => [key, value]))
+    const [job, array] = [fields.get('JobId') ?? '', fields.get('ArrayJobId')]
+    const state = fields.get('JobState') ?? ''
+    if (!/^\d+$/.test(job) || !/^[A-Z_]+$/.test(state)) return []
+    const indexes = fields.get('ArrayTaskId')
+    return [
+      {
+        job: array ?? job,
+        indexes: indexes === undefined ? undefined : parseIndexes(indexes),
+        name: fields.get('JobName') ?? '',
+        state,
+        reason: wordOf(fields.get('Reason')),
+        startedAt: numberOf(fields.get('StartTime')),
+        endedAt: numberOf(fields.get('EndTime')),
+        node: wordOf(fields.get('NodeList')),
+      },
+    ]
+  })
+
 /** Fields of `sacct -P -n -o` that `parseHistory` reads. */
 export const historyFields = 'JobID,JobName,State,Start,End,NodeList,MaxRSS'
 

@@ -8,8 +8,6 @@ export interface SlurmLimits {
   arraySize: number
   /** Whether the cluster has an accounting database. */
   accounting: boolean
-  /** A job that names no memory gets all of its node's: the request then names the cores' share. */
-  memoryByDefault: 'node' | 'share'
   /** End of the reservations, in seconds from the moment of the query. */
   reservations: ReadonlyMap<string, number>
 }
@@ -106,15 +104,11 @@ export const parseLimits = (text: string): SlurmLimits => {
     const [, end] = /EndTime=(\d+)/.exec(line) ?? []
     return name === undefined || end === undefined ? [] : [[name, Number(end) - now] as const]
   })
-  const wholeNodes =
-    /MEMORY/i.test(setting(config, 'SelectTypeParameters') ?? '') &&
-    /^UNLIMITED$/i.test(setting(config, 'DefMemPerNode') ?? '')
   return {
     partitions: parsePartitions(sections.get('partitions') ?? ''),
     // The first index is 0, the largest one less than MaxArraySize.
     arraySize: Math.max(1, Math.min(1000, Number(setting(config, 'MaxArraySize') ?? 1001) - 1)),
     accounting: /accounting_storage\/(?!none)/i.test(setting(config, 'AccountingStorageType') ?? ''),
-    memoryByDefault: wholeNodes ? 'node' : 'share',
     reservations: new Map(reservations),
   }
 }

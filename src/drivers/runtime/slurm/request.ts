@@ -64,6 +64,27 @@ const partitionsOf = (request: SlurmRequest, limits: SlurmLimits): readonly Part
   return partition.split(',').flatMap((name) => limits.partitions.filter((one) => one.name === name))
 }
 
+/** What tasks ask for, by `requests` of the configuration; some clusters refuse one of the options. */
+const asksFor = (name: string, value: unknown): { memory: boolean; time: boolean } => {
+  const asked = { memory: true, time: true }
+  if (value === undefined) return asked
+  const given = typeof value === 'object' && value !== null ? Object.entries(value) : [['', value]]
+  for (const [key, wanted] of given)
+    if ((key !== 'memory' && key !== 'time') || typeof wanted !== 'boolean')
+      refuse(name, `requests ${JSON.stringify(value)} must have memory, time or both as true or false`)
+  return { ...asked, ...value }
+}
+
+/** How to leave out an option that a refusal is about; empty where it is about no such option. */
+export const leaveOutHint = (request: SlurmRequest, words: string): string => {
+  const about = { memory: /\bmem(ory)?\b/i.test(words), time: /time ?limit|--time\b/i.test(words) }
+  if (about.memory && request.memoryMegabytes !== undefined)
+    return '; with configuration.requests {memory: false} tasks ask for no memory'
+  if (about.time && request.walltimeMinutes !== undefined)
+    return '; with configuration.requests {time: false} tasks ask for no time limit'
+  return ''
+}
+
 const longest = (seconds: number[]): number => (seconds.length === 0 ? Infinity : greatest(seconds))
 
 /**
@@ -124,10 +145,8 @@ export function jobRequest(
   }
   const partitions = partitionsOf(request, limits)
   const nodes = partitions.flatMap((one) => one.nodes)
-  const perCore = nodes.map((node) => Math.floor(node.megabytes / node.cores))
-  if (memoryBytes > 0) request.memoryMegabytes = Math.ceil(memoryBytes / 1024 ** 2)
-  else if (limits.memoryByDefault === 'node' && nodes.length > 0)
-    request.memoryMegabytes = Math.max(1, smallest(perCore)) * request.cores
+  const asked = asksFor(name, site['requests'])
+  if (asked.memory && memoryBytes > 0) request.memoryMegabytes = Math.ceil(memoryBytes / 1024 ** 2)
 
   const { memoryMegabytes = 0 } = request
   if (
@@ -146,7 +165,7 @@ export function jobRequest(
     )
   }
   const factor = numberOf(name, 'walltimeFactor', site['walltimeFactor'], 2, 1)
-  const minutes = walltimeOf(intent, factor, partitions, request, limits)
+  const minutes = asked.time ? walltimeOf(intent, factor, partitions, request, limits) : undefined
   if (minutes !== undefined) request.walltimeMinutes = Math.max(1, minutes)
   return request
 }

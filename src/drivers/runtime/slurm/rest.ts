@@ -61,7 +61,6 @@ export const parseRestLimits = (
     // The interface does not give MaxArraySize; its default is 1001, the largest index plus one.
     arraySize: 1000,
     accounting: false,
-    memoryByDefault: all.every(({ wholeNode }) => wholeNode) ? 'node' : 'share',
     reservations: new Map([...readReservations(reservations)].map(([name, end]) => [name, end - now])),
   }
 }
@@ -100,6 +99,11 @@ export function openSlurmRest({
       return parseRestLimits(partitions, nodes, reservations, Date.now() / 1000)
     },
     queue: async () => parseRestJobs(await read('jobs')),
+    async jobs(ids) {
+      const answers: SlurmJob[] = []
+      for (const id of ids) answers.push(...parseRestJobs(await withDriverErrors(slurmrestd.readJob(id))))
+      return answers
+    },
     history: () => Promise.reject(new DriverError('unknown', 'accounting is not asked over slurmrestd')),
     async submit({ name, request }, indexes) {
       const folder = `${await root()}/arrays/${name}`

@@ -12,8 +12,10 @@ import type { SlurmArray } from './request.ts'
  */
 export interface SlurmScheduler {
   limits(): Promise<SlurmLimits>
-  /** Every job of ours that the controller still knows, ended ones too. */
+  /** Every job of ours that the controller lists, of hidden partitions and ended ones too. */
   queue(): Promise<SlurmJob[]>
+  /** The controller's records of these arrays, asked by their ids; none of an id that it denies. */
+  jobs(ids: readonly string[]): Promise<SlurmJob[]>
   /** The records of accounting about arrays that were submitted at most so many seconds ago. */
   history(jobs: readonly string[], ageSeconds: number): Promise<SlurmJob[]>
   /**

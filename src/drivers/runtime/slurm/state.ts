@@ -11,7 +11,10 @@ export interface Evidence {
   place: QueuedElement
   /** The service asked for its end. */
   cancelAsked: boolean
-  /** `absent`: the controller answered and does not know it. `silent`: it did not answer. */
+  /**
+   * `absent`: the controller answered, its list does not have the job, and asked by the job's id it
+   * gave no state. `silent`: it did not answer.
+   */
   queue: SlurmJob | 'absent' | 'silent'
   /**
    * `none`: there is no accounting. `silent`: there is, and it does not answer, or was not queried.
@@ -27,6 +30,8 @@ export interface Evidence {
    * the scheduler reports that.
    */
   ranSince?: number
+  /** It was taken out of the queue for this reason, and the controller confirmed that. */
+  removed?: string
 }
 
 export interface QueuePatience {
@@ -35,13 +40,17 @@ export interface QueuePatience {
    * scheduler's report alone ends nothing.
    */
   settleSeconds: number
-  /** How long to wait for silent accounting once the controller has forgotten the job. */
+  /**
+   * How long to wait for silent accounting to tell why a task was stopped whose own record holds
+   * its end.
+   */
   historySeconds: number
 }
 
 const waiting = /^(PENDING|CONFIGURING|REQUEUED|REQUEUE_FED|REQUEUE_HOLD|SPECIAL_EXIT|RESV_DEL_HOLD)$/
+/** `REVOKED` is none of them: another cluster of the federation runs the job. */
 const over =
-  /^(COMPLETED|FAILED|CANCELLED|TIMEOUT|DEADLINE|PREEMPTED|NODE_FAIL|BOOT_FAIL|OUT_OF_MEMORY|LAUNCH_FAILED|REVOKED)$/
+  /^(COMPLETED|FAILED|CANCELLED|TIMEOUT|DEADLINE|PREEMPTED|NODE_FAIL|BOOT_FAIL|OUT_OF_MEMORY|LAUNCH_FAILED)$/
 /** The script ended by itself: its record may only be late. */
 const byItself = /^(COMPLETED|FAILED)$/
 
@@ -53,8 +62,33 @@ const neverRuns = new RegExp(
   ].join('|')})$`,
 )
 
+/** States in which the site keeps a job from running until somebody releases it. */
+const heldStates = /^(REQUEUE_HOLD|SPECIAL_EXIT|RESV_DEL_HOLD)$/
+/**
+ * Reasons of the same meaning, `launch failed requeued held`, `job requeued in held state` among
+ * them; `scontrol` writes their blanks as underscores.
+ */
+const heldReasons = /held|^JobHold|special[ _]exit/i
+const heldByUser = /^JobHeldUser$/
+
+/** Why the site holds a job; undefined where it does not. A hold of the user is the user's will. */
+const holdOf = ({ state, reason = '' }: SlurmJob): string | undefined => {
+  if (heldStates.test(state)) return reason === '' ? state : `${state} (${reason})`
+  const isHeld = waiting.test(state) && heldReasons.test(reason) && !heldByUser.test(reason)
+  return isHeld ? reason : undefined
+}
+
+/** Why a job waits, in the scheduler's words. */
+const waitOf = ({ state, reason }: SlurmJob, externalId: string): string | undefined => {
+  if (reason !== undefined && heldByUser.test(reason))
+    return `${reason}: its user holds it; scontrol release ${externalId} lets it go on`
+  return reason ?? (state === 'PENDING' ? undefined : state)
+}
+
+/** Whether the scheduler has ended it for good. */
+export const isJobOver = ({ state }: SlurmJob): boolean => over.test(state)
 const overIn = (job: SlurmJob | string): SlurmJob | undefined =>
-  typeof job === 'object' && over.test(job.state) ? job : undefined
+  typeof job === 'object' && isJobOver(job) ? job : undefined
 
 /** `NODE_FAIL`, `CANCELLED by 0`, `FAILED (NonZeroExitCode)`. */
 const reasonOf = (job: SlurmJob): string =>
@@ -83,19 +117,39 @@ function verdictOf(job: SlurmJob, sight: RemoteSight, fallbackAt: number): Verdi
   }
 }
 
+/** Why a job that nobody mentions is waited for, and what a person can do. */
+const unmentioned = (externalId: string, history: Evidence['history'], begun: boolean): string => {
+  const accounting =
+    typeof history === 'object'
+      ? `accounting has it as ${history.state}`
+      : history === 'none'
+        ? 'there is no accounting'
+        : history === 'silent'
+          ? 'accounting does not answer'
+          : 'accounting has no end of it'
+  const record = begun ? 'its record has no end' : 'it has no record of a start'
+  return (
+    `the scheduler does not mention job ${externalId}, ${accounting}, and ${record}: it may still run, ` +
+    'so it is waited for; if it is gone, cancel the run and retry it'
+  )
+}
+
 /**
  * The task's state from the record, the queue and the accounting, in whatever order and state they
  * arrive.
  *
  * - An end in the task's own record is its end; only if the site stopped it does the
  *   scheduler's reason count.
- * - Silence ends nothing. An unknown state ends nothing.
+ * - Silence ends nothing. An unknown state ends nothing. An answer that does not mention the job
+ *   ends nothing: the job may run where the answer does not reach.
  * - Where only the scheduler reports it as over, that becomes a verdict: at once if the
  *   scheduler ended it, after `settleSeconds` if the script ended by itself (its record may be
- *   late) or the scheduler does not know the job.
+ *   late).
+ * - What this service itself took away, and the scheduler does not mention any more, is over after
+ *   `settleSeconds`.
  */
 export function judgeJob(
-  { sight, place, cancelAsked, queue, history, overSeconds, ranSince }: Evidence,
+  { sight, place, cancelAsked, queue, history, overSeconds, ranSince, removed }: Evidence,
   patience: QueuePatience,
 ): BatchJudgement {
   const externalId = elementId(place)
@@ -113,28 +167,31 @@ export function judgeJob(
     return { state: endedState(sight, externalId, 'cancelled'), over: false }
 
   const begun = sight.form === 'started' || sight.form === 'ended' ? sight : undefined
-  const live = typeof queue === 'object' && !over.test(queue.state) ? queue : undefined
+  const live = typeof queue === 'object' && !isJobOver(queue) ? queue : undefined
   const waits = live !== undefined && waiting.test(live.state)
-  const meanwhile = (): TaskState => {
-    if (begun !== undefined && !waits) return { state: 'running', externalId, startedAt: begun.startedAt }
-    if (live?.startedAt !== undefined && !waits)
-      return { state: 'running', externalId, startedAt: live.startedAt }
-    if (live === undefined && ranSince !== undefined)
-      return { state: 'running', externalId, startedAt: ranSince }
-    const cause = live?.reason ?? (live === undefined || live.state === 'PENDING' ? undefined : live.state)
-    return {
-      state: 'queued',
-      externalId,
-      submittedAt: place.submittedAt,
-      ...(cause === undefined ? {} : { cause }),
-    }
+  const meanwhile = (words?: string): TaskState => {
+    const startedAt = waits
+      ? undefined
+      : (begun?.startedAt ?? live?.startedAt ?? (live === undefined ? ranSince : undefined))
+    const waitsFor = startedAt === undefined && live !== undefined ? waitOf(live, externalId) : undefined
+    const cause = words ?? waitsFor
+    const why = cause === undefined ? {} : { cause }
+    return startedAt === undefined
+      ? { state: 'queued', externalId, submittedAt: place.submittedAt, ...why }
+      : { state: 'running', externalId, startedAt, ...why }
   }
   if (live !== undefined) {
     const impossible =
       live.state === 'PENDING' && live.reason !== undefined && neverRuns.test(live.reason)
         ? live.reason
         : undefined
-    return { state: meanwhile(), over: false, ...(impossible === undefined ? {} : { impossible }) }
+    const held = holdOf(live)
+    return {
+      state: meanwhile(),
+      over: false,
+      ...(impossible === undefined ? {} : { impossible }),
+      ...(held === undefined ? {} : { held }),
+    }
   }
   if (queue === 'silent') return { state: meanwhile(), over: false }
 
@@ -163,15 +220,14 @@ export function judgeJob(
       })
     return decide({ end: 'lost', cause: 'stopped by a signal from outside', at: fallbackAt })
   }
-  if (last !== undefined)
-    return byItself.test(last.state) && !settled ? later : decide(verdictOf(last, sight, fallbackAt))
-  if (!settled || (history === 'silent' && overSeconds < patience.historySeconds)) return later
-  if (sight.form === 'started' && sight.cancelAsked)
+  if (last !== undefined) {
+    if (byItself.test(last.state) && !settled) return later
+    const verdict = verdictOf(last, sight, fallbackAt)
+    return decide(removed === undefined || verdict.end !== 'lost' ? verdict : { ...verdict, cause: removed })
+  }
+  if (!settled) return later
+  if (sight.form !== 'none' && (cancelAsked || (sight.form === 'started' && sight.cancelAsked)))
     return decide({ end: 'cancelled', cause: 'cancelled', at: fallbackAt })
-  const what = begun !== undefined ? 'it left no record of its end' : 'it was never started'
-  return decide({
-    end: 'lost',
-    cause: `the scheduler no longer knows job ${externalId}, and ${what}`,
-    at: fallbackAt,
-  })
+  if (removed !== undefined) return decide({ end: 'lost', cause: removed, at: fallbackAt })
+  return { state: meanwhile(unmentioned(externalId, history, begun !== undefined)), over: true }
 }
