@@ -7,7 +7,7 @@ import type { Leashed } from '../src/embedded/leash.ts'
 import { freePort } from '../src/embedded/ports.ts'
 import { folderAt, openGround, until } from './ground.ts'
 import { siteLacks } from './needs.ts'
-import { fingerprintOf, makeKeyPair, sshOptions } from './ssh.ts'
+import { keyFingerprint, makeKeyPair, sshOptions } from './ssh.ts'
 import type { Key } from './ssh.ts'
 
 /** One sshd on a port of this machine. */
@@ -111,7 +111,7 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
     folder: folderAt(file('work')),
     knownHosts: () =>
       `[127.0.0.1]:${port} ${readFileSync(file('host_ed25519.pub'), 'utf8').split(' ').slice(0, 2).join(' ')}`,
-    fingerprint: () => fingerprintOf(readFileSync(file('host_ed25519.pub'), 'utf8')),
+    fingerprint: () => keyFingerprint(readFileSync(file('host_ed25519.pub'), 'utf8')),
     authorize: (publicKey) => appendFileSync(file('authorized_keys'), `${publicKey.trim()}\n`),
     stopSshd: async () => {
       await running?.release()

@@ -204,7 +204,7 @@ export const makeKeyPair = async (path: string, comment: string): Promise<Key> =
 }
 
 /** `SHA256:…` of a public key (`type base64 …`), as OpenSSH prints it. */
-export const fingerprintOf = (publicKey: string): string =>
+export const keyFingerprint = (publicKey: string): string =>
   `SHA256:${createHash('sha256')
     .update(Buffer.from(publicKey.split(' ')[1] ?? '', 'base64'))
     .digest('base64')
@@ -296,7 +296,7 @@ export const serveSsh = async (
     smallDisk: '/mnt' as const,
     storage: '/srv' as const,
     knownHosts: () => `${host.address} ${hostKey()}`,
-    fingerprint: () => fingerprintOf(hostKey()),
+    fingerprint: () => keyFingerprint(hostKey()),
     changeHostKey: async () => {
       await run('rm', ['-f', join(files, 'ssh_host_ed25519_key'), join(files, 'ssh_host_ed25519_key.pub')])
       await makeKeyPair(join(files, 'ssh_host_ed25519_key'), host.name)

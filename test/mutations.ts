@@ -180,7 +180,7 @@ export const sourceMutations: readonly SourceMutation[] = [
     file: 'src/vault/payload-codec.ts',
     replace:
       'data: Buffer.concat([salt, locking.update(packed(payload)), locking.final(), locking.getAuthTag()])',
-    by: 'data: Buffer.concat([salt, packed(payload), locking.update(packed(payload)), locking.final(), locking.getAuthTag()])',
+    by: 'data: Buffer.concat([salt, packed(payload), locking.final(), locking.getAuthTag()])',
     tests: ['vault/temporal-codec', 'vault/encrypted-histories'],
   },
 ]

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals'
-import fc from 'fast-check'
+import fc from './support/fast-check.ts'
 import { outsideText, reasonText } from '../src/outside-text.ts'
 
 const bytes = (latin1: string): Buffer => Buffer.from(latin1, 'latin1')

@@ -78,4 +78,4 @@ test('a call ends by its exit code, whatever the command leaves; names are bytes
     await driver.close()
     rmSync(scratch, { recursive: true, force: true })
   }
-}, 120_000)
+})

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { join } from 'node:path'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import type { Collected, Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { pathOfBytes } from '../../src/outside-path.ts'
 import type { ConformanceSite } from './conformance.ts'

@@ -110,7 +110,7 @@ test('an activity that ends oddly fails by itself, with its reason; its neighbou
   }
   const log = await service.call('GET', `${path('reader')}/logs/`)
   expect(String(log.body)).toBe('content\nx\ny\n')
-}, 180_000)
+})
 
 test('an expected output that no file system can hold is refused when it is posted', async () => {
   const activity = {
@@ -201,4 +201,4 @@ test('a function that answers against the protocol fails its own activity alone'
     server.closeAllConnections()
     server.close()
   }
-}, 120_000)
+})

@@ -199,7 +199,8 @@ test('140,000 outputs of one attempt are on record whole, with its end; given ag
   const epoch = await opened('many')
   const many = Array.from({ length: 140_000 }, (_, i) => ({
     ...{ id: `many:o:${String(i)}`, objectId: `many:${String(i)}`, versionId: 'steps-v1', declared: false },
-    ...{ activityId: 'steps-b', attempt: 1, path: `out/${String(i)}`, sizeBytes: 1, checksum: null },
+    ...{ activityId: 'steps-b', attempt: 1, path: `out/${String(i)}`, pathBytes: null },
+    ...{ sizeBytes: 1, checksum: null },
     ...{ uri: `file://here/out/${String(i)}`, resourceId: 'steps-host-1' },
   }))
   const step = { ...nothing, ends: [end('many', 'b', 'completed', false)], outputs: many }

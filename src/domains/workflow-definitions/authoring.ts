@@ -115,8 +115,9 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
       warnings,
     }),
   )
-  problems.push(
-    ...meetingInputs(
+  append(
+    problems,
+    meetingInputs(
       (draft.dataDependencies ?? []).map(({ consumerActivity, logicalName }) => ({
         consumer: consumerActivity === undefined ? undefined : positions.get(consumerActivity),
         logicalName,

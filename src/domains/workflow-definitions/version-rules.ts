@@ -101,7 +101,10 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
       'the combination of producer, consumer and logicalName',
       false,
     ),
-    ...meetingInputs(
+  )
+  append(
+    problems,
+    meetingInputs(
       (document.dataDependencies ?? []).map(({ consumerActivityId, logicalName }) => ({
         consumer: positions.get(consumerActivityId),
         logicalName,

@@ -40,7 +40,7 @@ export function readWfFormat(
   )
 
   const names = distinctSlugs(tasks.map(({ id }) => id))
-  warnings.push(...renamed(tasks, names))
+  append(warnings, renamed(tasks, names))
   const parents = controlParents(tasks, problems)
   const flows = fileFlows(specification, names, parents, warnings)
   const measured = measurements(document, problems, warnings)
@@ -139,7 +139,7 @@ function measurements(
       })
     measured.set(facts.id, { facts, position })
   })
-  warnings.push(...bounded(strange, executionPath))
+  append(warnings, bounded(strange, executionPath))
   return measured
 }
 
@@ -296,7 +296,7 @@ function fileSizes(files: NonNullable<Specification['files']>, warnings: Problem
       },
     ]
   })
-  warnings.push(...bounded(differing, filesPath))
+  append(warnings, bounded(differing, filesPath))
   return sizes
 }
 

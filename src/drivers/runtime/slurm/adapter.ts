@@ -1,4 +1,4 @@
-import { smallest } from '../../../lists.ts'
+import { append, smallest } from '../../../lists.ts'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import { arrayScript } from '../batch/array-script.ts'
@@ -225,7 +225,7 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     const ids = [...new Set(places.flatMap(({ job }) => job ?? []))]
     try {
       const answers: SlurmJob[] = []
-      for (const some of chunks(ids, idsAtOnce)) answers.push(...(await scheduler.jobs(some)))
+      for (const some of chunks(ids, idsAtOnce)) append(answers, await scheduler.jobs(some))
       return answers
     } catch {
       return undefined

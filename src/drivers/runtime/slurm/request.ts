@@ -1,4 +1,4 @@
-import { greatest, smallest } from '../../../lists.ts'
+import { greatest } from '../../../lists.ts'
 import type { BatchArray } from '../batch/scheduler.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import type { PartitionLimits, SlurmLimits } from './limits.ts'

@@ -1,3 +1,4 @@
+import { append } from '../../../lists.ts'
 import {
   openSlurmrestd,
   readJobs,
@@ -101,7 +102,7 @@ export function openSlurmRest({
     queue: async () => parseRestJobs(await read('jobs')),
     async jobs(ids) {
       const answers: SlurmJob[] = []
-      for (const id of ids) answers.push(...parseRestJobs(await withDriverErrors(slurmrestd.readJob(id))))
+      for (const id of ids) append(answers, parseRestJobs(await withDriverErrors(slurmrestd.readJob(id))))
       return answers
     },
     history: () => Promise.reject(new DriverError('unknown', 'accounting is not asked over slurmrestd')),
