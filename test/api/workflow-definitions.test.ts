@@ -973,9 +973,9 @@ describe('names that become the same', () => {
     expect([answer.status, paths(answer.body.details)]).toEqual([
       422,
       [
+        'workflow.execution.tasks.0.memoryInBytes',
         'workflow.execution.tasks.1.coreCount',
         'workflow.execution.tasks.2.coreCount',
-        'workflow.execution.tasks.0.memoryInBytes',
       ],
     ])
     const long = 'x'.repeat(1_501)

@@ -59,7 +59,8 @@ export const dial = async (
     ask: AskPerson,
   ]
 ): Promise<{ client: Client; route: Duplex }> => {
-  const [{ hostKeys }] = way
+  const [{ hostKeys }, , journey] = way
+  const before = journey.stages.length
   let changed: ChangedHostKey | undefined
   for (const shown: string[] = []; ;) {
     try {
@@ -71,6 +72,7 @@ export const dial = async (
       if (other === undefined || (hostKeys.fingerprints ?? []).length === 0) throw error
       changed ??= other
       shown.push(other.type)
+      journey.back(before)
     }
   }
 }

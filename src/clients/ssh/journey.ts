@@ -37,6 +37,15 @@ export class Journey {
     return again
   }
 
+  /** Takes the way back to where it had so many stages, of which the next one begins now. */
+  back(stages: number): void {
+    const next = this.stages[stages]?.stage
+    if (next === undefined) return
+    this.stages.length = stages
+    this.#stage = next
+    this.#since = performance.now()
+  }
+
   get hasFailed(): boolean {
     return this.stages.at(-1)?.ok === false
   }
