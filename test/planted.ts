@@ -167,6 +167,25 @@ try {
     died.code === 0 && died.verdict?.unsteady.length === 1,
     died,
   )
+  const hangs = run([
+    write(
+      'a-hangs',
+      `import { existsSync, writeFileSync } from 'node:fs'
+       test('computes once', () => {
+         const file = process.env.ORRERY_TEST_SHARED + '/hangs'
+         if (existsSync(file)) return
+         writeFileSync(file, '')
+         for (;;);
+       })`,
+    ),
+    ...Array.from({ length: 9 }, (_, i) => write(`beside-${i}`, passes)),
+    ...['--workers', '1', '--minutes', '0.1'],
+  ])
+  expectRun(
+    'a file that hangs once takes none with it that had not begun',
+    hangs.code === 0 && hangs.verdict?.unsteady.length === 1 && hangs.verdict.passed === 10,
+    hangs,
+  )
   const nowhere = run(['test/is-not-there'])
   expectRun(
     'a path that matches no file gives 2',

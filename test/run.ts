@@ -97,17 +97,20 @@ const playAll = async (
   signal: AbortSignal,
 ): Promise<Round[]> => {
   const rounds: Round[] = []
-  // A file that is overdue ends Jest; the files that were not begun go on without it.
-  for (let left = files; left.length > 0 && !signal.aborted;) {
-    const round = await play(left, rounds.length + 1, limits.workers)
-    rounds.push(round)
-    left = unbegun(round)
+  /** A file that is overdue ends Jest; the files that were not begun go on without it. */
+  const playOn = async (some: readonly string[], workers: number): Promise<void> => {
+    for (let left = some; left.length > 0 && !signal.aborted;) {
+      const round = await play(left, rounds.length + 1, workers)
+      rounds.push(round)
+      left = unbegun(round)
+    }
   }
+  await playOn(files, limits.workers)
   for (let tries = 0; tries < limits.retries && !signal.aborted; tries++) {
     const again = retriable(rounds)
     if (again.length === 0 || again.length > limits.most) break
     process.stderr.write(`\nagain, alone: ${again.map((file) => relative(checkout, file)).join(', ')}\n`)
-    rounds.push(await play(again, rounds.length + 1, 1))
+    await playOn(again, 1)
   }
   return rounds
 }

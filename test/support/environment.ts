@@ -16,16 +16,18 @@ const nativeErrors = [
 
 type Constructor = abstract new (...args: never[]) => unknown
 
-/** Milliseconds for late errors of a file after its last test. */
-const lateErrorsMs = 50
+/** Milliseconds for late errors of a file after its last test: more where it runs again, alone. */
+const lateErrorsMs = process.env['ORRERY_TEST_AGAIN'] === undefined ? 50 : 1_500
 
-/** The file whose tests ran last in this process. */
+/** The file whose tests ran last in this process, and the one before it. */
 let currentFile = 'no test file'
+let earlierFile: string | undefined
 
 const recordStray = (error: unknown): void => {
   record({
     kind: 'stray',
     file: currentFile,
+    ...(earlierFile === undefined ? {} : { earlier: earlierFile }),
     text: error instanceof Error ? (error.stack ?? error.message) : String(error),
   })
 }
@@ -56,6 +58,7 @@ export default class Environment extends TestEnvironment {
   constructor(config: JestEnvironmentConfig, context: EnvironmentContext) {
     super(config, context)
     this.#file = context.testPath
+    earlierFile = currentFile === 'no test file' ? undefined : currentFile
     currentFile = context.testPath
     const scope = this.global as unknown as Record<string, Constructor>
     for (const name of nativeErrors) recognizeErrorsOfNode(scope[name] as Constructor, globalThis[name])

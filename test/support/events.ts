@@ -10,8 +10,11 @@ export interface Failure {
  * Events of a round of tests; `test/run.ts` judges the run by them. Files are absolute paths.
  */
 export type TestEvent =
-  /** An error or a rejection outside of the tests of a file, which Jest does not count. */
-  | { kind: 'stray'; file: string; text: string }
+  /**
+   * An error or a rejection outside of the tests of a file, which Jest does not count. `earlier`: the
+   * file that ran before it in the same process, whose late error it may be.
+   */
+  | { kind: 'stray'; file: string; text: string; earlier?: string }
   /** A test that `needs` left out, with the missing need. */
   | { kind: 'left-out'; file: string; name: string; need: string }
   /** A file that `needs` refused under `CI=true`. */

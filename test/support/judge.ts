@@ -78,7 +78,9 @@ const resultOf = (round: Round, file: string): Result => {
 
 /** All results of a file, in the order of the rounds. */
 const resultsOf = (rounds: readonly Round[], file: string): Result[] =>
-  rounds.filter(({ files }) => files.includes(file)).map((round) => resultOf(round, file))
+  rounds
+    .filter((round) => round.files.includes(file) && !unbegun(round).includes(file))
+    .map((round) => resultOf(round, file))
 
 const hasBegun = (round: Round, file: string): boolean =>
   round.events.some((event) => event.kind === 'began' && event.file === file)
@@ -87,12 +89,22 @@ const hasBegun = (round: Round, file: string): boolean =>
 export const unbegun = (round: Round): string[] =>
   round.overdue === undefined ? [] : round.files.filter((file) => !hasBegun(round, file))
 
-/** The files that failed in their last round and may pass when they run again. */
-export const retriable = (rounds: readonly Round[]): string[] =>
-  [...new Set(rounds.flatMap(({ files }) => files))].filter((file) => {
+/**
+ * The files that failed in their last round and may pass when they run again, and those to which an
+ * error outside of the tests may belong.
+ */
+export const retriable = (rounds: readonly Round[]): string[] => {
+  const earlier = rounds
+    .at(-1)
+    ?.events.flatMap((event) =>
+      event.kind === 'stray' && event.earlier !== undefined ? [event.earlier] : [],
+    )
+  return [...new Set(rounds.flatMap(({ files }) => files))].filter((file) => {
     const last = resultsOf(rounds, file).at(-1)
-    return last !== undefined && last.reasons.length > 0 && !last.isFinal
+    if (last === undefined || last.isFinal) return false
+    return last.reasons.length > 0 || earlier?.includes(file) === true
   })
+}
 
 /**
  * Judges a run of tests by the events of its rounds. The last result of a file counts. The run

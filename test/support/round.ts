@@ -71,6 +71,7 @@ export const playRound = async (
         ORRERY_TEST_ROOT: folder,
         ORRERY_TEST_SHARED: root,
         ORRERY_TEST_EVENTS: paths.events,
+        ...(number === 1 ? {} : { ORRERY_TEST_AGAIN: 'true' }),
       },
     },
   )
