@@ -3,6 +3,7 @@ import {
   ParentClosePolicy,
   proxyActivities,
   startChild,
+  workflowInfo,
 } from '@temporalio/workflow'
 import type { StorageDownloadActivities } from '../activities/storage-download.ts'
 import type { Headline } from '../src/page-details.ts'
@@ -53,7 +54,8 @@ export async function storageDownload(id: string, generation: number, headline?:
       } catch {
         // The record ends now; the destination may answer days later.
         await startChild(storageTidy, {
-          workflowId: `storage-tidy/${id}/${generation}`,
+          // The id of a long record is cut there already.
+          workflowId: workflowInfo().workflowId.replace(/^storage-download/, 'storage-tidy'),
           args: [id, generation, taskQueue],
           parentClosePolicy: ParentClosePolicy.ABANDON,
         })

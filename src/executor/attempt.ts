@@ -156,7 +156,13 @@ const preparedAt = (detail: Collected['detail'], state: Collected['state']): Rec
 /** With paths as people see them; the bytes of what is no text stand beside it. */
 const shownManifest = (manifest: Collected['manifest']): Collected['manifest'] => ({
   ...manifest,
-  files: manifest.files.map((file) => ({ ...file, path: shownPath(file.path), ...pathBytes(file.path) })),
+  files: manifest.files.map((file) => ({
+    ...file,
+    // A sparse file may have any size.
+    sizeBytes: Math.min(file.sizeBytes, Number.MAX_SAFE_INTEGER),
+    path: shownPath(file.path),
+    ...pathBytes(file.path),
+  })),
 })
 
 /** The most names in one reason. */

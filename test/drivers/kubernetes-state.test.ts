@@ -254,10 +254,15 @@ describe('what is so', () => {
       judged({ pod: waiting('dial tcp: connection refused'), pullSeconds: 1e6 }).impossible,
     ).toBeUndefined()
     expect(judged({ pod: waiting('couldn’t parse image name', 'InvalidImageName') }).impossible).toBeDefined()
-    for (const reason of ['CreateContainerConfigError', 'CreateContainerError']) {
-      const unmade = waiting('secret "token" not found', reason)
-      expect(judged({ pod: unmade, pullSeconds: 299 }).impossible).toBeUndefined()
-      expect(judged({ pod: unmade, pullSeconds: 300 }).impossible).toBe(`${reason}: secret "token" not found`)
+    const unmade = waiting('secret "token" not found', 'CreateContainerConfigError')
+    expect(judged({ pod: unmade, pullSeconds: 299 }).impossible).toBeUndefined()
+    expect(judged({ pod: unmade, pullSeconds: 300 }).impossible).toBe(
+      'CreateContainerConfigError: secret "token" not found',
+    )
+    // The trouble of one node is no word about the others.
+    for (const reason of ['CreateContainerError', 'RunContainerError']) {
+      const { impossible, held } = judged({ pod: waiting('no space left', reason), pullSeconds: 300 })
+      expect([impossible, held]).toEqual([undefined, `${reason}: no space left`])
     }
   })
 })

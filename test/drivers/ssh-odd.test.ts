@@ -292,7 +292,7 @@ kill -s ${signal} $p; sleep 60`)
     const found = await driver.find(tasks.map(({ name }) => name))
     expect(tasks.map(({ name }) => found.get(name))).toMatchObject([
       { state: 'lost', cause: expect.stringContaining('maybe by the task itself'), suspect: true },
-      { state: 'lost', cause: 'its supervisor received SIGTERM', suspect: true },
+      { state: 'lost', cause: 'its supervisor received SIGTERM' },
     ])
   },
   seconds,

@@ -1,3 +1,4 @@
+import { pathOfShown, systemPath } from '../../outside-path.ts'
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { posix } from 'node:path'
@@ -88,7 +89,7 @@ export const deliverOutputs = async (
       const path = pathOf(runId, file)
       const names = parseNames(nameOf(`/${path}`))
       await makeParents(driver, names, folders)
-      const source = createReadStream(posix.join(file.root, file.path))
+      const source = createReadStream(systemPath(posix.join(file.root, pathOfShown(file.path))))
       await driver.write(names, source, { overwrite: true, sizeBytes: file.sizeBytes })
       await recordPlace(db, runId, file, path)
       brought += 1

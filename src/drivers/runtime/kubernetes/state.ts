@@ -57,13 +57,16 @@ const noSuchImage = new RegExp(
 const notRun =
   /^(StartError|ContainerCannotRun|CreateContainerError|ContainerStatusUnknown|PreStartHookError)$/
 
-/** The node cannot make the container as it is described: a secret is missing, a user is not allowed. */
-const cannotMake = /^(CreateContainerConfigError|CreateContainerError|RunContainerError)$/
+/** No node can make the container as it is described: a secret is missing, a user is not allowed. */
+const cannotMake = /^CreateContainerConfigError$/
+/** This node cannot make it now: its runtime hangs, its disk is full. Another one may. */
+const nodeCannotMake = /^(CreateContainerError|RunContainerError)$/
 
-/** Whether the awaited image exists nowhere, or its container cannot be made. */
+/** Whether the awaited image exists nowhere, or its container cannot be made, here or anywhere. */
 export const isHopeless = ({ waiting }: TaskPod): boolean =>
   waiting?.reason === 'InvalidImageName' ||
   cannotMake.test(waiting?.reason ?? '') ||
+  nodeCannotMake.test(waiting?.reason ?? '') ||
   waiting?.reason === 'ErrImageNeverPull' ||
   (waiting !== undefined && cannotPull.test(waiting.reason) && noSuchImage.test(waiting.message))
 
@@ -189,13 +192,14 @@ export function judgePod(
   // A node that answers ends a Pod within its grace; a silent node never reports it.
   const nodeSilent = pod.deleting !== undefined && deletingSeconds > pod.deleting.graceSeconds + settleSeconds
   if (!isPodOver(pod) && !nodeSilent) {
-    if (isHopeless(pod) && (pod.waiting?.reason === 'InvalidImageName' || pullSeconds >= pullPatienceSeconds))
-      return {
-        state: meanwhile(),
-        over: false,
-        impossible: reasonText(pod.waiting?.reason ?? '', pod.waiting?.message),
-      }
-    return { state: meanwhile(), over: false }
+    const { reason = '', message } = pod.waiting ?? {}
+    if (!isHopeless(pod) || (reason !== 'InvalidImageName' && pullSeconds < pullPatienceSeconds))
+      return { state: meanwhile(), over: false }
+    const words = reasonText(reason, message)
+    return {
+      ...{ state: meanwhile(), over: false },
+      ...(nodeCannotMake.test(reason) ? { held: words } : { impossible: words }),
+    }
   }
   if (begun !== undefined && cancelAsked) return decide('cancelled', 'its Pod was deleted on request')
   if (terminated?.reason === 'OOMKilled') return decide('memory', reasonText('OOMKilled', terminated.message))

@@ -83,8 +83,8 @@ function readStaged(path: string): StagedFile[] {
  */
 export function wasDelivered(root: string, path: string): boolean {
   try {
-    const real = realpathSync(join(root, path), 'buffer').toString('latin1')
-    return real.startsWith(`${realpathSync(root, 'buffer').toString('latin1')}/`)
+    const real = realpathSync.native(join(root, path), 'buffer').toString('latin1')
+    return real.startsWith(`${realpathSync.native(root, 'buffer').toString('latin1')}/`)
   } catch {
     return false
   }

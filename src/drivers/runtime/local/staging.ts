@@ -15,7 +15,7 @@ import {
   writeFileSync,
   type Stats,
 } from 'node:fs'
-import { copyFile, open } from 'node:fs/promises'
+import { copyFile, open, rm } from 'node:fs/promises'
 import { randomBytes } from 'node:crypto'
 import { basename, dirname, join, posix } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
@@ -106,7 +106,7 @@ async function isSame(a: Entry, b: Entry): Promise<boolean> {
 
 /** @throws DriverError `user` for what was asked for by name; the error where it has another cause */
 const whyUnread = (of: { label: string; named: boolean }, path: string, error: unknown): string => {
-  if (!isErrno(error, 'EACCES', 'EPERM', 'ENAMETOOLONG', 'ELOOP', 'EIO')) throw error
+  if (!isErrno(error, 'EACCES', 'EPERM', 'ENAMETOOLONG', 'ELOOP')) throw error
   if (!of.named) return causeOf(error)
   throw new DriverError(
     'user',
@@ -297,6 +297,8 @@ async function build(root: string, entries: ReadonlyMap<string, Entry>): Promise
         files.push({ path, sizeBytes: stat.size, modifiedMs: stat.mtimeMs, source })
       } catch (error) {
         const why = whyUnread({ label, named }, path, error)
+        // What was copied up to the error is no input.
+        await rm(to, { force: true })
         files.push({ path, sizeBytes: 0, modifiedMs: 0, source, unread: why })
       }
     }

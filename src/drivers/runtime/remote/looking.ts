@@ -138,8 +138,8 @@ interface Seen {
   reads: Map<string, Read>
   /** For started tasks: the birth of the live process with the supervisor's id, and who says so. */
   processes: Map<string, { birth: string | undefined; host: AnsweringHost }>
-  /** Id of the running system that answered, where processes were queried. */
-  boot: string | undefined
+  /** The host that answered, where processes were queried. */
+  host: AnsweringHost | undefined
 }
 
 /**
@@ -153,7 +153,7 @@ function note(
   seen: Seen,
 ): string[] {
   const unsure: string[] = []
-  if (processes) seen.boot = host.boot
+  if (processes) seen.host = host
   for (const name of names) {
     const own = reads.get(name)
     if (own === undefined) continue
@@ -179,7 +179,7 @@ export async function look(
   processes: boolean,
 ): Promise<Map<string, RemoteSight>> {
   const { claimedSince } = context.memory
-  const seen: Seen = { reads: new Map(), processes: new Map(), boot: undefined }
+  const seen: Seen = { reads: new Map(), processes: new Map(), host: undefined }
   for (const some of chunks(names, namesAtOnce)) {
     const unsure = note(await lookSome(context, some, processes), some, processes, seen)
     if (unsure.length > 0) note(await lookSome(context, unsure, processes), unsure, processes, seen)
@@ -206,7 +206,7 @@ export async function look(
         supervised: supervised.get(name),
         marked: marked.has(name),
         cancelAsked: own.cancelAsked,
-        boot: seen.boot,
+        host: seen.host,
       }
       return [name, sightOf(own.parsed, facts.get(name), about)]
     }),

@@ -209,8 +209,8 @@ export function sightOf(
     supervised: boolean | string | undefined
     marked: boolean
     cancelAsked: boolean
-    /** Id of the running system where the supervisor runs; absent: it may be on another machine. */
-    boot?: string | undefined
+    /** Where the supervisor runs; absent: it may be on another machine. */
+    host?: AnsweringHost | undefined
   },
 ): RemoteSight {
   if (parsed.form === 'claimed') return { form: 'claimed', ageSeconds: seen.ageSeconds }
@@ -221,7 +221,8 @@ export function sightOf(
   const submittedAt = facts?.submittedAt ?? 0
   const byClock = date === undefined ? undefined : date + (facts?.ahead ?? 0)
   const startedAt = Math.max(submittedAt, byClock ?? (facts?.zero ?? 0) + began / 100)
-  const rebooted = seen.boot === undefined ? {} : { rebooted: record.boot !== seen.boot }
+  const restarted = (seen.host?.booted.here ?? 0) > submittedAt
+  const rebooted = seen.host === undefined ? {} : { rebooted: record.boot !== seen.host.boot || restarted }
   const started: Omit<StartedSight, 'form'> = {
     ...rebooted,
     pid,

@@ -55,14 +55,14 @@ const stateOf = (sight: RemoteSight): TaskState => {
   const { startedAt } = sight
   const externalId = String(sight.pid)
   const lost = { state: 'lost', externalId, startedAt } as const
-  const suspect = sight.rebooted === false ? { suspect: true } : {}
   if (sight.form === 'started') {
     const cause = sight.unknownHere
     if (sight.supervised !== false || sight.marked)
       return { state: 'running', externalId, startedAt, ...(cause === undefined ? {} : { cause }) }
-    return sight.rebooted === false ? { ...lost, cause: endedSupervisor, ...suspect } : lost
+    return sight.rebooted === false ? { ...lost, cause: endedSupervisor, suspect: true } : lost
   }
-  if (sight.reason === 'stopped') return { ...lost, cause: 'its supervisor received SIGTERM', ...suspect }
+  // A machine that shuts down sends it to all.
+  if (sight.reason === 'stopped') return { ...lost, cause: 'its supervisor received SIGTERM' }
   return ended(sight, sight.reason)
 }
 

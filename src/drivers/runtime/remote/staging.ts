@@ -21,8 +21,11 @@ const slowestBytesPerSecond = 10_000_000
 
 const lookProgram = readProgram(import.meta.dirname, 'look.sh')
 
+/** A shell takes a day at most. */
+const longestDeadlineMs = 86_000_000
+
 const deadlineFor = (bytes: number): { deadlineMs: number } => ({
-  deadlineMs: stagingDeadlineMs + (bytes / slowestBytesPerSecond) * 1000,
+  deadlineMs: Math.min(longestDeadlineMs, stagingDeadlineMs + (bytes / slowestBytesPerSecond) * 1000),
 })
 
 /**

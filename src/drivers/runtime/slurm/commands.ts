@@ -17,6 +17,9 @@ import { parseLimits, partitionFormat } from './limits.ts'
 import { requestOptions } from './request.ts'
 import type { SlurmScheduler } from './scheduler.ts'
 
+/** The controller does not know the id. */
+const deniedId = /invalid job id/i
+
 export interface SlurmCommandsOptions {
   shell: SiteShell
   root: () => Promise<string>
@@ -113,8 +116,11 @@ const openCommands = (shell: SiteShell, deadlineSeconds: number) => {
   /** The same about jobs by their ids; that the controller does not know an id is an answer. */
   const askById = async (what: string, script: string): Promise<string> => {
     const { code, stdout, stderr } = await run(what, script)
-    const trouble = stderr.split('\n').filter((line) => line.trim() !== '' && !/invalid job id/i.test(line))
-    if (code !== 0 && (trouble.length > 0 || stderr.trim() === ''))
+    const lines = stderr.split('\n').filter((line) => line.trim() !== '')
+    const denied = lines.some((line) => deniedId.test(line))
+    // A wrapped command may say more: beside a denial only what names an error is trouble.
+    const trouble = lines.filter((line) => !deniedId.test(line) && (!denied || /error/i.test(line)))
+    if (code !== 0 && (trouble.length > 0 || !denied))
       throw new DriverError(
         'unknown',
         `${what}: ${textOf(trouble.join('\n')) || `exit ${code ?? 'unknown'}`}`,
