@@ -1,4 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { raw } from '../../src/db/sql.ts'
+import { listResources } from '../../src/domains/resources/store.ts'
+import { pageOf } from '../../src/http/paging.ts'
 import { inventoryRoutes } from '../support/inventory-routes.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
@@ -128,4 +131,12 @@ test('the list is ordered by name and paged', async () => {
   expect(second.body).toEqual([all[1]])
   expect(second.headers.get('link')).toContain('</api/resources/?page=1&pageSize=1>; rel="prev"')
   expect((await app.call('GET', '/resources/?colour=red')).status).toBe(400)
+})
+
+test('a resource that was taken when numbers had other bounds is still read', async () => {
+  expect((await post(resource('fast'))).status).toBe(201)
+  await app.db.run(raw("update resources set compute_speedup = 2.4e9 where id = 'fast'"))
+  const { rows } = await listResources(app.db, pageOf({}))
+  expect(rows.find(({ id }) => id === 'fast')).toMatchObject({ computeSpeedup: 2.4e9 })
+  await app.db.run(raw("delete from resources where id = 'fast'"))
 })

@@ -4,6 +4,7 @@ import { columnsOf, time } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
+import { ranges } from '../../ranges.ts'
 import { missing, Refusal, unacceptable } from '../../refusal.ts'
 import { bindResource, cloudRuntimeOf, retireResource } from '../environments/provisioned.ts'
 import { Resource } from '../environments/schemas.ts'
@@ -73,6 +74,7 @@ const resourceOf = (
   { pricePerHour, diskPricePerGiBMonth }: TargetPrices,
 ): Resource => {
   const { diskSizeGiB, idleSeconds } = (target.configuration ?? {}) as TargetConfiguration
+  const pricePerSecond = pricePerHour / 3_600
   return Resource.parse({
     ...{ id, environmentVersionId: versionId, type: 'cloud_vm', name: target.name, providerId: id },
     ...{ executionTarget: 'provisioned', tier: 'cloud', region: target.region, zone: target.fixedZone ?? '' },
@@ -80,7 +82,8 @@ const resourceOf = (
     cpuCores: Math.max(1, Math.floor(target.vcpu)),
     cpuCapacity: target.vcpu,
     memoryBytes: target.memoryMiB * mebibyte,
-    pricePerSecond: pricePerHour / 3_600,
+    // A price below the least counts as none.
+    pricePerSecond: pricePerSecond < ranges.money.least ? 0 : pricePerSecond,
     schedulable: true,
     metadata: {
       capacityTargetId: id,

@@ -159,9 +159,8 @@ const withKept = async (
 ): Promise<{ definition: EnvironmentDefinition; missing: Problem[] }> => {
   if (ids.length === 0) return { definition: sent, missing: [] }
   const kept = new Set(ids)
-  const resources = await documents(
+  const resources = await documents<Resource>(
     tx,
-    Resource,
     sql`select ${raw(resourceObject)}::json as document from resources r where r.id = any(${[...ids]}::text[])
       order by r.position, r.id`,
   )
@@ -245,32 +244,30 @@ export const deleteEnvironment = (db: Db, id: string, uses: readonly Environment
 
 const DocumentRow = z.object({ document: z.unknown() })
 
-const documents = async <T extends z.ZodType>(db: Db, schema: T, query: Sql): Promise<z.output<T>[]> =>
-  (await db.many(DocumentRow, query)).map(({ document }) => schema.parse(document))
+/** Documents of rows, as they were taken: the bounds of their numbers may have been others then. */
+const documents = async <T>(db: Db, query: Sql): Promise<T[]> =>
+  (await db.many(DocumentRow, query)).map(({ document }) => document as T)
 
 /** The versions of these ids, by id; unknown ids are left out. */
 export const versionsByIds = (db: Db, versionIds: readonly string[]): Promise<Version[]> =>
-  documents(
+  documents<Version>(
     db,
-    Version,
     sql`select ${raw(versionObject)}::json as document from environment_versions v
       where v.id = any(${versionIds}) order by v.id`,
   )
 
 /** All resources of these versions, schedulable or not, in the order of version id and document. */
 export const resourcesOfVersions = (db: Db, versionIds: readonly string[]): Promise<Resource[]> =>
-  documents(
+  documents<Resource>(
     db,
-    Resource,
     sql`select ${raw(resourceObject)}::json as document from resources r
       where r.environment_version_id = any(${versionIds}) order by r.environment_version_id, r.position, r.id`,
   )
 
 /** All runtimes of these versions, in the order of version id and document. */
 export const runtimesOfVersions = (db: Db, versionIds: readonly string[]): Promise<Runtime[]> =>
-  documents(
+  documents<Runtime>(
     db,
-    Runtime,
     sql`select ${raw(runtimeObject)}::json as document from runtimes r
       where r.environment_version_id = any(${versionIds}) order by r.environment_version_id, r.position, r.id`,
   )
@@ -280,9 +277,8 @@ export const bindingsOfResources = (
   db: Db,
   resourceIds: readonly string[],
 ): Promise<ResourceRuntimeBinding[]> =>
-  documents(
+  documents<ResourceRuntimeBinding>(
     db,
-    ResourceRuntimeBinding,
     sql`select ${raw(bindingObject)}::json as document from resource_runtime_bindings b
       where b.resource_id = any(${resourceIds}) order by b.resource_id, b.runtime_id`,
   )
@@ -292,9 +288,8 @@ export const bindingsOfResources = (
  * another version than its resource's.
  */
 export const runtimesByIds = (db: Db, runtimeIds: readonly string[]): Promise<Runtime[]> =>
-  documents(
+  documents<Runtime>(
     db,
-    Runtime,
     sql`select ${raw(runtimeObject)}::json as document from runtimes r where r.id = any(${runtimeIds}) order by r.id`,
   )
 
@@ -369,9 +364,8 @@ export const profilesFor = (
   activityTypeIds: readonly string[],
   resourceIds: readonly string[],
 ): Promise<ActivityResourceProfile[]> =>
-  documents(
+  documents<ActivityResourceProfile>(
     db,
-    ActivityResourceProfile,
     sql`select ${raw(profileObject)}::json as document from activity_resource_profiles p
         where p.activity_type_id = any(${activityTypeIds}) and p.resource_id = any(${resourceIds})
           order by p.activity_type_id, p.resource_id, p.id`,

@@ -31,7 +31,8 @@ const topologyObject = object(
   },
 )
 
-const Row = z.object({ document: NetworkTopologyDocument })
+// Rows keep to the bounds of the time at which they were taken.
+const Row = z.object({ document: z.custom<NetworkTopologyDocument>() })
 const selected = (from: Sql): Sql => sql`select ${raw(topologyObject)}::json as document from ${from}`
 
 /** Topologies by name, newest version first; `total` is counted to one above `countBound`. */

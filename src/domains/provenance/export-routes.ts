@@ -48,7 +48,12 @@ const crateEntries = async function* (
       opener = { task: file.task, open: filesOf(facts.run.id, file.activityId, file.attempt) }
     try {
       const { stream } = await (await opener.open)(file.path)
-      yield { name: crateFilePath(file), time, open: () => stream }
+      try {
+        yield { name: crateFilePath(file), time, open: () => stream }
+      } finally {
+        // Its reader may leave before it is opened.
+        stream.destroy()
+      }
     } catch (error) {
       const reason = unreadable(error)
       if (reason === undefined) throw error

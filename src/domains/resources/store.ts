@@ -6,11 +6,12 @@ import { countBound, type Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { resourceObject } from '../environments/document-sql.ts'
 import { insertResources } from '../environments/save.ts'
-import { Resource } from '../environments/schemas.ts'
+import type { Resource } from '../environments/schemas.ts'
 import { lockInventory } from '../environments/store.ts'
 import { ResourceSnapshot } from './schemas.ts'
 
-const DocumentRow = z.object({ document: Resource })
+// Rows keep to the bounds of the time at which they were taken.
+const DocumentRow = z.object({ document: z.custom<Resource>() })
 
 /** Resources of all environments by name; `total` is counted to one above `countBound`. */
 export const listResources = async (db: Db, page: Page): Promise<{ rows: Resource[]; total: number }> => {

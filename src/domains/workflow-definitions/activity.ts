@@ -111,14 +111,6 @@ export function normaliseActivity(
         : `is a field of the activity itself: give it as ${key} beside metadata`,
     )
   }
-  const ofPaths = pathProblems(
-    { ...activity.command, expectedOutputs: activity.expectedOutputs },
-    {
-      workingDirectory: `${path}.command.workingDirectory`,
-      expectedOutputs: `${path}.expectedOutputs`,
-    },
-  )
-  for (const { path: at, message } of ofPaths) report(at, message)
 
   const activityTypeId = types.idOf(label, (name) =>
     warnings.push({
@@ -135,6 +127,18 @@ export function normaliseActivity(
   )
   const metadata = { ...activity.metadata, ...fields, ...(Object.keys(legacy).length > 0 ? { legacy } : {}) }
   const { command, capabilities } = commandOf(activity, path, shared, report, warnings)
+  const ofPaths = pathProblems(
+    {
+      // A simulation has no folders.
+      ...(capabilities.includes('real') ? activity.command : {}),
+      expectedOutputs: activity.expectedOutputs,
+    },
+    {
+      workingDirectory: `${path}.command.workingDirectory`,
+      expectedOutputs: `${path}.expectedOutputs`,
+    },
+  )
+  for (const { path: at, message } of ofPaths) report(at, message)
   const priority = activity.priority ?? new Set(activity.dependsOn).size + index
   return {
     id: activityIdOf(id, externalId),

@@ -4,7 +4,13 @@ import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import type { Content } from './content.ts'
 import type { ExportedWorkflow } from './export.ts'
-import { Activity, ActivityType, RawSpec, type WorkflowDefinition, type WorkflowVersion } from './schemas.ts'
+import {
+  RawSpec,
+  type Activity,
+  type ActivityType,
+  type WorkflowDefinition,
+  type WorkflowVersion,
+} from './schemas.ts'
 
 /** Above this many activities the detail holds counts instead of arrays. */
 export const detailBound = 10_000
@@ -28,7 +34,8 @@ const Row = z.object({
   dependencyCount: z.number(),
   dataDependencyCount: z.number(),
   metadata: z.record(z.string(), z.unknown()).optional(),
-  activityTypes: z.array(ActivityType),
+  // As they were taken: the bounds of their numbers may have been others then.
+  activityTypes: z.custom<ActivityType[]>(),
 })
 
 const typeJson = raw(
@@ -92,10 +99,11 @@ export const contentArrays = (
   }
 }
 
-const ContentActivity = Activity.omit({ workflowVersionId: true })
+// As it was taken: the bounds of its numbers may have been others then.
+type ContentActivity = Omit<Activity, 'workflowVersionId'>
 const ContentRow = z.object({
   versionId: z.string(),
-  activities: z.array(ContentActivity),
+  activities: z.custom<ContentActivity[]>(),
   edges: z.array(z.tuple([z.number(), z.number()])),
   data: z.array(z.tuple([z.number(), z.number(), z.string(), z.number()])),
 })
@@ -197,7 +205,7 @@ export async function findExport(db: Db, id: string): Promise<ExportedWorkflow |
     : { id: row.id, name: row.name, namespace: row.namespace, raw, content, activityTypes: row.activityTypes }
 }
 
-const ActivityRow = z.object({ activity: ContentActivity })
+const ActivityRow = z.object({ activity: z.custom<ContentActivity>() })
 
 const VersionRow = z.object({ id: z.string(), activityCount: z.number() })
 

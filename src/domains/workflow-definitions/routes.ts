@@ -86,6 +86,13 @@ async function store(
   })
 }
 
+/** A document of a stored workflow, which may be older than a bound of its numbers. @throws 422 */
+const acceptable = (document: unknown): z.output<typeof AuthoringDocument> => {
+  const { success, data, error } = AuthoringDocument.safeParse(document)
+  if (success) return data
+  throw unacceptable(error.issues.map(({ path, message }) => ({ path: path.map(String).join('.'), message })))
+}
+
 const bodyName = (body: unknown): string => {
   const name = (body as { name?: unknown } | undefined)?.name
   return typeof name === 'string' ? name : ''
@@ -228,7 +235,7 @@ export const workflowDefinitionRoutes = ({
         name: body.name,
         namespace: body.namespace ?? found.namespace,
       })
-      const { workflow, problems, warnings, id } = readAuthoring(draftOf(AuthoringDocument.parse(document)))
+      const { workflow, problems, warnings, id } = readAuthoring(draftOf(acceptable(document)))
       const taken = id !== undefined && id !== '' && (await workflowExists(db, id))
       if (taken)
         problems.push({

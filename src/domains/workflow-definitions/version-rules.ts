@@ -63,7 +63,8 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
         expectedOutputs: `${at}.metadata.expectedOutputs`,
       },
     )
-    for (const problem of ofPaths) report(problem.path, problem.message)
+    // A simulation has no folders.
+    if (runsForReal(activity)) for (const problem of ofPaths) report(problem.path, problem.message)
     if (activity.command?.executable !== undefined)
       append(problems, executableProblems(activity.command.executable, `${path}.${at}.command.executable`))
   })

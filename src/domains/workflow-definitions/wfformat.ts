@@ -69,8 +69,9 @@ export function readWfFormat(
     dataDependencies: flows.data,
   }
   const reading = readAuthoring(draft)
+  const placeOfFile = new Map((document.workflow.specification.files ?? []).map(({ id }, i) => [id, i]))
   const at = ({ path, message }: Problem): Problem => ({
-    path: writtenAt(path, document, draft, measured),
+    path: writtenAt(path, document, draft, measured, placeOfFile),
     message,
   })
   const reported = new Set(problems.map(({ path }) => path))
@@ -157,12 +158,13 @@ function writtenAt(
   { workflow: { specification } }: WfFormatDocument,
   { dataDependencies }: AuthoringDraft,
   measured: ReadonlyMap<string, Measured>,
+  placeOfFile: ReadonlyMap<string, number>,
 ): string {
   const data = /^spec\.dataDependencies\.(\d+)/.exec(path)?.[1]
   if (data !== undefined) {
     const file = dataDependencies[Number(data)]?.logicalName
-    const place = specification.files?.findIndex(({ id }) => id === file) ?? -1
-    return place === -1 ? filesPath : `${filesPath}.${place}.id`
+    const place = file === undefined ? undefined : placeOfFile.get(file)
+    return place === undefined ? filesPath : `${filesPath}.${place}.id`
   }
   const [, position, member = ''] = /^spec\.activities\.(\d+)\.(\w+)/.exec(path) ?? []
   if (position === undefined) return path.replace(/^spec\.activities/, tasksPath)
