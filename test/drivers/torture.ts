@@ -77,7 +77,7 @@ const kinds = {
   sparse: ['truncate -s 3M "./$n"', true],
   future: ['echo x > "./$n"; touch -d 2100-01-01 "./$n"', true],
   past: ['echo x > "./$n"; touch -d 1901-01-01 "./$n"', true],
-  executable: ['echo x > "./$n"; chmod 111 "./$n"', true],
+  executable: ['echo x > "./$n"; chmod 555 "./$n"', true],
   hardLink: ['echo x > "./$n"; ln "./$n" ./another; rm ./another', true],
   dangling: ['ln -s nowhere "./$n"', true],
   looping: ['ln -s "./$n" "./$n"', true],

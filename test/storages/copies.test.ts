@@ -17,6 +17,7 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { startS3, type S3Site } from '../../sites/s3.ts'
+import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { until } from '../failures/programs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
@@ -58,7 +59,8 @@ beforeAll(async () => {
 afterAll(async () => {
   await service?.[Symbol.asyncDispose]()
   await site?.stop()
-  rmSync(root, { recursive: true, force: true })
+  // A copy has left a closed folder there.
+  await removeTree(root)
 })
 
 const copy = (from: string, path: string, to: string, more: object = {}) =>

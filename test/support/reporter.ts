@@ -26,7 +26,7 @@ export default class Progress implements Pick<Reporter, 'onTestFileStart' | 'onT
       failures,
       ...(isBroken
         ? {
-            broken: (result.testExecError?.message ?? result.failureMessage ?? 'failed').slice(
+            broken: (result.testExecError?.message || result.failureMessage || 'failed').slice(
               0,
               longestMessage,
             ),
