@@ -23,7 +23,7 @@ const programs = {
   console: ['src/programs/console.ts'],
   site: ['sites/site.ts'],
   test: ['test/run.ts'],
-  proof: ['test/run.ts', '--proof'],
+  proof: ['test/proof.ts'],
 }
 
 const fail = (message) => {

@@ -186,6 +186,14 @@ test('each proof is in exactly one group, and each group names files that are th
   expect(nowhere.filter((path) => !existsSync(join(root, path)))).toEqual([])
 })
 
+test('docs/proofs.md names what each group needs', () => {
+  const rows = readFileSync(join(root, 'docs/proofs.md'), 'utf8').replaceAll('`', '').split('\n')
+  for (const [name, { needs }] of Object.entries(proofGroups))
+    expect(rows.filter((row) => row.startsWith(`| ${name} |`) && row.endsWith(`| ${needs} |`))).toHaveLength(
+      1,
+    )
+})
+
 const gate = readdirSync(join(root, 'test'), { recursive: true, encoding: 'utf8' })
   .filter((file) => file.endsWith('.test.ts') && !file.endsWith('.proof.test.ts'))
   .map((file) => `test/${file}`)

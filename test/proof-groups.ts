@@ -1,5 +1,7 @@
 /** A group of proofs: tests on real sites, of faults, of bounds and of figures. */
 export interface ProofGroup {
+  /** What it needs beside what the gate needs: an account, Debian packages, other things. */
+  needs: string
   /** Files below `test/`, without their ending. */
   files: readonly string[]
   /** A change below one of these paths asks for the group. */
@@ -9,6 +11,8 @@ export interface ProofGroup {
 /** The groups of `npm run proof`. Each file `*.proof.test.ts` is in exactly one. */
 export const proofGroups: Readonly<Record<string, ProofGroup>> = {
   kubernetes: {
+    needs:
+      'root, containerd, crun, containernetworking-plugins, busybox-static, docker-registry, skopeo, gcc, libc6-dev',
     files: [
       'drivers/kubernetes',
       'drivers/kubernetes-failures',
@@ -21,6 +25,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     askedBy: ['src/drivers/runtime/batch', 'src/drivers/runtime/kubernetes', 'src/clients/kubernetes'],
   },
   slurm: {
+    needs: 'root, slurm-wlm, munge, slurmrestd, slurm-wlm-jwt-plugin, slurmdbd, mariadb-server, procps',
     files: [
       'drivers/slurm',
       'drivers/slurm-failures',
@@ -34,6 +39,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     askedBy: ['src/drivers/runtime/batch', 'src/drivers/runtime/slurm'],
   },
   containers: {
+    needs: 'root, docker.io, runc, debootstrap, podman, netavark',
     files: [
       'drivers/container',
       'drivers/container-failures',
@@ -46,6 +52,8 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     askedBy: ['src/drivers/runtime/container'],
   },
   ssh: {
+    needs:
+      'root, iproute2, iptables, user-mode-linux, systemd, dbus, dbus-user-session, libpam-systemd, gcc, libc6-dev',
     files: [
       'drivers/ssh',
       'drivers/ssh-failures',
@@ -70,6 +78,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     ],
   },
   kills: {
+    needs: 'root',
     files: [
       'failures/rounds',
       'failures/accepted',
@@ -89,6 +98,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     askedBy: ['src/executor', 'src/embedded', 'src/operations', 'workflows'],
   },
   programs: {
+    needs: 'chromium, montage',
     files: [
       'programs/endings',
       'programs/endings-real',
@@ -104,14 +114,17 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     askedBy: ['bin', 'src/main.ts', 'src/embedded', 'src/programs'],
   },
   images: {
+    needs: 'root, docker.io, runc, debootstrap',
     files: ['image/fleet', 'image/image'],
     askedBy: ['Dockerfile', 'docker-compose.yml'],
   },
   fuzz: {
+    needs: 'Python packages from their registry',
     files: ['api/whole-fuzz', 'api/whole-schemathesis'],
     askedBy: ['src/http', 'src/domains'],
   },
   bounds: {
+    needs: 'a machine that does nothing else',
     files: [
       'clients/http-streams',
       'http/uploads',
@@ -123,6 +136,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     askedBy: ['src/http', 'src/clients'],
   },
   data: {
+    needs: '../shared, python3-simgrid, montage',
     files: [
       'shared/traces',
       'shared/workflow-definitions',
@@ -136,10 +150,12 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     askedBy: ['src/simulator', 'src/schedulers'],
   },
   bench: {
+    needs: 'as slurm, containers, ssh; Python packages',
     files: ['bench/engine', 'bench/sites', 'bench/storage'],
     askedBy: ['bench'],
   },
   storages: {
+    needs: 'root, radosgw, ceph-mon, ceph-osd, ceph-common, sshfs, user-mode-linux, as kubernetes',
     files: [
       'drivers/storage/ceph',
       'drivers/storage/gcs',
@@ -160,6 +176,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     askedBy: ['src/domains/storages', 'src/drivers/storage', 'src/drivers/transfer'],
   },
   builds: {
+    needs: 'root, docker.io, runc, debootstrap, docker-registry, skopeo, squashfs-tools, bubblewrap',
     files: [
       'artifacts/builds',
       'artifacts/definitions',
@@ -171,6 +188,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     askedBy: ['src/domains/artifacts', 'src/drivers/build'],
   },
   cloud: {
+    needs: 'root, ansible-core, bubblewrap, debootstrap, faketime',
     files: [
       'api/cloud-configurations',
       'api/cloud-google',
@@ -193,6 +211,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     ],
   },
   console: {
+    needs: 'as ssh, slurm and kubernetes',
     files: [
       'api/console-commands',
       'api/console-kubernetes',
@@ -204,8 +223,9 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     ],
     askedBy: ['src/domains/console'],
   },
-  mutations: { files: ['mutations'], askedBy: ['src', 'workflows', 'activities'] },
+  mutations: { needs: 'nothing', files: ['mutations'], askedBy: ['src', 'workflows', 'activities'] },
   records: {
+    needs: 'python3-venv, prometheus',
     files: [
       ...['api-clients/story', 'failures/records', 'observability/prometheus'],
       ...['provenance/crate-of-many', 'provenance/crates'],

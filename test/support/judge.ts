@@ -24,6 +24,12 @@ export interface Unsteady {
   failures: number
 }
 
+export interface FileResult {
+  passed: number
+  failed: number
+  seconds: number
+}
+
 export interface Verdict {
   success: boolean
   /** Tests that passed in the last round of their file. */
@@ -35,8 +41,8 @@ export interface Verdict {
   unsteady: Unsteady[]
   /** Tests that `needs` left out, by the missing need. */
   leftOut: { need: string; tests: number; files: string[] }[]
-  /** Seconds of each file in its last round, the longest first. */
-  seconds: Record<string, number>
+  /** The last round of each file, the longest first. */
+  files: Record<string, FileResult>
 }
 
 interface Result {
@@ -126,14 +132,17 @@ export const judge = ({
   const short = (file: string): string => relative(checkout, file)
   const problems: string[] = []
   const unsteady: Unsteady[] = []
-  const seconds: [string, number][] = []
+  const ends: [string, FileResult][] = []
   let passed = 0
   for (const file of selected) {
     const results = resultsOf(rounds, file)
     const last = results.at(-1)
     passed += last?.passed ?? 0
-    seconds.push([short(file), last?.seconds ?? 0])
     const reasons = last?.reasons ?? [{ message: 'has no result' }]
+    ends.push([
+      short(file),
+      { passed: last?.passed ?? 0, failed: reasons.length, seconds: last?.seconds ?? 0 },
+    ])
     for (const { test, message } of reasons)
       problems.push(test === undefined ? `${short(file)} ${message}` : `${short(file)}: ${test}`)
     const failed = results.filter((result) => result.reasons.length > 0)
@@ -161,7 +170,7 @@ export const judge = ({
     problems,
     unsteady,
     leftOut,
-    seconds: Object.fromEntries(seconds.toSorted(([, a], [, b]) => b - a)),
+    files: Object.fromEntries(ends.toSorted(([, a], [, b]) => b.seconds - a.seconds)),
   }
 }
 
