@@ -29,9 +29,13 @@ const statementOf = async (read: (db: Db) => Promise<unknown>): Promise<string> 
   return seen
 }
 
-/** Starts the plain server in its own process; resolves with its address. */
-const startPlain = async (databaseUrl: string) => {
+/**
+ * Starts the plain server in its own process; resolves with its address. A long run names the paths
+ * of its cut lists, which no statement makes; the plain server gets them by the run's id.
+ */
+const startPlain = async (databaseUrl: string, links: Record<string, unknown>) => {
   const statements = {
+    links,
     run: await statementOf((db) => readRunDetail(db, '', false)),
     environment: await statementOf((db) => readEnvironment(db, '')),
   }
@@ -93,7 +97,12 @@ export const reads: Benchmark = {
         await plan(daemon, { name: 'montage', dag, command, runtime: none, lanes: 256 }),
         'large',
       )
-      const plain = await startPlain(daemon.databaseUrl())
+      const linksOf = async (run: string): Promise<unknown> => {
+        const document = await textOf(`${daemon.facts().baseUrl}/execution-runs/${run}/`)
+        return (JSON.parse(document) as { links?: unknown }).links
+      }
+      const links = { small: await linksOf('small'), large: await linksOf('large') }
+      const plain = await startPlain(daemon.databaseUrl(), links)
       try {
         const documents = {
           'environment, 1 resource': '/environments/small/',

@@ -131,6 +131,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'api/provenance',
       'operations/slow-readers',
       'failures/watchers',
+      'provenance/closure-deep',
       'provenance/lineage',
     ],
     askedBy: ['src/http', 'src/clients'],

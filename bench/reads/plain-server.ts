@@ -7,7 +7,11 @@ import pg from 'pg'
 // lets PostgreSQL make the document, and its answer. The caller passes the statements, so that both
 // sides run the same ones and answer the same bytes.
 const [databaseUrl = '', statements = ''] = process.argv.slice(2)
-const { run, environment } = JSON.parse(statements) as Record<'run' | 'environment', string>
+const { run, environment, links } = JSON.parse(statements) as {
+  run: string
+  environment: string
+  links: Record<string, unknown>
+}
 
 const pool = new pg.Pool({ connectionString: databaseUrl, max: 20 })
 const app = express()
@@ -16,6 +20,9 @@ const read = async (name: string, text: string, values: unknown[]): Promise<stri
   const { rows } = await pool.query<[string, ...unknown[]]>({ name, text, values, rowMode: 'array' })
   return rows[0]?.[0]
 }
+/** PostgreSQL writes a run up to its last brace. */
+const tailOf = (runId: string): string =>
+  links[runId] === undefined ? '}' : `,"links":${JSON.stringify(links[runId])}}`
 const answers = {
   // The text as PostgreSQL made it: the least work for a handler …
   text: (response: express.Response, document: string) => response.type('json').send(document),
@@ -26,8 +33,7 @@ for (const [form, answer] of Object.entries(answers)) {
   app.get(`/${form}/execution-runs/:id/`, async (request, response) => {
     const document = await read('run', run, [request.params.id, false])
     if (document === undefined) response.status(404).json({ error: 'Not Found' })
-    // PostgreSQL writes it up to the last brace.
-    else answer(response, `${document}}`)
+    else answer(response, document + tailOf(request.params.id))
   })
   app.get(`/${form}/environments/:id/`, async (request, response) => {
     const document = await read('environment', environment, [request.params.id])

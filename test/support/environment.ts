@@ -47,7 +47,7 @@ const listen = (): void => {
 /**
  * Jest's Node environment, changed so that code behaves as in the service: an error that Node
  * itself makes is an `instanceof Error` although it belongs to another context (jestjs/jest#2549).
- * It records each test that is left out and each error outside of tests for `test/run.ts`.
+ * It records each test that is left out and each error outside of tests for `test/support/run-files.ts`.
  */
 export default class Environment extends TestEnvironment {
   readonly #file: string

@@ -7,7 +7,7 @@ export interface Failure {
 }
 
 /**
- * Events of a round of tests; `test/run.ts` judges the run by them. Files are absolute paths.
+ * Events of a round of tests; `test/support/run-files.ts` judges the run by them. Files are absolute paths.
  */
 export type TestEvent =
   /**

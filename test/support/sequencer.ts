@@ -7,7 +7,7 @@ const unknownSeconds = 30
 
 /**
  * Starts the files that took longest in earlier runs first, so that none of them runs alone at the
- * end. `test/run.ts` keeps the seconds, by the paths below the checkout.
+ * end. `test/support/run-files.ts` keeps the seconds, by the paths below the checkout.
  */
 export default class Longest {
   sort(tests: Test[]): Test[] {
@@ -21,6 +21,6 @@ export default class Longest {
     return tests.toSorted((a, b) => of(b) - of(a))
   }
 
-  /** Part of Jest's contract for sequencers; `test/run.ts` keeps the results. */
+  /** Part of Jest's contract for sequencers; `test/support/run-files.ts` keeps the results. */
   cacheResults(): void {}
 }
