@@ -1,4 +1,4 @@
-import { eachRecord } from '../db/each-record.ts'
+import { openTurns } from '../db/each-record.ts'
 import type { Db } from '../db/sql.ts'
 import type { Engine, WorkflowStanding } from '../engine.ts'
 import type { Log } from '../observability/log.ts'
@@ -71,8 +71,6 @@ export interface DispatcherParts {
 
 const everyMs = 1_000
 const batch = 200
-/** The longest pause between two tries of a record whose workflow Temporal refuses. */
-const longestPauseMs = 300_000
 /**
  * The number of noted executions by a reset that are remembered. A forgotten one is noted twice.
  */
@@ -142,11 +140,15 @@ export const openDispatcher = (
     return started !== false
   }
 
-  /** Records whose workflow could not be started or looked at, each with its next try. */
-  const later = new Map<string, { at: number; waitMs: number }>()
-  const keyOf = ({ kind }: Dispatched, { id, generation }: OperationRef): string =>
-    JSON.stringify([kind.name, id, generation])
-
+  /** A record whose workflow could not be started or looked at waits for its next try. */
+  const turns = openTurns<{ of: Dispatched; ref: OperationRef }>(
+    ({ of, ref: { id, generation } }) => JSON.stringify([of.kind.name, id, generation]),
+    (error, { of, ref: { id, generation } }) =>
+      log.warn(
+        { err: error, kind: of.kind.name, recordId: id, generation },
+        'the workflow of an open record could not be started; it is tried again',
+      ),
+  )
   /** Does the work for the records whose turn it is. @returns false where the round is over */
   const inTurn = (
     of: Dispatched,
@@ -154,25 +156,9 @@ export const openDispatcher = (
     work: (of: Dispatched, ref: OperationRef) => Promise<boolean>,
     signal: AbortSignal,
   ): Promise<boolean> =>
-    eachRecord(
-      refs.filter((ref) => performance.now() >= (later.get(keyOf(of, ref))?.at ?? 0)),
-      async (ref) => {
-        const done = await work(of, ref)
-        if (done) later.delete(keyOf(of, ref))
-        return done
-      },
-      (error, ref) => {
-        const waitMs = later.get(keyOf(of, ref))?.waitMs ?? everyMs
-        if (later.size >= mostRemembered) later.clear()
-        later.set(keyOf(of, ref), {
-          at: performance.now() + waitMs,
-          waitMs: Math.min(waitMs * 2, longestPauseMs),
-        })
-        log.warn(
-          { err: error, kind: of.kind.name, recordId: ref.id, generation: ref.generation },
-          'the workflow of an open record could not be started; it is tried again',
-        )
-      },
+    turns.each(
+      refs.map((ref) => ({ of, ref })),
+      ({ ref }) => work(of, ref),
       signal,
     )
 
@@ -188,9 +174,9 @@ export const openDispatcher = (
     for (const of of kinds) {
       const { kind } = of
       // Records that wait for their next try leave a whole batch of others.
-      if (!(await inTurn(of, await of.undispatched(db, batch + later.size), dispatch, signal))) return
+      if (!(await inTurn(of, await of.undispatched(db, batch + turns.waiting), dispatch, signal))) return
       if (Date.now() < (lookAt.get(kind.name) ?? 0)) continue
-      if (!(await inTurn(of, await of.open(db, 1_000 + later.size), look, signal))) return
+      if (!(await inTurn(of, await of.open(db, 1_000 + turns.waiting), look, signal))) return
       lookAt.set(kind.name, Date.now() + of.lookEverySeconds * 1_000)
     }
   }
