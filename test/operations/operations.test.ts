@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { Client, Connection } from '@temporalio/client'
+import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client'
+import { z } from 'zod'
 import { raw, sql } from '../../src/db/sql.ts'
 import { endOperation } from '../../src/operations/records.ts'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
@@ -197,6 +198,33 @@ test('an id of any length that may be one has a workflow; those that Temporal ta
   const [one, other] = ['😀'.repeat(254) + '1', '😀'.repeat(254) + '2'].map((id) => temporalIdOf(kind, id, 1))
   expect(one).toMatch(/^kind#[0-9a-f]{64}\/1$/)
   expect(one).not.toBe(other)
+})
+
+test('an open workflow that an earlier version started under the plain id stays the only one of its record', async () => {
+  const id = 'x'.repeat(250)
+  const path = `/three-steps/${id}/`
+  // The record as it stands at the upgrade: it is open, and its workflow was started.
+  await service.db.run(sql`insert into three_steps (id, step_ms, dispatched_at) values (${id}, 50000, now())`)
+  const client = new Client({ connection: temporal, namespace: service.namespace })
+  const earlier = await client.workflow.start(threeStepsKind.workflow, {
+    workflowId: `three-steps/${id}/1`,
+    args: [id, 1],
+    taskQueue: 'orrery',
+  })
+  await until('its first step', 120, async () => (await service.get(path)).live?.step === 1)
+  await service.db.run(sql`update three_steps set dispatched_at = null where id = ${id}`)
+  const dispatched = sql`select dispatched_at is not null as is from three_steps where id = ${id}`
+  await until(
+    'its dispatch',
+    120,
+    async () => (await service.db.one(z.object({ is: z.boolean() }), dispatched)).is,
+  )
+  await expect(client.workflow.getHandle(temporalIdOf(threeStepsKind, id, 1)).describe()).rejects.toThrow(
+    WorkflowNotFoundError,
+  )
+  await service.post(`${path}cancel/`)
+  expect(await ended(id)).toMatchObject({ status: 'cancelled' })
+  await until('its end', 120, async () => (await earlier.describe()).status.name === 'CANCELLED')
 })
 
 test('a record whose workflow cannot be started keeps no other from its start', async () => {
