@@ -76,6 +76,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'failures/frozen-worker',
       'failures/given-up',
       'failures/counted',
+      'failures/ledgers',
       'failures/reach',
       'failures/away',
       'failures/full-disk',
