@@ -2,9 +2,14 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { z } from 'zod'
 import { eachInPages, eachRecord, openTurns } from '../../src/db/each-record.ts'
 import { sql, type Sql } from '../../src/db/sql.ts'
+import { openClearings } from '../../src/domains/console/clearing.ts'
 import { watchBudgets } from '../../src/domains/execution-runs/budget.ts'
 import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
 import { settleCosts } from '../../src/domains/execution-runs/receipt.ts'
+import type { TerminalHost } from '../../src/drivers/runtime/contract/terminal.ts'
+import type { HolderPrograms } from '../../src/embedded/holder-program.ts'
+import { openLog } from '../../src/observability/log.ts'
+import { until } from '../failures/programs.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 
 const away = Object.assign(new Error('refused'), { code: 'ECONNREFUSED' })
@@ -144,4 +149,38 @@ test('a hundred runs and machines whose rounds fail keep none behind them waitin
   expect(await endUnusedMachines({ db, engine }, turns())).toBe(1)
   expect(failed).toHaveLength(100)
   expect(await idsWhere(sql`(select instance_id as id from cloud_operations) o`)).toEqual(['good'])
+})
+
+test('a hundred sessions that cannot be cleared, and those of other hosts, keep none behind them waiting', async () => {
+  const { db } = database
+  const insert = (names: readonly string[], place: object): Promise<number> =>
+    db.run(sql`insert into console_sessions (id, status, resource_id, runtime_id, place, finished_at)
+      select id, 'closed', 'r', 'u', ${JSON.stringify(place)}::jsonb, clock_timestamp()
+      from unnest(${names}::text[]) id`)
+  const bad = { site: 'bad', kind: 'local', configuration: {} }
+  await insert(
+    ids.slice(0, 100).map((id) => `elsewhere-${id}`),
+    { ...bad, host: 'another' },
+  )
+  await insert(ids.slice(0, 100), { ...bad, host: 'this' })
+  await insert(['good'], { ...bad, site: 'good' })
+  const done = (): Promise<void> => Promise.resolve()
+  const clearings = openClearings({
+    ...{ db, log: openLog('fatal'), enabled: true, hostId: 'this' },
+    holderPrograms: {} as HolderPrograms,
+    sites: {
+      terminalAt: ({ site }) => {
+        if (site === 'bad') throw new Error('it cannot be reached')
+        return { ownEnvironment: true, remove: done, close: done } as unknown as TerminalHost
+      },
+    },
+  })
+  try {
+    await until('the last session to be cleared', 120, async () =>
+      (await idsWhere(sql`console_sessions where cleared_at is not null`)).includes('good'),
+    )
+  } finally {
+    await clearings.stop()
+  }
+  expect(await idsWhere(sql`console_sessions where cleared_at is not null`)).toEqual(['good'])
 })
