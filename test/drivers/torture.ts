@@ -76,14 +76,24 @@ const kinds = {
   empty: [': > "./$n"', true],
   sparse: ['truncate -s 3M "./$n"', true],
   future: ['echo x > "./$n"; touch -d 2100-01-01 "./$n"', true],
+  distantFuture: ['echo x > "./$n"; touch -d 2400-01-01 "./$n"', true],
   past: ['echo x > "./$n"; touch -d 1901-01-01 "./$n"', true],
   executable: ['echo x > "./$n"; chmod 555 "./$n"', true],
   hardLink: ['echo x > "./$n"; ln "./$n" ./another; rm ./another', true],
   dangling: ['ln -s nowhere "./$n"', true],
   looping: ['ln -s "./$n" "./$n"', true],
   folder: ['mkdir "./$n"', false],
+  futureFolder: ['mkdir "./$n"; touch -d 2400-01-01 "./$n"', false],
   closedFolder: ['mkdir "./$n"; chmod 500 "./$n"', false],
   pipe: ['mkfifo "./$n"', false],
+  // Its address has at most 107 bytes; a name has more.
+  socket: [
+    `perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0) && bind(S, sockaddr_un("./.bound")) || die'; ` +
+      'mv ./.bound "./$n"',
+    false,
+  ],
+  // An account that is not root has none; it leaves a pipe.
+  device: ['mknod "./$n" c 1 3 2>/dev/null || mkfifo "./$n"', false],
 } as const
 
 /** Entries of a work directory: folders named by bytes with an entry of some kind in each. */
@@ -173,13 +183,28 @@ const inGroups = async <T, R>(
 }
 
 /**
+ * The number of cases in the proofs: `ORRERY_TORTURE_CASES`, by default 500, with a limit for all of
+ * them in milliseconds; and the number of files in one folder.
+ */
+export const manyCases = {
+  cases: Number(process.env['ORRERY_TORTURE_CASES'] ?? 500),
+  seconds: 3_600_000,
+  files: 50_000,
+}
+
+/**
  * An attempt ends, whatever its bytes, names and files are. `cases` of each generator; `seconds`:
- * milliseconds for all of one.
+ * milliseconds for all of one; `files`: how many one task leaves in a folder.
  */
 export function tortureConformance(
   title: string,
   makeSite: () => ConformanceSite,
-  { cases = 40, seconds = 180_000, seed = 31 }: { cases?: number; seconds?: number; seed?: number } = {},
+  {
+    cases = 40,
+    seconds = 300_000,
+    seed = 31,
+    files = 500,
+  }: { cases?: number; seconds?: number; seed?: number; files?: number } = {},
 ): void {
   describe(`${title}: whatever a task writes and leaves`, () => {
     let site: ConformanceSite
@@ -260,6 +285,26 @@ export function tortureConformance(
           expect(manifest.warnings?.[0]).toMatch(/work directory/)
         }
         for (const task of tasks) await driver.remove(task.name)
+      },
+      seconds,
+    )
+
+    test(
+      'many files in one folder: it ends by its exit code, each is listed, and a successor finds all',
+      async () => {
+        const made = tries.intent(`mkdir many; cd many; seq ${String(files)} | xargs touch; exit 5`)
+        const [result] = await tries.run([made])
+        expect(result?.state).toMatchObject({ state: 'ended', exitCode: 5 })
+        expect(result?.manifest.summary.createdFiles).toBe(files)
+        expect(new Set(result?.manifest.files.map(({ path }) => path)).size).toBe(files)
+        const successor = tries.intent('ls many | wc -l', {
+          stage: [{ from: made.directory, label: 'many' }],
+        })
+        const [after] = await tries.run([successor])
+        expect(after?.manifest.summary.initialFiles).toBe(files)
+        const { bytes } = await driver.logs(successor.name, 'stdout', { offset: 0, limit: 100 })
+        expect(bytes.toString().trim()).toBe(String(files))
+        for (const task of [made, successor]) await driver.remove(task.name)
       },
       seconds,
     )
