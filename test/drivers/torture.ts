@@ -86,10 +86,10 @@ const kinds = {
   futureFolder: ['mkdir "./$n"; touch -d 2400-01-01 "./$n"', false],
   closedFolder: ['mkdir "./$n"; chmod 500 "./$n"', false],
   pipe: ['mkfifo "./$n"', false],
-  // Its address has at most 107 bytes; a name has more.
+  // Its address has at most 107 bytes; a name has more. An image without Perl leaves a pipe.
   socket: [
-    `perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0) && bind(S, sockaddr_un("./.bound")) || die'; ` +
-      'mv ./.bound "./$n"',
+    `perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0) && bind(S, sockaddr_un("./.bound")) || die' ` +
+      '2>/dev/null && mv ./.bound "./$n" || mkfifo "./$n"',
     false,
   ],
   // An account that is not root has none; it leaves a pipe.
@@ -232,7 +232,10 @@ export function tortureConformance(
           const results = await tries.run(tasks)
           for (const [k, { state, stderrTail }] of results.entries()) {
             const { bytes, lineBytes, exitCode } = texts[k]!
-            expect(state).toMatchObject({ state: 'ended', exitCode, reason: 'exited' })
+            // A code of 128 and the number of a signal may be read as that signal.
+            const isSignal = site.tellsSignals === false && exitCode > 128 && exitCode < 160
+            expect(state).toMatchObject({ state: 'ended', reason: 'exited' })
+            expect(state).toMatchObject(isSignal ? { exitCode: null } : { exitCode })
             expect(stderrTail.isWellFormed()).toBe(true)
             // oxlint-disable-next-line no-control-regex
             expect(stderrTail).not.toMatch(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/)
@@ -280,9 +283,13 @@ export function tortureConformance(
         )
         for (const [k, { state, manifest, missingOutputs }] of (await tries.run(tasks)).entries()) {
           expect(state).toMatchObject({ state: 'ended', exitCode: k + 3, reason: 'exited' })
+          if (site.directoryStays === true) continue
           expect(missingOutputs).toEqual(['a'])
           expect(manifest.files).toEqual([])
-          expect(manifest.warnings?.[0]).toMatch(/work directory/)
+          expect([withoutFolder[k], manifest.warnings?.[0]]).toEqual([
+            withoutFolder[k],
+            expect.stringMatching(/work directory/),
+          ])
         }
         for (const task of tasks) await driver.remove(task.name)
       },
@@ -292,12 +299,14 @@ export function tortureConformance(
     test(
       'many files in one folder: it ends by its exit code, each is listed, and a successor finds all',
       async () => {
-        const made = tries.intent(`mkdir many; cd many; seq ${String(files)} | xargs touch; exit 5`)
+        const made = tries.intent(
+          `mkdir many; k=0; while [ $k -lt ${String(files)} ]; do : > many/$k; k=$((k+1)); done; exit 5`,
+        )
         const [result] = await tries.run([made])
         expect(result?.state).toMatchObject({ state: 'ended', exitCode: 5 })
         expect(result?.manifest.summary.createdFiles).toBe(files)
         expect(new Set(result?.manifest.files.map(({ path }) => path)).size).toBe(files)
-        const successor = tries.intent('ls many | wc -l', {
+        const successor = tries.intent('set -- many/*; echo $#', {
           stage: [{ from: made.directory, label: 'many' }],
         })
         const [after] = await tries.run([successor])
