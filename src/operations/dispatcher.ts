@@ -27,9 +27,9 @@ export interface Dispatched<Type extends string = string> {
   markDispatched: (db: Db, of: OperationRef) => Promise<unknown>
   /**
    * Open records whose workflow was started once. It may have been terminated, or lost with
-   * Temporal's data.
+   * Temporal's data. In order of their ids, from behind `after`.
    */
-  open: (db: Db, limit: number) => Promise<OperationRef[]>
+  open: (db: Db, after: string, limit: number) => Promise<OperationRef[]>
   isOpen: (db: Db, of: OperationRef) => Promise<boolean>
   pageSummary: (db: Db, id: string, generation: number) => Promise<PageSummary | undefined>
   /** The interval between checks of open records. */
@@ -46,7 +46,7 @@ export const dispatchedOperation = <Type extends string>(kind: OperationKind<Typ
   kind,
   undispatched: (db, limit) => undispatchedOperations(db, kind, limit),
   markDispatched: (db, of) => markDispatched(db, kind, of),
-  open: (db, limit) => dispatchedOperations(db, kind, limit),
+  open: (db, after, limit) => dispatchedOperations(db, kind, after, limit),
   isOpen: (db, of) => isOperationOpen(db, kind, of),
   pageSummary: kind.pageSummary,
   lookEverySeconds,
@@ -71,6 +71,7 @@ export interface DispatcherParts {
 
 const everyMs = 1_000
 const batch = 200
+const lookBatch = 1_000
 /**
  * The number of noted executions by a reset that are remembered. A forgotten one is noted twice.
  */
@@ -95,7 +96,9 @@ export const openDispatcher = (
   kinds: readonly Dispatched[],
   log: Log,
 ): { stop(): Promise<void> } => {
+  /** Of each kind: the time of its next look, and the record behind which a look goes on. */
   const lookAt = new Map<string, number>()
+  const lookedTo = new Map<string, string>()
   const resetsNoted = new Set<string>()
 
   const noteRestart = async (
@@ -176,8 +179,12 @@ export const openDispatcher = (
       // Records that wait for their next try leave a whole batch of others.
       if (!(await inTurn(of, await of.undispatched(db, batch + turns.waiting), dispatch, signal))) return
       if (Date.now() < (lookAt.get(kind.name) ?? 0)) continue
-      if (!(await inTurn(of, await of.open(db, 1_000 + turns.waiting), look, signal))) return
-      lookAt.set(kind.name, Date.now() + of.lookEverySeconds * 1_000)
+      // In pages, one a round: what was accepted meanwhile does not wait for a look at all.
+      const open = await of.open(db, lookedTo.get(kind.name) ?? '', lookBatch)
+      if (!(await inTurn(of, open, look, signal))) return
+      const last = open.length < lookBatch ? undefined : open.at(-1)
+      lookedTo.set(kind.name, last?.id ?? '')
+      if (last === undefined) lookAt.set(kind.name, Date.now() + of.lookEverySeconds * 1_000)
     }
   }
 

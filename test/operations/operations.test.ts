@@ -2,6 +2,8 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client'
 import { z } from 'zod'
 import { raw, sql } from '../../src/db/sql.ts'
+import { openLog } from '../../src/observability/log.ts'
+import { dispatchedOperation, openDispatcher } from '../../src/operations/dispatcher.ts'
 import { endOperation } from '../../src/operations/records.ts'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { until } from '../failures/programs.ts'
@@ -240,4 +242,39 @@ test('a record whose workflow cannot be started keeps no other from its start', 
   })
   expect(operation).toMatchObject({ done: 3 })
   await service.db.run(sql`delete from three_steps where id like 'unreadable%'`)
+})
+
+test('every open record is looked at, however many stay open', async () => {
+  const ids = Array.from({ length: 2_500 }, (_, i) => `open-${String(10_000 + i)}`)
+  const met: string[] = []
+  const dispatcher = openDispatcher(
+    {
+      db: service.db,
+      metrics: service.metrics,
+      engine: {
+        start: () => Promise.resolve('open' as const),
+        standing: (_kind, id) => {
+          met.push(id)
+          return Promise.resolve({ state: 'open' as const })
+        },
+      },
+    },
+    [
+      {
+        ...dispatchedOperation(threeStepsKind),
+        undispatched: () => Promise.resolve([]),
+        open: (_db, after, limit) =>
+          Promise.resolve(
+            ids
+              .filter((id) => id > after)
+              .slice(0, limit)
+              .map((id) => ({ id, generation: 1 })),
+          ),
+      },
+    ],
+    openLog('fatal'),
+  )
+  await until('a look at the last one', 120, () => met.includes(ids.at(-1) ?? ''))
+  await dispatcher.stop()
+  expect(met).toEqual(ids)
 })
