@@ -1,5 +1,6 @@
 import type { Context } from '@temporalio/activity'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { openTurns } from '../src/db/each-record.ts'
 import type { Clouds } from '../src/domains/cloud/clouds.ts'
 import { lookAtInstance, recordLost, type Loss } from '../src/domains/cloud/loss.ts'
 import {
@@ -73,7 +74,13 @@ export const endMachines = async (
   of: { targetId?: string; reason: string },
 ): Promise<void> => {
   await releaseMachines(parts.db, runId, of)
-  await endUnusedMachines(parts, () => undefined)
+  await endUnusedMachines(
+    parts,
+    openTurns(
+      ({ id }) => id,
+      () => undefined,
+    ),
+  )
 }
 
 /** Why a failed machine failed: with the fault of the last of several, the run ends. */

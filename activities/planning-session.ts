@@ -1,6 +1,6 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
 import type { Db } from '../src/db/sql.ts'
-import { createTranslation, databaseAway } from '../src/db/errors.ts'
+import { createTranslation } from '../src/db/errors.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
 import type { Compute } from '../src/compute/compute.ts'
 import { algorithmOf, estimateOf } from '../src/domains/planning-sessions/algorithms.ts'
@@ -16,6 +16,7 @@ import { rankCandidates } from '../src/domains/planning-sessions/ranking.ts'
 import * as sessions from '../src/domains/planning-sessions/store.ts'
 import type { Reports } from '../src/observability/reports.ts'
 import { loadProblem } from '../src/domains/schedule-plans/load-problem.ts'
+import { poll } from '../src/pacing/poll.ts'
 import { requestCancel, temporalActor } from '../src/operations/records.ts'
 import { lifecycleOf } from '../src/domains/schedule-plans/lifecycle.ts'
 import { infeasibilities, predict } from '../src/domains/schedule-plans/prediction.ts'
@@ -32,21 +33,37 @@ export interface PlanningSessionParts {
  */
 const attemptBound = 5
 const heartbeatMs = 2_000
+const giveBackMs = 1_000
 
 /** Errors of the database that pass by themselves: it is away, busy, or has no disk space. */
 const passes = (error: unknown): boolean => createTranslation({})(error)?.code === 'unavailable'
 
+/** The most steps whose failures a process remembers. A forgotten one has its tries anew. */
+const mostRemembered = 10_000
+
 /**
  * The steps of a session, each given up after `attemptBound` failures that do not pass by
- * themselves. `step` names the step in the reason.
+ * themselves, as this process counts them: Temporal's own count has those that do, too. `step` names
+ * the step in the reason.
  */
-const openSteps = ({ reports }: Pick<PlanningSessionParts, 'reports'>) =>
-  async function inStep<T>(step: string, sessionId: string, work: () => Promise<T>): Promise<T> {
-    const { cancellationSignal, info } = Context.current()
+const openSteps = ({ reports }: Pick<PlanningSessionParts, 'reports'>) => {
+  const failures = new Map<string, number>()
+  return async function inStep<T>(step: string, sessionId: string, work: () => Promise<T>): Promise<T> {
+    const { cancellationSignal } = Context.current()
+    const key = JSON.stringify([sessionId, step])
     try {
-      return await work()
+      const done = await work()
+      failures.delete(key)
+      return done
     } catch (error) {
-      if (cancellationSignal.aborted || passes(error) || info.attempt < attemptBound) throw error
+      if (cancellationSignal.aborted || passes(error)) throw error
+      const count = (failures.get(key) ?? 0) + 1
+      if (count < attemptBound) {
+        if (failures.size >= mostRemembered) failures.clear()
+        failures.set(key, count)
+        throw error
+      }
+      failures.delete(key)
       reports.planningFailed({ sessionId, error })
       throw ApplicationFailure.nonRetryable(
         `the service could not ${step} in ${attemptBound} tries; the cause is in the worker's log`,
@@ -54,6 +71,7 @@ const openSteps = ({ reports }: Pick<PlanningSessionParts, 'reports'>) =>
       )
     }
   }
+}
 
 const stepsOf = ({ db, compute, reports }: PlanningSessionParts) => ({
   /** queued → running, once. Returns the algorithms to run; none when the session is over. */
@@ -70,6 +88,16 @@ const stepsOf = ({ db, compute, reports }: PlanningSessionParts) => ({
     if (begun === undefined) return
     const fail = (failure: string): Promise<void> =>
       sessions.endAlgorithm(db, sessionId, algorithm, { failure })
+    /** An attempt that an outage ended counts for nothing, once the database takes that. */
+    const giveBack = (attempts: number, until: AbortSignal): Promise<unknown> =>
+      poll(
+        () =>
+          sessions.giveBackAttempt(db, sessionId, algorithm, attempts).catch((error: unknown) => {
+            if (!passes(error)) throw error
+            return undefined
+          }),
+        { everyMs: giveBackMs, signal: until },
+      )
     if (begun.attempts > attemptBound) {
       await fail(`${attemptBound} workers died or were stopped while they planned`)
       return
@@ -137,7 +165,11 @@ const stepsOf = ({ db, compute, reports }: PlanningSessionParts) => ({
       await sessions.endAlgorithm(db, sessionId, algorithm, { candidates: [candidate] })
     } catch (error) {
       if (over.signal.aborted) return
-      if (context.cancellationSignal.aborted || databaseAway(error)) throw error
+      if (context.cancellationSignal.aborted) throw error
+      if (passes(error)) {
+        await giveBack(begun.attempts, context.cancellationSignal)
+        throw error
+      }
       const reason =
         error instanceof Infeasible || error instanceof CyclicWorkflow ? error.message : undefined
       // A fault of the service fails this algorithm and not the session; the record does not show

@@ -141,3 +141,14 @@ export const folderAt = (path: string, mode = 0o755): string => {
   chmodSync(path, mode)
   return path
 }
+
+/** Processes below a process, from the kernel. */
+export const descendants = (pid: number): number[] => {
+  let own: number[]
+  try {
+    own = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number)
+  } catch {
+    return []
+  }
+  return own.flatMap((child) => [child, ...descendants(child)])
+}

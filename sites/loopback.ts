@@ -1,11 +1,13 @@
-import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { appendFileSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { leash } from '../src/embedded/leash.ts'
 import type { Leashed } from '../src/embedded/leash.ts'
 import { freePort } from '../src/embedded/ports.ts'
-import { folderAt, openGround, until } from './ground.ts'
+import { identify, signalKnown } from '../src/embedded/processes.ts'
+import type { KnownProcess } from '../src/embedded/processes.ts'
+import { descendants, folderAt, openGround, until } from './ground.ts'
 import { siteLacks } from './needs.ts'
 import { keyFingerprint, makeKeyPair, sshOptions } from './ssh.ts'
 import type { Key } from './ssh.ts'
@@ -22,11 +24,15 @@ export interface LoopbackHost {
   knownHosts(): string
   /** The host key's, `SHA256:…`. */
   fingerprint(): string
+  /** Makes another host key and restarts sshd; sessions go on. */
+  changeHostKey(): Promise<void>
   /** Authorizes a public key (one line). */
   authorize(publicKey: string): void
   /** New connections are refused; sessions go on. */
   stopSshd(): Promise<void>
   startSshd(): Promise<void>
+  /** Ends the sessions of all logins at once; detached processes live on. */
+  dropSessions(): void
   log(): string
 }
 
@@ -103,6 +109,10 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
     ].join('\n'),
   )
   let running: Leashed | undefined
+  /** Of listeners that have ended: no process names them as its children. */
+  const orphans: KnownProcess[] = []
+  const sessions = (): KnownProcess[] =>
+    running === undefined ? [] : descendants(running.process.pid).flatMap((pid) => identify(pid) ?? [])
   const host: LoopbackHost = {
     name,
     address: '127.0.0.1',
@@ -112,8 +122,15 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
     knownHosts: () =>
       `[127.0.0.1]:${port} ${readFileSync(file('host_ed25519.pub'), 'utf8').split(' ').slice(0, 2).join(' ')}`,
     fingerprint: () => keyFingerprint(readFileSync(file('host_ed25519.pub'), 'utf8')),
+    changeHostKey: async () => {
+      for (const part of ['host_ed25519', 'host_ed25519.pub']) rmSync(file(part))
+      await makeKeyPair(file('host_ed25519'), name)
+      await host.stopSshd()
+      await host.startSshd()
+    },
     authorize: (publicKey) => appendFileSync(file('authorized_keys'), `${publicKey.trim()}\n`),
     stopSshd: async () => {
+      orphans.push(...sessions())
       await running?.release()
       running = undefined
     },
@@ -131,6 +148,9 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
         () => listens(port),
         () => host.log(),
       )
+    },
+    dropSessions: () => {
+      for (const session of [...orphans.splice(0), ...sessions()]) signalKnown(session, 'SIGKILL')
     },
     log: () => readFileSync(file('log'), 'utf8'),
   }

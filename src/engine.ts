@@ -8,7 +8,7 @@ import {
 } from '@temporalio/client'
 import { defineSearchAttributeKey, SearchAttributeType, type DataConverter } from '@temporalio/common'
 import type { Signals, PageSummary, WorkflowKind } from './operations/kind.ts'
-import { temporalIdOf } from './operations/temporal-id.ts'
+import { earlierTemporalIdOf, temporalIdOf } from './operations/temporal-id.ts'
 import { attribute, harmless, plain } from './page-details.ts'
 import { ensureSearchAttributes } from './embedded/search-attributes.ts'
 import { readTemporalSettings } from './embedded/temporal-settings.ts'
@@ -89,9 +89,7 @@ const temporalAway = (error: unknown): boolean => {
  * are Markdown.
  */
 const startOptions = (
-  kind: WorkflowKind,
-  id: string,
-  generation: number,
+  [kind, id, generation]: Ref,
   pageSummary: PageSummary | undefined,
   apiUrl: string | undefined,
 ) => ({
@@ -158,19 +156,39 @@ const openCalls = (options: EngineOptions) => {
 }
 type Calls = ReturnType<typeof openCalls>
 
+/** Temporal's terms for a workflow that has not ended. */
+const isOpenThere = (status: string): boolean => status === 'RUNNING' || status === 'PAUSED'
+
+/** The record that a workflow works for. */
+type Ref = readonly [kind: WorkflowKind, id: string, generation: number]
+
+/**
+ * The id of a record's workflow: that of an open one which an earlier version started under another
+ * id, else the one of this version.
+ * @throws the error of a Temporal that cannot be reached
+ */
+const workflowIdOf = async ({ within }: Calls, ref: Ref, milliseconds = callDeadlineMs): Promise<string> => {
+  const earlier = earlierTemporalIdOf(...ref)
+  if (earlier === undefined) return temporalIdOf(...ref)
+  try {
+    const { status } = await within((client) => client.workflow.getHandle(earlier).describe(), milliseconds)
+    return isOpenThere(status.name) ? earlier : temporalIdOf(...ref)
+  } catch (error) {
+    if (error instanceof WorkflowNotFoundError) return temporalIdOf(...ref)
+    throw error
+  }
+}
+
 /** Starts workflows. After a start without an answer from Temporal it tries none for a while. */
-const openStarts = ({ within }: Calls, { taskQueue, apiUrl }: EngineOptions) => {
+const openStarts = (calls: Calls, { taskQueue, apiUrl }: EngineOptions) => {
+  const { within } = calls
   let awayUntil = 0
-  return async (
-    kind: WorkflowKind,
-    id: string,
-    generation: number,
-    pageSummary?: PageSummary,
-  ): Promise<'started' | 'open' | false> => {
+  return async (ref: Ref, pageSummary?: PageSummary): Promise<'started' | 'open' | false> => {
     if (Date.now() < awayUntil) return false
     try {
-      const wanted = { ...startOptions(kind, id, generation, pageSummary, apiUrl?.()), taskQueue }
-      await within((client) => client.workflow.start(kind.workflow, wanted), startDeadlineMs)
+      const wanted = { ...startOptions(ref, pageSummary, apiUrl?.()), taskQueue }
+      if ((await workflowIdOf(calls, ref, startDeadlineMs)) !== wanted.workflowId) return 'open'
+      await within((client) => client.workflow.start(ref[0].workflow, wanted), startDeadlineMs)
       return 'started'
     } catch (error) {
       if (error instanceof WorkflowExecutionAlreadyStartedError) return 'open'
@@ -184,36 +202,41 @@ const openStarts = ({ within }: Calls, { taskQueue, apiUrl }: EngineOptions) => 
 }
 
 /** Queries the state of open workflows, and caches each result for a second. */
-const openLive = ({ within }: Calls) => {
+const openLive = (calls: Calls) => {
   const cache = new Map<string, { at: number; live: Promise<Live | undefined> }>()
-  return (workflowId: string): Promise<Live | undefined> => {
-    const known = cache.get(workflowId)
+  return (ref: Ref): Promise<Live | undefined> => {
+    const key = temporalIdOf(...ref)
+    const known = cache.get(key)
     const now = Date.now()
     if (known !== undefined && now - known.at < liveCacheMs) return known.live
     if (cache.size > 1_000)
       for (const [name, entry] of cache) if (now - entry.at >= liveCacheMs) cache.delete(name)
     // After the transport's own deadline a reconnecting channel may still linger. The race bounds
     // the wait.
-    const asked = within(
-      (client) => client.workflow.getHandle(workflowId).query<Live>('live'),
-      liveDeadlineMs,
-    )
+    const ask = async (): Promise<Live> => {
+      const workflowId = await workflowIdOf(calls, ref, liveDeadlineMs)
+      return calls.within(
+        (client) => client.workflow.getHandle(workflowId).query<Live>('live'),
+        liveDeadlineMs,
+      )
+    }
     const late = new Promise<undefined>((resolve) => setTimeout(resolve, liveDeadlineMs, undefined).unref())
-    const live = Promise.race([asked, late]).catch(() => undefined)
-    cache.set(workflowId, { at: now, live })
+    const live = Promise.race([ask(), late]).catch(() => undefined)
+    cache.set(key, { at: now, live })
     return live
   }
 }
 
 /** As `Engine.signal`. */
 const signalWorkflow = async <Name extends keyof Signals>(
-  { within }: Calls,
-  workflowId: string,
+  calls: Calls,
+  ref: Ref,
   name: Name,
   args: Signals[Name],
 ): Promise<boolean> => {
   try {
-    await within((client) => client.workflow.getHandle(workflowId).signal(name, ...args))
+    const workflowId = await workflowIdOf(calls, ref)
+    await calls.within((client) => client.workflow.getHandle(workflowId).signal(name, ...args))
     return true
   } catch (error) {
     if (error instanceof WorkflowNotFoundError) return false
@@ -227,9 +250,10 @@ const signalWorkflow = async <Name extends keyof Signals>(
 }
 
 /** As `Engine.cancel`. */
-const cancelRecord = async ({ within }: Calls, workflowId: string): Promise<boolean> => {
+const cancelRecord = async (calls: Calls, ref: Ref): Promise<boolean> => {
   try {
-    await within((client) => client.workflow.getHandle(workflowId).cancel(), startDeadlineMs)
+    const workflowId = await workflowIdOf(calls, ref, startDeadlineMs)
+    await calls.within((client) => client.workflow.getHandle(workflowId).cancel(), startDeadlineMs)
     return true
   } catch (error) {
     if (error instanceof WorkflowNotFoundError || temporalAway(error)) return false
@@ -283,11 +307,14 @@ const removeWorkflows = async (
 }
 
 /** As `Engine.standing`. */
-const standingOf = async ({ within }: Calls, workflowId: string): Promise<WorkflowStanding | undefined> => {
+const standingOf = async (calls: Calls, ref: Ref): Promise<WorkflowStanding | undefined> => {
   try {
-    const { status, runId, raw } = await within((client) => client.workflow.getHandle(workflowId).describe())
+    const workflowId = await workflowIdOf(calls, ref)
+    const { status, runId, raw } = await calls.within((client) =>
+      client.workflow.getHandle(workflowId).describe(),
+    )
     const reset = (raw.workflowExtendedInfo?.lastResetTime ?? undefined) !== undefined
-    return status.name === 'RUNNING' || status.name === 'PAUSED'
+    return isOpenThere(status.name)
       ? { state: 'open', execution: runId, reset }
       : { state: 'closed', end: status.name, execution: runId, reset }
   } catch (error) {
@@ -321,13 +348,13 @@ export const openEngine = (options: EngineOptions) => {
      *   starts it later
      */
     start: (kind: WorkflowKind, id: string, generation = 1, pageSummary?: PageSummary) =>
-      start(kind, id, generation, pageSummary),
+      start([kind, id, generation], pageSummary),
 
     /**
      * The state that the open workflow reports, within 250 ms or not at all; one query per second
      * and record.
      */
-    live: (kind: WorkflowKind, id: string, generation = 1) => live(temporalIdOf(kind, id, generation)),
+    live: (kind: WorkflowKind, id: string, generation = 1) => live([kind, id, generation]),
 
     /**
      * Signals the workflow of a record.
@@ -340,7 +367,7 @@ export const openEngine = (options: EngineOptions) => {
       generation: number,
       name: Name,
       ...args: Signals[Name]
-    ) => signalWorkflow(calls, temporalIdOf(kind, id, generation), name, args),
+    ) => signalWorkflow(calls, [kind, id, generation], name, args),
 
     /**
      * Requests that Temporal cancels the workflow of a cancelled record, so that it ends as
@@ -348,8 +375,7 @@ export const openEngine = (options: EngineOptions) => {
      * @returns false where Temporal is unavailable, or has no such workflow; the workflow then
      *   requests it at its end
      */
-    cancel: (kind: WorkflowKind, id: string, generation = 1) =>
-      cancelRecord(calls, temporalIdOf(kind, id, generation)),
+    cancel: (kind: WorkflowKind, id: string, generation = 1) => cancelRecord(calls, [kind, id, generation]),
 
     /** Requests that Temporal cancels one execution. A repeated or late request is harmless. */
     async cancelWorkflow({ workflowId, runId }: { workflowId: string; runId: string }): Promise<void> {
@@ -357,8 +383,7 @@ export const openEngine = (options: EngineOptions) => {
     },
 
     /** The state of a record's newest workflow; undefined where Temporal is unavailable. */
-    standing: (kind: WorkflowKind, id: string, generation = 1) =>
-      standingOf(calls, temporalIdOf(kind, id, generation)),
+    standing: (kind: WorkflowKind, id: string, generation = 1) => standingOf(calls, [kind, id, generation]),
 
     /**
      * Deletes the workflows of this service that started before a time, open ones too, with their

@@ -1,4 +1,4 @@
-import { eachRecord } from './db/each-record.ts'
+import { eachRecord, openTurns } from './db/each-record.ts'
 import type { Db } from './db/sql.ts'
 import { beginLateBills } from './domains/cloud/billing.ts'
 import type { Clouds } from './domains/cloud/clouds.ts'
@@ -25,17 +25,30 @@ interface KeeperParts {
 
 /** Ends machines that no run uses, settles their costs and watches budgets. */
 const endUnused = (parts: KeeperParts, log: Log) => {
-  const failed = (error: unknown, { id }: { id: string }): void =>
-    log.warn({ err: error, recordId: id }, 'one run or cloud machine could not be looked after; it is later')
-  const end = async (): Promise<void> => {
-    const ended = await endUnusedMachines(parts, failed)
+  const turnsOf = () =>
+    openTurns<{ id: string }>(
+      ({ id }) => id,
+      (error, { id }) =>
+        log.warn(
+          { err: error, recordId: id },
+          'one run or cloud machine could not be looked after; it is later',
+        ),
+    )
+  const [machines, costs, budgets] = [turnsOf(), turnsOf(), turnsOf()]
+  const end = async (signal: AbortSignal): Promise<void> => {
+    const ended = await endUnusedMachines(parts, machines, signal)
     if (ended > 0) log.info({ ended }, 'the ends of cloud machines that no run uses were asked for')
   }
-  const watch = async (): Promise<void> => {
-    const stopped = await watchBudgets(parts, failed)
+  const watch = async (signal: AbortSignal): Promise<void> => {
+    const stopped = await watchBudgets(parts, budgets, signal)
     if (stopped > 0) log.info({ stopped }, 'runs were cancelled because their budgets are used up')
   }
-  const steps = [() => beginLateBills(parts.db), end, () => settleCosts(parts.db, failed), watch]
+  const steps = [
+    () => beginLateBills(parts.db),
+    end,
+    (signal: AbortSignal) => settleCosts(parts.db, costs, signal),
+    watch,
+  ]
   const warn = (error: unknown): void =>
     log.warn(
       { err: error },
@@ -43,13 +56,14 @@ const endUnused = (parts: KeeperParts, log: Log) => {
     )
   return everyRound(
     everyMs,
-    async () => {
+    async (signal) => {
       await eachRecord(
         steps,
         async (step) => {
-          await step()
+          await step(signal)
         },
         warn,
+        signal,
       )
     },
     warn,

@@ -204,9 +204,6 @@ describe('the gate', () => {
     /** Left out where they are missing; `.ci/run` installs them. */
     const others: Record<string, string[]> = {
       'test/api/machine-configurations.test.ts': ["'ansible-core'", "'bubblewrap'"],
-      'test/api/environment-connections.test.ts': ['...sites.ssh'],
-      'test/connections/discovery/host.test.ts': ['...sites.ssh'],
-      'test/vault/canaries.test.ts': ['...sites.ssh'],
     }
     const found = gate.flatMap((file) =>
       [...text(file).matchAll(/\bneeds\(([^)]*)\)/g)].flatMap(([, words = '']) =>

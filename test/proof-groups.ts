@@ -85,6 +85,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'failures/frozen-worker',
       'failures/given-up',
       'failures/counted',
+      'failures/ledgers',
       'failures/reach',
       'failures/away',
       'failures/full-disk',

@@ -188,18 +188,50 @@ const writeInputs = async (root, inputs) => {
   }
 }
 
+/** Further warnings are counted. */
+const mostWarnings = 20
+
+/** A list of warnings, each about one path of the work directory. */
+const openWarnings = () => {
+  const texts = []
+  let count = 0
+  return {
+    warn: (path, what) => {
+      count += 1
+      const name = inUrls(path)
+      if (count <= mostWarnings) texts.push(`${name.length > 200 ? `${name.slice(0, 200)}…` : name} ${what}`)
+    },
+    all: () => (count > mostWarnings ? [...texts, `and ${count - mostWarnings} more`] : texts),
+  }
+}
+
 /**
  * Files and links below `root`, by path; none where the command has removed or replaced it. A folder
- * that cannot be read gives none.
+ * that cannot be read, or whose path is too long, gives none and a warning.
  */
-const filesBelow = async (root, below = '') => {
+const filesBelow = async (root, warn) => {
   const found = []
-  const folder = bytesOf(join(root, below))
-  if (!(await lstat(folder).catch(() => undefined))?.isDirectory()) return found
-  for (const entry of await readdir(folder, { withFileTypes: true, encoding: 'buffer' }).catch(() => [])) {
-    const path = below === '' ? pathOf(entry.name) : `${below}/${pathOf(entry.name)}`
-    if (entry.isDirectory()) found.push(...(await filesBelow(root, path)))
-    else if (entry.isFile() || entry.isSymbolicLink()) found.push(path)
+  if (!(await lstat(root).catch(() => undefined))?.isDirectory()) {
+    warn(
+      'its work directory',
+      'is gone: the command removed, moved or replaced it, so none of its files is listed',
+    )
+    return found
+  }
+  const folders = ['']
+  for (let below = folders.pop(); below !== undefined; below = folders.pop()) {
+    const entries = await readdir(bytesOf(join(root, below)), {
+      withFileTypes: true,
+      encoding: 'buffer',
+    }).catch((error) => {
+      warn(below || '.', `could not be read (${error.code}), so none of its files is listed`)
+      return []
+    })
+    for (const entry of entries) {
+      const path = below === '' ? pathOf(entry.name) : `${below}/${pathOf(entry.name)}`
+      if (entry.isDirectory()) folders.push(path)
+      else if (entry.isFile() || entry.isSymbolicLink()) found.push(path)
+    }
   }
   return found
 }
@@ -248,7 +280,8 @@ const sendJson = async (url, method, document) => {
  */
 const outputsOf = async (root, request) => {
   const before = new Map(request.inputs.map((input) => [input.path, input]))
-  const after = await filesBelow(root)
+  const { warn, all } = openWarnings()
+  const after = await filesBelow(root, warn)
   const wanted = (path) =>
     request.outputs !== 'expected' ||
     request.expectedOutputs.some(
@@ -258,15 +291,18 @@ const outputsOf = async (root, request) => {
   let left = request.answerLimitBytes - 2 * logBytes * 1.5 - 4096
   for (const path of after) {
     const file = bytesOf(join(root, path))
-    const facts = await lstat(file)
-    const old = before.get(path)
     if (!wanted(path)) continue
+    const facts = await lstat(file).catch((error) => warn(path, `is left out: ${error.code}`))
+    if (facts === undefined) continue
+    const old = before.get(path)
     if (facts.isSymbolicLink()) {
       const target = pathOf(await readlink(file, 'buffer'))
       if (old?.target !== target) outputs.push({ path, sizeBytes: 0, target })
       continue
     }
-    const digest = await sha256Of(file).catch(report(`${path} cannot be read and is left out`))
+    const digest = await sha256Of(file).catch((error) =>
+      warn(path, `cannot be read and is left out: ${error.code}`),
+    )
     if (digest === undefined) continue
     if (old !== undefined && old.target === undefined && old.sha256 === digest) continue
     const output = { path, mode: facts.mode & 0o777, sizeBytes: facts.size, sha256: digest }
@@ -290,6 +326,7 @@ const outputsOf = async (root, request) => {
   return {
     outputs,
     deleted: request.inputs.map(({ path }) => path).filter((path) => !present.has(path) && wanted(path)),
+    warnings: all(),
   }
 }
 
@@ -462,7 +499,7 @@ export const openCommandFunction = ({ ledger, path }) => {
       const end = await command.ended
       for (const file of Object.values(logs))
         closeSync(openSync(file, constants.O_WRONLY | constants.O_CREAT, 0o600))
-      const { outputs, deleted = [], problem } = await outputsOf(root, request)
+      const { outputs, deleted = [], warnings = [], problem } = await outputsOf(root, request)
       const written = { stdout: await tailOf(logs.out), stderr: await tailOf(logs.err) }
       return {
         schemaVersion: 1,
@@ -473,6 +510,7 @@ export const openCommandFunction = ({ ledger, path }) => {
         ...written,
         outputs,
         deleted,
+        ...(warnings.length === 0 ? {} : { warnings }),
         ...(problem === undefined ? {} : { problem }),
         ...(requestId === undefined ? {} : { requestId }),
       }

@@ -24,3 +24,82 @@ export const eachRecord = async <T>(
   }
   return true
 }
+
+/** The longest pause between two tries of a record whose work fails. */
+const longestPauseMs = 300_000
+const firstPauseMs = 1_000
+/** The number of failing records that are remembered. A forgotten one is tried at once. */
+const mostRemembered = 10_000
+/** A page holds at most this many records. */
+const pageSize = 100
+
+/**
+ * `eachRecord` over the rounds of a loop: a record whose work fails has pauses, from one second
+ * doubled to five minutes, so that it takes no turn of others.
+ */
+export interface Turns<T> {
+  /** How many records may wait for their next try: a list has to be this much longer than a batch. */
+  readonly waiting: number
+  /** As `eachRecord`, without those that wait. */
+  each<R extends T>(
+    records: Iterable<R>,
+    work: (record: R) => Promise<unknown>,
+    signal?: AbortSignal,
+  ): Promise<boolean>
+}
+
+/**
+ * Turns for the records of a kind; `keyOf` tells them apart. `failed` gets each failure with its
+ * record.
+ */
+export const openTurns = <T>(
+  keyOf: (record: T) => string,
+  failed: (error: unknown, record: T) => void,
+): Turns<T> => {
+  const later = new Map<string, { at: number; waitMs: number }>()
+  return {
+    get waiting() {
+      return later.size
+    },
+    each: (records, work, signal) =>
+      eachRecord(
+        [...records].filter((record) => performance.now() >= (later.get(keyOf(record))?.at ?? 0)),
+        async (record) => {
+          const done = await work(record)
+          if (done !== false) later.delete(keyOf(record))
+          return done
+        },
+        (error, record) => {
+          const waitMs = later.get(keyOf(record))?.waitMs ?? firstPauseMs
+          if (later.size >= mostRemembered) later.clear()
+          later.set(keyOf(record), {
+            at: performance.now() + waitMs,
+            waitMs: Math.min(waitMs * 2, longestPauseMs),
+          })
+          failed(error, record)
+        },
+        signal,
+      ),
+  }
+}
+
+/**
+ * Does the work for a whole list, which `page` reads in order of the ids, from behind `after`, at
+ * most `limit` at once: records that stay in the list keep none behind them waiting.
+ * @returns false where the round ended before its last record
+ * @throws the error of a database that cannot be reached
+ */
+export const eachInPages = async <T extends { id: string }>(
+  turns: Turns<{ id: string }>,
+  page: (after: string, limit: number) => Promise<T[]>,
+  work: (record: T) => Promise<unknown>,
+  signal?: AbortSignal,
+): Promise<boolean> => {
+  for (let after = ''; ;) {
+    const records = await page(after, pageSize)
+    if (!(await turns.each(records, work, signal))) return false
+    const last = records.at(-1)
+    if (last === undefined || records.length < pageSize) return true
+    after = last.id
+  }
+}

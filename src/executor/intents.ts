@@ -3,13 +3,14 @@ import { isAbsolute, join, relative, sep } from 'node:path'
 import type { Db } from '../db/sql.ts'
 import type { Intent, Stage, StagedAmount } from '../drivers/runtime/contract/driver.ts'
 import { isOpaque, type PlannedResource } from '../domains/schedule-plans/problem.ts'
+import { inputVariables } from '../domains/workflow-definitions/names.ts'
 import { loadCommands, type ActivityCommand } from '../domains/workflow-definitions/store.ts'
 import { usualPatience, type Copied } from './attempt.ts'
 import { nameAt, taskAt, type Book, type BookFacts, type TaskCommand, type Step } from './book-state.ts'
 import { labelOf, pinOf } from './executables.ts'
 import type { LoadedTask } from './journal.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
-import { attemptDirectory, inputVariable, runScope } from './names.ts'
+import { attemptDirectory, runScope } from './names.ts'
 import { runNetwork, type RunRoute } from './network.ts'
 import {
   containerOf,
@@ -251,14 +252,19 @@ const isOnMachine = (own: Place, producer: Place, { host_id: host }: LoadedTask)
 
 /** The variables of an attempt: those with paths become absolute here or at the site. */
 const variablesOf = (
-  facts: { runId: string; prefix: string; directory: string; isHere: boolean; inContainer: boolean },
+  facts: {
+    runId: string
+    prefix: string
+    directory: string
+    isHere: boolean
+    inContainer: boolean
+    inputs: ReadonlyMap<string, string>
+  },
   task: LoadedTask,
   command: Pick<TaskCommand, 'environment'>,
-  inputs: readonly { logicalName: string }[],
+  names: readonly string[],
 ): Pick<Intent, 'environment' | 'pathVariables'> => {
-  const paths = inputs.map(
-    ({ logicalName }) => [inputVariable(facts.prefix, logicalName), logicalName] as const,
-  )
+  const paths = names.map((name) => [`${facts.prefix}${facts.inputs.get(name) ?? ''}`, name] as const)
   const own = {
     RUN_ID: facts.runId,
     ACTIVITY_ID: task.activity_id,
@@ -392,10 +398,13 @@ export const makeSitePlan = (
             directory,
             isHere: isHere(own),
             inContainer: container !== undefined,
+            inputs: inputVariables(detail.inputs.map(({ logicalName }) => logicalName)),
           },
           task,
           command,
-          detail.inputs.filter(({ producerPosition }) => positions.has(producerPosition)),
+          detail.inputs
+            .filter(({ producerPosition }) => positions.has(producerPosition))
+            .map(({ logicalName }) => logicalName),
         ),
         ...(workingDirectory === undefined || workingDirectory === '' ? {} : { workingDirectory }),
         stage: stagesOf(layout, options, task, detail, predecessors),

@@ -86,9 +86,3 @@ export const dataInstanceId = (runId: string, activityId: string, attempt: numbe
     .update(JSON.stringify([runId, activityId, attempt, path]))
     .digest('hex')
     .slice(0, 40)}`
-
-/**
- * Name of the environment variable of an input: `dataset.bin` gives `<prefix>INPUT_DATASET_BIN`.
- */
-export const inputVariable = (prefix: string, logicalName: string): string =>
-  `${prefix}INPUT_${logicalName.toUpperCase().replace(/[^A-Z0-9]+/g, '_')}`

@@ -1,4 +1,4 @@
-import { eachRecord } from '../db/each-record.ts'
+import { openTurns } from '../db/each-record.ts'
 import type { Db } from '../db/sql.ts'
 import type { Engine, WorkflowStanding } from '../engine.ts'
 import type { Log } from '../observability/log.ts'
@@ -27,9 +27,9 @@ export interface Dispatched<Type extends string = string> {
   markDispatched: (db: Db, of: OperationRef) => Promise<unknown>
   /**
    * Open records whose workflow was started once. It may have been terminated, or lost with
-   * Temporal's data.
+   * Temporal's data. In order of their ids, from behind `after`.
    */
-  open: (db: Db, limit: number) => Promise<OperationRef[]>
+  open: (db: Db, after: string, limit: number) => Promise<OperationRef[]>
   isOpen: (db: Db, of: OperationRef) => Promise<boolean>
   pageSummary: (db: Db, id: string, generation: number) => Promise<PageSummary | undefined>
   /** The interval between checks of open records. */
@@ -46,7 +46,7 @@ export const dispatchedOperation = <Type extends string>(kind: OperationKind<Typ
   kind,
   undispatched: (db, limit) => undispatchedOperations(db, kind, limit),
   markDispatched: (db, of) => markDispatched(db, kind, of),
-  open: (db, limit) => dispatchedOperations(db, kind, limit),
+  open: (db, after, limit) => dispatchedOperations(db, kind, after, limit),
   isOpen: (db, of) => isOperationOpen(db, kind, of),
   pageSummary: kind.pageSummary,
   lookEverySeconds,
@@ -71,8 +71,7 @@ export interface DispatcherParts {
 
 const everyMs = 1_000
 const batch = 200
-/** The longest pause between two tries of a record whose workflow Temporal refuses. */
-const longestPauseMs = 300_000
+const lookBatch = 1_000
 /**
  * The number of noted executions by a reset that are remembered. A forgotten one is noted twice.
  */
@@ -97,7 +96,9 @@ export const openDispatcher = (
   kinds: readonly Dispatched[],
   log: Log,
 ): { stop(): Promise<void> } => {
+  /** Of each kind: the time of its next look, and the record behind which a look goes on. */
   const lookAt = new Map<string, number>()
+  const lookedTo = new Map<string, string>()
   const resetsNoted = new Set<string>()
 
   const noteRestart = async (
@@ -142,11 +143,15 @@ export const openDispatcher = (
     return started !== false
   }
 
-  /** Records whose workflow could not be started or looked at, each with its next try. */
-  const later = new Map<string, { at: number; waitMs: number }>()
-  const keyOf = ({ kind }: Dispatched, { id, generation }: OperationRef): string =>
-    JSON.stringify([kind.name, id, generation])
-
+  /** A record whose workflow could not be started or looked at waits for its next try. */
+  const turns = openTurns<{ of: Dispatched; ref: OperationRef }>(
+    ({ of, ref: { id, generation } }) => JSON.stringify([of.kind.name, id, generation]),
+    (error, { of, ref: { id, generation } }) =>
+      log.warn(
+        { err: error, kind: of.kind.name, recordId: id, generation },
+        'the workflow of an open record could not be started; it is tried again',
+      ),
+  )
   /** Does the work for the records whose turn it is. @returns false where the round is over */
   const inTurn = (
     of: Dispatched,
@@ -154,25 +159,9 @@ export const openDispatcher = (
     work: (of: Dispatched, ref: OperationRef) => Promise<boolean>,
     signal: AbortSignal,
   ): Promise<boolean> =>
-    eachRecord(
-      refs.filter((ref) => performance.now() >= (later.get(keyOf(of, ref))?.at ?? 0)),
-      async (ref) => {
-        const done = await work(of, ref)
-        if (done) later.delete(keyOf(of, ref))
-        return done
-      },
-      (error, ref) => {
-        const waitMs = later.get(keyOf(of, ref))?.waitMs ?? everyMs
-        if (later.size >= mostRemembered) later.clear()
-        later.set(keyOf(of, ref), {
-          at: performance.now() + waitMs,
-          waitMs: Math.min(waitMs * 2, longestPauseMs),
-        })
-        log.warn(
-          { err: error, kind: of.kind.name, recordId: ref.id, generation: ref.generation },
-          'the workflow of an open record could not be started; it is tried again',
-        )
-      },
+    turns.each(
+      refs.map((ref) => ({ of, ref })),
+      ({ ref }) => work(of, ref),
       signal,
     )
 
@@ -188,10 +177,14 @@ export const openDispatcher = (
     for (const of of kinds) {
       const { kind } = of
       // Records that wait for their next try leave a whole batch of others.
-      if (!(await inTurn(of, await of.undispatched(db, batch + later.size), dispatch, signal))) return
+      if (!(await inTurn(of, await of.undispatched(db, batch + turns.waiting), dispatch, signal))) return
       if (Date.now() < (lookAt.get(kind.name) ?? 0)) continue
-      if (!(await inTurn(of, await of.open(db, 1_000 + later.size), look, signal))) return
-      lookAt.set(kind.name, Date.now() + of.lookEverySeconds * 1_000)
+      // In pages, one a round: what was accepted meanwhile does not wait for a look at all.
+      const open = await of.open(db, lookedTo.get(kind.name) ?? '', lookBatch)
+      if (!(await inTurn(of, open, look, signal))) return
+      const last = open.length < lookBatch ? undefined : open.at(-1)
+      lookedTo.set(kind.name, last?.id ?? '')
+      if (last === undefined) lookAt.set(kind.name, Date.now() + of.lookEverySeconds * 1_000)
     }
   }
 

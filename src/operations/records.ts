@@ -47,12 +47,17 @@ export const undispatchedOperations = (db: Db, kind: OperationKind, limit: numbe
         order by ${column(kind, 'created_at')}, ${column(kind, 'id')} limit ${limit}`,
   )
 
-/** Open operations whose workflow was started once, oldest first. */
-export const dispatchedOperations = (db: Db, kind: OperationKind, limit: number): Promise<OperationRef[]> =>
+/** Open operations whose workflow was started once, in order of their ids, from behind `after`. */
+export const dispatchedOperations = (
+  db: Db,
+  kind: OperationKind,
+  after: string,
+  limit: number,
+): Promise<OperationRef[]> =>
   db.many(
     Ref,
     sql`select ${ref(kind)} from ${table(kind)} where dispatched_at is not null and ${isOpenSql(kind)}
-        order by ${column(kind, 'created_at')}, ${column(kind, 'id')} limit ${limit}`,
+        and ${column(kind, 'id')} > ${after} order by ${column(kind, 'id')} limit ${limit}`,
   )
 
 /** Records that Temporal has the operation's workflow. */

@@ -1,13 +1,13 @@
 import { afterAll, beforeAll, describe, expect, jest } from '@jest/globals'
 import { readFileSync } from 'node:fs'
-import { startCloud, type CloudSite } from '../../sites/cloud.ts'
+import type { CloudSite } from '../../sites/cloud.ts'
 import { sites } from '../../sites/requirements.ts'
 import { sql } from '../../src/db/sql.ts'
-import { cloudCalls, cloudEnvironment, machineOfInstance, openClouds } from '../support/cloud.ts'
+import { machineOfInstance, openCloudService } from '../support/cloud.ts'
 import { needs } from '../support/needs.ts'
 import { beforeNextLook } from '../support/pace.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
-import { openService, type TestService } from '../support/service.ts'
+import type { TestService } from '../support/service.ts'
 import { historiesOf, rowsOf, watchProcesses } from '../support/traces-of.ts'
 
 /** Machines with a Debian of their own, and the playbooks that make them what they are for. */
@@ -16,21 +16,17 @@ const { test } = needs(...sites.ssh, 'ansible-core', 'bubblewrap', 'debootstrap'
 jest.setTimeout(240_000)
 
 const keyFile = makeVaultKeyFile()
+let opened: Awaited<ReturnType<typeof openCloudService>>
 let site: CloudSite
 let service: TestService
-let calls: ReturnType<typeof cloudCalls>
+let calls: (typeof opened)['calls']
 beforeAll(async () => {
-  site = await startCloud({ machines: 'debian', trixie: true })
-  service = await openService({
-    environment: cloudEnvironment(keyFile),
-  })
-  calls = cloudCalls(service)
-  await openClouds(service, site)
+  opened = await openCloudService({ machines: 'debian', trixie: true }, { keyFile })
+  ;({ site, service, calls } = opened)
   await service.post('/machine-configurations/', { id: 'own', name: 'own' })
 }, 900_000)
 afterAll(async () => {
-  await service?.[Symbol.asyncDispose]()
-  await site?.stop()
+  await opened?.close()
 }, 60_000)
 
 const builtIn = { configurationVersionId: 'akoflow-scientific-worker-v7', executionOrder: 0 }

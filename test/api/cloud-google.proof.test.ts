@@ -1,27 +1,24 @@
 import { afterAll, beforeAll, expect, jest } from '@jest/globals'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { startCloud, type CloudSite } from '../../sites/cloud.ts'
+import type { CloudSite } from '../../sites/cloud.ts'
 import { sites } from '../../sites/requirements.ts'
-import { cloudCalls, cloudEnvironment, openClouds, withoutPlaybooks } from '../support/cloud.ts'
+import { openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { needs } from '../support/needs.ts'
-import { openService, type TestService } from '../support/service.ts'
+import type { TestService } from '../support/service.ts'
 
 /** Machines of Compute Engine that are hosts with sshd, over HTTP. */
 
 const { test } = needs(...sites.ssh)
 jest.setTimeout(120_000)
 
+let opened: Awaited<ReturnType<typeof openCloudService>>
 let site: CloudSite
 let service: TestService
-let calls: ReturnType<typeof cloudCalls>
+let calls: (typeof opened)['calls']
 beforeAll(async () => {
-  site = await startCloud({ machines: 'ssh' })
-  service = await openService({
-    environment: cloudEnvironment(),
-  })
-  calls = cloudCalls(service)
-  await openClouds(service, site, 'gcp')
+  opened = await openCloudService({ machines: 'ssh' }, { provider: 'gcp' })
+  ;({ site, service, calls } = opened)
   await service.post('/environments/clouds/cloud-capacity-targets/', {
     ...{
       id: 't',
@@ -36,8 +33,7 @@ beforeAll(async () => {
   })
 }, 300_000)
 afterAll(async () => {
-  await service?.[Symbol.asyncDispose]()
-  await site?.stop()
+  await opened?.close()
 }, 60_000)
 
 const made = async (instanceId: string): Promise<any> => {

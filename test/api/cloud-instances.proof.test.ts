@@ -1,9 +1,9 @@
 import { afterAll, beforeAll, describe, expect, jest } from '@jest/globals'
 import { existsSync } from 'node:fs'
 import { parse } from 'yaml'
-import { startCloud, type CloudSite } from '../../sites/cloud.ts'
+import type { CloudSite } from '../../sites/cloud.ts'
 import { sites } from '../../sites/requirements.ts'
-import { cloudCalls, cloudEnvironment, openClouds, withoutPlaybooks } from '../support/cloud.ts'
+import { cloudCalls, openClouds, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { needs } from '../support/needs.ts'
 import { beforeNextLook } from '../support/pace.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
@@ -14,21 +14,17 @@ import { openService, type TestService } from '../support/service.ts'
 const { test } = needs(...sites.ssh)
 jest.setTimeout(120_000)
 
+let opened: Awaited<ReturnType<typeof openCloudService>>
 let site: CloudSite
 let service: TestService
-let calls: ReturnType<typeof cloudCalls>
+let calls: (typeof opened)['calls']
 beforeAll(async () => {
-  site = await startCloud({ machines: 'ssh' })
-  service = await openService({
-    environment: cloudEnvironment(),
-  })
-  calls = cloudCalls(service)
-  await openClouds(service, site)
+  opened = await openCloudService()
+  ;({ site, service, calls } = opened)
   await makeTarget('small')
 }, 300_000)
 afterAll(async () => {
-  await service?.[Symbol.asyncDispose]()
-  await site?.stop()
+  await opened?.close()
 }, 60_000)
 
 const target = (id: string, more: object = {}) => ({

@@ -1,37 +1,28 @@
 import { afterAll, afterEach, beforeAll, describe, expect, jest } from '@jest/globals'
-import { startCloud, type CloudMachine, type CloudSite } from '../../sites/cloud.ts'
+import type { CloudMachine, CloudSite } from '../../sites/cloud.ts'
 import { sites } from '../../sites/requirements.ts'
-import {
-  cloudCalls,
-  cloudEnvironment,
-  machineOfInstance,
-  openClouds,
-  withoutPlaybooks,
-} from '../support/cloud.ts'
+import { machineOfInstance, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { needs } from '../support/needs.ts'
 import { eventually } from '../support/reach.ts'
-import { openService, type TestService } from '../support/service.ts'
+import type { TestService } from '../support/service.ts'
 
 /** Machines that are not given, give no answer, move, or are ended by others. */
 
 const { test } = needs(...sites.ssh, 'ansible-core', 'bubblewrap')
 jest.setTimeout(240_000)
 
+let opened: Awaited<ReturnType<typeof openCloudService>>
 let site: CloudSite
 let service: TestService
-let calls: ReturnType<typeof cloudCalls>
+let calls: (typeof opened)['calls']
 const playbook = `- hosts: all
   gather_facts: false
   tasks:
     - {name: may take long, shell: "[ ! -e /srv/slow ] || sleep 3600"}
 `
 beforeAll(async () => {
-  site = await startCloud({ machines: 'ssh' })
-  service = await openService({
-    environment: cloudEnvironment(),
-  })
-  calls = cloudCalls(service)
-  await openClouds(service, site)
+  opened = await openCloudService()
+  ;({ site, service, calls } = opened)
   await makeTarget('plain')
   await service.post('/machine-configurations/', { id: 'own', name: 'own' })
   await service.post('/machine-configurations/own/versions/', { id: 'own-v1', playbookYaml: playbook })
@@ -43,8 +34,7 @@ beforeAll(async () => {
   })
 }, 300_000)
 afterAll(async () => {
-  await service?.[Symbol.asyncDispose]()
-  await site?.stop()
+  await opened?.close()
 }, 60_000)
 afterEach(() => {
   expect(living()).toEqual([])

@@ -1,52 +1,27 @@
 import { expect } from '@jest/globals'
 import { sql } from '../../src/db/sql.ts'
-import { startSsh, type SshSite } from '../../sites/ssh.ts'
 import { sites } from '../../sites/requirements.ts'
 import { until } from '../failures/programs.ts'
-import { consoleEnvironment } from '../support/consoles.ts'
+import { deskToken, openDesk } from '../support/consoles.ts'
 import { needs } from '../support/needs.ts'
-import { connectionTo, makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.ssh)
 
 /** Commands on a resource, on this machine and over a real sshd. */
 
-const token = 'eyJhbGciOiJSUzI1NiIsImtpZCI6InRlc3QifQ.a-token-that-nothing-may-record'
-let ssh: SshSite
+let opened: Awaited<ReturnType<typeof openDesk>>
 let service: TestService
 beforeAll(async () => {
-  ;[ssh, service] = await Promise.all([
-    startSsh({ hosts: 1 }),
-    openService({
-      environment: {
-        SERVICE_CONSOLE_ENABLED: 'true',
-        SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
-        SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
-      },
-    }),
-  ])
-  await service.post('/ssh-keys/import/', { id: 'host', privateKey: ssh.key.privateKey })
-  await service.post('/kubernetes-tokens/', { id: 'cluster', token })
-  await service.post(
-    '/environments/',
-    consoleEnvironment(
-      'desk',
-      {
-        here: { driver: 'local' },
-        there: { driver: 'ssh', configuration: { connectionId: 'desk-host' } },
-        loose: { driver: 'local', enabled: false },
-        nowhere: { driver: 'kubernetes' },
-        idle: { driver: 'local', configuration: { launch: 'none' } },
-        simulated: { driver: 'simgrid' },
-      },
-      [connectionTo('desk-host', ssh.hosts[0]!, 'host')],
-    ),
-  )
+  opened = await openDesk({
+    nowhere: { driver: 'kubernetes' },
+    idle: { driver: 'local', configuration: { launch: 'none' } },
+    simulated: { driver: 'simgrid' },
+  })
+  service = opened.service
 }, 180_000)
 afterAll(async () => {
-  await service?.[Symbol.asyncDispose]()
-  await ssh?.stop()
+  await opened?.close()
 })
 
 const run = (resourceId: string, command: string, more: object = {}) =>
@@ -130,7 +105,7 @@ describe.each(['here', 'there'])('a command %s', (resourceId) => {
   }, 60_000)
 
   test('has the values of the vault masked in its record', async () => {
-    const record = await run(resourceId, `printf 'a %s b' ${token}`)
+    const record = await run(resourceId, `printf 'a %s b' ${deskToken}`)
     expect(record.stdout).toBe('a ******** b')
   }, 60_000)
 })

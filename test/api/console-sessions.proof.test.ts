@@ -2,49 +2,25 @@ import { expect } from '@jest/globals'
 import { once } from 'node:events'
 import { WebSocket } from 'ws'
 import { sql } from '../../src/db/sql.ts'
-import { startSsh, type SshSite } from '../../sites/ssh.ts'
 import { sites } from '../../sites/requirements.ts'
 import { until } from '../failures/programs.ts'
-import { consoleEnvironment } from '../support/consoles.ts'
+import { deskToken, openDesk } from '../support/consoles.ts'
 import { needs } from '../support/needs.ts'
-import { connectionTo, makeVaultKeyFile } from '../support/reach.ts'
-import { openService, type TestService } from '../support/service.ts'
+import type { TestService } from '../support/service.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.ssh)
 
 /** Terminals on this machine and over a real sshd, through real WebSockets. */
 
-const token = 'eyJhbGciOiJSUzI1NiIsImtpZCI6InRlc3QifQ.a-token-that-nothing-may-record'
-let ssh: SshSite
+let opened: Awaited<ReturnType<typeof openDesk>>
 let service: TestService
 beforeAll(async () => {
-  ;[ssh, service] = await Promise.all([
-    startSsh({ hosts: 1 }),
-    openService({
-      environment: {
-        SERVICE_CONSOLE_ENABLED: 'true',
-        SERVICE_CONSOLE_SESSIONS: '3',
-        SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
-        SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
-      },
-    }),
-  ])
-  await service.post('/ssh-keys/import/', { id: 'host', privateKey: ssh.key.privateKey })
-  await service.post('/kubernetes-tokens/', { id: 'cluster', token })
-  const places = {
-    here: { driver: 'local' },
-    there: { driver: 'ssh', configuration: { connectionId: 'desk-host' } },
-    loose: { driver: 'local', enabled: false },
-  }
-  await service.post(
-    '/environments/',
-    consoleEnvironment('desk', places, [connectionTo('desk-host', ssh.hosts[0]!, 'host')]),
-  )
+  opened = await openDesk({}, { SERVICE_CONSOLE_SESSIONS: '3' })
+  service = opened.service
 }, 180_000)
 afterAll(async () => {
   for (const { id } of (await service?.get('/console-sessions/')) ?? []) await close(id)
-  await service?.[Symbol.asyncDispose]()
-  await ssh?.stop()
+  await opened?.close()
 })
 
 const close = async (id: string): Promise<void> => {
@@ -112,11 +88,11 @@ describe.each(['here', 'there'])('a terminal %s', (resourceId) => {
     watching.ws.send('x')
     expect((await watching.closed)[0]).toBe(1008)
 
-    const half = Math.floor(token.length / 2)
+    const half = Math.floor(deskToken.length / 2)
     next.ws.send(
-      `stty -echo; printf '<%s' ${token.slice(0, half)}; sleep 0.2; printf '%s>\\n' ${token.slice(half)}; stty echo\n`,
+      `stty -echo; printf '<%s' ${deskToken.slice(0, half)}; sleep 0.2; printf '%s>\\n' ${deskToken.slice(half)}; stty echo\n`,
     )
-    await next.shows(`<${token}>`)
+    await next.shows(`<${deskToken}>`)
     next.ws.send('stty -echo; head -1 > /dev/null; stty echo; echo over\n')
     await new Promise((resolve) => setTimeout(resolve, 500))
     next.ws.send('a-password-of-a-person\n')
@@ -145,7 +121,7 @@ describe.each(['here', 'there'])('a terminal %s', (resourceId) => {
     expect(cast[0]).toMatchObject({ version: 2, width: 80, height: 24 })
     expect(cast).toContainEqual([expect.any(Number), 'r', '117x31'])
     expect(JSON.stringify(cast)).toContain('\\u001b[31mred')
-    expect(JSON.stringify(cast) + log.text).not.toContain(token)
+    expect(JSON.stringify(cast) + log.text).not.toContain(deskToken)
     expect(JSON.stringify(cast) + log.text).not.toContain('a-password-of-a-person')
     expect(await refusedWith(urlOf(id))).toBe(409)
   }, 180_000)

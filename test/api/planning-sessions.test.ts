@@ -164,7 +164,7 @@ describe('planning sessions without an engine', () => {
     ])
     for (const list of [
       await undispatchedOperations(app.db, sessionKind, 100),
-      await dispatchedOperations(app.db, sessionKind, 100),
+      await dispatchedOperations(app.db, sessionKind, '', 100),
     ])
       expect(list.map(({ id }) => id)).not.toContain('stopped')
     const { items } = await send('GET', '/planning-sessions/stopped/events/')

@@ -1,13 +1,12 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
-import { variableOfInput } from '../../src/domains/workflow-definitions/names.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
 import type { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
 import { startable } from '../../src/domains/workflow-definitions/script.ts'
 import { embedWorkflow, loadCommands } from '../../src/domains/workflow-definitions/store.ts'
 import { sql } from '../../src/db/sql.ts'
-import { inputVariable } from '../../src/executor/names.ts'
+import { inputVariables } from '../../src/domains/workflow-definitions/names.ts'
 import { uses } from '../../src/uses.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
@@ -1022,7 +1021,6 @@ describe('names that become the same', () => {
 
   test.each([
     ['x.1', 'x_1', 'INPUT_X_1'],
-    ['数据', '結果', 'INPUT__'],
     ['A.txt', 'a.TXT', 'INPUT_A_TXT'],
     ['dir/f', 'dir f', 'INPUT_DIR_F'],
   ])(
@@ -1061,10 +1059,34 @@ describe('names that become the same', () => {
     },
   )
 
-  test('the variable in a refusal is the one of the run', () => {
+  test('inputs that differ in characters beyond ASCII have variables of their own, which warnings name', async () => {
+    const names = ['Вход.csv', 'Выход.csv', '数据', '結果', '.csv']
+    const { status, body } = await create(
+      workflow('w', [simulated('a'), { ...simulated('b', ['a']), run: 'x', image: 'i' }], {
+        dataDependencies: names.map((logicalName) => ({
+          ...{ producerActivity: 'a', consumerActivity: 'b' },
+          ...{ logicalName, sizeBytes: 1 },
+        })),
+      }),
+    )
+    expect(status).toBe(201)
+    expect(body.warnings.map(({ path, message }) => [path, /variable (\S+) of/.exec(message)?.[1]])).toEqual(
+      ['INPUT__CSV_5525AC29', 'INPUT__CSV_FFD33C20', 'INPUT___5440F742', 'INPUT___E3BF3A62'].map(
+        (variable, i) => [`spec.dataDependencies.${String(i)}.logicalName`, variable],
+      ),
+    )
+  })
+
+  test('no two names have one variable, unless they differ in ASCII alone; a name alone has the plain one', () => {
+    const name = fc
+      .string({ unit: 'binary', minLength: 1, maxLength: 3 })
+      .filter((text) => /[^\0-\x7f]/.test(text))
     fc.assert(
-      fc.property(fc.string({ unit: 'binary' }), (name) => {
-        expect(inputVariable('', name)).toBe(variableOfInput(name))
+      fc.property(fc.uniqueArray(name, { maxLength: 8 }), (names) => {
+        const variables = inputVariables([...names, 'data.bin'])
+        expect(new Set(variables.values()).size).toBe(names.length + 1)
+        expect(variables.get('data.bin')).toBe('INPUT_DATA_BIN')
+        for (const one of names) expect(inputVariables([one]).get(one)).toMatch(/^INPUT_[A-Z0-9_]*$/)
       }),
       { seed },
     )

@@ -4,6 +4,7 @@ import { createServer, connect } from 'node:net'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { descendants } from '../../sites/ground.ts'
 import type { SshTarget } from '../../src/clients/ssh/target.ts'
 import { leash, type Leashed } from '../../src/embedded/leash.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -164,15 +165,4 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
       rmSync(folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 50 })
     },
   }
-}
-
-/** Processes below a process, from the kernel. */
-const descendants = (pid: number): number[] => {
-  let own: number[]
-  try {
-    own = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number)
-  } catch {
-    return []
-  }
-  return own.flatMap((child) => [child, ...descendants(child)])
 }

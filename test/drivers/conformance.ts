@@ -44,6 +44,13 @@ export interface ConformanceSite {
    * Default true.
    */
   endsUnmarked?: boolean
+  /**
+   * Whether the work directory is a mount point, which a task can empty and not remove. Default
+   * false.
+   */
+  directoryStays?: boolean
+  /** Whether it tells an exit code from 129 to 159 from a signal. Default true. */
+  tellsSignals?: boolean
   /** Whether it can say what processor time and memory a task used. Default true. */
   measuresUse?: boolean
   /**

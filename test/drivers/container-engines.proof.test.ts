@@ -22,6 +22,8 @@ import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
+import { openContainerSite } from './container-site.ts'
+import { manyCases, tortureConformance } from './torture.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.slurm, ...sites.podman, 'debootstrap')
 
@@ -368,4 +370,27 @@ describe('Podman that is killed while tasks run', () => {
     await run(next, intentAt(elsewhere, requestOf('podman'), sh('exit 0')))
     await expectNothing()
   }, 120_000)
+})
+
+describe('in containers of Podman', () => {
+  // The local driver keeps none of Podman's containers: each has its work directory as a mount.
+  tortureConformance(
+    'local',
+    () => {
+      const root = mkdtempSync(join(folder, 'root-'))
+      const scratch = mkdtempSync(join(folder, 'scratch-'))
+      const { driver, shell } = openContainerSite({
+        ...{ kind: 'local', root, environment: { PATH: `${podman.commands}:${usual}`, HOME: root } },
+        container: requestOf('podman'),
+        containers: { mounts: [scratch], idleSeconds: 20 },
+      })
+      return {
+        ...{ scratch, tellsSignals: false, directoryStays: true },
+        open: () => driver,
+        submitter: [],
+        close: () => shell.close(),
+      }
+    },
+    manyCases,
+  )
 })

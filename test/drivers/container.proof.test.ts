@@ -7,6 +7,7 @@ import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts
 import { openContainerSite, type ContainerSiteOptions } from './container-site.ts'
 import { livesInside } from './in-containers.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { manyCases, tortureConformance } from './torture.ts'
 
 const { afterAll, beforeAll, describe } = needs(...sites.docker)
 
@@ -43,6 +44,7 @@ const makeSites = (kind: 'local' | 'ssh', reuse: boolean): (() => ConformanceSit
       node: '/usr/bin/node',
       endsUnmarked: kind === 'local',
       measuresEachPeak: !reuse,
+      tellsSignals: false,
       startSeconds: 6,
       lives: (pid) => livesInside(pid, scratch),
       open: () => {
@@ -67,4 +69,5 @@ const patience = { seconds: 60_000 }
 describe('in containers of Docker', () => {
   runtimeDriverConformance('local', makeSites('local', false), patience)
   runtimeDriverConformance('local, kept', makeSites('local', true), patience)
+  tortureConformance('local, kept', makeSites('local', true), manyCases)
 })

@@ -5,9 +5,10 @@ import { openFunctions, type Functions } from '../../src/clients/functions.ts'
 import type { Collected, Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { openServerlessDriver } from '../../src/drivers/runtime/serverless/driver.ts'
 import { startFunctions, type FunctionsSite } from '../../sites/functions.ts'
-import { runtimeDriverConformance } from './conformance.ts'
+import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { plainIntent, taskName } from './intent.ts'
+import { tortureConformance } from './torture.ts'
 
 let site: FunctionsSite
 let functions: Functions
@@ -20,7 +21,7 @@ afterAll(async () => {
   await site.stop()
 })
 
-runtimeDriverConformance('serverless', () => {
+const makeSite = (): ConformanceSite => {
   const scratch = mkdtempSync(join(runFolder(), 'orrery-serverless-'))
   const options = {
     root: scratch,
@@ -42,7 +43,10 @@ runtimeDriverConformance('serverless', () => {
     ],
     close: async () => rmSync(scratch, { recursive: true, force: true }),
   }
-})
+}
+
+runtimeDriverConformance('serverless', makeSite)
+tortureConformance('serverless', makeSite, { cases: 24 })
 
 test('a call ends by its exit code, whatever the command leaves; names are bytes in both directions', async () => {
   const scratch = mkdtempSync(join(runFolder(), 'orrery-serverless-'))

@@ -7,6 +7,7 @@ import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { livesInside } from './in-containers.ts'
+import { manyCases, tortureConformance } from './torture.ts'
 
 const { afterAll, beforeAll, describe } = needs(...sites.slurm)
 
@@ -58,4 +59,5 @@ const makeSite = (): ConformanceSite => {
 
 describe('by the commands of this machine', () => {
   runtimeDriverConformance('slurm', makeSite)
+  tortureConformance('slurm', makeSite, manyCases)
 })

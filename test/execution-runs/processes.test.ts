@@ -99,6 +99,21 @@ describe('a task', () => {
     expect(rest).toEqual(['1', '2', 'own value'])
   })
 
+  test('has a variable for each input, also where names differ in letters that no variable holds', async () => {
+    const { log } = await run([
+      { name: 'make', run: 'echo in > Вход.csv; echo out > Выход.csv; echo other > другое.txt' },
+      {
+        name: 'use',
+        run:
+          'cat "$AKOFLOW_INPUT__CSV_5525AC29" "$AKOFLOW_INPUT__CSV_FFD33C20" "$AKOFLOW_INPUT__TXT"; ' +
+          'echo "${AKOFLOW_INPUT__CSV-none}"',
+        after: ['make'],
+        inputs: ['Вход.csv', 'Выход.csv', 'другое.txt'].map((file) => ({ from: 'make', file })),
+      },
+    ])
+    expect(await log('use')).toBe('in\nout\nother\nnone\n')
+  })
+
   test('has times with microseconds, and no neighbour in its lane overlaps with it', async () => {
     const chain = Array.from({ length: 40 }, (_, i) => ({
       name: `link-${String(i)}`,

@@ -1,17 +1,45 @@
-import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import type { ReadyFacts } from '../../src/embedded/ready-file.ts'
 import { violationsOf } from '../execution-runs/checker.ts'
 import { kill } from '../support/kill.ts'
-import { allOf, dependenciesOf, makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
+import {
+  allOf,
+  dependenciesOf,
+  makeWorld,
+  recordOf,
+  type World,
+  type WorldPlace,
+  type WorldTask,
+} from '../support/worlds.ts'
 import { ledgerViolations, readLedger, withLedger } from './ledger.ts'
 import { transferViolations } from './moved.ts'
 import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from './programs.ts'
 
 /** What is killed in a round: a process from outside, or the daemon by itself at a named place. */
-export type Blow = 'daemon' | 'worker' | 'postgres' | 'temporal' | 'everything' | { failpoint: string }
+export type Blow =
+  | 'daemon'
+  | 'worker'
+  | 'postgres'
+  | 'temporal'
+  | 'everything'
+  | 'site'
+  | { failpoint: string }
+
+/** Another place for the tasks than this machine. */
+export interface RoundsSite {
+  place: WorldPlace
+  connections: Record<string, unknown>[]
+  environment: Record<string, string>
+  /** Path of the ledger as tasks see it, and as this machine does. */
+  ledger: { at: string; seen: string }
+  /** Stores what the service needs to get there. */
+  introduce: (programs: Programs) => Promise<unknown>
+  /** The site answers nobody for so many milliseconds, and its sessions end. */
+  outage: (forMs: number) => Promise<void>
+}
 
 export interface Round {
   number: number
@@ -87,6 +115,8 @@ export interface RoundsOptions {
    */
   latestBlowMs?: number
   environment?: Record<string, string>
+  /** Where the tasks run; absent: here. */
+  site?: RoundsSite
   /** The longest that a run may take, blow and recovery included. */
   runSeconds?: number
   say?: (line: string) => void
@@ -180,6 +210,29 @@ export const openPrograms = (dataDir: string, options: Pick<RoundsOptions, 'buil
 
 export type Programs = ReturnType<typeof openPrograms>
 
+/** The blow of a round: each third is at a named place, the others are by turns. */
+const blowOf = (number: number, options: RoundsOptions, random: () => number): Blow => {
+  const turn = Math.floor(random() * failpoints.length)
+  const given = options.blows?.[(number - 1) % options.blows.length]
+  if (given !== undefined) return given
+  const all: Blow[] = options.site === undefined ? blows : [...blows, 'site', 'site']
+  if (number % 3 !== 1) return all[number % all.length] as Blow
+  const failpoint = failpoints[(Math.floor(number / 3) + turn) % failpoints.length] as string
+  return { failpoint: `${failpoint}=${String(1 + Math.floor(random() * 25))}` }
+}
+
+/** Does what a blow from outside says, and starts again what does not come back by itself. */
+const strike = async (programs: Programs, blow: Blow, site: RoundsSite | undefined): Promise<void> => {
+  const pids = await programs.pids()
+  if (blow === 'site') await site?.outage(2_000)
+  if (blow === 'worker' || blow === 'everything') kill(programs.worker?.child.pid)
+  if (blow === 'postgres' || blow === 'everything') kill(pids.postgres)
+  if (blow === 'temporal' || blow === 'everything') kill(pids.temporal)
+  if (blow !== 'daemon' && blow !== 'everything') return
+  await programs.killDaemon()
+  await programs.startDaemon()
+}
+
 /**
  * Runs over and over on one data folder, each hit by one blow, and says what was wrong with each.
  */
@@ -187,12 +240,19 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
   const say = options.say ?? (() => undefined)
   const random = randomOf(options.seed)
   const dataDir = dataFolder()
-  const ledger = join(dataDir, 'ledger')
-  writeFileSync(ledger, '')
-  const programs = openPrograms(dataDir, options)
+  const { site } = options
+  const ownLedger = join(dataDir, 'ledger')
+  const ledger = site?.ledger ?? { at: ownLedger, seen: ownLedger }
+  writeFileSync(ledger.seen, '')
+  chmodSync(ledger.seen, 0o666)
+  const programs = openPrograms(dataDir, {
+    ...options,
+    environment: { ...options.environment, ...site?.environment },
+  })
   const rounds: Round[] = []
   try {
     await programs.startDaemon()
+    await site?.introduce(programs)
     // By turns more lanes than cores, for which tasks queue, and as many, which tasks hand on to
     // each other.
     const worlds: World[] = []
@@ -203,23 +263,21 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
       worlds.push(
         await makeWorld(
           { post: (path: string, body?: unknown) => programs.post(path, body) },
-          { name: `ledger${String(worlds.length)}`, cores, tasks: options.tasks(ledger, random) },
+          {
+            ...{ name: `ledger${String(worlds.length)}`, cores, tasks: options.tasks(ledger.at, random) },
+            ...(site === undefined
+              ? {}
+              : {
+                  places: cores.map(() => site.place),
+                  connections: worlds.length === 0 ? site.connections : [],
+                }),
+          },
         ),
       )
     for (let number = 1; number <= options.rounds; number++) {
       const world = worlds[number % worlds.length] as World
       const activities = world.tasks.map((task) => world.activityId(task.name))
-      const turn = Math.floor(random() * failpoints.length)
-      const blow: Blow =
-        options.blows?.[(number - 1) % options.blows.length] ??
-        (number % 3 === 1
-          ? {
-              failpoint: [
-                failpoints[(Math.floor(number / 3) + turn) % failpoints.length] as string,
-                String(1 + Math.floor(random() * 25)),
-              ].join('='),
-            }
-          : (blows[number % blows.length] as Blow))
+      const blow = blowOf(number, options, random)
       const afterMs = 300 + Math.floor(random() * ((options.latestBlowMs ?? 2_800) - 300))
       const began = performance.now()
       const run = `round-${String(number)}`
@@ -246,14 +304,7 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
         else violations.push(`${run}: the failpoint ${blow.failpoint} was not reached`)
       } else {
         await pause(afterMs)
-        const pids = await programs.pids()
-        if (blow === 'worker' || blow === 'everything') kill(programs.worker?.child.pid)
-        if (blow === 'postgres' || blow === 'everything') kill(pids.postgres)
-        if (blow === 'temporal' || blow === 'everything') kill(pids.temporal)
-        if (blow === 'daemon' || blow === 'everything') {
-          await programs.killDaemon()
-          await programs.startDaemon()
-        }
+        await strike(programs, blow, site)
       }
       const seen = new Set<number>()
       const status = await until(
@@ -283,7 +334,12 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
         )
         violations.push(
           ...violationsOf(record, { dependencies: dependenciesOf(world) }),
-          ...ledgerViolations(readLedger(ledger), run, activities, availableParallelism()),
+          ...ledgerViolations(
+            readLedger(ledger.seen),
+            run,
+            activities,
+            site === undefined ? availableParallelism() : Infinity,
+          ),
           ...(options.made === undefined
             ? []
             : transferViolations(

@@ -1,6 +1,9 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { Client, Connection } from '@temporalio/client'
+import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client'
+import { z } from 'zod'
 import { raw, sql } from '../../src/db/sql.ts'
+import { openLog } from '../../src/observability/log.ts'
+import { dispatchedOperation, openDispatcher } from '../../src/operations/dispatcher.ts'
 import { endOperation } from '../../src/operations/records.ts'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { until } from '../failures/programs.ts'
@@ -199,6 +202,33 @@ test('an id of any length that may be one has a workflow; those that Temporal ta
   expect(one).not.toBe(other)
 })
 
+test('an open workflow that an earlier version started under the plain id stays the only one of its record', async () => {
+  const id = 'x'.repeat(250)
+  const path = `/three-steps/${id}/`
+  // The record as it stands at the upgrade: it is open, and its workflow was started.
+  await service.db.run(sql`insert into three_steps (id, step_ms, dispatched_at) values (${id}, 50000, now())`)
+  const client = new Client({ connection: temporal, namespace: service.namespace })
+  const earlier = await client.workflow.start(threeStepsKind.workflow, {
+    workflowId: `three-steps/${id}/1`,
+    args: [id, 1],
+    taskQueue: 'orrery',
+  })
+  await until('its first step', 120, async () => (await service.get(path)).live?.step === 1)
+  await service.db.run(sql`update three_steps set dispatched_at = null where id = ${id}`)
+  const dispatched = sql`select dispatched_at is not null as is from three_steps where id = ${id}`
+  await until(
+    'its dispatch',
+    120,
+    async () => (await service.db.one(z.object({ is: z.boolean() }), dispatched)).is,
+  )
+  await expect(client.workflow.getHandle(temporalIdOf(threeStepsKind, id, 1)).describe()).rejects.toThrow(
+    WorkflowNotFoundError,
+  )
+  await service.post(`${path}cancel/`)
+  expect(await ended(id)).toMatchObject({ status: 'cancelled' })
+  await until('its end', 120, async () => (await earlier.describe()).status.name === 'CANCELLED')
+})
+
 test('a record whose workflow cannot be started keeps no other from its start', async () => {
   // As many as a round reads.
   const unreadable = Array.from({ length: 250 }, (_, i) => `unreadable-${String(i)}`)
@@ -212,4 +242,39 @@ test('a record whose workflow cannot be started keeps no other from its start', 
   })
   expect(operation).toMatchObject({ done: 3 })
   await service.db.run(sql`delete from three_steps where id like 'unreadable%'`)
+})
+
+test('every open record is looked at, however many stay open', async () => {
+  const ids = Array.from({ length: 2_500 }, (_, i) => `open-${String(10_000 + i)}`)
+  const met: string[] = []
+  const dispatcher = openDispatcher(
+    {
+      db: service.db,
+      metrics: service.metrics,
+      engine: {
+        start: () => Promise.resolve('open' as const),
+        standing: (_kind, id) => {
+          met.push(id)
+          return Promise.resolve({ state: 'open' as const })
+        },
+      },
+    },
+    [
+      {
+        ...dispatchedOperation(threeStepsKind),
+        undispatched: () => Promise.resolve([]),
+        open: (_db, after, limit) =>
+          Promise.resolve(
+            ids
+              .filter((id) => id > after)
+              .slice(0, limit)
+              .map((id) => ({ id, generation: 1 })),
+          ),
+      },
+    ],
+    openLog('fatal'),
+  )
+  await until('a look at the last one', 120, () => met.includes(ids.at(-1) ?? ''))
+  await dispatcher.stop()
+  expect(met).toEqual(ids)
 })

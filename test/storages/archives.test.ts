@@ -3,46 +3,26 @@ import { execFileSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { startS3, type S3Site } from '../../sites/s3.ts'
 import { until } from '../failures/programs.ts'
-import { makeVaultKeyFile } from '../support/reach.ts'
-import { openService, type TestService } from '../support/service.ts'
-import { bucketStorage, environmentOf, localStorage, plant, sha256, storageRoot, treeOf } from './world.ts'
+import type { TestService } from '../support/service.ts'
+import { localStorage, openLab, plant, sha256, storageRoot, treeOf } from './world.ts'
 
 /** Archives of directories, unpacked with GNU tar. */
 
 const root = storageRoot()
-let site: S3Site
+let lab: Awaited<ReturnType<typeof openLab>>
 let service: TestService
 beforeAll(async () => {
   for (const name of ['a', 'fixed/inner']) mkdirSync(join(root, name), { recursive: true })
-  site = await startS3()
-  site.bucket('bucket')
-  service = await openService({
-    environment: {
-      SERVICE_LOCAL_STORAGE_ROOT: root,
-      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
-      SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
-    },
-  })
-  const { credentialRef } = await service.post('/cloud-credentials/', {
-    id: 'site',
-    provider: 'aws',
-    credential: site.accessKey,
-  })
-  await service.post(
-    '/environments/',
-    environmentOf('lab', [
-      localStorage('a', join(root, 'a')),
-      localStorage('fixed', join(root, 'fixed'), { readOnly: true }),
-      localStorage('narrow', join(root, 'a'), { configuration: { browseRoots: [{ path: 'plain' }] } }),
-      bucketStorage('bucket', site, 's3://bucket', credentialRef),
-    ]),
-  )
+  lab = await openLab(root, [
+    localStorage('a', join(root, 'a')),
+    localStorage('fixed', join(root, 'fixed'), { readOnly: true }),
+    localStorage('narrow', join(root, 'a'), { configuration: { browseRoots: [{ path: 'plain' }] } }),
+  ])
+  ;({ service } = lab)
 }, 600_000)
 afterAll(async () => {
-  await service?.[Symbol.asyncDispose]()
-  await site?.stop()
+  await lab?.close()
   rmSync(root, { recursive: true, force: true })
 })
 

@@ -16,49 +16,33 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import { startS3, type S3Site } from '../../sites/s3.ts'
 import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { until } from '../failures/programs.ts'
-import { makeVaultKeyFile } from '../support/reach.ts'
-import { openService, type TestService } from '../support/service.ts'
-import { bucketStorage, environmentOf, localStorage, plant, storageRoot, treeOf } from './world.ts'
+import type { TestService } from '../support/service.ts'
+import { localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
 
 /** Copies between folders of this machine and a real S3 server, over HTTP. */
 
 const root = storageRoot()
-let site: S3Site
+let lab: Awaited<ReturnType<typeof openLab>>
 let bucket: string
 let service: TestService
 beforeAll(async () => {
   for (const name of ['a', 'b', 'fixed']) mkdirSync(join(root, name))
-  site = await startS3()
-  bucket = site.bucket('bucket')
-  service = await openService({
-    environment: {
-      SERVICE_LOCAL_STORAGE_ROOT: root,
-      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
-      SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
-    },
-  })
-  const { credentialRef } = await service.post('/cloud-credentials/', {
-    id: 'site',
-    provider: 'aws',
-    credential: site.accessKey,
-  })
-  await service.post(
-    '/environments/',
-    environmentOf('lab', [
+  lab = await openLab(
+    root,
+    [
       localStorage('a', join(root, 'a')),
       localStorage('b', join(root, 'b')),
       localStorage('all', root),
       localStorage('fixed', join(root, 'fixed'), { readOnly: true }),
-      bucketStorage('bucket', site, 's3://bucket/in', credentialRef),
-    ]),
+    ],
+    's3://bucket/in',
   )
+  ;({ service, bucket } = lab)
 }, 600_000)
 afterAll(async () => {
-  await service?.[Symbol.asyncDispose]()
-  await site?.stop()
+  await lab?.close()
   // A copy has left a closed folder there.
   await removeTree(root)
 })

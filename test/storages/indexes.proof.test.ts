@@ -2,54 +2,35 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, renameSync, rmSync, symlinkSync, truncateSync, utimesSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { startS3, type S3Site } from '../../sites/s3.ts'
 import { sites } from '../../sites/requirements.ts'
 import { startSsh, type SshSite } from '../../sites/ssh.ts'
 import { until } from '../failures/programs.ts'
 import { needs } from '../support/needs.ts'
-import { connectionTo, makeVaultKeyFile } from '../support/reach.ts'
-import { openService, type TestService } from '../support/service.ts'
-import { bucketStorage, environmentOf, localStorage, plant, sha256, storageRoot } from './world.ts'
+import { connectionTo } from '../support/reach.ts'
+import type { TestService } from '../support/service.ts'
+import { environmentOf, localStorage, openLab, plant, sha256, storageRoot } from './world.ts'
 
 /** Index runs and the index, over HTTP, of a folder here, a folder at an SSH host and a bucket. */
 
 const root = storageRoot()
-let site: S3Site
+let lab: Awaited<ReturnType<typeof openLab>>
 let service: TestService
 let bucket: string
 beforeAll(async () => {
   for (const name of ['here', 'small', 'roots', 'late', 'slow']) mkdirSync(join(root, name))
-  site = await startS3()
-  bucket = site.bucket('bucket')
-  service = await openService({
-    environment: {
-      SERVICE_LOCAL_STORAGE_ROOT: root,
-      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
-      SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
-    },
-  })
-  const { credentialRef } = await service.post('/cloud-credentials/', {
-    id: 'site',
-    provider: 'aws',
-    credential: site.accessKey,
-  })
   const configured = (id: string, indexPolicy: object) =>
     localStorage(id, join(root, id), { configuration: { browseRoots: [{ path: '/' }], indexPolicy } })
-  await service.post(
-    '/environments/',
-    environmentOf('lab', [
-      localStorage('here', join(root, 'here')),
-      configured('small', { enabled: true, maxEntries: 7 }),
-      configured('roots', { enabled: true, roots: ['a', 'b/c'], maxDepth: 2, exclude: ['*.tmp', 'a/out'] }),
-      configured('late', { enabled: false }),
-      configured('slow', { enabled: true }),
-      bucketStorage('bucket', site, 's3://bucket', credentialRef),
-    ]),
-  )
+  lab = await openLab(root, [
+    localStorage('here', join(root, 'here')),
+    configured('small', { enabled: true, maxEntries: 7 }),
+    configured('roots', { enabled: true, roots: ['a', 'b/c'], maxDepth: 2, exclude: ['*.tmp', 'a/out'] }),
+    configured('late', { enabled: false }),
+    configured('slow', { enabled: true }),
+  ])
+  ;({ service, bucket } = lab)
 }, 600_000)
 afterAll(async () => {
-  await service?.[Symbol.asyncDispose]()
-  await site?.stop()
+  await lab?.close()
   rmSync(root, { recursive: true, force: true })
 })
 

@@ -9,8 +9,10 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { dirname, join } from 'node:path'
-import type { S3Site } from '../../sites/s3.ts'
+import { startS3, type S3Site } from '../../sites/s3.ts'
+import { makeVaultKeyFile } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { openService } from '../support/service.ts'
 
 /** Storages for the tests of jobs: folders of this machine, and buckets. */
 
@@ -79,3 +81,38 @@ export const environmentOf = (id: string, storages: object[], more: object = {})
   storages,
   ...more,
 })
+
+/**
+ * The service with an environment `lab` of these storages and `bucket`, a bucket of a real S3
+ * server. `bucket` of the result is its folder here.
+ */
+export const openLab = async (root: string, storages: object[], bucketEndpoint = 's3://bucket') => {
+  const site = await startS3()
+  try {
+    const bucket = site.bucket('bucket')
+    const service = await openService({
+      environment: {
+        SERVICE_LOCAL_STORAGE_ROOT: root,
+        SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+        SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
+      },
+    })
+    const close = async (): Promise<void> => {
+      await service[Symbol.asyncDispose]()
+      await site.stop()
+    }
+    const { credentialRef } = await service.post('/cloud-credentials/', {
+      id: 'site',
+      provider: 'aws',
+      credential: site.accessKey,
+    })
+    await service.post(
+      '/environments/',
+      environmentOf('lab', [...storages, bucketStorage('bucket', site, bucketEndpoint, credentialRef)]),
+    )
+    return { service, bucket, close }
+  } catch (error) {
+    await site.stop()
+    throw error
+  }
+}

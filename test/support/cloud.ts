@@ -1,8 +1,8 @@
-import type { CloudMachine } from '../../sites/cloud-world.ts'
-import type { CloudSite } from '../../sites/cloud.ts'
+import type { CloudMachine, CloudOptions } from '../../sites/cloud-world.ts'
+import { startCloud, type CloudSite } from '../../sites/cloud.ts'
 import { beforeNextLook } from './pace.ts'
 import { makeVaultKeyFile } from './reach.ts'
-import type { TestService } from './service.ts'
+import { openService, type TestService } from './service.ts'
 
 /** What a service needs to make machines at a site on this machine. */
 export const cloudEnvironment = (vaultKeyFile = makeVaultKeyFile()): Record<string, string> => ({
@@ -69,5 +69,25 @@ export const cloudCalls = (service: TestService) => {
     instance: async (id: string): Promise<any> => (await service.call('GET', `/cloud-instances/${id}/`)).body,
     events: async (id: string): Promise<any[]> =>
       (await service.call('GET', `/cloud-operations/${id}/events/`)).body,
+  }
+}
+
+/** The service with the environment of `openClouds` at a site on this machine. */
+export const openCloudService = async (
+  options: CloudOptions = { machines: 'ssh' },
+  { provider = 'aws', keyFile }: { provider?: 'aws' | 'gcp'; keyFile?: string } = {},
+) => {
+  const site = await startCloud(options)
+  try {
+    const service = await openService({ environment: cloudEnvironment(keyFile) })
+    const close = async (): Promise<void> => {
+      await service[Symbol.asyncDispose]()
+      await site.stop()
+    }
+    await openClouds(service, site, provider)
+    return { site, service, calls: cloudCalls(service), close }
+  } catch (error) {
+    await site.stop()
+    throw error
   }
 }

@@ -1,14 +1,16 @@
+import { startSsh } from '../../sites/ssh.ts'
+import { connectionTo, makeVaultKeyFile } from './reach.ts'
+import { openService } from './service.ts'
+
+type Places = Readonly<
+  Record<
+    string,
+    { driver: string; configuration?: Record<string, unknown>; enabled?: boolean; type?: string }
+  >
+>
+
 /** An environment whose resources have consoles: each is bound to one runtime. */
-export const consoleEnvironment = (
-  name: string,
-  places: Readonly<
-    Record<
-      string,
-      { driver: string; configuration?: Record<string, unknown>; enabled?: boolean; type?: string }
-    >
-  >,
-  connections: readonly object[] = [],
-) => ({
+export const consoleEnvironment = (name: string, places: Places, connections: readonly object[] = []) => ({
   environment: { id: name, name, status: 'ready' },
   version: {
     ...{
@@ -48,3 +50,43 @@ export const consoleEnvironment = (
     enabled,
   })),
 })
+
+/** A token in the vault that nothing may record. */
+export const deskToken = 'eyJhbGciOiJSUzI1NiIsImtpZCI6InRlc3QifQ.a-token-that-nothing-may-record'
+
+/**
+ * The service with consoles at an environment `desk`: `here` is this machine, `there` an SSH host,
+ * `loose` has no runtime that is enabled; `places` are more.
+ */
+export const openDesk = async (places: Places = {}, environment: Record<string, string> = {}) => {
+  const ssh = await startSsh({ hosts: 1 })
+  try {
+    const service = await openService({
+      environment: {
+        SERVICE_CONSOLE_ENABLED: 'true',
+        SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
+        SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+        ...environment,
+      },
+    })
+    const close = async (): Promise<void> => {
+      await service[Symbol.asyncDispose]()
+      await ssh.stop()
+    }
+    await service.post('/ssh-keys/import/', { id: 'host', privateKey: ssh.key.privateKey })
+    await service.post('/kubernetes-tokens/', { id: 'cluster', token: deskToken })
+    const usual = {
+      here: { driver: 'local' },
+      there: { driver: 'ssh', configuration: { connectionId: 'desk-host' } },
+      loose: { driver: 'local', enabled: false },
+    }
+    await service.post(
+      '/environments/',
+      consoleEnvironment('desk', { ...usual, ...places }, [connectionTo('desk-host', ssh.hosts[0], 'host')]),
+    )
+    return { ssh, service, close }
+  } catch (error) {
+    await ssh.stop()
+    throw error
+  }
+}

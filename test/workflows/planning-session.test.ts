@@ -2,11 +2,11 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import { MockActivityEnvironment } from '@temporalio/testing'
 import { planningSessionActivities } from '../../activities/planning-session.ts'
-import { raw } from '../../src/db/sql.ts'
+import { raw, type Db } from '../../src/db/sql.ts'
 import { createSession } from '../../src/domains/planning-sessions/create-session.ts'
 import { SessionDocument } from '../../src/domains/planning-sessions/schemas.ts'
 import { beginAlgorithm } from '../../src/domains/planning-sessions/store.ts'
-import type { Compute } from '../../src/compute/compute.ts'
+import { openCompute, type Compute } from '../../src/compute/compute.ts'
 import { violations } from '../schedulers/checker.ts'
 import { sessionKind } from '../../src/domains/planning-sessions/operation.ts'
 import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
@@ -363,6 +363,56 @@ describe('a planning session', () => {
       reason: expect.stringContaining('5 workers died'),
     })
     expect((await app.ended('deadly')).body.session.failureReason).toContain('5 workers died')
+  })
+
+  test('an outage of the database is no failure of a session: neither of its planner nor of a step', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const away = Object.assign(new Error('the server is shutting down'), { code: '57P01' })
+    const fault = new Error('a fault of the service')
+    /** What each try meets, in order; behind them the real part answers. */
+    const meets: { planner: Error[]; database: Error[] } = { planner: [], database: [] }
+    await using compute = openCompute({ threads: 1 })
+    const next = async (list: Error[]): Promise<void> => {
+      const error = list.shift()
+      if (error !== undefined) throw error
+    }
+    const activities = planningSessionActivities({
+      db: new Proxy(app.db, {
+        get: (db, key: keyof Db) => {
+          const method = db[key]
+          if (typeof method !== 'function') return method
+          const bound = method.bind(db) as (...args: unknown[]) => Promise<unknown>
+          return async (...args: unknown[]) => {
+            if (key === 'transaction') await next(meets.database)
+            return bound(...args)
+          }
+        },
+      }),
+      compute: {
+        ...compute,
+        plan: async (request, watch) => {
+          await next(meets.planner)
+          return compute.plan(request, watch)
+        },
+      },
+      reports: quietReports(),
+    })
+    const run = <T>(work: () => Promise<T>): Promise<T> =>
+      new MockActivityEnvironment({ attempt: 9 }).run(work)
+    await createSession(app.db, SessionDocument.parse(session(documents, versionId, { id: 'outlived' })))
+    await run(() => activities.openSession('outlived'))
+    meets.planner = Array.from({ length: 7 }, () => away)
+    for (let k = 0; k < 7; k++)
+      await expect(run(() => activities.planAlgorithm('outlived', 'heft'))).rejects.toBe(away)
+    await run(() => activities.planAlgorithm('outlived', 'heft'))
+
+    meets.database = [away, fault, away, fault, away, fault, away, fault, away]
+    for (const error of [...meets.database])
+      await expect(run(() => activities.rankSession('outlived'))).rejects.toBe(error)
+    meets.database = [fault]
+    await expect(run(() => activities.rankSession('outlived'))).rejects.toThrow('in 5 tries')
+    expect(await run(() => activities.rankSession('outlived'))).toEqual({ status: 'completed' })
   })
 
   test('a plan beyond the calendar names its longest activity; an id of 255 emoji plans and is selected', async () => {

@@ -4,6 +4,8 @@ import { everyRound } from '../../pacing/every-round.ts'
 import { clearSession, unclearedSessions, type ConsoleSessionRow } from './sessions.ts'
 import { clearTerminal, type TerminalParts } from './terminal.ts'
 
+const batch = 100
+
 /**
  * Removes what ended sessions left at their resources, again and again until it is gone: a resource
  * may be out of reach when its session ends, or the service may be killed.
@@ -30,10 +32,11 @@ export const openClearings = (
     1_000,
     async () => {
       if (!parts.enabled) return
-      const rows = await unclearedSessions(db)
-      for (const id of later.keys()) if (!rows.some((row) => row.id === id)) later.delete(id)
-      const here = rows.filter(({ place: { host } }) => host === undefined || host === parts.hostId)
-      await Promise.all(here.map(clear))
+      // Sessions that wait for their next try leave a whole batch of others.
+      const rows = await unclearedSessions(db, parts.hostId, batch + later.size)
+      const ids = new Set(rows.map(({ id }) => id))
+      for (const id of later.keys()) if (!ids.has(id)) later.delete(id)
+      await Promise.all(rows.map(clear))
     },
     (error) =>
       log.warn({ err: error }, 'ended console sessions could not be looked for; they are looked for again'),

@@ -173,12 +173,20 @@ export const endSession = (db: Db, row: ConsoleSessionRow, failure?: string): Pr
       )
   })
 
-/** Sessions that ended in the last 30 days and may have left something at their resource. */
-export const unclearedSessions = async (db: Db): Promise<ConsoleSessionRow[]> =>
+/**
+ * Sessions that ended in the last 30 days and may have left something at their resource, as far as
+ * this host reaches it; oldest first, `limit` at most.
+ */
+export const unclearedSessions = async (
+  db: Db,
+  hostId: string,
+  limit: number,
+): Promise<ConsoleSessionRow[]> =>
   (await db.many(
     ConsoleSessionRow,
     sql`select ${columns} from console_sessions s where s.finished_at > now() - interval '30 days'
-      and s.cleared_at is null order by s.finished_at limit 100`,
+      and s.cleared_at is null and coalesce(s.place ->> 'host', ${hostId}) = ${hostId}
+      order by s.finished_at limit ${limit}`,
   )) as ConsoleSessionRow[]
 
 /** Records that a session has left nothing at its resource. */

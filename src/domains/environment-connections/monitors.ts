@@ -29,8 +29,8 @@ export const dispatchedMonitors: Dispatched<'connectionMonitor'> = {
   undispatched: (db, limit) =>
     connectionsOf(db, sql`monitored_since is null order by created_at, id limit ${limit}`),
   markDispatched: (db, { id }) => markMonitored(db, id),
-  open: (db, limit) =>
-    connectionsOf(db, sql`monitored_since is not null order by monitored_since, id limit ${limit}`),
+  open: (db, after, limit) =>
+    connectionsOf(db, sql`monitored_since is not null and id > ${after} order by id limit ${limit}`),
   isOpen: async (db, { id }) =>
     (await connectionsOf(db, sql`monitored_since is not null and id = ${id}`)).length > 0,
   pageSummary: (db, id) => connectionPageSummary(db, id, 'watch'),

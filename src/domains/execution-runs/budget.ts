@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { eachRecord } from '../../db/each-record.ts'
+import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
 import { requestCancel } from '../../operations/records.ts'
@@ -80,7 +80,7 @@ const stopSeconds = 20
  * Open runs with `onBudget: stop`: the money of ended and running tasks, and what the machines in
  * use cost until they can be gone.
  */
-const watched = (db: Db) =>
+const watched = (db: Db, after: string, limit: number) =>
   db.many(
     SpentRow,
     sql`select r.id, r.generation, r.status, r.budget,
@@ -97,36 +97,34 @@ const watched = (db: Db) =>
           from run_machines m join cloud_instances i on i.id = m.instance_id
           where m.execution_run_id = r.id and m.released_at is null and not i.machine_gone), 0) as committed
       from execution_runs r where r.on_budget = 'stop' and r.status = 'running' and r.mode = 'real'
-        and r.budget is not null and r.cancel_requested_at is null order by r.id limit 100`,
+        and r.budget is not null and r.cancel_requested_at is null
+        and r.id > ${after} order by r.id limit ${limit}`,
   )
 
 const WaitingRow = z.object({ id: z.string(), generation: z.number() })
 
 /** Approved runs that have not begun. */
-const approvedWaiting = (db: Db) =>
+const approvedWaiting = (db: Db, after: string, limit: number) =>
   db.many(
     WaitingRow,
     sql`select id, generation from execution_runs where on_budget = 'ask' and status = 'created'
-      and approved_at < clock_timestamp() - interval '3 seconds' order by id limit 100`,
+      and approved_at < clock_timestamp() - interval '3 seconds'
+      and id > ${after} order by id limit ${limit}`,
   )
 
 /**
  * Cancels runs that have spent and committed more than their budget, and wakes approved runs whose
- * signal was lost. `failed` gets the error of one run; the others are watched all the same.
+ * signal was lost. A run that cannot be looked at waits for its next turn.
  * @returns how many were cancelled
  */
 export const watchBudgets = async (
-  {
-    db,
-    engine,
-  }: {
-    db: Db
-    engine: Pick<Engine, 'signal' | 'cancel'>
-  },
-  failed: (error: unknown, record: { id: string }) => void,
+  { db, engine }: { db: Db; engine: Pick<Engine, 'signal' | 'cancel'> },
+  turns: Turns<{ id: string }>,
+  signal?: AbortSignal,
 ): Promise<number> => {
-  for (const { id, generation } of await approvedWaiting(db))
-    await engine.signal(runKind, id, generation, 'wake').catch(() => false)
+  const wake = ({ id, generation }: z.output<typeof WaitingRow>): Promise<unknown> =>
+    engine.signal(runKind, id, generation, 'wake').catch(() => undefined)
+  await eachInPages(turns, (after, limit) => approvedWaiting(db, after, limit), wake, signal)
   let cancelled = 0
   const watch = async (run: z.output<typeof SpentRow>): Promise<void> => {
     // The windows of running machines are not charged to tasks yet: the machines' whole money
@@ -140,6 +138,6 @@ export const watchBudgets = async (
     await engine.signal(runKind, run.id, run.generation, 'wake').catch(() => false)
     cancelled += 1
   }
-  await eachRecord(await watched(db), watch, failed)
+  await eachInPages(turns, (after, limit) => watched(db, after, limit), watch, signal)
   return cancelled
 }

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
-import { eachRecord } from '../../db/each-record.ts'
+import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
@@ -223,7 +223,7 @@ const isUnused = sql`not exists (select from run_machines m where m.instance_id 
  * Instances that were made for runs and that no run uses: under `keep` since the idle time is over.
  * `operation_id`: it is being made.
  */
-const unusedInstances = (db: Db) =>
+const unusedInstances = (db: Db, after: string, limit: number) =>
   db.many(
     UnusedRow,
     sql`select i.id, i.execution_run_id as run_id,
@@ -237,14 +237,14 @@ const unusedInstances = (db: Db) =>
               and ${isWithin(sql`o.finished_at`, sql`${againSeconds}::double precision`)}))
         and (t.lifecycle_policy <> 'keep' or i.status <> 'ready'
           or not ${isWithin(lastReleased, targetIdle)})
-      order by i.created_at, i.id limit 100`,
+        and i.id > ${after} order by i.id limit ${limit}`,
   )
 
 /**
  * Instances of people whose configuration failed, and which nobody has configured or ended within
  * the idle time of their target.
  */
-const forgottenInstances = (db: Db) =>
+const forgottenInstances = (db: Db, after: string, limit: number) =>
   db.many(
     UnusedRow,
     sql`select i.id from cloud_instances i join cloud_capacity_targets t on t.id = i.capacity_target_id
@@ -252,7 +252,7 @@ const forgottenInstances = (db: Db) =>
         and i.configuring_at is not null and ${isUnused}
         and not exists (select from cloud_operations o where o.instance_id = i.id
           and (o.status in ('queued', 'running') or ${isWithin(sql`o.finished_at`, targetIdle)}))
-      order by i.created_at, i.id limit 100`,
+        and i.id > ${after} order by i.id limit ${limit}`,
   )
 
 /** Locks the instance; undefined where a run has taken it meanwhile. */
@@ -277,13 +277,14 @@ const endUnused = (db: Db, { id, runId, operationId }: z.output<typeof UnusedRow
 
 /**
  * Ends what runs have left: machines of runs that are over, and idle ones whose time has come; and
- * machines whose configuration failed long ago. Any number of processes may do so at once. `failed`
- * gets the error of one instance; the others are ended all the same.
+ * machines whose configuration failed long ago. Any number of processes may do so at once. One whose
+ * end cannot be asked for waits for its next turn.
  * @returns how many ends were asked for
  */
 export const endUnusedMachines = async (
   parts: Pick<MachineParts, 'db' | 'engine'>,
-  failed: (error: unknown, record: { id: string }) => void,
+  turns: Turns<{ id: string }>,
+  signal?: AbortSignal,
 ): Promise<number> => {
   const { db, engine } = parts
   await db.run(sql`update run_machines m set released_at = clock_timestamp(), release_reason = 'run-over'
@@ -296,7 +297,8 @@ export const endUnusedMachines = async (
       await dispatchOperation({ db, engine, kind: cloudKind }, { id: asked.start, generation: 1 })
     if (asked?.cancel !== undefined) await engine.cancel(cloudKind, asked.cancel, 1).catch(() => false)
   }
-  await eachRecord([...(await unusedInstances(db)), ...(await forgottenInstances(db))], end, failed)
+  for (const list of [unusedInstances, forgottenInstances])
+    await eachInPages(turns, (after, limit) => list(db, after, limit), end, signal)
   return ended
 }
 

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { eachRecord } from '../../db/each-record.ts'
+import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { Id } from '../../http/schema.ts'
 import { computeSecondsOf } from '../cloud/billing.ts'
@@ -224,22 +224,24 @@ const SettledRow = z.object({ id: z.string() })
 
 /**
  * Runs that ended before their machines did get their whole cost once the machines are gone.
- * `failed` gets the error of one run; the others are settled all the same.
- * @returns how many were due
+ * One that cannot be settled waits for its next turn.
  */
 export const settleCosts = async (
   db: Db,
-  failed: (error: unknown, record: { id: string }) => void,
-): Promise<number> => {
-  const due = await db.many(
-    SettledRow,
-    sql`select distinct m.execution_run_id as id from run_machines m
+  turns: Turns<{ id: string }>,
+  signal?: AbortSignal,
+): Promise<void> => {
+  const due = (after: string, limit: number) =>
+    db.many(
+      SettledRow,
+      sql`select distinct m.execution_run_id as id from run_machines m
       join execution_runs r on r.id = m.execution_run_id and r.status in ('completed', 'failed', 'cancelled')
       where not m.settled and not exists (
         select from run_machines o join cloud_instances i on i.id = o.instance_id
         where o.execution_run_id = m.execution_run_id
-          and (o.released_at is null or not (i.machine_gone or i.status = 'destroyed'))) limit 100`,
-  )
+          and (o.released_at is null or not (i.machine_gone or i.status = 'destroyed')))
+        and m.execution_run_id > ${after} order by 1 limit ${limit}`,
+    )
   const settle = ({ id }: z.output<typeof SettledRow>): Promise<void> =>
     db.transaction(async (tx) => {
       const locked = await tx.maybe(
@@ -253,6 +255,5 @@ export const settleCosts = async (
         where id = ${id}`)
       await tx.run(sql`update run_machines set settled = true where execution_run_id = ${id}`)
     })
-  await eachRecord(due, settle, failed)
-  return due.length
+  await eachInPages(turns, due, settle, signal)
 }

@@ -217,6 +217,16 @@ export const beginAlgorithm = (
       : { session, attempts: run.attempts, configuration: run.configuration ?? {} }
   })
 
+/** Takes back the newest attempt at an algorithm, the `attempts`th, where it is the newest still. */
+export const giveBackAttempt = (
+  db: Db,
+  sessionId: string,
+  algorithm: string,
+  attempts: number,
+): Promise<number> =>
+  db.run(sql`update planning_algorithm_runs set attempts = ${attempts - 1} where status = 'running'
+    and planning_session_id = ${sessionId} and algorithm = ${algorithm} and attempts = ${attempts}`)
+
 /** Records the facts of the problem after it was read. */
 export const recordProblem = (
   db: Db,

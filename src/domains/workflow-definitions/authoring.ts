@@ -124,6 +124,7 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
       })),
       (position) => activities[position]?.capabilities.includes('real') === true,
       (i) => `spec.dataDependencies.${i}.logicalName`,
+      (warning) => warnings.push(warning),
     ),
   )
   if (

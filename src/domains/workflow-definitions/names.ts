@@ -1,3 +1,5 @@
+import { createHash } from 'node:crypto'
+
 /**
  * Trimmed, lower case, every character that is not a letter, a digit or `-` replaced by `-`, then
  * `-` trimmed at both ends.
@@ -50,6 +52,25 @@ export const identifierTrouble = (text: string): string | undefined => {
   return undefined
 }
 
-/** The environment variable of an input without the prefix of the installation: `INPUT_A_TXT`. */
-export const variableOfInput = (logicalName: string): string =>
+/** The environment variable of one input: `dataset.bin` gives `INPUT_DATASET_BIN`. */
+const inputVariable = (logicalName: string): string =>
   `INPUT_${logicalName.toUpperCase().replace(/[^A-Z0-9]+/g, '_')}`
+
+const beyondAscii = /[^\0-\x7f]/
+
+/**
+ * The environment variables of a task's inputs by their names, without the prefix of the
+ * installation. Where names give one variable, those with characters beyond ASCII get `_` and eight
+ * digits behind it: the first of the SHA-256 of the name, in upper case.
+ */
+export const inputVariables = (logicalNames: Iterable<string>): Map<string, string> => {
+  const names = new Map([...logicalNames].map((name) => [name, inputVariable(name)]))
+  const uses = new Map<string, number>()
+  for (const variable of names.values()) uses.set(variable, (uses.get(variable) ?? 0) + 1)
+  for (const [name, variable] of names) {
+    if ((uses.get(variable) ?? 0) < 2 || !beyondAscii.test(name)) continue
+    const digits = createHash('sha256').update(name).digest('hex').slice(0, 8).toUpperCase()
+    names.set(name, `${variable}_${digits}`)
+  }
+  return names
+}

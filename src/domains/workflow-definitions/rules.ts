@@ -3,7 +3,7 @@ import { isInside } from '../../drivers/runtime/local/staging.ts'
 import type { Problem } from '../../refusal.ts'
 import { findCycle } from '../../schedulers/graph.ts'
 import type { ContentEdge } from './content.ts'
-import { variableOfInput } from './names.ts'
+import { inputVariables } from './names.ts'
 
 /**
  * The limit of a logical name in bytes. The name is part of an index entry, which PostgreSQL limits
@@ -130,32 +130,44 @@ export const logicalNameTrouble = (name: string): string | undefined =>
 
 /**
  * Inputs of activities that run for real whose names give one environment variable, which can hold
- * one path only: one problem per name after the first.
+ * one path only: one problem per name after the first. Names that are told apart by digits go to
+ * `warn` with their variable.
  * @param isReal whether the consumer at an index of `data` runs for real
  */
 export const meetingInputs = <Consumer>(
   data: readonly { consumer: Consumer | undefined; logicalName: string | undefined }[],
   isReal: (consumer: Consumer) => boolean,
   path: (index: number) => string,
+  warn: (problem: Problem) => void = () => undefined,
 ): Problem[] => {
-  const variables = new Map<Consumer, Map<string, Set<string>>>()
-  return data.flatMap(({ consumer, logicalName }, i) => {
-    if (consumer === undefined || logicalName === undefined || !isReal(consumer)) return []
-    const known = variables.get(consumer) ?? new Map<string, Set<string>>()
-    variables.set(consumer, known)
-    const variable = variableOfInput(logicalName)
-    const names = known.get(variable) ?? new Set<string>()
-    known.set(variable, names)
-    const [before] = names
-    if (names.has(logicalName) || names.add(logicalName).size === 1) return []
-    return [
-      {
-        path: path(i),
-        message:
-          `${JSON.stringify(before)} and ${JSON.stringify(logicalName)} are both the variable ${variable} of ` +
-          'their consumer: A-Z and 0-9 are kept, all else becomes "_"; rename one of them',
-      },
-    ]
+  const names = new Map<Consumer, Map<string, number>>()
+  data.forEach(({ consumer, logicalName }, i) => {
+    if (consumer === undefined || logicalName === undefined || !isReal(consumer)) return
+    const known = names.get(consumer) ?? new Map<string, number>()
+    names.set(consumer, known)
+    if (!known.has(logicalName)) known.set(logicalName, i)
+  })
+  return [...names.values()].flatMap((known) => {
+    const owners = new Map<string, string>()
+    const problems: Problem[] = []
+    for (const [name, variable] of inputVariables(known.keys())) {
+      const before = owners.get(variable)
+      const at = path(known.get(name) ?? 0)
+      if (before === undefined) owners.set(variable, name)
+      else
+        problems.push({
+          path: at,
+          message:
+            `${JSON.stringify(before)} and ${JSON.stringify(name)} are both the variable ${variable} of ` +
+            'their consumer: A-Z and 0-9 are kept, all else becomes "_"; rename one of them',
+        })
+      if (variable !== inputVariables([name]).get(name))
+        warn({
+          path: at,
+          message: `${JSON.stringify(name)} is the variable ${variable} of its consumer, as another input is like it`,
+        })
+    }
+    return problems
   })
 }
 

@@ -81,7 +81,9 @@ export type AuthoringActivity = z.output<typeof AuthoringActivity>
 const variableOfName =
   'Path in the work directory of the consumer. There the variable AKOFLOW_INPUT_<NAME> (or with the ' +
   "installation's prefix) holds its absolute path: letters in upper case, A-Z and 0-9 kept, all other " +
-  'characters in a row one "_". Two names of one consumer that give one variable are refused'
+  'characters in a row one "_". Where names of one consumer give one variable, those with characters beyond ' +
+  'ASCII have "_" and eight digits behind it, the first of the SHA-256 of the name in upper case, with a ' +
+  'warning; other such names are refused'
 export const AuthoringDataDependency = z.strictObject({
   producerActivity: z.string(),
   consumerActivity: z.string(),

@@ -1,16 +1,18 @@
 import { expect } from '@jest/globals'
+import { hostname } from 'node:os'
 import { foundHost, hostScript, readHost } from '../../../src/connections/discovery/host.ts'
-import { startSsh, type SshSite } from '../../../sites/ssh.ts'
+import { run } from '../../../sites/ground.ts'
+import { startLoopbackSsh, type LoopbackSite } from '../../../sites/loopback.ts'
 import { needs } from '../../support/needs.ts'
 import { sites } from '../../../sites/requirements.ts'
 
-const { afterAll, beforeAll, test } = needs(...sites.ssh)
+const { afterAll, beforeAll, test } = needs(...sites.sshd)
 
-let site: SshSite
+let site: LoopbackSite
 beforeAll(async () => {
-  site = await startSsh({ hosts: 1, shared: true })
+  site = await startLoopbackSsh()
 })
-afterAll(() => site?.stop(), 60_000)
+afterAll(() => site?.stop())
 
 const output = `@@ name
 login1
@@ -108,11 +110,15 @@ test('what a machine cannot tell is a warning, not a wrong number', () => {
 })
 
 test('a real host tells its facts under a POSIX shell', async () => {
-  const { stdout, code } = await site.hosts[0].run(hostScript, 'account')
-  expect(code).toBe(0)
+  const { address, port, user } = site.hosts[0]!
+  const { stdout } = await run(
+    'ssh',
+    [...site.sshOptions, '-p', String(port), `${user}@${address}`, '/bin/sh -s'],
+    { input: hostScript },
+  )
   const facts = readHost(stdout)
   expect(facts).toMatchObject({
-    name: 'th1',
+    name: hostname(),
     architecture: expect.stringMatching(/\w/),
     system: expect.stringContaining('Linux'),
   })

@@ -69,6 +69,8 @@ export type CallEnd =
       cpuSeconds: number | null
       peakMemoryBytes: number | null
       detail: PlaceDetail
+      /** Of the function, about files of the call. */
+      warnings?: string[]
     }
   | { form: 'failed'; at: number; startedAt: number; trouble: 'refused' | 'infrastructure'; message: string }
 

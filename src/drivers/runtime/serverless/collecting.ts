@@ -57,6 +57,7 @@ export async function collectCall(
     startedAt: sentAt,
     signal,
   })
+  const warnings = [...(manifest.warnings ?? []), ...(end.warnings ?? [])]
   return {
     state: signal.aborted && state.state === 'ended' ? { ...state, reason: 'cancelled' } : state,
     submittedAt: Math.min(submittedAt, startedAt),
@@ -65,7 +66,7 @@ export async function collectCall(
     cpuSeconds,
     peakMemoryBytes,
     measuredBy: cpuSeconds === null && peakMemoryBytes === null ? 'none' : 'sampled',
-    manifest,
+    manifest: warnings.length === 0 ? manifest : { ...manifest, warnings },
     ...(sources === undefined ? {} : { staged: amountsFrom(sources, staged) }),
     missingOutputs: expectedOutputs.filter((path) => !wasDelivered(directory, path)),
     stderrTail: reasonText(calls.readLog(name, 'err', { tail: stderrTailBytes }).bytes),

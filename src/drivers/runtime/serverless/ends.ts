@@ -49,6 +49,7 @@ export const settle = async (
     cpuSeconds: answer.cpuSeconds ?? null,
     peakMemoryBytes: answer.peakMemoryBytes ?? null,
     detail,
+    ...(answer.warnings === undefined ? {} : { warnings: answer.warnings }),
   })
   return true
 }

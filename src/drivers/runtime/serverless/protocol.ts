@@ -132,6 +132,16 @@ export const CallAnswer = z.object({
   outputs: z.array(CallOutput).max(mostFiles).default([]),
   /** Inputs that were deleted. */
   deleted: z.array(Path).max(mostFiles).default([]),
+  /** What could not be read, and so is no output. */
+  warnings: z
+    .array(
+      z
+        .string()
+        .max(4096)
+        .transform((text) => reasonText(text)),
+    )
+    .max(100)
+    .optional(),
   /** Why the outputs could not be returned; permanent. */
   problem: z
     .string()
