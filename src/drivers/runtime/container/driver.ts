@@ -409,8 +409,8 @@ for each in ${quoteAll(names)}; do [ ! -e "$each" ] || { echo "${boundary} $each
       )
       return states
     },
-    async collect(name) {
-      const collected = await driver.collect(name)
+    async collect(name, onWait) {
+      const collected = await driver.collect(name, onWait)
       if (without.has(name)) return collected
       const recorded = await recordOf(name)
       const record = { ...recorded, detail: await detailOf(recorded) }
