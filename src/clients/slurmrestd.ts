@@ -177,7 +177,8 @@ const minorOf = (version: string): number => Number(version.split('.').at(-1))
 const silent =
   /unable to contact|connection|timed out|unspecified error|config is unable to load|protocol authentication/i
 const noRoom = /MaxSubmit|MaxJobCount|job violates accounting|temporarily unable|too many/i
-const denied = /invalid job id|unable to (query|find)|not found/i
+/** What else it says of a question about a job ("unable to query") may be trouble of its own. */
+const denied = /invalid job id/i
 /** A listed job takes 5 KB or so; a longer text is more than Node holds. */
 const answerLimitBytes = 500 * 1024 * 1024
 
