@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { DriverError } from '../../src/drivers/runtime/contract/driver.ts'
 import { openHttp } from '../../src/clients/http.ts'
 import { openSlurmRest, parseRestJobs, parseRestLimits } from '../../src/drivers/runtime/slurm/rest.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
@@ -92,6 +93,7 @@ describe('limits', () => {
       ],
       arraySize: 1000,
       accounting: false,
+      killsInJobs: false,
       reservations: new Map([['course', 3600]]),
     })
   })
@@ -165,6 +167,11 @@ test('jobs of 0.0.38 and of 0.0.42 read alike', () => {
   expect(parseRestJobs({ jobs: [{ ...after, job_state: ['PENDING', 'REQUEUE_HOLD'] }] })).toMatchObject([
     { state: 'REQUEUE_HOLD' },
   ])
+  for (const job of [
+    { ...before, job_state: 'OUT_OF_MEMORY' },
+    { ...after, job_state: ['OUT_OF_MEMORY'] },
+  ])
+    expect(parseRestJobs({ jobs: [job] })).toMatchObject([{ state: 'OUT_OF_MEMORY' }])
 })
 
 describe('the version', () => {
@@ -173,6 +180,7 @@ describe('the version', () => {
   let url: string
   let versions: string[]
   let asked: { method: string; path: string; body: unknown }[]
+  let errors: object[] = []
   beforeAll(async () => {
     server = createServer((request, response) => {
       let text = ''
@@ -194,7 +202,7 @@ describe('the version', () => {
                 ]),
               ),
             }
-          : { job_id: 4711, step_id: 'batch', job_submit_user_msg: '', jobs: [], errors: [], warnings: [] }
+          : { job_id: 4711, step_id: 'batch', job_submit_user_msg: '', jobs: [], errors, warnings: [] }
         response.setHeader('content-type', 'application/json')
         response.end(JSON.stringify(answer))
       })
@@ -244,6 +252,23 @@ describe('the version', () => {
     expect(await slurm.jobs(['4711'])).toEqual([])
     expect(asked.pop()?.path).toBe(`/slurm/${chosen}/job/4711`)
     expect(asked.map(({ path }) => path)).toEqual(['/openapi/v3', `/slurm/${chosen}/jobs`])
+  })
+
+  test.each([
+    [
+      { error_number: 2017, error: 'Invalid job id specified', description: 'unable to query JobId=4711' },
+      true,
+    ],
+    [{ error: '_handle_job_get: unknown job', description: 'Invalid job id specified' }, true],
+    [{ error_number: 1, error: 'Unspecified', description: 'unable to query JobId=4711' }, false],
+    [{ error: 'Unable to find plugin', description: 'not found' }, false],
+  ])('%j about a job is an answer: %p', async (error, isAnswer) => {
+    const slurm = open('v0.0.42')
+    errors = [error]
+    const answer = await slurm.jobs(['4711']).catch((trouble: unknown) => trouble)
+    errors = []
+    if (isAnswer) expect(answer).toEqual([])
+    else expect(answer).toBeInstanceOf(DriverError)
   })
 
   test('that submits nothing is refused with what to start', async () => {

@@ -62,6 +62,8 @@ export const parseRestLimits = (
     // The interface does not give MaxArraySize; its default is 1001, the largest index plus one.
     arraySize: 1000,
     accounting: false,
+    // Nor does it give the cluster's configuration.
+    killsInJobs: false,
     reservations: new Map([...readReservations(reservations)].map(([name, end]) => [name, end - now])),
   }
 }
