@@ -36,6 +36,7 @@ const task = (changes: Partial<LoadedTask> = {}): LoadedTask => ({
   intended: true,
   ahead: false,
   walltime_extensions: 0,
+  suspects: 0,
   silent_since: null,
   ...changes,
 })
@@ -168,8 +169,15 @@ describe('how an attempt ended', () => {
     const end = attemptEndOf(task(), ended({}, { state: { ...state, suspect: true } }), noLimits, 200)
     expect(end.failureReason).toMatch(/its runner was ended/)
     expect(nextAttempt('run', task(), end, undefined, 200)).toMatchObject({ attempt: 2, userAttempts: 1 })
-    expect(nextAttempt('run', task({ attempt: 2 }), end, undefined, 200)).toBeUndefined()
+    // Losses of other causes are not counted with it.
+    expect(nextAttempt('run', task({ attempt: 9 }), end, undefined, 200)).toMatchObject({ attempt: 10 })
+    expect(nextAttempt('run', task({ attempt: 2, suspects: 1 }), end, undefined, 200)).toBeUndefined()
+    const other = lost(task(), { cause: 'NODE_FAIL' }, 200)
+    expect(nextAttempt('run', task({ attempt: 3, suspects: 1 }), other, undefined, 200)).toMatchObject({
+      attempt: 4,
+    })
     expect(bookedEnd(task(), end, [], 0)).not.toHaveProperty('suspect')
+    expect(bookedEnd(task(), end, [], 0)).toMatchObject({ place: { suspect: true } })
   })
 
   test('time in the queue of the site is neither overhead nor paid for', () => {

@@ -132,6 +132,7 @@ const rowsOf = (scenario: Scenario): ModelTask[] =>
     intended: false,
     ahead: false,
     walltime_extensions: 0,
+    suspects: 0,
     silent_since: null,
     latest: true,
     handle: null,
