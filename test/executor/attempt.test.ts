@@ -23,6 +23,7 @@ import {
 } from '../../src/drivers/runtime/contract/driver.ts'
 import { sshCapabilities } from '../../src/drivers/runtime/remote/ssh.ts'
 import { plainIntent } from '../drivers/intent.ts'
+import { until } from '../failures/programs.ts'
 import { playScenario } from './model.ts'
 import { move, scenarios } from './scenario.ts'
 
@@ -348,6 +349,49 @@ describe('the attempt after it', () => {
       userAttempts: 1,
     })
   })
+})
+
+test('files that arrive late are a wait for data with its reason, and give the cores back', async () => {
+  const [ends, seen, freed]: [Outcome[], Sight[], number[]] = [[], [], []]
+  let arrive: () => void = () => undefined
+  const arrived = new Promise<void>((resolve) => (arrive = resolve))
+  const name = 't-1'
+  const driver: RuntimeDriver = {
+    ...{ kind: 'far', capabilities: { ...sshCapabilities } },
+    submit: () => Promise.resolve([{ name, ok: true, externalId: '7' }]),
+    find: () => Promise.resolve(new Map([[name, ended().state]])),
+    watch: (_, onEnd) => {
+      setImmediate(() => onEnd(name))
+      return () => undefined
+    },
+    cancel: () => Promise.resolve(),
+    collect: async (_, onWait) => {
+      onWait?.('"a" is not at the site yet')
+      await arrived
+      return ended()
+    },
+    logs: () => Promise.reject(new Error('no logs')),
+    remove: () => Promise.resolve(),
+    close: () => Promise.resolve(),
+  }
+  const flight = openFlight({
+    ...{ driver, site: 'far', clock: () => 1000, failpoint: () => undefined, silentSeconds: 60 },
+    intentOf: () => plainIntent(name, '/w', ['true']),
+    ended: (_, outcome) => ends.push(outcome),
+    seen: (_, sight) => seen.push(sight),
+    programEnded: (position) => freed.push(position),
+    fault: (error) => {
+      throw error
+    },
+  })
+  flight.start([{ position: 3, name, intent: plainIntent(name, '/w', ['true']) }])
+  await until('the wait', 120, () => seen.length > 0)
+  expect(seen.at(-1)).toEqual({ reason: '"a" is not at the site yet', waitsFor: 'data' })
+  expect([freed, ends, flight.dueAt]).toEqual([[3], [], Infinity])
+  arrive()
+  await until('the end', 120, () => ends.length > 0)
+  expect(ends).toMatchObject([{ kind: 'collected' }])
+  flight.close()
 })
 
 describe('a site that answers and does not mention an attempt', () => {
