@@ -1,3 +1,4 @@
+import { greatest } from '../lists.ts'
 import type { HttpAnswer } from './http-exchange.ts'
 import type { Http } from './http.ts'
 
@@ -118,7 +119,7 @@ export const readJobs = (answer: Json): SlurmrestdJob[] =>
     const index = numberOf(job['array_task_id'])
     const reason = textOf(job['state_reason'])
     // `["FAILED", "COMPLETING"]`, `["PENDING", "REQUEUE_HOLD"]`: a flag beside the state says more.
-    const states = Array.isArray(job['job_state']) ? job['job_state'].map(String) : [textOf(job['job_state'])]
+    const states = statesOf(job['job_state'])
     return {
       job: String(array === undefined || array === 0 ? numberOf(job['job_id']) : array),
       elements: waiting !== '' ? waiting : index === undefined ? undefined : String(index),
@@ -128,6 +129,41 @@ export const readJobs = (answer: Json): SlurmrestdJob[] =>
       startedAt: timeOf(job['start_time']),
       endedAt: timeOf(job['end_time']),
       node: textOf(job['nodes']) || undefined,
+    }
+  })
+
+/** `"FAILED"`, and of later versions `["FAILED"]`. */
+const statesOf = (value: unknown): string[] => (Array.isArray(value) ? value.map(String) : [textOf(value)])
+
+/**
+ * Reads an answer to `GET slurmdb/VERSION/job/ID`. A step that ran out of memory counts for its job,
+ * which may know nothing but its script's exit code.
+ */
+export const readRecords = (answer: Json): (SlurmrestdJob & { peakMemoryBytes: number | undefined })[] =>
+  objects(answer['jobs']).map((job) => {
+    const { job_id: array, task_id: index, task } = (job['array'] ?? {}) as Json
+    const { current, reason: why } = (job['state'] ?? {}) as Json
+    const { start, end } = (job['time'] ?? {}) as Json
+    const [state = ''] = statesOf(current)
+    const steps = objects(job['steps'])
+    const ranOut = steps.some((step) => statesOf(step['state']).includes('OUT_OF_MEMORY'))
+    const peaks = steps.flatMap(({ tres }) => {
+      const { max } = ((tres as Json | undefined)?.['requested'] ?? {}) as Json
+      return objects(max).flatMap(({ type, count }) => (type === 'mem' ? (numberOf(count) ?? []) : []))
+    })
+    const [id, element, waiting] = [numberOf(array), numberOf(index), textOf(task)]
+    const reason = textOf(why)
+    const isElement = id !== undefined && id !== 0
+    return {
+      job: String(isElement ? id : numberOf(job['job_id'])),
+      elements: waiting !== '' ? waiting : !isElement || element === undefined ? undefined : String(element),
+      name: textOf(job['name']),
+      state: ranOut && /^(COMPLETED|FAILED)$/.test(state) ? 'OUT_OF_MEMORY' : state,
+      reason: /^(|none)$/i.test(reason) ? undefined : reason,
+      startedAt: timeOf(start),
+      endedAt: timeOf(end),
+      node: textOf(job['nodes']).replace(/^none assigned$/i, '') || undefined,
+      peakMemoryBytes: peaks.length === 0 ? undefined : greatest(peaks),
     }
   })
 
@@ -177,7 +213,10 @@ const minorOf = (version: string): number => Number(version.split('.').at(-1))
 const silent =
   /unable to contact|connection|timed out|unspecified error|config is unable to load|protocol authentication/i
 const noRoom = /MaxSubmit|MaxJobCount|job violates accounting|temporarily unable|too many/i
-const denied = /invalid job id|unable to (query|find)|not found/i
+/** What else it says of a question about a job ("unable to query") may be trouble of its own. */
+const denied = /invalid job id/i
+/** Accounting has no such job. */
+const nothing = /nothing found|invalid job id/i
 /** A listed job takes 5 KB or so; a longer text is more than Node holds. */
 const answerLimitBytes = 500 * 1024 * 1024
 
@@ -240,6 +279,10 @@ export interface Slurmrestd {
   read(what: 'jobs' | 'partitions' | 'nodes' | 'reservations'): Promise<Json>
   /** Returns the answer to `GET job/ID`; one without jobs where the controller denies the id. */
   readJob(id: string): Promise<Json>
+  /** Whether it serves accounting, and the database behind it answers. */
+  hasRecords(): Promise<boolean>
+  /** Returns accounting's answer about a job; one without jobs where it has none. */
+  readRecord(id: string): Promise<Json>
   /** @returns the array's id */
   submit(submission: SlurmrestdSubmission): Promise<string>
   /**
@@ -256,6 +299,7 @@ export const openSlurmrestd = (
 ): Slurmrestd => {
   const at = `slurmrestd at ${new URL(url).origin}`
   let version: Promise<string> | undefined
+  let paths: readonly string[] = []
 
   const request = async (method: string, path: string, body?: Json): Promise<Json> => {
     try {
@@ -281,10 +325,8 @@ export const openSlurmrestd = (
   }
 
   const speak = async (): Promise<string> => {
-    const { paths } = (await request('GET', '/openapi/v3')) as { paths?: Json }
-    const versions = Object.keys(paths ?? {}).flatMap(
-      (path) => /^\/slurm\/(v\d+\.\d+\.\d+)\/job\/submit$/.exec(path)?.[1] ?? [],
-    )
+    paths = Object.keys((await request('GET', '/openapi/v3'))['paths'] ?? {})
+    const versions = paths.flatMap((path) => /^\/slurm\/(v\d+\.\d+\.\d+)\/job\/submit$/.exec(path)?.[1] ?? [])
     const sorted = versions.sort((a, b) => minorOf(a) - minorOf(b))
     const chosen = sorted.findLast((version) => minorOf(version) <= newestKnown) ?? sorted[0]
     if (chosen !== undefined) return chosen
@@ -309,6 +351,23 @@ export const openSlurmrestd = (
         return await request('GET', `/slurm/${await spoken()}/job/${encodeURIComponent(id)}`)
       } catch (error) {
         if (error instanceof SlurmrestdError && error.trouble === 'refused' && denied.test(error.message))
+          return { jobs: [] }
+        throw error
+      }
+    },
+    async hasRecords() {
+      const served = `/slurmdb/${await spoken()}`
+      if (!paths.includes(`${served}/job/{job_id}`)) return false
+      return request('GET', `${served}/clusters`).then(
+        () => true,
+        () => false,
+      )
+    },
+    async readRecord(id) {
+      try {
+        return await request('GET', `/slurmdb/${await spoken()}/job/${encodeURIComponent(id)}`)
+      } catch (error) {
+        if (error instanceof SlurmrestdError && error.trouble === 'refused' && nothing.test(error.message))
           return { jobs: [] }
         throw error
       }

@@ -99,7 +99,8 @@ export const lost = (
       : `was lost at its site: ${reasonText(cause)}; it left no exit code`,
     now,
   ),
-  ...(suspect === true ? { suspect } : {}),
+  // On record with the attempt: its activity is repeated once at most after such an end.
+  ...(suspect === true ? { suspect, place: { suspect } } : {}),
 })
 
 /** An attempt whose site has not answered within the patience. */
@@ -450,7 +451,7 @@ export const nextAttempt = (
     end.failureClass === 'refused' ||
     (own
       ? task.user_attempts >= (policy?.maxAttempts ?? 1)
-      : troubles >= (end.suspect === true ? 1 : patience.attempts))
+      : troubles >= patience.attempts || (end.suspect === true && task.suspects > 0))
   )
     return undefined
   const attempt = task.attempt + 1

@@ -221,6 +221,7 @@ const fail = (book: Book, i: number, row: TaskEnd, end: AttemptEnd): void => {
   row.final = next === undefined
   record(book, i, row)
   if (next !== undefined) {
+    if (end.suspect === true) task.suspects += 1
     tryAgain(book, i, next)
     return
   }

@@ -321,7 +321,7 @@ const unanswered = (flight: Underway, task: Flying, question: Question, error: D
 /** The results of an ended task; undefined when they are not known yet and need another query. */
 const outcomeOf = async (flight: Underway, task: Flying): Promise<Outcome | undefined> => {
   try {
-    const collected = await flight.parts.driver.collect(task.name)
+    const collected = await flight.parts.driver.collect(task.name, (reason) => showWait(flight, task, reason))
     return collected.state.state === 'lost'
       ? { kind: 'lost', cause: collected.state.cause, suspect: collected.state.suspect }
       : { kind: 'collected', collected }
@@ -362,12 +362,14 @@ const collectEnded = (flight: Underway, task: Flying): void => {
   collect(flight, task)
 }
 /** Others may use the cores of an ended program while its files are looked at. */
-const showLong = (flight: Underway, task: Flying): void => {
+const showWait = (flight: Underway, task: Flying, reason: string): void => {
+  if (!flight.flying.has(task.name)) return
   task.longAt = Infinity
   flight.parts.programEnded(task.position)
-  if (task.silentSince === undefined)
-    report(flight, task, { reason: 'its program has ended; its files are being read', waitsFor: 'data' })
+  if (task.silentSince === undefined) report(flight, task, { reason, waitsFor: 'data' })
 }
+const showLong = (flight: Underway, task: Flying): void =>
+  showWait(flight, task, 'its program has ended; its files are being read')
 
 const watch = (flight: Underway, tasks: readonly Flying[]): void => {
   if (tasks.length === 0 || flight.closed) return

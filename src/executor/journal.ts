@@ -309,6 +309,8 @@ export interface LoadedTask {
   intended: boolean
   ahead: boolean
   walltime_extensions: number
+  /** Attempts before it that were lost, maybe by their own doing. */
+  suspects: number
   /**
    * Where the latest attempt of an earlier holder is or was; null for one that this holder
    * intended.
@@ -331,8 +333,11 @@ export const loadRun = async (db: Db, runId: string, contentVersionId: string): 
       runtime_id, attempt, user_attempts, status, core_ids, slot_id,
        order_on_resource, ready_at, queued_at, started_at, finished_at, not_before, handle_name is not null as
          intended, ahead, walltime_extensions, host_id,
-       (metadata ->> 'silentSince')::double precision as silent_since
-     from task_executions where execution_run_id = $1 and latest order by activity_position`,
+       (metadata ->> 'silentSince')::double precision as silent_since,
+       case when attempt = 1 then 0 else (select count(*)::integer from task_executions e
+         where e.execution_run_id = t.execution_run_id and e.activity_position = t.activity_position
+           and e.attempt < t.attempt and e.metadata @> '{"suspect": true}') end as suspects
+     from task_executions t where execution_run_id = $1 and latest order by activity_position`,
     [runId],
   )
   const edges = db.prepared<{ from: number[] | null; to: number[] | null }>(

@@ -31,10 +31,10 @@ const taskVariable = 'ORRERY_TASK'
 const openDriver = (kind: ContainerSiteOptions['kind'], shell: SiteShell, root: string): RuntimeDriver => {
   if (kind === 'local')
     return openLocalDriver({ controlDirectory: join(root, 'tasks'), taskVariable, runnerProgram })
-  const remote = { shell, root, runtime: kind, taskVariable, pollMilliseconds: 500 }
+  const remote = { shell, root, runtime: kind, taskVariable, pollMilliseconds: 500, outputPatienceSeconds: 0 }
   return kind === 'ssh'
     ? openSshDriver(remote)
-    : openSlurmDriver({ ...remote, configuration: { settleSeconds: 3 } })
+    : openSlurmDriver({ ...remote, configuration: { settleSeconds: 3, outputPatienceSeconds: 0 } })
 }
 
 /**

@@ -126,6 +126,10 @@ const refusal = (words: readonly string[]): object => ({
   ),
 })
 
+/** The name of the account by its number and by the environment; root, and how often the number is there. */
+const named =
+  'echo "$(id -un) $USER $LOGNAME"; echo "$(grep -c ^root: /etc/passwd) $(grep -c ":$(id -u):" /etc/passwd)"'
+
 describe('Docker', () => {
   test('an account that may use the engine by its group has its tasks in containers, as itself and with nothing of the engine', async () => {
     await open(async (driver, shell) => {
@@ -148,6 +152,21 @@ describe('Docker', () => {
       expect((await run(driver, intent('exit 0', { reuse: true }))).detail).toMatchObject({
         containerReused: true,
       })
+      await driver.closeScope('login')
+    })
+  }, 120_000)
+
+  test('a task has the name of its account, though its image has none for the number', async () => {
+    await open(async (driver) => {
+      for (const reuse of [false, true]) {
+        const task = intent(named, { reuse })
+        expect(await run(driver, task)).toMatchObject({ state: { exitCode: 0 } })
+        expect(await text(driver, task)).toBe(`${site.user} ${site.user} ${site.user}\n1 1\n`)
+      }
+      // A user's own file of accounts stays.
+      const mounts = ['/etc/passwd:ro']
+      const other = intent('grep -c ^sshd: /etc/passwd', { mounts })
+      expect(await run(driver, other)).toMatchObject({ state: { exitCode: 0 } })
       await driver.closeScope('login')
     })
   }, 120_000)
@@ -219,6 +238,14 @@ describe('Apptainer', () => {
         (await shell.run(`pgrep -f '${pattern}'`)).stdout.toString()
       expect(await living('^sleep 300$')).toBe('')
       await until('nobody serves the image any more', async () => (await living('^[^ ]*squashfuse')) === '')
+    })
+  }, 120_000)
+
+  test('gives a task the name of its account', async () => {
+    await open(async (driver) => {
+      const task = inSif(named)
+      await run(driver, task)
+      expect(await text(driver, task)).toMatch(new RegExp(`^${site.user} ${site.user} ${site.user}\n`))
     })
   }, 120_000)
 

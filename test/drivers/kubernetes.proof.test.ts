@@ -51,7 +51,10 @@ const siteWith = (
   const options = {
     ...{ namespace: site.namespace, runtime, taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 },
     // Two real cores, and Pods that mostly wait.
-    configuration: { ...place(scratch), helperImage, settleSeconds: 3, overcommit: 20 },
+    configuration: {
+      ...place(scratch),
+      ...{ helperImage, settleSeconds: 3, overcommit: 20, outputPatienceSeconds: 0 },
+    },
   }
   const shells: ReturnType<typeof openKubernetesShell>[] = []
   return {

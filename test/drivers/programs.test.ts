@@ -1,12 +1,22 @@
 import { afterAll, beforeAll, describe, expect, test as always } from '@jest/globals'
 import { bytesOfPath } from '../../src/outside-path.ts'
 import { execFileSync, spawnSync } from 'node:child_process'
-import { globSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  globSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { answeringEnginesScript, enginesScript } from '../../src/connections/discovery/engines.ts'
 import { hostScript, readHost } from '../../src/connections/discovery/host.ts'
 import { slurmScript } from '../../src/connections/discovery/slurm.ts'
 import { arrayScript, packOf } from '../../src/drivers/runtime/batch/array-script.ts'
+import { insideScript } from '../../src/drivers/runtime/container/driver.ts'
 import { launcher } from '../../src/drivers/runtime/container/launcher.ts'
 import { roomScript } from '../../src/drivers/runtime/contract/cgroups.ts'
 import { jobScript } from '../../src/drivers/runtime/kubernetes/job.ts'
@@ -18,6 +28,7 @@ import { parseTree } from '../../src/drivers/transfer/tree.ts'
 import { assign, call } from '../../src/shell/program.ts'
 import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { plainIntent } from './intent.ts'
 
 /**
  * The programs for the shells of sites: checked, read by every shell that a site may have, and run
@@ -104,6 +115,46 @@ describe.each(shells)('%s', (shell) => {
       ...[transfer.markScript('/r', 'n', ['k']), transfer.unmarkScript('/r', 'n')],
     ]
     for (const script of whole) execFileSync(shell, ['-n'], { input: script })
+  })
+
+  always('gives a task in a container the name of its account, unless the task names another', () => {
+    const at = place()
+    const envOf = (environment: Record<string, string>): string[] => {
+      const intent = { ...plainIntent('task', at, ['/usr/bin/env']), environment }
+      const script = `tmp=/tmp/own user=ada\n${insideScript(intent, 'MARK')}`
+      return run(script, at)
+        .out.split('\n')
+        .filter((line) => /^(USER|LOGNAME|HOME|TMPDIR)=/.test(line))
+        .sort()
+    }
+    expect(envOf({})).toEqual([`HOME=${at}`, 'LOGNAME=ada', 'TMPDIR=/tmp/own', 'USER=ada'])
+    expect(envOf({ USER: 'eve', HOME: '/h' })).toEqual([
+      'HOME=/h',
+      'LOGNAME=ada',
+      'TMPDIR=/tmp/own',
+      'USER=eve',
+    ])
+  })
+
+  always('adds the account of a container to those of its image, where the image lacks its number', () => {
+    const [, program = ''] = /^(name_account\(\) \{\n[\s\S]*?\n\}\n)/m.exec(launcher) ?? []
+    const own = execFileSync('id', ['-un'], { encoding: 'utf8' }).trim()
+    const added = (engine: string, account: string, ...said: string[]): string => {
+      const at = place()
+      const variables = assign({ engine, account, said: said.join('\n'), known: 'image' })
+      expect(run(`${variables}${program}name_account`, at)).toEqual({ code: 0, out: '' })
+      return existsSync(join(at, 'image.passwd')) ? read(at, 'image.passwd') : ''
+    }
+    const root = 'root:x:0:0:root:/root:/bin/sh'
+    const line = `${own}:x:1234:100:${own}:/tmp:/bin/sh\n`
+    expect(added('docker', '1234:100', '/usr/bin/env', root)).toBe(`${root}\n${line}`)
+    expect(added('podman', '1234:100', 'warning: a', '/usr/bin/env')).toBe(line)
+    expect(added('docker', '1234:100', root, 'other:x:12345:1234::/:')).toBe(
+      `${root}\nother:x:12345:1234::/:\n${line}`,
+    )
+    expect(added('docker', '0:0', '/usr/bin/env', root)).toBe('')
+    expect(added('docker', '1234:100', root, 'there:x:1234:5::/:')).toBe('')
+    expect(added('apptainer', '1234:100', root)).toBe('')
   })
 
   always('takes parameters as they are, whatever is in them', () => {

@@ -27,6 +27,8 @@ import {
   sightOf,
   supervisionOf,
 } from '../../src/drivers/runtime/remote/record.ts'
+import { parseLooks } from '../../src/drivers/runtime/remote/completing.ts'
+import { arrivedFiles } from '../../src/drivers/runtime/remote/late.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
@@ -294,6 +296,49 @@ describe('a process that is not here', () => {
     const namesake = { ...host, boot: 'other' }
     expect(supervisionOf(record, undefined, namesake, facts)).toMatch(/another host of the name login1/)
     expect(supervisionOf(record, undefined, namesake, undefined)).toMatch(/another host of the name login1/)
+  })
+})
+
+describe('files that arrive late', () => {
+  const arrival = { succeeded: true, missing: ['a', 'b', 'c', 'd', 'e'], bare: false, cancelAsked: false }
+  const first = { looks: 1, sinceMs: 0, patienceSeconds: 60 }
+  test.each([
+    ['missing outputs', {}, {}, { afterMs: 250, reason: expect.stringMatching(/"a", "b", "c" and 2 more/) }],
+    ['a later look', {}, { looks: 3, sinceMs: 2000 }, { afterMs: 1000 }],
+    ['many looks', {}, { looks: 2000, sinceMs: 40_000 }, { afterMs: 5000 }],
+    ['the last look', {}, { looks: 9, sinceMs: 59_000 }, { afterMs: 1000 }],
+    ['the end of the patience', {}, { looks: 20, sinceMs: 60_000 }, 'done'],
+    ['no patience', {}, { patienceSeconds: 0 }, 'done'],
+    ['no patience, and an empty folder', { missing: [], bare: true }, { patienceSeconds: 0 }, 'done'],
+    ['a cancel', { cancelAsked: true }, {}, 'cut'],
+    ['a cancel of what has arrived', { cancelAsked: true, missing: [] }, {}, 'done'],
+    ['a failed task', { succeeded: false }, {}, 'done'],
+    ['all outputs', { missing: [] }, {}, 'done'],
+    ['an empty folder', { missing: [], bare: true, succeeded: false }, {}, { afterMs: 0 }],
+    ['a folder that stays empty', { missing: [], bare: true }, { looks: 2, sinceMs: 1 }, 'done'],
+  ])('%s', (_, seen, looks, expected) => {
+    const answer = arrivedFiles({ ...arrival, ...seen }, { ...first, ...looks })
+    if (typeof expected === 'string') expect(answer).toBe(expected)
+    else expect(answer).toMatchObject(expected)
+  })
+
+  test('answers about large files are told apart, whatever the files are called', () => {
+    const [one, two] = ['1'.repeat(64), '2'.repeat(64)]
+    const lines = [
+      `sums t-1`,
+      `\\${one}  /w/a\\ncut t-9`,
+      'reading t-2',
+      'cut t-3',
+      `${two}  /w/sums t-1`,
+      '',
+    ]
+    expect(parseLooks(Buffer.from(lines.join('\n')))).toEqual(
+      new Map([
+        ['t-1', { state: 'sums', sums: new Map([['/w/a\ncut t-9', one]]) }],
+        ['t-2', { state: 'reading', sums: new Map() }],
+        ['t-3', { state: 'cut', sums: new Map([['/w/sums t-1', two]]) }],
+      ]),
+    )
   })
 })
 

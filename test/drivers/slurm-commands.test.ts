@@ -8,6 +8,7 @@ import { openSlurmCommands } from '../../src/drivers/runtime/slurm/commands.ts'
 import type { SlurmRequest } from '../../src/drivers/runtime/slurm/request.ts'
 import { NoRoom } from '../../src/drivers/runtime/batch/scheduler.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
+import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { plainIntent } from './intent.ts'
 
@@ -196,7 +197,7 @@ test('sacct is asked for a span that midnight does not cut, in seconds since epo
   expect(asked[asked.indexOf('-S') + 1]).toBe('now-86520seconds')
 })
 
-test.each([1, 137])(
+test.each([0, 1, 137])(
   'Slurm’s word that memory ran out counts for a task with exit code %d, at every collect',
   async (code) => {
     command(
@@ -224,6 +225,41 @@ echo 7`,
     await driver.close()
   },
 )
+
+test('why the id of a job is not found is the reason of the wait, for the user', async () => {
+  for (const name of ['sinfo', 'scontrol', 'sacct', 'scancel']) command(name, 'exit 0')
+  // Its answer is lost, and its job has a namesake.
+  command(
+    'sbatch',
+    `for each; do case $each in --job-name=*) echo "\${each#*=}" > "\${0%/*}/name" ;; esac; done
+SLURM_ARRAY_TASK_ID=0 setsid sh "$each" > /dev/null 2>&1 < /dev/null &
+exit 124`,
+  )
+  command(
+    'squeue',
+    `[ -e "\${0%/*}/name" ] || exit 0
+for id in 7 8; do echo "$id|0|$(cat "\${0%/*}/name")|RUNNING|1|2|n1|None"; done`,
+  )
+  const root = join(folder, 'namesakes')
+  const driver = openSlurmDriver({
+    ...{ shell, root, runtime: 'cluster', taskVariable: 'ORRERY_TASK', pollMilliseconds: 300 },
+    configuration: { settleSeconds: 0, claimSeconds: 0 },
+  })
+  const go = join(folder, 'go')
+  const script = 'until [ -e "$1" ]; do sleep 0.1; done'
+  const task = plainIntent('namesakes', join(root, 'work', '1'), ['sh', '-c', script, 'sh', go])
+  await driver.submit([task])
+  const cause = expect.stringMatching(/^jobs 7, 8 all have the name orrery-\w+: cancel all of them but one$/)
+  const found = async () => (await driver.find([task.name])).get(task.name)
+  await until('its start', 120, async () => (await found())?.state === 'running')
+  for (let times = 0; times < 3; times++)
+    expect(await found()).toEqual({
+      ...{ state: 'running', externalId: expect.any(String), startedAt: expect.any(Number), cause },
+    })
+  writeFileSync(go, '')
+  await until('its end', 120, async () => (await found())?.state === 'ended')
+  await driver.close()
+})
 
 test('times of a cluster whose clock is an hour wrong are this machine’s', async () => {
   const now = Math.floor(Date.now() / 1000)

@@ -1,8 +1,14 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { DriverError } from '../../src/drivers/runtime/contract/driver.ts'
 import { openHttp } from '../../src/clients/http.ts'
-import { openSlurmRest, parseRestJobs, parseRestLimits } from '../../src/drivers/runtime/slurm/rest.ts'
+import {
+  openSlurmRest,
+  parseRestJobs,
+  parseRestLimits,
+  parseRestRecords,
+} from '../../src/drivers/runtime/slurm/rest.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
 
 const number = (value: number): unknown => ({ set: true, infinite: false, number: value })
@@ -92,6 +98,7 @@ describe('limits', () => {
       ],
       arraySize: 1000,
       accounting: false,
+      killsInJobs: false,
       reservations: new Map([['course', 3600]]),
     })
   })
@@ -165,6 +172,75 @@ test('jobs of 0.0.38 and of 0.0.42 read alike', () => {
   expect(parseRestJobs({ jobs: [{ ...after, job_state: ['PENDING', 'REQUEUE_HOLD'] }] })).toMatchObject([
     { state: 'REQUEUE_HOLD' },
   ])
+  for (const job of [
+    { ...before, job_state: 'OUT_OF_MEMORY' },
+    { ...after, job_state: ['OUT_OF_MEMORY'] },
+  ])
+    expect(parseRestJobs({ jobs: [job] })).toMatchObject([{ state: 'OUT_OF_MEMORY' }])
+})
+
+describe('accounting', () => {
+  const usage = (count: number) => ({
+    requested: {
+      max: [
+        { type: 'cpu', id: 1, count: 150 },
+        { type: 'mem', name: null, id: 2, count },
+      ],
+    },
+    consumed: { max: [{ type: 'energy', id: 3, count: 0 }] },
+  })
+  /** As slurmdbd of Slurm 22.05 tells it (openapi/dbv0.0.38). */
+  const before = {
+    ...{ name: 'orrery-x', job_id: 12, nodes: 'n1' },
+    array: { job_id: 10, limits: { max: { running: { tasks: 0 } } }, task: null, task_id: 2 },
+    time: { elapsed: 6, eligible: 1000, start: 1001, end: 1007, limit: null },
+    state: { current: 'COMPLETED', reason: 'None' },
+    steps: [{ state: 'COMPLETED', step: { id: 'batch', name: 'batch' }, tres: usage(206_036_992) }],
+  }
+  /** As slurmdbd of Slurm 24.11 does (data_parser/v0.0.42). */
+  const after = {
+    ...before,
+    array: { ...before.array, task: '', task_id: number(2) },
+    time: { ...before.time, limit: number(60) },
+    state: { current: ['COMPLETED'], reason: 'None' },
+    steps: [{ ...before.steps[0], state: ['COMPLETED'] }],
+  }
+  const read = {
+    ...{ job: '10', indexes: [2], name: 'orrery-x', state: 'COMPLETED', reason: undefined },
+    ...{ startedAt: 1001, endedAt: 1007, node: 'n1', peakMemoryBytes: 206_036_992 },
+  }
+  const stateOf = (job: object): string | undefined => parseRestRecords({ jobs: [job] })[0]?.state
+
+  test('of 0.0.38 and of 0.0.42 reads alike', () => {
+    expect(parseRestRecords({ jobs: [before] })).toEqual([read])
+    expect(parseRestRecords({ jobs: [after] })).toEqual([read])
+    expect(parseRestRecords({ jobs: [{ ...before, name: 'own' }] })).toEqual([])
+    const waiting = {
+      ...after,
+      ...{ array: { job_id: 10, task: '0-1,3', task_id: unset }, nodes: 'None assigned', steps: [] },
+      ...{ time: { start: 0, end: 0 }, state: { current: ['PENDING'], reason: 'Priority' } },
+    }
+    expect(parseRestRecords({ jobs: [waiting] })).toEqual([
+      {
+        ...{ ...read, indexes: [0, 1, 3], state: 'PENDING', reason: 'Priority' },
+        ...{ startedAt: undefined, endedAt: undefined, node: undefined, peakMemoryBytes: undefined },
+      },
+    ])
+  })
+
+  test('a want of memory of the job, or of a step of it, counts in both shapes', () => {
+    expect(stateOf({ ...before, state: { current: 'OUT_OF_MEMORY' } })).toBe('OUT_OF_MEMORY')
+    expect(stateOf({ ...after, state: { current: ['OUT_OF_MEMORY'] } })).toBe('OUT_OF_MEMORY')
+    expect(stateOf({ ...before, steps: [{ state: 'OUT_OF_MEMORY' }] })).toBe('OUT_OF_MEMORY')
+    const failed = { ...after, state: { current: ['FAILED'] } }
+    expect(stateOf({ ...failed, steps: [{ state: ['COMPLETED'] }, { state: ['OUT_OF_MEMORY'] }] })).toBe(
+      'OUT_OF_MEMORY',
+    )
+    expect(stateOf(failed)).toBe('FAILED')
+    expect(
+      stateOf({ ...after, state: { current: ['NODE_FAIL'] }, steps: [{ state: ['OUT_OF_MEMORY'] }] }),
+    ).toBe('NODE_FAIL')
+  })
 })
 
 describe('the version', () => {
@@ -173,6 +249,8 @@ describe('the version', () => {
   let url: string
   let versions: string[]
   let asked: { method: string; path: string; body: unknown }[]
+  let errors: object[] = []
+  let hasRecords = false
   beforeAll(async () => {
     server = createServer((request, response) => {
       let text = ''
@@ -191,10 +269,11 @@ describe('the version', () => {
                 versions.flatMap((one) => [
                   [`/slurm/${one}/jobs/`, {}],
                   [`/slurm/${one}/job/submit`, {}],
+                  ...(hasRecords ? [[`/slurmdb/${one}/job/{job_id}`, {}]] : []),
                 ]),
               ),
             }
-          : { job_id: 4711, step_id: 'batch', job_submit_user_msg: '', jobs: [], errors: [], warnings: [] }
+          : { job_id: 4711, step_id: 'batch', job_submit_user_msg: '', jobs: [], errors, warnings: [] }
         response.setHeader('content-type', 'application/json')
         response.end(JSON.stringify(answer))
       })
@@ -244,6 +323,38 @@ describe('the version', () => {
     expect(await slurm.jobs(['4711'])).toEqual([])
     expect(asked.pop()?.path).toBe(`/slurm/${chosen}/job/4711`)
     expect(asked.map(({ path }) => path)).toEqual(['/openapi/v3', `/slurm/${chosen}/jobs`])
+  })
+
+  test.each([
+    [
+      { error_number: 2017, error: 'Invalid job id specified', description: 'unable to query JobId=4711' },
+      true,
+    ],
+    [{ error: '_handle_job_get: unknown job', description: 'Invalid job id specified' }, true],
+    [{ error_number: 1, error: 'Unspecified', description: 'unable to query JobId=4711' }, false],
+    [{ error: 'Unable to find plugin', description: 'not found' }, false],
+  ])('%j about a job is an answer: %p', async (error, isAnswer) => {
+    const slurm = open('v0.0.42')
+    errors = [error]
+    const answer = await slurm.jobs(['4711']).catch((trouble: unknown) => trouble)
+    errors = []
+    if (isAnswer) expect(answer).toEqual([])
+    else expect(answer).toBeInstanceOf(DriverError)
+  })
+
+  test('serves accounting or does not; a database that is away is none, and a job without a record is none', async () => {
+    expect(await open('v0.0.38').limits()).toMatchObject({ accounting: false })
+    hasRecords = true
+    const slurm = open('v0.0.38')
+    expect(await slurm.limits()).toMatchObject({ accounting: true })
+    expect(asked.at(-1)?.path).toBe('/slurmdb/v0.0.38/clusters')
+    errors = [{ description: 'Nothing found', error_number: 9003, error: 'Nothing found with query' }]
+    expect(await slurm.history(['5'], 60)).toEqual([])
+    expect(asked.at(-1)?.path).toBe('/slurmdb/v0.0.38/job/5')
+    errors = [{ error_number: 7000, error: 'Unable to connect to database' }]
+    await expect(slurm.history(['5'], 60)).rejects.toBeInstanceOf(DriverError)
+    errors = []
+    hasRecords = false
   })
 
   test('that submits nothing is refused with what to start', async () => {

@@ -453,5 +453,19 @@ describe('what Slurm prints', () => {
       startedAt: undefined,
       node: undefined,
     })
+    // A step that ran out of memory counts for its job, whatever the script's exit code; a job's own
+    // other end counts first.
+    const states = (job: string, step: string): string | undefined =>
+      jobOf(
+        parseHistory(`5_0|orrery-a|${job}|1|2|n1|\n5_0.batch|batch|${step}|1|2|n1|1520K`),
+        'orrery-a',
+        '5',
+        0,
+      )?.state
+    expect(states('COMPLETED', 'OUT_OF_MEMORY')).toBe('OUT_OF_MEMORY')
+    expect(states('FAILED', 'OUT_OF_MEMORY')).toBe('OUT_OF_MEMORY')
+    expect(states('OUT_OF_MEMORY', 'COMPLETED')).toBe('OUT_OF_MEMORY')
+    expect(states('TIMEOUT', 'OUT_OF_MEMORY')).toBe('TIMEOUT')
+    expect(states('COMPLETED', 'COMPLETED')).toBe('COMPLETED')
   })
 })

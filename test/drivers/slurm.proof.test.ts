@@ -31,7 +31,7 @@ const makeSite = (): ConformanceSite => {
     runtime: 'slurm',
     taskVariable: 'ORRERY_TASK',
     pollMilliseconds: 500,
-    configuration: { settleSeconds: 3 },
+    configuration: { settleSeconds: 3, outputPatienceSeconds: 0 },
   }
   const shells: ReturnType<typeof openLocalShell>[] = []
   return {

@@ -1,11 +1,20 @@
 import { createHash } from 'node:crypto'
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
-import { expect } from '@jest/globals'
+import { expect, jest } from '@jest/globals'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshSessions } from '../../src/clients/ssh/target.ts'
 import type { Collected, Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
-import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
+import { openSshDriver, type SshDriverOptions } from '../../src/drivers/runtime/remote/ssh.ts'
 import { transfer, type TransferOutcome } from '../../src/drivers/transfer/transfer.ts'
 import { bytesOfPath, shownPath } from '../../src/outside-path.ts'
 import { quote } from '../../src/shell/quote.ts'
@@ -43,13 +52,14 @@ const ordinary = (shell: SiteShell): SiteShell => {
   }
 }
 
-const openDriver = (over: SiteShell, folder: string): RuntimeDriver =>
+const openDriver = (over: SiteShell, folder: string, more: Partial<SshDriverOptions> = {}): RuntimeDriver =>
   openSshDriver({
     shell: over,
     root: join(folder, 'root'),
     runtime: 'ssh',
     taskVariable: 'ORRERY_TASK',
     pollMilliseconds: 500,
+    ...more,
   })
 
 beforeAll(async () => {
@@ -252,29 +262,105 @@ describe('a work directory', () => {
 })
 
 test(
-  'the look at a file of any size ends with the cancel',
+  'the look at a file of any size delays no other attempt, and ends with the cancel',
   async () => {
-    const task = intent('truncate -s 900G f; echo 1 > g')
+    const task = intent('truncate -s 900G f; truncate -s 100M h; echo 1 > g')
     const [outcome] = await driver.submit([task])
     expect(outcome).toMatchObject({ ok: true })
     await new Promise<void>((resolve) => driver.watch([task.name], () => resolve()))
     const collected = driver.collect(task.name)
     const isRead = (): boolean => processesGiven('sha256sum', join(task.directory, 'f')).length > 0
     await until('the look at the file', 60, isRead)
+    // As many as the site has channels, and more.
+    const others = Array.from({ length: 12 }, (_, k) => intent(`truncate -s ${k < 4 ? 80 : 1}M f`))
+    for (const { manifest } of await runAll(others))
+      expect(manifest.files).toMatchObject([{ path: 'f', checksum: expect.any(String) }])
+    expect(isRead()).toBe(true)
     await driver.cancel([task.name], 0)
     const { state, manifest } = await collected
     expect(state).toMatchObject({ state: 'ended', exitCode: 0 })
     expect(manifest.files.map(({ path, checksum }) => [path, checksum])).toEqual([
       ['f', undefined],
       ['g', digest('1\n')],
+      ['h', `sha256:${createHash('sha256').update(Buffer.alloc(104_857_600)).digest('hex')}`],
     ])
     expect(manifest.warnings).toEqual([
       'these files have no digest, as the look at them ended with a cancel: "f"',
     ])
+    expect(await driver.collect(task.name)).toMatchObject({ manifest })
     await until('the end of the look', 60, () => !isRead())
+    await driver.remove(task.name)
+    expect(readdirSync(join(scratch, 'root', 'tasks')).filter((file) => file.startsWith(task.name))).toEqual(
+      [],
+    )
   },
   seconds,
 )
+
+describe('files that a shared file system shows late', () => {
+  test(
+    'are waited for with a reason, without a delay for others, and a cancel ends the wait',
+    async () => {
+      const [late, cut, other] = [
+        intent('echo 1 > a', { expectedOutputs: ['a', 'out/b'] }),
+        intent('true', { expectedOutputs: ['never'] }),
+        intent('echo 1 > a', { expectedOutputs: ['a'] }),
+      ]
+      for (const outcome of await driver.submit([late, cut])) expect(outcome).toMatchObject({ ok: true })
+      const reasons = new Map<string, string>()
+      const collects = [late, cut].map(async ({ name }) => {
+        await new Promise<void>((resolve) => driver.watch([name], () => resolve()))
+        return driver.collect(name, (reason) => reasons.set(name, reason))
+      })
+      await until('both waits', 120, () => reasons.size === 2)
+      expect(reasons.get(late.name)).toMatch(/^its program has ended, and "out\/b" is not at the site yet/)
+      expect(await run(other)).toMatchObject({ missingOutputs: [] })
+      await driver.cancel([cut.name], 0)
+      expect(await collects[1]).toMatchObject({
+        state: { state: 'ended', exitCode: 0, reason: 'cancelled' },
+        missingOutputs: ['never'],
+      })
+      mkdirSync(join(late.directory, 'out'))
+      writeFileSync(join(late.directory, 'out', 'b'), '2')
+      const collected = await collects[0]!
+      expect(collected).toMatchObject({ missingOutputs: [], state: { exitCode: 0, reason: 'exited' } })
+      expect(collected.manifest.files.map(({ path }) => path)).toEqual(['a', 'out/b'])
+    },
+    seconds,
+  )
+
+  test(
+    'without a declaration are looked for twice; what is missing for longer than the patience is missing',
+    async () => {
+      const task = intent('true')
+      let lists = 0
+      // The first listing of the folder is that of a cache: nothing is in it.
+      const stale: SiteShell = {
+        ...shell,
+        run: (script, options) => {
+          const isFirst = script.includes('find ') && script.includes(task.directory) && lists++ === 0
+          if (!isFirst && lists > 0) writeFileSync(join(task.directory, 'file'), '1')
+          return shell.run(script, options)
+        },
+      }
+      const open = (over: SiteShell, outputPatienceSeconds: number): RuntimeDriver =>
+        openDriver(over, scratch, { outputPatienceSeconds })
+      const [other, none] = [open(stale, 1), open(shell, 0)]
+      expect(await run(task).then(({ manifest }) => manifest.files)).toEqual([])
+      expect((await other.collect(task.name)).manifest.files).toMatchObject([{ path: 'file' }])
+      const missing = intent('echo 1 > a', { expectedOutputs: ['b'] })
+      await none.submit([missing])
+      await new Promise<void>((resolve) => none.watch([missing.name], () => resolve()))
+      const wait = jest.fn()
+      expect(await none.collect(missing.name, wait)).toMatchObject({ missingOutputs: ['b'] })
+      expect(wait).not.toHaveBeenCalled()
+      expect(await other.collect(missing.name, wait)).toMatchObject({ missingOutputs: ['b'] })
+      expect(wait).toHaveBeenCalled()
+      await Promise.all([other.close(), none.close()])
+    },
+    seconds,
+  )
+})
 
 test(
   'a task that ends what watches over it is lost for a reason of its own, not with its host',

@@ -31,6 +31,7 @@ const siteOver = (
     runtime: 'ssh',
     taskVariable: 'ORRERY_TASK',
     timeoutGraceSeconds: 1,
+    outputPatienceSeconds: 0,
     pollMilliseconds: 500,
   }
   return {

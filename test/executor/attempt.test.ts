@@ -12,8 +12,20 @@ import {
   type AttemptEnd,
   type TransferFacts,
 } from '../../src/executor/attempt.ts'
+import * as book from '../../src/executor/book.ts'
+import { openFlight, type Outcome, type Sight } from '../../src/executor/flight.ts'
 import type { LoadedTask } from '../../src/executor/journal.ts'
-import { DriverError, type Collected } from '../../src/drivers/runtime/contract/driver.ts'
+import {
+  DriverError,
+  type Collected,
+  type RuntimeDriver,
+  type TaskState,
+} from '../../src/drivers/runtime/contract/driver.ts'
+import { sshCapabilities } from '../../src/drivers/runtime/remote/ssh.ts'
+import { plainIntent } from '../drivers/intent.ts'
+import { until } from '../failures/programs.ts'
+import { playScenario } from './model.ts'
+import { move, scenarios } from './scenario.ts'
 
 const task = (changes: Partial<LoadedTask> = {}): LoadedTask => ({
   id: 'run:a',
@@ -36,6 +48,7 @@ const task = (changes: Partial<LoadedTask> = {}): LoadedTask => ({
   intended: true,
   ahead: false,
   walltime_extensions: 0,
+  suspects: 0,
   silent_since: null,
   ...changes,
 })
@@ -168,8 +181,15 @@ describe('how an attempt ended', () => {
     const end = attemptEndOf(task(), ended({}, { state: { ...state, suspect: true } }), noLimits, 200)
     expect(end.failureReason).toMatch(/its runner was ended/)
     expect(nextAttempt('run', task(), end, undefined, 200)).toMatchObject({ attempt: 2, userAttempts: 1 })
-    expect(nextAttempt('run', task({ attempt: 2 }), end, undefined, 200)).toBeUndefined()
+    // Losses of other causes are not counted with it.
+    expect(nextAttempt('run', task({ attempt: 9 }), end, undefined, 200)).toMatchObject({ attempt: 10 })
+    expect(nextAttempt('run', task({ attempt: 2, suspects: 1 }), end, undefined, 200)).toBeUndefined()
+    const other = lost(task(), { cause: 'NODE_FAIL' }, 200)
+    expect(nextAttempt('run', task({ attempt: 3, suspects: 1 }), other, undefined, 200)).toMatchObject({
+      attempt: 4,
+    })
     expect(bookedEnd(task(), end, [], 0)).not.toHaveProperty('suspect')
+    expect(bookedEnd(task(), end, [], 0)).toMatchObject({ place: { suspect: true } })
   })
 
   test('time in the queue of the site is neither overhead nor paid for', () => {
@@ -329,4 +349,128 @@ describe('the attempt after it', () => {
       userAttempts: 1,
     })
   })
+})
+
+test('files that arrive late are a wait for data with its reason, and give the cores back', async () => {
+  const [ends, seen, freed]: [Outcome[], Sight[], number[]] = [[], [], []]
+  let arrive: () => void = () => undefined
+  const arrived = new Promise<void>((resolve) => (arrive = resolve))
+  const name = 't-1'
+  const driver: RuntimeDriver = {
+    ...{ kind: 'far', capabilities: { ...sshCapabilities } },
+    submit: () => Promise.resolve([{ name, ok: true, externalId: '7' }]),
+    find: () => Promise.resolve(new Map([[name, ended().state]])),
+    watch: (_, onEnd) => {
+      setImmediate(() => onEnd(name))
+      return () => undefined
+    },
+    cancel: () => Promise.resolve(),
+    collect: async (_, onWait) => {
+      onWait?.('"a" is not at the site yet')
+      await arrived
+      return ended()
+    },
+    logs: () => Promise.reject(new Error('no logs')),
+    remove: () => Promise.resolve(),
+    close: () => Promise.resolve(),
+  }
+  const flight = openFlight({
+    ...{ driver, site: 'far', clock: () => 1000, failpoint: () => undefined, silentSeconds: 60 },
+    intentOf: () => plainIntent(name, '/w', ['true']),
+    ended: (_, outcome) => ends.push(outcome),
+    seen: (_, sight) => seen.push(sight),
+    programEnded: (position) => freed.push(position),
+    fault: (error) => {
+      throw error
+    },
+  })
+  flight.start([{ position: 3, name, intent: plainIntent(name, '/w', ['true']) }])
+  await until('the wait', 120, () => seen.length > 0)
+  expect(seen.at(-1)).toEqual({ reason: '"a" is not at the site yet', waitsFor: 'data' })
+  expect([freed, ends, flight.dueAt]).toEqual([[3], [], Infinity])
+  arrive()
+  await until('the end', 120, () => ends.length > 0)
+  expect(ends).toMatchObject([{ kind: 'collected' }])
+  flight.close()
+})
+
+describe('a site that answers and does not mention an attempt', () => {
+  test('at any moment of any run, take-overs among them: nothing starts twice, and the attempt waits', () => {
+    fc.assert(
+      fc.property(scenarios({ moves: 30, tasks: 4 }), fc.array(fc.nat(11)), (scenario, picks) => {
+        const moves = scenario.moves.flatMap((one, k) => [one, move('seen', 2 * (picks[k] ?? k) + 1)])
+        playScenario(book, { ...scenario, moves })
+      }),
+      { seed: 20_261_126, numRuns: 400 },
+    )
+  })
+
+  const name = 't-1'
+  const queued: TaskState = {
+    state: 'queued',
+    externalId: '7',
+    submittedAt: 1,
+    cause: 'job 7 is not mentioned',
+  }
+  const moments = ['the answer to its submit is lost', 'it runs', 'its end is reported'] as const
+  test.each(moments.flatMap((moment) => [false, true].map((takesOver) => ({ moment, takesOver }))))(
+    'when $moment (a take-over before: $takesOver): it is shown as waiting, and started once',
+    async ({ moment, takesOver }) => {
+      const [losesAnswer, endsAtOnce] = moments.map((one) => one === moment).filter((_, k) => k !== 1)
+      let [mentions, now, started] = [false, 1000, 0]
+      const watched: (() => void)[] = []
+      const state = (): TaskState => (mentions ? ended().state : queued)
+      const driver: RuntimeDriver = {
+        kind: 'cluster',
+        capabilities: { ...sshCapabilities },
+        submit: (intents) => {
+          if (started++ === 0 && losesAnswer) return Promise.reject(new DriverError('unknown', 'lost'))
+          return Promise.resolve(intents.map((one) => ({ name: one.name, ok: true, externalId: '7' })))
+        },
+        find: (names) => Promise.resolve(new Map(names.map((one) => [one, state()]))),
+        watch: (names, onEnd) => {
+          for (const one of names) watched.push(() => onEnd(one))
+          if (endsAtOnce) setImmediate(() => watched.at(-1)?.())
+          return () => undefined
+        },
+        cancel: () => Promise.resolve(),
+        collect: () =>
+          mentions ? Promise.resolve(ended()) : Promise.reject(new DriverError('unknown', 'no recorded end')),
+        logs: () => Promise.reject(new Error('no logs')),
+        remove: () => Promise.resolve(),
+        close: () => Promise.resolve(),
+      }
+      const [ends, seen]: [Outcome[], Sight[]] = [[], []]
+      const faults: unknown[] = []
+      const flight = openFlight({
+        ...{ driver, site: 'cluster', clock: () => now, failpoint: () => undefined, silentSeconds: 1e9 },
+        intentOf: () => plainIntent(name, '/w', ['true']),
+        ended: (_, outcome) => ends.push(outcome),
+        seen: (_, sight) => seen.push(sight),
+        programEnded: () => undefined,
+        fault: (error) => faults.push(error),
+      })
+      const turns = async (count: number): Promise<void> => {
+        for (let k = 0; k < count; k++) {
+          now += 40
+          flight.turn()
+          await new Promise((resolve) => setImmediate(resolve))
+          await new Promise((resolve) => setImmediate(resolve))
+        }
+      }
+      // A holder before has started it.
+      if (takesOver) flight.adopt([{ position: 0, name, silentSince: undefined }])
+      else flight.start([{ position: 0, name, intent: plainIntent(name, '/w', ['true']) }])
+      await turns(50)
+      expect({ ends, faults, size: flight.size }).toEqual({ ends: [], faults: [], size: 1 })
+      expect(seen.at(-1)?.reason).toMatch(/not mentioned|no recorded end/)
+      mentions = true
+      for (const told of watched) told()
+      await turns(2)
+      expect(ends).toMatchObject([{ kind: 'collected' }])
+      // A submit whose answer was lost is given again: its name starts once.
+      expect(started).toBeLessThanOrEqual(takesOver ? 0 : losesAnswer ? 2 : 1)
+      flight.close()
+    },
+  )
 })

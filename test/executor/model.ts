@@ -28,6 +28,7 @@ const laws = {
   conserved: 'lanes and cores are conserved',
   cancelled: 'nothing starts after a seen cancel',
   paused: 'nothing starts in a pause, the start lease apart',
+  waits: 'an attempt that its site does not mention waits, and nothing starts for it',
   ends: 'every task ends in bounded steps',
   settled: 'a finished run is settled',
   equal: 'equal committed state and equal events give equal decisions',
@@ -132,6 +133,7 @@ const rowsOf = (scenario: Scenario): ModelTask[] =>
     intended: false,
     ahead: false,
     walltime_extensions: 0,
+    suspects: 0,
     silent_since: null,
     latest: true,
     handle: null,
@@ -565,6 +567,21 @@ const pickOf = <T>(items: readonly T[], pick: number): T | undefined => items[pi
 const living = (play: Play): [string, Thing][] =>
   [...play.things].filter(([, { endedAt }]) => endedAt === undefined)
 
+/** The site answers, and does not mention the attempt, whether it lives or not. */
+const unmentioned = (
+  play: Play,
+  holder: Holder,
+  { name, position }: { name: string; position: number },
+): void => {
+  const [things, { attempt }] = [play.things.size, holder.book.tasks[position] as ModelTask]
+  const reason = 'at the site: the scheduler does not mention job 7'
+  const sight = { status: 'running', externalId: 'x', reason, waitsFor: 'site' } as const
+  const step = happen(play, holder, { type: 'attemptSeen', position, sight })
+  const ends = step?.entry.ends.some((end) => end.activityId === `a${String(position)}`) === true
+  const goesOn = holder.flying.get(name) === position && holder.book.tasks[position]?.attempt === attempt
+  if (ends || !goesOn || play.things.size !== things) broken(laws.waits, name)
+}
+
 const replace = (play: Play, holder: Holder): void => {
   play.takeOvers += 1
   takeOver(play, holder.site)
@@ -622,11 +639,10 @@ const moves: Record<
     const name = pickOf([...(holder?.flying.keys() ?? [])], pick)
     if (holder === undefined || name === undefined) return
     const position = holder.flying.get(name) as number
-    happen(play, holder, {
-      type: 'attemptSeen',
-      position,
-      sight: { status: 'running', externalId: 'x', reason: null },
-    })
+    if (pick % 2 === 0) {
+      const sight = { status: 'running', externalId: 'x', reason: null } as const
+      happen(play, holder, { type: 'attemptSeen', position, sight })
+    } else unmentioned(play, holder, { name, position })
     holder.rung = true
   },
   silence: (play, pick, holder) => {

@@ -56,7 +56,7 @@ export async function openHostileTexts(): Promise<Failures> {
   })
   const driver = openSlurmDriver({
     ...{ shell, root, runtime: 'c', taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 },
-    configuration: { settleSeconds: 5 },
+    configuration: { settleSeconds: 5, outputPatienceSeconds: 0 },
   })
   const baits = [
     `touch ${bait}`,

@@ -56,8 +56,14 @@ test('the account is nobody on this machine and cannot write beside its own', as
 })
 
 test('an account that is made on this machine takes none from the hosts', async () => {
-  // As useradd does it: a new file takes the place of the old one.
-  await run('/bin/sh', ['-c', 'cp -p /etc/passwd /etc/passwd.same && mv /etc/passwd.same /etc/passwd'])
+  // A new file takes the place of the old one.
+  const name = `orrery-${String(process.pid)}`
+  await run('useradd', ['--no-create-home', name])
+  try {
+    expect(await said(one, 'id -un')).toBe(site.user)
+  } finally {
+    await run('userdel', [name])
+  }
   expect(await said(one, 'id -un')).toBe(site.user)
 })
 

@@ -107,7 +107,7 @@ export function openDriverKeeper({ idleMs = usualIdleMs }: { idleMs?: number } =
           find: (names) => using(({ driver }) => driver.find(names)),
           watch: (names, onEnd) => watchWhileWaited(enter(key, open), names, onEnd),
           cancel: (names, graceSeconds) => using(({ driver }) => driver.cancel(names, graceSeconds)),
-          collect: (name) => using(({ driver }) => driver.collect(name)),
+          collect: (name, onWait) => using(({ driver }) => driver.collect(name, onWait)),
           logs: (name, stream, range) => using(({ driver }) => driver.logs(name, stream, range)),
           remove: (name) => using(({ driver }) => driver.remove(name)),
           // Other callers share it: it is closed after the last use.

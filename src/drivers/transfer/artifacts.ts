@@ -394,9 +394,9 @@ export function withArtifacts(
       )
       return outcomes.flat()
     },
-    async collect(name) {
+    async collect(name, onWait) {
       try {
-        const collected = await driver.collect(name)
+        const collected = await driver.collect(name, onWait)
         if (collected.detail?.engine !== undefined && collected.state.state === 'ended')
           await options.ran(name, collected)
         return collected

@@ -96,7 +96,7 @@ export const withKeeping = <D extends RootedDriver>(driver: D, options: KeepingO
     return { ...collected, detail }
   }
 
-  return { ...driver, collect: async (name) => kept(name, await driver.collect(name)) }
+  return { ...driver, collect: async (name, onWait) => kept(name, await driver.collect(name, onWait)) }
 }
 
 /**

@@ -57,7 +57,7 @@ export async function cancelTasks<Request, Listing>(
   }
   for (const backoff = openBackoff(pauses); ;) {
     const found = await sight.see(left)
-    await sight.adopt([...found.values()].flatMap(({ entry }) => entry ?? []))
+    const troubles = await sight.adopt([...found.values()].flatMap(({ entry }) => entry ?? []))
     // Buried names may still wait in the queue; a start would only end at once.
     const buried = left.filter((name) => found.get(name)?.sight.form === 'buried')
     await cancel(buried, found, 'waiting')
@@ -69,10 +69,13 @@ export async function cancelTasks<Request, Listing>(
     )
     if (left.length === 0) return arrays
     const spent = (performance.now() - from) / 1000
+    // No request reaches a job whose id is not known.
+    const [trouble] = troubles.values()
     if (spent > graceSeconds + patienceSeconds)
       throw new DriverError(
         'unknown',
-        `${left.slice(0, 3).join(', ')}${left.length > 3 ? ' …' : ''} did not end within ${Math.round(spent)} s`,
+        `${left.slice(0, 3).join(', ')}${left.length > 3 ? ' …' : ''} did not end within ${Math.round(spent)} s` +
+          (trouble === undefined ? '' : `: ${trouble.message}`),
       )
     const how = cancelStep(scheduler.cancelSteps, { spent, grace: graceSeconds, askedAt, forced })
     if (how !== undefined) {

@@ -151,8 +151,8 @@ export function openBatchDriver<Request extends object, Listing>(
       if (names.length > 0)
         await dropEnded(await cancelTasks({ site, scheduler, sight }, names, graceSeconds))
     },
-    collect: async (name) =>
-      collectTask({ site, scheduler }, name, (await seeRecord(name)).found ?? (await seeOne(name))),
+    collect: async (name, onWait) =>
+      collectTask({ site, scheduler }, name, (await seeRecord(name)).found ?? (await seeOne(name)), onWait),
     async logs(name, stream, range) {
       const place = scheduler.logs === undefined ? undefined : (await books.read([name])).get(name)?.place
       return (await scheduler.logs?.(name, place, stream, range)) ?? tasks.logs(name, stream, range)
@@ -172,6 +172,7 @@ export function openBatchDriver<Request extends object, Listing>(
       closed = true
       placing.close()
       scheduler.close?.()
+      tasks.close()
       watcher.close()
     },
   }

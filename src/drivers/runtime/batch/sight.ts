@@ -1,7 +1,8 @@
 import { reasonText } from '../../../outside-text.ts'
-import type { TaskState } from '../contract/driver.ts'
+import { DriverError, type TaskState } from '../contract/driver.ts'
 import { RecentMap } from '../contract/recent.ts'
 import type { RemoteSight } from '../remote/record.ts'
+import { asDriverError } from '../remote/site.ts'
 import type { BookEntry } from './books.ts'
 import {
   externalIdIn,
@@ -69,8 +70,11 @@ export interface BatchSight {
    * are lost.
    */
   strays(found: ReadonlyMap<string, FoundTask>): Promise<Map<string, FoundTask>>
-  /** Completes entries of arrays that the scheduler has accepted without an answer that gave its id. */
-  adopt(entries: readonly BookEntry[]): Promise<void>
+  /**
+   * Completes entries of arrays that the scheduler has accepted without an answer that gave its id.
+   * Returns why that failed, by array.
+   */
+  adopt(entries: readonly BookEntry[]): Promise<Map<string, DriverError>>
   /** The elements that the scheduler has accepted. */
   elementsOf(names: Iterable<string>, found: ReadonlyMap<string, FoundTask>): BatchElement[]
 }
@@ -173,12 +177,19 @@ class Sight<Request, Listing> implements BatchSight {
   async weigh(open: Records['open']): Promise<Map<string, FoundTask>> {
     const found = new Map<string, FoundTask>(open)
     if (open.size === 0) return found
-    await this.adopt([...open].map(([, { entry }]) => entry))
+    const troubles = await this.adopt([...open].map(([, { entry }]) => entry))
     const listing = await this.#scheduler.list(
       [...open].map(([name, { entry }]) => ({ name, place: entry.place })),
     )
-    const judge = (name: string, sight: RemoteSight, entry: BookEntry): BatchJudgement =>
-      told(this.#scheduler.judge(this.#evidenceOf(name, sight, entry), listing))
+    const judge = (name: string, sight: RemoteSight, entry: BookEntry): BatchJudgement => {
+      const trouble = entry.place.job === undefined ? troubles.get(entry.place.array) : undefined
+      if (trouble === undefined)
+        return told(this.#scheduler.judge(this.#evidenceOf(name, sight, entry), listing))
+      // The listing is about jobs whose ids are known.
+      const { state, over } = this.#scheduler.judge(this.#evidenceOf(name, sight, entry), undefined)
+      const waits = state.state === 'queued' || state.state === 'running'
+      return told({ state: waits ? { ...state, cause: trouble.message } : state, over })
+    }
     const doubtful = new Map<string, { one: Open; judgement: BatchJudgement }>()
     for (const [name, { sight, entry }] of open) {
       const judgement = judge(name, sight, entry)
@@ -310,14 +321,17 @@ class Sight<Request, Listing> implements BatchSight {
   }
 
   /** Finds, by the names of their arrays, the ids that no answer has given, and records them. */
-  async adopt(entries: readonly BookEntry[]): Promise<void> {
+  async adopt(entries: readonly BookEntry[]): Promise<Map<string, DriverError>> {
+    const troubles = new Map<string, DriverError>()
     const nameless = entries.filter(({ place }) => place.job === undefined)
     for (const array of new Set(nameless.map(({ place }) => place.array))) {
-      const job = await this.#scheduler.find(array).catch(() => undefined)
-      if (job === undefined) continue
+      const job = await this.#scheduler.find(array).catch(asDriverError)
+      if (job instanceof DriverError) troubles.set(array, job)
+      if (job === undefined || job instanceof DriverError) continue
       await this.#site.books.accepted(array, job).catch(() => undefined)
       for (const { place } of nameless) if (place.array === array) place.job = job
     }
+    return troubles
   }
 
   elementsOf(names: Iterable<string>, found: ReadonlyMap<string, FoundTask>): BatchElement[] {

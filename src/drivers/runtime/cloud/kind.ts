@@ -1,5 +1,6 @@
 import { inContainers } from '../container/shell-site.ts'
 import type { DriverKind } from '../contract/kind.ts'
+import { outputPatienceIn } from '../remote/context.ts'
 import { openSshDriver, sshCapabilities } from '../remote/ssh.ts'
 import { LinkError, type SiteShell } from '../../../shell/site-shell.ts'
 
@@ -35,6 +36,7 @@ export const cloud: DriverKind = {
       runtime,
       taskVariable,
       shell,
+      ...outputPatienceIn(configuration),
       ...(typeof workDirectory === 'string' && workDirectory !== '' ? { root: workDirectory } : {}),
     })
     return inContainers(driver, { shell, taskVariable, endsDescendants: false })

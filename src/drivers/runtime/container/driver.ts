@@ -148,17 +148,18 @@ const checkContainer = (intent: Intent): void => {
  * The script for the shell of the container: the task's directory, its variables over the image's
  * own, its program.
  */
-const insideScript = (intent: Intent, taskVariable: string): string => {
+export const insideScript = (intent: Intent, taskVariable: string): string => {
   const { directory, workingDirectory, argv, environment, name } = intent
   const place = workingDirectory === undefined ? directory : `${directory}/${workingDirectory}`
   const variables = Object.entries({ HOME: directory, ...environment, [taskVariable]: name })
   // In a kept container each task has a folder of its own below /tmp.
-  const temporary = 'TMPDIR' in environment ? '' : ' "TMPDIR=$tmp"'
+  const usual = { TMPDIR: 'tmp', USER: 'user', LOGNAME: 'user' }
+  const inside = Object.entries(usual).map(([key, of]) => (key in environment ? '' : ` "${key}=$${of}"`))
   // env would read a program with `=` in its name as a variable; nice does not, and changes
   // nothing.
   const program = argv[0]?.includes('=') === true ? ['nice', '-n', '0', '--', ...argv] : argv
   return (
-    `cd ${quote(place)} || exit 126\nexec env${temporary} ` +
+    `cd ${quote(place)} || exit 126\nexec env${inside.join('')} ` +
     `${quoteAll(variables.map(([key, value]) => `${key}=${value}`))} ${quoteAll(program)}\n`
   )
 }
@@ -283,8 +284,8 @@ const inItsPlace = (collected: Collected, { detail, run }: ContainerRecord): Col
  * stay the site's. Intents without one pass unchanged.
  *
  * - The task sees its image read-only, a `/tmp` of its own, its work directory under the same path
- *   and `mounts`; it is the site's account without capabilities, without network unless asked for,
- *   within the intent's processors, memory and GPUs.
+ *   and `mounts`; it is the site's account, by name too, without capabilities, without network unless
+ *   asked for, within the intent's processors, memory and GPUs.
  * - An image is resolved once per run and host, and brought there once; `detail` names it
  *   and what it cost.
  * - A failure of the engine or the registry is the site's trouble: `find` and `collect` report
@@ -409,8 +410,8 @@ for each in ${quoteAll(names)}; do [ ! -e "$each" ] || { echo "${boundary} $each
       )
       return states
     },
-    async collect(name) {
-      const collected = await driver.collect(name)
+    async collect(name, onWait) {
+      const collected = await driver.collect(name, onWait)
       if (without.has(name)) return collected
       const recorded = await recordOf(name)
       const record = { ...recorded, detail: await detailOf(recorded) }

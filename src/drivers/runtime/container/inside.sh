@@ -27,6 +27,16 @@ unset APPTAINER_NO_EVAL SINGULARITY_NO_EVAL APPTAINER_APPNAME APPTAINER_BIND \
 unset SINGULARITY_APPNAME SINGULARITY_BIND \
   SINGULARITY_COMMAND SINGULARITY_CONTAINER SINGULARITY_ENVIRONMENT SINGULARITY_NAME
 told=0 tmp=/tmp granted=1
+# The account's name here, for programs that ask their environment; `id` may be missing.
+user=user id=
+while read -r key value word; do
+  [ "$key" != Uid: ] || id=$value
+done < /proc/self/status
+while IFS=: read -r key word value granted; do
+  # shellcheck disable=SC2034 # the task's own script reads it
+  [ "$value" != "$id" ] || { user=$key && break; }
+done < /etc/passwd
+granted=1
 # The engine asks it to end.
 trap 'told=1; [ $$ -ne 1 ] || kill -s TERM -- -1 2>/dev/null' TERM
 

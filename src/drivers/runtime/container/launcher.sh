@@ -11,7 +11,8 @@
 # task's script in pieces, because one variable takes 128 KiB.
 #
 # Below `<root>/containers`: `images/KEY.HOST` is the resolved image, once per run and host (FIFO
-# order by flock, one pull for all); `records/NAME` is the record of the task's container;
+# order by flock, one pull for all), and `images/KEY.HOST.passwd` its accounts with ours, if needed;
+# `records/NAME` is the record of the task's container;
 # `tasks/NAME` is `/.orrery` in the container; `lanes/KEY.HOST.N` is the same of a kept container,
 # which takes requests while `state` is `open CONTAINER`. A kept container makes `NAME.taken` before
 # it starts a task, or finds that the launcher has made it.
@@ -266,25 +267,30 @@ file_image() {
 }
 
 # Finds the shell for the task's script in the image: the image's own sh, else the host's busybox.
+# `said` is then a line, and the image's accounts.
 probe() {
   busybox=$(command -v busybox)
+  # shellcheck disable=SC2016 # the image's shell expands it
+  facts='command -v env || exit
+{ while IFS= read -r line; do echo "$line"; done < /etc/passwd; } 2> /dev/null
+true'
   for entry in sh busybox; do
     set --
     [ "$entry" = sh ] || {
       [ -n "$busybox" ] && set -- --mount "type=bind,source=$busybox,target=/.orrery-tools/busybox,readonly"
     } || break
     case $engine$entry in
-      apptainersh) said=$("$tool" -q exec --containall --no-home "$id" /bin/sh -c 'command -v env' 2>&1 8>&-) ;;
+      apptainersh) said=$("$tool" -q exec --containall --no-home "$id" /bin/sh -c "$facts" 2>&1 8>&-) ;;
       apptainer*)
         said=$("$tool" -q exec --containall --no-home \
           --mount "type=bind,source=$busybox,target=/.orrery-tools/busybox,ro" \
-          "$id" /.orrery-tools/busybox sh -c 'command -v env' 2>&1 8>&-) ;;
+          "$id" /.orrery-tools/busybox sh -c "$facts" 2>&1 8>&-) ;;
       *sh)
         said=$("$tool" run --rm --pull never --network none --entrypoint /bin/sh \
-          "$id" -c 'command -v env' 2>&1 8>&-) ;;
+          "$id" -c "$facts" 2>&1 8>&-) ;;
       *)
         said=$("$tool" run --rm --pull never --network none "$@" --entrypoint /.orrery-tools/busybox \
-          "$id" sh -c 'command -v env' 2>&1 8>&-) ;;
+          "$id" sh -c "$facts" 2>&1 8>&-) ;;
     esac && return
     case $said in *"no such file"* | *"not found"* | *"o such file"* | '') ;; *) break ;; esac
   done
@@ -298,6 +304,18 @@ probe() {
   give_up "$class" "$engine on $node cannot run $image: $said"
 }
 
+# The image's accounts and this one, where the image has no name for its number. Apptainer adds it by
+# itself.
+name_account() {
+  rm -f -- "$known.passwd"
+  accounts=$(printf '%s\n' "$said" | grep -E '^[^:/ ]+:[^:]*:[0-9]+:[0-9]+:')
+  [ "$engine" != apptainer ] && ! printf '%s\n' "$accounts" | grep -q "^[^:]*:[^:]*:${account%:*}:" || return 0
+  each=$(id -un 2> /dev/null) || each=user
+  case $each in '' | *[:/]*) each=user ;; esac
+  printf '%s\n' "$accounts" "$each:x:$account:$each:/tmp:/bin/sh" | grep . > "$known.passwd" &&
+    chmod 644 "$known.passwd"
+}
+
 resolve() {
   know && return
   exec 8>> "$known.lock"
@@ -308,6 +326,7 @@ resolve() {
     ask_removal
     case $engine in apptainer) file_image ;; *) layered_image ;; esac
     probe
+    name_account || give_up infrastructure "$node cannot write $base/$known.passwd"
     printf '%s\n' "$engine $digest $entry -$remove $id" > "$known.$$" && mv -f -- "$known.$$" "$known" ||
       give_up infrastructure "$node cannot write $base/$known"
   fi
@@ -418,6 +437,12 @@ start() {
     return
   fi
   [ "$cpus" = 0 ] || set -- --cpus "$cpus" "$@"
+  case $* in
+    *,target=/etc | *,target=/etc[\ ,]* | *,target=/etc/passwd | *,target=/etc/passwd[\ ,]*) ;;
+    *)
+      [ ! -s "$known.passwd" ] ||
+        set -- --mount "type=bind,source=$base/$known.passwd,target=/etc/passwd,readonly" "$@" ;;
+  esac
   size=
   if [ "$memory" != 0 ]; then
     set -- --memory "$memory" --memory-swap "$memory" "$@"

@@ -22,7 +22,8 @@ import type { MemoryLimit } from './cgroups.ts'
  *   politely, after `graceSeconds` by force, and resolves when none is alive.
  * - `collect(name)` may be called any number of times after the end; it answers the same until
  *   `remove`. It rejects with class `refused` where no trial can give the task what it needs (an
- *   image that does not exist), or where its results can never be accepted.
+ *   image that does not exist), or where its results can never be accepted. Files that a shared file
+ *   system shows late are waited for; `onWait` gets the reason, and a cancel ends the wait.
  * - `logs` reads by byte range (`tail`: the last so many bytes) from the work's output, while it
  *   runs and afterwards.
  * - `remove` forgets the name: never submit it again. Running work is refused.
@@ -43,7 +44,7 @@ export interface RuntimeDriver {
   /** Starts watching; the returned function stops it (the work goes on). */
   watch(names: readonly string[], onEnd: (name: string) => void): () => void
   cancel(names: readonly string[], graceSeconds: number): Promise<void>
-  collect(name: string): Promise<Collected>
+  collect(name: string, onWait?: (reason: string) => void): Promise<Collected>
   logs(
     name: string,
     stream: 'stdout' | 'stderr',

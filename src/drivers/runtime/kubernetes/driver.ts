@@ -4,6 +4,7 @@ import type { SiteShell } from '../../../shell/site-shell.ts'
 import { openBatchDriver } from '../batch/driver.ts'
 import { openBatchSite } from '../batch/site.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
+import { outputPatienceIn } from '../remote/context.ts'
 import { kubernetesAdapter } from './adapter.ts'
 import { openCourier } from './courier/courier.ts'
 import { openKeeper } from './keeper.ts'
@@ -27,6 +28,7 @@ export interface ClusterAccess {
    * imagePullSecrets, runtimeClassName, affinity, imagePullPolicy, podLabels, podAnnotations,
    * runAsUser, runAsGroup, fsGroup, confined, gpuResource, overcommit (default 1),
    * pullPatienceSeconds (300), settleSeconds (10), claimSeconds (60), nodeLostSeconds (300),
+   * outputPatienceSeconds (60),
    * ttlSecondsAfterFinished (86,400).
    */
   configuration: Readonly<Record<string, unknown>>
@@ -72,7 +74,7 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
   let read: KubernetesSettings | undefined
   const settings = (): KubernetesSettings => (read ??= settingsOf(configuration))
   const root = typeof configuration['root'] === 'string' ? configuration['root'] : '/orrery'
-  const site = openBatchSite({ shell, runtime, taskVariable, root })
+  const site = openBatchSite({ shell, runtime, taskVariable, root, ...outputPatienceIn(configuration) })
   // The first call rejects with the fault of the configuration.
   const carried = configuration['volume'] === undefined
   const courier = carried

@@ -41,6 +41,10 @@ begin() {
     [ -x "$each" ] && "$each" --version 2>&1 | grep -q GNU && measure=$each && break
   done
   env -i --default-signal=INT,QUIT true 2> /dev/null && signals=--default-signal=INT,QUIT
+  # A numeric id may have no name in the image.
+  user=$(id -un 2> /dev/null) || user=user
+  case $user in '' | *[!A-Za-z0-9._-]*) user=user ;; esac
+  signals="$signals USER=$user LOGNAME=$user"
   oom=$(grep '^oom_kill ' /proc/vmstat) || oom='oom_kill 0'
   exec "$shell" "$wrapper" "$mode" "$records" "$variable" "${oom#oom_kill }" "$measure" "$signals" "$@"
 }

@@ -1,11 +1,13 @@
 import { randomBytes } from 'node:crypto'
+import { posix } from 'node:path'
+import { append } from '../../../lists.ts'
 import { reasonText } from '../../../outside-text.ts'
 import { call } from '../../../shell/program.ts'
 import { fieldsOf } from '../../../shell/fields.ts'
 import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Collected, type OutputManifest, type StagedAmount } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
-import { mostListBytes, stagingDeadlineMs, type RemoteContext } from './context.ts'
+import { mostListBytes, stagingDeadlineMs, type RemoteContext, type RemoteMemory } from './context.ts'
 import {
   changesOf,
   isDelivered,
@@ -15,19 +17,31 @@ import {
   manifestOf,
   parseListing,
   warningsOf,
+  type Changes,
   type FoundFile,
 } from './files.ts'
 import { factsOfStarted, parseRecords, recordsProgram, type Read } from './looking.ts'
 import { sightOf, type EndedSight, type RemoteSight, type TaskFacts } from './record.ts'
-import { digests, largeDigests } from './staging.ts'
+import type { Arrival } from './late.ts'
+import { digests } from './staging.ts'
 
 export interface RemoteCollected extends Omit<Collected, 'state'> {
   sight: EndedSight | Extract<RemoteSight, { form: 'buried' }>
 }
 
+/** A result as far as it is soon read, with what its task alone has to wait for. */
+export interface CollectedPart {
+  arrival: Arrival
+  /** Files whose digests are missing yet, absolute, smaller ones first. */
+  unread: readonly string[]
+  unreadBytes: number
+  /** The result with those digests, by path; `isCut`: a cancel ended the reading. */
+  complete: (sums: ReadonlyMap<string, string>, isCut: boolean) => RemoteCollected
+}
+
 const stderrTailBytes = 4096
-/** The look at a file of this size ends with a cancel of its task; smaller ones are soon read. */
-const largeFileBytes = 64 * 1024 * 1024
+/** Of each task so much is read together with that of others. */
+const soonReadBytes = 64 * 1024 * 1024
 
 type Part = ReturnType<typeof parts>[number]
 
@@ -41,8 +55,21 @@ interface Task {
   facts: TaskFacts
 }
 
-/** Lists the content of the work directories, now and before the start. */
-function contentsScript(tasks: readonly Task[], boundary: string): string {
+/**
+ * Opens the folders in which late files may appear: a client of a shared file system then asks its
+ * server for them.
+ */
+const openingScript = ({ facts: { directory, expectedOutputs } }: Task): string => {
+  const folders = expectedOutputs.map((path) => posix.dirname(posix.join(directory, path)))
+  return `ls -f -- ${quoteAll([...new Set([posix.dirname(directory), directory, ...folders])])} > /dev/null 2>&1`
+}
+
+/**
+ * Lists the content of the work directories, now and before the start; folders of the tasks in
+ * `late` are opened first.
+ */
+function contentsScript(tasks: readonly Task[], boundary: string, late: RemoteMemory['late']): string {
+  const opening = tasks.filter(({ name }) => late.has(name)).map(openingScript)
   const folders = quoteAll(tasks.map(({ facts }) => facts.directory))
   const lists = tasks
     .filter(({ facts }) => facts.sources.length > 0)
@@ -53,10 +80,12 @@ function contentsScript(tasks: readonly Task[], boundary: string): string {
 for each in ${name}.*.moved; do
   [ -e "$each" ] && { printf '\\n${boundary} moved ${name}\\n'; head -n 1 "$each"; }; done`,
     )
-  return (
-    `printf '\\n${boundary} files\\n'\nfind ${folders} ${listingActions} ` +
-    `2> /dev/null\n${lists.join('\n')}`
-  )
+  return [
+    ...opening,
+    `printf '\\n${boundary} files\\n'`,
+    `find ${folders} ${listingActions} 2> /dev/null`,
+    ...lists,
+  ].join('\n')
 }
 
 function readContents(answer: readonly Part[], into: Map<string, Contents>, tasks: readonly Task[]): void {
@@ -97,60 +126,106 @@ async function modifiedTimes(
   return times
 }
 
+/** A manifest without the digests of `unread`. */
+interface ManifestPart extends Pick<CollectedPart, 'unread' | 'unreadBytes'> {
+  complete: (sums: ReadonlyMap<string, string>, isCut: boolean) => OutputManifest
+}
+
+type Listed = Task & Pick<Contents, 'listing' | 'staged'>
+
+const sourcesOf = (facts: TaskFacts, path: string): string[] =>
+  facts.sources.map((from) => `${from.replace(/\/$/, '')}/${path}`)
+
+/** What of a task needs digests: what is soon read, and the rest. */
+function readingsOf({ facts, ...task }: Listed): {
+  listing: readonly FoundFile[]
+  tooDeep: readonly string[]
+  changes: Changes
+  origins: readonly string[]
+  soon: readonly string[]
+  bytes: number
+} & Pick<CollectedPart, 'unread' | 'unreadBytes'> {
+  const tooDeep = task.listing.flatMap(({ path }) => (isTooDeep(facts.directory, path) ? [path] : []))
+  const deep = new Set(tooDeep)
+  const listing = deep.size === 0 ? task.listing : task.listing.filter(({ path }) => !deep.has(path))
+  const changes = changesOf(listing, task.staged)
+  const origins = changes.touched.flatMap(({ found }) => sourcesOf(facts, found.path))
+  // A touched file has the size of its source.
+  const readings = [
+    ...changes.changed.map((found) => ({ found, from: [] as string[] })),
+    ...changes.touched.map(({ found }) => ({ found, from: sourcesOf(facts, found.path) })),
+  ]
+    .filter(({ found: { kind, readable } }) => kind === 'file' && readable)
+    .map(({ found: { path, sizeBytes }, from }) => ({
+      paths: [`${facts.directory}/${path}`, ...from],
+      bytes: sizeBytes * (1 + from.length),
+    }))
+    .sort((a, b) => a.bytes - b.bytes)
+  const soon: string[] = []
+  const unread: string[] = []
+  let [bytes, unreadBytes] = [0, 0]
+  for (const { paths, bytes: own } of readings) {
+    const isSoon = unread.length === 0 && bytes + own <= soonReadBytes
+    append(isSoon ? soon : unread, paths)
+    if (isSoon) bytes += own
+    else unreadBytes += own
+  }
+  return { listing, tooDeep, changes, origins, soon, bytes, unread, unreadBytes }
+}
+
 async function manifestsOf(
   context: RemoteContext,
-  tasks: readonly (Task & Pick<Contents, 'listing' | 'staged'>)[],
+  tasks: readonly Listed[],
   hostname: string,
-): Promise<Map<string, OutputManifest>> {
+): Promise<Map<string, ManifestPart>> {
   const { runtime } = context
-  const all = tasks.map(({ listing, ...task }) => {
-    const tooDeep = listing.flatMap(({ path }) => (isTooDeep(task.facts.directory, path) ? [path] : []))
-    const deep = new Set(tooDeep)
-    const kept = deep.size === 0 ? listing : listing.filter(({ path }) => !deep.has(path))
-    return { ...task, listing: kept, tooDeep, changes: changesOf(kept, task.staged) }
-  })
-  const sourcesOf = (facts: TaskFacts, path: string): string[] =>
-    facts.sources.map((from) => `${from.replace(/\/$/, '')}/${path}`)
-  const own = all.flatMap(({ name, facts, changes }) =>
-    [...changes.changed, ...changes.touched.map(({ found }) => found)]
-      .filter(({ kind, readable }) => kind === 'file' && readable)
-      .map(({ path, sizeBytes }) => ({ name, path: `${facts.directory}/${path}`, sizeBytes })),
+  const all = tasks.map((task) => ({ name: task.name, facts: task.facts, ...readingsOf(task) }))
+  const bytes = all.reduce((sum, task) => sum + task.bytes, 0)
+  const read = await digests(
+    context,
+    all.flatMap(({ soon }) => soon),
+    bytes,
   )
-  const origins = all.flatMap(({ facts, changes }) =>
-    changes.touched.flatMap(({ found }) => sourcesOf(facts, found.path)),
+  const times = await modifiedTimes(
+    context,
+    all.flatMap(({ origins }) => origins),
   )
-  const isLarge = ({ sizeBytes }: { sizeBytes: number }): boolean => sizeBytes >= largeFileBytes
-  const small = own.filter((file) => !isLarge(file))
-  const bytes = small.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
-  const sums = await digests(context, [...small.map(({ path }) => path), ...origins], bytes)
-  const large = await largeDigests(context, own.filter(isLarge))
-  for (const [path, sum] of large.sums) sums.set(path, sum)
-  const times = await modifiedTimes(context, origins)
   return new Map(
-    all.map(({ name, facts, changes, listing, tooDeep }) => {
-      const modified = changes.touched
-        .filter(({ found, modified: before }) => {
-          const sources = sourcesOf(facts, found.path).map((path) => ({
-            sum: sums.get(path),
-            modified: times.get(path),
-          }))
-          return !isUntouched(before, sums.get(`${facts.directory}/${found.path}`), sources)
-        })
-        .map(({ found }) => found)
-      const files = [...changes.changed, ...modified]
-      const byPath = new Map(
-        files.flatMap(({ path }) => {
-          const sum = sums.get(`${facts.directory}/${path}`)
-          return sum === undefined ? [] : [[path, sum] as const]
-        }),
-      )
-      const unread = files.flatMap(({ path, kind }) => (kind === 'file' && !byPath.has(path) ? [path] : []))
-      const isCut = large.cut.has(name)
-      const warnings = warningsOf(facts.directory, listing, { unread, tooDeep, isCut })
-      const place = { runtime, hostname, root: facts.directory }
-      return [name, manifestOf(place, { changes, files, sums: byPath, warnings })]
+    all.map(({ name, facts, changes, listing, tooDeep, unread, unreadBytes }): [string, ManifestPart] => {
+      const complete: ManifestPart['complete'] = (late, isCut) => {
+        const sumOf = (path: string): string | undefined => read.get(path) ?? late.get(path)
+        const modified = changes.touched
+          .filter(({ found, modified: before }) => {
+            const sources = sourcesOf(facts, found.path).map((path) => ({
+              sum: sumOf(path),
+              modified: times.get(path),
+            }))
+            return !isUntouched(before, sumOf(`${facts.directory}/${found.path}`), sources)
+          })
+          .map(({ found }) => found)
+        const files = [...changes.changed, ...modified]
+        const byPath = new Map(
+          files.flatMap(({ path }) => {
+            const sum = sumOf(`${facts.directory}/${path}`)
+            return sum === undefined ? [] : [[path, sum] as const]
+          }),
+        )
+        const without = files.flatMap(({ path, kind }) =>
+          kind === 'file' && !byPath.has(path) ? [path] : [],
+        )
+        const warnings = warningsOf(facts.directory, listing, { unread: without, tooDeep, isCut })
+        const place = { runtime, hostname, root: facts.directory }
+        return manifestOf(place, { changes, files, sums: byPath, warnings })
+      }
+      return [name, { unread, unreadBytes, complete }]
     }),
   )
+}
+
+const settled: Pick<CollectedPart, 'arrival' | 'unread' | 'unreadBytes'> = {
+  arrival: { succeeded: false, missing: [], bare: false, cancelAsked: false },
+  unread: [],
+  unreadBytes: 0,
 }
 
 /** One task's result out of the answer for many. */
@@ -163,20 +238,16 @@ function collectedOf(
     tail: Buffer | undefined
     boot: string | undefined
   },
-  { manifest, empty }: { manifest: OutputManifest | undefined; empty: OutputManifest },
-): RemoteCollected | DriverError {
+  { manifest, empty }: { manifest: ManifestPart | undefined; empty: OutputManifest },
+): CollectedPart | DriverError {
   const { read, facts, contents, tail, boot } = of
-  const seen = {
-    ageSeconds: 0,
-    supervised: undefined,
-    marked: false,
-    cancelAsked: read?.cancelAsked === true,
-    boot,
-  }
+  const cancelAsked = read?.cancelAsked === true
+  const seen = { ageSeconds: 0, supervised: undefined, marked: false, cancelAsked, boot }
   const sight: RemoteSight = read === undefined ? { form: 'none' } : sightOf(read.parsed, facts, seen)
   if (sight.form === 'buried') {
     const used = { wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' as const }
-    return { sight, submittedAt: sight.at, ...used, manifest: empty, missingOutputs: [], stderrTail: '' }
+    const rest = { ...used, manifest: empty, missingOutputs: [], stderrTail: '' }
+    return { ...settled, complete: () => ({ sight, submittedAt: sight.at, ...rest }) }
   }
   if (sight.form !== 'ended')
     return new DriverError(
@@ -184,30 +255,42 @@ function collectedOf(
       `${name} has no recorded end; find shows whether it runs, is lost or was never started`,
     )
   const { submittedAt, wallSeconds, cpuSeconds, peakMemoryBytes, measuredBy, node, limits } = sight
-  const listing = new Map((contents?.listing ?? []).map((found) => [found.path, found]))
+  const found = contents?.listing ?? []
+  const listing = new Map(found.map((one) => [one.path, one]))
+  const { directory = '', expectedOutputs = [] } = facts ?? {}
+  const missingOutputs = expectedOutputs.filter((path) => !isDelivered(directory, listing, path))
+  const arrival = {
+    succeeded: sight.reason === 'exited' && sight.exitCode === 0,
+    missing: missingOutputs,
+    bare: expectedOutputs.length === 0 && found.every(({ path }) => path === ''),
+    cancelAsked,
+  }
   return {
-    sight,
-    submittedAt,
-    node,
-    wallSeconds,
-    cpuSeconds,
-    peakMemoryBytes,
-    measuredBy,
-    manifest: { ...(manifest ?? empty), hostname: node },
-    ...(contents?.moved === undefined ? {} : { staged: contents.moved }),
-    missingOutputs: (facts?.expectedOutputs ?? []).filter(
-      (path) => !isDelivered(facts?.directory ?? '', listing, path),
-    ),
-    stderrTail: reasonText(tail ?? ''),
-    ...(limits === undefined ? {} : { detail: { limits } }),
+    ...settled,
+    ...manifest,
+    arrival,
+    complete: (sums, isCut) => ({
+      sight,
+      submittedAt,
+      node,
+      wallSeconds,
+      cpuSeconds,
+      peakMemoryBytes,
+      measuredBy,
+      manifest: { ...(manifest?.complete(sums, isCut) ?? empty), hostname: node },
+      ...(contents?.moved === undefined ? {} : { staged: contents.moved }),
+      missingOutputs,
+      stderrTail: reasonText(tail ?? ''),
+      ...(limits === undefined ? {} : { detail: { limits } }),
+    }),
   }
 }
 
-/** The full results of ended names; `unknown` for one that has no recorded end. */
+/** The results of ended names; `unknown` for one that has no recorded end. */
 export async function collectTasks(
   context: RemoteContext,
   names: readonly string[],
-): Promise<Map<string, RemoteCollected | Error>> {
+): Promise<Map<string, CollectedPart | Error>> {
   const { site, memory, runtime } = context
   const boundary = randomBytes(16).toString('hex')
   const contents = new Map<string, Contents>()
@@ -222,7 +305,7 @@ ${recordsProgram}${call('records', ...names)}
 for each in ${names.join(' ')}; do
   [ -s "$each.err" ] && { printf '\\n${boundary} err %s\\n' "$each"; tail -c ${stderrTailBytes} "$each.err"; }
 done
-${first.length === 0 ? '' : contentsScript(first, boundary)}
+${first.length === 0 ? '' : contentsScript(first, boundary, memory.late)}
 true`,
     { deadlineMs: stagingDeadlineMs, maxBytes: mostListBytes },
   )
@@ -238,7 +321,7 @@ true`,
     contents.has(name) ? [] : [{ name, facts: own }],
   )
   if (second.length > 0) {
-    const more = await site.run(() => `${contentsScript(second, boundary)}\ntrue`, {
+    const more = await site.run(() => `${contentsScript(second, boundary, memory.late)}\ntrue`, {
       deadlineMs: stagingDeadlineMs,
       maxBytes: mostListBytes,
     })

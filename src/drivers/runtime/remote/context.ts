@@ -21,6 +21,11 @@ export interface RemoteOptions {
   timeoutGraceSeconds?: number
   /** Total size of texts and scripts in one request. */
   chunkBytes?: number
+  /**
+   * How long declared outputs that a task did not leave are looked for, as a shared file system may
+   * show them late; 0: the first look counts. Default 60.
+   */
+  outputPatienceSeconds?: number
 }
 
 /**
@@ -37,6 +42,11 @@ export interface RemoteMemory {
   pids: RecentMap<string, number>
   /** Records without a line, and since when; milliseconds of `performance.now()`. */
   claimedSince: RecentMap<string, number>
+  /**
+   * Ended tasks whose files may arrive late: the looks at them, and since when; milliseconds of
+   * `performance.now()`.
+   */
+  late: RecentMap<string, { looks: number; since: number }>
 }
 
 /** A site's tasks, for all files of this folder. */
@@ -56,11 +66,20 @@ export const openMemory = (): RemoteMemory => ({
   facts: new RecentMap(factsKept),
   pids: new RecentMap(namesKept),
   claimedSince: new RecentMap(namesKept),
+  late: new RecentMap(namesKept),
 })
 
-export const forget = ({ facts, pids, claimedSince }: RemoteMemory, name: string): void => {
-  for (const memory of [facts, pids, claimedSince]) memory.delete(name)
+export const forget = ({ facts, pids, claimedSince, late }: RemoteMemory, name: string): void => {
+  for (const memory of [facts, pids, claimedSince, late]) memory.delete(name)
 }
+
+/** `outputPatienceSeconds` of a runtime's configuration, where it is a time. */
+export const outputPatienceIn = ({
+  outputPatienceSeconds: seconds,
+}: Readonly<Record<string, unknown>>): Pick<RemoteOptions, 'outputPatienceSeconds'> =>
+  typeof seconds === 'number' && Number.isFinite(seconds) && seconds >= 0
+    ? { outputPatienceSeconds: seconds }
+    : {}
 
 /** The `sh` command of the supervisor; the names of scripts follow. */
 export const supervisor = (

@@ -1,5 +1,6 @@
 import { inContainers } from '../container/shell-site.ts'
 import type { DriverKind } from '../contract/kind.ts'
+import { outputPatienceIn } from './context.ts'
 import { openSshDriver, sshCapabilities } from './ssh.ts'
 
 const text = (value: unknown): value is string => typeof value === 'string' && value !== ''
@@ -23,6 +24,7 @@ export const ssh: DriverKind = {
       runtime,
       taskVariable,
       shell,
+      ...outputPatienceIn(configuration),
       ...(text(workDirectory) ? { root: workDirectory } : {}),
     })
     return inContainers(driver, { shell, taskVariable, endsDescendants: false })

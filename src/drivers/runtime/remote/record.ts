@@ -53,6 +53,8 @@ export interface EndedSight {
   peakMemoryBytes: number | null
   measuredBy: 'time' | 'rusage' | 'none'
   limits?: MemoryLimit
+  /** Its supervisor counted the kills for memory in its scheduler's job: its reason says of them. */
+  countsKills?: true
 }
 
 /** The facts in the head of a task's script, for its collection, in one line of ASCII. */
@@ -96,6 +98,7 @@ export interface TaskRecord {
   /** Seconds since epoch by the clock of the node; absent where it was not read. */
   date?: number
   limits?: MemoryLimit
+  countsKills?: true
   peakKib?: number
   /** From GNU time; without it only an exit code above 128 indicates a signal. */
   killedBy?: number
@@ -173,6 +176,7 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
     if (killed !== null) record.killedBy = Number(killed[1])
     const limits = words[0] === 'limits' ? memoryLimits.find((limit) => limit === words[1]) : undefined
     if (limits !== undefined) record.limits = limits
+    if (line === 'counts kills') record.countsKills = true
     if (words[0] === 'peak' && words.length === 2) record.peakKib = Number(words[1])
     // The first pair is the supervisor's own.
     if (/^\d+m[\d.]+s \d+m[\d.]+s$/.test(line) && ++times === 2)
@@ -252,5 +256,6 @@ export function sightOf(
     peakMemoryBytes: peakKib === undefined ? null : peakKib * 1024,
     measuredBy: peakKib !== undefined ? 'time' : cpuSeconds === null ? 'none' : 'rusage',
     ...(limits === undefined ? {} : { limits }),
+    ...(record.countsKills === undefined ? {} : { countsKills: record.countsKills }),
   }
 }

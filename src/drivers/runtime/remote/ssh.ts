@@ -206,8 +206,8 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
         if (left.length > 0) await backoff.pause()
       }
     },
-    async collect(name) {
-      const { sight, ...collected } = await tasks.collect(name)
+    async collect(name, onWait) {
+      const { sight, ...collected } = await tasks.collect(name, onWait)
       return { state: stateOf(sight), ...collected }
     },
     logs: (name, stream, range) => tasks.logs(name, stream, range),
@@ -220,6 +220,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     },
     async close() {
       closed = true
+      tasks.close()
       watcher.close()
     },
   }

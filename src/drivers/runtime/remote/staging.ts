@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto'
-import { call, readProgram } from '../../../shell/program.ts'
 import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
@@ -19,34 +18,12 @@ import { asDriverError } from './site.ts'
 /** Digests at this rate at least; a slower site counts as silent. */
 const slowestBytesPerSecond = 10_000_000
 
-const lookProgram = readProgram(import.meta.dirname, 'look.sh')
-
 /** A shell takes a day at most. */
 const longestDeadlineMs = 86_000_000
 
 const deadlineFor = (bytes: number): { deadlineMs: number } => ({
   deadlineMs: Math.min(longestDeadlineMs, stagingDeadlineMs + (bytes / slowestBytesPerSecond) * 1000),
 })
-
-/**
- * Digests of large files of tasks at the site, by path, and the tasks whose cancel ended the look at
- * them; `path` is absolute.
- */
-export async function largeDigests(
-  { site, chunkBytes }: RemoteContext,
-  files: readonly { name: string; path: string; sizeBytes: number }[],
-): Promise<{ sums: Map<string, string>; cut: Set<string> }> {
-  const sums = new Map<string, string>()
-  const cut = new Set<string>()
-  for (const some of chunks(files, Infinity, ({ path }) => path.length + 80, chunkBytes)) {
-    const calls = some.map(({ name, path }) => call('look', name, path))
-    const bytes = some.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
-    const { stdout } = await site.run(() => `${lookProgram}${calls.join('\n')}\ntrue`, deadlineFor(bytes))
-    for (const [path, sum] of parseSums(stdout)) sums.set(path, sum)
-    for (const [, name = ''] of stdout.toString('latin1').matchAll(/^cut ([a-z0-9-]+)$/gm)) cut.add(name)
-  }
-  return { sums, cut }
-}
 
 /** Digests of files at the site, by path; `bytes`: how much to read. */
 export async function digests(

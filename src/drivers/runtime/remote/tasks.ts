@@ -2,7 +2,8 @@ import { DriverError, type Intent, type LogSlice } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import { markCancelled } from './cancelling.ts'
-import { collectTasks, type RemoteCollected } from './collecting.ts'
+import { collectTasks, type CollectedPart, type RemoteCollected } from './collecting.ts'
+import { openCompleting } from './completing.ts'
 import { namesAtOnce, openMemory, supervisor, type RemoteContext, type RemoteOptions } from './context.ts'
 import { followEnds } from './ends.ts'
 import { look, signalMarked } from './looking.ts'
@@ -68,9 +69,10 @@ export interface RemoteTasks {
   signalMarked(names: readonly string[], signal: 'TERM' | 'KILL'): Promise<Set<string>>
   /**
    * The full result of an ended name; many calls at once share their round trips. `unknown` while
-   * it has no recorded end.
+   * it has no recorded end. Declared outputs that are missing are waited for, and large files are
+   * read, without a delay for other names; a cancel ends both. `onWait`: as `RuntimeDriver.collect`.
    */
-  collect(name: string): Promise<RemoteCollected>
+  collect(name: string, onWait?: (reason: string) => void): Promise<RemoteCollected>
   logs(name: string, stream: 'stdout' | 'stderr', range: SliceRange): Promise<LogSlice>
   /** Removes work directory and all records. Does not check whether it runs. */
   remove(name: string): Promise<void>
@@ -82,12 +84,15 @@ export interface RemoteTasks {
   readonly onEnds: (ended: (name: string) => void, stands: (now: boolean) => void) => () => void
   /** Free space and quota of the work directory, in the site's own output. */
   space(): Promise<string>
+  /** Ends the waits of `collect`, which reject. */
+  close(): void
 }
 
 export type { Packed } from './preparing.ts'
 export type { EndedSight, RemoteSight, StartedSight } from './record.ts'
 
 const defaultChunkBytes = 256 * 1024
+const usualOutputPatienceSeconds = 60
 
 /**
  * The answer for each intent; an error counts for its own intent only when others were answered.
@@ -133,10 +138,11 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
     elsewhere = false,
     timeoutGraceSeconds = 5,
     chunkBytes = defaultChunkBytes,
+    outputPatienceSeconds = usualOutputPatienceSeconds,
   } = options
   const site = openRemoteSite(shell, options.root ?? '')
   const context: RemoteContext = {
-    ...{ shell, runtime, taskVariable, elsewhere, timeoutGraceSeconds, chunkBytes },
+    ...{ shell, runtime, taskVariable, elsewhere, timeoutGraceSeconds, chunkBytes, outputPatienceSeconds },
     site,
     memory: openMemory(),
   }
@@ -144,7 +150,8 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
   const looker = (processes: boolean): ((name: string) => Promise<RemoteSight>) =>
     gather((names) => look(context, names, processes), { most: namesAtOnce })
   const [lookWith, lookWithout] = [looker(true), looker(false)]
-  const collect = gather<string, RemoteCollected>((names) => collectTasks(context, names), { most: 100 })
+  const part = gather<string, CollectedPart>((names) => collectTasks(context, names), { most: 100 })
+  const completing = openCompleting(context, part)
   const removeOne = gather<string, true>((names) => removeTasks(context, names))
 
   return {
@@ -158,10 +165,12 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
       const ask = processes ? lookWith : lookWithout
       return new Map(await Promise.all(names.map(async (name) => [name, await ask(name)] as const)))
     },
-    markCancelled: (names, graceSeconds, { signal = false } = {}) =>
-      markCancelled(context, names, graceSeconds, signal),
+    async markCancelled(names, graceSeconds, { signal = false } = {}) {
+      await markCancelled(context, names, graceSeconds, signal)
+      completing.cancelled(names)
+    },
     signalMarked: (names, signal) => signalMarked(context, names, signal),
-    collect,
+    collect: (name, onWait) => completing.collect(name, onWait),
     async logs(name, stream, range) {
       const file = `${name}.${stream === 'stdout' ? 'out' : 'err'}`
       const { stdout } = await site.run(() => sliceScript(file, range), { maxBytes: 2 * largestSlice })
@@ -172,5 +181,6 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
     },
     onEnds: (ended, stands) => followEnds(context, ended, stands),
     space: () => spaceAt(context),
+    close: () => completing.close(),
   }
 }

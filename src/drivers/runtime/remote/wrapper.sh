@@ -17,6 +17,8 @@
 #                                                      its cgroups,
 #     limits rlimit                                    or RLIMIT_DATA of each process, or nothing (`none`); the
 #                                                      last kind counts
+#     counts kills                                     it counts the job's kills for memory, whatever the
+#                                                      exit code
 #     task PID                                         leader of the task's session
 #     peak KIB                                         by GNU time
 #     0m0.010000s 0m0.000000s                          twice: `times` of this shell, and of the task with its
@@ -347,6 +349,7 @@ supervise() {
   for each in "$cgroup" "$processor"; do
     [ -z "$each" ] || echo "limits cgroup $each" >&3
   done 2>/dev/null
+  case $counter in */job_*) echo 'counts kills' >&3 ;; esac 2>/dev/null
   echo "started $name $pid" 2>/dev/null
   [ "$mode" = foreground ] || exec > /dev/null 2>&1
   trap 'woken=1' USR1

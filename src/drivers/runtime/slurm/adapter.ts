@@ -164,7 +164,7 @@ const judgeSlurm = (
     : { ...judgement, verdict: { ...verdict, end: 'never' } }
 }
 
-/** Whether Slurm ended failed tasks for want of memory; it says so once their jobs are over. */
+/** Whether Slurm ended tasks for want of memory; it says so once their jobs are over. */
 const openMemoryWords = ({
   queue,
   historyOf,
@@ -259,6 +259,26 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     settleSeconds: patience.settleSeconds,
   })
 
+  const recentWordOn = openMemoryWords({
+    queue: () => queue.recent(),
+    historyOf: () => Promise.resolve('none'),
+    settleSeconds: 0,
+  })
+  /**
+   * A success costs no query of its own: its supervisor has counted the kills itself, or the cluster
+   * makes none inside of a job that goes on, and then the last list counts.
+   */
+  const memoryWord = async (
+    { exitCode, countsKills }: { exitCode: number | null; countsKills?: true },
+    place: QueuedElement,
+  ): Promise<{ outOfMemory?: true }> => {
+    if (exitCode !== 0) return wordOn(place)
+    if (countsKills === true) return {}
+    const silent = sleep(answerMs, undefined, { ref: false })
+    const known = await Promise.race([limits.recent().catch(() => undefined), silent])
+    return known?.killsInJobs === true ? wordOn(place) : recentWordOn(place)
+  }
+
   return {
     kind: 'slurm',
     capabilities: slurmCapabilities,
@@ -323,9 +343,8 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     async about({ place, sight, measured }) {
       if (sight.form === 'started') return { node: sight.node }
       if (sight.form !== 'ended' || place === undefined) return {}
-      // A success is taken as it is: asking about each would cost a query a task.
-      const fails = sight.reason === 'exited' && sight.exitCode !== 0
-      return { ...(measured ? {} : await peakOf(place)), ...(fails ? await wordOn(place) : {}) }
+      const word = sight.reason === 'exited' ? await memoryWord(sight, place) : {}
+      return { ...(measured ? {} : await peakOf(place)), ...word }
     },
   }
 }

@@ -2,6 +2,7 @@ import type { SlurmrestdServer } from '../../../clients/slurmrestd.ts'
 import { openBatchDriver } from '../batch/driver.ts'
 import { openBatchSite } from '../batch/site.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
+import { outputPatienceIn } from '../remote/context.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import { slurmAdapter } from './adapter.ts'
 import { openSlurmCommands } from './commands.ts'
@@ -20,7 +21,7 @@ export interface SlurmDriverOptions {
    * ({memory: false, time: false}: tasks ask for no memory, no time limit), `requeue`
    * (default false: a task that Slurm took away is lost, and a new attempt replaces it),
    * commandSeconds (default 30), settleSeconds (default 30), accountingPatienceSeconds (default 4
-   * h), claimSeconds (default 60).
+   * h), claimSeconds (default 60), outputPatienceSeconds (default 60).
    */
   configuration: Readonly<Record<string, unknown>>
   /** Query over HTTP instead of by commands. */
@@ -46,7 +47,7 @@ const numberIn = (
  */
 export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
   const { configuration, slurmrestd, pollMilliseconds = 10_000 } = options
-  const site = openBatchSite(options)
+  const site = openBatchSite({ ...options, ...outputPatienceIn(configuration) })
   const requeue = configuration['requeue'] === true
   const { shell, root } = site
   const common = { shell, root, requeue, deadlineSeconds: numberIn(configuration, 'commandSeconds', 30) }

@@ -89,10 +89,12 @@ const bytesOf = (text: string | undefined): number | undefined => {
   return parts === null ? undefined : Math.round(Number(parts[1]) * (units[parts[2] ?? ''] ?? 1))
 }
 
+const outOfMemory = 'OUT_OF_MEMORY'
+
 /**
  * Lines of `sacct -P -n -o historyFields` with `SLURM_TIME_FORMAT=%s`. `CANCELLED by 1000` becomes
- * the state and the reason; memory is in the lines of the steps (`12_3.batch`), which belong to
- * their element.
+ * the state and the reason; memory, and a want of it, is in the lines of the steps (`12_3.batch`),
+ * which belong to their element.
  */
 export const parseHistory = (text: string): SlurmJob[] => {
   const jobs = new Map<string, SlurmJob>()
@@ -106,6 +108,9 @@ export const parseHistory = (text: string): SlurmJob[] => {
       const peak = bytesOf(memory)
       if (whole !== undefined && peak !== undefined)
         whole.peakMemoryBytes = Math.max(whole.peakMemoryBytes ?? 0, peak)
+      // Of a step that ran out of memory the job may know nothing but its script's exit code.
+      if (whole !== undefined && states === outOfMemory && /^(COMPLETED|FAILED)$/.test(whole.state))
+        whole.state = outOfMemory
       continue
     }
     const [state = '', ...by] = states.split(' ')

@@ -8,6 +8,8 @@ export interface SlurmLimits {
   arraySize: number
   /** Whether the cluster has an accounting database. */
   accounting: boolean
+  /** Whether its nodes kill for memory inside of a job: a script may end well beside that. */
+  killsInJobs: boolean
   /** End of the reservations, in seconds from the moment of the query. */
   reservations: ReadonlyMap<string, number>
 }
@@ -109,6 +111,7 @@ export const parseLimits = (text: string): SlurmLimits => {
     // The first index is 0, the largest one less than MaxArraySize.
     arraySize: Math.max(1, Math.min(1000, Number(setting(config, 'MaxArraySize') ?? 1001) - 1)),
     accounting: /accounting_storage\/(?!none)/i.test(setting(config, 'AccountingStorageType') ?? ''),
+    killsInJobs: /^yes$/i.test(setting(config, 'ConstrainRAMSpace') ?? ''),
     reservations: new Map(reservations),
   }
 }

@@ -4,6 +4,7 @@ import {
   readJobs,
   readNodes,
   readPartitions,
+  readRecords,
   readReservations,
   SlurmrestdError,
   type Json,
@@ -37,6 +38,15 @@ export const parseRestJobs = (answer: Json): SlurmJob[] =>
       indexes: elements === undefined ? undefined : parseIndexes(elements),
     }))
 
+/** Jobs of accounting's answer about one, of versions 0.0.36 to 0.0.44; ours only. */
+export const parseRestRecords = (answer: Json): SlurmJob[] =>
+  readRecords(answer)
+    .filter(({ name }) => name.startsWith(arrayNamePrefix))
+    .map(({ elements, ...job }) => ({
+      ...job,
+      indexes: elements === undefined ? undefined : parseIndexes(elements),
+    }))
+
 /**
  * Limits from the answers to `GET /partitions`, `/nodes` and `/reservations`, of versions 0.0.36 to
  * 0.0.44; `now` in seconds since epoch.
@@ -62,6 +72,8 @@ export const parseRestLimits = (
     // The interface does not give MaxArraySize; its default is 1001, the largest index plus one.
     arraySize: 1000,
     accounting: false,
+    // Nor does it give the cluster's configuration.
+    killsInJobs: false,
     reservations: new Map([...readReservations(reservations)].map(([name, end]) => [name, end - now])),
   }
 }
@@ -78,8 +90,8 @@ const withDriverErrors = <T>(work: Promise<T>): Promise<T> =>
 
 /**
  * A scheduler that is queried over HTTP (`slurmrestd`). The submission is read from the site's
- * folder of the array, and the array's id is written there, through the shell. Accounting is not
- * used. A polite end is the scheduler's own.
+ * folder of the array, and the array's id is written there, through the shell. Accounting is used
+ * where the interface serves it too. A polite end is the scheduler's own.
  */
 export function openSlurmRest({
   shell,
@@ -97,7 +109,8 @@ export function openSlurmRest({
         read('nodes'),
         read('reservations'),
       ])
-      return parseRestLimits(partitions, nodes, reservations, Date.now() / 1000)
+      const accounting = await withDriverErrors(slurmrestd.hasRecords())
+      return { ...parseRestLimits(partitions, nodes, reservations, Date.now() / 1000), accounting }
     },
     queue: async () => parseRestJobs(await read('jobs')),
     async jobs(ids) {
@@ -105,7 +118,12 @@ export function openSlurmRest({
       for (const id of ids) append(answers, parseRestJobs(await withDriverErrors(slurmrestd.readJob(id))))
       return answers
     },
-    history: () => Promise.reject(new DriverError('unknown', 'accounting is not asked over slurmrestd')),
+    async history(ids) {
+      const answers: SlurmJob[] = []
+      for (const id of ids)
+        append(answers, parseRestRecords(await withDriverErrors(slurmrestd.readRecord(id))))
+      return answers
+    },
     async submit({ name, request }, indexes) {
       const folder = `${await root()}/arrays/${name}`
       const script = await shell.run(`cat ${quote(`${folder}/script`)}`)
