@@ -180,6 +180,26 @@ test('names of bytes that are no text, of quotes and of newlines arrive as they 
   expect(refused).toMatchObject({ status: 'failed', error: expect.stringContaining('UTF-8') })
 })
 
+test('the URL of a download is stored nowhere; a repeated request gets a fresh one', async () => {
+  plant(join(bucket, 'in'), { 'to-fetch.txt': 'fetched' })
+  const ask = () =>
+    service.call(
+      'POST',
+      '/storages/bucket/downloads/',
+      { path: 'to-fetch.txt' },
+      { 'idempotency-key': 'one-download' },
+    )
+  const first = await ask()
+  expect([first.status, first.body.url]).toEqual([201, expect.stringContaining('X-Amz-Signature')])
+  const again = await ask()
+  expect(again.headers.get('idempotency-replayed')).toBe('true')
+  expect({ ...again.body, url: '' }).toEqual({ ...first.body, url: '' })
+  expect(await (await fetch(again.body.url)).text()).toBe('fetched')
+  const kept = await service.db.prepared<{ body: string }>('kept', 'select body from idempotency_keys', [])
+  expect(kept.map(({ body }) => body).join()).toContain(first.body.id)
+  expect(kept.map(({ body }) => body).join()).not.toContain('X-Amz')
+})
+
 test('within one bucket the store copies, and no byte goes through the service', async () => {
   plant(join(root, 'a', 'within'), { one: randomBytes(3_000_000), 'deep/two': 'two' })
   expect(await copied('a', 'within', 'bucket')).toMatchObject({ status: 'completed', verification: 'sha256' })
