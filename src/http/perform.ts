@@ -10,7 +10,13 @@ import { coded } from './coding.ts'
 import { conditional, type Guard } from './conditional.ts'
 import { HttpRefusal } from './errors.ts'
 import type { Exchange, Outgoing } from './exchange.ts'
-import { beginOnce, idempotencyFingerprint, idempotencyKey, type IdempotencyStore } from './idempotency.ts'
+import {
+  beginOnce,
+  idempotencyFingerprint,
+  idempotencyKey,
+  type IdempotencyStore,
+  type StoredAnswer,
+} from './idempotency.ts'
 import { createShapes } from './keys.ts'
 import type { AppOptions } from './options.ts'
 import { usualBodyPace } from './pace.ts'
@@ -87,6 +93,25 @@ interface Surroundings {
   /** The caller's part in the key of a repeated request. */
   caller: string
 }
+
+/** The stored answer, with what the route makes anew. */
+const replayed = async (
+  answers: Answers,
+  built: Route,
+  call: HttpCall,
+  { status, headers, body }: StoredAnswer,
+): Promise<Done> => ({
+  answer: {
+    status,
+    headers: { ...headers, 'Idempotency-Replayed': 'true' },
+    body:
+      body === '' || built.renewed === undefined
+        ? body || undefined
+        : answers.outgoing(built, await built.renewed.again(JSON.parse(body), call)).body,
+  },
+  reply: undefined,
+  kept: () => body,
+})
 
 /**
  * A route's own part of a request: Accept, admission, body, schema, idempotency, handler, answer.
@@ -166,21 +191,7 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
   ): Promise<Done> => {
     const { requestId } = call
     const stored = await beginOnce(store, key, fingerprint)
-    if (stored !== undefined) {
-      const { status, headers, body } = stored
-      return {
-        answer: {
-          status,
-          headers: { ...headers, 'Idempotency-Replayed': 'true' },
-          body:
-            body === '' || built.renewed === undefined
-              ? body || undefined
-              : answers.outgoing(built, await built.renewed.again(JSON.parse(body), call)).body,
-        },
-        reply: undefined,
-        kept: () => body,
-      }
-    }
+    if (stored !== undefined) return replayed(answers, built, call, stored)
     const settled = (change: Promise<void>, text: string): Promise<void> =>
       change.catch((failure: unknown) => log.error({ err: failure, requestId }, text))
     let done: Done
