@@ -216,6 +216,44 @@ test('within one bucket the store copies, and no byte goes through the service',
   })
 })
 
+test('the index shows and counts only what is below the present roots', async () => {
+  plant(join(root, 'fixed'), {
+    'in/side': 'inner',
+    'in/deep/er': 'deep',
+    'in.side': 'beside',
+    'out/er': 'outer',
+  })
+  const { id } = await service.post('/storages/fixed/index-runs/', {})
+  await until('the index', 120, async () => {
+    const runs = await service.get('/storages/fixed/index-runs/')
+    return runs.find((run: { id: string }) => run.id === id).status === 'completed'
+  })
+  const index = (search = '') => service.call('GET', `/storages/fixed/index/${search}`)
+  const paths = ({ body }: { body: { entries: { path: string }[] } }) =>
+    body.entries.map(({ path }) => path).toSorted()
+  const all = ['in', 'in.side', 'in/deep', 'in/deep/er', 'in/side', 'out', 'out/er']
+  expect(paths(await index())).toEqual(all)
+  const { nextCursor } = (await index('?limit=2')).body
+  const approve = (...roots: string[]) =>
+    service.ok('PUT', '/storages/fixed/roots/', { browseRoots: roots.map((path) => ({ path })) })
+  await approve('in')
+  const narrowed = await index()
+  expect([paths(narrowed), narrowed.body.totals]).toEqual([
+    ['in', 'in/deep', 'in/deep/er', 'in/side'],
+    { entries: 4, bytes: 9 },
+  ])
+  expect((await index('?path=out')).status).toBe(404)
+  expect((await index('?path=in.side')).status).toBe(404)
+  expect((await index(`?limit=2&cursor=${nextCursor}`)).status).toBe(400)
+  await approve('in/deep', 'out/er')
+  expect(paths(await index())).toEqual(['in/deep', 'in/deep/er', 'out/er'])
+  expect(paths(await index('?path=out'))).toEqual(['out/er'])
+  await approve()
+  expect((await index()).body).toMatchObject({ entries: [], totals: { entries: 0, bytes: 0 } })
+  await approve('/')
+  expect(paths(await index())).toEqual(all)
+})
+
 describe('where the destination has the name', () => {
   test('a copy fails by name, leaves one with the same bytes, or replaces it, as it was asked to', async () => {
     plant(join(root, 'a', 'c'), { same: 'same', other: 'new' })
