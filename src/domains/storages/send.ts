@@ -66,7 +66,7 @@ const faultIn = (error: unknown, ...faults: StorageError['fault'][]): error is S
 export const entryAt = async (
   driver: StorageDriver,
   path: StoragePath,
-  signal: AbortSignal,
+  signal?: AbortSignal,
 ): Promise<Entry | undefined> => {
   try {
     return await driver.stat(path, { signal })
@@ -81,7 +81,7 @@ export const ensureDirectory = async (
   driver: StorageDriver,
   path: StoragePath,
   known: Set<string>,
-  signal: AbortSignal,
+  signal?: AbortSignal,
 ): Promise<void> => {
   const key = path.join('/')
   if (path.length === 0 || known.has(key)) return
