@@ -78,8 +78,8 @@ const optionsOf = (
 }
 
 /**
- * Stores a body, or a part of one, while it arrives, and makes the directories above it. A client that leaves aborts no upload that it
- * could continue.
+ * Stores a body, or a part of one, while it arrives, and makes the directories above it. A client
+ * that leaves aborts no upload that it could continue.
  */
 export const takeUpload = (
   { driver }: OpenedStorage,

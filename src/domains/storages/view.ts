@@ -12,6 +12,7 @@ import {
 } from '../../drivers/storage/paths.ts'
 import { invalid, unacceptable } from '../../refusal.ts'
 import type { StorageFacts } from '../environments/storages.ts'
+import { baseOf } from './connection.ts'
 import type { PathPosition } from './errors.ts'
 import { refusing } from './errors.ts'
 import type { DownloadRun, FileEntry } from './schemas.ts'
@@ -23,7 +24,7 @@ import type { Download } from './store.ts'
  */
 export const pathOf = async (
   given: { path?: string | undefined; pathBytes?: string | undefined },
-  { endpoint }: Pick<StorageFacts, 'endpoint'>,
+  facts: StorageFacts,
   place: PathPosition,
   isNeeded: boolean,
   field = 'path',
@@ -41,7 +42,7 @@ export const pathOf = async (
       { path: 'pathBytes', message: 'must be base64' },
     ])
   const name = pathBytes === undefined ? nameOf(path ?? '') : nameOfBytes(Buffer.from(pathBytes, 'base64'))
-  return refusing('body', () => Promise.resolve().then(() => parsePath(name, endpoint)), field)
+  return refusing('body', () => Promise.resolve().then(() => parsePath(name, baseOf(facts))), field)
 }
 
 const mediaTypes: Readonly<Record<string, string>> = {
