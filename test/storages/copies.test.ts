@@ -180,6 +180,19 @@ test('names of bytes that are no text, of quotes and of newlines arrive as they 
   expect(refused).toMatchObject({ status: 'failed', error: expect.stringContaining('UTF-8') })
 })
 
+test('an empty directory goes to the root of a bucket, and a name of bytes to a folder', async () => {
+  mkdirSync(join(root, 'a', 'empty'))
+  expect(await copied('a', 'empty', 'bucket', { destinationPath: '' })).toMatchObject({ status: 'completed' })
+  plant(join(root, 'a'), { plain: 'plain' })
+  const bytes = Buffer.from([0x66, 0xff, 0x2f, 0xfe])
+  const end = await copied('a', 'plain', 'b', { destinationPathBytes: bytes.toString('base64') })
+  expect(end).toMatchObject({ status: 'completed', destinationPathBytes: bytes.toString('base64') })
+  expect(Object.keys(treeOf(join(root, 'b')))).toContain(bytes.toString('latin1'))
+  const both = { destinationPath: 'x', destinationPathBytes: bytes.toString('base64') }
+  const refused = await copy('a', 'plain', 'b', both)
+  expect([refused.status, refused.body.details?.[0]?.path]).toEqual([422, 'destinationPathBytes'])
+})
+
 test('the URL of a download is stored nowhere; a repeated request gets a fresh one', async () => {
   plant(join(bucket, 'in'), { 'to-fetch.txt': 'fetched' })
   const ask = () =>
