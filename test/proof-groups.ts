@@ -120,7 +120,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'failures/watchers',
       'provenance/lineage',
     ],
-    askedBy: ['src/http', 'src/clients'],
+    askedBy: ['src/http', 'src/clients', 'src/domains/provenance'],
   },
   data: {
     files: [

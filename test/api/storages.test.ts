@@ -28,9 +28,9 @@ import {
   recordPromotedData,
 } from '../../src/domains/execution-runs/promoted-data.ts'
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
-import { StorageError } from '../../src/drivers/storage/contract.ts'
 import { openStorages } from '../../src/domains/storages/open.ts'
 import { storageRoutes } from '../../src/domains/storages/routes.ts'
+import { Refusal } from '../../src/refusal.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { ensureKeyFile, openVaultKeys } from '../../src/vault/keys.ts'
 import { openVault } from '../../src/vault/vault.ts'
@@ -78,7 +78,7 @@ beforeAll(async () => {
       },
       clusterOf: (connectionId) => {
         clusters.push(connectionId)
-        throw new StorageError('away', 'no cluster here')
+        throw new Refusal('unavailable', 'no cluster here')
       },
       helperImage: 'debian:12-slim',
       localStorageRoot: root,
@@ -722,6 +722,17 @@ test('files and directories become data, once for the same bytes, with the diges
   expect(
     (await app.call('GET', '/provenance/lineage/data_instances/d-file-instance/closure/')).status,
   ).toBeLessThan(500)
+})
+
+test('a search in all fields finds times as answers show them', async () => {
+  const list = '/provenance/entities/audit_events/'
+  const [event] = (await app.get(`${list}?pageSize=1`)).items
+  const { id, occurred_at: time } = event
+  expect(time).toMatch(/T.*Z$/)
+  for (const part of [time, time.slice(0, 16)]) {
+    const { items } = await app.get(`${list}?pageSize=200&q=${encodeURIComponent(part)}`)
+    expect(items.map((one: { id: string }) => one.id)).toContain(id)
+  }
 })
 
 test('a store that is away answers 503 with Retry-After, and its health says so', async () => {
