@@ -23,6 +23,7 @@ import { openSelected, type Selected } from './db/selected.ts'
 import { unusableDatabase } from './db/unusable.ts'
 import { signRecord } from './domains/audit-events/seal.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
+import { openWitness } from './domains/audit-events/witness.ts'
 import { openClouds } from './domains/cloud/clouds.ts'
 import { openPlays } from './domains/cloud/plays.ts'
 import { openMachineShells } from './domains/cloud/ssh-target.ts'
@@ -39,6 +40,7 @@ import { openLocalDriver } from './drivers/runtime/local/driver.ts'
 import { openNoneDriver } from './drivers/runtime/none/driver.ts'
 import { openCallLinks } from './drivers/runtime/serverless/links.ts'
 import type { Endpoints } from './embedded/embedded.ts'
+import { witnessFile } from './embedded/folders.ts'
 import { openHolderPrograms } from './embedded/holder-program.ts'
 import { openSbomProgram } from './embedded/sbom-program.ts'
 import { openRunnerProgram } from './embedded/runner-program.ts'
@@ -356,6 +358,8 @@ export const openParts = async ({
         ...[config.apiToken ?? '', decodeURIComponent(new URL(endpoints.databaseUrl).password)],
       ]),
     vaultKeys,
+    auditWitness: openWitness(witnessFile(config.dataDir)),
+    readsArchive: () => selected.archive() !== undefined,
     reader,
     engine,
     /** Encrypts the payloads that Temporal stores; undefined without a vault. */

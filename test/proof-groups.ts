@@ -135,7 +135,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'provenance/closure-deep',
       'provenance/lineage',
     ],
-    askedBy: ['src/http', 'src/clients'],
+    askedBy: ['src/http', 'src/clients', 'src/domains/provenance'],
   },
   data: {
     needs: '../shared, python3-simgrid, montage',

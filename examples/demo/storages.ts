@@ -207,8 +207,6 @@ export const tellStorages = async (teller: Teller & { loopback: boolean }): Prom
     })
     await first.post('/environments/', document)
     const tree = makeTree('results', options.small)
-    // An upload makes no directories.
-    mkdirSync(path.join(root, tree.name, 'tables'), { recursive: true })
     const from = performance.now()
     if (stage.service !== undefined) await upload(stage.service, config.apiToken, names.here, tree, stop)
     screen.say(

@@ -15,8 +15,9 @@ sed -e "s|LOCAL_FOLDER|$folder|; s|S3_ENDPOINT|$endpoint|; s|CREDENTIAL_REFERENC
   "$here/environment.yaml" |
   call -X POST -H 'Content-Type: application/yaml' --data-binary @- "$api/environments/" >/dev/null
 
-mkdir -p "$folder/results-$run"
-head -c 20000000 /dev/urandom >"$folder/results-$run/large"
+head -c 20000000 /dev/urandom |
+  call -X PUT -H 'Content-Type: application/octet-stream' --data-binary @- \
+    "$api/storages/data/entries/?path=results-$run/large"
 call -X PUT -H 'Content-Type: text/csv' --data-binary 'a,b' "$api/storages/data/entries/?path=results-$run/table.csv"
 
 call --json "{\"path\": \"results-$run\", \"destinationStorageId\": \"bucket\", \"id\": \"up-$run\"}" \

@@ -267,13 +267,14 @@ export const openGcs = (options: GcsOptions): S3Bucket => {
       })
       await answer.bytes(largestAnswer)
     },
-    async copy(from, to, { signal } = {}) {
+    async copy(from, to, { onlyNew, signal }) {
+      const condition = onlyNew ? 'ifGenerationMatch=0' : ''
       const url = `${objectUrl(from)}/rewriteTo/b/${encoded(place.bucket)}/o/${encoded(to)}`
-      for (let query = ''; ;) {
+      for (let query = `?${condition}`; ;) {
         const answer = await call(`${url}${query}`, { method: 'POST', signal, deadlineMs: partMs })
         const { done, rewriteToken } = await document(Rewritten, answer)
         if (done) return
-        query = `?rewriteToken=${encoded(rewriteToken ?? '')}`
+        query = `?${condition}&rewriteToken=${encoded(rewriteToken ?? '')}`
       }
     },
     async remove(key, { signal } = {}) {

@@ -7,6 +7,7 @@ import type {
   S3ServiceException,
 } from '@aws-sdk/client-s3'
 import { AwsV4Signer } from 'aws4fetch'
+import { createHash } from 'node:crypto'
 import type { Readable } from 'node:stream'
 import { HttpError } from './http-error.ts'
 import type { Http } from './http.ts'
@@ -116,7 +117,8 @@ export interface S3Bucket {
   ): Promise<{ object: S3Object; stream: Readable }>
   /** Uploads in parts of 8 MiB where the object is larger; a failed upload leaves nothing. */
   put(key: string, body: Readable | Buffer, options: S3PutOptions): Promise<void>
-  copy(from: string, to: string, options?: Watch): Promise<void>
+  /** An object of at least one byte. */
+  copy(from: string, to: string, options: S3PutOptions): Promise<void>
   remove(key: string, options?: Watch): Promise<void>
   /** Absent where an unfinished upload is found again by a credential only. */
   parts?: S3Parts | undefined
@@ -167,6 +169,27 @@ const errorOf = (error: unknown, bucket: string): Error => {
   )
 }
 
+/** Commands whose body is the content of an object. */
+const contents = new Set(['PutObjectCommand', 'UploadPartCommand'])
+
+/**
+ * Makes a client send the MD5 of content, which every store compares with what it has got:
+ * signatures need not cover content, and a request may have none.
+ */
+const sendDigests = (client: S3Client): S3Client => {
+  client.middlewareStack.add(
+    (next, { commandName }) =>
+      (args) => {
+        const { request } = args as { request: { body?: unknown; headers: Record<string, string> } }
+        if (contents.has(String(commandName)) && request.body instanceof Uint8Array)
+          request.headers['content-md5'] = createHash('md5').update(request.body).digest('base64')
+        return next(args)
+      },
+    { step: 'build', name: 'contentDigest' },
+  )
+  return client
+}
+
 const clientOf = (
   Client: typeof S3Client,
   http: Http,
@@ -183,7 +206,7 @@ const clientOf = (
       : { credentials: { ...credential, sessionToken: credential.sessionToken ?? '' } }
   if (credential !== undefined && credential.sessionToken === undefined)
     signing.credentials = { accessKeyId: credential.accessKeyId, secretAccessKey: credential.secretAccessKey }
-  return new Client({
+  const client = new Client({
     ...signing,
     endpoint: place.endpoint,
     region: place.region,
@@ -205,6 +228,7 @@ const clientOf = (
     // The machine's configuration for other programs is not used here.
     defaultUserAgentProvider: () => Promise.resolve([['orrery', '1']]),
   })
+  return sendDigests(client)
 }
 
 /**
@@ -418,6 +442,7 @@ export const openS3 = (options: {
 
   const named = <T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> =>
     answerOf(Bucket, work, signal)
+  const parts = partsOf(Bucket, open)
 
   return {
     async page(prefix, { limit, after, signal }) {
@@ -471,14 +496,25 @@ export const openS3 = (options: {
       else await uploadStream(loaded, params, signal)
     },
 
-    async copy(from, to, { signal } = {}) {
+    async copy(from, to, { onlyNew, signal }) {
       const { sdk, client } = await open()
-      const command = new sdk.CopyObjectCommand({
-        Bucket,
-        Key: to,
-        CopySource: `${Bucket}/${encodedKey(from)}`,
-      })
-      await named(client.send(command, watched(signal)), signal)
+      const copied = { Bucket, Key: to, CopySource: `${Bucket}/${encodedKey(from)}` }
+      if (!onlyNew) {
+        await named(client.send(new sdk.CopyObjectCommand(copied), watched(signal)), signal)
+        return
+      }
+      // Many stores ignore a condition of CopyObject, and know the one of a completed upload.
+      const UploadId = await parts.begin(to, { signal })
+      try {
+        const part = new sdk.UploadPartCopyCommand({ ...copied, UploadId, PartNumber: 1 })
+        const { CopyPartResult } = await named(client.send(part, watched(signal)), signal)
+        const etag = CopyPartResult?.ETag ?? ''
+        await parts.complete(to, UploadId, [{ number: 1, etag }], { onlyNew, signal })
+      } catch (error) {
+        const abandoned = { signal: AbortSignal.timeout(abandonMs) }
+        await parts.abort(to, UploadId, abandoned).catch(() => undefined)
+        throw error
+      }
     },
 
     async remove(key, { signal } = {}) {
@@ -486,7 +522,7 @@ export const openS3 = (options: {
       await named(client.send(new sdk.DeleteObjectCommand({ Bucket, Key: key }), watched(signal)), signal)
     },
 
-    parts: partsOf(Bucket, open),
+    parts,
 
     presign: (key, seconds) => signedUrl(place, credential, key, seconds),
   }

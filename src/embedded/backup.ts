@@ -15,7 +15,7 @@ import { basename, dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import { z } from 'zod'
 import type { Log } from '../observability/log.ts'
-import { makeDataFolder } from './folders.ts'
+import { makeDataFolder, witnessFile } from './folders.ts'
 import { tryHold } from './hold.ts'
 import { openPostgres, postgresFiles } from './postgres.ts'
 import { postgresAccount } from './postgres-programs.ts'
@@ -37,7 +37,12 @@ export interface BackupOptions {
 
 /** The content of an archive, by its path in the data folder. */
 const kept = (dataDir: string): string[] =>
-  [postgresFiles(dataDir).data, postgresFiles(dataDir).password, temporalFiles(dataDir).folder]
+  [
+    postgresFiles(dataDir).data,
+    postgresFiles(dataDir).password,
+    temporalFiles(dataDir).folder,
+    witnessFile(dataDir),
+  ]
     .filter((path) => existsSync(path))
     .map((path) => basename(path))
 
@@ -132,7 +137,7 @@ export const restore = async (
       const aside = join(dataDir, `before-restore-${new Date().toISOString().replaceAll(':', '')}`)
       if (present.length > 0) mkdirSync(aside, { mode: 0o700 })
       for (const name of present) renameSync(join(dataDir, name), join(aside, name))
-      for (const name of ['postgresql', 'postgresql.password', 'temporal'])
+      for (const name of ['postgresql', 'postgresql.password', 'temporal', basename(witnessFile(dataDir))])
         if (existsSync(join(folder, name))) renameSync(join(folder, name), join(dataDir, name))
       const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
       await postgres.stop()

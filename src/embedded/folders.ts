@@ -1,4 +1,5 @@
 import { accessSync, constants, mkdirSync } from 'node:fs'
+import { join } from 'node:path'
 import { StartError } from '../config.ts'
 
 const notAllowed = 'this account may not write there: make it the owner, or give a folder of its own'
@@ -42,3 +43,6 @@ export const makeFolder = (
 export const makeDataFolder = (dataDir: string): void => {
   makeFolder('SERVICE_DATA_DIR', dataDir, process.getuid?.() === 0 ? 0o711 : 0o700)
 }
+
+/** The file with a link of the audit chain, which goes with the database of the folder. */
+export const witnessFile = (dataDir: string): string => join(dataDir, 'audit-witness.json')

@@ -10,7 +10,13 @@ import { coded } from './coding.ts'
 import { conditional, type Guard } from './conditional.ts'
 import { HttpRefusal } from './errors.ts'
 import type { Exchange, Outgoing } from './exchange.ts'
-import { beginOnce, idempotencyFingerprint, idempotencyKey, type IdempotencyStore } from './idempotency.ts'
+import {
+  beginOnce,
+  idempotencyFingerprint,
+  idempotencyKey,
+  type IdempotencyStore,
+  type StoredAnswer,
+} from './idempotency.ts'
 import { createShapes } from './keys.ts'
 import type { AppOptions } from './options.ts'
 import { usualBodyPace } from './pace.ts'
@@ -25,6 +31,8 @@ const documentTypes = ['application/json']
 interface Done {
   answer: Outgoing
   reply: Reply | undefined
+  /** The body as it is stored under an Idempotency-Key. */
+  kept: () => string
 }
 
 /** The body of a request: none, a document's bytes, or an unread stream. */
@@ -86,6 +94,25 @@ interface Surroundings {
   caller: string
 }
 
+/** The stored answer, with what the route makes anew. */
+const replayed = async (
+  answers: Answers,
+  built: Route,
+  call: HttpCall,
+  { status, headers, body }: StoredAnswer,
+): Promise<Done> => ({
+  answer: {
+    status,
+    headers: { ...headers, 'Idempotency-Replayed': 'true' },
+    body:
+      body === '' || built.renewed === undefined
+        ? body || undefined
+        : answers.outgoing(built, await built.renewed.again(JSON.parse(body), call)).body,
+  },
+  reply: undefined,
+  kept: () => body,
+})
+
 /**
  * A route's own part of a request: Accept, admission, body, schema, idempotency, handler, answer.
  */
@@ -138,7 +165,13 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       const result = await built.handle(call)
       // A handler that misses the failure of its stream has stored other bytes than the client's.
       if (upload?.stream.failure !== undefined) throw upload.stream.failure
-      return { answer: answers.outgoing(built, result), reply: result instanceof Reply ? result : undefined }
+      const reply = result instanceof Reply ? result : undefined
+      const answer = answers.outgoing(built, result)
+      const kept = (): string =>
+        built.renewed === undefined
+          ? (answer.body?.toString() ?? '')
+          : JSON.stringify(built.renewed.kept(reply === undefined ? result : reply.body))
+      return { answer, reply, kept }
     } catch (error) {
       throw upload?.stream.failure ?? error
     } finally {
@@ -151,24 +184,14 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
    * record, and the request may be repeated.
    */
   const once = async (
-    store: IdempotencyStore,
-    key: string,
-    fingerprint: string,
-    requestId: string,
+    { store, key, fingerprint }: { store: IdempotencyStore; key: string; fingerprint: string },
+    built: Route,
+    call: HttpCall,
     work: () => Promise<Done>,
   ): Promise<Done> => {
+    const { requestId } = call
     const stored = await beginOnce(store, key, fingerprint)
-    if (stored !== undefined) {
-      const { status, headers, body } = stored
-      return {
-        answer: {
-          status,
-          headers: { ...headers, 'Idempotency-Replayed': 'true' },
-          body: body === '' ? undefined : body,
-        },
-        reply: undefined,
-      }
-    }
+    if (stored !== undefined) return replayed(answers, built, call, stored)
     const settled = (change: Promise<void>, text: string): Promise<void> =>
       change.catch((failure: unknown) => log.error({ err: failure, requestId }, text))
     let done: Done
@@ -178,14 +201,14 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       await settled(store.abandon(key), 'an Idempotency-Key could not be released')
       throw error
     }
-    const { answer, reply } = done
+    const { answer, reply, kept } = done
     await settled(
       reply?.stream !== undefined || answer.status >= 400
         ? store.abandon(key)
         : store.complete(key, {
             status: answer.status,
             headers: answer.headers,
-            body: answer.body?.toString() ?? '',
+            body: kept(),
           }),
       'an answer could not be kept under its Idempotency-Key',
     )
@@ -202,7 +225,7 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
     if (typeof given !== 'string') throw new Refusal('invalid', 'Idempotency-Key must be given once')
     const key = idempotencyKey(given, { method: built.method, path: exchange.path, caller })
     const fingerprint = idempotencyFingerprint({ query: exchange.search, ...comparable(taken) })
-    return once(store, key, fingerprint, exchange.requestId, run)
+    return once({ store, key, fingerprint }, built, call, run)
   }
 
   const openSocket = async (exchange: Exchange, built: Route, call: HttpCall): Promise<void> => {

@@ -168,6 +168,14 @@ export interface RouteSpec<
    * references to missing records), so that one answer holds all problems.
    */
   alsoCheck?: (refused: { document: unknown; params: Record<string, string> }) => Promise<Problem[]>
+  /**
+   * For an answer with members that open something or end soon. `kept` is what is stored of it under
+   * an Idempotency-Key; `again` makes the answer to a repeated request from that.
+   */
+  renewed?: {
+    kept: (answer: Output<R>) => unknown
+    again: (kept: unknown, call: Call<P, Output<Q>, BodyOf<B, U>>) => Promise<Output<R>>
+  }
   handle: (
     call: Call<P, Output<Q>, BodyOf<B, U>, UploadOf<B, U>>,
   ) => Promise<Output<R> | Reply> | Output<R> | Reply
@@ -180,13 +188,17 @@ type UploadOf<B, U> = U extends UploadSpec ? (B extends Shape ? Upload | undefin
 /** A route without its type parameters, for the kernel, OpenAPI and the tests. */
 export type Route = Omit<
   RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined, UploadSpec | undefined>,
-  'handle'
+  'handle' | 'renewed'
 > & {
   /**
    * Present on a GET that becomes a WebSocket and whose `handle` returns an `Attend`. `limitBytes`
    * limits one message of the client.
    */
   socket?: { limitBytes: number; protocol?: string | undefined; redeem?: Redeem | undefined }
+  renewed?: {
+    kept: (answer: unknown) => unknown
+    again: (kept: unknown, call: Call<string, unknown, unknown, Upload | undefined>) => Promise<unknown>
+  }
   handle: (call: Call<string, unknown, unknown, Upload | undefined>) => unknown
 }
 

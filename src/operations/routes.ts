@@ -90,6 +90,9 @@ export interface Steer {
   audit?: Partial<AuditFields>
 }
 
+/** A document whose readers know another name for a state than the record has. */
+const Shown = z.object({ status: z.string() })
+
 /** The facts of a kind that the functions below share. */
 interface Shape extends OperationApi {
   /** The path of one operation. */
@@ -117,14 +120,14 @@ const steerRoute = (
       const id = idOf(params)
       const found = await act(id, actor.id)
       if (found === undefined) throw missing(kind.noun, id)
-      if (!possible.includes(found.status))
+      if (!possible.includes(found.status)) {
+        const state = Shown.safeParse(await document?.read(id)).data?.status ?? found.status
         throw new Refusal(
           'conflict',
-          `the ${kind.noun} is ${found.status}: ${verb} is possible while it is ${possible.join(' or ')}`,
-          {
-            extra: { state: found.status },
-          },
+          `the ${kind.noun} is ${state}: ${verb} is possible while it is ${possible.join(' or ')}`,
+          { extra: { state } },
         )
+      }
       await after?.(id, found)
       return document === undefined
         ? undefined

@@ -3,6 +3,8 @@ import { ArgumentError, readArguments } from './arguments.ts'
 import { ConfigError, configFromEnvironment } from '../config.ts'
 import type { Config } from '../config.ts'
 import { openDatabase } from '../db/pool.ts'
+import { signRecord } from '../domains/audit-events/seal.ts'
+import { recordAudit } from '../domains/audit-events/store.ts'
 import { findEndpoints } from '../embedded/ready-file.ts'
 import { makeKey, openVaultKeys, replaceKeys, type VaultKeys } from '../vault/keys.ts'
 import { openVault, type Vault } from '../vault/vault.ts'
@@ -22,8 +24,15 @@ npm run vault -- --help | --version
  */
 const databaseUrl = (config: Config): string => config.databaseUrl ?? findEndpoints(config).databaseUrl
 
-const verbs: Record<string, (keys: VaultKeys, vault: Vault, key: string) => Promise<string>> = {
-  status: async (keys, vault) => {
+interface Held {
+  keys: VaultKeys
+  vault: Vault
+  /** Records a change of the key file, signed with the key that seals then. */
+  audit: (verb: string, key: string) => Promise<void>
+}
+
+const verbs: Record<string, (held: Held, key: string) => Promise<string>> = {
+  status: async ({ keys, vault }) => {
     const usage = await vault.usage()
     const held = await keys.all()
     const lines = held.map(
@@ -39,13 +48,15 @@ const verbs: Record<string, (keys: VaultKeys, vault: Vault, key: string) => Prom
     ].join('\n')
   },
 
-  rotate: async (keys, vault) => {
+  rotate: async (of) => {
+    const { keys, audit } = of
     const fresh = makeKey()
     await replaceKeys(keys.file, [fresh, ...(await keys.all())])
-    return `${fresh.id} seals now; ${await verbs['rewrap']!(keys, vault, '')}`
+    await audit('rotated', fresh.id)
+    return `${fresh.id} seals now; ${await verbs['rewrap']!(of, '')}`
   },
 
-  rewrap: async (keys, vault) => {
+  rewrap: async ({ keys, vault }) => {
     const { wrapped, broken } = await vault.rewrap()
     const { id } = await keys.primary()
     if (broken.length > 0)
@@ -59,7 +70,7 @@ const verbs: Record<string, (keys: VaultKeys, vault: Vault, key: string) => Prom
     )
   },
 
-  retire: async (keys, vault, key) => {
+  retire: async ({ keys, vault, audit }, key) => {
     const held = await keys.all()
     if (!held.some(({ id }) => id === key))
       throw new Error(`${keys.file} holds no key ${key}: npm run vault -- status lists them`)
@@ -74,6 +85,7 @@ const verbs: Record<string, (keys: VaultKeys, vault: Vault, key: string) => Prom
       keys.file,
       held.filter(({ id }) => id !== key),
     )
+    await audit('retired', key)
     return `${key} is out of ${keys.file}`
   },
 }
@@ -85,7 +97,7 @@ const wanted = readArguments({ usage, positionals: [1, 2] }, ({ positionals: [ve
   if (verb === 'retire' && key === undefined)
     throw new ArgumentError('retire needs the id of a KEY; status lists them')
   if (verb !== 'retire' && key !== undefined) throw new ArgumentError(`${key} is not an argument of ${verb}`)
-  return (keys: VaultKeys, vault: Vault) => run(keys, vault, key ?? '')
+  return (held: Held) => run(held, key ?? '')
 })
 try {
   const config = configFromEnvironment()
@@ -94,14 +106,19 @@ try {
       'SERVICE_VAULT_KEY_FILE is not set, and with SERVICE_DATABASE_URL there is no key file of its own: name the file',
     ])
   const keys = await openVaultKeys(config.vaultKeyFile ?? join(config.dataDir, 'vault.key'))
-  await using db = openDatabase(databaseUrl(config), { max: 1 })
+  await using db = openDatabase(databaseUrl(config), { max: 1, sign: (text) => signRecord(keys, text) })
   const vault = openVault({
     db,
     keys,
     outside: { variables: config.credentialVariables, folders: [] },
     audit: () => Promise.resolve(),
   })
-  process.stdout.write(`${await wanted(keys, vault)}\n`)
+  const audit = (verb: string, key: string): Promise<void> =>
+    recordAudit(db, {
+      ...{ eventType: `vault.key.${verb}`, actorId: 'vault', actorType: 'service', outcome: 'succeeded' },
+      ...{ summary: `key ${key} of the vault ${verb}`, metadata: { key } },
+    })
+  process.stdout.write(`${await wanted({ keys, vault, audit })}\n`)
 } catch (error) {
   process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`)
   process.exitCode = error instanceof ConfigError ? 2 : 1

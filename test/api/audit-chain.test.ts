@@ -1,12 +1,13 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
-import { mkdtempSync } from 'node:fs'
+import { mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { openDatabase, type Database } from '../../src/db/pool.ts'
 import { sql } from '../../src/db/sql.ts'
 import { signRecord } from '../../src/domains/audit-events/seal.ts'
-import { sealRecords } from '../../src/domains/audit-events/sealer.ts'
+import { sealAll, sealRecords } from '../../src/domains/audit-events/sealer.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { verifyAudit } from '../../src/domains/audit-events/verify.ts'
+import { openWitness, renewWitness, type Witness } from '../../src/domains/audit-events/witness.ts'
 import { ensureKeyFile, openVaultKeys, type VaultKeys } from '../../src/vault/keys.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -49,17 +50,37 @@ const idOf = async (number: number): Promise<string> =>
       number,
     ])
   )[0]?.id ?? ''
-const verdict = () => verifyAudit(db, keys)
+let witness: Witness
+beforeEach(() => {
+  witness = openWitness(join(mkdtempSync(join(runFolder(), 'witness-')), 'audit-witness.json'))
+})
+const verdict = () => verifyAudit(db, keys, { witness })
 const seal = () => sealRecords(db, keys)
+const bearWitness = () => renewWitness(db, keys, witness)
+/** Statements of somebody who has the database and not the key. */
+const tamper = async (text: string) => {
+  const client = await db.client()
+  try {
+    await client.query(text)
+  } finally {
+    client.release()
+  }
+}
 
 describe('the chain of audit records', () => {
   test('is whole while nobody changes one; numbers have no gaps', async () => {
-    expect(await verdict()).toEqual({ sealed: 0, unsealed: 6, head: null })
+    const none = { head: null, signedFrom: null, witness: null }
+    expect(await verdict()).toEqual({ sealed: 0, unsealed: 6, ...none })
     expect(await seal()).toBe(6)
+    expect(await verdict()).toMatchObject({ signedFrom: 1, witness: null })
+    await bearWitness()
     await recordAudit(db, { eventType: 'thing.changed', outcome: 'failed', summary: 'later' })
     expect(await verdict()).toMatchObject({ sealed: 6, unsealed: 1, head: { number: 6 } })
     expect([await seal(), await seal()]).toEqual([1, 0])
+    expect(await verdict()).toMatchObject({ witness: { number: 6, since: 6 } })
+    await bearWitness()
     expect(await verdict()).toMatchObject({
+      ...{ signedFrom: 1, witness: { number: 7, since: 6 } },
       sealed: 7,
       unsealed: 0,
       head: { number: 7, seal: expect.stringMatching(/^[0-9a-f]{64}$/) },
@@ -130,12 +151,7 @@ describe('the chain of audit records', () => {
   ])('%s', async (_name, tampering, at, reason) => {
     await seal()
     const before = typeof at === 'number' ? await idOf(at) : at
-    const client = await db.client()
-    try {
-      await client.query(tampering)
-    } finally {
-      client.release()
-    }
+    await tamper(tampering)
     // What was moved is named by the record that stands there now.
     const id = before === '' || String(reason) === '/^swapped/' ? await idOf(at as number) : before
     expect((await verdict()).first).toEqual({ id, reason: expect.stringMatching(reason) })
@@ -175,5 +191,98 @@ describe('the chain of audit records', () => {
     while (Math.max(...(await Promise.all([seal(), seal(), seal()]))) > 0);
     expect(await verdict()).toMatchObject({ sealed: 2_500, unsealed: 0, head: { number: 2_500 } })
     expect((await verdict()).first).toBeUndefined()
+  })
+
+  test('a chain that was never signed, and one without a witness, do not pass as proved', async () => {
+    await tamper('update audit_events set signature = null, signature_key = null')
+    await sealRecords(db, undefined)
+    expect(await verdict()).toMatchObject({ sealed: 6, signedFrom: null, witness: null })
+    await recordAudit(db, { eventType: 'thing.changed', outcome: 'failed', summary: 'later' })
+    await seal()
+    const proved = await verdict()
+    expect([proved.signedFrom, proved.first]).toEqual([7, undefined])
+  })
+})
+
+describe('with a link outside of the database, whoever has the database alone cannot', () => {
+  const later = async () => {
+    await recordAudit(db, { eventType: 'thing.changed', outcome: 'failed', summary: 'later' })
+    await seal()
+    await bearWitness()
+  }
+
+  test('make the chain anew without the key, and later records do not hide it', async () => {
+    await seal()
+    await bearWitness()
+    const before = await idOf(6)
+    await tamper(`update audit_events set summary = 'nothing', signature = null, signature_key = null,
+      seal_number = null, digest = null, seal = null, seal_key = null; delete from audit_head`)
+    await sealRecords(db, undefined)
+    const fault = { id: before, reason: expect.stringMatching(/^changed: a file outside/) }
+    expect((await verdict()).first).toEqual(fault)
+    await later()
+    expect((await verdict()).first).toEqual(fault)
+  })
+
+  test.each([
+    ['remove all', 'delete from audit_events; delete from audit_head'],
+    [
+      'put back an older head with the records of its time',
+      `delete from audit_events where seal_number > 6; update audit_head set (number, event_id, seal,
+        signature, signature_key) = (select number, event_id, seal, signature, signature_key from older)`,
+    ],
+    [
+      'begin the chain behind the link with a reset of their own',
+      `update audit_events set seal_number = seal_number + 10, event_type = 'instance.reset', seal_key = 'sha256',
+        metadata = '{"previousHead": {"number": 10, "seal": ""}}'; update audit_head set number = 17`,
+    ],
+  ])('%s', async (_name, tampering) => {
+    await seal()
+    await tamper('create table older as select * from audit_head')
+    await later()
+    const [link, last] = [await witness.read(), await idOf(7)]
+    await tamper(tampering)
+    expect((await verdict()).first).toBeDefined()
+    if (!tampering.includes('instance.reset'))
+      expect((await verdict()).first).toEqual({
+        id: last,
+        reason: expect.stringMatching(/^removed: .* holds the seal of number 7/),
+      })
+    await later()
+    expect(await witness.read()).toEqual(link)
+    await later()
+    expect((await verdict()).first).toBeDefined()
+  })
+
+  test('nor write the file: one that the service did not write is a fault', async () => {
+    await seal()
+    await bearWitness()
+    const link = await witness.read()
+    await witness.write({ ...link!, number: 3 })
+    expect((await verdict()).first?.reason).toMatch(/^changed: .*audit-witness.json was not written/)
+    writeFileSync(witness.file, 'nonsense')
+    expect((await verdict()).first?.reason).toMatch(/^cannot be checked: .*audit-witness.json/)
+  })
+
+  test('a factory reset goes on with the numbers, and the link goes with it', async () => {
+    const reset = () =>
+      db.transaction(async (tx) => {
+        const { number, eventId, seal } = (await sealAll(tx, keys))!
+        await tx.run(sql`truncate audit_events, audit_head`)
+        await recordAudit(tx, {
+          ...{ eventType: 'instance.reset', outcome: 'succeeded', summary: 'reset' },
+          metadata: { previousHead: { number, eventId, seal } },
+        })
+      })
+    await seal()
+    await bearWitness()
+    await reset()
+    await reset()
+    await later()
+    const proved = await verdict()
+    expect(proved).toMatchObject({ sealed: 2, head: { number: 9 }, witness: { number: 9, since: 6 } })
+    expect(proved.first).toBeUndefined()
+    await tamper(`update audit_events set metadata = '{}' where seal_number = 8`)
+    expect((await verdict()).first).toBeDefined()
   })
 })

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { migrate } from '../../src/db/migrate.ts'
 import { sql } from '../../src/db/sql.ts'
+import { sealRecords } from '../../src/domains/audit-events/sealer.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { inventoryRoutes } from '../support/inventory-routes.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
@@ -42,6 +43,23 @@ test('what is done over the API is on record, refusals included, reads not', asy
     occurredAt: expect.stringMatching(/Z$/),
     metadata: { status: 204 },
   })
+})
+
+test('a stream after a number that the chain does not have begins with the first record', async () => {
+  await sealRecords(app.db, undefined)
+  const leaving = new AbortController()
+  const { body } = await fetch(`${app.baseUrl}/audit-events/`, {
+    headers: { accept: 'text/event-stream', 'last-event-id': '123456' },
+    signal: leaving.signal,
+  })
+  let text = ''
+  const decoder = new TextDecoder()
+  for await (const bytes of body!) {
+    text += decoder.decode(bytes, { stream: true })
+    if (text.includes('id: ') && text.includes('data: ')) break
+  }
+  leaving.abort()
+  expect(text).toMatch(/^id: 1$/m)
 })
 
 test('each filter selects, several must all match, and the newest come first', async () => {

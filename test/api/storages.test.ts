@@ -30,6 +30,7 @@ import {
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
 import { openStorages } from '../../src/domains/storages/open.ts'
 import { storageRoutes } from '../../src/domains/storages/routes.ts'
+import { Refusal } from '../../src/refusal.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { ensureKeyFile, openVaultKeys } from '../../src/vault/keys.ts'
 import { openVault } from '../../src/vault/vault.ts'
@@ -46,6 +47,8 @@ let folder: string
 let root: string
 let site: S3Site
 let app: OpenedRoutes
+/** Connections of clusters that were asked for. */
+const clusters: string[] = []
 beforeAll(async () => {
   folder = realpathSync(mkdtempSync(join(runFolder(), 'orrery-storages-')))
   root = join(folder, 'root')
@@ -73,8 +76,9 @@ beforeAll(async () => {
       filesOf: () => {
         throw new Error('no SFTP here')
       },
-      clusterOf: () => {
-        throw new Error('no cluster here')
+      clusterOf: (connectionId) => {
+        clusters.push(connectionId)
+        throw new Refusal('unavailable', 'no cluster here')
       },
       helperImage: 'debian:12-slim',
       localStorageRoot: root,
@@ -315,6 +319,19 @@ describe.each(['here', 'host', 'bucket'])('the storage %s', (storage) => {
     expect((await app.call('GET', `/storage-downloads/d-${storage}/content/`)).status).toBe(404)
   })
 
+  test('an upload makes the folders above it, within the roots and through no link', async () => {
+    const deep = await put(storage, `${storage}-new/deep/er/file`, 'content')
+    expect([deep.status, deep.body.path]).toEqual([201, `${storage}-new/deep/er/file`])
+    expect((await put(storage, `${storage}-new/deep/other`, 'content')).status).toBe(201)
+    const listed = await app.call('GET', `/storages/${storage}/entries/?path=${storage}-new/deep`)
+    expect(names(listed.body).toSorted()).toEqual(['er', 'other'])
+    if (storage === 'bucket') return
+    const through = await put(storage, `${storage}-new/deep/other/below/file`, 'content')
+    expect([through.status, through.body.error]).toEqual([422, expect.stringContaining('other')])
+    const upwards = await put(storage, `../${storage}-outside/file`, 'content')
+    expect(upwards.status).toBe(422)
+  })
+
   test('an upload that is not what it says, or whose name is taken, leaves nothing', async () => {
     const wrong = await put(storage, 'wrong', 'content', { 'content-digest': digestOf('other') })
     expect(wrong.status).toBe(400)
@@ -423,6 +440,79 @@ describe('uploads in parts', () => {
     expect((await put('here', 'p', 'xxx', { 'content-range': 'bytes 0-1/2' })).status).toBe(422)
     expect((await put('bucket', 'p', 'xx', { 'content-range': 'bytes 0-1/9' })).status).toBe(422)
     expect((await put('bucket', 'p', 'xx', { 'content-range': 'bytes 0-1/2' })).status).toBe(201)
+  })
+})
+
+describe('the way to a storage', () => {
+  const cluster = (id: string) => ({
+    ...{ id, name: id, type: 'kubernetes', endpoint: 'https://cluster.example.org', username: '' },
+    credentialRef: '',
+  })
+  const login = {
+    ...{ id: 'bound-login', name: 'bound-login', type: 'ssh', endpoint: 'host.example.org', username: 'u' },
+    credentialRef: '',
+  }
+  const runtime = (id: string, driver: string, configuration: object) => ({
+    ...{ id, name: id, mode: 'execution', driver, configuration },
+  })
+  const bound = (id: string, type: string, endpoint: string, runtimeBindings: object[]) => ({
+    ...{ id, name: id, type, endpoint, runtimeBindings },
+    configuration: { browseRoots: [{ path: '/' }] },
+  })
+  const environment = (id: string, more: object) =>
+    app.post('/environments/', {
+      environment: { id, name: id },
+      version: { id: `${id}-v1`, version: 1, status: 'published' },
+      ...more,
+    })
+  const errorOf = async (storage: string): Promise<string> =>
+    (await app.call('GET', `/storages/${storage}/entries/`)).body.error
+
+  test('of a claim is the only connection of its type in the environment, as for runs', async () => {
+    const claim = (id: string) =>
+      bound(id, 'pvc', 'pvc://akoflow/data', [{ runtimeId: `${id}-pods`, default: true }])
+    await environment('one-cluster', {
+      connections: [cluster('only-cluster'), { ...login, id: 'other-login', name: 'other-login' }],
+      runtimes: [runtime('claim-pods', 'kubernetes', {})],
+      storages: [claim('claim')],
+    })
+    // The test has no cluster: what it is asked for is the connection.
+    await app.call('GET', '/storages/claim/entries/')
+    expect(clusters).toEqual(['only-cluster'])
+    await environment('two-clusters', {
+      connections: [cluster('first-cluster'), cluster('second-cluster')],
+      runtimes: [runtime('unclear-pods', 'kubernetes', {})],
+      storages: [claim('unclear')],
+    })
+    expect(await errorOf('unclear')).toMatch(
+      /2 connections of type kubernetes.*"first-cluster", "second-cluster"/,
+    )
+  })
+
+  test('of a mounted folder is a runtime with a login, no cluster; paths count from where it is there', async () => {
+    mkdirSync(join(root, 'data', 'mounted', 'inner'), { recursive: true })
+    const folder = join(root, 'data', 'mounted')
+    await environment('mounts', {
+      connections: [cluster('mount-cluster'), login],
+      runtimes: [
+        runtime('mount-pods', 'kubernetes', { connectionId: 'mount-cluster' }),
+        runtime('mount-login', 'ssh', { connectionId: 'bound-login' }),
+      ],
+      storages: [
+        bound('by-pods', 'nfs', folder, [{ runtimeId: 'mount-pods' }]),
+        {
+          ...bound('by-login', 'lustre', '/not/here', [
+            { runtimeId: 'mount-pods' },
+            { runtimeId: 'mount-login', hostPath: folder },
+          ]),
+          configuration: { browseRoots: [{ path: folder }] },
+        },
+      ],
+    })
+    for (const storage of ['by-pods', 'by-login']) {
+      const listed = await app.call('GET', at(storage, folder))
+      expect([storage, listed.status, names(listed.body)]).toEqual([storage, 200, ['inner']])
+    }
   })
 })
 
@@ -632,6 +722,17 @@ test('files and directories become data, once for the same bytes, with the diges
   expect(
     (await app.call('GET', '/provenance/lineage/data_instances/d-file-instance/closure/')).status,
   ).toBeLessThan(500)
+})
+
+test('a search in all fields finds times as answers show them', async () => {
+  const list = '/provenance/entities/audit_events/'
+  const [event] = (await app.get(`${list}?pageSize=1`)).items
+  const { id, occurred_at: time } = event
+  expect(time).toMatch(/T.*Z$/)
+  for (const part of [time, time.slice(0, 16)]) {
+    const { items } = await app.get(`${list}?pageSize=200&q=${encodeURIComponent(part)}`)
+    expect(items.map((one: { id: string }) => one.id)).toContain(id)
+  }
 })
 
 test('a store that is away answers 503 with Retry-After, and its health says so', async () => {

@@ -622,6 +622,7 @@ test('a factory reset empties records, credentials and files, keeps archives and
   await service.finished('before-reset')
   await until('its workflow', 30, async () => (await workflows()).length > 0)
   mkdirSync(join(service.dataDir, 'work', 'left'), { recursive: true })
+  const { head } = await service.get('/audit-events/verify/')
   const reset = await service.call('POST', '/factory-reset/', { confirm: name })
   expect([reset.status, reset.body]).toEqual([
     202,
@@ -651,5 +652,11 @@ test('a factory reset empties records, credentials and files, keeps archives and
   expect(readdirSync(join(service.dataDir, 'work'))).toEqual([])
   const events = await service.get('/audit-events/?eventType=instance.reset')
   expect(events).toHaveLength(1)
+  const chain = await until('a link of the new chain', 120, async () => {
+    const verdict = await service.get('/audit-events/verify/')
+    return verdict.witness?.number > head.number && verdict.unsealed === 0 ? verdict : undefined
+  })
+  expect(chain.first).toBeUndefined()
+  expect(chain.head.number - chain.sealed).toBeGreaterThanOrEqual(head.number)
   expect(await service.get(`/instances/${String(id)}/`)).toMatchObject({ contents: { environments: 33 } })
 })

@@ -102,6 +102,14 @@ test('of a bucket, too; one that is there is a conflict, left where it is equal,
     status: 'ready',
     path: 'd.tar.gz',
   })
+  for (const verb of ['cancel', 'retry']) {
+    const late = await service.call('POST', `/storage-downloads/of-bucket/${verb}/`)
+    expect([late.status, late.body.state, late.body.error]).toEqual([
+      409,
+      'ready',
+      expect.stringContaining('ready'),
+    ])
+  }
   expect(Object.keys(treeOf(unpacked(await content('of-bucket'), 'bucket')))).toEqual([
     'd/',
     'd/1',

@@ -164,6 +164,39 @@ test('names of bytes that are no text, of quotes and of newlines arrive as they 
   expect(refused).toMatchObject({ status: 'failed', error: expect.stringContaining('UTF-8') })
 })
 
+test('an empty directory goes to the root of a bucket, and a name of bytes to a folder', async () => {
+  mkdirSync(join(root, 'a', 'empty'))
+  expect(await copied('a', 'empty', 'bucket', { destinationPath: '' })).toMatchObject({ status: 'completed' })
+  plant(join(root, 'a'), { plain: 'plain' })
+  const bytes = Buffer.from([0x66, 0xff, 0x2f, 0xfe])
+  const end = await copied('a', 'plain', 'b', { destinationPathBytes: bytes.toString('base64') })
+  expect(end).toMatchObject({ status: 'completed', destinationPathBytes: bytes.toString('base64') })
+  expect(Object.keys(treeOf(join(root, 'b')))).toContain(bytes.toString('latin1'))
+  const both = { destinationPath: 'x', destinationPathBytes: bytes.toString('base64') }
+  const refused = await copy('a', 'plain', 'b', both)
+  expect([refused.status, refused.body.details?.[0]?.path]).toEqual([422, 'destinationPathBytes'])
+})
+
+test('the URL of a download is stored nowhere; a repeated request gets a fresh one', async () => {
+  plant(join(bucket, 'in'), { 'to-fetch.txt': 'fetched' })
+  const ask = () =>
+    service.call(
+      'POST',
+      '/storages/bucket/downloads/',
+      { path: 'to-fetch.txt' },
+      { 'idempotency-key': 'one-download' },
+    )
+  const first = await ask()
+  expect([first.status, first.body.url]).toEqual([201, expect.stringContaining('X-Amz-Signature')])
+  const again = await ask()
+  expect(again.headers.get('idempotency-replayed')).toBe('true')
+  expect({ ...again.body, url: '' }).toEqual({ ...first.body, url: '' })
+  expect(await (await fetch(again.body.url)).text()).toBe('fetched')
+  const kept = await service.db.prepared<{ body: string }>('kept', 'select body from idempotency_keys', [])
+  expect(kept.map(({ body }) => body).join()).toContain(first.body.id)
+  expect(kept.map(({ body }) => body).join()).not.toContain('X-Amz')
+})
+
 test('within one bucket the store copies, and no byte goes through the service', async () => {
   plant(join(root, 'a', 'within'), { one: randomBytes(3_000_000), 'deep/two': 'two' })
   expect(await copied('a', 'within', 'bucket')).toMatchObject({ status: 'completed', verification: 'sha256' })
@@ -178,6 +211,44 @@ test('within one bucket the store copies, and no byte goes through the service',
   expect(await copied('bucket', 'within', 'bucket', { destinationPath: 'again' })).toMatchObject({
     ...{ status: 'failed', error: expect.stringContaining('again/') },
   })
+})
+
+test('the index shows and counts only what is below the present roots', async () => {
+  plant(join(root, 'fixed'), {
+    'in/side': 'inner',
+    'in/deep/er': 'deep',
+    'in.side': 'beside',
+    'out/er': 'outer',
+  })
+  const { id } = await service.post('/storages/fixed/index-runs/', {})
+  await until('the index', 120, async () => {
+    const runs = await service.get('/storages/fixed/index-runs/')
+    return runs.find((run: { id: string }) => run.id === id).status === 'completed'
+  })
+  const index = (search = '') => service.call('GET', `/storages/fixed/index/${search}`)
+  const paths = ({ body }: { body: { entries: { path: string }[] } }) =>
+    body.entries.map(({ path }) => path).toSorted()
+  const all = ['in', 'in.side', 'in/deep', 'in/deep/er', 'in/side', 'out', 'out/er']
+  expect(paths(await index())).toEqual(all)
+  const { nextCursor } = (await index('?limit=2')).body
+  const approve = (...roots: string[]) =>
+    service.ok('PUT', '/storages/fixed/roots/', { browseRoots: roots.map((path) => ({ path })) })
+  await approve('in')
+  const narrowed = await index()
+  expect([paths(narrowed), narrowed.body.totals]).toEqual([
+    ['in', 'in/deep', 'in/deep/er', 'in/side'],
+    { entries: 4, bytes: 9 },
+  ])
+  expect((await index('?path=out')).status).toBe(404)
+  expect((await index('?path=in.side')).status).toBe(404)
+  expect((await index(`?limit=2&cursor=${nextCursor}`)).status).toBe(400)
+  await approve('in/deep', 'out/er')
+  expect(paths(await index())).toEqual(['in/deep', 'in/deep/er', 'out/er'])
+  expect(paths(await index('?path=out'))).toEqual(['out/er'])
+  await approve()
+  expect((await index()).body).toMatchObject({ entries: [], totals: { entries: 0, bytes: 0 } })
+  await approve('/')
+  expect(paths(await index())).toEqual(all)
 })
 
 describe('where the destination has the name', () => {

@@ -67,6 +67,16 @@ test('one command rotates the key under a running service; the old one is retire
   expect(readFileSync(file, 'utf8')).not.toContain(secretLine)
   expect(await open('later')).toMatchObject({ token: 'x' })
   expect(vault(['rewrap']).stdout).toMatch(/^0 credentials/)
+  const recorded = await database.db.prepared(
+    'recorded',
+    `select event_type as type, metadata ->> 'key' as key, signature_key as signer from audit_events
+      where event_type like 'vault.key.%' order by sequence`,
+    [],
+  )
+  expect(recorded).toEqual([
+    { type: 'vault.key.rotated', key: next, signer: next },
+    { type: 'vault.key.retired', key: old, signer: next },
+  ])
 })
 
 test('what cannot be done is said with its remedy, and changes nothing', () => {

@@ -9,6 +9,7 @@ import { openAuditStreams } from './event-stream.ts'
 import { AuditEvent, AuditQuery, AuditVerdict } from './schemas.ts'
 import { lastSealNumber, listAuditEvents } from './store.ts'
 import { verifyAudit, type Proof } from './verify.ts'
+import type { Witness } from './witness.ts'
 
 /**
  * The usual number of events per answer. It also replaces a requested number that is out of range.
@@ -16,21 +17,30 @@ import { verifyAudit, type Proof } from './verify.ts'
 const sizes = { ...arraySizes, usual: 200, beyond: 'usual' } as const
 const stream = 'text/event-stream'
 
-/** The last number that a reader has seen. A reader without one sees the records from now on. */
+/**
+ * The last number that a reader has seen. A reader without one sees the records from now on; one with
+ * a number that this chain does not have yet sees all of them.
+ */
 const seenBefore = async (db: Db, given: string | undefined): Promise<number> => {
-  if (given === undefined || given === '') return lastSealNumber(db)
+  const last = await lastSealNumber(db)
+  if (given === undefined || given === '') return last
   if (!/^\d{1,15}$/.test(given)) throw invalid('Last-Event-ID: must be the id of an event of this stream')
-  return Number(given)
+  return Number(given) > last ? 0 : Number(given)
 }
 
 export const auditEventRoutes = ({
   db,
   vaultKeys,
+  auditWitness: witness,
   proofs = [],
+  readsArchive = () => false,
 }: {
   db: Db
   vaultKeys?: VaultKeys | undefined
+  auditWitness?: Witness | undefined
   proofs?: readonly Proof[]
+  /** Whether the request reads an archive, whose records have another chain. */
+  readsArchive?: () => boolean
 }): Route[] => {
   const streamOf = openAuditStreams(db)
   return [
@@ -61,7 +71,7 @@ export const auditEventRoutes = ({
       tag: 'audit-events',
       summary: 'Whether every audit record is as it was sealed; if not, which one is the first that is not',
       response: AuditVerdict,
-      handle: () => verifyAudit(db, vaultKeys, proofs),
+      handle: () => verifyAudit(db, vaultKeys, { proofs, witness: readsArchive() ? undefined : witness }),
     }),
   ]
 }

@@ -58,6 +58,20 @@ export const AuditVerdict = z.strictObject({
     .describe(
       'the newest link of the chain; kept outside it proves later that nothing before it was changed',
     ),
+  signedFrom: z
+    .number()
+    .nullable()
+    .describe(
+      "the first record whose seal was made with the vault's key; null: the chain was never signed, and " +
+        'whoever has the database could have made it',
+    ),
+  witness: z
+    .strictObject({ number: z.number(), since: z.number() })
+    .nullable()
+    .describe(
+      'the newest link that a file outside of the database holds, and the head when that file began; ' +
+        'null: there is no witness, and a chain without its newest records would not be found',
+    ),
   first: z
     .strictObject({ id: z.string(), reason: z.string() })
     .optional()

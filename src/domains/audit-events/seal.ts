@@ -1,4 +1,5 @@
 import { createHash, createHmac } from 'node:crypto'
+import { z } from 'zod'
 import type { VaultKey, VaultKeys } from '../../vault/keys.ts'
 
 /**
@@ -65,7 +66,7 @@ export const signedText = (record: SignedMembers): string =>
 /** `purpose` keeps a digest of one kind from being taken for one of another. */
 export const macOf = (
   key: VaultKey | undefined,
-  purpose: 'record' | 'digest' | 'seal' | 'head',
+  purpose: 'record' | 'digest' | 'seal' | 'head' | 'witness',
   text: string,
 ): string => {
   const hash = key === undefined ? createHash('sha256') : createHmac('sha256', key.secret)
@@ -86,6 +87,22 @@ export const sealOf = (
 
 export const headText = (number: number, id: string, seal: string): string =>
   JSON.stringify([number, id, seal])
+
+/** The type of the record with which a chain begins behind the head of the one before. */
+export const resetType = 'instance.reset'
+const Reset = z.object({
+  eventType: z.literal(resetType),
+  metadata: z.object({ previousHead: z.object({ number: z.int().min(1), seal: z.string() }) }),
+})
+
+/**
+ * The link before the first record of a chain: after a factory reset the head of the chain before,
+ * so that no number and no seal comes again.
+ */
+export const startOf = (first: unknown): { number: number; seal: string } => {
+  const reset = Reset.safeParse(first)
+  return reset.success ? reset.data.metadata.previousHead : { number: 0, seal: '' }
+}
 
 /**
  * Ranks signatures: a key above a plain digest, a plain digest above none. A record after a better

@@ -1,42 +1,20 @@
 import { z } from 'zod'
-import { raw, sql, type Db } from '../../db/sql.ts'
+import { sql, type Db } from '../../db/sql.ts'
 import type { Log } from '../../observability/log.ts'
 import { everyRound } from '../../pacing/every-round.ts'
 import type { VaultKeys } from '../../vault/keys.ts'
-import { JsonObject } from '../../http/schema.ts'
-import { digestOf, headText, macOf, noKey, sealOf } from './seal.ts'
+import { digestOf, headText, macOf, noKey, sealOf, startOf } from './seal.ts'
+import { ChainHead, chainHead, SealedMembers, sealedColumns } from './sealed.ts'
+import { renewWitness, type Witness } from './witness.ts'
 
 /** A record is sealed within a second of its commit. */
 const pauseMs = 400
+const roundsOfWitness = 3
 const batch = 1_000
 /** An arbitrary number. Every version of the service has to use the same one. */
 const lock = 7_355_608_153
 
-/** Columns of `SealedMembers`. The time has the stored microseconds. */
-export const sealedColumns =
-  raw(`id, event_type, actor_id, actor_type, environment_id, resource_id, connection_id, runtime_id, session_id,
-    execution_id, external_id, outcome, summary, metadata,
-  to_char(occurred_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US') as occurred_at`)
-
-export const SealedMembers = z.object({
-  id: z.string(),
-  eventType: z.string(),
-  actorId: z.string().optional(),
-  actorType: z.string().optional(),
-  environmentId: z.string().optional(),
-  resourceId: z.string().optional(),
-  connectionId: z.string().optional(),
-  runtimeId: z.string().optional(),
-  sessionId: z.string().optional(),
-  executionId: z.string().optional(),
-  externalId: z.string().optional(),
-  outcome: z.string(),
-  summary: z.string(),
-  metadata: JsonObject.optional(),
-  occurredAt: z.string(),
-})
 const Held = z.object({ held: z.boolean() })
-const Head = z.object({ number: z.number(), seal: z.string() })
 
 /**
  * Numbers and chains up to `batch` committed records without a seal, in one transaction: a kill
@@ -52,12 +30,11 @@ export const sealRecords = (db: Db, keys: VaultKeys | undefined): Promise<number
       sql`select ${sealedColumns} from audit_events where seal_number is null order by sequence limit ${batch}`,
     )
     const last = records.at(-1)
-    if (last === undefined) return 0
-    const head = await tx.maybe(Head, sql`select number, seal from audit_head for update`)
+    const [first] = records
+    if (last === undefined || first === undefined) return 0
     const key = await keys?.primary()
     const keyId = key?.id ?? noKey
-    let number = head?.number ?? 0
-    let seal = head?.seal ?? ''
+    let { number, seal } = (await tx.maybe(ChainHead, sql`${chainHead} for update`)) ?? startOf(first)
     const links = records.map(({ occurredAt, ...record }) => {
       const digest = digestOf(key, record, occurredAt)
       seal = sealOf(key, seal, ++number, record.id, digest)
@@ -79,23 +56,36 @@ export const sealRecords = (db: Db, keys: VaultKeys | undefined): Promise<number
   })
 
 /**
+ * Seals every committed record, and keeps others from sealing until the caller's transaction ends.
+ * @returns the head
+ */
+export const sealAll = async (tx: Db, keys: VaultKeys | undefined) => {
+  await tx.run(sql`select pg_advisory_xact_lock(${lock})`)
+  while ((await sealRecords(tx, keys)) > 0);
+  return tx.maybe(ChainHead, chainHead)
+}
+
+/**
  * Seals until it is stopped. While PostgreSQL or the key is unavailable it seals nothing;
- * afterwards it seals the whole backlog.
+ * afterwards it seals the whole backlog. The witness follows the head at most once a second, as each
+ * write waits for the disk.
  */
 export const openSealer = (
-  { db, vaultKeys }: { db: Db; vaultKeys: VaultKeys | undefined },
+  { db, vaultKeys, auditWitness }: { db: Db; vaultKeys: VaultKeys | undefined; auditWitness: Witness },
   log: Pick<Log, 'warn'>,
 ) => {
   let failing = false
+  let rounds = 0
   const round = async (signal: AbortSignal): Promise<void> => {
     let sealed: number
     do {
       sealed = await sealRecords(db, vaultKeys)
-      failing = false
     } while (sealed === batch && !signal.aborted)
+    if (rounds++ % roundsOfWitness === 0) await renewWitness(db, vaultKeys, auditWitness)
+    failing = false
   }
   return everyRound(pauseMs, round, (error) => {
-    if (!failing) log.warn({ err: error }, 'audit records cannot be sealed now; they are later')
+    if (!failing) log.warn({ err: error }, 'audit records cannot be sealed and witnessed now; they are later')
     failing = true
   })
 }

@@ -1,31 +1,28 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
-import type { VaultKey, VaultKeys } from '../../vault/keys.ts'
-import { digestOf, headText, macOf, noKey, sealOf, signedText, worth } from './seal.ts'
-import { SealedMembers, sealedColumns } from './sealer.ts'
+import type { VaultKeys } from '../../vault/keys.ts'
+import { digestOf, headText, macOf, noKey, sealOf, startOf, worth } from './seal.ts'
+import {
+  ChainHead,
+  chainHead,
+  isSignedRecord,
+  keysOfRecords,
+  signedColumns,
+  SignedRecord,
+  withoutTime,
+  type KeyOf,
+} from './sealed.ts'
+import { checkedLink, type Witness, type WitnessLink } from './witness.ts'
 
 const batch = 5_000
 
-const Sealed = SealedMembers.extend({
-  signature: z.string().optional(),
-  signatureKey: z.string().optional(),
+const Sealed = SignedRecord.extend({
   sealNumber: z.number(),
   digest: z.string(),
   seal: z.string(),
   sealKey: z.string(),
 })
 type Sealed = z.output<typeof Sealed>
-const Unsealed = SealedMembers.extend({
-  signature: z.string().optional(),
-  signatureKey: z.string().optional(),
-})
-const Head = z.object({
-  number: z.number(),
-  eventId: z.string(),
-  seal: z.string(),
-  signature: z.string(),
-  signatureKey: z.string(),
-})
 const Count = z.object({ total: z.number() })
 
 export interface ChainVerdict {
@@ -36,18 +33,11 @@ export interface ChainVerdict {
    * record before the link was changed.
    */
   head: { number: number; seal: string } | null
+  /** The first record whose seal needed the vault's key; null where none did. */
+  signedFrom: number | null
+  /** The link that a file outside of the database holds; null without that file. */
+  witness: { number: number; since: number } | null
   first?: { id: string; reason: string }
-}
-
-const withoutTime = <Item extends { occurredAt: string }>({ occurredAt: _, ...record }: Item) => record
-
-/** The keys that records name; `null` for a key that the vault no longer holds. */
-const openKeys = (keys: VaultKeys | undefined) => {
-  const known = new Map<string, VaultKey | null | undefined>([[noKey, undefined]])
-  return async (id: string): Promise<VaultKey | null | undefined> => {
-    if (!known.has(id)) known.set(id, (await keys?.find(id)) ?? null)
-    return known.get(id)
-  }
 }
 
 /**
@@ -63,17 +53,16 @@ export type Proof = (
  * Walks the chain from its first record and names the first record that differs from its seal. It
  * reads in one transaction, so a sealer beside it does not change the result.
  */
-export const verifyAudit = (
+export const verifyAudit = async (
   db: Db,
   keys: VaultKeys | undefined,
-  proofs: readonly Proof[] = [],
-): Promise<ChainVerdict> =>
-  db.snapshot(async (tx) => {
-    const keyOf = openKeys(keys)
-    const head = await tx.maybe(
-      Head,
-      sql`select number, event_id, seal, signature, signature_key from audit_head`,
-    )
+  { proofs = [], witness }: { proofs?: readonly Proof[]; witness?: Witness | undefined } = {},
+): Promise<ChainVerdict> => {
+  const keyOf = keysOfRecords(keys)
+  // Read before the records: the link is never ahead of them then.
+  const { link, fault: broken } = await checkedLink(witness, keyOf)
+  return db.snapshot(async (tx) => {
+    const head = await tx.maybe(ChainHead, chainHead)
     const { total: unsealed } = await tx.one(
       Count,
       sql`select count(*) as total from audit_events where seal_number is null`,
@@ -82,22 +71,34 @@ export const verifyAudit = (
       Count,
       sql`select count(*) as total from audit_events where seal_number is not null`,
     )
+    let signedFrom: number | null = null
     const verdict = (first?: { id: string; reason: string }): ChainVerdict => ({
-      ...{ sealed, unsealed, head: head === undefined ? null : { number: head.number, seal: head.seal } },
+      ...{ sealed, unsealed, signedFrom },
+      head: head === undefined ? null : { number: head.number, seal: head.seal },
+      witness: link === undefined ? null : { number: link.number, since: link.since },
       ...(first === undefined ? {} : { first }),
     })
+
+    if (broken !== undefined) return verdict({ id: head?.eventId ?? '', reason: broken })
 
     let before = { number: 0, seal: '', id: '', worth: 0, signed: 0 }
     for (;;) {
       const rows = await tx.many(
         Sealed,
-        sql`select ${sealedColumns}, signature, signature_key, seal_number, digest, seal, seal_key
+        sql`select ${signedColumns}, seal_number, digest, seal, seal_key
           from audit_events where seal_number > ${before.number}
             order by seal_number limit ${batch}`,
       )
       for (const row of rows) {
-        const fault = await linkFault(row, before, keyOf)
+        // Numbers above 1 begin where the service has signed a factory reset.
+        if (before.number === 0 && row.sealNumber > 1)
+          before = {
+            ...{ ...before, ...startOf(row), signed: worth(row.sealKey) },
+            worth: worth(link?.keyId),
+          }
+        const fault = (await linkFault(row, before, keyOf)) ?? witnessedFault(row, link)
         if (fault !== undefined) return verdict(fault)
+        if (worth(row.sealKey) > worth(noKey)) signedFrom ??= row.sealNumber
         for (const proof of proofs) {
           const reason = await proof(tx, row)
           if (reason !== undefined) return verdict({ id: row.id, reason })
@@ -112,27 +113,18 @@ export const verifyAudit = (
       }
       if (rows.length < batch) break
     }
-    const end = await endFault(head, before, keyOf)
+    const end = (await endFault(head, before, keyOf)) ?? lostFault(before, link)
     if (end !== undefined) return verdict(end)
     const waiting = await tx.many(
-      Unsealed,
-      sql`select ${sealedColumns}, signature, signature_key from audit_events where seal_number is null
+      SignedRecord,
+      sql`select ${signedColumns} from audit_events where seal_number is null
         order by sequence limit ${batch}`,
     )
     for (const record of waiting)
-      if (!(await isSigned(record, before.signed, keyOf)))
+      if (!(await isSignedRecord(record, before.signed, keyOf)))
         return verdict({ id: record.id, reason: 'inserted: the service did not write it' })
     return verdict()
   })
-
-type KeyOf = ReturnType<typeof openKeys>
-
-const isSigned = async (record: z.output<typeof Unsealed>, least: number, keyOf: KeyOf): Promise<boolean> => {
-  const { signature, signatureKey, ...members } = record
-  if (worth(signatureKey) < least) return false
-  if (signatureKey === undefined) return true
-  const key = await keyOf(signatureKey)
-  return key !== null && signature === macOf(key, 'record', signedText(withoutTime(members)))
 }
 
 const linkFault = async (
@@ -151,7 +143,7 @@ const linkFault = async (
     return { id, reason: `cannot be checked: key ${row.sealKey} is not among the vault's keys` }
   const { signature, signatureKey, sealNumber, digest, seal, sealKey, ...members } = row
   const record = withoutTime(members)
-  const signed = await isSigned(
+  const signed = await isSignedRecord(
     {
       ...members,
       ...(signature === undefined ? {} : { signature }),
@@ -181,7 +173,7 @@ const linkFault = async (
 }
 
 const endFault = async (
-  head: z.output<typeof Head> | undefined,
+  head: z.output<typeof ChainHead> | undefined,
   last: { number: number; seal: string; id: string; worth: number },
   keyOf: KeyOf,
 ): Promise<{ id: string; reason: string } | undefined> => {
@@ -209,3 +201,24 @@ const endFault = async (
     ? undefined
     : { id: last.id, reason: 'inserted: it follows the head of the chain' }
 }
+
+const witnessedFault = (
+  { id, sealNumber, seal }: Sealed,
+  link: WitnessLink | undefined,
+): { id: string; reason: string } | undefined =>
+  sealNumber === link?.number && seal !== link.seal
+    ? { id, reason: 'changed: a file outside of the database holds another seal of this number' }
+    : undefined
+
+const lostFault = (
+  last: { number: number; id: string },
+  link: WitnessLink | undefined,
+): { id: string; reason: string } | undefined =>
+  link === undefined || last.number >= link.number
+    ? undefined
+    : {
+        id: link.eventId,
+        reason:
+          `removed: the chain ends at ${String(last.number)}, and a file outside of the database ` +
+          `holds the seal of number ${String(link.number)}`,
+      }

@@ -66,6 +66,8 @@ export const TicketDocument = z.strictObject({
     .meta({ description: 'watch: the connection shows the session and takes no input' }),
 })
 
+export type TicketDocument = z.output<typeof TicketDocument>
+
 export const ConsoleTicket = z.strictObject({
   protocols: z
     .array(z.string())

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { Reply, route, socketRoute, type Route } from '../../http/route.ts'
+import { Reply, route, socketRoute, type Call, type Route } from '../../http/route.ts'
 import { ticketProtocol } from '../../http/ticket.ts'
 import { missing, Refusal } from '../../refusal.ts'
 import type { ConsoleKeeper } from './keeper.ts'
@@ -108,6 +108,15 @@ export const sessionRoutes = ({
   hostId,
   kubernetesHelperImage,
 }: ConsoleSessionParts): Route[] => {
+  const ticket = async ({
+    params: { sessionId },
+    body: { mode },
+    actor,
+  }: Call<'/{sessionId}/', undefined, TicketDocument>): Promise<z.output<typeof ConsoleTicket>> => {
+    refuseEnded(await rowOf(db, sessionId))
+    const { secret, expiresAt } = await issueTicket(db, { sessionId, mode, actorId: actor.id })
+    return { protocols: [protocol, ticketProtocol(secret)], mode, expiresAt }
+  }
   return [
     route({
       method: 'GET',
@@ -172,15 +181,10 @@ export const sessionRoutes = ({
         eventType: 'console.ticket.issued',
         summary: ({ params }) => `ticket for console session ${params['sessionId'] ?? ''} asked for`,
       },
-      handle: async ({ params: { sessionId }, body: { mode }, actor }) => {
-        const row = await rowOf(db, sessionId)
-        refuseEnded(row)
-        const { secret, expiresAt } = await issueTicket(db, { sessionId, mode, actorId: actor.id })
-        return new Reply({
-          body: { protocols: [protocol, ticketProtocol(secret)], mode, expiresAt },
-          headers: { 'cache-control': 'no-store' },
-        })
-      },
+      // A ticket is good once, and no record holds its secret.
+      renewed: { kept: () => ({}), again: (_kept, call) => ticket(call) },
+      handle: async (call) =>
+        new Reply({ body: await ticket(call), headers: { 'cache-control': 'no-store' } }),
     }),
     route({
       method: 'DELETE',

@@ -27,20 +27,29 @@ export const storagesOfEnvironment = async (db: Db, environmentId: string): Prom
 const StorageFacts = z.object({
   id: z.string(),
   environmentId: z.string(),
+  environmentVersionId: z.string(),
   name: z.string(),
   type: z.enum(storageTypes),
   endpoint: z.string(),
   readOnly: z.boolean(),
   credentialReference: z.string(),
   configuration: z.record(z.string(), z.unknown()).nullish(),
-  bindings: z.array(z.object({ hostPath: z.string(), connectionId: z.string().nullish() })),
+  bindings: z.array(
+    z.object({
+      hostPath: z.string(),
+      connectionId: z.string().nullish(),
+      connectionType: z.string().nullish(),
+    }),
+  ),
 })
 export type StorageFacts = z.output<typeof StorageFacts>
 
-const factsColumns = sql`s.id, v.environment_id, s.name, s.type, s.endpoint, s.read_only, s.credential_reference,
-  s.configuration, (select coalesce(json_agg(json_build_object('hostPath', b.host_path, 'connectionId',
-    r.configuration ->> 'connectionId') order by b.position, b.runtime_id), '[]')
-    from storage_runtime_bindings b join runtimes r on r.id = b.runtime_id where b.storage_id = s.id) as bindings`
+const factsColumns = sql`s.id, v.environment_id, s.environment_version_id, s.name, s.type, s.endpoint,
+  s.read_only, s.credential_reference, s.configuration,
+  (select coalesce(json_agg(json_build_object('hostPath', b.host_path, 'connectionId', c.id,
+    'connectionType', c.type) order by b.position, b.runtime_id), '[]')
+    from storage_runtime_bindings b join runtimes r on r.id = b.runtime_id
+      left join connections c on c.id = r.configuration ->> 'connectionId' where b.storage_id = s.id) as bindings`
 
 /** The facts of all storages of a type, at most 1,000. */
 export const storagesOfType = (db: Db, type: StorageFacts['type']): Promise<StorageFacts[]> =>

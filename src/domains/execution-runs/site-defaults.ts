@@ -1,6 +1,7 @@
 import { kindNamed } from '../../drivers/runtime/registry.ts'
 import type { Problem } from '../../refusal.ts'
 import type { SnapshotBinding, SnapshotRuntime } from '../../executor/sites.ts'
+import { onlyConnection } from '../environments/only-connection.ts'
 import type { z } from 'zod'
 
 type Runtime = z.output<typeof SnapshotRuntime>
@@ -50,18 +51,13 @@ export const withSiteDefaults = <R extends Runtime>(
       !given(configuration['connectionId']) &&
       own.some((binding) => !given(binding.configuration?.['connectionId']))
     const here = optional && given(configuration['hostId'])
-    const choices = surroundings.connectionsOf(runtime.id).filter((connection) => connection.type === type)
-    const guessed = needed && !here && choices.length === 1 ? { connectionId: choices[0]!.id } : {}
-    if (needed && !here && choices.length !== 1 && !(optional && choices.length === 0))
+    const only = needed && !here ? onlyConnection(surroundings.connectionsOf(runtime.id), type) : undefined
+    if (only?.problem !== undefined && !(optional && only.count === 0))
       problems.push({
         path: `runtimes.${runtime.id}.configuration.connectionId`,
-        message:
-          choices.length === 0
-            ? `is missing, and the runtime's environment has no connection of type ${type}; save one and name it`
-            : `is missing, and the runtime's environment has ${choices.length} connections of type ` +
-              `${type}; name one of ${choices.map(({ id }) => JSON.stringify(id)).join(', ')}`,
+        message: `is missing, and the runtime's environment ${only.problem}`,
       })
-    const reached = { ...configuration, ...guessed }
+    const reached = { ...configuration, ...(only?.id === undefined ? {} : { connectionId: only.id }) }
     return {
       ...runtime,
       configuration:

@@ -117,6 +117,7 @@ export const exportRoutes = ({ db, sites, hostId, api }: RunExportParts): Route[
       tag: 'provenance',
       summary: 'A run as PROV-JSON',
       response: Document,
+      refuses: [422],
       handle: async ({ params }) => provDocument(await factsOf(db, params.runId), api.url),
     }),
   ]

@@ -1,4 +1,5 @@
 import type { Db } from '../../db/sql.ts'
+import { Refusal } from '../../refusal.ts'
 import { openRunGraphs } from './run-graphs.ts'
 
 /** The facts of one run, for its exports. Times are RFC 3339 in UTC, and absent for simulations. */
@@ -115,6 +116,12 @@ const filesText = `select i.id, i.data_object_id as "objectId", t.id as task, i.
   where i.execution_run_id = $1 order by t.activity_position, i.attempt, i.relative_path collate "C"`
 
 /**
+ * The most uses of files in one export. A step without files between thousands of producers and
+ * thousands of consumers makes a use of each pair.
+ */
+const mostUses = 500_000
+
+/**
  * All facts of a run at one moment, or undefined for no such run. Environments of commands are left
  * out: they may hold secrets.
  */
@@ -140,7 +147,13 @@ export const readRunFacts = (db: Db, runId: string): Promise<RunFacts | undefine
     const attempts = await tx.prepared<AttemptFact>('facts_attempts', attemptsText, [runId])
     const files = await tx.prepared<FileFact>('facts_files', filesText, [runId])
     // The view gives the same pairs, and takes minutes for all of a large run.
-    const uses = files.length === 0 ? [] : ((await openRunGraphs().of(tx, runId))?.uses() ?? [])
+    const uses = files.length === 0 ? [] : ((await openRunGraphs().of(tx, runId))?.uses(mostUses) ?? [])
+    if (uses.length > mostUses)
+      throw new Refusal(
+        'unacceptable',
+        `run ${JSON.stringify(runId)} has more than ${String(mostUses)} uses of files by its tasks, and an ` +
+          'export holds no more; ask for them in parts with POST /provenance/sql/ from data_uses',
+      )
     const resources = await tx.prepared<{ id: string; name: string; type: string }>(
       'facts_resources',
       `select x.id, x.name, coalesce(x.type, '') as type from run_snapshots s cross

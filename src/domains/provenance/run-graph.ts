@@ -202,13 +202,19 @@ export class RunGraph {
     }
   }
 
-  /** Every file that a task was given, by the ids of both, as the view `data_uses` has them. */
-  uses(): { task: string; file: string }[] {
-    return this.usesOf({ tasks: this.#tasks.map(({ id }) => id), files: [] })
+  /**
+   * Every file that a task was given, by the ids of both, as the view `data_uses` has them. Where they
+   * are more than `most`, it ends with the first task that exceeds that.
+   */
+  uses(most = Infinity): { task: string; file: string }[] {
+    return this.usesOf({ tasks: this.#tasks.map(({ id }) => id), files: [] }, most)
   }
 
   /** The files that tasks were given, and the tasks that files were given to, of the given ones. */
-  usesOf(given: { tasks: readonly string[]; files: readonly string[] }): { task: string; file: string }[] {
+  usesOf(
+    given: { tasks: readonly string[]; files: readonly string[] },
+    most = Infinity,
+  ): { task: string; file: string }[] {
     const pairs: { task: string; file: string }[] = []
     const add = (task: number, file: number): void => {
       pairs.push({ task: (this.#tasks[task] as GraphTask).id, file: (this.#files[file] as GraphFile).id })
@@ -220,6 +226,7 @@ export class RunGraph {
       if (task === undefined) continue
       this.#filesGivenTo(task, files, through)
       for (const file of files.toList()) add(task, file)
+      if (pairs.length > most) return pairs
       for (const marks of [files, through]) marks.clear()
     }
     for (const id of given.files) {

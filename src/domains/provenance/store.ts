@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { time } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
 import { join, raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
@@ -10,16 +11,13 @@ const Body = z.object({ body: Item })
 
 const column = (name: string): string => `r."${name}"`
 
-/** A record of an entity as JSON: times in UTC with milliseconds, unknown values as null. */
+/** A field as answers show it: times in UTC with milliseconds. */
+const shown = ({ name, type }: Entity['fields'][number]): string =>
+  type === 'datetime' ? time(column(name)) : column(name)
+
+/** A record of an entity as JSON, unknown values as null. */
 export const recordJson = ({ fields }: Pick<Entity, 'fields'>): string =>
-  `json_build_object(${fields
-    .flatMap(({ name, type }) => [
-      `'${name}'`,
-      type === 'datetime'
-        ? `to_char(${column(name)} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
-        : column(name),
-    ])
-    .join(', ')})`
+  `json_build_object(${fields.flatMap((field) => [`'${field.name}'`, shown(field)]).join(', ')})`
 
 const numeric = new Set(['number', 'bytes', 'duration', 'currency'])
 
@@ -66,9 +64,9 @@ const unknownField = (parameter: string, { name, fields }: Entity, given: string
     [{ path: parameter, message: 'is not a field of this entity; name one of its fields' }],
   )
 
-/** Every text of a record, in lower case, for a search in all of them. */
+/** Every field of a record as answers show it, in lower case, for a search in all of them. */
 const searched = ({ fields }: Entity): Sql =>
-  sql`lower(concat_ws(chr(10), ${join(fields.map(({ name }) => raw(`${column(name)}::text`)))}))`
+  sql`lower(concat_ws(chr(10), ${join(fields.map((field) => raw(`${shown(field)}::text`)))}))`
 
 const pattern = (text: string): string => `%${text.toLowerCase().replace(/[\\%_]/g, '\\$&')}%`
 

@@ -15,6 +15,8 @@ import { downloadView, pathOf, shown } from './view.ts'
 /** The life of a URL that reads a file without a login. */
 const urlSeconds = 900
 
+const Kept = z.object({ id: z.string() })
+
 /** Files prepared for download, and their bytes. */
 export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages }): Route[] => {
   /** Adds a URL where the storage can make one. A storage that is unreachable now makes none. */
@@ -44,6 +46,11 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
       audit: {
         eventType: 'storage.download.created',
         summary: ({ params }) => `download of storage ${params['storageId'] ?? ''} prepared`,
+      },
+      // The URL opens the file without a login, and ends before the answer may be repeated last.
+      renewed: {
+        kept: ({ url: _, ...record }) => record,
+        again: async (kept) => answer(await readDownload(db, Kept.parse(kept).id)),
       },
       handle: async ({ params, body, signal }) => {
         const { facts, driver } = await storages.open(params.storageId)

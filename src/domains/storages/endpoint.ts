@@ -2,6 +2,7 @@ import { parseNames, nameOf, parseRoot, type StoragePath } from '../../drivers/s
 import { unacceptable } from '../../refusal.ts'
 import type { BrowseRoot, StorageFacts } from '../environments/storages.ts'
 import type { Root } from '../../drivers/storage/jail.ts'
+import { baseOf } from './connection.ts'
 
 type Configuration = Readonly<Record<string, unknown>>
 
@@ -78,9 +79,9 @@ export const browseRootsOf = ({ configuration }: Pick<StorageFacts, 'configurati
 }
 
 /** The roots below the endpoint. @throws StorageError for a path that no entry can have */
-export const rootsOf = (storage: Pick<StorageFacts, 'configuration' | 'endpoint'>): Root[] =>
+export const rootsOf = (storage: StorageFacts): Root[] =>
   browseRootsOf(storage).map(({ path, readOnly }) => ({
-    path: parseRoot(path, storage.endpoint),
+    path: parseRoot(path, baseOf(storage)),
     readOnly: readOnly === true,
   }))
 

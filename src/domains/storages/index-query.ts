@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, where, type Db, type Sql } from '../../db/sql.ts'
 import {
@@ -54,13 +55,36 @@ const FoundRow = z.object({ type: z.string() })
 const TotalsRow = z.object({ entries: z.number(), bytes: z.number() })
 type Totals = z.output<typeof TotalsRow>
 
-/** The rows of a path: those below a directory, or the file itself. */
-const scopeOf = async (db: Db, storageId: string, path: StoragePath): Promise<Sql> => {
-  const [low, high] = [bytesOfParent(path), endOfRange(path)]
-  const below = high === null ? sql`true` : sql`parent >= ${low} and parent < ${high}`
+/** The rows below a directory. */
+const belowOf = (path: StoragePath): Sql => {
+  const high = endOfRange(path)
+  return high === null ? sql`true` : sql`parent >= ${bytesOfParent(path)} and parent < ${high}`
+}
+
+/** The rows of an entry itself. */
+const itselfOf = (path: StoragePath): Sql => {
   const name = path.at(-1)
-  if (name === undefined) return below
-  const itself = sql`parent = ${bytesOfParent(path.slice(0, -1))} and name = ${bytesOf(name)}`
+  return name === undefined
+    ? sql`false`
+    : sql`parent = ${bytesOfParent(path.slice(0, -1))} and name = ${bytesOf(name)}`
+}
+
+/**
+ * The rows that may be seen: the index keeps what was below earlier roots until its next run.
+ */
+const visibleBelow = (roots: readonly StoragePath[]): Sql =>
+  roots.reduce((all, root) => sql`${all} or ${belowOf(root)} or ${itselfOf(root)}`, sql`false`)
+
+/** The visible rows of a path: those below a directory, or the file itself. */
+const scopeOf = async (
+  db: Db,
+  storageId: string,
+  path: StoragePath,
+  roots: readonly StoragePath[],
+): Promise<Sql> => {
+  const visible = sql`(${visibleBelow(roots)})`
+  const [below, itself] = [sql`${belowOf(path)} and ${visible}`, sql`${itselfOf(path)} and ${visible}`]
+  if (path.length === 0) return below
   const found = await db.maybe(
     FoundRow,
     sql`(select type from storage_index_entries where storage_id = ${storageId} and ${itself} and is_directory)
@@ -95,10 +119,14 @@ interface Behind {
   key: Key
   totals: Totals
 }
-/** The list that a cursor belongs to. Another list has other filters. */
-const listOf = (storageId: string, path: StoragePath, query: Query): string => {
+/** The list that a cursor belongs to. Another list has other filters or roots. */
+const listOf = (
+  storageId: string,
+  { path, roots, query }: { path: StoragePath; roots: readonly StoragePath[]; query: Query },
+): string => {
   const { cursor: _, limit: _1, path: _2, pathBytes: _3, ...filters } = query
-  return JSON.stringify([storageId, path.join('/'), Object.entries(filters).map(String).toSorted()])
+  const of = createHash('sha256').update(JSON.stringify(roots)).digest('base64url')
+  return JSON.stringify([storageId, path.join('/'), of, Object.entries(filters).map(String).toSorted()])
 }
 const cursorOf = (list: string, { parent, name, isDirectory }: Key, totals: Totals): string =>
   Buffer.from(
@@ -162,18 +190,18 @@ const rowsBehind = (
 }
 
 /**
- * Entries of the index that pass all filters, in the order of their directories.
+ * Entries of the index below the roots that pass all filters, in the order of their directories.
  * @throws Refusal 404 for a path that the index does not hold, 400 for a cursor of another list
  */
 export const readIndex = async (
   db: Db,
   storageId: string,
   path: StoragePath,
-  { query, limit }: { query: Query; limit: number },
+  { roots, query, limit }: { roots: readonly StoragePath[]; query: Query; limit: number },
 ): Promise<Pick<z.output<typeof IndexPage>, 'entries' | 'totals' | 'nextCursor'>> => {
-  const list = listOf(storageId, path, query)
+  const list = listOf(storageId, { path, roots, query })
   const behind = query.cursor === undefined ? undefined : readCursor(query.cursor, list)
-  const scope = await scopeOf(db, storageId, path)
+  const scope = await scopeOf(db, storageId, path, roots)
   const totals = behind?.totals ?? (await totalsOf(db, storageId, scope))
   const fitsGlob = query.glob === undefined ? () => true : openGlob(query.glob)
   const entries: z.output<typeof IndexEntry>[] = []

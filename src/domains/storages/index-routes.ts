@@ -7,6 +7,8 @@ import { isOpenState, requestCancel } from '../../operations/records.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
 import { missing, Refusal, unacceptable } from '../../refusal.ts'
 import { readStorage } from '../environments/storages.ts'
+import { rootsOf } from './endpoint.ts'
+import { refusing } from './errors.ts'
 import { indexKind } from './index-kind.ts'
 import { indexRulesOf, isIndexed } from './index-policy.ts'
 import { readIndex } from './index-query.ts'
@@ -154,10 +156,13 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
       handle: async ({ params, query }) => {
         const facts = await readStorage(db, params.storageId)
         const path = await pathOf(query, facts, 'query', false)
+        const roots = (await refusing('body', () => Promise.resolve().then(() => rootsOf(facts)))).map(
+          (root) => root.path,
+        )
         const asked = query.limit ?? usualPage
         const limit = asked < 1 || asked > largestPage ? usualPage : asked
         const [found, last] = await Promise.all([
-          readIndex(db, facts.id, path, { query, limit }),
+          readIndex(db, facts.id, path, { roots, query, limit }),
           lastIndexed(db, facts.id),
         ])
         return {

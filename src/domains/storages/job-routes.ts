@@ -118,20 +118,17 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
         const source = await storages.open(params.storageId)
         const path = await pathOf(body, source.facts, 'body', true)
         const target = await openDestination(storages, body.destinationStorageId)
-        const destinationPath =
-          body.destinationPath === undefined
-            ? path
-            : await pathOf({ path: body.destinationPath }, target.facts, 'body', true, 'destinationPath')
+        const to = { path: body.destinationPath, pathBytes: body.destinationPathBytes }
+        const isNamed = to.path !== undefined || to.pathBytes !== undefined
+        const destinationPath = isNamed
+          ? await pathOf(to, target.facts, 'body', true, 'destinationPath')
+          : path
         const entry = await refusing('body', () => source.driver.stat(path, { signal }))
         if (entry.type !== 'file' && entry.type !== 'directory')
           throw wrong('path', `${quotedPath(path)} is neither a file nor a directory; name one`)
         if (entry.type === 'file' && destinationPath.length === 0)
           throw wrong('destinationPath', 'is the storage itself; name the new file')
-        refuseUnwritable(
-          target,
-          destinationPath,
-          body.destinationPath === undefined ? 'destinationStorageId' : 'destinationPath',
-        )
+        refuseUnwritable(target, destinationPath, isNamed ? 'destinationPath' : 'destinationStorageId')
         refuseItself(source, path, target, destinationPath)
         const id = body.id === undefined || body.id === '' ? `copy-${randomUUID()}` : body.id
         await acceptJob(db, {

@@ -16,6 +16,7 @@ import type { SecretFinder, SecretOpener } from '../../vault/secret.ts'
 import { connectionTypes } from '../environments/store.ts'
 import { readStorage, type StorageFacts } from '../environments/storages.ts'
 import { bucketReach } from './buckets.ts'
+import { baseOf, storageConnection, givenConnection } from './connection.ts'
 import { rootsOf } from './endpoint.ts'
 import { refusing } from './errors.ts'
 import { openKeptDrivers } from './kept-drivers.ts'
@@ -57,22 +58,19 @@ const idleMs = 300_000
 const unavailable = (message: string): Refusal => new Refusal('unavailable', message)
 
 /**
- * The connection that leads to a storage, and its path there; undefined where it is mounted here.
+ * The connection that leads to the folder of a storage; undefined where it is mounted here. Only
+ * what cannot be mounted here looks for one beyond what the storage and its runtimes name.
  */
-const loginOf = async (
-  db: Db,
-  { configuration, bindings, endpoint }: StorageFacts,
-): Promise<{ connectionId: string; path: string } | undefined> => {
-  const named = configuration?.['connectionId']
-  const binding = bindings.find(({ connectionId }) => typeof connectionId === 'string' && connectionId !== '')
-  const path = binding !== undefined && binding.hostPath !== '' ? binding.hostPath : endpoint
-  const connectionId = typeof named === 'string' && named !== '' ? named : binding?.connectionId
-  if (typeof connectionId !== 'string') return undefined
+const loginOf = async (db: Db, facts: StorageFacts): Promise<string | undefined> => {
+  const ways: readonly Way[] = waysOf[facts.type]
+  if (!ways.includes('shell')) return undefined
+  const connectionId = ways.includes('filesystem')
+    ? givenConnection(facts, 'ssh')
+    : await storageConnection(db, facts, 'ssh')
+  if (connectionId === undefined) return undefined
   // The shell of a local connection would give access to the whole machine.
   const type = (await connectionTypes(db, [connectionId])).get(connectionId)
-  return type === 'local'
-    ? undefined
-    : { connectionId, path: typeof named === 'string' && named !== '' ? endpoint : path }
+  return type === 'local' ? undefined : connectionId
 }
 
 /**
@@ -154,9 +152,9 @@ export const openStorages = ({
 
   const folder = async (facts: StorageFacts): Promise<Reached> => {
     const ways: readonly Way[] = waysOf[facts.type]
-    const login = ways.includes('shell') ? await loginOf(db, facts) : undefined
-    if (login !== undefined) {
-      const { connectionId, path } = login
+    const connectionId = await loginOf(db, facts)
+    if (connectionId !== undefined) {
+      const path = baseOf(facts)
       if (!path.startsWith('/'))
         throw unacceptable([
           {
@@ -164,7 +162,7 @@ export const openStorages = ({
             message: `${JSON.stringify(path.slice(0, 200))} is no absolute path; give the folder at the host`,
           },
         ])
-      const driver = await behindLogin({ shellOf, filesOf, keep, isKept }, login)
+      const driver = await behindLogin({ shellOf, filesOf, keep, isKept }, { connectionId, path })
       return {
         driver,
         place: {
@@ -195,7 +193,7 @@ export const openStorages = ({
     const { driver, place } = ways.some(isBucketWay)
       ? await bucketReach({ http, secrets, partBytes, keep, isKept }, facts)
       : ways.includes('pod')
-        ? podReach({ clusterOf, helperImage, keep }, facts)
+        ? podReach({ clusterOf, helperImage, keep }, facts, await storageConnection(db, facts, 'kubernetes'))
         : await folder(facts)
     const beginCall = () => {
       const end = begin(driver)

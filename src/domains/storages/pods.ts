@@ -45,21 +45,12 @@ const claimOf = ({ endpoint, configuration }: StorageFacts): { namespace: string
  * The connection to a volume of a cluster. @throws Refusal 422 for wrong members of the storage's
  * record
  */
-export const podReach = ({ clusterOf, helperImage, keep }: PodParts, facts: StorageFacts): Reached => {
-  const { configuration, bindings } = facts
-  const settings = configuration ?? {}
-  const named = settings['connectionId']
-  const connectionId =
-    typeof named === 'string' && named !== ''
-      ? named
-      : bindings.find((binding) => typeof binding.connectionId === 'string' && binding.connectionId !== '')
-          ?.connectionId
-  if (typeof connectionId !== 'string')
-    throw wrong(
-      'storage.configuration.connectionId',
-      'names no connection; name the kubernetes connection of the cluster, or bind the storage to a ' +
-        'runtime that has one',
-    )
+export const podReach = (
+  { clusterOf, helperImage, keep }: PodParts,
+  facts: StorageFacts,
+  connectionId: string,
+): Reached => {
+  const settings = facts.configuration ?? {}
   const { namespace, claim } = claimOf(facts)
   const given = settings['mountPath']
   const mountPath = typeof given === 'string' && given !== '' ? given : usualMount

@@ -7,6 +7,7 @@ import { unacceptable, type Problem } from '../../refusal.ts'
 import { StorageProjection } from '../environments/schemas.ts'
 import { readStorage, setBrowseRoots, storagesOfEnvironment } from '../environments/storages.ts'
 import { downloadRoutes } from './download-routes.ts'
+import { baseOf } from './connection.ts'
 import { browseRootsOf } from './endpoint.ts'
 import { entryRoutes } from './entry-routes.ts'
 import type { Storages } from './open.ts'
@@ -67,8 +68,8 @@ export const storageRoutes = ({
       summary: ({ params }) => `roots of storage ${params['storageId'] ?? ''} replaced`,
     },
     handle: async ({ params, body }) => {
-      const { endpoint } = await readStorage(db, params.storageId)
-      const problems = rootProblems(body.browseRoots, endpoint)
+      const base = baseOf(await readStorage(db, params.storageId))
+      const problems = rootProblems(body.browseRoots, base)
       if (problems.length > 0) throw unacceptable(problems)
       await setBrowseRoots(db, params.storageId, body.browseRoots, body.indexPolicy)
       return browseRootsOf(await readStorage(db, params.storageId))

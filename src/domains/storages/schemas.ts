@@ -99,6 +99,10 @@ export const NewCopy = z.strictObject({
     .string()
     .optional()
     .describe('The new path of the entry itself; default: that of the source'),
+  destinationPathBytes: z
+    .string()
+    .optional()
+    .describe('The same in base64, for a path that is not UTF-8; in place of destinationPath'),
   onConflict: OnConflict.optional(),
   bytesPerSecond: z.int().min(1_024).max(1e12).optional().describe('Sends no faster than this'),
   id: OptionalId.optional(),
@@ -146,6 +150,7 @@ export const DownloadRun = z.strictObject({
   error: z.string().optional(),
   destinationStorageId: z.string().optional(),
   destinationPath: z.string().optional(),
+  destinationPathBytes: z.string().optional(),
   entries: z.number().optional().describe('Files, directories and kept links of a copy or an archive'),
   skippedEntries: z
     .number()

@@ -66,7 +66,7 @@ const faultIn = (error: unknown, ...faults: StorageError['fault'][]): error is S
 export const entryAt = async (
   driver: StorageDriver,
   path: StoragePath,
-  signal: AbortSignal,
+  signal?: AbortSignal,
 ): Promise<Entry | undefined> => {
   try {
     return await driver.stat(path, { signal })
@@ -81,7 +81,7 @@ export const ensureDirectory = async (
   driver: StorageDriver,
   path: StoragePath,
   known: Set<string>,
-  signal: AbortSignal,
+  signal?: AbortSignal,
 ): Promise<void> => {
   const key = path.join('/')
   if (path.length === 0 || known.has(key)) return
@@ -229,22 +229,29 @@ const copiedWithin = async (
   { source, target }: Ends,
   { from, to, onConflict, signal }: Sending,
 ): Promise<boolean> => {
-  const before = await source.stat(from, { signal })
-  if ((before.sizeBytes ?? 0) > largestWithin) return false
-  try {
-    await target.copyWithin([...base, ...from], to, { overwrite: onConflict === 'overwrite', signal })
-  } catch (error) {
-    // The account of the destination may not read the source.
-    if (faultIn(error, 'denied', 'missing', 'refused')) return false
-    throw error
-  }
-  const [after, there] = [await source.stat(from, { signal }), await target.stat(to, { signal })]
-  if (after.etag !== before.etag || there.sizeBytes !== before.sizeBytes)
+  for (let left = tries - 1; ; left--) {
+    const before = await source.stat(from, { signal })
+    const { sizeBytes = 0 } = before
+    // Not every store takes an empty object as a part.
+    if (sizeBytes === 0 || sizeBytes > largestWithin) return false
+    // What the first try has written is this copy's own.
+    const overwrite = onConflict === 'overwrite' || left < tries - 1
+    try {
+      await target.copyWithin([...base, ...from], to, { overwrite, signal })
+    } catch (error) {
+      // The account of the destination may not read the source.
+      if (faultIn(error, 'denied', 'missing', 'refused')) return false
+      throw error
+    }
+    const [after, there] = [await source.stat(from, { signal }), await target.stat(to, { signal })]
+    if (after.etag === before.etag && there.sizeBytes === sizeBytes) return true
+    if (left > 0) continue
     throw new StorageError(
       'changed',
-      `${quotedPath(from)} was written to while the store copied it; retry when nothing writes to it`,
+      `${quotedPath(from)} was written to each of the ${tries} times that the store copied it; retry ` +
+        'when nothing writes to it',
     )
-  return true
+  }
 }
 
 /**

@@ -5,6 +5,7 @@ import type { Upload } from '../../http/route.ts'
 import { invalid, unacceptable } from '../../refusal.ts'
 import { refusing } from './errors.ts'
 import type { OpenedStorage } from './open.ts'
+import { ensureDirectory } from './send.ts'
 
 /** The limit of one body: the largest object that S3 accepts. */
 export const largestUpload = 5 * 2 ** 40
@@ -77,8 +78,8 @@ const optionsOf = (
 }
 
 /**
- * Stores a body, or a part of one, while it arrives. A client that leaves aborts no upload that it
- * could continue.
+ * Stores a body, or a part of one, while it arrives, and makes the directories above it. A client
+ * that leaves aborts no upload that it could continue.
  */
 export const takeUpload = (
   { driver }: OpenedStorage,
@@ -101,5 +102,7 @@ export const takeUpload = (
         )
       delete options.signal
     }
+    if (driver.capabilities.directories)
+      await ensureDirectory(driver, path.slice(0, -1), new Set(), options.signal)
     return driver.write(path, given.upload.stream, options)
   })

@@ -12,6 +12,7 @@ import {
 } from '../../drivers/storage/paths.ts'
 import { invalid, unacceptable } from '../../refusal.ts'
 import type { StorageFacts } from '../environments/storages.ts'
+import { baseOf } from './connection.ts'
 import type { PathPosition } from './errors.ts'
 import { refusing } from './errors.ts'
 import type { DownloadRun, FileEntry } from './schemas.ts'
@@ -23,7 +24,7 @@ import type { Download } from './store.ts'
  */
 export const pathOf = async (
   given: { path?: string | undefined; pathBytes?: string | undefined },
-  { endpoint }: Pick<StorageFacts, 'endpoint'>,
+  facts: StorageFacts,
   place: PathPosition,
   isNeeded: boolean,
   field = 'path',
@@ -35,13 +36,13 @@ export const pathOf = async (
     throw unacceptable([{ path: 'path', message: 'is required' }])
   }
   if (path !== undefined && pathBytes !== undefined)
-    throw unacceptable([{ path: 'pathBytes', message: 'stands beside path; give one of them' }])
+    throw unacceptable([{ path: `${field}Bytes`, message: `stands beside ${field}; give one of them` }])
   if (pathBytes !== undefined && !/^[A-Za-z0-9+/]*={0,2}$/.test(pathBytes))
-    throw invalid('pathBytes is no base64; encode the bytes of the path', [
-      { path: 'pathBytes', message: 'must be base64' },
+    throw invalid(`${field}Bytes is no base64; encode the bytes of the path`, [
+      { path: `${field}Bytes`, message: 'must be base64' },
     ])
   const name = pathBytes === undefined ? nameOf(path ?? '') : nameOfBytes(Buffer.from(pathBytes, 'base64'))
-  return refusing('body', () => Promise.resolve().then(() => parsePath(name, endpoint)), field)
+  return refusing('body', () => Promise.resolve().then(() => parsePath(name, baseOf(facts))), field)
 }
 
 const mediaTypes: Readonly<Record<string, string>> = {
@@ -162,7 +163,8 @@ export const downloadView = (download: Download, url?: string): z.output<typeof 
     skippedEntries,
   } = download
   const isOpen = status === 'queued' || status === 'streaming'
-  const { destinationPath } = download
+  const { path: destinationPath, pathBytes: destinationPathBytes } =
+    download.destinationPath === undefined ? {} : pathInAnswer(download.destinationPath)
   return {
     ...{ id, storageId, ...pathInAnswer(download.path), status, strategy },
     ...present({
@@ -178,7 +180,7 @@ export const downloadView = (download: Download, url?: string): z.output<typeof 
     }),
     ...(strategy === 'archive'
       ? {}
-      : present({ destinationStorageId, destinationPath: destinationPath && shown(destinationPath) })),
+      : present({ destinationStorageId, destinationPath, destinationPathBytes })),
     ...(isOpen ? present({ live: download.live }) : {}),
     ...{ createdAt: download.createdAt, updatedAt: download.updatedAt },
   }

@@ -139,6 +139,8 @@ export const withJail = (
       return driver.copyWithin(from, to, options)
     },
     async makeDirectory(path, options) {
+      // A root and the way to it count as there.
+      if (!readOnly && roots.some((root) => isBelow(root.path, path))) return
       changing(path)
       return driver.makeDirectory(path, options)
     },

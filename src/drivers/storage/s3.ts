@@ -339,7 +339,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
   return {
     write: (path, source, options = {}) =>
       named(path, async () => {
-        const { sizeBytes, part, signal, isFree = false, withoutEntry = false } = options
+        const { part, signal, isFree = false, withoutEntry = false } = options
         try {
           if (path.length === 0)
             throw new StorageError(
@@ -356,7 +356,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
               'notFile',
               `${quotedPath(path)} is a directory, which no file replaces; choose another name`,
             )
-          const { hash, body, size } = hashed(source, sizeBytes, path)
+          const { digest, body, size } = hashed(source, path, options)
           // Both ends are awaited: a failed upload is over once its parts are removed.
           const [piped, put] = await Promise.allSettled([
             pipeline(source, body),
@@ -368,14 +368,14 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
           ])
           if (put.status === 'rejected') throw (body.errored ?? put.reason) as Error
           if (piped.status === 'rejected') throw piped.reason as Error
-          if (withoutEntry) return { receivedBytes: size(), sha256: hash.digest('hex') }
+          if (withoutEntry) return { receivedBytes: size(), sha256: digest() }
           const entry = await stat(path, { signal })
           if (entry.sizeBytes !== size())
             throw new StorageError(
               'changed',
               `${quotedPath(path)} was replaced while it was written; write it again`,
             )
-          return { receivedBytes: size(), entry, sha256: hash.digest('hex') }
+          return { receivedBytes: size(), entry, sha256: digest() }
         } finally {
           source.destroy()
         }
@@ -387,7 +387,13 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
       ),
     received: () => Promise.resolve(0),
     discard: (path, upload, { signal } = {}) =>
-      named(path, async () => bucket.parts?.abort(keyOf(path), upload, { signal })),
+      named(path, async () => {
+        const { parts } = bucket
+        if (parts === undefined) return
+        // An attempt may have died before it could record the name that the store has given.
+        const unfinished = await parts.unfinished(keyOf(path), { signal })
+        for (const each of new Set([upload, ...unfinished])) await parts.abort(keyOf(path), each, { signal })
+      }),
     readMany: onePerRequest,
     writeMany: onePerRequest,
     makeLink: () => Promise.reject(new StorageError('unsupported', 'a bucket has no links')),
@@ -411,11 +417,13 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
 
     move: (from, to, { overwrite = false, signal } = {}) =>
       named(from, async () => {
-        await fileAt(from, { signal })
+        const { sizeBytes } = await fileAt(from, { signal })
         const there = await statIfThere(to, { signal })
         if (there?.type === 'directory' || (there !== undefined && !overwrite))
           throw new StorageError('exists', `${quotedPath(to)}: ${remedies.exists}`)
-        await bucket.copy(keyOf(from), keyOf(to), { signal })
+        const options = { onlyNew: !overwrite, signal }
+        if (sizeBytes === 0) await bucket.put(keyOf(to), Buffer.alloc(0), options)
+        else await bucket.copy(keyOf(from), keyOf(to), options)
         await bucket.remove(keyOf(from), { signal })
       }),
 
@@ -424,7 +432,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
         const there = await statIfThere(to, { signal })
         if (there?.type === 'directory' || (there !== undefined && !overwrite))
           throw new StorageError('exists', `${quotedPath(to)}: ${remedies.exists}`)
-        await bucket.copy(from.map(textOf).join('/'), keyOf(to), { signal })
+        await bucket.copy(from.map(textOf).join('/'), keyOf(to), { onlyNew: !overwrite, signal })
       }),
 
     makeDirectory: (path, { signal } = {}) =>
@@ -489,10 +497,19 @@ const counted = (
   return through(source, counting, errorOf)
 }
 
-/** A stream for the upload, and the digest and number of its bytes. */
-const hashed = (source: Readable, announced: number | undefined, path: StoragePath) => {
+/**
+ * A stream for the upload, and the digest and number of its bytes. It fails before its end where
+ * these are not the announced ones.
+ */
+const hashed = (
+  source: Readable,
+  path: StoragePath,
+  { sizeBytes: announced, digest: expected }: WriteOptions,
+) => {
   const hash = createHash('sha256')
   let size = 0
+  let sha256: string | undefined
+  const digest = (): string => (sha256 ??= hash.digest('hex'))
   const another = (): StorageError =>
     new StorageError(
       'changed',
@@ -505,8 +522,18 @@ const hashed = (source: Readable, announced: number | undefined, path: StoragePa
       if (announced !== undefined && size > announced) done(another())
       else done(null, bytes)
     },
-    flush: (done) => done(announced !== undefined && announced !== size ? another() : null),
+    flush: (done) => {
+      if (announced !== undefined && announced !== size) done(another())
+      else if (expected !== undefined && expected() !== digest())
+        done(
+          new StorageError(
+            'changed',
+            `${quotedPath(path)} has other bytes than those announced; send it again`,
+          ),
+        )
+      else done(null)
+    },
   })
   source.once('error', (error) => body.destroy(error))
-  return { hash, body, size: () => size }
+  return { digest, body, size: () => size }
 }

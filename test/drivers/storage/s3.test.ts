@@ -1,10 +1,14 @@
 import { expect, test } from '@jest/globals'
+import { createHash } from 'node:crypto'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { buffer } from 'node:stream/consumers'
 import { addressJudge } from '../../../src/clients/denied-networks.ts'
 import { openHttp } from '../../../src/clients/http.ts'
 import { openS3, S3Error, type S3Bucket, type S3Credential } from '../../../src/clients/s3.ts'
 import { openS3Storage } from '../../../src/drivers/storage/s3.ts'
+import { sendFile } from '../../../src/domains/storages/send.ts'
 import type { StorageDriver } from '../../../src/drivers/storage/contract.ts'
 import { startS3, type S3Site } from '../../../sites/s3.ts'
 import { at, bytesFrom, contentOf, faultOf, storageConformance } from './conformance.ts'
@@ -93,6 +97,112 @@ test('a large upload that is cut leaves neither an object nor parts', async () =
     readdirSync(folder, { recursive: true, withFileTypes: true }) as { isFile: () => boolean; name: string }[]
   ).filter((each) => each.isFile())
   expect(left).toEqual([])
+})
+
+const s3Of = (site: Pick<S3Site, 'endpoint'>, bucket: string, credential?: S3Credential): S3Bucket =>
+  openS3({
+    http,
+    place: { endpoint: site.endpoint, bucket, region: 'us-east-1', pathStyle: true },
+    credential,
+  })
+
+test('a copy within the store replaces nothing that was written meanwhile, and leaves no parts', async () => {
+  await using site = await startS3()
+  site.bucket('copies')
+  const [driver, bucket] = [openBucket(site, 'copies', site.accessKey), s3Of(site, 'copies', site.accessKey)]
+  await driver.write(at('from'), bytesFrom('from'))
+  await driver.write(at('to'), bytesFrom('meanwhile'))
+  await expect(bucket.copy('from', 'to', { onlyNew: true })).rejects.toMatchObject({ status: 412 })
+  expect((await contentOf(driver, at('to'))).toString()).toBe('meanwhile')
+  expect(await bucket.parts?.unfinished('to')).toEqual([])
+  await bucket.copy('from', 'new', { onlyNew: true })
+  await bucket.copy('from', 'to', { onlyNew: false })
+  for (const name of ['new', 'to']) expect((await contentOf(driver, at(name))).toString()).toBe('from')
+  await driver.write(at('nothing'), bytesFrom(''))
+  await driver.move(at('nothing'), at('moved'))
+  expect((await contentOf(driver, at('moved'))).length).toBe(0)
+})
+
+test('a file that changes while the store copies it is copied once more', async () => {
+  await using site = await startS3()
+  site.bucket('changing')
+  const driver = openBucket(site, 'changing', site.accessKey)
+  const never = (): Promise<never> => Promise.reject(new Error('no byte goes through this process'))
+  const send = async (to: string, changes: number): Promise<'sent' | 'skipped'> => {
+    await driver.write(at('from'), bytesFrom('old'), { overwrite: true })
+    let copies = 0
+    const target: StorageDriver = {
+      ...driver,
+      copyWithin: async (...given) => {
+        await driver.copyWithin(...given)
+        copies += 1
+        if (copies <= changes) await driver.write(at('from'), bytesFrom(`new ${copies}`), { overwrite: true })
+      },
+    }
+    return sendFile(
+      { source: driver, target, within: [] },
+      {
+        ...{ from: at('from'), to: at(to), onConflict: 'fail', isRepeated: false, sizeBytes: 3 },
+        ...{ signal: new AbortController().signal, onBytes: () => undefined, onSent: () => undefined },
+        ...{ onNoWay: never, openUpload: never, discardUpload: never },
+      },
+    )
+  }
+  await send('once', 1)
+  expect((await contentOf(driver, at('once'))).toString()).toBe('new 1')
+  await expect(send('twice', 2)).rejects.toMatchObject({ fault: 'changed' })
+})
+
+test('content goes with its digest, and other bytes than the announced ones get no name', async () => {
+  const seen: { md5: string | undefined; body: Buffer }[] = []
+  const server = createServer((request, response) => {
+    void buffer(request).then((body) => {
+      const { search } = new URL(request.url ?? '', 'http://store')
+      if (request.method === 'PUT') seen.push({ md5: request.headers['content-md5'] as string, body })
+      const answer = (name: string) => `<${name}><UploadId>1</UploadId><ETag>"e"</ETag></${name}>`
+      response.setHeader('etag', '"e"')
+      if (request.method === 'POST')
+        response.end(
+          answer(
+            search.includes('uploadId') ? 'CompleteMultipartUploadResult' : 'InitiateMultipartUploadResult',
+          ),
+        )
+      else response.end()
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  const bucket = s3Of({ endpoint: `http://127.0.0.1:${port}` }, 'any')
+  const large = Buffer.alloc(9 * 2 ** 20, 5)
+  await bucket.put('small', Buffer.from('small'), { onlyNew: true })
+  await bucket.put('large', bytesFrom(large), { onlyNew: true })
+  await bucket.parts?.send('part', '1', 1, Buffer.from('part'))
+  expect(seen.map(({ body }) => body.length).toSorted((a, b) => a - b)).toEqual([4, 5, 2 ** 20, 8 * 2 ** 20])
+  for (const { md5, body } of seen) expect(md5).toBe(createHash('md5').update(body).digest('base64'))
+  server.closeAllConnections()
+  server.close()
+
+  await using site = await startS3()
+  site.bucket('announced')
+  const driver = openBucket(site, 'announced', site.accessKey)
+  for (const content of [Buffer.from('content'), large]) {
+    const digest = (): string => createHash('sha256').update('other').digest('hex')
+    expect(await faultOf(driver.write(at('file'), bytesFrom(content), { digest }))).toBe('changed')
+    expect(await faultOf(driver.stat(at('file')))).toBe('missing')
+  }
+})
+
+test('what an attempt has begun and not recorded goes with its discard', async () => {
+  await using site = await startS3()
+  site.bucket('begun')
+  const [driver, bucket] = [openBucket(site, 'begun', site.accessKey), s3Of(site, 'begun', site.accessKey)]
+  for (const key of ['file', 'file.other']) {
+    const upload = (await bucket.parts?.begin(key)) ?? ''
+    await bucket.parts?.send(key, upload, 1, Buffer.from('part'))
+  }
+  await driver.discard(at('file'), 'the name of an attempt')
+  expect(await bucket.parts?.unfinished('file')).toEqual([])
+  expect(await bucket.parts?.unfinished('file.other')).toHaveLength(1)
 })
 
 test('a bucket that is closed leaves the open streams of others alone', async () => {

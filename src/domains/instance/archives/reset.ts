@@ -12,6 +12,9 @@ import type { OperationKind } from '../../../operations/kind.ts'
 import { requestCancel } from '../../../operations/records.ts'
 import { poll } from '../../../pacing/poll.ts'
 import { Refusal, unacceptable } from '../../../refusal.ts'
+import type { VaultKeys } from '../../../vault/keys.ts'
+import { resetType } from '../../audit-events/seal.ts'
+import { sealAll } from '../../audit-events/sealer.ts'
 import { recordAudit } from '../../audit-events/store.ts'
 import { ensureInstance, readSystemInstance } from '../store.ts'
 import { counted, type Contents } from './manifest.ts'
@@ -19,6 +22,7 @@ import { readArchive } from './store.ts'
 
 export interface ResetParts {
   ownDb: Db
+  vaultKeys: VaultKeys | undefined
   engine: Pick<Engine, 'cancel' | 'removeWorkflows'>
   /** Every kind of operation. */
   kinds: readonly OperationKind[]
@@ -103,8 +107,6 @@ const stopWork = async ({ ownDb, engine, kinds }: ResetParts, actorId: string): 
   if (over === undefined) refuseOpen(open)
 }
 
-const Head = z.object({ number: z.number(), eventId: z.string(), seal: z.string() })
-
 /**
  * Empties the records in one transaction and begins a new chain, which names the head of the old.
  * @throws Refusal 409 for an operation that was accepted since the last look: the locks prevent any
@@ -113,22 +115,25 @@ const Head = z.object({ number: z.number(), eventId: z.string(), seal: z.string(
 const emptyRecords = (parts: ResetParts, actor: { id: string; type: string }): Promise<Contents> =>
   parts.ownDb.transaction(async (tx) => {
     const { contents } = await readArchive(tx, 'default')
-    const head = await tx.maybe(Head, sql`select number, event_id, seal from audit_head`)
     for (const table of new Set(parts.kinds.map((kind) => kind.table)))
       await tx.run(sql`lock table ${raw(table)} in access exclusive mode`)
     const open = await openWork(tx, parts.kinds)
     if (open.length > 0) refuseOpen(open)
     await refuseMachines(tx)
+    const head = await sealAll(tx, parts.vaultKeys)
     await emptyTables(tx)
     await ensureInstance(tx, hostname())
     await tx.run(sql`insert into instance_cleanups (id) values (${randomUUID()})`)
     await recordAudit(tx, {
-      eventType: 'instance.reset',
+      eventType: resetType,
       actorId: actor.id,
       actorType: actor.type,
       outcome: 'succeeded',
       summary: 'factory reset; the chain of audit records begins anew',
-      metadata: head === undefined ? {} : { previousHead: head },
+      metadata:
+        head === undefined
+          ? {}
+          : { previousHead: { number: head.number, eventId: head.eventId, seal: head.seal } },
     })
     return contents ?? (Object.fromEntries(Object.keys(counted).map((name) => [name, 0])) as Contents)
   })
@@ -164,7 +169,7 @@ export const finishResets = async ({
   ownDb,
   engine,
   files,
-}: Omit<ResetParts, 'kinds'>): Promise<{ workflows: Promise<void> }> => {
+}: Omit<ResetParts, 'kinds' | 'vaultKeys'>): Promise<{ workflows: Promise<void> }> => {
   const pending = await pendingResets(ownDb)
   for (const { id } of pending) for (const each of files) await removeFiles(id, each)
   const workflows = async (): Promise<void> => {

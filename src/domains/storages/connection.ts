@@ -1,0 +1,48 @@
+import type { Db } from '../../db/sql.ts'
+import { waysOf, type Way } from '../../drivers/storage/ways.ts'
+import { unacceptable } from '../../refusal.ts'
+import { onlyConnection } from '../environments/only-connection.ts'
+import type { StorageFacts } from '../environments/storages.ts'
+import { connectionsOfVersions } from '../environments/store.ts'
+
+const namedIn = ({ configuration }: StorageFacts): string | undefined => {
+  const named = configuration?.['connectionId']
+  return typeof named === 'string' && named !== '' ? named : undefined
+}
+
+const bindingOf = ({ bindings }: StorageFacts, type: string) =>
+  bindings.find((binding) => binding.connectionType === type)
+
+/**
+ * The folder from which the paths of a storage count: its endpoint, or the path that it has at the
+ * host of the runtime whose connection leads to it.
+ */
+export const baseOf = (facts: StorageFacts): string => {
+  const ways: readonly Way[] = waysOf[facts.type]
+  if (!ways.includes('shell') || namedIn(facts) !== undefined) return facts.endpoint
+  return bindingOf(facts, 'ssh')?.hostPath || facts.endpoint
+}
+
+/**
+ * The connection that a storage names, else that of the first runtime of the type that it is bound
+ * to; undefined without both.
+ */
+export const givenConnection = (facts: StorageFacts, type: string): string | undefined =>
+  namedIn(facts) ?? bindingOf(facts, type)?.connectionId ?? undefined
+
+/**
+ * As `givenConnection`, or else the only connection of the type in the storage's environment.
+ * @throws Refusal 422 where there is none, or more than one
+ */
+export const storageConnection = async (db: Db, facts: StorageFacts, type: string): Promise<string> => {
+  const given = givenConnection(facts, type)
+  if (given !== undefined) return given
+  const only = onlyConnection(await connectionsOfVersions(db, [facts.environmentVersionId]), type)
+  if (only.id !== undefined) return only.id
+  throw unacceptable([
+    {
+      path: 'storage.configuration.connectionId',
+      message: `names no connection, and the storage's environment ${only.problem}`,
+    },
+  ])
+}
