@@ -8,12 +8,12 @@ import { databaseAway } from './errors.ts'
  * @throws the error of a database that cannot be reached
  */
 export const eachRecord = async <T>(
-  records: Iterable<T>,
+  records: Iterable<T> | AsyncIterable<T>,
   work: (record: T) => Promise<unknown>,
   failed: (error: unknown, record: T) => void,
   signal?: AbortSignal,
 ): Promise<boolean> => {
-  for (const record of records) {
+  for await (const record of records) {
     if (signal?.aborted === true) return false
     try {
       if ((await work(record)) === false) return false

@@ -76,11 +76,27 @@ const SpentRow = z.object({
 /** An end of a machine takes this long, and costs money. */
 const stopSeconds = 20
 
+/** So many runs are read at once. */
+const pageSize = 100
+
+/** All rows of a list that is read page by page, in the order of ids. */
+async function* paged<Row extends { id: string }>(
+  page: (after: string) => Promise<Row[]>,
+): AsyncGenerator<Row> {
+  let rows: Row[]
+  let after = ''
+  do {
+    rows = await page(after)
+    yield* rows
+    after = rows.at(-1)?.id ?? after
+  } while (rows.length === pageSize)
+}
+
 /**
- * Open runs with `onBudget: stop`: the money of ended and running tasks, and what the machines in
- * use cost until they can be gone.
+ * Open runs with `onBudget: stop`, behind an id: the money of ended and running tasks, and what the
+ * machines in use cost until they can be gone.
  */
-const watched = (db: Db) =>
+const watched = (db: Db, after: string) =>
   db.many(
     SpentRow,
     sql`select r.id, r.generation, r.status, r.budget,
@@ -97,17 +113,19 @@ const watched = (db: Db) =>
           from run_machines m join cloud_instances i on i.id = m.instance_id
           where m.execution_run_id = r.id and m.released_at is null and not i.machine_gone), 0) as committed
       from execution_runs r where r.on_budget = 'stop' and r.status = 'running' and r.mode = 'real'
-        and r.budget is not null and r.cancel_requested_at is null order by r.id limit 100`,
+        and r.budget is not null and r.cancel_requested_at is null and r.id > ${after}
+      order by r.id limit ${pageSize}`,
   )
 
 const WaitingRow = z.object({ id: z.string(), generation: z.number() })
 
-/** Approved runs that have not begun. */
-const approvedWaiting = (db: Db) =>
+/** Approved runs that have not begun, behind an id. */
+const approvedWaiting = (db: Db, after: string) =>
   db.many(
     WaitingRow,
     sql`select id, generation from execution_runs where on_budget = 'ask' and status = 'created'
-      and approved_at < clock_timestamp() - interval '3 seconds' order by id limit 100`,
+      and approved_at < clock_timestamp() - interval '3 seconds' and id > ${after}
+      order by id limit ${pageSize}`,
   )
 
 /**
@@ -125,7 +143,7 @@ export const watchBudgets = async (
   },
   failed: (error: unknown, record: { id: string }) => void,
 ): Promise<number> => {
-  for (const { id, generation } of await approvedWaiting(db))
+  for await (const { id, generation } of paged((after) => approvedWaiting(db, after)))
     await engine.signal(runKind, id, generation, 'wake').catch(() => false)
   let cancelled = 0
   const watch = async (run: z.output<typeof SpentRow>): Promise<void> => {
@@ -140,6 +158,10 @@ export const watchBudgets = async (
     await engine.signal(runKind, run.id, run.generation, 'wake').catch(() => false)
     cancelled += 1
   }
-  await eachRecord(await watched(db), watch, failed)
+  await eachRecord(
+    paged((after) => watched(db, after)),
+    watch,
+    failed,
+  )
   return cancelled
 }
