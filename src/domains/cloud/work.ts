@@ -454,10 +454,10 @@ export const leaveMachine = async (
 ): Promise<void> => {
   const job = await readJob(parts.db, operationId)
   const isKept = job.readyAt != null || (job.configuringAt != null && job.cancelRequestedAt == null)
-  if (job.kind === 'provision' && !isKept) await takeBack(parts, job, signal)
-  else if (job.status !== 'destroyed' && (await isGone(parts, job))) await recordGone(parts.db, job, 'failed')
   if (job.kind !== 'validate')
     await parts.db.run(sql`update cloud_instances set status = 'failed',
         failure_reason = coalesce(failure_reason, ${`its ${job.kind} did not come to its end`})
       where id = ${job.id} and status not in ('destroyed', 'ready')`)
+  if (job.kind === 'provision' && !isKept) await takeBack(parts, job, signal)
+  else if (job.status !== 'destroyed' && (await isGone(parts, job))) await recordGone(parts.db, job, 'failed')
 }

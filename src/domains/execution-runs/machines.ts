@@ -201,7 +201,7 @@ const UnusedRow = z.object({
   operationId: z.string().optional(),
 })
 
-/** Seconds for which an instance of policy `keep` stays without use. */
+/** Seconds for which a machine that is kept stays without use. */
 const idleSeconds = 900
 /** After a destroy that failed, the next is asked for this much later. */
 const againSeconds = 30
@@ -215,13 +215,21 @@ const targetIdle = sql`coalesce((t.configuration ->> 'idleSeconds')::double prec
  * clock was set back, and a machine without use would cost money until that time has passed again.
  */
 const isWithin = (at: Sql, seconds: Sql): Sql =>
-  sql`(${at} between clock_timestamp() - make_interval(secs => ${seconds}) and clock_timestamp())`
+  sql`coalesce(${at} between clock_timestamp() - make_interval(secs => ${seconds}) and clock_timestamp(), false)`
+/** Whether an operation of the instance `i`, other than its end, has ended within its idle time. */
+const wasOperated = sql`exists (select from cloud_operations o where o.instance_id = i.id and o.kind <> 'destroy'
+  and ${isWithin(sql`o.finished_at`, targetIdle)})`
+/** A machine that can be used again, as it is or after a start or a configuration. */
+const isUsable = sql`(i.status = 'ready' or i.status = 'stopped' and i.failure_reason is null
+  or i.status = 'failed' and i.ready_at is not null)`
 
 const isUnused = sql`not exists (select from run_machines m where m.instance_id = i.id and m.released_at is null)`
 
 /**
- * Instances that were made for runs and that no run uses: under `keep` since the idle time is over.
- * `operation_id`: it is being made.
+ * Instances that were made for runs and that no run uses. Under `keep` they stay for the idle time
+ * after their last use or operation, also where a person has stopped them. A machine that its
+ * provider has stopped does not stay: the run that lost it may need its place. `operation_id`: it
+ * is being made.
  */
 const unusedInstances = (db: Db) =>
   db.many(
@@ -235,21 +243,21 @@ const unusedInstances = (db: Db) =>
           and (o.status in ('queued', 'running') and (o.kind <> 'provision' or o.cancel_requested_at is not null)
             or o.kind = 'destroy' and o.status in ('failed', 'cancelled')
               and ${isWithin(sql`o.finished_at`, sql`${againSeconds}::double precision`)}))
-        and (t.lifecycle_policy <> 'keep' or i.status <> 'ready'
-          or not ${isWithin(lastReleased, targetIdle)})
+        and not (t.lifecycle_policy = 'keep' and ${isUsable}
+          and (${isWithin(lastReleased, targetIdle)} or ${wasOperated}))
       order by i.created_at, i.id limit 100`,
   )
 
 /**
- * Instances of people whose configuration failed, and which nobody has configured or ended within
- * the idle time of their target.
+ * Instances of people that never became ready, or failed, and that nobody has configured or ended
+ * within the idle time of their target. Their machines may exist and cost money.
  */
 const forgottenInstances = (db: Db) =>
   db.many(
     UnusedRow,
     sql`select i.id from cloud_instances i join cloud_capacity_targets t on t.id = i.capacity_target_id
-      where i.execution_run_id is null and i.status = 'failed' and not i.machine_gone
-        and i.configuring_at is not null and ${isUnused}
+      where i.execution_run_id is null and i.status not in ('ready', 'stopped', 'destroyed')
+        and not i.machine_gone and ${isUnused}
         and not exists (select from cloud_operations o where o.instance_id = i.id
           and (o.status in ('queued', 'running') or ${isWithin(sql`o.finished_at`, targetIdle)}))
       order by i.created_at, i.id limit 100`,
@@ -277,7 +285,7 @@ const endUnused = (db: Db, { id, runId, operationId }: z.output<typeof UnusedRow
 
 /**
  * Ends what runs have left: machines of runs that are over, and idle ones whose time has come; and
- * machines whose configuration failed long ago. Any number of processes may do so at once. `failed`
+ * machines that failed long ago. Any number of processes may do so at once. `failed`
  * gets the error of one instance; the others are ended all the same.
  * @returns how many ends were asked for
  */
