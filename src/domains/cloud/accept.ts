@@ -155,7 +155,7 @@ export const usableTarget = async (
 /** The refusal where playbooks of the target cannot run, because a program is missing here. */
 const requireConfigurable = async (tx: Db, targetId: string): Promise<void> => {
   const target = await readTarget(tx, targetId)
-  if (wantedConfigurations(target?.machineConfigurations ?? []).length > 0) requirePrograms()
+  if (wantedConfigurations(target?.machineConfigurations ?? []).length > 0) await requirePrograms()
 }
 
 const addInstance = async (
