@@ -1,5 +1,6 @@
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals'
 import { userInfo } from 'node:os'
+import { sql } from '../../src/db/sql.ts'
 import { startCloud, type CloudSite } from '../../sites/cloud.ts'
 import {
   cloudCalls,
@@ -8,6 +9,7 @@ import {
   openClouds,
   withoutPlaybooks,
 } from '../support/cloud.ts'
+import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
 
 /** Machines of an EC2 endpoint, each an sshd on loopback, from the request to the end, over HTTP. */
@@ -152,4 +154,18 @@ test('a machine without a record is an orphan, and a sweep ends it and no other'
   expect((await service.call('POST', `${path}sweep/`)).status).toBe(200)
   expect([kept.state, stranger.state, orphan.state]).toEqual(['running', 'running', 'terminated'])
   await act('kept', 'destroy')
+})
+
+test('a refresh of the catalog whose process has ended is taken up by another one', async () => {
+  await service.db.run(sql`insert into cloud_catalogs (environment_id, connection_id, refreshing_since)
+    values ('clouds', 'account', now() - interval '1 minute'), ('clouds', 'gone', now() + interval '1 day')`)
+  await until('the catalog', 120, async () => {
+    const { status, body } = await service.call('GET', '/environments/clouds/cloud-catalog/')
+    return status === 200 && body.machines.length > 0
+  })
+  const waiting = () =>
+    service.db
+      .run(sql`select from cloud_catalogs where refreshing_since is not null`)
+      .then((count) => count > 0)
+  await until('no refresh that is under way', 120, async () => !(await waiting()))
 })
