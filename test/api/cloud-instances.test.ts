@@ -1,5 +1,7 @@
-import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
+import { mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
+import { join } from 'node:path'
 import { sql } from '../../src/db/sql.ts'
 import { startCloud, type CloudSite } from '../../sites/cloud.ts'
 import {
@@ -10,6 +12,7 @@ import {
   withoutPlaybooks,
 } from '../support/cloud.ts'
 import { until } from '../failures/programs.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
 
 /** Machines of an EC2 endpoint, each an sshd on loopback, from the request to the end, over HTTP. */
@@ -168,4 +171,122 @@ test('a refresh of the catalog whose process has ended is taken up by another on
       .run(sql`select from cloud_catalogs where refreshing_since is not null`)
       .then((count) => count > 0)
   await until('no refresh that is under way', 120, async () => !(await waiting()))
+})
+
+describe('a run whose plan stops and starts its machine', () => {
+  const folder = mkdtempSync(join(runFolder(), 'gates-'))
+  beforeAll(async () => {
+    await service.post('/environments/', {
+      environment: { id: 'here', name: 'here' },
+      version: { id: 'here-v1', version: 1, status: 'published' },
+      runtimes: [{ id: 'here-r', name: 'here', driver: 'local', mode: 'execution' }],
+      resources: [
+        {
+          ...{
+            id: 'here',
+            name: 'here',
+            type: 'local_machine',
+            providerId: 'here',
+            executionTarget: 'direct',
+          },
+          ...{ cpuCores: 2, cpuCapacity: 2, memoryBytes: 2 ** 30, computeSpeedup: 1, schedulable: true },
+        },
+      ],
+      resourceRuntimeBindings: [{ resourceId: 'here', runtimeId: 'here-r', enabled: true }],
+    })
+  })
+  /** Stores a workflow of tasks one after the other (`name: place`), and a plan of the same id. */
+  const planned = async (
+    id: string,
+    targetId: string,
+    tasks: readonly string[],
+    actions: readonly object[],
+  ) => {
+    await service.post('/execution-scopes/', {
+      ...{ id, name: id, networkTopologyId: '', environmentVersionIds: ['clouds-v1', 'here-v1'] },
+    })
+    const activities = tasks.map((place, at) => ({
+      ...{ name: `t${String(at)}`, cpuLimit: '1', memoryLimit: '64Mi' },
+      run: place === 'here' ? `until [ -e ${folder}/${id}-${String(at)} ]; do sleep 0.1; done` : 'true',
+      dependsOn: at === 0 ? [] : [`t${String(at - 1)}`],
+    }))
+    await service.post('/workflow-definitions/', {
+      name: id,
+      spec: { namespace: 'tests', image: 'busybox:1.36', activities },
+    })
+    await service.post('/schedule-plans/import/', {
+      plan: {
+        ...{ id, workflowVersionId: `${id}-v1`, executionScopeId: id, algorithm: 'by-hand' },
+        assignments: tasks.map((place, at) => ({
+          ...{ activityId: `t${String(at)}`, coreId: 'core-0', orderOnResource: at },
+          resourceId: place === 'here' ? 'here' : targetId,
+        })),
+        lifecycleActions: actions.map((action, at) => ({
+          ...{ id: `${id}-${String(at)}`, capacityTargetId: targetId, ...action },
+        })),
+      },
+    })
+  }
+  const start = (id: string) =>
+    service.call('POST', '/execution-runs/', { id, schedulePlanId: id, mode: 'real' })
+  const open = (id: string, at: number) => writeFileSync(`${folder}/${id}-${String(at)}`, '')
+  const kindsOf = async (instanceId: string): Promise<string[]> =>
+    (await service.get(`/cloud-operations/?instanceId=${encodeURIComponent(instanceId)}`))
+      .map(({ kind }: { kind: string }) => kind)
+      .toReversed()
+
+  test('it is stopped while nothing can run there, started for the next task, and ends with the run', async () => {
+    await makeTarget('resting', { lifecyclePolicy: 'destroy-after-run', maximumInstances: 1 })
+    await planned(
+      'rests',
+      'resting',
+      ['cloud', 'here', 'cloud', 'here'],
+      [{ action: 'provision' }, { action: 'stop' }],
+    )
+    expect((await start('rests')).status).toBe(202)
+    const instance = await until('a stopped machine', 120, async () => {
+      const [one] = await service.get('/environments/clouds/cloud-instances/?capacityTargetId=resting')
+      return one?.status === 'stopped' ? (one.id as string) : undefined
+    })
+    open('rests', 1)
+    await until('the task behind the stop', 120, async () => {
+      const { run } = await service.get('/execution-runs/rests/')
+      return run.completedActivityCount === 3
+    })
+    // Its last task is over, and the run is not.
+    expect(await calls.instance(instance)).toMatchObject({ status: 'ready' })
+    open('rests', 3)
+    expect((await service.finished('rests')).run.status).toBe('completed')
+    await until('the end of the machine', 120, () => living().length === 0)
+    await until(
+      'the record of its end',
+      120,
+      async () => (await calls.instance(instance)).status === 'destroyed',
+    )
+    expect(await kindsOf(instance)).toEqual(['provision', 'stop', 'start', 'destroy'])
+  })
+
+  test('a start takes a machine that was stopped, and leaves one that a person has made', async () => {
+    await made('sleeping')
+    await act('sleeping', 'stop')
+    await planned('wakes', 'small', ['cloud'], [{ action: 'start', cloudInstanceId: 'sleeping' }])
+    expect((await start('wakes')).status).toBe(202)
+    expect((await service.finished('wakes')).run.status).toBe('completed')
+    expect(await kindsOf('sleeping')).toEqual(['provision', 'stop', 'start'])
+    expect(await calls.instance('sleeping')).toMatchObject({ status: 'ready' })
+    await act('sleeping', 'destroy')
+  })
+
+  test.each(['configure', 'validate'])(
+    'a second %s of a machine is refused before a run begins',
+    async (action) => {
+      await planned(`twice-${action}`, 'small', ['cloud'], [{ action }, { action: 'provision' }, { action }])
+      const { status, body } = await start(`twice-${action}`)
+      expect([status, body.code, body.error]).toEqual([
+        503,
+        'not_built',
+        expect.stringContaining(`a second ${action}`),
+      ])
+    },
+  )
 })
