@@ -277,6 +277,15 @@ describe('a run whose plan stops and starts its machine', () => {
     await act('sleeping', 'destroy')
   })
 
+  test('a start of an instance that the target does not have is refused', async () => {
+    await planned('unknown', 'small', ['cloud'], [{ action: 'start', cloudInstanceId: 'nobody' }])
+    const { status, body } = await start('unknown')
+    expect([status, body.details]).toEqual([
+      422,
+      [expect.objectContaining({ path: 'lifecycleActions.0.cloudInstanceId' })],
+    ])
+  })
+
   test.each(['configure', 'validate'])(
     'a second %s of a machine is refused before a run begins',
     async (action) => {

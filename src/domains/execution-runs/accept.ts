@@ -30,6 +30,7 @@ import { namedRuntime, runtimeProblems } from '../schedule-plans/runtime-names.t
 import { activityResolver, type WorkflowGraph } from '../workflow-definitions/graph.ts'
 import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
 import { refuseAboveBudget } from './budget.ts'
+import { refuseActions } from './machine-actions.ts'
 import { chooseRuntimes, runtimeModeOf } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
 import { withSiteDefaults, type EnvironmentDefaults } from './site-defaults.ts'
@@ -512,35 +513,11 @@ const snapshotOf = async (
 }
 
 /**
- * The playbooks and checks of a target are part of the making of its machine.
- * @throws Refusal 503 for a second configuration or validation of a target in a plan
- */
-const refuseRepeated = ({ lifecycleActions = [] }: PlanHeader): void => {
-  const seen = new Set<string>()
-  for (const { id, action, capacityTargetId } of lifecycleActions) {
-    if (action !== 'configure' && action !== 'validate') continue
-    const key = JSON.stringify([action, capacityTargetId])
-    if (seen.has(key))
-      throw notBuilt(
-        `a second ${action} of the target ${JSON.stringify(capacityTargetId)} in a plan (${JSON.stringify(id)})`,
-        'leave it out: a machine is configured and validated once, when it is made',
-      )
-    seen.add(key)
-  }
-}
-
-/**
  * @throws Refusal 422 for a capacity target that can have no machines, 503 for a provider or a
  *   lifecycle action that is not built
  */
 const refuseUnmade = async (tx: Db, plan: PlanHeader, places: readonly Place[]): Promise<void> => {
-  const volume = plan.lifecycleActions?.find(({ action }) => action.endsWith('-volume'))
-  if (volume !== undefined)
-    throw notBuilt(
-      `lifecycle action ${volume.action} of the plan (${JSON.stringify(volume.id)})`,
-      'plan without volumes of a provider',
-    )
-  refuseRepeated(plan)
+  await refuseActions(tx, plan)
   const sites = new Set(places.filter(runsOnMachines).map(({ site }) => site))
   for (const site of sites) {
     const targetId = site.slice('cloud/'.length)
