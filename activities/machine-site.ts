@@ -14,10 +14,11 @@ import {
   markUsed,
   releaseMachines,
   showMachineWait,
+  turnMachine,
   type HeldMachine,
   type MachineParts,
 } from '../src/domains/execution-runs/machines.ts'
-import { machineStartDue } from '../src/domains/execution-runs/machine-start.ts'
+import { machineRests, machineStartDue } from '../src/domains/execution-runs/machine-start.ts'
 import { abandonRun } from '../src/domains/execution-runs/operation.ts'
 import type { RuntimeDriver } from '../src/drivers/runtime/contract/driver.ts'
 import { kindOf, type KindName } from '../src/drivers/runtime/registry.ts'
@@ -107,8 +108,9 @@ const replace = async (
 }
 
 /** The reason for a wait while a machine is on its way. */
-const wordsOf = (targetId: string, { phase, instanceId }: HeldMachine): string =>
-  `waiting for a machine of ${targetId}: ${instanceId} is being made (${phase ?? 'queued'})`
+const wordsOf = (targetId: string, { phase, instanceId, rests, wakes }: HeldMachine): string =>
+  `waiting for a machine of ${targetId}: ${instanceId} is being ` +
+  `${rests ? 'stopped' : wakes ? 'started' : 'made'} (${phase ?? 'queued'})`
 
 /** Asks for a machine. @returns why none can be had now; a refusal that lasts ends the run */
 const acquire = async (
@@ -148,8 +150,13 @@ const awaitMachine = async (
       await replace(parts, of, held)
       return look()
     }
-    if (held?.status === 'ready' && (need.flying > 0 || !need.over)) return { held, isLost: false }
+    if (held?.status === 'ready' && !held.rests && (need.flying > 0 || !need.over))
+      return { held, isLost: false }
     if (need.over || need.open === 0) return 'not needed'
+    if (held?.rests === true && held.phase === undefined && !need.paused) {
+      const wakes = need.ready > 0 || (await machineRests(db, runId, targetId)).wakes
+      if (wakes) await turnMachine(parts, runId, targetId, 'start')
+    }
     const due = (await machineStartDue(db, runId, targetId)) ?? need.ready > 0
     const waits =
       held !== undefined ? wordsOf(targetId, held) : due && !need.paused ? await acquire(parts, of) : ''
@@ -243,6 +250,19 @@ const executeOn = async (
 }
 
 /**
+ * Asks for the stop that the plan has for a machine without work: at its time while tasks there wait
+ * for others, and at once where none is left.
+ */
+const stopAsPlanned = async (
+  parts: MachineSiteParts,
+  { runId, targetId }: MachineSite,
+  { settled }: SiteOutcome,
+): Promise<void> => {
+  const { isDue, isPlanned } = await machineRests(parts.db, runId, targetId)
+  if (settled ? isPlanned : isDue) await turnMachine(parts, runId, targetId, 'stop')
+}
+
+/**
  * Executes a run at a capacity target: it gets a machine when it needs one, another one where that
  * is lost, and gives it back when its tasks there are over.
  */
@@ -264,6 +284,7 @@ export const executeOnMachines = async (parts: MachineSiteParts, of: MachineSite
     if (outcome === undefined) continue
     if (outcome.settled && (await endsWithTasks(db, targetId)))
       await endMachines(parts, runId, { targetId, reason: 'tasks-over' })
+    else await stopAsPlanned(parts, of, outcome)
     return outcome
   }
 }

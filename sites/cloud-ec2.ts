@@ -32,10 +32,14 @@ export const ec2Prices: Readonly<Record<string, number>> = {
 }
 export const ec2DiskPrices: Readonly<Record<string, number>> = { gp3: 0.08, gp2: 0.1 }
 const images = [
-  { id: 'ami-debian12', name: 'debian-12-amd64', architecture: 'x86_64' },
-  { id: 'ami-debian12-arm', name: 'debian-12-arm64', architecture: 'arm64' },
-  { id: debian13, name: 'debian-13-amd64', architecture: 'x86_64' },
+  { id: 'ami-debian12', name: 'debian-12-amd64', architecture: 'x86_64', root: '/dev/xvda' },
+  { id: 'ami-debian12-arm', name: 'debian-12-arm64', architecture: 'arm64', root: '/dev/xvda' },
+  { id: debian13, name: 'debian-13-amd64', architecture: 'x86_64', root: '/dev/xvda' },
+  { id: 'ami-ubuntu2404', name: 'ubuntu-24.04-amd64', architecture: 'x86_64', root: '/dev/sda1' },
 ]
+/** Each lies in one zone. */
+const subnets: Readonly<Record<string, string>> = { 'subnet-a': 'us-east-1a', 'subnet-b': 'us-east-1b' }
+const imageGiB = 8
 
 /** A refusal in the form of EC2. */
 class Refused extends Error {
@@ -83,11 +87,21 @@ const quotas: Readonly<Record<Quota, () => Refused>> = {
 
 type Groups = Map<string, { id: string; name: string; ranges: Set<string> }>
 
+/** @throws Refused for an image that does not exist */
+const imagesOf = (ids: readonly string[]): [(typeof images)[number], ...(typeof images)[number][]] => {
+  const found = ids.map((id) => images.find((image) => image.id === id))
+  const unknown = ids.find((_, place) => found[place] === undefined)
+  if (unknown !== undefined)
+    throw new Refused('InvalidAMIID.NotFound', `The image id '[${unknown}]' does not exist`)
+  return found as [(typeof images)[number], ...(typeof images)[number][]]
+}
+
 const runInstances = (world: World, groups: Groups, given: URLSearchParams): CloudMachine[] => {
   const token = given.get('ClientToken') ?? undefined
   const known = token === undefined ? [] : [...world.machines.values()].filter((one) => one.token === token)
   const [type, image] = [given.get('InstanceType') ?? '', given.get('ImageId') ?? '']
-  const zone = given.get('Placement.AvailabilityZone') ?? zones[0]!
+  const subnet = given.get('SubnetId') ?? undefined
+  const zone = given.get('Placement.AvailabilityZone') ?? subnets[subnet ?? ''] ?? zones[0]!
   if (known.length > 0) {
     if (known[0]!.type !== type)
       throw new Refused('IdempotentParameterMismatch', 'The client token was used with other parameters')
@@ -95,8 +109,9 @@ const runInstances = (world: World, groups: Groups, given: URLSearchParams): Clo
   }
   if (types[type] === undefined)
     throw new Refused('InvalidParameterValue', `Invalid value '${type}' for InstanceType`)
-  if (!images.some(({ id }) => id === image))
-    throw new Refused('InvalidAMIID.NotFound', `The image id '[${image}]' does not exist`)
+  if (subnet !== undefined && subnets[subnet] !== zone)
+    throw new Refused('InvalidParameterValue', `The subnet '${subnet}' is not in the zone ${zone}`)
+  const [{ root }] = imagesOf([image])
   if (!zones.includes(zone))
     throw new Refused('InvalidParameterValue', `Invalid availability zone: [${zone}]`)
   const group = given.get('SecurityGroupId.1')
@@ -106,12 +121,17 @@ const runInstances = (world: World, groups: Groups, given: URLSearchParams): Clo
     throw new Refused('InsufficientInstanceCapacity', `There is no ${type} in ${zone}`, 500)
   if (world.settings.noQuota !== undefined) throw quotas[world.settings.noQuota]()
   const userData = Buffer.from(given.get('UserData') ?? '', 'base64').toString()
+  const disks = new Map([[root, imageGiB]])
+  for (let n = 1; given.has(`BlockDeviceMapping.${String(n)}.DeviceName`); n++) {
+    const of = `BlockDeviceMapping.${String(n)}`
+    disks.set(given.get(`${of}.DeviceName`)!, Number(given.get(`${of}.Ebs.VolumeSize`)))
+  }
   const count = Number(given.get('MaxCount') ?? '1')
   if (!(count >= 1 && count <= 100)) throw new Refused('InvalidParameterValue', 'Invalid value for MaxCount')
   return Array.from({ length: count }, () => {
     const machine = makeMachine(world, {
       ...{ token, zone, type, image, spot: given.get('InstanceMarketOptions.MarketType') === 'spot' },
-      ...{ userData, keys: keysOf(userData) },
+      ...{ userData, keys: keysOf(userData), disks },
     })
     for (let n = 1; given.has(`TagSpecification.1.Tag.${String(n)}.Key`); n++)
       machine.tags.set(
@@ -128,11 +148,12 @@ const stateCodes = {
 }
 const stateXml = (state: CloudMachine['state']): Xml => ({ code: stateCodes[state], name: state })
 
-const machineXml = (machine: CloudMachine): Xml => ({
+const machineXml = (world: World, machine: CloudMachine): Xml => ({
   ...{ instanceId: machine.id, imageId: machine.image, instanceState: stateXml(machine.state) },
   ...{ instanceType: machine.type, launchTime: new Date(machine.launchedAt).toISOString() },
   placement: { availabilityZone: machine.zone },
-  ...(machine.address === undefined ? {} : { ipAddress: machine.address, privateIpAddress: machine.address }),
+  ...(machine.address === undefined ? {} : { privateIpAddress: machine.address }),
+  ...(machine.address === undefined || world.settings.noPublicAddress ? {} : { ipAddress: machine.address }),
   ...(machine.spot ? { instanceLifecycle: 'spot' } : {}),
   ...(machine.reason === undefined
     ? {}
@@ -188,7 +209,7 @@ const change = (world: World, given: URLSearchParams, deed: 'start' | 'stop' | '
 const otherKey = `ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI${'B'.repeat(43)}`
 
 const consoleOf = (world: World, [machine]: CloudMachine[]): Xml => {
-  const own = machine?.host?.knownHosts().split(' ').slice(1).join(' ')
+  const own = (machine?.host ?? machine?.sshd)?.knownHosts().split(' ').slice(1).join(' ')
   const keys = world.settings.otherHostKey ? otherKey : own
   const text =
     keys === undefined || world.settings.silent
@@ -235,7 +256,7 @@ const groupActions = (groups: Groups, action: string, given: URLSearchParams): X
   return undefined
 }
 
-const catalogActions: Readonly<Record<string, () => Xml>> = {
+const catalogActions: Readonly<Record<string, (given: URLSearchParams) => Xml>> = {
   DescribeRegions: () => ({
     regionInfo: { item: [{ regionName: 'us-east-1', regionEndpoint: 'ec2.us-east-1.amazonaws.com' }] },
   }),
@@ -258,12 +279,22 @@ const catalogActions: Readonly<Record<string, () => Xml>> = {
       ),
     },
   }),
-  DescribeImages: () => ({
-    imagesSet: {
-      item: images.map(({ id, name, architecture }) => ({
-        ...{ imageId: id, name, architecture, imageState: 'available', imageOwnerId: '136693071363' },
-        platformDetails: 'Linux/UNIX',
+  DescribeSubnets: (given) => ({
+    subnetSet: {
+      item: listOf(given, 'SubnetId').map((subnetId) => ({
+        ...{ subnetId, vpcId: 'vpc-site', availabilityZone: subnets[subnetId] ?? '' },
       })),
+    },
+  }),
+  DescribeImages: (given) => ({
+    imagesSet: {
+      item: (given.has('ImageId.1') ? imagesOf(listOf(given, 'ImageId')) : images).map(
+        ({ root, id, name, architecture }) => ({
+          rootDeviceName: root,
+          ...{ imageId: id, name, architecture, imageState: 'available', imageOwnerId: '136693071363' },
+          platformDetails: 'Linux/UNIX',
+        }),
+      ),
     },
   }),
 }
@@ -272,14 +303,14 @@ const perform = (world: World, groups: Groups, action: string, given: URLSearchP
   if (action === 'RunInstances')
     return {
       ...{ reservationId: `r-${hex(8)}`, ownerId: '000000000000' },
-      instancesSet: { item: runInstances(world, groups, given).map(machineXml) },
+      instancesSet: { item: runInstances(world, groups, given).map((one) => machineXml(world, one)) },
     }
   if (action === 'DescribeInstances')
     return {
       reservationSet: {
         item: describeInstances(world, given).map((machine) => ({
           ...{ reservationId: `r-${machine.id.slice(2)}`, ownerId: '000000000000' },
-          instancesSet: { item: [machineXml(machine)] },
+          instancesSet: { item: [machineXml(world, machine)] },
         })),
       },
     }
@@ -297,7 +328,7 @@ const perform = (world: World, groups: Groups, action: string, given: URLSearchP
         ...{ Arn: 'arn:aws:iam::000000000000:user/test', UserId: 'AIDATEST', Account: '000000000000' },
       },
     }
-  const found = groupActions(groups, action, given) ?? catalogActions[action]?.()
+  const found = groupActions(groups, action, given) ?? catalogActions[action]?.(given)
   if (found === undefined) throw new Refused('InvalidAction', `The action ${action} is not valid`)
   return found
 }

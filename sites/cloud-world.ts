@@ -1,7 +1,9 @@
 import { randomBytes } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
-import type { Ground } from './ground.ts'
+import { join } from 'node:path'
+import { folderAt, type Ground } from './ground.ts'
 import type { Host, SiteNetwork } from './hosts.ts'
+import { startHost, type LoopbackHost } from './loopback.ts'
 import { serveSsh, type SshHost } from './ssh.ts'
 
 /** Faults that tests inject into the cloud. */
@@ -28,6 +30,8 @@ export interface CloudFaults {
   silentSsh(silent: boolean): void
   /** The console shows a host key that is not the machine's. */
   otherHostKey(other: boolean): void
+  /** New machines of EC2 have no public address. */
+  noPublicAddress(none: boolean): void
   /** The account may not read prices. */
   noPrices(refused: boolean): void
   /** The provider takes a running machine back without a request, as it does with spot machines. */
@@ -52,6 +56,10 @@ export interface CloudMachine {
   readonly launchedAt: number
   address: string | undefined
   host: SshHost | undefined
+  /** Of machines of `loopback`. */
+  sshd: LoopbackHost | undefined
+  /** By device, in GiB: the image's own size, or that of the request. */
+  readonly disks: ReadonlyMap<string, number>
   /** Why its state is what it is, where no request changed it. */
   reason?: string
   /** What the provider bills: milliseconds in which it ran, and since when it runs now. */
@@ -62,10 +70,11 @@ export interface CloudMachine {
 export interface CloudOptions {
   /**
    * `debian`: machines are hosts with a Debian 12 of their own, sudo, and a way to Debian's
-   * mirrors; `ssh`: hosts with sshd and the programs of this machine; `records`: records only. The
-   * first two need root.
+   * mirrors; `ssh`: hosts with sshd and the programs of this machine; `loopback`: an sshd of this
+   * account on an address of loopback each, all on the port `sshPort` of the site; `records`:
+   * records only. The first two need root.
    */
-  machines?: 'debian' | 'ssh' | 'records'
+  machines?: 'debian' | 'ssh' | 'loopback' | 'records'
   /** Machines of `debian` have Debian 13 too, under the image `ami-debian13`. */
   trixie?: boolean
   /** Milliseconds until a machine runs. */
@@ -86,6 +95,8 @@ export const bodyOf = async (request: IncomingMessage): Promise<string> => {
 export interface World {
   ground: Ground
   network: SiteNetwork | undefined
+  /** Of machines of `loopback`. */
+  sshPort: number | undefined
   /** Of machines with a system of their own. */
   debian: { system: string; trixie: string | undefined; aptLine: string } | undefined
   machines: Map<string, CloudMachine>
@@ -100,6 +111,7 @@ export interface World {
     silentSsh: boolean
     noPrices: boolean
     otherHostKey: boolean
+    noPublicAddress: boolean
   }
   /** Spends one throttling of an action, or one lost answer. */
   isThrottled: (action: string) => boolean
@@ -142,6 +154,17 @@ const systemOf = ({ system, trixie }: NonNullable<World['debian']>, { image }: C
 const hostName = (world: World, { id }: CloudMachine): string =>
   id.includes('/') ? `vm${String(world.hosts++)}` : id.slice(0, 12)
 
+/** Another one for each boot. */
+const loopbackAddress = (world: World): string => {
+  const number = ++world.hosts
+  return `127.77.${String(number >> 8)}.${String(number & 255)}`
+}
+
+const powerOff = (machine: CloudMachine): void => {
+  void machine.host?.crash()
+  void machine.sshd?.stopSshd()
+}
+
 export const boot = async (world: World, machine: CloudMachine): Promise<void> => {
   if (world.network !== undefined) {
     const host = await world.network.add(hostName(world, machine), {
@@ -153,11 +176,17 @@ export const boot = async (world: World, machine: CloudMachine): Promise<void> =
     })
     if (world.settings.silentSsh) await host.hide()
   }
+  if (world.sshPort !== undefined) {
+    const folder = folderAt(join(world.ground.folder, machine.id.replace('/', '-')))
+    const [address, port] = [loopbackAddress(world), world.sshPort]
+    machine.sshd = await startHost(machine.id, folder, { keys: machine.keys, address, port })
+  }
   if (machine.state !== 'pending') {
-    await machine.host?.crash()
+    powerOff(machine)
     return
   }
-  machine.address = machine.host?.address ?? `192.0.2.${String((world.machines.size % 250) + 1)}`
+  machine.address =
+    machine.host?.address ?? machine.sshd?.address ?? `192.0.2.${String((world.machines.size % 250) + 1)}`
   machine.state = 'running'
   machine.runningSince = Date.now()
 }
@@ -166,7 +195,15 @@ export const makeMachine = (world: World, given: Partial<CloudMachine>): CloudMa
   const machine: CloudMachine = {
     ...{ id: `i-${hex(9).slice(0, 17)}`, state: 'pending', tags: new Map(), token: undefined },
     ...{ zone: '', type: '', image: '', spot: false, userData: '', keys: [] },
-    ...{ launchedAt: Date.now(), address: undefined, host: undefined, ranMs: 0, runningSince: undefined },
+    ...{
+      launchedAt: Date.now(),
+      address: undefined,
+      host: undefined,
+      sshd: undefined,
+      disks: new Map(),
+      ranMs: 0,
+      runningSince: undefined,
+    },
     ...given,
   }
   world.machines.set(machine.id, machine)
@@ -193,7 +230,7 @@ export const halt = (machine: CloudMachine): void => {
   settle(machine)
   machine.state = 'stopped'
   machine.address = undefined
-  void machine.host?.crash()
+  powerOff(machine)
 }
 
 /** Power on, under another address. */
@@ -208,14 +245,15 @@ export const end = (machine: CloudMachine): void => {
   settle(machine)
   machine.state = 'terminated'
   machine.address = undefined
-  void machine.host?.crash()
+  powerOff(machine)
 }
 
 const restart = async (world: World, machine: CloudMachine): Promise<void> => {
   await machine.host?.boot()
   await machine.host?.startSshd()
+  await machine.sshd?.startSshd(loopbackAddress(world))
   if (machine.state !== 'pending') return
-  machine.address = machine.host?.address ?? '192.0.2.251'
+  machine.address = machine.host?.address ?? machine.sshd?.address ?? '192.0.2.251'
   machine.state = 'running'
   machine.runningSince = Date.now()
 }
@@ -242,6 +280,7 @@ export const faultsOf = (settings: World['settings'], machines: World['machines'
     silentConsole: (silent) => (settings.silent = silent),
     silentSsh: (silent) => (settings.silentSsh = silent),
     otherHostKey: (other) => (settings.otherHostKey = other),
+    noPublicAddress: (none) => (settings.noPublicAddress = none),
     noPrices: (refused) => (settings.noPrices = refused),
     takeBack: (id) => {
       const machine = machines.get(id)

@@ -11,6 +11,7 @@ import {
   type World,
 } from './cloud-world.ts'
 import { debianSystem, openAptProxy } from './debian.ts'
+import { freePort } from '../src/embedded/ports.ts'
 import { openGround } from './ground.ts'
 import { openNetwork } from './hosts.ts'
 import { sshMissing } from './ssh.ts'
@@ -26,6 +27,8 @@ export interface CloudSite extends AsyncDisposable {
   readonly region: 'us-east-1'
   /** It is removed with the site. */
   readonly folder: string
+  /** Of machines of `loopback`. */
+  readonly sshPort: number | undefined
   readonly accessKey: { accessKeyId: string; secretAccessKey: string }
   readonly google: {
     readonly endpoint: string
@@ -59,7 +62,7 @@ const listen = async (serve: RequestListener): Promise<{ server: Server; endpoin
 /** Starts both endpoints on loopback. @throws Error naming what the machine lacks */
 export const startCloud = async (options: CloudOptions = {}): Promise<CloudSite> => {
   const wanted = { machines: 'records' as const, bootMs: 200, trixie: false, ...options }
-  const isHosts = wanted.machines !== 'records'
+  const isHosts = wanted.machines === 'ssh' || wanted.machines === 'debian'
   const missing = isHosts ? await sshMissing() : undefined
   if (missing !== undefined) throw new Error(`machines with SSH cannot be had: ${missing}`)
   const [system, trixie] = await Promise.all([
@@ -78,12 +81,14 @@ export const startCloud = async (options: CloudOptions = {}): Promise<CloudSite>
     silentSsh: false,
     noPrices: false,
     otherHostKey: false,
+    noPublicAddress: false,
   }
   const machines: World['machines'] = new Map()
   const { faults, isThrottled, isLost } = faultsOf(settings, machines)
   const calls = new Map<string, number>()
   const world: World = {
     ...{ ground, network, machines, hosts: 0, options: wanted, settings },
+    sshPort: wanted.machines === 'loopback' ? await freePort() : undefined,
     debian: apt === undefined ? undefined : { system: system!, trixie, aptLine: apt.line },
     ...{ isThrottled, isLost, calls, changes: [], timers: new Set() },
   }
@@ -99,6 +104,7 @@ export const startCloud = async (options: CloudOptions = {}): Promise<CloudSite>
       server.closeAllConnections()
       await new Promise((resolve) => server.close(resolve))
     }
+    await Promise.all([...machines.values()].map(async ({ sshd }) => sshd?.stopSshd()))
     await apt?.close()
     await network?.close()
     await ground.leave()
@@ -109,6 +115,7 @@ export const startCloud = async (options: CloudOptions = {}): Promise<CloudSite>
       ...{ endpoint: servers[1].endpoint, region: 'us-east1', credential: google.account.file },
       foreign: () => foreignGoogle(world),
     },
+    sshPort: world.sshPort,
     ...{ machines: world.machines, calls, changes: world.changes, faults, stop },
     foreign: () => foreignEc2(world),
     [Symbol.asyncDispose]: stop,

@@ -15,7 +15,8 @@ import type { Key } from './ssh.ts'
 /** One sshd on a port of this machine. */
 export interface LoopbackHost {
   readonly name: string
-  readonly address: '127.0.0.1'
+  /** `127.0.0.1`, or another one of loopback. */
+  readonly address: string
   readonly port: number
   /** The account that started it: a login as another account would need root. */
   readonly user: string
@@ -30,7 +31,8 @@ export interface LoopbackHost {
   authorize(publicKey: string): void
   /** New connections are refused; sessions go on. */
   stopSshd(): Promise<void>
-  startSshd(): Promise<void>
+  /** `address`: another one from now on. */
+  startSshd(address?: string): Promise<void>
   /** Ends the sessions of all logins at once; detached processes live on. */
   dropSessions(): void
   log(): string
@@ -61,10 +63,12 @@ export const startLoopbackSsh = async (options: { hosts?: number } = {}): Promis
     await ground.leave()
   }
   try {
-    // sshd as root requires its empty folder. The package's service creates it at boot.
-    if (process.getuid?.() === 0) mkdirSync('/run/sshd', { recursive: true, mode: 0o755 })
     for (let number = 1; number <= (options.hosts ?? 1); number++)
-      hosts.push(await startHost(`th${number}`, folderAt(join(ground.folder, `th${number}`)), key))
+      hosts.push(
+        await startHost(`th${number}`, folderAt(join(ground.folder, `th${number}`)), {
+          ...{ keys: [key.publicKey], address: '127.0.0.1', port: await freePort() },
+        }),
+      )
     const knownHostsFile = join(ground.folder, 'known_hosts')
     writeFileSync(knownHostsFile, hosts.map((host) => `${host.knownHosts()}\n`).join(''))
     const parts = {
@@ -81,16 +85,22 @@ export const startLoopbackSsh = async (options: { hosts?: number } = {}): Promis
   }
 }
 
-const startHost = async (name: string, folder: string, key: Key): Promise<LoopbackHost> => {
-  const port = await freePort()
+/** Starts one such host. `keys`: lines of public keys that may log in. */
+export const startHost = async (
+  name: string,
+  folder: string,
+  { keys, port, ...at }: { keys: readonly string[]; address: string; port: number },
+): Promise<LoopbackHost> => {
+  // sshd as root requires its empty folder. The package's service creates it at boot.
+  if (process.getuid?.() === 0) mkdirSync('/run/sshd', { recursive: true, mode: 0o755 })
+  let { address } = at
   const file = (part: string): string => join(folder, part)
   await makeKeyPair(file('host_ed25519'), name)
-  writeFileSync(file('authorized_keys'), `${key.publicKey}\n`)
-  writeFileSync(
-    file('sshd_config'),
+  writeFileSync(file('authorized_keys'), keys.map((line) => `${line}\n`).join(''))
+  const configuration = (): string =>
     [
       ...[
-        'ListenAddress 127.0.0.1',
+        `ListenAddress ${address}`,
         `Port ${port}`,
         `HostKey ${file('host_ed25519')}`,
         `PidFile ${file('pid')}`,
@@ -106,8 +116,7 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
       // Each host has its own home and runs no start-up file of the account, because one that waits
       // for a lock would block every login.
       ...[`SetEnv HOME=${folderAt(file('work'))} SHLVL=2`, ''],
-    ].join('\n'),
-  )
+    ].join('\n')
   let running: Leashed | undefined
   /** Of listeners that have ended: no process names them as its children. */
   const orphans: KnownProcess[] = []
@@ -115,12 +124,14 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
     running === undefined ? [] : descendants(running.process.pid).flatMap((pid) => identify(pid) ?? [])
   const host: LoopbackHost = {
     name,
-    address: '127.0.0.1',
+    get address() {
+      return address
+    },
     port,
     user: userInfo().username,
     folder: folderAt(file('work')),
     knownHosts: () =>
-      `[127.0.0.1]:${port} ${readFileSync(file('host_ed25519.pub'), 'utf8').split(' ').slice(0, 2).join(' ')}`,
+      `[${address}]:${port} ${readFileSync(file('host_ed25519.pub'), 'utf8').split(' ').slice(0, 2).join(' ')}`,
     fingerprint: () => keyFingerprint(readFileSync(file('host_ed25519.pub'), 'utf8')),
     changeHostKey: async () => {
       for (const part of ['host_ed25519', 'host_ed25519.pub']) rmSync(file(part))
@@ -134,7 +145,9 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
       await running?.release()
       running = undefined
     },
-    startSshd: async () => {
+    startSshd: async (next = address) => {
+      address = next
+      writeFileSync(file('sshd_config'), configuration())
       running = await leash({
         command: ['/usr/sbin/sshd', '-D', '-e', '-f', file('sshd_config')],
         environment: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' },
@@ -145,7 +158,7 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
       })
       await until(
         `sshd of ${name}`,
-        () => listens(port),
+        () => listens(address, port),
         () => host.log(),
       )
     },
@@ -158,9 +171,9 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
   return host
 }
 
-const listens = (port: number): Promise<boolean> =>
+const listens = (host: string, port: number): Promise<boolean> =>
   new Promise((resolve) => {
-    const socket = connect({ host: '127.0.0.1', port })
+    const socket = connect({ host, port })
     socket.once('error', () => resolve(false))
     socket.once('connect', () => {
       socket.destroy()

@@ -2,6 +2,7 @@ import { eachRecord, openTurns } from './db/each-record.ts'
 import type { Db } from './db/sql.ts'
 import { beginLateBills } from './domains/cloud/billing.ts'
 import type { Clouds } from './domains/cloud/clouds.ts'
+import { resumeRefreshes } from './domains/cloud/catalog.ts'
 import { sweepAll } from './domains/cloud/orphans.ts'
 import { moveVariables } from './domains/cloud/target-secrets.ts'
 import { watchBudgets } from './domains/execution-runs/budget.ts'
@@ -13,6 +14,7 @@ import { everyRound } from './pacing/every-round.ts'
 import type { Vault } from './vault/vault.ts'
 
 const everyMs = 1_000
+const refreshMs = 10_000
 
 interface KeeperParts {
   db: Db
@@ -95,6 +97,20 @@ const sweep = (parts: KeeperParts, log: Log) => {
   )
 }
 
+/** Takes up refreshes of catalogs whose processes have ended. */
+const refresh = (parts: KeeperParts, log: Log) => {
+  const warn = (error: unknown, facts: object = {}): void =>
+    log.warn(
+      { err: error, ...facts },
+      'a refresh of a cloud catalog could not be taken up; the stored one stays',
+    )
+  return everyRound(
+    refreshMs,
+    (signal) => resumeRefreshes(parts, (error, record) => warn(error, record), signal),
+    warn,
+  )
+}
+
 /** Secrets that an earlier version kept in rows of capacity targets move to the vault, once. */
 const moveSecrets = async ({ db, vault }: KeeperParts, log: Log): Promise<void> => {
   if (!vault.ready) return
@@ -113,7 +129,10 @@ const moveSecrets = async ({ db, vault }: KeeperParts, log: Log): Promise<void> 
  */
 export const openMachineKeeper = (parts: KeeperParts, log: Log): { stop(): Promise<void> } => {
   const moving = moveSecrets(parts, log)
-  const rounds = [endUnused(parts, log), ...(parts.cloudSweepSeconds === 0 ? [] : [sweep(parts, log)])]
+  const rounds = [
+    ...[endUnused(parts, log), refresh(parts, log)],
+    ...(parts.cloudSweepSeconds === 0 ? [] : [sweep(parts, log)]),
+  ]
   return {
     async stop() {
       await moving

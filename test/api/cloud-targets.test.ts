@@ -103,6 +103,10 @@ describe('what is refused leaves nothing', () => {
     ['a name that is taken', { name: 'small' }, 'name'],
     ['no machines', { name: 'x', maximumInstances: 0 }, 'maximumInstances'],
     ['a negative price', { name: 'x', configuration: { pricePerHour: -1 } }, 'configuration.pricePerHour'],
+    ['a policy that there is not', { name: 'x', lifecyclePolicy: 'Keep' }, 'lifecyclePolicy'],
+    ['another policy of zones', { name: 'x', zonePolicy: 'any' }, 'zonePolicy'],
+    ['a fixed zone without its name', { name: 'x', zonePolicy: 'fixed' }, 'fixedZone'],
+    ['a port that there is not', { name: 'x', configuration: { sshPort: 0 } }, 'configuration.sshPort'],
     ['an unknown provider', { name: 'x', provider: 'dirt' }, 'provider'],
     [
       'a secret in its configuration',

@@ -461,6 +461,7 @@ const capacityTarget = (key: string): Record<string, unknown> => ({
   configuration: {
     ...{ connectionId: 'c', diskType: 'gp3', diskSizeGiB: 20, network: 'n', projectId: 'p' },
     ...{ sshSourceRanges: ['192.0.2.0/24'], allowPublicSsh: false },
+    ...{ sshAddress: 'public', sshPort: 22, sshUsername: 'akoflow' },
     ...{ pricePerHour: 0.1, priceCurrency: 'USD', priceSource: 'list', diskPricePerGiBMonth: 0.08 },
   },
   machineConfigurations: [

@@ -90,7 +90,7 @@ describe.each(Object.keys(providers))('%s', (name) => {
   const wish = (more: Partial<MachineWish> = {}): MachineWish => ({
     ...{ reference: randomUUID(), service, instanceId: 'Ünser "instance" {{1}}', name: 'a name\u0007; $(x)' },
     ...{ machineType: provider.type, image: provider.image, spot: false },
-    sshSourceRanges: ['192.0.2.0/24', '2001:db8::/32'],
+    ...{ sshPort: 22, sshSourceRanges: ['192.0.2.0/24', '2001:db8::/32'] },
     login: {
       username: 'ada',
       publicKey: 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKeyOfTheInstance0000000000000000000000',

@@ -29,7 +29,9 @@ const wrong = (...problems: Problem[]): Refusal => unacceptable(problems)
 export const keyIdOf = (instanceId: string): string =>
   `cloud-${createHash('sha256').update(instanceId).digest('hex').slice(0, 32)}`
 
-const configurationOf = (target: CapacityTarget): TargetConfiguration => target.configuration ?? {}
+/** The members that the service knows of a target's configuration. */
+export const configurationOf = (target: CapacityTarget | undefined): TargetConfiguration =>
+  target?.configuration ?? {}
 
 /** Networks that may reach SSH of a target's machines. */
 export const sourceRanges = (target: CapacityTarget, others: readonly string[]): readonly string[] => {
@@ -76,16 +78,19 @@ const equalProvisioning = (tx: Db, request: string) =>
 const InstanceRow = z.object({
   id: z.string(),
   status: z.string(),
-  publicAddress: z.string().nullish(),
+  hasAddress: z.boolean(),
   capacityTargetId: z.string(),
   environmentId: z.string(),
 })
+
+const instanceColumns = sql`i.id, i.status, coalesce(i.public_address, i.private_address) is not null as has_address,
+  i.capacity_target_id, i.environment_id`
 
 /** A stopped machine of the target without an open operation. */
 const stoppedInstance = (tx: Db, targetId: string, instanceId: string | undefined) =>
   tx.maybe(
     InstanceRow,
-    sql`select id, status, public_address, capacity_target_id, environment_id from cloud_instances i
+    sql`select ${instanceColumns} from cloud_instances i
       where capacity_target_id = ${targetId} and status = 'stopped'
         and (${instanceId ?? null}::text is null or id = ${instanceId ?? null})
         and not exists (select from cloud_operations o where o.instance_id = i.id and o.status in ('queued', 'running'))
@@ -150,7 +155,7 @@ export const usableTarget = async (
 /** The refusal where playbooks of the target cannot run, because a program is missing here. */
 const requireConfigurable = async (tx: Db, targetId: string): Promise<void> => {
   const target = await readTarget(tx, targetId)
-  if (wantedConfigurations(target?.machineConfigurations ?? []).length > 0) requirePrograms()
+  if (wantedConfigurations(target?.machineConfigurations ?? []).length > 0) await requirePrograms()
 }
 
 const addInstance = async (
@@ -164,7 +169,7 @@ const addInstance = async (
   const key = makeSshKey(`orrery ${id}`)
   const keyId = keyIdOf(id)
   const { pricePerHour, diskPricePerGiBMonth } = await pricesOf(tx, target.environmentId, target)
-  const { diskSizeGiB = 0, diskType } = configurationOf(target)
+  const { diskSizeGiB = 0, diskType, sshUsername = 'akoflow' } = configurationOf(target)
   const disk =
     diskSizeGiB === 0
       ? null
@@ -173,7 +178,7 @@ const addInstance = async (
       status, region, ssh_username, ssh_credential_ref, ssh_public_key, disk, compute_price_per_second,
       disk_price_per_second, execution_run_id)
     values (${id}, ${target.id}, ${target.environmentId}, ${connection.id}, ${target.provider}, ${name},
-      'provisioning', ${region}, ${body.sshUsername ?? 'akoflow'}, ${referenceOf('ssh-key', keyId)},
+      'provisioning', ${region}, ${body.sshUsername ?? sshUsername}, ${referenceOf('ssh-key', keyId)},
       ${key.publicKey}, ${disk}::jsonb, ${pricePerHour / 3_600},
       ${(diskPricePerGiBMonth * diskSizeGiB) / monthSeconds}, ${executionRunId ?? null})`)
   const { publicKey, fingerprint } = key
@@ -279,9 +284,7 @@ export const acceptAction = (
   db.transaction(async (tx) => {
     const found = await tx.maybe(
       InstanceRow,
-      sql`select id, status, public_address, capacity_target_id, environment_id
-        from cloud_instances where id = ${instanceId}
-        for update`,
+      sql`select ${instanceColumns} from cloud_instances i where i.id = ${instanceId} for update`,
     )
     if (found === undefined) throw missing('cloud instance', instanceId)
     const active = await activeOf(tx, instanceId)
@@ -302,7 +305,7 @@ export const acceptAction = (
         { extra: { state: found.status } },
       )
     if (action === 'configure') {
-      if (found.publicAddress == null)
+      if (!found.hasAddress)
         throw new Refusal(
           'conflict',
           `the instance ${JSON.stringify(instanceId)} has no address: its machine was never reached or ` +

@@ -1,17 +1,25 @@
-import { missingProgram } from '../../drivers/ansible/sandbox.ts'
+import { missingProgram, sandboxFault } from '../../drivers/ansible/sandbox.ts'
 import { Refusal } from '../../refusal.ts'
 import type { TargetMachineConfiguration } from './schemas.ts'
 
-/** The refusal where a program that playbooks need is not on this machine. */
-export const requirePrograms = (path?: string): void => {
+/**
+ * @throws Refusal 503 where a program that playbooks need is not on this machine, or may make no
+ *   sandbox
+ */
+export const requirePrograms = async (path?: string): Promise<void> => {
+  const refuse = (why: string): Refusal =>
+    new Refusal('unavailable', `machines cannot be configured: ${why}`, { retryAfterSeconds: 300 })
   const lacks = missingProgram(path)
-  if (lacks === undefined) return
-  throw new Refusal(
-    'unavailable',
-    `machines cannot be configured: the program ${lacks.program} is not installed on this machine; ` +
-      `install the Debian package ${lacks.package}`,
-    { retryAfterSeconds: 300 },
-  )
+  if (lacks !== undefined)
+    throw refuse(
+      `the program ${lacks.program} is not installed on this machine; install the Debian package ${lacks.package}`,
+    )
+  const fault = await sandboxFault(path)
+  if (fault !== undefined)
+    throw refuse(
+      `bubblewrap can make no sandbox on this machine (${fault}); let the account make user namespaces, or give a ` +
+        'container security_opt: [seccomp=unconfined, apparmor=unconfined, systempaths=unconfined]',
+    )
 }
 
 /** The configurations of a target that are in force, in their order. */

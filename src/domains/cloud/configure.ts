@@ -134,7 +134,7 @@ export const configureMachine = async (
   const { environmentId, machineConfigurations } = target
   const opened = await openVariables(parts.vault, target.id, environmentId, machineConfigurations)
   const wanted = wantedConfigurations(opened)
-  if (wanted.length > 0) requirePrograms()
+  if (wanted.length > 0) await requirePrograms()
   await db.run(sql`update cloud_instances set status = 'configuring',
     configuring_at = coalesce(configuring_at, now()) where id = ${job.id}`)
   const versions = new Map(

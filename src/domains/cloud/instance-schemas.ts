@@ -12,6 +12,11 @@ export const operationKinds = [
 ] as const
 const operationStates = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 
+/** The account that a machine gets for the service. */
+export const SshUsername = z
+  .string()
+  .regex(/^[a-z_][a-z0-9_-]{0,31}$/, 'must be a name of an account: small letters, digits, - and _')
+
 const Billing = z.strictObject({
   startedAt: Timestamp,
   finishedAt: Timestamp.optional(),
@@ -82,10 +87,7 @@ export type CloudEvent = z.output<typeof CloudEvent>
 export const NewProvisioning = z.strictObject({
   capacityTargetId: Id,
   name: Name.optional(),
-  sshUsername: z
-    .string()
-    .regex(/^[a-z_][a-z0-9_-]{0,31}$/, 'must be a name of an account: small letters, digits, - and _')
-    .optional(),
+  sshUsername: SshUsername.optional(),
   instanceId: Id.optional(),
 })
 export type NewProvisioning = z.output<typeof NewProvisioning>

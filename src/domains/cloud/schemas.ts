@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { SshUsername } from './instance-schemas.ts'
 import { Count, Id, JsonObject, Money, Name, Seconds, Text, Timestamp } from '../../http/schema.ts'
 
 const providers = ['gcp', 'aws', 'azure'] as const
@@ -21,6 +22,12 @@ const TargetConfiguration = z
     diskType: z.string().max(255).optional(),
     diskSizeGiB: z.number().gt(0).max(65_536).optional(),
     network: z.string().max(255).optional().describe('the subnet of the machines'),
+    sshAddress: z
+      .enum(['public', 'private'])
+      .optional()
+      .describe('at which the service logs in; the public one where there is one, if it is left out'),
+    sshPort: z.int().min(1).max(65_535).optional().describe('of SSH in the image; 22 where it is left out'),
+    sshUsername: SshUsername.optional().describe('of the login; akoflow where it is left out'),
     projectId: z.string().max(255).optional(),
     sshSourceRanges: z.array(network).max(50).optional(),
     allowPublicSsh: z.boolean().optional().describe('must be true for a range that is every address'),
@@ -31,7 +38,7 @@ const TargetConfiguration = z
     ...Object.fromEntries(expectedSeconds.map((name) => [name, Seconds.optional()])),
     idleSeconds: Seconds.max(31_536_000)
       .optional()
-      .describe('how long a machine of policy keep stays without a run; 900 where it is left out'),
+      .describe('how long a machine of policy keep stays after its last use; 900 where it is left out'),
   })
   .pipe(JsonObject)
 export type TargetConfiguration = Partial<{
@@ -39,6 +46,9 @@ export type TargetConfiguration = Partial<{
   diskType: string
   diskSizeGiB: number
   network: string
+  sshAddress: 'public' | 'private'
+  sshPort: number
+  sshUsername: string
   sshSourceRanges: string[]
   allowPublicSsh: boolean
   pricePerHour: number
@@ -62,7 +72,7 @@ const members = {
   imageReference: Name,
   region: Text.max(255).default('').describe('blank: the one of the connection'),
   fixedZone: z.string().max(255).optional(),
-  zonePolicy: Name.default('any-compatible'),
+  zonePolicy: Name,
   architecture: Name.default('amd64'),
   vcpu: z.number().gt(0).max(100_000),
   memoryMiB: z
@@ -71,12 +81,22 @@ const members = {
     .max(2 ** 32),
   provisioningMode: z.enum(['standard', 'spot']).default('standard'),
   maximumInstances: z.int().min(1).max(10_000).default(1),
-  lifecyclePolicy: Name.default('destroy-after-execution'),
+  lifecyclePolicy: Name,
 }
 
 export const NewCapacityTarget = z.strictObject({
   id: Id.optional(),
   ...members,
+  zonePolicy: z
+    .enum(['any-compatible', 'fixed'])
+    .default('any-compatible')
+    .describe('any-compatible: where a zone has no capacity, the next one; fixed: fixedZone only'),
+  lifecyclePolicy: z
+    .enum(['destroy-after-execution', 'destroy-after-run', 'keep'])
+    .default('destroy-after-execution')
+    .describe(
+      'when a machine of a run ends: after its last task, with the run, or idleSeconds after its last use',
+    ),
   configuration: TargetConfiguration.optional(),
   machineConfigurations: z.array(TargetMachineConfiguration).max(50).default([]),
 })

@@ -1,24 +1,35 @@
 import { z } from 'zod'
+import { knownHostsName } from '../../clients/ssh/known-hosts.ts'
 import type { SshSessions, SshTarget } from '../../clients/ssh/target.ts'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { LinkError, type SiteShell } from '../../shell/site-shell.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 
-/** The login of the service at an instance. */
-const LoginRow = z.object({
-  publicAddress: z.string().nullish(),
+/**
+ * The login of the service at an instance. `address`: nullish until its machine runs. `sshPort`:
+ * 1–65535.
+ */
+export const LoginRow = z.object({
+  address: z.string().nullish(),
+  sshPort: z.number(),
   sshUsername: z.string(),
   sshCredentialRef: z.string().nullish(),
   hostKey: z.string().nullish(),
 })
-export type InstanceLogin = z.output<typeof LoginRow>
+type InstanceLogin = z.output<typeof LoginRow>
+
+/** The columns of `LoginRow`: of the instance `i` and its target `t`. */
+export const loginColumns: Sql = sql`case when t.configuration ->> 'sshAddress' = 'private' then i.private_address
+    else coalesce(i.public_address, i.private_address) end as address,
+  coalesce((t.configuration ->> 'sshPort')::integer, 22) as ssh_port,
+  i.ssh_username, i.ssh_credential_ref, i.host_key`
 
 /** The host key was pinned from the console before the first login; no other key is accepted. */
 export const sshTargetOf = (vault: SecretOpener, login: InstanceLogin): SshTarget => {
-  const host = login.publicAddress ?? ''
+  const host = login.address ?? ''
   const reference = login.sshCredentialRef ?? ''
   return {
-    ...{ host, port: 22, username: login.sshUsername, credential: reference },
+    ...{ host, port: login.sshPort, username: login.sshUsername, credential: reference },
     secret: async () => {
       const secret = await vault.open(reference, {
         actor: 'service',
@@ -26,7 +37,10 @@ export const sshTargetOf = (vault: SecretOpener, login: InstanceLogin): SshTarge
       })
       return secret.kind === 'ssh-key' ? { privateKey: secret.privateKey } : {}
     },
-    hostKeys: { policy: 'strict', knownHosts: `${host} ${login.hostKey ?? ''}\n` },
+    hostKeys: {
+      policy: 'strict',
+      knownHosts: `${knownHostsName(host, login.sshPort)} ${login.hostKey ?? ''}\n`,
+    },
     timeouts: { routeMs: 5_000, loginMs: 15_000 },
   }
 }
@@ -46,10 +60,10 @@ export const openMachineShells = ({ db, vault, sessions }: MachineShellParts) =>
   const open = async (instanceId: string): Promise<SiteShell> => {
     const login = await db.maybe(
       LoginRow,
-      sql`select public_address, ssh_username, ssh_credential_ref, host_key from cloud_instances
-        where id = ${instanceId}`,
+      sql`select ${loginColumns} from cloud_instances i join cloud_capacity_targets t on t.id = i.capacity_target_id
+        where i.id = ${instanceId}`,
     )
-    if (login?.publicAddress == null || login.sshCredentialRef == null)
+    if (login?.address == null || login.sshCredentialRef == null)
       throw new LinkError('name', `the cloud instance ${JSON.stringify(instanceId)} has no address now`)
     return sessions.shell(sshTargetOf(vault, login))
   }

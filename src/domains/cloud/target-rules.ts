@@ -83,6 +83,16 @@ const secretProblems = (configuration: Record<string, unknown> | undefined): Pro
       'configuration, which is kept in the vault',
   }))
 
+const zoneProblems = ({ zonePolicy, fixedZone }: NewCapacityTarget): Problem[] =>
+  zonePolicy === 'fixed' && fixedZone === undefined
+    ? [
+        {
+          path: 'fixedZone',
+          message: 'is missing, and zonePolicy is fixed; name a zone, or leave zonePolicy out',
+        },
+      ]
+    : []
+
 const orderProblems = (given: readonly TargetMachineConfiguration[]): Problem[] =>
   given.flatMap(({ executionOrder }, place) =>
     given.findIndex((other) => other.executionOrder === executionOrder) === place
@@ -107,6 +117,7 @@ export const targetProblems = async (db: Db, target: NewCapacityTarget): Promise
   return [
     ...rangeProblems(target.configuration ?? {}),
     ...secretProblems(target.configuration),
+    ...zoneProblems(target),
     ...orderProblems(given),
     ...given.flatMap((named, place) =>
       versionProblems(target, named, byId.get(named.configurationVersionId)).map(({ member, message }) => ({

@@ -8,14 +8,14 @@ import { poll } from '../../pacing/poll.ts'
 import { missing, Refusal } from '../../refusal.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 import { deleteCredential } from '../credentials/store.ts'
-import { keyIdOf, sourceRanges } from './accept.ts'
+import { configurationOf, keyIdOf, sourceRanges } from './accept.ts'
 import { billingEnds, computeBegins, computeEnds } from './billing.ts'
 import type { Cloud, Clouds } from './clouds.ts'
 import type { WatchedInstance } from './loss.ts'
 import { cloudKind } from './operation.ts'
 import type { Plays } from './plays.ts'
-import type { CapacityTarget, TargetConfiguration } from './schemas.ts'
-import { sshTargetOf } from './ssh-target.ts'
+import type { CapacityTarget } from './schemas.ts'
+import { loginColumns, LoginRow, sshTargetOf } from './ssh-target.ts'
 import { readTarget } from './store.ts'
 import { whileThere } from './while-there.ts'
 
@@ -29,7 +29,7 @@ export interface CloudWorkParts {
   failpoint: (name: string) => void
 }
 
-const JobRow = z.object({
+const JobRow = LoginRow.extend({
   operationId: z.string(),
   generation: z.number(),
   kind: z.string(),
@@ -42,11 +42,7 @@ const JobRow = z.object({
   region: z.string(),
   askedAt: z.string().nullish(),
   providerId: z.string().nullish(),
-  publicAddress: z.string().nullish(),
-  sshUsername: z.string(),
-  sshCredentialRef: z.string().nullish(),
   sshPublicKey: z.string().nullish(),
-  hostKey: z.string().nullish(),
   readyAt: z.string().nullish(),
   configuringAt: z.string().nullish(),
   cancelRequestedAt: z.string().nullish(),
@@ -60,10 +56,9 @@ export const readJob = async (db: Db, operationId: string): Promise<CloudJob> =>
     JobRow,
     sql`select o.id as operation_id, o.generation, o.kind, i.id, i.name, i.status, i.reference::text as reference,
         i.connection_id, i.capacity_target_id as target_id, i.region, i.asked_at, i.provider_id,
-        i.public_address,
-        i.ssh_username, i.ssh_credential_ref, i.ssh_public_key, i.host_key, i.ready_at,
-        i.configuring_at, o.cancel_requested_at
-      from cloud_operations o join cloud_instances i on i.id = o.instance_id where o.id = ${operationId}`,
+        ${loginColumns}, i.ssh_public_key, i.ready_at, i.configuring_at, o.cancel_requested_at
+      from cloud_operations o join cloud_instances i on i.id = o.instance_id
+        join cloud_capacity_targets t on t.id = i.capacity_target_id where o.id = ${operationId}`,
   )
   if (job === undefined) throw missing('cloud operation', operationId)
   return job
@@ -99,18 +94,20 @@ const cloudOf = async ({ clouds }: CloudWorkParts, job: CloudJob): Promise<Cloud
 const zonesOf = async (cloud: Cloud, target: CapacityTarget): Promise<(string | undefined)[]> => {
   if (target.fixedZone !== undefined) return [target.fixedZone]
   if (target.zonePolicy !== 'any-compatible') return [undefined]
+  // The subnet names the zone.
+  if (cloud.driver.zonalSubnets && configurationOf(target).network !== undefined) return [undefined]
   const { machines } = await cloud.driver.catalog()
   const type = machines.find(({ providerTypeId }) => providerTypeId === target.providerMachineType)
   return [undefined, ...(type?.zones ?? [])]
 }
 
 const wishOf = async (parts: CloudWorkParts, job: CloudJob, target: CapacityTarget): Promise<MachineWish> => {
-  const { diskSizeGiB, diskType, network } = (target.configuration ?? {}) as TargetConfiguration
+  const { diskSizeGiB, diskType, network, sshPort = 22 } = configurationOf(target)
   return {
     ...{ reference: job.reference, service: await serviceReference(parts.db), instanceId: job.id },
     ...{ name: job.name, machineType: target.providerMachineType, image: target.imageReference },
     ...{ spot: target.provisioningMode === 'spot', diskGiB: diskSizeGiB, diskType, subnet: network },
-    sshSourceRanges: sourceRanges(target, parts.cloudSshSourceRanges),
+    ...{ sshPort, sshSourceRanges: sourceRanges(target, parts.cloudSshSourceRanges) },
     login: { username: job.sshUsername, publicKey: job.sshPublicKey ?? '' },
   }
 }
@@ -204,9 +201,27 @@ const untilAnswered = async <T>(
 /** A provider may not list a new machine for this long. */
 const unseenMs = 120_000
 
+/** A provider may show the public address of a running machine this many looks late. */
+const mostLooks = 5
+
+/** Why the service cannot log in at a machine that runs; undefined where it has an address for that. */
+const lacksAddress = (
+  { id, ...machine }: Machine,
+  wanted: 'public' | 'private' | undefined,
+): string | undefined => {
+  const address =
+    wanted === undefined ? (machine.publicAddress ?? machine.privateAddress) : machine[`${wanted}Address`]
+  if (address !== undefined) return undefined
+  const other = wanted === 'public' ? 'private' : 'public'
+  return (
+    `the machine ${id} runs without ${wanted === undefined ? 'an' : `a ${wanted}`} address; name a subnet in ` +
+    `configuration.network of the target that gives one${wanted === undefined ? '' : `, or let sshAddress be ${other}`}`
+  )
+}
+
 /**
- * Waits until a machine runs and has an address. @throws CloudError where the machine was ended
- * meanwhile
+ * Waits until a machine runs and has the address that its target wants. @throws CloudError where
+ * the machine was ended meanwhile, or runs without that address
  */
 export const awaitRunning = async (
   parts: CloudWorkParts,
@@ -215,10 +230,17 @@ export const awaitRunning = async (
 ): Promise<void> => {
   const job = await readJob(parts.db, operationId)
   const cloud = await cloudOf(parts, job)
+  const { sshAddress } = configurationOf(await readTarget(parts.db, job.targetId))
   const since = Date.now()
+  let looks = 0
   const isRunning = async (): Promise<true | undefined> => {
     const machine = await cloud.look(job.providerId ?? '')
-    if (machine?.state === 'running' && (machine.publicAddress ?? machine.privateAddress) !== undefined) {
+    if (machine?.state === 'running') {
+      looks += 1
+      if (sshAddress !== 'private' && machine.publicAddress === undefined && looks < mostLooks)
+        return undefined
+      const lack = lacksAddress(machine, sshAddress)
+      if (lack !== undefined) throw new CloudError('refused', lack)
       await parts.db.run(sql`update cloud_instances set public_address = ${machine.publicAddress ?? null},
           private_address = ${machine.privateAddress ?? null}, zone = ${machine.zone ?? null}, ${computeBegins}
         where id = ${job.id}`)
@@ -309,7 +331,7 @@ export const awaitSsh = async (
 ): Promise<void> => {
   const begun = performance.now()
   const found = await readJob(parts.db, operationId)
-  await note(parts.db, found, 'waiting-for-ssh', 'ssh.waiting', { message: found.publicAddress ?? '' })
+  await note(parts.db, found, 'waiting-for-ssh', 'ssh.waiting', { message: found.address ?? '' })
   const job = await whileThere(parts.clouds, watchedOf(found), signal, async (stop) => {
     const pinned = await pinHostKey(parts, found, stop)
     await awaitLogin(parts, pinned, stop)
@@ -379,7 +401,7 @@ export const destroyMachine = async (
   await note(db, job, 'destroying', 'resource.destroying')
   const ids = await endedIds(cloud, job)
   for (const id of ids) await cloud.driver.destroy(id)
-  if (job.publicAddress != null) await parts.sshSessions.forget(targetOf(parts, job))
+  if (job.address != null) await parts.sshSessions.forget(targetOf(parts, job))
   for (const id of ids) {
     const isEnded = async (): Promise<true | undefined> => {
       const machine = await cloud.look(id)
@@ -454,10 +476,10 @@ export const leaveMachine = async (
 ): Promise<void> => {
   const job = await readJob(parts.db, operationId)
   const isKept = job.readyAt != null || (job.configuringAt != null && job.cancelRequestedAt == null)
-  if (job.kind === 'provision' && !isKept) await takeBack(parts, job, signal)
-  else if (job.status !== 'destroyed' && (await isGone(parts, job))) await recordGone(parts.db, job, 'failed')
   if (job.kind !== 'validate')
     await parts.db.run(sql`update cloud_instances set status = 'failed',
         failure_reason = coalesce(failure_reason, ${`its ${job.kind} did not come to its end`})
       where id = ${job.id} and status not in ('destroyed', 'ready')`)
+  if (job.kind === 'provision' && !isKept) await takeBack(parts, job, signal)
+  else if (job.status !== 'destroyed' && (await isGone(parts, job))) await recordGone(parts.db, job, 'failed')
 }

@@ -30,6 +30,7 @@ import { namedRuntime, runtimeProblems } from '../schedule-plans/runtime-names.t
 import { activityResolver, type WorkflowGraph } from '../workflow-definitions/graph.ts'
 import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
 import { refuseAboveBudget } from './budget.ts'
+import { refuseActions } from './machine-actions.ts'
 import { chooseRuntimes, runtimeModeOf } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
 import { withSiteDefaults, type EnvironmentDefaults } from './site-defaults.ts'
@@ -516,12 +517,7 @@ const snapshotOf = async (
  *   lifecycle action that is not built
  */
 const refuseUnmade = async (tx: Db, plan: PlanHeader, places: readonly Place[]): Promise<void> => {
-  const volume = plan.lifecycleActions?.find(({ action }) => action.endsWith('-volume'))
-  if (volume !== undefined)
-    throw notBuilt(
-      `lifecycle action ${volume.action} of the plan (${JSON.stringify(volume.id)})`,
-      'plan without volumes of a provider',
-    )
+  await refuseActions(tx, plan)
   const sites = new Set(places.filter(runsOnMachines).map(({ site }) => site))
   for (const site of sites) {
     const targetId = site.slice('cloud/'.length)

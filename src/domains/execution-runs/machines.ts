@@ -6,6 +6,7 @@ import type { Engine } from '../../engine.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
 import { requestCancel } from '../../operations/records.ts'
 import { Refusal } from '../../refusal.ts'
+import { machineToStart } from './machine-start.ts'
 import { acceptAction, acceptProvisioning, type AcceptParts } from '../cloud/accept.ts'
 import { cloudKind } from '../cloud/operation.ts'
 import { readTarget } from '../cloud/store.ts'
@@ -27,6 +28,10 @@ const HeldRow = z.object({
   region: z.string(),
   providerId: z.string().optional(),
   phase: z.string().optional(),
+  /** It is being stopped, or was stopped, because the plan of the run says so. */
+  rests: z.boolean(),
+  /** It is being started. */
+  wakes: z.boolean(),
 })
 /** The instance that a run uses for a target now. */
 export type HeldMachine = z.output<typeof HeldRow>
@@ -37,14 +42,20 @@ export const heldMachine = (db: Db, runId: string, targetId: string): Promise<He
     sql`select m.ordinal, m.instance_id, i.status, i.machine_gone as gone, i.failure_reason as reason,
         m.ready_at is not null as used, i.connection_id, i.region, i.provider_id,
         (select o.phase from cloud_operations o where o.instance_id = i.id
-          and o.status in ('queued', 'running')) as phase
+          and o.status in ('queued', 'running')) as phase,
+        coalesce(l.kind = 'stop' and l.execution_run_id = m.execution_run_id
+          and (l.is_open or i.status = 'stopped'), false) as rests,
+        coalesce(l.kind = 'start' and l.is_open, false) as wakes
       from run_machines m join cloud_instances i on i.id = m.instance_id
+      left join lateral (select o.kind, o.execution_run_id, o.status in ('queued', 'running') as is_open
+        from cloud_operations o where o.instance_id = i.id order by o.created_at desc, o.id desc limit 1) l on true
       where m.execution_run_id = ${runId} and m.capacity_target_id = ${targetId} and m.released_at is null`,
   )
 
 /** No work can be given to it any more; another instance takes its place. */
-export const isOver = ({ gone, status }: HeldMachine): boolean =>
-  gone || !['provisioning', 'configuring', 'ready'].includes(status)
+export const isOver = ({ gone, status, rests, wakes }: HeldMachine): boolean =>
+  gone ||
+  !(['provisioning', 'configuring', 'ready'].includes(status) || (status === 'stopped' && (rests || wakes)))
 
 const CountRow = z.object({ count: z.number() })
 
@@ -144,7 +155,8 @@ const provisionFor = async (
 }
 
 /**
- * Gives a run an instance of a target: the one it has, one whose lanes are free, or another one up
+ * Gives a run an instance of a target: the one it has, a stopped one where its plan has a `start`,
+ * one whose lanes are free, or another one up
  * to the target's `maximumInstances`. The record comes before the request to the provider.
  * @returns the reason for a wait where there is none now
  * @throws Refusal where the target can have none
@@ -165,8 +177,14 @@ export const acquireMachine = async (
           where m.execution_run_id = r.id and m.capacity_target_id = ${targetId}), 0)::integer as ordinal
         from execution_runs r where r.id = ${runId}`,
     )
-    const shared = await sharedInstance(tx, runId, targetId)
-    const own = shared === undefined ? await provisionFor(tx, parts, runId, target, run) : undefined
+    const stopped = await machineToStart(tx, runId, targetId)
+    const shared = stopped ?? (await sharedInstance(tx, runId, targetId))
+    const own =
+      stopped !== undefined
+        ? { instanceId: stopped.id, operationId: await acceptAction(tx, stopped.id, 'start', runId) }
+        : shared === undefined
+          ? await provisionFor(tx, parts, runId, target, run)
+          : undefined
     const instanceId = shared?.id ?? own?.instanceId
     if (instanceId === undefined) return { waits: await whoHasThem(tx, target) }
     await tx.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id)
@@ -178,6 +196,39 @@ export const acquireMachine = async (
   if (made.operationId !== undefined)
     await dispatchOperation({ ...parts, kind: cloudKind }, { id: made.operationId, generation: 1 })
   return undefined
+}
+
+/**
+ * Asks for the stop or the start of a run's machine of a target. A stop is asked for where no task
+ * of the run can start there and no other run uses the machine.
+ * @returns false where it is not asked for
+ */
+export const turnMachine = async (
+  parts: Pick<MachineParts, 'db' | 'engine'>,
+  runId: string,
+  targetId: string,
+  action: 'stop' | 'start',
+): Promise<boolean> => {
+  const ask = async (tx: Db): Promise<string | undefined> => {
+    const held = await heldMachine(tx, runId, targetId)
+    if (held === undefined || isOver(held)) return undefined
+    // No other run takes it from here on.
+    await tx.run(sql`select from cloud_instances where id = ${held.instanceId} for update`)
+    if (action === 'stop') {
+      const others = await tx.run(sql`select from run_machines where instance_id = ${held.instanceId}
+        and released_at is null and execution_run_id <> ${runId}`)
+      const { flying, ready } = await machineNeed(tx, runId, targetId)
+      if (others > 0 || flying > 0 || ready > 0) return undefined
+    }
+    return acceptAction(tx, held.instanceId, action, runId)
+  }
+  const id = await parts.db.transaction(ask).catch((error: unknown) => {
+    // A person acts on the machine: the run sees what comes of that.
+    if (error instanceof Refusal && error.code === 'conflict') return undefined
+    throw error
+  })
+  if (id !== undefined) await dispatchOperation({ ...parts, kind: cloudKind }, { id, generation: 1 })
+  return id !== undefined
 }
 
 /** The run uses its instance of the target no more; without a target: all of its instances. */
@@ -201,7 +252,7 @@ const UnusedRow = z.object({
   operationId: z.string().optional(),
 })
 
-/** Seconds for which an instance of policy `keep` stays without use. */
+/** Seconds for which a machine that is kept stays without use. */
 const idleSeconds = 900
 /** After a destroy that failed, the next is asked for this much later. */
 const againSeconds = 30
@@ -215,13 +266,21 @@ const targetIdle = sql`coalesce((t.configuration ->> 'idleSeconds')::double prec
  * clock was set back, and a machine without use would cost money until that time has passed again.
  */
 const isWithin = (at: Sql, seconds: Sql): Sql =>
-  sql`(${at} between clock_timestamp() - make_interval(secs => ${seconds}) and clock_timestamp())`
+  sql`coalesce(${at} between clock_timestamp() - make_interval(secs => ${seconds}) and clock_timestamp(), false)`
+/** Whether an operation of the instance `i`, other than its end, has ended within its idle time. */
+const wasOperated = sql`exists (select from cloud_operations o where o.instance_id = i.id and o.kind <> 'destroy'
+  and ${isWithin(sql`o.finished_at`, targetIdle)})`
+/** A machine that can be used again, as it is or after a start or a configuration. */
+const isUsable = sql`(i.status = 'ready' or i.status = 'stopped' and i.failure_reason is null
+  or i.status = 'failed' and i.ready_at is not null)`
 
 const isUnused = sql`not exists (select from run_machines m where m.instance_id = i.id and m.released_at is null)`
 
 /**
- * Instances that were made for runs and that no run uses: under `keep` since the idle time is over.
- * `operation_id`: it is being made.
+ * Instances that were made for runs and that no run uses. Under `keep` they stay for the idle time
+ * after their last use or operation, also where a person has stopped them. A machine that its
+ * provider has stopped does not stay: the run that lost it may need its place. `operation_id`: it
+ * is being made.
  */
 const unusedInstances = (db: Db, after: string, limit: number) =>
   db.many(
@@ -235,21 +294,21 @@ const unusedInstances = (db: Db, after: string, limit: number) =>
           and (o.status in ('queued', 'running') and (o.kind <> 'provision' or o.cancel_requested_at is not null)
             or o.kind = 'destroy' and o.status in ('failed', 'cancelled')
               and ${isWithin(sql`o.finished_at`, sql`${againSeconds}::double precision`)}))
-        and (t.lifecycle_policy <> 'keep' or i.status <> 'ready'
-          or not ${isWithin(lastReleased, targetIdle)})
+        and not (t.lifecycle_policy = 'keep' and ${isUsable}
+          and (${isWithin(lastReleased, targetIdle)} or ${wasOperated}))
         and i.id > ${after} order by i.id limit ${limit}`,
   )
 
 /**
- * Instances of people whose configuration failed, and which nobody has configured or ended within
- * the idle time of their target.
+ * Instances of people that never became ready, or failed, and that nobody has configured or ended
+ * within the idle time of their target. Their machines may exist and cost money.
  */
 const forgottenInstances = (db: Db, after: string, limit: number) =>
   db.many(
     UnusedRow,
     sql`select i.id from cloud_instances i join cloud_capacity_targets t on t.id = i.capacity_target_id
-      where i.execution_run_id is null and i.status = 'failed' and not i.machine_gone
-        and i.configuring_at is not null and ${isUnused}
+      where i.execution_run_id is null and i.status not in ('ready', 'stopped', 'destroyed')
+        and not i.machine_gone and ${isUnused}
         and not exists (select from cloud_operations o where o.instance_id = i.id
           and (o.status in ('queued', 'running') or ${isWithin(sql`o.finished_at`, targetIdle)}))
         and i.id > ${after} order by i.id limit ${limit}`,
@@ -277,8 +336,8 @@ const endUnused = (db: Db, { id, runId, operationId }: z.output<typeof UnusedRow
 
 /**
  * Ends what runs have left: machines of runs that are over, and idle ones whose time has come; and
- * machines whose configuration failed long ago. Any number of processes may do so at once. One whose
- * end cannot be asked for waits for its next turn.
+ * machines that failed long ago. Any number of processes may do so at once. One whose end cannot be
+ * asked for waits for its next turn.
  * @returns how many ends were asked for
  */
 export const endUnusedMachines = async (

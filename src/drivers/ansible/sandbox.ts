@@ -1,3 +1,4 @@
+import { spawn } from 'node:child_process'
 import { hasProgram, isProgram, programPath } from '../machine-programs.ts'
 
 const mebibyte = 1_048_576
@@ -35,3 +36,24 @@ export const missingProgram = (path: string = programPath): MissingProgram | und
   if (!isProgram('/usr/bin/ssh')) return { program: 'ssh', package: 'openssh-client' }
   return undefined
 }
+
+const longestWords = 500
+
+/**
+ * Makes an empty sandbox, because a program that is there may lack the right to make namespaces.
+ * @returns the words of bubblewrap where it fails; undefined where the sandbox came up
+ */
+export const sandboxFault = (path: string = programPath): Promise<string | undefined> =>
+  new Promise((resolve) => {
+    const child = spawn('bwrap', [...sandbox.slice(1), '/usr/bin/true'], {
+      ...{ stdio: ['ignore', 'ignore', 'pipe'], cwd: '/', env: { PATH: path }, timeout: 30_000 },
+    })
+    let words = ''
+    child.stderr?.on('data', (bytes: Buffer) => {
+      words = (words + bytes.toString()).slice(0, longestWords)
+    })
+    child.once('error', (error) => resolve(error.message))
+    child.once('close', (code, signal) =>
+      resolve(code === 0 ? undefined : words.trim() || `bwrap ended with ${String(code ?? signal)}`),
+    )
+  })

@@ -80,9 +80,9 @@ const named = async <T>(work: Promise<T>): Promise<T> => {
 }
 
 /** One firewall for each service and set of networks: many machines share it. */
-const groupName = ({ service, sshSourceRanges }: MachineWish): string =>
+const groupName = ({ service, sshSourceRanges, sshPort }: MachineWish): string =>
   `orrery-${createHash('sha256')
-    .update(JSON.stringify([service, [...sshSourceRanges].sort()]))
+    .update(JSON.stringify([service, [...sshSourceRanges].sort(), ...(sshPort === 22 ? [] : [sshPort])]))
     .digest('hex')
     .slice(0, 24)}`
 
@@ -140,7 +140,7 @@ const groupOf = async (ec2: Ec2, wish: MachineWish, vpc: string | undefined): Pr
           GroupId: id,
           IpPermissions: [
             {
-              ...{ IpProtocol: 'tcp', FromPort: 22, ToPort: 22 },
+              ...{ IpProtocol: 'tcp', FromPort: wish.sshPort, ToPort: wish.sshPort },
               IpRanges: wish.sshSourceRanges
                 .filter((one) => !one.includes(':'))
                 .map((CidrIp) => ({ CidrIp })),
@@ -181,7 +181,25 @@ const runOne = async (ec2: Ec2, firewalls: Firewalls, wish: MachineWish): Promis
   }
 }
 
+/**
+ * The name of an image's root device: a disk under another name would be a second one beside a
+ * small root.
+ */
+const rootDeviceOf = async (ec2: Ec2, image: string): Promise<string> => {
+  const { Images } = await ec2.ask((client, sdk) =>
+    client.send(new sdk.DescribeImagesCommand({ ImageIds: [image] })),
+  )
+  const name = Images?.[0]?.RootDeviceName
+  if (name !== undefined) return name
+  throw new CloudError(
+    'refused',
+    `aws shows no root device of the image ${image}; name another image in imageReference of the target, or leave ` +
+      'out configuration.diskSizeGiB',
+  )
+}
+
 const runIn = async (ec2: Ec2, wish: MachineWish, group: string): Promise<Machine> => {
+  const disk = wish.diskGiB === undefined ? undefined : await rootDeviceOf(ec2, wish.image)
   const marks = {
     ...{ Name: wish.name, [tags.service]: wish.service, [tags.reference]: wish.reference },
     [tags.instance]: wish.instanceId,
@@ -202,12 +220,12 @@ const runIn = async (ec2: Ec2, wish: MachineWish, group: string): Promise<Machin
         ...(wish.spot
           ? { InstanceMarketOptions: { MarketType: 'spot', SpotOptions: { SpotInstanceType: 'one-time' } } }
           : {}),
-        ...(wish.diskGiB === undefined
+        ...(wish.diskGiB === undefined || disk === undefined
           ? {}
           : {
               BlockDeviceMappings: [
                 {
-                  DeviceName: '/dev/xvda',
+                  DeviceName: disk,
                   Ebs: {
                     ...{ VolumeSize: Math.ceil(wish.diskGiB), DeleteOnTermination: true },
                     VolumeType: (wish.diskType ?? 'gp3') as VolumeType,
@@ -331,6 +349,7 @@ const isThere = ({ state }: Machine): boolean => state !== 'gone' && state !== '
 
 /** EC2 as a provider of machines. */
 export const awsDriver = (ec2: Ec2, firewalls = openFirewalls()): CloudDriver => ({
+  zonalSubnets: true,
   identity: async () => (await named(ec2.identity())).arn,
   create: (wish) => named(runOne(ec2, firewalls, wish)),
   find: async (reference) =>

@@ -46,6 +46,7 @@ export const withBackoff = (driver: CloudDriver, random: () => number = Math.ran
       })
   }
   return {
+    zonalSubnets: driver.zonalSubnets,
     identity: reading(() => driver.identity()),
     create: paced((wish) => driver.create(wish)),
     find: reading((reference) => driver.find(reference)),

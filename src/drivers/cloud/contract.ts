@@ -4,6 +4,8 @@
  * machine for a minute.
  */
 export interface CloudDriver {
+  /** A subnet lies in one zone: a wish with a subnet and another zone is refused. */
+  readonly zonalSubnets: boolean
   /** The credential's identity, as the provider names it. @throws CloudError */
   identity(): Promise<string>
   /**
@@ -49,6 +51,8 @@ export interface MachineWish {
   diskType?: string | undefined
   /** A subnet of the provider; where absent, its default network. */
   subnet?: string | undefined
+  /** 1–65535. */
+  sshPort: number
   /** Networks that may reach SSH. */
   sshSourceRanges: readonly string[]
   login: { username: string; publicKey: string }

@@ -85,8 +85,8 @@ const requestIdOf = (...values: unknown[]): string => {
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-8${hex.slice(17, 20)}-${hex.slice(20, 32)}`
 }
 
-const firewallName = ({ service, sshSourceRanges, subnet = '' }: MachineWish): string =>
-  `orrery-${digest([service, subnet, [...sshSourceRanges].sort()])
+const firewallName = ({ service, sshSourceRanges, sshPort, subnet = '' }: MachineWish): string =>
+  `orrery-${digest([service, subnet, [...sshSourceRanges].sort(), ...(sshPort === 22 ? [] : [sshPort])])
     .toString('hex')
     .slice(0, 24)}`
 
@@ -104,7 +104,7 @@ const openFirewall = async (compute: ComputeEngine, wish: MachineWish, network: 
     try {
       const begun = await compute.change('POST', 'global/firewalls', {
         ...{ name: rule, network, direction: 'INGRESS', sourceRanges, targetTags: [name] },
-        ...{ allowed: [{ IPProtocol: 'tcp', ports: ['22'] }] },
+        ...{ allowed: [{ IPProtocol: 'tcp', ports: [String(wish.sshPort)] }] },
         description: 'SSH of machines that Orrery makes',
       })
       await compute.settle('global', begun)
@@ -319,6 +319,7 @@ export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
     await named(compute.change(method, `${pathOf(id)}${verb}`))
   }
   return {
+    zonalSubnets: false,
     identity: async () => {
       const { name } = await named(compute.get(`?fields=name`, Project))
       return `${compute.account} in the project ${name}`

@@ -1,0 +1,301 @@
+import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
+import { mkdtempSync, writeFileSync } from 'node:fs'
+import { userInfo } from 'node:os'
+import { join } from 'node:path'
+import { sql } from '../../src/db/sql.ts'
+import { startCloud, type CloudSite } from '../../sites/cloud.ts'
+import {
+  cloudCalls,
+  cloudEnvironment,
+  machineOfInstance,
+  openClouds,
+  withoutPlaybooks,
+} from '../support/cloud.ts'
+import { until } from '../failures/programs.ts'
+import { runFolder } from '../support/run-folder.ts'
+import { openService, type TestService } from '../support/service.ts'
+
+/** Machines of an EC2 endpoint, each an sshd on loopback, from the request to the end, over HTTP. */
+
+let site: CloudSite
+let service: TestService
+let calls: ReturnType<typeof cloudCalls>
+beforeAll(async () => {
+  site = await startCloud({ machines: 'loopback' })
+  service = await openService({ environment: cloudEnvironment() })
+  calls = cloudCalls(service)
+  await openClouds(service, site)
+  await makeTarget('small')
+})
+afterAll(async () => {
+  await service?.[Symbol.asyncDispose]()
+  await site?.stop()
+})
+afterEach(() => {
+  expect(living()).toEqual([])
+})
+
+const makeTarget = (
+  id: string,
+  { configuration = {}, ...more }: Record<string, object | string | number> = {},
+) =>
+  service.post('/environments/clouds/cloud-capacity-targets/', {
+    ...{ id, name: id, provider: 'aws', providerMachineType: 'm5.large', imageReference: 'ami-ubuntu2404' },
+    ...{ vcpu: 2, memoryMiB: 8_192, maximumInstances: 2, ...withoutPlaybooks },
+    configuration: {
+      ...{ sshPort: site.sshPort, sshUsername: userInfo().username, diskSizeGiB: 20 },
+      ...(configuration as object),
+    },
+    ...more,
+  })
+const living = () =>
+  [...site.machines.values()]
+    .filter(({ state, tags }) => state !== 'terminated' && tags.has('orrery:service'))
+    .map(({ id }) => id)
+/** Provisions, waits, and answers with the operation. */
+const made = async (instanceId: string, capacityTargetId = 'small'): Promise<any> => {
+  const { status, body } = await calls.provision({ capacityTargetId, instanceId, name: instanceId })
+  expect([status, body.error]).toEqual([202, undefined])
+  return calls.over(body.id)
+}
+const act = async (instanceId: string, action: string): Promise<any> =>
+  calls.over((await calls.act(instanceId, action)).body.id)
+
+test('a machine is made with its disk, stopped, started with another address, and ended; its target stays till then', async () => {
+  const operation = await made('one')
+  expect([operation.status, operation.failureReason]).toEqual(['completed', undefined])
+  const machine = await machineOfInstance(service, site, 'one')
+  const ready = await calls.instance('one')
+  expect(ready).toMatchObject({
+    ...{ status: 'ready', providerId: machine.id, publicAddress: machine.address },
+    sshUsername: userInfo().username,
+  })
+  expect(machine.sshd!.log()).toContain(`Accepted publickey for ${userInfo().username}`)
+  // The root device of this image is not that of the others.
+  expect([...machine.disks]).toEqual([['/dev/sda1', 20]])
+
+  expect(await act('one', 'stop')).toMatchObject({ kind: 'stop', status: 'completed' })
+  const stopped = await calls.instance('one')
+  expect([stopped.status, stopped.publicAddress, machine.state]).toEqual(['stopped', undefined, 'stopped'])
+  expect(stopped.billing.computeStartedAt).toBeUndefined()
+  expect(await act('one', 'start')).toMatchObject({ kind: 'start', status: 'completed' })
+  const again = await calls.instance('one')
+  expect(again).toMatchObject({ status: 'ready', publicAddress: machine.address })
+  expect(again.publicAddress).not.toBe(ready.publicAddress)
+
+  const removal = await service.call('DELETE', '/cloud-capacity-targets/small/')
+  expect([removal.status, removal.body.state]).toEqual([409, 'ready'])
+  expect(await act('one', 'destroy')).toMatchObject({ kind: 'destroy', status: 'completed' })
+  expect(await calls.instance('one')).toMatchObject({ status: 'destroyed' })
+  expect(machine.state).toBe('terminated')
+})
+
+test('a target makes as many machines as it may', async () => {
+  await makeTarget('single', { maximumInstances: 1 })
+  expect((await made('first', 'single')).status).toBe('completed')
+  const second = await calls.provision({ capacityTargetId: 'single', instanceId: 'second', name: 'second' })
+  expect([second.status, second.body.state]).toEqual([409, 'maximum-instances'])
+  await act('first', 'destroy')
+})
+
+test('where a zone has no capacity the next one is asked, but a subnet has one zone only', async () => {
+  await makeTarget('in-subnet', { configuration: { network: 'subnet-a' } })
+  site.faults.noCapacity('us-east-1a')
+  expect((await made('elsewhere')).status).toBe('completed')
+  expect((await machineOfInstance(service, site, 'elsewhere')).zone).toBe('us-east-1b')
+  await act('elsewhere', 'destroy')
+  const before = site.calls.get('RunInstances')!
+  expect(await made('nowhere', 'in-subnet')).toMatchObject({
+    status: 'failed',
+    failureReason: expect.stringContaining('InsufficientInstanceCapacity'),
+  })
+  expect(site.calls.get('RunInstances')).toBe(before + 1)
+  site.faults.noCapacity(undefined)
+})
+
+test('a machine whose making fails is ended, and a retry makes another one', async () => {
+  site.faults.otherHostKey(true)
+  const failed = await made('other-key')
+  site.faults.otherHostKey(false)
+  expect(failed).toMatchObject({
+    status: 'failed',
+    failureReason: expect.stringContaining('another host key than its console'),
+  })
+  expect(await calls.instance('other-key')).toMatchObject({ status: 'failed' })
+  expect(living()).toEqual([])
+  expect((await service.call('POST', `/cloud-operations/${failed.id}/retry/`)).status).toBe(202)
+  expect(await calls.over(failed.id)).toMatchObject({ status: 'completed' })
+  await act('other-key', 'destroy')
+})
+
+test('a machine without a public address is used at its private one, unless its target wants the public one', async () => {
+  site.faults.noPublicAddress(true)
+  await makeTarget('public', { configuration: { sshAddress: 'public' } })
+  const failed = await made('no-address', 'public')
+  expect(failed.failureReason).toMatch(
+    /^the machine i-[0-9a-f]+ runs without a public address; name a subnet .*let sshAddress be private$/,
+  )
+  expect(living()).toEqual([])
+  expect((await made('private')).status).toBe('completed')
+  site.faults.noPublicAddress(false)
+  const instance = await calls.instance('private')
+  expect([instance.status, instance.publicAddress]).toEqual(['ready', undefined])
+  expect(instance.privateAddress).toMatch(/^127\./)
+  expect((await act('private', 'validate')).status).toBe('completed')
+  await act('private', 'destroy')
+})
+
+test('a machine without a record is an orphan, and a sweep ends it and no other', async () => {
+  await made('kept')
+  const kept = await machineOfInstance(service, site, 'kept')
+  const stranger = site.foreign()
+  const orphan = site.foreign()
+  for (const [name, value] of kept.tags) orphan.tags.set(name, value)
+  orphan.tags.set('orrery:reference', '00000000-0000-4000-8000-000000000000')
+  const path = '/environments/clouds/cloud-orphans/'
+  expect((await service.call('GET', path)).body).toEqual([expect.objectContaining({ providerId: orphan.id })])
+  expect((await service.call('POST', `${path}sweep/`)).status).toBe(200)
+  expect([kept.state, stranger.state, orphan.state]).toEqual(['running', 'running', 'terminated'])
+  await act('kept', 'destroy')
+})
+
+test('a refresh of the catalog whose process has ended is taken up by another one', async () => {
+  await service.db.run(sql`insert into cloud_catalogs (environment_id, connection_id, refreshing_since)
+    values ('clouds', 'account', now() - interval '1 minute'), ('clouds', 'gone', now() + interval '1 day')`)
+  await until('the catalog', 120, async () => {
+    const { status, body } = await service.call('GET', '/environments/clouds/cloud-catalog/')
+    return status === 200 && body.machines.length > 0
+  })
+  const waiting = () =>
+    service.db
+      .run(sql`select from cloud_catalogs where refreshing_since is not null`)
+      .then((count) => count > 0)
+  await until('no refresh that is under way', 120, async () => !(await waiting()))
+})
+
+describe('a run whose plan stops and starts its machine', () => {
+  const folder = mkdtempSync(join(runFolder(), 'gates-'))
+  beforeAll(async () => {
+    await service.post('/environments/', {
+      environment: { id: 'here', name: 'here' },
+      version: { id: 'here-v1', version: 1, status: 'published' },
+      runtimes: [{ id: 'here-r', name: 'here', driver: 'local', mode: 'execution' }],
+      resources: [
+        {
+          ...{
+            id: 'here',
+            name: 'here',
+            type: 'local_machine',
+            providerId: 'here',
+            executionTarget: 'direct',
+          },
+          ...{ cpuCores: 2, cpuCapacity: 2, memoryBytes: 2 ** 30, computeSpeedup: 1, schedulable: true },
+        },
+      ],
+      resourceRuntimeBindings: [{ resourceId: 'here', runtimeId: 'here-r', enabled: true }],
+    })
+  })
+  /** Stores a workflow of tasks one after the other (`name: place`), and a plan of the same id. */
+  const planned = async (
+    id: string,
+    targetId: string,
+    tasks: readonly string[],
+    actions: readonly object[],
+  ) => {
+    await service.post('/execution-scopes/', {
+      ...{ id, name: id, networkTopologyId: '', environmentVersionIds: ['clouds-v1', 'here-v1'] },
+    })
+    const activities = tasks.map((place, at) => ({
+      ...{ name: `t${String(at)}`, cpuLimit: '1', memoryLimit: '64Mi' },
+      run: place === 'here' ? `until [ -e ${folder}/${id}-${String(at)} ]; do sleep 0.1; done` : 'true',
+      dependsOn: at === 0 ? [] : [`t${String(at - 1)}`],
+    }))
+    await service.post('/workflow-definitions/', {
+      name: id,
+      spec: { namespace: 'tests', image: 'busybox:1.36', activities },
+    })
+    await service.post('/schedule-plans/import/', {
+      plan: {
+        ...{ id, workflowVersionId: `${id}-v1`, executionScopeId: id, algorithm: 'by-hand' },
+        assignments: tasks.map((place, at) => ({
+          ...{ activityId: `t${String(at)}`, coreId: 'core-0', orderOnResource: at },
+          resourceId: place === 'here' ? 'here' : targetId,
+        })),
+        lifecycleActions: actions.map((action, at) => ({
+          ...{ id: `${id}-${String(at)}`, capacityTargetId: targetId, ...action },
+        })),
+      },
+    })
+  }
+  const start = (id: string) =>
+    service.call('POST', '/execution-runs/', { id, schedulePlanId: id, mode: 'real' })
+  const open = (id: string, at: number) => writeFileSync(`${folder}/${id}-${String(at)}`, '')
+  const kindsOf = async (instanceId: string): Promise<string[]> =>
+    (await service.get(`/cloud-operations/?instanceId=${encodeURIComponent(instanceId)}`))
+      .map(({ kind }: { kind: string }) => kind)
+      .toReversed()
+
+  test('it is stopped while nothing can run there, started for the next task, and ends with the run', async () => {
+    await makeTarget('resting', { lifecyclePolicy: 'destroy-after-run', maximumInstances: 1 })
+    await planned(
+      'rests',
+      'resting',
+      ['cloud', 'here', 'cloud', 'here'],
+      [{ action: 'provision' }, { action: 'stop' }],
+    )
+    expect((await start('rests')).status).toBe(202)
+    const instance = await until('a stopped machine', 120, async () => {
+      const [one] = await service.get('/environments/clouds/cloud-instances/?capacityTargetId=resting')
+      return one?.status === 'stopped' ? (one.id as string) : undefined
+    })
+    open('rests', 1)
+    await until('the task behind the stop', 120, async () => {
+      const { run } = await service.get('/execution-runs/rests/')
+      return run.completedActivityCount === 3
+    })
+    // Its last task is over, and the run is not.
+    expect(await calls.instance(instance)).toMatchObject({ status: 'ready' })
+    open('rests', 3)
+    expect((await service.finished('rests')).run.status).toBe('completed')
+    await until('the end of the machine', 120, () => living().length === 0)
+    await until(
+      'the record of its end',
+      120,
+      async () => (await calls.instance(instance)).status === 'destroyed',
+    )
+    expect(await kindsOf(instance)).toEqual(['provision', 'stop', 'start', 'destroy'])
+  })
+
+  test('a start takes a machine that was stopped, and leaves one that a person has made', async () => {
+    await made('sleeping')
+    await act('sleeping', 'stop')
+    await planned('wakes', 'small', ['cloud'], [{ action: 'start', cloudInstanceId: 'sleeping' }])
+    expect((await start('wakes')).status).toBe(202)
+    expect((await service.finished('wakes')).run.status).toBe('completed')
+    expect(await kindsOf('sleeping')).toEqual(['provision', 'stop', 'start'])
+    expect(await calls.instance('sleeping')).toMatchObject({ status: 'ready' })
+    await act('sleeping', 'destroy')
+  })
+
+  test('a start of an instance that the target does not have is refused', async () => {
+    await planned('unknown', 'small', ['cloud'], [{ action: 'start', cloudInstanceId: 'nobody' }])
+    const { status, body } = await start('unknown')
+    expect([status, body.details]).toEqual([
+      422,
+      [expect.objectContaining({ path: 'lifecycleActions.0.cloudInstanceId' })],
+    ])
+  })
+
+  test.each(['configure', 'validate'])(
+    'a second %s of a machine is refused before a run begins',
+    async (action) => {
+      await planned(`twice-${action}`, 'small', ['cloud'], [{ action }, { action: 'provision' }, { action }])
+      const { status, body } = await start(`twice-${action}`)
+      expect([status, body.code, body.error]).toEqual([
+        503,
+        'not_built',
+        expect.stringContaining(`a second ${action}`),
+      ])
+    },
+  )
+})
