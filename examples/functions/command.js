@@ -346,7 +346,7 @@ const startCommand = (request, root, logs, path) => {
       ])
       const environment = {
         PATH: path,
-        HOME: root,
+        HOME: `${root}.home`,
         TMPDIR: '/tmp',
         ...request.environment,
         ...Object.fromEntries(placed),
@@ -449,6 +449,8 @@ export const openCommandFunction = ({ ledger, path }) => {
     try {
       const root = join(folder, 'work')
       await mkdir(root, { mode: 0o700 })
+      // Beside the work directory: what programs keep there is no output.
+      await mkdir(`${root}.home`, { mode: 0o700 })
       const logs = { out: join(folder, 'out'), err: join(folder, 'err') }
       await writeInputs(root, request.inputs ?? [])
       // Kills leftovers of an earlier, dead instance on this machine.

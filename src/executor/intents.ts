@@ -272,14 +272,9 @@ const variablesOf = (
     ...command.environment,
     ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${facts.prefix}${key}`, value])),
   }
-  const { HOME: home } = command.environment
-  if (!facts.isHere)
-    return {
-      environment: variables,
-      pathVariables: { ...(home === undefined ? { HOME: '.' } : {}), ...Object.fromEntries(paths) },
-    }
+  if (!facts.isHere) return { environment: variables, pathVariables: Object.fromEntries(paths) }
   const absolute = paths.map(([key, path]) => [key, join(facts.directory, path)] as const)
-  return { environment: { ...variables, HOME: home ?? facts.directory, ...Object.fromEntries(absolute) } }
+  return { environment: { ...variables, ...Object.fromEntries(absolute) } }
 }
 
 /** The staged files from another resource of the task's own site, and their route. */

@@ -660,7 +660,7 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
         )
         expect(seen['GREETING']).toBe('hello $HOME `id`\nworld')
         expect(seen['EMPTY']).toBe('')
-        if (site.runsInPlace !== false) expect(seen['HOME']).toBe(task.directory)
+        if (site.runsInPlace !== false) expect(seen['HOME']).toBe(`${task.directory}.home`)
         const marks = Object.entries(seen).filter(([, value]) => value === task.name)
         expect(marks).toHaveLength(1)
         // PWD, OLDPWD, SHLVL and _ are the shell's own.
@@ -673,6 +673,19 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
         expect(fds.trim().split('\n')).toEqual(['0', '1', '2'])
         delete process.env['SERVICE_API_TOKEN']
         delete process.env['SOMETHING']
+      },
+      seconds,
+    )
+
+    test(
+      'has a home beside its work directory, which is no output and goes with it',
+      async () => {
+        const task = intent(sh('cd && echo x > .cache && ls -A && cd - > /dev/null && echo y > out'))
+        const { manifest } = await run(task)
+        expect(await text(task.name)).toBe('.cache\n')
+        expect(manifest.files.map(({ path }) => path)).toEqual(['out'])
+        await driver.remove(task.name)
+        for (const path of [task.directory, `${task.directory}.home`]) expect(existsSync(path)).toBe(false)
       },
       seconds,
     )
@@ -959,9 +972,8 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
             ).toBe(true)
             expect(manifest.summary.deletedFiles).toBe(9)
           }
-          expect(readdirSync(join(site.scratch, 'work')).sort()).toEqual(
-            tasks.map((task) => task.name).sort(),
-          )
+          const left = readdirSync(join(site.scratch, 'work')).filter((name) => !name.endsWith('.home'))
+          expect(left.sort()).toEqual(tasks.map(({ name }) => name).sort())
         },
         seconds,
       )

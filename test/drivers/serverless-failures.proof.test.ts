@@ -279,7 +279,9 @@ describe('platforms', () => {
   })
 
   test('paths in the environment lead to where the command runs', async () => {
-    const task = intent('cd "$WORK" && echo made > "$OUT" && [ "$HOME" = "$WORK" ] && echo "$PLAIN"')
+    const task = intent(
+      'cd "$WORK" && echo made > "$OUT" && [ -d "$HOME" ] && [ "$HOME" = "$WORK.home" ] && echo "$PLAIN"',
+    )
     const environment = { WORK: task.directory, OUT: join(task.directory, 'out.txt'), PLAIN: '/elsewhere' }
     const driver = open()
     expect(await run(driver, { ...task, environment })).toMatchObject({ exitCode: 0 })

@@ -309,7 +309,7 @@ describe('attempts', () => {
       (record.handles.find((handle) => handle.id === of('flaky').id) as any).artifacts.root,
       '..',
     )
-    expect(readdirSync(folder).sort()).toEqual(['1', '2', '3'])
+    expect(readdirSync(folder).sort()).toEqual(['1', '1.home', '2', '2.home', '3', '3.home'])
   })
 
   test('an expected output that is missing is the failure of the activity, tried again like any other', async () => {

@@ -37,7 +37,8 @@ export interface CallRequest {
   environment: Readonly<Record<string, string>>
   /**
    * Variables whose values are paths below the work directory, made absolute by the function; an
-   * empty one is the work directory itself.
+   * empty one is the work directory itself. Where neither list sets `HOME`, it is an empty folder of
+   * the call's own, outside of the work directory.
    */
   pathEnvironment: Readonly<Record<string, string>>
   workingDirectory?: string
