@@ -36,7 +36,7 @@ import {
   writeFile,
 } from 'node:fs/promises'
 import { hostname, tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { dirname, join, relative } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -204,6 +204,12 @@ const filesBelow = async (root, below = '') => {
   return found
 }
 
+/** The target of a link; of an absolute one into the folder the relative, as the folder is made anew elsewhere. */
+const movable = (root, path, target) =>
+  target === root || target.startsWith(`${root}/`)
+    ? relative(dirname(join(root, path)), target) || '.'
+    : target
+
 const sendParts = async (uploads, path, file) => {
   const url = new URL(uploads.url)
   url.pathname += inUrls(path).split('/').map(encodeURIComponent).join('/')
@@ -262,7 +268,7 @@ const outputsOf = async (root, request) => {
     const old = before.get(path)
     if (!wanted(path)) continue
     if (facts.isSymbolicLink()) {
-      const target = pathOf(await readlink(file, 'buffer'))
+      const target = movable(root, path, pathOf(await readlink(file, 'buffer')))
       if (old?.target !== target) outputs.push({ path, sizeBytes: 0, target })
       continue
     }

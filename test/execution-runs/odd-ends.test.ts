@@ -53,6 +53,22 @@ const odd: Record<string, { task: Omit<WorldTask, 'name'>; wanted: Record<string
     task: { run: 'd=$PWD; cd /; rm -rf "$d"; echo > "$d"; exit 8' },
     wanted: { exitCode: 8, metadata: { warnings: [expect.stringMatching(/no folder any more/)] } },
   },
+  stray: {
+    task: { run: 'ln -s /usr/bin/env tool; ln -s none gone', outputs: ['tool', 'gone', 'x'] },
+    wanted: {
+      exitCode: 0,
+      failureReason: expect.stringMatching(
+        /not make x, and made tool: .* "\/usr\/bin\/env", outside of .*, gone: .* "none", .*; put cop/,
+      ),
+    },
+  },
+  both: {
+    task: { run: 'true', after: ['first', 'second'] },
+    wanted: {
+      failureClass: 'user',
+      failureReason: expect.stringMatching(/first and .*second both leave "named", with different content/),
+    },
+  },
   runnerless: {
     task: { run: 'kill -9 $PPID; exec sleep 600', policy: { maxAttempts: 1 } },
     wanted: { attempt: 2, failureReason: expect.stringMatching(/its runner was ended/) },
@@ -67,6 +83,23 @@ test('an activity that ends oddly fails by itself, with its reason; its neighbou
       run: `echo content > ${latin}; mkdir "$(printf '\\377')"; echo x > "$(printf '\\377')/a"; echo y > '\\xe9'`,
     },
     { name: 'reader', run: `cat ${latin} "$(printf '\\377')/a" '\\xe9'`, after: ['latin'] },
+    {
+      name: 'maker',
+      run: `echo two > v2.txt; ln -s "$PWD/v2.txt" latest.txt; mkdir -p env/bin; ln -s /usr/bin/env env/bin/python
+        echo maker > "$HOME/cache"; mkdir .cache; echo maker > .cache/x; echo same > .cache/same`,
+      outputs: ['latest.txt'],
+    },
+    {
+      name: 'other',
+      run: 'echo other > "$HOME/cache"; mkdir .cache; echo other > .cache/x; echo same > .cache/same',
+    },
+    {
+      name: 'taker',
+      run: 'cat latest.txt .cache/x; ls -A env/bin; ls -A "$HOME"; [ "$HOME" = "$PWD.home" ]',
+      after: ['other', 'maker'],
+    },
+    { name: 'first', run: 'echo 1 > named', outputs: ['named'] },
+    { name: 'second', run: 'echo 2 > named' },
     {
       name: 'deep',
       run: `k=0; while [ $k -lt 30 ]; do mkdir ${'d'.repeat(200)}; cd -P ${'d'.repeat(200)}; k=$((k+1)); done`,
@@ -88,6 +121,13 @@ test('an activity that ends oddly fails by itself, with its reason; its neighbou
     expect([name, activityOf(record, world, name)]).toMatchObject([name, { status: 'completed', attempt: 1 }])
   expect(activityOf(record, world, 'deep').metadata.warnings).toEqual([
     expect.stringMatching(/^folder "ddd.*could not be read \(ENAMETOOLONG\)/),
+  ])
+
+  expect(activityOf(record, world, 'taker').metadata.warnings).toEqual([
+    '"env/bin/python" of a predecessor was not brought: it is a link to "/usr/bin/env", outside of its work directory',
+    expect.stringMatching(
+      /^"\.cache\/x" of a predecessor was not brought: that of .*maker differs from that of .*other,/,
+    ),
   ])
 
   const path = (name: string): string => `/execution-runs/odd-run/activities/${world.activityId(name)}`

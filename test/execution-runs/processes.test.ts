@@ -150,9 +150,9 @@ describe('a task', () => {
     expect((await output('change', 'data')).text).toBe('changed\n')
   })
 
-  test('fails when two predecessors made one path with other contents, and the reason names both; equal contents are fine', async () => {
+  test('fails when two predecessors made one promised path with other contents, and the reason names both; equal contents are fine', async () => {
     const { record, of } = await run([
-      { name: 'left', run: 'echo left > data' },
+      { name: 'left', run: 'echo left > data', outputs: ['data'] },
       { name: 'right', run: 'echo right > data' },
       { name: 'both', run: 'cat data', after: ['left', 'right'] },
     ])

@@ -4,13 +4,14 @@ import { call } from '../../../shell/program.ts'
 import { fieldsOf } from '../../../shell/fields.ts'
 import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Collected, type OutputManifest, type StagedAmount } from '../contract/driver.ts'
+import { missingOf } from '../contract/links.ts'
 import { chunks, parts } from './answers.ts'
 import { mostListBytes, stagingDeadlineMs, type RemoteContext } from './context.ts'
 import {
   changesOf,
-  isDelivered,
   isTooDeep,
   isUntouched,
+  leadIn,
   listingActions,
   manifestOf,
   parseListing,
@@ -35,6 +36,8 @@ interface Contents {
   listing: FoundFile[]
   staged: FoundFile[][]
   moved: StagedAmount[] | undefined
+  /** Texts about what was not brought. */
+  left: string[]
 }
 interface Task {
   name: string
@@ -51,7 +54,7 @@ function contentsScript(tasks: readonly Task[], boundary: string): string {
         `for each in ${name}.*.staged; do
   [ -e "$each" ] && { printf '\\n${boundary} staged ${name}\\n'; cat "$each"; }; done
 for each in ${name}.*.moved; do
-  [ -e "$each" ] && { printf '\\n${boundary} moved ${name}\\n'; head -n 1 "$each"; }; done`,
+  [ -e "$each" ] && { printf '\\n${boundary} moved ${name}\\n'; head -n 2 "$each"; }; done`,
     )
   return (
     `printf '\\n${boundary} files\\n'\nfind ${folders} ${listingActions} ` +
@@ -68,14 +71,17 @@ function readContents(answer: readonly Part[], into: Map<string, Contents>, task
       .filter(({ label }) => label === `staged ${name}`)
       .map(({ bytes }) => [...parseListing(bytes).values()].flat())
     // A process that staged it at the same time planned the same.
-    const moved = answer
-      .find(({ label }) => label === `moved ${name}`)
-      ?.bytes.toString()
-      .trim()
+    const [moved = '', left = ''] =
+      answer
+        .find(({ label }) => label === `moved ${name}`)
+        ?.bytes.toString()
+        .trim()
+        .split('\n') ?? []
     into.set(name, {
       listing: listings.get(facts.directory) ?? [],
       staged: lists,
-      moved: moved === undefined || moved === '' ? undefined : (JSON.parse(moved) as StagedAmount[]),
+      moved: moved === '' ? undefined : (JSON.parse(moved) as StagedAmount[]),
+      left: left === '' ? [] : (JSON.parse(left) as string[]),
     })
   }
 }
@@ -99,7 +105,7 @@ async function modifiedTimes(
 
 async function manifestsOf(
   context: RemoteContext,
-  tasks: readonly (Task & Pick<Contents, 'listing' | 'staged'>)[],
+  tasks: readonly (Task & Pick<Contents, 'listing' | 'staged' | 'left'>)[],
   hostname: string,
 ): Promise<Map<string, OutputManifest>> {
   const { runtime } = context
@@ -127,7 +133,7 @@ async function manifestsOf(
   for (const [path, sum] of large.sums) sums.set(path, sum)
   const times = await modifiedTimes(context, origins)
   return new Map(
-    all.map(({ name, facts, changes, listing, tooDeep }) => {
+    all.map(({ name, facts, changes, listing, tooDeep, left }) => {
       const modified = changes.touched
         .filter(({ found, modified: before }) => {
           const sources = sourcesOf(facts, found.path).map((path) => ({
@@ -146,7 +152,7 @@ async function manifestsOf(
       )
       const unread = files.flatMap(({ path, kind }) => (kind === 'file' && !byPath.has(path) ? [path] : []))
       const isCut = large.cut.has(name)
-      const warnings = warningsOf(facts.directory, listing, { unread, tooDeep, isCut })
+      const warnings = warningsOf(facts.directory, listing, { unread, tooDeep, isCut, left })
       const place = { runtime, hostname, root: facts.directory }
       return [name, manifestOf(place, { changes, files, sums: byPath, warnings })]
     }),
@@ -195,9 +201,7 @@ function collectedOf(
     measuredBy,
     manifest: { ...(manifest ?? empty), hostname: node },
     ...(contents?.moved === undefined ? {} : { staged: contents.moved }),
-    missingOutputs: (facts?.expectedOutputs ?? []).filter(
-      (path) => !isDelivered(facts?.directory ?? '', listing, path),
-    ),
+    ...missingOf(facts?.expectedOutputs ?? [], (path) => leadIn(facts?.directory ?? '', listing, path)),
     stderrTail: reasonText(tail ?? ''),
     ...(limits === undefined ? {} : { detail: { limits } }),
   }
@@ -247,7 +251,7 @@ true`,
   const filled = [...facts].map(([name, own]) => ({
     name,
     facts: own,
-    ...(contents.get(name) ?? { listing: [], staged: [] }),
+    ...(contents.get(name) ?? { listing: [], staged: [], left: [] }),
   }))
   const manifests = await manifestsOf(context, filled, hostname)
   const empty = manifestOf(

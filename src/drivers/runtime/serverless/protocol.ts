@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { pathTrouble } from '../../../outside-path.ts'
 import { outsideText, reasonText } from '../../../outside-text.ts'
 import { DriverError } from '../contract/driver.ts'
-import { isInside, linkStaysInside } from '../local/staging.ts'
+import { isInside } from '../contract/links.ts'
 
 /**
  * The messages between this service and a function, as JSON over any platform's way to call one;
@@ -228,8 +228,6 @@ export const checkOutputs = (
     ].filter(Boolean)
     if (forms.length !== 1) refuse(`${what} must have one of contentBase64, uploaded: true and target`)
     if (output.target === undefined && output.sha256 === undefined) refuse(`${what} has no sha256`)
-    if (output.target !== undefined && !linkStaysInside(output.path, output.target))
-      refuse(`${what} is a link to ${JSON.stringify(output.target)}, outside of the work directory`)
   }
   for (const { path } of seen.values()) {
     const parts = path.split('/')
