@@ -1,8 +1,13 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { rmSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { availableParallelism } from 'node:os'
-import { json } from 'node:stream/consumers'
+import { join } from 'node:path'
+import type { Readable } from 'node:stream'
+import { json, text } from 'node:stream/consumers'
+import { raw, sql } from '../../src/db/sql.ts'
+import { deliverOutputs } from '../../src/domains/execution-runs/deliver.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World, type WorldTask } from '../support/worlds.ts'
 import { until } from '../failures/programs.ts'
@@ -150,6 +155,52 @@ test('an activity that ends oddly fails by itself, with its reason; its neighbou
   }
   const log = await service.call('GET', `${path('reader')}/logs/`)
   expect(String(log.body)).toBe('content\nx\ny\n')
+  expect(String((await service.call('GET', `${path('taker')}/logs/`)).body)).toBe('two\nother\n')
+  const made = await service.get(`${path('maker')}/outputs/`)
+  expect(made.items.map(({ relativePath }: any) => relativePath).toSorted()).toEqual([
+    ...['.cache/same', '.cache/x', 'env/bin/python', 'latest.txt', 'v2.txt'],
+  ])
+})
+
+test('what has no readable copy on this host is named, and the other files of its machine are delivered', async () => {
+  const { db } = service
+  const [made] = await db.prepared<{ directory: string; runtime: string }>(
+    'made',
+    `select directory, runtime_id as runtime from task_executions
+     where execution_run_id = 'odd-run' and external_id like $1`,
+    ['%maker'],
+  )
+  const { directory, runtime } = made!
+  // As a run on a machine of a cloud leaves it, whose records the test does not need.
+  for (const constraint of [
+    'run_machines drop constraint run_machines_instance',
+    'storage_runtime_bindings drop constraint storage_runtime_bindings_storage',
+  ])
+    await db.run(raw(`alter table ${constraint}`))
+  await db.run(sql`update task_executions set site = 'cloud/m', metadata = coalesce(metadata, '{}') ||
+    ${JSON.stringify({ keptOn: 'keeper', keptAt: directory })}::jsonb
+    where execution_run_id = 'odd-run' and directory = ${directory}`)
+  await db.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id)
+    values ('odd-run', 'm', 1, 'i')`)
+  await db.run(sql`insert into storage_runtime_bindings (environment_version_id, storage_id, runtime_id, is_default)
+    select environment_version_id, 'disk', id, true from runtimes where id = ${runtime}`)
+  rmSync(join(directory, '.cache/x'))
+  const written = new Map<string, string>()
+  const driver = {
+    capabilities: { directories: false },
+    write: async (path: unknown, source: Readable, { sizeBytes }: { sizeBytes: number }) => {
+      const content = await text(source)
+      expect(content).toHaveLength(sizeBytes)
+      written.set(JSON.stringify(path), content)
+    },
+  }
+  const storages = { open: async () => ({ driver }) } as never
+  const left = {
+    unread: [expect.stringMatching(/^\.cache\/x of .*maker/), expect.stringMatching(/^env\/bin\/python of /)],
+  }
+  expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual({ brought: 3, ...left })
+  expect([...written.values()].toSorted()).toEqual(['same\n', 'two\n', 'two\n'])
+  expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual({ brought: 0, ...left })
 })
 
 test('an expected output that no file system can hold is refused when it is posted', async () => {
