@@ -119,6 +119,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'operations/slow-readers',
       'failures/watchers',
       'provenance/lineage',
+      'execution-runs/many-files',
     ],
     askedBy: ['src/http', 'src/clients'],
   },
