@@ -79,16 +79,20 @@ const cancelGraceSeconds = 5
 /** A storage that is down for this long does not keep a run from its end. */
 const deliverySeconds = 60
 
+/** Files that one warning names. */
+const mostNamed = 20
+
 /**
  * Brings files of machines to default storages. Where a storage fails, the copies on this host
- * remain, and the run's warnings say so.
+ * remain, and the run's warnings say so, as they do of files without a readable copy.
  */
 const deliver = async (parts: ExecutionRunParts, runId: string): Promise<void> => {
   let last: unknown
+  let left: string[] = []
   /** False where a repetition cannot succeed. */
   const attempt = async (): Promise<boolean | undefined> => {
     try {
-      await deliverOutputs(parts, runId)
+      left = (await deliverOutputs(parts, runId)).unread
       return true
     } catch (error) {
       if (databaseAway(error)) throw error
@@ -102,6 +106,16 @@ const deliver = async (parts: ExecutionRunParts, runId: string): Promise<void> =
   }
   if ((await poll(attempt, { everyMs: 2_000, deadlineMs: deliverySeconds * 1_000 })) !== true)
     await warnRun(parts.db, runId, `outputs are on host ${parts.hostId} only: ${String(last)}`)
+  if (left.length === 0) return
+  const named = [
+    ...left.slice(0, mostNamed),
+    ...(left.length > mostNamed ? [`${String(left.length - mostNamed)} more`] : []),
+  ]
+  await warnRun(
+    parts.db,
+    runId,
+    `outputs that cannot be read on host ${parts.hostId} were not brought to their storage: ${named.join(', ')}`,
+  )
 }
 
 /** Ends a run: removes what the run no longer keeps, and records its sums and its state. */

@@ -543,8 +543,6 @@ describe('shape', () => {
 
   /** Calls that spread a list which no user makes long, as `file: called`. */
   const shortSpreads = [
-    // The parts of two paths, of 4,096 bytes each.
-    'src/drivers/runtime/remote/files.ts: parts.unshift',
     // The entries of one pack.
     'src/domains/storages/copy.ts: queue.unshift',
     // The headers of an answer.

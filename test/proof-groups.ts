@@ -134,6 +134,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'failures/watchers',
       'provenance/closure-deep',
       'provenance/lineage',
+      'execution-runs/many-files',
     ],
     askedBy: ['src/http', 'src/clients', 'src/domains/provenance'],
   },

@@ -36,7 +36,7 @@ import {
   writeFile,
 } from 'node:fs/promises'
 import { hostname, tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { dirname, join, relative } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -236,6 +236,12 @@ const filesBelow = async (root, warn) => {
   return found
 }
 
+/** The target of a link; of an absolute one into the folder the relative, as the folder is made anew elsewhere. */
+const movable = (root, path, target) =>
+  target === root || target.startsWith(`${root}/`)
+    ? relative(dirname(join(root, path)), target) || '.'
+    : target
+
 const sendParts = async (uploads, path, file) => {
   const url = new URL(uploads.url)
   url.pathname += inUrls(path).split('/').map(encodeURIComponent).join('/')
@@ -296,7 +302,7 @@ const outputsOf = async (root, request) => {
     if (facts === undefined) continue
     const old = before.get(path)
     if (facts.isSymbolicLink()) {
-      const target = pathOf(await readlink(file, 'buffer'))
+      const target = movable(root, path, pathOf(await readlink(file, 'buffer')))
       if (old?.target !== target) outputs.push({ path, sizeBytes: 0, target })
       continue
     }
@@ -383,7 +389,7 @@ const startCommand = (request, root, logs, path) => {
       ])
       const environment = {
         PATH: path,
-        HOME: root,
+        HOME: `${root}.home`,
         TMPDIR: '/tmp',
         ...request.environment,
         ...Object.fromEntries(placed),
@@ -486,6 +492,8 @@ export const openCommandFunction = ({ ledger, path }) => {
     try {
       const root = join(folder, 'work')
       await mkdir(root, { mode: 0o700 })
+      // Beside the work directory: what programs keep there is no output.
+      await mkdir(`${root}.home`, { mode: 0o700 })
       const logs = { out: join(folder, 'out'), err: join(folder, 'err') }
       await writeInputs(root, request.inputs ?? [])
       // Kills leftovers of an earlier, dead instance on this machine.

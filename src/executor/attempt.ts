@@ -176,6 +176,21 @@ const named = (names: readonly string[]): string =>
     ...(names.length > mostNamed ? [`${String(names.length - mostNamed)} more`] : []),
   ].join(', ')
 
+/** What an attempt did not make of its expected outputs, or made as links to elsewhere. */
+const withoutOutputs = ({ missingOutputs, strayOutputs = [] }: Collected): string => {
+  const stray = new Map(strayOutputs.map(({ path, why }) => [path, why]))
+  const absent = missingOutputs.filter((path) => !stray.has(path))
+  const faults = [
+    ...(absent.length === 0 ? [] : [`did not make ${named(absent)}`]),
+    ...(stray.size === 0
+      ? []
+      : [
+          `made ${named([...stray].map(([path, why]) => `${path}: ${why}`))}; put copies of the files in their place`,
+        ]),
+  ]
+  return `ended with exit code 0 but ${faults.join(', and ')}`
+}
+
 /** Members that a site omits are not kept as null. */
 const placeOf = ({ node, detail, state, manifest }: Collected): Record<string, unknown> | null => {
   const { warnings } = manifest
@@ -248,9 +263,7 @@ export const attemptEndOf = (
         'limit and 256 MiB)'
       )
     if (state.exitCode !== 0) return `ended with ${how}`
-    if (outcome.missingOutputs.length > 0)
-      return `ended with exit code 0 but did not make ${named(outcome.missingOutputs)}`
-    return undefined
+    return outcome.missingOutputs.length === 0 ? undefined : withoutOutputs(outcome)
   })()
   if (fault === undefined) return { ...facts, status: 'completed', failureClass: null, failureReason: null }
   return { ...facts, status: 'failed', failureClass: 'user', failureReason: withTail(fault) }

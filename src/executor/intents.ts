@@ -4,7 +4,7 @@ import type { Db } from '../db/sql.ts'
 import type { Intent, Stage, StagedAmount } from '../drivers/runtime/contract/driver.ts'
 import { isOpaque, type PlannedResource } from '../domains/schedule-plans/problem.ts'
 import { inputVariables } from '../domains/workflow-definitions/names.ts'
-import { loadCommands, type ActivityCommand } from '../domains/workflow-definitions/store.ts'
+import { loadCommands, loadPromises, type ActivityCommand } from '../domains/workflow-definitions/store.ts'
 import { usualPatience, type Copied } from './attempt.ts'
 import { nameAt, taskAt, type Book, type BookFacts, type TaskCommand, type Step } from './book-state.ts'
 import { labelOf, pinOf } from './executables.ts'
@@ -212,6 +212,7 @@ const stagesOf = (
   task: LoadedTask,
   { workspaceSeedPath, seed, stage, inputs }: Detail,
   predecessors: readonly LoadedTask[],
+  promised: ReadonlyMap<number, readonly string[]>,
 ): Stage[] => {
   const own = place(task)
   const declared = stage === 'declared'
@@ -235,6 +236,7 @@ const stagesOf = (
       from: isKept ? keptDirectoryOf(predecessor) : directoryOf(predecessor),
       label: predecessor.external_id,
       ...(declared ? { paths } : {}),
+      named: [...(promised.get(predecessor.position) ?? []), ...paths],
       ...(from === own.site ? {} : { at: from }),
     })
   }
@@ -278,14 +280,9 @@ const variablesOf = (
     ...command.environment,
     ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${facts.prefix}${key}`, value])),
   }
-  const { HOME: home } = command.environment
-  if (!facts.isHere)
-    return {
-      environment: variables,
-      pathVariables: { ...(home === undefined ? { HOME: '.' } : {}), ...Object.fromEntries(paths) },
-    }
+  if (!facts.isHere) return { environment: variables, pathVariables: Object.fromEntries(paths) }
   const absolute = paths.map(([key, path]) => [key, join(facts.directory, path)] as const)
-  return { environment: { ...variables, HOME: home ?? facts.directory, ...Object.fromEntries(absolute) } }
+  return { environment: { ...variables, ...Object.fromEntries(absolute) } }
 }
 
 /** The staged files from another resource of the task's own site, and their route. */
@@ -341,6 +338,8 @@ export const makeSitePlan = (
   options: SitePlanOptions,
 ): SitePlan => {
   const details = new Map<number, Detail>()
+  /** Expected outputs of predecessors. */
+  const promised = new Map<number, readonly string[]>()
   const layout = layoutOf(snapshot, options.workRoot)
   const { place, directoryOf } = layout
   const resources = new Map(snapshot.resources.map((resource) => [resource.id, resource]))
@@ -366,8 +365,12 @@ export const makeSitePlan = (
     pricePerSecond: new Map(snapshot.resources.map((resource) => [resource.id, resource.pricePerSecond])),
 
     async commandsOf(positions) {
-      const loaded = await loadCommands(db, snapshot.contentVersionId, positions)
-      const expected = await predictedSeconds(db, runId, positions)
+      const [loaded, promises, expected] = await Promise.all([
+        loadCommands(db, snapshot.contentVersionId, positions),
+        loadPromises(db, snapshot.contentVersionId, positions),
+        predictedSeconds(db, runId, positions),
+      ])
+      for (const [position, paths] of promises) promised.set(position, paths)
       const out = new Map<number, TaskCommand>()
       for (const activity of loaded) {
         const { position, workspaceSeedPath: path } = activity
@@ -407,7 +410,7 @@ export const makeSitePlan = (
             .map(({ logicalName }) => logicalName),
         ),
         ...(workingDirectory === undefined || workingDirectory === '' ? {} : { workingDirectory }),
-        stage: stagesOf(layout, options, task, detail, predecessors),
+        stage: stagesOf(layout, options, task, detail, predecessors, promised),
         expectedOutputs: command.expectedOutputs,
         cores: Math.max(1, Math.ceil(command.cpu)),
         memoryBytes: command.memoryBytes,

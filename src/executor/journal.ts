@@ -192,24 +192,85 @@ const commitText = 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9
 const json = (items: readonly unknown[]): string | null => (items.length === 0 ? null : storableJson(items))
 
 /**
- * Outputs in one call: PostgreSQL takes 256 MiB in one document, and one output has some 500 bytes,
- * or 10,000 where its path is long.
+ * PostgreSQL takes 256 MiB in one document of jsonb, which may be a third larger than its text.
+ * Within so many files no document comes near, as the longest path has 4,095 bytes.
  */
-const outputsAtOnce = 20_000
+const filesAtOnce = 20_000
+/** Characters of ends in one call. */
+const endsAtOnce = 64 * 1024 * 1024
+/** Characters of one manifest: a longer one does not list all its files. */
+const manifestAtMost = 160 * 1024 * 1024
 
 const emptyStep: JournalEntry = {
   ...{ takenBack: [], starts: [], ends: [], retries: [], states: [], intents: [] },
   ...{ outputs: [], transfers: [], leftovers: [] },
 }
 
-/** The entry in parts of at most `outputsAtOnce` outputs each; the last has all the rest. */
-const partsOf = (entry: JournalEntry): { before: JournalEntry[]; last: JournalEntry } => {
-  const { outputs } = entry
+/** The end with as many files in its manifest as one document takes, and its length in characters. */
+const fitting = (end: TaskEnd, most: number): { end: TaskEnd; length: number } => {
+  const length = JSON.stringify(end).length
+  const { manifest } = end
+  if (length <= most || manifest === null) return { end, length }
+  const files: OutputManifest['files'] = []
+  let sum = 0
+  for (const file of manifest.files) {
+    sum += JSON.stringify(file).length + 1
+    if (sum > most) break
+    files.push(file)
+  }
+  const left = manifest.files.length - files.length
+  const words = `the last ${left.toLocaleString('en')} files are on record as data objects, and not listed here`
+  const shortened = { ...manifest, files, warnings: [...(manifest.warnings ?? []), words] }
+  return { end: { ...end, manifest: shortened }, length: sum }
+}
+
+/** Ends in their order, in lists of at most so many characters; one end may have more. */
+const endsInParts = (ends: readonly TaskEnd[], { atOnce, most }: StepLimits): TaskEnd[][] => {
+  const lists: TaskEnd[][] = []
+  let sum = Infinity
+  for (const one of ends.toSorted((a, b) => a.order - b.order)) {
+    const { end, length } = fitting(one, most)
+    sum += length
+    if (sum > atOnce) {
+      lists.push([])
+      sum = length
+    }
+    lists.at(-1)?.push(end)
+  }
+  return lists
+}
+
+/** Characters of ends in one call, and of one manifest. */
+interface StepLimits {
+  atOnce: number
+  most: number
+}
+
+/**
+ * The entry in parts that PostgreSQL takes, to be written in one transaction: outputs, ends by their
+ * order with the starts before them, and last all the rest.
+ */
+export const stepParts = (
+  entry: JournalEntry,
+  limits: StepLimits = { atOnce: endsAtOnce, most: manifestAtMost },
+): { before: JournalEntry[]; last: JournalEntry } => {
+  const { outputs, ends, takenBack } = entry
+  const listed = ends.reduce((sum, { manifest }) => sum + (manifest?.files.length ?? 0), 0)
+  if (Math.max(outputs.length, listed) <= filesAtOnce) return { before: [], last: entry }
   const before: JournalEntry[] = []
-  let at = 0
-  for (; outputs.length - at > outputsAtOnce; at += outputsAtOnce)
-    before.push({ ...emptyStep, outputs: outputs.slice(at, at + outputsAtOnce) })
-  return { before, last: { ...entry, outputs: outputs.slice(at) } }
+  for (let at = 0; at < outputs.length; at += filesAtOnce)
+    before.push({ ...emptyStep, outputs: outputs.slice(at, at + filesAtOnce) })
+  // What is taken back is free for the heirs of the first end.
+  if (takenBack.length > 0) before.push({ ...emptyStep, takenBack })
+  let { starts } = entry
+  const lists = endsInParts(ends, limits)
+  const rest = lists.pop() ?? []
+  for (const some of lists) {
+    const until = some.at(-1)?.order ?? 0
+    before.push({ ...emptyStep, ends: some, starts: starts.filter(({ order }) => order < until) })
+    starts = starts.filter(({ order }) => order >= until)
+  }
+  return { before, last: { ...entry, outputs: [], takenBack: [], starts, ends: rest } }
 }
 
 /**
@@ -242,7 +303,7 @@ export const commitSite = async (
     if (row === undefined) throw new Error('commit_site gave no row')
     return row
   }
-  const { before, last } = partsOf(entry)
+  const { before, last } = stepParts(entry)
   try {
     if (before.length === 0) return await write(db, last)
     return await db.transaction(async (tx) => {

@@ -7,12 +7,13 @@ import {
   mkdirSync,
   readdirSync,
   readFileSync,
+  readlinkSync,
   rmSync,
   statSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
-import { join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from '../support/fast-check.ts'
 import type {
@@ -667,7 +668,7 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
         )
         expect(seen['GREETING']).toBe('hello $HOME `id`\nworld')
         expect(seen['EMPTY']).toBe('')
-        if (site.runsInPlace !== false) expect(seen['HOME']).toBe(task.directory)
+        if (site.runsInPlace !== false) expect(seen['HOME']).toBe(`${task.directory}.home`)
         const marks = Object.entries(seen).filter(([, value]) => value === task.name)
         expect(marks).toHaveLength(1)
         // PWD, OLDPWD, SHLVL and _ are the shell's own.
@@ -680,6 +681,19 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
         expect(fds.trim().split('\n')).toEqual(['0', '1', '2'])
         delete process.env['SERVICE_API_TOKEN']
         delete process.env['SOMETHING']
+      },
+      seconds,
+    )
+
+    test(
+      'has a home beside its work directory, which is no output and goes with it',
+      async () => {
+        const task = intent(sh('cd && echo x > .cache && ls -A && cd - > /dev/null && echo y > out'))
+        const { manifest } = await run(task)
+        expect(await text(task.name)).toBe('.cache\n')
+        expect(manifest.files.map(({ path }) => path)).toEqual(['out'])
+        await driver.remove(task.name)
+        for (const path of [task.directory, `${task.directory}.home`]) expect(existsSync(path)).toBe(false)
       },
       seconds,
     )
@@ -932,18 +946,145 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
         seconds,
       )
 
-      for (const target of ['/etc/passwd', '../../secret', 'sub/../../x', '..'])
-        testOnce(
-          `refuses a link to the outside: ${target}`,
-          async () => {
-            const one = folder('one', { 'sub/file': '' })
-            symlinkSync(target, join(one.from, 'link'))
-            expect(await driver.submit([intent(['true'], { stage: [one] })])).toMatchObject([
-              { ok: false, error: { trouble: 'user', message: expect.stringContaining('link') } },
+      test(
+        'brings links that lead inside, also absolute ones, and leaves out the others with a warning',
+        async () => {
+          const one = folder('one', { 'a.txt': 'a', 'sub/file': 'file', 'sub/deep/x': 'x' })
+          const inside = {
+            'sub/absolute': join(one.from, 'a.txt'),
+            round: `${dirname(one.from)}/./${basename(one.from)}/sub//../a.txt`,
+            back: `../${basename(one.from)}/a.txt`,
+            folder: join(one.from, 'sub'),
+            through: 'folder/absolute',
+          }
+          const outside = {
+            plain: '/etc/passwd',
+            up: '../../secret',
+            'sub/up': 'deep/../../../x',
+            above: '..',
+            bin: '/usr/bin',
+            chain: 'bin/env',
+            second: 'chain',
+            nothing: '/nonexistent',
+          }
+          const idle = { gone: 'no/where', circle: 'circle', later: join(one.from, 'later.txt') }
+          for (const [path, target] of Object.entries({ ...inside, ...outside, ...idle }))
+            symlinkSync(target, join(one.from, path))
+          const task = intent(sh('cat a.txt sub/absolute round back folder/file through; rm -r sub'), {
+            stage: [one],
+          })
+          const { manifest } = await run(task)
+          expect(await text(task.name)).toBe('aaaafilea')
+          // Folders are no files: a function leaves those that have become empty.
+          const there = readdirSync(task.directory).filter((name) => name !== 'sub')
+          expect(there.sort()).toEqual([
+            'a.txt',
+            ...['back', 'circle', 'folder', 'gone', 'later', 'round', 'through'],
+          ])
+          expect(readlinkSync(join(task.directory, 'later'))).toBe('later.txt')
+          expect(manifest.files.map(({ change }) => change)).toEqual(['deleted', 'deleted', 'deleted'])
+          expect(manifest.warnings).toHaveLength(Object.keys(outside).length)
+          expect(manifest.warnings?.filter((line) => line.includes('"/etc/passwd"'))).toEqual([
+            '"plain" of a predecessor was not brought: it is a link to "/etc/passwd", outside of its work directory',
+          ])
+          expect(manifest.warnings?.join('\n')).toMatch(/"second".* by the link "bin" to "\/usr\/bin"/)
+        },
+        seconds,
+      )
+
+      test(
+        'brings what an asked link leads to, and says where one leads that leaves the work directory',
+        async () => {
+          const one = folder('one', { 'data/v2': 'two', 'data/v1': 'one', other: '' })
+          symlinkSync(join(one.from, 'data/v2'), join(one.from, 'latest'))
+          symlinkSync('data', join(one.from, 'folder'))
+          symlinkSync('/usr/bin/env', join(one.from, 'env'))
+          const task = intent(sh('cat latest folder/v1; find . ! -type d | sort'), {
+            stage: [{ ...one, paths: ['latest', 'folder/v1'] }],
+          })
+          await run(task)
+          expect(await text(task.name)).toBe('twoone./data/v1\n./data/v2\n./folder\n./latest\n')
+          expect(
+            await driver.submit([intent(['true'], { stage: [{ ...one, paths: ['env'] }] })]),
+          ).toMatchObject([
+            {
+              ok: false,
+              error: {
+                trouble: 'user',
+                message: expect.stringMatching(/one leaves "env".*"\/usr\/bin\/env".*copy/),
+              },
+            },
+          ])
+        },
+        seconds,
+      )
+
+      test(
+        'an expected output that is a link to elsewhere is missing, with the reason',
+        async () => {
+          const task = intent(
+            sh(
+              'echo x > x; ln -s "$PWD/x" good; ln -s /usr/bin/env bad; ln -s bad worse; ln -s gone dangling',
+            ),
+            { expectedOutputs: ['good', 'bad', 'worse', 'dangling', 'none'] },
+          )
+          const { missingOutputs, strayOutputs } = await run(task)
+          expect(missingOutputs).toEqual(['bad', 'worse', 'dangling', 'none'])
+          expect(strayOutputs).toEqual([
+            { path: 'bad', why: 'it is a link to "/usr/bin/env", outside of its work directory' },
+            {
+              path: 'worse',
+              why: 'it leads by the link "bad" to "/usr/bin/env", outside of its work directory',
+            },
+            { path: 'dangling', why: 'it is a link to "gone", where nothing is' },
+          ])
+        },
+        seconds,
+      )
+
+      test(
+        'of different files at a path that no one names the later predecessor leaves, with a warning',
+        async () => {
+          const left = {
+            f: 'one',
+            same: 'same',
+            size: 'aaa',
+            'd/f': 'folder',
+            g: 'file',
+            link: 'no link',
+            kept: 'k',
+          }
+          const right = { f: 'other', same: 'same', size: 'bbb', d: 'file', 'g/f': 'folder' }
+          const one = { ...folder('one', left), named: ['x'] }
+          const two = { ...folder('two', right), named: ['y'] }
+          symlinkSync('f', join(two.from, 'link'))
+          symlinkSync('/usr/bin/env', join(two.from, 'kept'))
+          const task = intent(sh('cat f same size d g/f link kept; rm g/f'), { stage: [one, two] })
+          const { manifest } = await run(task)
+          expect(await text(task.name)).toBe('othersamebbbfilefolderotherk')
+          expect(manifest.files).toMatchObject([{ path: 'g/f', change: 'deleted' }])
+          expect(manifest.warnings?.map((line) => line.slice(0, line.indexOf(' '))).sort()).toEqual([
+            '"d"',
+            '"f"',
+            '"g"',
+            '"kept"',
+            '"link"',
+            '"size"',
+          ])
+          expect(manifest.warnings?.find((line) => line.startsWith('"f"'))).toMatch(
+            /that of one differs from that of two/,
+          )
+          for (const stages of [
+            [{ ...one, named: ['f'] }, two],
+            [one, { ...two, named: ['f'] }],
+            [{ ...one, named: ['d'] }, two],
+          ])
+            expect(await driver.submit([intent(['true'], { stage: stages })])).toMatchObject([
+              { ok: false, error: { trouble: 'user' } },
             ])
-          },
-          seconds,
-        )
+        },
+        seconds,
+      )
 
       test(
         'a name that is submitted by many at once is staged whole',
@@ -966,9 +1107,8 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
             ).toBe(true)
             expect(manifest.summary.deletedFiles).toBe(9)
           }
-          expect(readdirSync(join(site.scratch, 'work')).sort()).toEqual(
-            tasks.map((task) => task.name).sort(),
-          )
+          const left = readdirSync(join(site.scratch, 'work')).filter((name) => !name.endsWith('.home'))
+          expect(left.sort()).toEqual(tasks.map(({ name }) => name).sort())
         },
         seconds,
       )

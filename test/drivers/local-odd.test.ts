@@ -1,6 +1,16 @@
 import { expect, test } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readlinkSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
@@ -113,6 +123,97 @@ test('what cannot be read is listed without a checksum, named in a warning, not 
   expect(existsSync(root)).toBe(false)
   await removeTree(scratch)
 })
+
+test(
+  'links that lead inside come along, others are left out with a warning; of unnamed files the later stays',
+  () =>
+    on(async ({ driver, scratch, intent, ended }) => {
+      const run = async (script: string, more?: Partial<Intent>) => {
+        const task = intent(script, more)
+        expect(await driver.submit([task])).toMatchObject([{ ok: true }])
+        await ended(task.name)
+        return { ...(await driver.collect(task.name)), directory: task.directory, name: task.name }
+      }
+      // As a shell names the work directory where the way to it has a link.
+      mkdirSync(join(scratch, 'work'))
+      symlinkSync('work', join(scratch, 'way'))
+      const maker = await run(
+        `echo two > v2; mkdir -p d/e; echo f > d/e/f; ln -s "$PWD/v2" latest; ln -s "$PWD/d" folder; ln -s .. d/up
+         ln -s "$(cd -P . && pwd)/v2" d/real; ln -s folder/e/f chain; ln -s "$PWD/" whole
+         ln -s ../../$(basename "$PWD")/v2 d/back
+         ln -s /usr/bin/env out; ln -s out far; ln -s ../.. d/above; ln -s "$PWD/../x" beside
+         ln -s loop loop; ln -s later gone
+         mkdir c; echo maker > c/x; echo file > k`,
+        {
+          directory: join(scratch, 'way', 'maker'),
+          expectedOutputs: ['latest', 'folder/e/f', 'd/up/v2', 'far', 'loop'],
+        },
+      )
+      expect(maker.missingOutputs).toEqual(['far', 'loop'])
+      expect(maker.strayOutputs?.map(({ why }) => why)).toEqual([
+        'it leads by the link "out" to "/usr/bin/env", outside of its work directory',
+        'it is a link to "loop", which leads in a circle',
+      ])
+      const stage = { from: maker.directory, label: 'maker', named: ['v2'] }
+      const other = await run('mkdir c k; echo other > c/x; echo in > k/in; echo three > v2')
+      const another = { from: other.directory, label: 'other', named: ['none'] }
+      const { manifest, directory, name } = await run(
+        `cat latest folder/e/f d/real d/back chain whole/v2
+         for l in out far d/above beside; do [ ! -L $l ] || echo $l; done; ls`,
+        { stage: [stage] },
+      )
+      expect((await driver.logs(name, 'stdout', { tail: 999 })).bytes.toString()).toBe(
+        'two\nf\ntwo\ntwo\nf\ntwo\nc\nchain\nd\nfolder\ngone\nk\nlatest\nloop\nv2\nwhole\n',
+      )
+      expect(readlinkSync(join(directory, 'latest'))).toBe('v2')
+      expect(manifest.files).toEqual([])
+      expect(manifest.warnings?.map((line) => line.slice(0, line.indexOf(' '))).sort()).toEqual([
+        ...['"beside"', '"d/above"', '"far"', '"out"'],
+      ])
+      expect(await driver.submit([intent('true', { stage: [stage, another] })])).toMatchObject([
+        {
+          ok: false,
+          error: { trouble: 'user', message: expect.stringMatching(/maker and other both leave "v2"/) },
+        },
+      ])
+      rmSync(join(other.directory, 'v2'))
+      const last = await run('cat c/x k/in', { stage: [stage, another] })
+      expect((await driver.logs(last.name, 'stdout', { tail: 99 })).bytes.toString()).toBe('other\nin\n')
+      expect(
+        last.manifest.warnings?.filter((line) => line.includes('differs')).map((line) => line.slice(0, 5)),
+      ).toEqual([...['"c/x"', '"k" o']])
+      const named = await run('cat latest d/e/f', { stage: [{ ...stage, paths: ['latest', 'folder/e/f'] }] })
+      expect((await driver.logs(named.name, 'stdout', { tail: 99 })).bytes.toString()).toBe('two\nf\n')
+      expect(await driver.submit([intent('true', { stage: [{ ...stage, paths: ['far'] }] })])).toMatchObject([
+        {
+          ok: false,
+          error: {
+            trouble: 'user',
+            message: expect.stringMatching(/maker leaves "far".*"out" to "\/usr\/bin\/env"/),
+          },
+        },
+      ])
+    }),
+  seconds,
+)
+
+test(
+  'its home is a folder beside its work directory, is no output, and goes with it',
+  () =>
+    on(async ({ driver, intent, ended }) => {
+      const task = intent('echo x > "$HOME/x" && echo "$HOME" && chmod 500 "$HOME" && echo y > y')
+      await driver.submit([task])
+      await ended(task.name)
+      const { manifest } = await driver.collect(task.name)
+      expect(manifest.files.map(({ path }) => path)).toEqual(['y'])
+      const home = `${task.directory}.home`
+      expect((await driver.logs(task.name, 'stdout', { tail: 999 })).bytes.toString()).toBe(`${home}\n`)
+      expect(existsSync(join(home, 'x'))).toBe(true)
+      await driver.remove(task.name)
+      expect(existsSync(home)).toBe(false)
+    }),
+  seconds,
+)
 
 test(
   'the end of its runner is a failure that names it, and is suspect',

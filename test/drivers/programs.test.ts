@@ -218,16 +218,19 @@ describe.each(shells)('%s', (shell) => {
     expect(bytes).toBe('0123456789')
     note(run(transfer.writePiecesScript(to, pieces, { noteOf: () => 'noted' }), at, bytes).out)
     expect(read(files, '../notes/noted')).toBe('0 10\n')
+    const links = transfer.linkList([['sub/-l', { target: '../a' }]]).toString('latin1')
     const settled = transfer.settleScript(
       to,
-      [{ mode: 0o755, length: directories }],
+      { links: links.length, modes: [{ mode: 0o755, length: directories }] },
       [{ path: `sub/${odd}`, mode: 0o700, modified: 1_000_000_000 }],
     )
-    const { out } = run(settled, at, './sub\0')
+    const { out } = run(settled, at, `${links}./sub\0`)
     expect(parseTree(Buffer.from(out, 'latin1'), 'it').get(`sub/${odd}`)).toMatchObject({
       mode: 0o700,
       modified: 1_000_000_000,
     })
+    expect(read(files, 'sub/-l')).toBe('small')
+    rmSync(join(files, 'sub/-l'))
     expect(listed(files)).toEqual(whole)
     const before = new Map<string, string>()
     const digest = transfer.digestScript(from, pieces)

@@ -156,6 +156,46 @@ describe('texts', () => {
   )
 })
 
+test(
+  'links of a work directory come along where they lead inside, at its site and between sites',
+  async () => {
+    const first = await (async () => {
+      const task = intent(
+        `echo two > v2; mkdir -p env/bin; ln -s "$PWD/v2" latest; ln -s /usr/bin/env env/bin/python
+         ln -s env/bin/python p
+         echo kept > "$HOME/x"; [ "$HOME" = "$PWD.home" ]`,
+        { expectedOutputs: ['latest', 'p'] },
+      )
+      const { missingOutputs, strayOutputs, manifest } = await run(task)
+      expect([missingOutputs, strayOutputs?.map(({ why }) => why)]).toEqual([
+        ['p'],
+        ['it leads by the link "env/bin/python" to "/usr/bin/env", outside of its work directory'],
+      ])
+      expect(manifest.files.map(({ path }) => path)).toEqual(['env/bin/python', 'latest', 'p', 'v2'])
+      return task
+    })()
+    const second = intent('cat latest; ls -A . env/bin', from(first))
+    const { manifest } = await run(second)
+    expect((await driver.logs(second.name, 'stdout', { tail: 99 })).bytes.toString()).toBe(
+      'two\n.:\nenv\nlatest\nv2\n\nenv/bin:\n',
+    )
+    expect(manifest.warnings?.toSorted()).toEqual([
+      expect.stringMatching(
+        /^"env\/bin\/python" of a predecessor was not brought: .* "\/usr\/bin\/env", outside/,
+      ),
+      expect.stringMatching(/^"p" of a predecessor was not brought: it leads by the link/),
+    ])
+    for (const paths of [undefined, ['latest']]) {
+      const { directory, left = [] } = await bring(first, paths)
+      expect(readFileSync(join(directory, 'latest'), 'utf8')).toBe('two\n')
+      expect(left.map(({ path }) => path).toSorted()).toEqual(
+        paths === undefined ? ['env/bin/python', 'p'] : [],
+      )
+    }
+  },
+  seconds,
+)
+
 describe('a work directory', () => {
   const lost = [
     ['removed', 'rm -rf "$PWD"', /is gone/],

@@ -1,8 +1,13 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { rmSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { availableParallelism } from 'node:os'
-import { json } from 'node:stream/consumers'
+import { join } from 'node:path'
+import type { Readable } from 'node:stream'
+import { json, text } from 'node:stream/consumers'
+import { raw, sql } from '../../src/db/sql.ts'
+import { deliverOutputs } from '../../src/domains/execution-runs/deliver.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World, type WorldTask } from '../support/worlds.ts'
 import { until } from '../failures/programs.ts'
@@ -53,6 +58,22 @@ const odd: Record<string, { task: Omit<WorldTask, 'name'>; wanted: Record<string
     task: { run: 'd=$PWD; cd /; rm -rf "$d"; echo > "$d"; exit 8' },
     wanted: { exitCode: 8, metadata: { warnings: [expect.stringMatching(/no folder any more/)] } },
   },
+  stray: {
+    task: { run: 'ln -s /usr/bin/env tool; ln -s none gone', outputs: ['tool', 'gone', 'x'] },
+    wanted: {
+      exitCode: 0,
+      failureReason: expect.stringMatching(
+        /not make x, and made tool: .* "\/usr\/bin\/env", outside of .*, gone: .* "none", .*; put cop/,
+      ),
+    },
+  },
+  both: {
+    task: { run: 'true', after: ['first', 'second'] },
+    wanted: {
+      failureClass: 'user',
+      failureReason: expect.stringMatching(/first and .*second both leave "named", with different content/),
+    },
+  },
   runnerless: {
     task: { run: 'kill -9 $PPID; exec sleep 600', policy: { maxAttempts: 1 } },
     wanted: { attempt: 2, failureReason: expect.stringMatching(/its runner was ended/) },
@@ -67,6 +88,23 @@ test('an activity that ends oddly fails by itself, with its reason; its neighbou
       run: `echo content > ${latin}; mkdir "$(printf '\\377')"; echo x > "$(printf '\\377')/a"; echo y > '\\xe9'`,
     },
     { name: 'reader', run: `cat ${latin} "$(printf '\\377')/a" '\\xe9'`, after: ['latin'] },
+    {
+      name: 'maker',
+      run: `echo two > v2.txt; ln -s "$PWD/v2.txt" latest.txt; mkdir -p env/bin; ln -s /usr/bin/env env/bin/python
+        echo maker > "$HOME/cache"; mkdir .cache; echo maker > .cache/x; echo same > .cache/same`,
+      outputs: ['latest.txt'],
+    },
+    {
+      name: 'other',
+      run: 'echo other > "$HOME/cache"; mkdir .cache; echo other > .cache/x; echo same > .cache/same',
+    },
+    {
+      name: 'taker',
+      run: 'cat latest.txt .cache/x; ls -A env/bin; ls -A "$HOME"; [ "$HOME" = "$PWD.home" ]',
+      after: ['other', 'maker'],
+    },
+    { name: 'first', run: 'echo 1 > named', outputs: ['named'] },
+    { name: 'second', run: 'echo 2 > named' },
     {
       name: 'deep',
       run: `k=0; while [ $k -lt 30 ]; do mkdir ${'d'.repeat(200)}; cd -P ${'d'.repeat(200)}; k=$((k+1)); done`,
@@ -90,6 +128,13 @@ test('an activity that ends oddly fails by itself, with its reason; its neighbou
     expect.stringMatching(/^folder "ddd.*could not be read \(ENAMETOOLONG\)/),
   ])
 
+  expect(activityOf(record, world, 'taker').metadata.warnings).toEqual([
+    '"env/bin/python" of a predecessor was not brought: it is a link to "/usr/bin/env", outside of its work directory',
+    expect.stringMatching(
+      /^"\.cache\/x" of a predecessor was not brought: that of .*maker differs from that of .*other,/,
+    ),
+  ])
+
   const path = (name: string): string => `/execution-runs/odd-run/activities/${world.activityId(name)}`
   const { items } = await service.get(`${path('latin')}/outputs/`)
   expect(items.map(({ relativePath, pathBytes }: any) => [relativePath, pathBytes]).toSorted()).toEqual([
@@ -110,6 +155,52 @@ test('an activity that ends oddly fails by itself, with its reason; its neighbou
   }
   const log = await service.call('GET', `${path('reader')}/logs/`)
   expect(String(log.body)).toBe('content\nx\ny\n')
+  expect(String((await service.call('GET', `${path('taker')}/logs/`)).body)).toBe('two\nother\n')
+  const made = await service.get(`${path('maker')}/outputs/`)
+  expect(made.items.map(({ relativePath }: any) => relativePath).toSorted()).toEqual([
+    ...['.cache/same', '.cache/x', 'env/bin/python', 'latest.txt', 'v2.txt'],
+  ])
+})
+
+test('what has no readable copy on this host is named, and the other files of its machine are delivered', async () => {
+  const { db } = service
+  const [made] = await db.prepared<{ directory: string; runtime: string }>(
+    'made',
+    `select directory, runtime_id as runtime from task_executions
+     where execution_run_id = 'odd-run' and external_id like $1`,
+    ['%maker'],
+  )
+  const { directory, runtime } = made!
+  // As a run on a machine of a cloud leaves it, whose records the test does not need.
+  for (const constraint of [
+    'run_machines drop constraint run_machines_instance',
+    'storage_runtime_bindings drop constraint storage_runtime_bindings_storage',
+  ])
+    await db.run(raw(`alter table ${constraint}`))
+  await db.run(sql`update task_executions set site = 'cloud/m', metadata = coalesce(metadata, '{}') ||
+    ${JSON.stringify({ keptOn: 'keeper', keptAt: directory })}::jsonb
+    where execution_run_id = 'odd-run' and directory = ${directory}`)
+  await db.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id)
+    values ('odd-run', 'm', 1, 'i')`)
+  await db.run(sql`insert into storage_runtime_bindings (environment_version_id, storage_id, runtime_id, is_default)
+    select environment_version_id, 'disk', id, true from runtimes where id = ${runtime}`)
+  rmSync(join(directory, '.cache/x'))
+  const written = new Map<string, string>()
+  const driver = {
+    capabilities: { directories: false },
+    write: async (path: unknown, source: Readable, { sizeBytes }: { sizeBytes: number }) => {
+      const content = await text(source)
+      expect(content).toHaveLength(sizeBytes)
+      written.set(JSON.stringify(path), content)
+    },
+  }
+  const storages = { open: async () => ({ driver }) } as never
+  const left = {
+    unread: [expect.stringMatching(/^\.cache\/x of .*maker/), expect.stringMatching(/^env\/bin\/python of /)],
+  }
+  expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual({ brought: 3, ...left })
+  expect([...written.values()].toSorted()).toEqual(['same\n', 'two\n', 'two\n'])
+  expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual({ brought: 0, ...left })
 })
 
 test('an expected output that no file system can hold is refused when it is posted', async () => {

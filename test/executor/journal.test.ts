@@ -1,5 +1,12 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { claimSite, commitSite, LeasePassedOn, type JournalEntry } from '../../src/executor/journal.ts'
+import {
+  claimSite,
+  commitSite,
+  LeasePassedOn,
+  stepParts,
+  type JournalEntry,
+  type TaskStart,
+} from '../../src/executor/journal.ts'
 import { openRun } from '../../src/domains/execution-runs/operation.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, recordOf } from '../support/worlds.ts'
@@ -223,6 +230,56 @@ test('140,000 outputs of one attempt are on record whole, with its end; given ag
   }
   const { dataObjectsTotal } = await service.get('/execution-runs/many/')
   expect(dataObjectsTotal).toBe(140_000)
+})
+
+test('ends with long manifests are cut by their bytes, in the order of the step; one that no document holds is shortened', () => {
+  const manifest = (count: number): NonNullable<JournalEntry['ends'][number]['manifest']> => ({
+    ...{ schemaVersion: 1, runtime: 'local', hostname: 'here', root: '/w' },
+    files: Array.from({ length: count }, (_, i) => ({
+      ...{ path: `f${String(i)}`, change: 'created' as const, sizeBytes: 1, modifiedUnixNano: '1' },
+    })),
+    summary: {
+      ...{ initialFiles: 0, finalFiles: count, createdFiles: count, modifiedFiles: 0, deletedFiles: 0 },
+      outputBytes: count,
+    },
+  })
+  const counts = [9_000, 100, 9_000, 30_000, 100]
+  const ends = counts.map((count, k) => ({
+    ...end('cut', String(k), 'completed', true),
+    ...{ order: 10 * (k + 1), manifest: manifest(count) },
+  }))
+  const starts = [5, 25, 45].map((order): TaskStart => ({
+    id: `s${String(order)}`,
+    name: 'n',
+    readyAt: 0,
+    startedAt: 0,
+    order,
+  }))
+  const entry = { ...nothing, takenBack: ['t'], starts, ends: ends.toReversed(), retries: [] }
+  const most = 1_000_000
+  const { before, last } = stepParts(entry, { atOnce: 800_000, most })
+  const parts = [...before, last]
+  expect(parts.map((part) => part.ends.map(({ id }) => id.slice(-1)).join(''))).toEqual([
+    '',
+    '01',
+    '2',
+    '3',
+    '4',
+  ])
+  expect(parts.map((part) => part.starts.map(({ order }) => order))).toEqual([[], [5], [25], [], [45]])
+  expect(parts.flatMap(({ takenBack }) => takenBack)).toEqual(['t'])
+  expect(before[0]?.takenBack).toEqual(['t'])
+  const long = parts[3]?.ends[0]?.manifest
+  expect(JSON.stringify(long?.files).length).toBeGreaterThan(most * 0.9)
+  expect(JSON.stringify(long).length).toBeLessThan(most + 1_000)
+  expect(long?.warnings).toEqual([
+    expect.stringContaining(
+      `the last ${(30_000 - long!.files.length).toLocaleString('en')} files are on record`,
+    ),
+  ])
+  expect(long?.summary.finalFiles).toBe(30_000)
+  expect(stepParts(entry).before).toHaveLength(1)
+  expect(stepParts({ ...nothing, ends: ends.slice(1, 3) })).toMatchObject({ before: [] })
 })
 
 test('a step that is given twice does what it does once, and says the same', async () => {

@@ -1,20 +1,20 @@
-import { pathOfShown, systemPath } from '../../outside-path.ts'
 import { createHash } from 'node:crypto'
-import { createReadStream } from 'node:fs'
-import { posix } from 'node:path'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { StorageDriver } from '../../drivers/storage/contract.ts'
 import { nameOf, parseNames, type StoragePath } from '../../drivers/storage/paths.ts'
+import { causeOf, isErrno } from '../../drivers/runtime/contract/errno.ts'
+import { Refusal } from '../../refusal.ts'
 import type { Storages } from '../storages/open.ts'
+import { openOutput, type OpenedFile } from './files.ts'
 
 const OutputRow = z.object({
   id: z.string(),
   storageId: z.string(),
   activity: z.string(),
   attempt: z.number(),
+  position: z.number(),
   path: z.string(),
-  sizeBytes: z.number(),
   root: z.string(),
 })
 type OutputRow = z.output<typeof OutputRow>
@@ -24,13 +24,18 @@ const atOnce = 1_000
 
 /**
  * Files of completed attempts on machines whose runtime has a default storage, and that are not
- * there yet. `root`: their copy on this host.
+ * there yet, behind `last` in the order of activities and paths. `root`: their copy on this host.
  */
-const undelivered = (db: Db, runId: string, hostId: string): Promise<OutputRow[]> =>
+const undelivered = (
+  db: Db,
+  runId: string,
+  hostId: string,
+  last: Pick<OutputRow, 'position' | 'path' | 'id'> = { position: -1, path: '', id: '' },
+): Promise<OutputRow[]> =>
   db.many(
     OutputRow,
-    sql`select o.id, b.storage_id, t.external_id as activity, t.attempt, o.relative_path as path, o.size_bytes,
-        t.metadata ->> 'keptAt' as root
+    sql`select o.id, b.storage_id, t.external_id as activity, t.attempt, t.activity_position as position,
+        o.relative_path as path, t.metadata ->> 'keptAt' as root
       from task_executions t
       join runtimes r on r.id = t.runtime_id
       join storage_runtime_bindings b on b.runtime_id = r.id and b.is_default and not b.read_only
@@ -41,7 +46,8 @@ const undelivered = (db: Db, runId: string, hostId: string): Promise<OutputRow[]
         and t.execution_run_id = ${runId} and t.site like 'cloud/%' and t.status = 'completed'
         and t.metadata ->> 'keptOn' = ${hostId} and not exists (
           select from data_locations l where l.data_object_instance_id = o.id and l.uri like 'storage:%')
-      order by t.activity_position, o.relative_path limit ${atOnce}`,
+        and (t.activity_position, o.relative_path, o.id) > (${last.position}, ${last.path}, ${last.id})
+      order by t.activity_position, o.relative_path, o.id limit ${atOnce}`,
   )
 
 const pathOf = (runId: string, { activity, attempt, path }: OutputRow): string =>
@@ -67,32 +73,55 @@ const recordPlace = (db: Db, runId: string, { id, storageId }: OutputRow, path: 
     on conflict do nothing`)
 }
 
+/** The copy of a file on this host, or why it cannot be read. */
+const openCopy = async ({ root, path }: OutputRow): Promise<OpenedFile | string> => {
+  try {
+    return await openOutput(root, path)
+  } catch (error) {
+    if (error instanceof Refusal) return 'it is not there'
+    if (isErrno(error, 'EACCES', 'EPERM', 'ELOOP', 'ENAMETOOLONG', 'ENOTDIR', 'ENOENT', 'ENXIO'))
+      return causeOf(error)
+    throw error
+  }
+}
+
 /**
  * Brings what a run's activities made on machines to the default storages of their runtimes, below
  * `runs/<run>/<activity>/<attempt>/`. A repeat goes on with what is missing.
- * @returns how many files were brought
+ * @returns how many files were brought, and those of which this host has no readable copy, each with
+ *   the reason
  * @throws where a storage cannot be reached or refuses; the copies on this host stay
  */
 export const deliverOutputs = async (
   { db, storages, hostId }: { db: Db; storages: Storages; hostId: string },
   runId: string,
-): Promise<number> => {
+): Promise<{ brought: number; unread: string[] }> => {
   const made = new Map<string, Set<string>>()
+  const unread: string[] = []
   let brought = 0
-  for (;;) {
-    const files = await undelivered(db, runId, hostId)
-    if (files.length === 0) return brought
+  for (let last: OutputRow | undefined; ;) {
+    const files = await undelivered(db, runId, hostId, last)
+    last = files.at(-1)
+    if (last === undefined) return { brought, unread }
     for (const file of files) {
-      const { driver } = await storages.open(file.storageId)
-      const folders = made.get(file.storageId) ?? new Set<string>()
-      made.set(file.storageId, folders)
-      const path = pathOf(runId, file)
-      const names = parseNames(nameOf(`/${path}`))
-      await makeParents(driver, names, folders)
-      const source = createReadStream(systemPath(posix.join(file.root, pathOfShown(file.path))))
-      await driver.write(names, source, { overwrite: true, sizeBytes: file.sizeBytes })
-      await recordPlace(db, runId, file, path)
-      brought += 1
+      const copy = await openCopy(file)
+      if (typeof copy === 'string') {
+        unread.push(`${file.path} of ${file.activity} (${copy})`)
+        continue
+      }
+      try {
+        const { driver } = await storages.open(file.storageId)
+        const folders = made.get(file.storageId) ?? new Set<string>()
+        made.set(file.storageId, folders)
+        const path = pathOf(runId, file)
+        const names = parseNames(nameOf(`/${path}`))
+        await makeParents(driver, names, folders)
+        await driver.write(names, copy.stream, { overwrite: true, sizeBytes: copy.sizeBytes })
+        await recordPlace(db, runId, file, path)
+        brought += 1
+      } finally {
+        copy.stream.destroy()
+      }
     }
   }
 }

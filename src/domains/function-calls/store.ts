@@ -11,7 +11,7 @@ import {
 } from '../../drivers/runtime/serverless/calls.ts'
 import type { CallLinks, LinkPurpose } from '../../drivers/runtime/serverless/links.ts'
 import { excerpt, mostFiles, readAnswer } from '../../drivers/runtime/serverless/protocol.ts'
-import { isInside } from '../../drivers/runtime/local/staging.ts'
+import { isInside } from '../../drivers/runtime/contract/links.ts'
 import { pathOfShown, systemPath } from '../../outside-path.ts'
 import { missing, Refusal, unacceptable } from '../../refusal.ts'
 import type { LinkQuery, OutputPart } from './schemas.ts'

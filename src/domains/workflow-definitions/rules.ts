@@ -1,5 +1,5 @@
 import { pathTrouble } from '../../outside-path.ts'
-import { isInside } from '../../drivers/runtime/local/staging.ts'
+import { isInside } from '../../drivers/runtime/contract/links.ts'
 import type { Problem } from '../../refusal.ts'
 import { findCycle } from '../../schedulers/graph.ts'
 import type { ContentEdge } from './content.ts'

@@ -230,6 +230,28 @@ const commandsText = `
         and x.consumer_position = a.position) as inputs
   from activity_definitions a where a.workflow_version_id = $1 and a.position = any($2::integer[]) order by a.position`
 
+const promisesText = `
+  select a.position, a.metadata -> 'expectedOutputs' as paths from activity_definitions a
+  where a.workflow_version_id = $1 and a.metadata -> 'expectedOutputs' is not null and a.position in (
+    select d.depends_on_position from activity_dependencies d
+    where d.workflow_version_id = $1 and d.activity_position = any($2::integer[]))`
+
+/**
+ * The expected outputs of all that the activities at `positions` of a content version depend on, by
+ * position; none for one without.
+ */
+export async function loadPromises(
+  db: Db,
+  contentVersionId: string,
+  positions: readonly number[],
+): Promise<Map<number, string[]>> {
+  const rows = await db.prepared<{ position: number; paths: string[] }>('workflow_promises', promisesText, [
+    contentVersionId,
+    intArray(positions),
+  ])
+  return new Map(rows.map(({ position, paths }) => [position, paths]))
+}
+
 /** The commands of the activities at `positions` of a content version, by position. */
 export async function loadCommands(
   db: Db,

@@ -4,7 +4,7 @@ import { bytesOfPath, namedPath } from '../../outside-path.ts'
 import { reasonText } from '../../outside-text.ts'
 import { fieldsOf } from '../../shell/fields.ts'
 import { quote, quoteAll } from '../../shell/quote.ts'
-import { DriverError } from '../runtime/contract/driver.ts'
+import { DriverError, type Stage } from '../runtime/contract/driver.ts'
 import { mostListBytes } from '../runtime/remote/context.ts'
 import type { ShellResult, SiteShell } from '../../shell/site-shell.ts'
 import { asSiteError, converse, pump, type ScriptAnswer, type Traffic } from './carry.ts'
@@ -23,6 +23,7 @@ import {
   closedDirectory,
   digestScript,
   finishScript,
+  linkList,
   listScript,
   noDirectory,
   notesScript,
@@ -39,7 +40,7 @@ import {
   unpackScript,
   writePiecesScript,
 } from './scripts.ts'
-import { checkDelivered, checkLinks, differenceBetween, parseTree, pathsAsked, type Tree } from './tree.ts'
+import { broughtOf, differenceBetween, parseTree, pathsAsked, type Brought, type Tree } from './tree.ts'
 
 /** A machine where the commands of a copy run. */
 export interface CopySite {
@@ -104,32 +105,36 @@ const troubleOf = (
   )
 
 /**
- * Lists all files below `directory`, or its `paths`. Links to the outside and missing paths are the
- * producer's fault.
+ * Lists all files below `from`, or its `paths` with what links among them lead to. Links that lead
+ * away are left out; where a path leads away or is missing, that is the producer's fault.
  */
 export const listTree = async (
   at: CopySite,
-  directory: string,
-  paths: readonly string[] | undefined,
-  label: string,
-): Promise<Tree> => {
+  stage: Pick<Stage, 'from' | 'madeAt' | 'label' | 'paths'>,
+): Promise<Brought> => {
+  const { from, label, paths } = stage
   const asked = paths === undefined ? undefined : pathsAsked(paths, label)
-  const answer = await run(at, listScript(directory, asked))
-  if (answer.code === closedDirectory)
-    throw new DriverError(
-      'user',
-      `${label} leaves its work directory in a state in which it cannot be read; give it other permissions`,
-    )
-  if (answer.code === noDirectory)
-    throw new DriverError(
-      'refused',
-      `the files of ${label} are not at ${directory} of ${at.site}; it is no directory there`,
-    )
-  const tree = parseTree(answer.stdout, label)
-  if (asked !== undefined) checkDelivered(tree, asked, label)
-  if (answer.code !== 0) throw troubleOf(at.site, `list ${directory}`, answer)
-  checkLinks(tree, label)
-  return tree
+  const list = async (of: typeof asked): Promise<{ answer: ShellResult; tree: Tree }> => {
+    const answer = await run(at, listScript(from, of))
+    if (answer.code === closedDirectory)
+      throw new DriverError(
+        'user',
+        `${label} leaves its work directory in a state in which it cannot be read; give it other permissions`,
+      )
+    if (answer.code === noDirectory)
+      throw new DriverError(
+        'refused',
+        `the files of ${label} are not at ${from} of ${at.site}; it is no directory there`,
+      )
+    return { answer, tree: parseTree(answer.stdout, label) }
+  }
+  let { answer, tree } = await list(asked)
+  // Where a link leads shows only the list of all files.
+  const isPart = asked !== undefined && [...tree.values()].some(({ kind }) => kind === 'link')
+  if (isPart) ({ answer, tree } = await list(undefined))
+  const brought = broughtOf(tree, stage)
+  if (answer.code !== 0) throw troubleOf(at.site, `list ${from}`, answer)
+  return brought
 }
 
 /** The state of the target before the transfer. */
@@ -385,7 +390,9 @@ class Copy {
   async #survey(): Promise<Survey> {
     const { to, tree, directory, label, prepared } = this.#request
     const files = posix.join(this.#arriving, 'files')
-    const links = [...tree].filter(([, { kind }]) => kind === 'link').map(([path]) => path)
+    const links = [...tree]
+      .filter(([, { kind, isNew }]) => kind === 'link' && isNew !== true)
+      .map(([path]) => path)
     const units = [...filesOf(tree)]
     if (prepared.state === 'fresh')
       return { needs: units.map((unit) => ({ unit, has: 0 })), links, strangers: [], resumed: false }
@@ -571,18 +578,19 @@ class Copy {
       byMode.set(mode | 0o700, [...(byMode.get(mode | 0o700) ?? []), path])
     }
     const modes = [...byMode].map(([mode, paths]) => ({ mode, list: nulList(paths) }))
+    const links = linkList([...tree].filter(([, { isNew }]) => isNew === true))
     const settled = await run(
       to,
       settleScript(
         directory,
-        modes.map(({ mode, list }) => ({ mode, length: list.length })),
+        { links: links.length, modes: modes.map(({ mode, list }) => ({ mode, length: list.length })) },
         [...this.#toSettle].map((path) => ({
           path,
           mode: tree.get(path)?.mode ?? 0o600,
           modified: tree.get(path)?.modified ?? 0,
         })),
       ),
-      Buffer.concat(modes.map(({ list }) => list)),
+      Buffer.concat([links, ...modes.map(({ list }) => list)]),
     )
     if (settled.code !== 0) throw troubleOf(to.site, `put ${directory} in order`, settled)
     const difference = differenceBetween(tree, parseTree(settled.stdout, label))

@@ -1,7 +1,8 @@
 import { mkdir, open, rename } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { posix } from 'node:path'
-import { DriverError, type Collected, type RuntimeDriver } from '../runtime/contract/driver.ts'
+import { namedPath } from '../../outside-path.ts'
+import { DriverError, type Collected, type Left, type RuntimeDriver } from '../runtime/contract/driver.ts'
 import type { RootedDriver } from '../runtime/contract/rooted.ts'
 import { transfer, type TransferSide } from './transfer.ts'
 
@@ -45,17 +46,20 @@ export const withKeeping = <D extends RootedDriver>(driver: D, options: KeepingO
       (folder === undefined || first === folder)
     return isBelow ? join(workRoot, inside) : undefined
   }
-  const keepFiles = async (name: string, from: string, directory: string): Promise<string | undefined> => {
+  const keepFiles = async (
+    name: string,
+    from: string,
+    directory: string,
+  ): Promise<{ problem?: string; left?: readonly Left[] | undefined }> => {
     try {
-      await transfer({
+      return await transfer({
         ...{ name: `keep-${name}`, from: await options.from(), to: options.to, directory, label: name },
-        source: { directory: from },
+        ...{ source: { directory: from }, for: name },
       })
-      return undefined
     } catch (error) {
-      // Links to the outside, or a directory that was never made: no repeat changes that.
+      // A directory that was never made, or too many files: no repeat changes that.
       if (error instanceof DriverError && (error.trouble === 'user' || error.trouble === 'refused'))
-        return error.message
+        return { problem: error.message }
       throw new DriverError('unknown', `its files are not off the machine yet: ${String(error)}`, {
         cause: error,
       })
@@ -83,7 +87,7 @@ export const withKeeping = <D extends RootedDriver>(driver: D, options: KeepingO
     if (state.state !== 'ended' || manifest.root === '') return collected
     const directory = await placeOf(manifest.root)
     if (directory === undefined) return collected
-    const [problem] = await Promise.all([
+    const [{ problem, left = [] }] = await Promise.all([
       keepFiles(name, manifest.root, directory),
       keepLog(name, directory, 'stdout'),
       keepLog(name, directory, 'stderr'),
@@ -93,7 +97,15 @@ export const withKeeping = <D extends RootedDriver>(driver: D, options: KeepingO
       ...{ keptOn: host, keptAt: directory },
       ...(problem === undefined ? {} : { keptWithoutFiles: problem }),
     }
-    return { ...collected, detail }
+    const warnings = [
+      ...(manifest.warnings ?? []),
+      ...left.map(({ path, why }) => `${namedPath(path)} has no copy on ${host}: ${why}`),
+    ]
+    return {
+      ...collected,
+      detail,
+      manifest: warnings.length === 0 ? manifest : { ...manifest, warnings },
+    }
   }
 
   return { ...driver, collect: async (name, onWait) => kept(name, await driver.collect(name, onWait)) }

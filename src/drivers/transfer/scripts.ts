@@ -43,6 +43,10 @@ const besideOf = (directory: string): string => {
 export const nulList = (paths: Iterable<string>): Buffer =>
   bytesOfPath([...paths].map((path) => `./${path}\0`).join(''))
 
+/** Targets and paths of links, for `settleScript`. */
+export const linkList = (links: Iterable<readonly [path: string, { target: string }]>): Buffer =>
+  bytesOfPath([...links].map(([path, { target }]) => `${target}\0./${path}\0`).join(''))
+
 const fileIs = (path: string): string => `FILE=${quote(`./${path}`)}`
 
 /** Calls of a program's functions, one a line. */
@@ -168,15 +172,17 @@ export const writePiecesScript = (
 }
 
 /**
- * The program of `settle.sh`: sets modes and times of files that did not come by tar; then prints
- * the list of all files. Standard input: directories, those of a mode together.
+ * The program of `settle.sh`: makes links, sets modes and times of files that did not come by tar;
+ * then prints the list of all files. Standard input: a list of links, then directories, those of a
+ * mode together, with these lengths.
  */
 export const settleScript = (
   directory: string,
-  modes: readonly { mode: number; length: number }[],
+  { links, modes }: { links: number; modes: readonly { mode: number; length: number }[] },
   pieces: readonly { path: string; mode: number; modified: number }[],
 ): string =>
   `${besideOf(directory)}${programs.next}${programs.settle}${calls([
+    ...(links === 0 ? [] : [`links ${String(links)}`]),
     ...modes.map(({ mode, length }) => `modes ${String(length)} ${mode.toString(8)}`),
     ...pieces.map(
       ({ path, mode, modified }) => `${fileIs(path)}; settle ${mode.toString(8)} ${String(modified)}`,

@@ -195,13 +195,13 @@ const localStages = async (
   const there = new Set(marked.stdout.toString().split('\n'))
   return Promise.all(
     intent.stage.map(async (stage) => {
-      const { label, paths } = stage
+      const { at: _here, ...own } = stage
       const key = keys.get(stage)
-      const rest = { label, ...(paths === undefined ? {} : { paths }) }
-      if (key === undefined) return { from: stage.from, ...rest }
+      if (key === undefined) return own
       const facts = await bring(intent.name, stage, key, to, root, there.has(key))
       await options.onTransfer(intent.name, facts)
-      return { from: facts.directory, ...rest }
+      const { directory: from, left } = facts
+      return { ...own, from, madeAt: stage.from, ...(left === undefined ? {} : { left }) }
     }),
   )
 }

@@ -20,7 +20,8 @@ import {
   type Mount,
   type TransferStrategy,
 } from './strategy.ts'
-import { contentBytes, differenceBetween, fileCount, type Tree } from './tree.ts'
+import type { Left } from '../runtime/contract/driver.ts'
+import { contentBytes, differenceBetween, fileCount, type Brought, type Tree } from './tree.ts'
 
 /** One side of a transfer: how it is reached, and its known places. */
 export interface TransferSide extends CopySite {
@@ -88,6 +89,8 @@ export interface TransferOutcome {
   /** Seconds since epoch, by this machine's clock. */
   startedAt: number
   finishedAt: number
+  /** Links that led away, and were not copied; of many the first. */
+  left?: readonly Left[] | undefined
   /** The transfer reused files of an earlier attempt. */
   resumed: boolean
   /**
@@ -111,6 +114,16 @@ const Note = z.object({
   files: z.number(),
   startedAt: z.number(),
   finishedAt: z.number(),
+  left: z.array(z.object({ path: z.string(), why: z.string() })).optional(),
+})
+
+/** Further ones are not named. */
+const mostLeft = 100
+
+/** The files of a request where they are at `from`. */
+const stageOf = ({ directory, paths }: TransferRequest['source'], label: string, from: string) => ({
+  ...{ from, madeAt: directory, label },
+  ...(paths === undefined ? {} : { paths }),
 })
 
 /**
@@ -124,7 +137,9 @@ const differenceThere = async (
   request: TransferRequest,
 ): Promise<string | undefined> => {
   try {
-    return differenceBetween(tree, await listTree(to, directory, request.source.paths, request.label))
+    const { source, label } = request
+    const there = await listTree(to, stageOf(source, label, directory))
+    return differenceBetween(tree, there.tree)
   } catch (error) {
     if (error instanceof Error && 'trouble' in error && error.trouble !== 'unknown') return error.message
     throw error
@@ -136,10 +151,10 @@ const differenceThere = async (
  *
  * A repeat, in any process and after a cut at any point, resumes from the files at the target.
  * Nothing is visible under `directory` before every file there has the source's SHA-256. Names,
- * modes, times (whole seconds) and links are kept; hard links become copies.
+ * modes, times (whole seconds) and links that lead inside are kept; hard links become copies.
  *
  * @throws DriverError `unknown` when a site cannot be reached (a repeat resumes), `user` for
- *   links to the outside and undelivered paths, `refused` for a missing source,
+ *   undelivered paths, `refused` for a missing source,
  *   `infrastructure` with the site's message for a full or broken disk.
  */
 export const transfer = async (request: TransferRequest): Promise<TransferOutcome> => {
@@ -161,7 +176,7 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
     ...{ startedAt, finishedAt: Date.now() / 1000, resumed, verified: true },
   })
 
-  const listing = listTree(from, source.directory, source.paths, label)
+  const listing = listTree(from, stageOf(source, label, source.directory))
   // Files that are there already need no source.
   listing.catch(() => undefined)
 
@@ -209,7 +224,8 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
       : void failed.set('use-existing', 'the files need not be brought')
   if (found !== undefined) return found
 
-  const tree = await listing
+  const { tree, left }: Brought = await listing
+  const copied = left.length === 0 ? {} : { left: left.slice(0, mostLeft) }
   for (;;) {
     const { strategy, reason } = choose(facts(contentBytes(tree)), failed)
     if (strategy === 'shared-storage' || strategy === 'runtime-local') {
@@ -245,11 +261,11 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
           note: () =>
             request.for === undefined
               ? undefined
-              : { ...outcome(strategy, reason, tree, directory), ...own() },
+              : { ...outcome(strategy, reason, tree, directory), ...copied, ...own() },
         })
         // Files that a direct way brought before it failed belong to this attempt.
         resumed = done.resumed && !tried
-        return { ...outcome(strategy, reason, tree, directory), ...own() }
+        return { ...outcome(strategy, reason, tree, directory), ...copied, ...own() }
       } catch (error) {
         if (!(error instanceof NoWayError)) throw error
         failed.set(strategy, error.message)

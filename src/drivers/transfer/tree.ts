@@ -1,8 +1,7 @@
-import { posix } from 'node:path'
 import { bytesOfPath, namedPath } from '../../outside-path.ts'
 import { fieldsOf } from '../../shell/fields.ts'
-import { DriverError } from '../runtime/contract/driver.ts'
-import { isInside, linkStaysInside } from '../runtime/local/staging.ts'
+import { DriverError, type Left, type Stage } from '../runtime/contract/driver.ts'
+import { askedPaths, foldersAbove, selected } from '../runtime/contract/links.ts'
 
 /** The files below a directory at a site. Paths (`outside-path.ts`) are relative to it. */
 export type Tree = Map<string, TreeEntry>
@@ -16,6 +15,8 @@ export interface TreeEntry {
   modified: number
   /** Target of a symbolic link; else empty. */
   target: string
+  /** A link that has another target at the source: it is made at the target, not packed. */
+  isNew?: true
 }
 
 /** The producer has to pack larger trees: the list alone would be 100 MB. */
@@ -57,50 +58,31 @@ export const parseTree = (output: Buffer, label: string): Tree => {
 const isTooDeep = (path: string): boolean =>
   path.length > longestPath / 4 && bytesOfPath(path).length > longestPath
 
-/** `a/b/c` as `a/b/c`, its parents `a`, `a/b`. */
+/** The paths that are asked for, with the folders above them. */
 export const pathsAsked = (
   paths: readonly string[],
   label: string,
 ): { asked: string[]; parents: string[] } => {
-  const parents = new Set<string>()
-  const asked = paths.map((path) => {
-    if (!isInside(path))
-      throw new DriverError('refused', `path ${namedPath(path)} of ${label} is not inside its work directory`)
-    const normal = posix.normalize(path).replace(/\/$/, '')
-    for (let slash = normal.indexOf('/'); slash > 0; slash = normal.indexOf('/', slash + 1))
-      parents.add(normal.slice(0, slash))
-    return normal
-  })
-  return { asked, parents: [...parents] }
+  const asked = askedPaths({ label, paths })
+  return { asked, parents: [...new Set(asked.flatMap(foldersAbove))] }
 }
 
-/** Checks that every requested path is there, below real directories and not through a link. */
-export const checkDelivered = (
-  tree: Tree,
-  { asked, parents }: { asked: string[]; parents: string[] },
-  label: string,
-): void => {
-  const missing = asked.find(
-    (path) =>
-      !tree.has(path) ||
-      parents.some((parent) => path.startsWith(`${parent}/`) && tree.get(parent)?.kind !== 'directory'),
-  )
-  if (missing === undefined) return
-  throw new DriverError(
-    'user',
-    `${label} did not leave ${namedPath(missing)}; declare it among its expected outputs, and leave it readable`,
-  )
+/** What a transfer brings of a directory. */
+export interface Brought {
+  tree: Tree
+  /** Links that lead away. */
+  left: Left[]
 }
 
-export const checkLinks = (tree: Tree, label: string): void => {
-  for (const [path, { kind, target }] of tree) {
-    if (kind !== 'link' || linkStaysInside(path, target)) continue
-    throw new DriverError(
-      'user',
-      `${label} leaves a link ${namedPath(path)} to ${namedPath(target)}, outside of its work directory; ` +
-        'copy the file instead',
-    )
-  }
+/** What a transfer brings of the listing of a directory; a link with another target is to be made. */
+export const broughtOf = (
+  listing: Tree,
+  stage: Pick<Stage, 'from' | 'madeAt' | 'label' | 'paths'>,
+): Brought => {
+  const { entries, left } = selected(listing, stage)
+  for (const [path, entry] of entries)
+    if (entry.target !== listing.get(path)?.target) entries.set(path, { ...entry, isNew: true })
+  return { tree: entries, left }
 }
 
 /** The first difference in names, kinds, sizes and links, as text; undefined: none. */

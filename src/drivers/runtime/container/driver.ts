@@ -15,6 +15,7 @@ import {
 } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { checkIntent } from '../contract/intent.ts'
+import { homeOf } from '../contract/task-script.ts'
 import { errorTextOf } from '../remote/error-text.ts'
 import { asDriverError } from '../remote/site.ts'
 
@@ -151,7 +152,7 @@ const checkContainer = (intent: Intent): void => {
 export const insideScript = (intent: Intent, taskVariable: string): string => {
   const { directory, workingDirectory, argv, environment, name } = intent
   const place = workingDirectory === undefined ? directory : `${directory}/${workingDirectory}`
-  const variables = Object.entries({ HOME: directory, ...environment, [taskVariable]: name })
+  const variables = Object.entries({ HOME: homeOf(directory), ...environment, [taskVariable]: name })
   // In a kept container each task has a folder of its own below /tmp.
   const usual = { TMPDIR: 'tmp', USER: 'user', LOGNAME: 'user' }
   const inside = Object.entries(usual).map(([key, of]) => (key in environment ? '' : ` "${key}=$${of}"`))
@@ -195,10 +196,11 @@ export const containerized = (
   const limits = [cpus, String(Math.ceil(memoryBytes)), String(Math.ceil(gpus)), network ? '1' : '0']
   const run = posix.dirname(posix.dirname(directory))
   const shared = mountWord(run)
+  const own = [directory, homeOf(directory)]
   // Engines refuse the same mount point twice.
   const more = mounts
     .map(mountOf)
-    .flatMap(({ path, word }) => (path === directory || (reuse && path === run) ? [] : [word]))
+    .flatMap(({ path, word }) => (own.includes(path) || (reuse && path === run) ? [] : [word]))
   const imageKey = `${scope}-${digestOf(JSON.stringify([engine, host, image])).slice(0, 24)}`
   const kept = digestOf(JSON.stringify([engine, host, image, limits, shared, more, idleSeconds]))
   const laneKey = `${scope}-${kept.slice(0, 16)}`
@@ -221,7 +223,7 @@ export const containerized = (
         laneKey,
         shared,
       ],
-      ...[mountWord(directory), ...more],
+      ...[...own.map((path) => mountWord(path)), ...more],
     ],
     ownLimits: true,
     environment: {
@@ -283,9 +285,9 @@ const inItsPlace = (collected: Collected, { detail, run }: ContainerRecord): Col
  * (`launcher.ts`) that is the same at every site, so time limits, logs, manifests and cancellation
  * stay the site's. Intents without one pass unchanged.
  *
- * - The task sees its image read-only, a `/tmp` of its own, its work directory under the same path
- *   and `mounts`; it is the site's account, by name too, without capabilities, without network unless
- *   asked for, within the intent's processors, memory and GPUs.
+ * - The task sees its image read-only, a `/tmp` of its own, its work directory and home under the
+ *   same paths and `mounts`; it is the site's account, by name too, without capabilities, without
+ *   network unless asked for, within the intent's processors, memory and GPUs.
  * - An image is resolved once per run and host, and brought there once; `detail` names it
  *   and what it cost.
  * - A failure of the engine or the registry is the site's trouble: `find` and `collect` report

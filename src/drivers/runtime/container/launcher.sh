@@ -7,8 +7,9 @@
 # Arguments: ENGINE (`auto` too), IMAGE, the image's key, CPUS, MEMORY in bytes, GPUS, NETWORK (0,
 # 1), IDLE seconds of a kept container (0: a container of its own), engines that may keep one,
 # SCOPE, NAME, the variable that marks processes, UID:GID, the lane's key, the kept container's
-# mount, then mounts (in the form of `--mount`). Environment: ORRERY_PARTS and ORRERY_PART_0 …, the
-# task's script in pieces, because one variable takes 128 KiB.
+# mount, then those of work directory and home and further mounts (in the form of `--mount`).
+# Environment: ORRERY_PARTS and ORRERY_PART_0 …, the task's script in pieces, because one variable
+# takes 128 KiB.
 #
 # Below `<root>/containers`: `images/KEY.HOST` is the resolved image, once per run and host (FIFO
 # order by flock, one pull for all), and `images/KEY.HOST.passwd` its accounts with ours, if needed;
@@ -603,10 +604,10 @@ choose_gpus
 keeps=
 [ "$idle" = 0 ] || [ -z "$remove" ] || case " $keepers " in *" $engine "*) keeps=1 ;; esac
 if [ -n "$keeps" ]; then
-  own=$1
-  shift
+  own=$1 home=$2
+  shift 2
   run_in_lane "$@" || keeps=
-  set -- "$own" "$@"
+  set -- "$own" "$home" "$@"
 fi
 if [ -z "$keeps" ]; then
   place=tasks/$name container=$name

@@ -50,7 +50,7 @@ export interface RuntimeDriver {
     stream: 'stdout' | 'stderr',
     range: { offset: number; limit: number } | { tail: number },
   ): Promise<LogSlice>
-  /** Removes the work directory; unknown is a no-op. */
+  /** Removes work directory and home; unknown is a no-op. */
   remove(name: string): Promise<void>
   /**
    * Whether background work beside calls and watches would break off at a close now; absent: never.
@@ -135,7 +135,7 @@ export interface Intent {
 
 /**
  * The image of a task. Processors, memory and GPUs of the intent are the container's limits; its
- * user is the site's account; only the work directory is bound.
+ * user is the site's account; only work directory and home are bound.
  */
 export interface ContainerRequest {
   /**
@@ -186,6 +186,21 @@ export interface Stage {
   /** The producer of the files, for the conflict message. */
   label: string
   paths?: readonly string[]
+  /**
+   * Paths that the producer promises or the consumer asks for; absent: all are. Where two stages
+   * leave different files at a path that neither names, the later one's is brought.
+   */
+  named?: readonly string[]
+  /** Absolute: where the files were made, if that is not `from`. */
+  madeAt?: string
+  /** What has been left behind on the way to `from`. */
+  left?: readonly Left[]
+}
+
+/** A path of a stage that is not brought; `why` is a clause. */
+export interface Left {
+  path: string
+  why: string
 }
 
 export type SubmitOutcome =
@@ -254,6 +269,8 @@ export interface Collected {
    */
   staged?: readonly StagedAmount[]
   missingOutputs: string[]
+  /** Expected outputs that are links to elsewhere, which `missingOutputs` has too. */
+  strayOutputs?: readonly Left[]
   stderrTail: string
   detail?: PlaceDetail
 }

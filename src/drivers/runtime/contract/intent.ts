@@ -2,7 +2,7 @@ import { isAbsolute } from 'node:path'
 import { ranges } from '../../../ranges.ts'
 import { DriverError, type Intent } from './driver.ts'
 import { pathTrouble } from '../../../outside-path.ts'
-import { isInside } from '../local/staging.ts'
+import { isInside } from './links.ts'
 
 const namePattern = /^[a-z0-9-]{1,63}$/
 

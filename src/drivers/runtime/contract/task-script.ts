@@ -1,17 +1,23 @@
 import { quote, quoteAll } from '../../../shell/quote.ts'
 import type { Intent } from './driver.ts'
 
+/**
+ * The home of a task: beside its work directory, so that what programs keep there is no output. It
+ * goes with the work directory.
+ */
+export const homeOf = (directory: string): string => `${directory}.home`
+
 /** The environment of a task where its intent sets nothing: the same at every site. */
 export const taskEnvironment = (intent: Intent, taskVariable: string): Record<string, string> => ({
   PATH: '/usr/local/bin:/usr/bin:/bin',
-  HOME: intent.directory,
+  HOME: homeOf(intent.directory),
   TMPDIR: '/tmp',
   ...intent.environment,
   [taskVariable]: intent.name,
 })
 
 /**
- * The script of a task at a remote site: work directory, the whole environment, the program. A
+ * The script of a task at a remote site: home, work directory, the whole environment, the program. A
  * person may run it there with `sh`; its supervisor sources it, sets `"$@"` to the command that
  * starts a session, and `signals` to options of env and the scheduler's GPU variables.
  *
@@ -25,5 +31,7 @@ export const taskScript = (intent: Intent, taskVariable: string): string => {
     ([name, value]) => `${name}=${value}`,
   )
   const program = argv[0]?.includes('=') === true ? ['nice', '-n', '0', '--', ...argv] : argv
-  return `cd ${quote(place)} || exit 126\nexec "$@" env -i \${signals-} ${quoteAll(variables)} ${quoteAll(program)}\n`
+  const home = quote(homeOf(directory))
+  const enter = `[ -d ${home} ] || mkdir -p -m 700 -- ${home} || exit 126\ncd ${quote(place)} || exit 126\n`
+  return `${enter}exec "$@" env -i \${signals-} ${quoteAll(variables)} ${quoteAll(program)}\n`
 }

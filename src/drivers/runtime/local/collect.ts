@@ -1,10 +1,11 @@
-import { closeSync, existsSync, fstatSync, openSync, readFileSync, readSync, realpathSync } from 'node:fs'
-import { join } from 'node:path'
+import { closeSync, existsSync, fstatSync, lstatSync, openSync, readFileSync, readSync } from 'node:fs'
 import { reasonText } from '../../../outside-text.ts'
 import { DriverError, type Collected, type LogSlice, type OutputManifest } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
+import { missingOf } from '../contract/links.ts'
 import { recordedState, type ControlFolder } from './records.ts'
 import { outputManifest } from './manifest.ts'
+import { leadAt } from './planned.ts'
 import { amountsFrom, type StagedFile } from './staging.ts'
 
 /** How much of the end of the standard error is read. */
@@ -77,18 +78,14 @@ function readStaged(path: string): StagedFile[] {
   }
 }
 
-/**
- * Whether the path exists, and lies inside the work directory: a link to the outside is no output,
- * nor is what cannot be reached, for whatever reason.
- */
-export function wasDelivered(root: string, path: string): boolean {
-  try {
-    const real = realpathSync.native(join(root, path), 'buffer').toString('latin1')
-    return real.startsWith(`${realpathSync.native(root, 'buffer').toString('latin1')}/`)
-  } catch {
-    return false
-  }
-}
+/** The expected outputs that are not in the work directory: all where it is gone or replaced. */
+export const undelivered = (
+  root: string,
+  expected: readonly string[],
+): Pick<Collected, 'missingOutputs' | 'strayOutputs'> =>
+  lstatSync(root, { throwIfNoEntry: false })?.isDirectory() === true
+    ? missingOf(expected, (path) => leadAt(root, path))
+    : { missingOutputs: [...expected] }
 
 const emptySummary = {
   initialFiles: 0,
@@ -146,7 +143,7 @@ export async function collect(
     measuredBy: 'rusage',
     manifest,
     ...(sources === undefined ? {} : { staged: amountsFrom(sources, staged) }),
-    missingOutputs: expectedOutputs.filter((path) => !wasDelivered(directory, path)),
+    ...undelivered(directory, expectedOutputs),
     stderrTail: reasonText(readSlice(control.path(name, 'err'), { tail: stderrTailBytes }).bytes),
     ...(limits === undefined ? {} : { detail: { limits } }),
   }

@@ -9,6 +9,7 @@ import {
 import { messageOf } from '../contract/errno.ts'
 import { collect, readLog } from './collect.ts'
 import { checkIntent } from '../contract/intent.ts'
+import { homeOf } from '../contract/task-script.ts'
 import { openLooks } from './looks.ts'
 import { openRunnerPool } from './pool.ts'
 import { bootId } from './processes.ts'
@@ -134,7 +135,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
           argv,
           environment: {
             PATH: '/usr/local/bin:/usr/bin:/bin',
-            HOME: directory,
+            HOME: homeOf(directory),
             TMPDIR: '/tmp',
             ...intent.environment,
             [site.taskVariable]: name,
@@ -196,6 +197,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
       if (record?.form === 'started') {
         await removeStagingRemains(record.facts.directory)
         await removeTree(record.facts.directory)
+        await removeTree(homeOf(record.facts.directory))
       }
       announced.delete(name)
       runnerless.delete(name)

@@ -6,7 +6,8 @@ import { setImmediate } from 'node:timers/promises'
 import { pathOfBytes, namedPath, systemPath } from '../../../outside-path.ts'
 import type { OutputManifest } from '../contract/driver.ts'
 import { causeOf, isErrno } from '../contract/errno.ts'
-import { sameContent, type StagedFile } from './staging.ts'
+import { sameContent } from './same-content.ts'
+import type { StagedFile } from './staging.ts'
 
 type ManifestFile = OutputManifest['files'][number]
 type Found = { path: string; stat: BigIntStats }

@@ -191,8 +191,11 @@ func (r *runner) run(asked request) string {
 				"use rlimit or none, or give the account cgroups"
 		}
 	}
-	if err := makeDirectory(asked.directory); err != nil {
-		return fmt.Sprintf("failed cannot make %s: %v", asked.directory, err)
+	// The second is its home: `homeOf` of contract/task-script.ts.
+	for _, each := range []string{asked.directory, asked.directory + ".home"} {
+		if err := makeDirectory(each); err != nil {
+			return fmt.Sprintf("failed cannot make %s: %v", each, err)
+		}
 	}
 	for _, out := range []*output{&r.stdout, &r.stderr} {
 		if err := out.open(); err != nil {

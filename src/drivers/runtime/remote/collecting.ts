@@ -6,13 +6,14 @@ import { call } from '../../../shell/program.ts'
 import { fieldsOf } from '../../../shell/fields.ts'
 import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Collected, type OutputManifest, type StagedAmount } from '../contract/driver.ts'
+import { missingOf, type Lead } from '../contract/links.ts'
 import { chunks, parts } from './answers.ts'
 import { mostListBytes, stagingDeadlineMs, type RemoteContext, type RemoteMemory } from './context.ts'
 import {
   changesOf,
-  isDelivered,
   isTooDeep,
   isUntouched,
+  leadIn,
   listingActions,
   manifestOf,
   parseListing,
@@ -49,6 +50,8 @@ interface Contents {
   listing: FoundFile[]
   staged: FoundFile[][]
   moved: StagedAmount[] | undefined
+  /** Texts about what was not brought. */
+  left: string[]
 }
 interface Task {
   name: string
@@ -78,7 +81,7 @@ function contentsScript(tasks: readonly Task[], boundary: string, late: RemoteMe
         `for each in ${name}.*.staged; do
   [ -e "$each" ] && { printf '\\n${boundary} staged ${name}\\n'; cat "$each"; }; done
 for each in ${name}.*.moved; do
-  [ -e "$each" ] && { printf '\\n${boundary} moved ${name}\\n'; head -n 1 "$each"; }; done`,
+  [ -e "$each" ] && { printf '\\n${boundary} moved ${name}\\n'; head -n 2 "$each"; }; done`,
     )
   return [
     ...opening,
@@ -97,14 +100,17 @@ function readContents(answer: readonly Part[], into: Map<string, Contents>, task
       .filter(({ label }) => label === `staged ${name}`)
       .map(({ bytes }) => [...parseListing(bytes).values()].flat())
     // A process that staged it at the same time planned the same.
-    const moved = answer
-      .find(({ label }) => label === `moved ${name}`)
-      ?.bytes.toString()
-      .trim()
+    const [moved = '', left = ''] =
+      answer
+        .find(({ label }) => label === `moved ${name}`)
+        ?.bytes.toString()
+        .trim()
+        .split('\n') ?? []
     into.set(name, {
       listing: listings.get(facts.directory) ?? [],
       staged: lists,
-      moved: moved === undefined || moved === '' ? undefined : (JSON.parse(moved) as StagedAmount[]),
+      moved: moved === '' ? undefined : (JSON.parse(moved) as StagedAmount[]),
+      left: left === '' ? [] : (JSON.parse(left) as string[]),
     })
   }
 }
@@ -131,7 +137,7 @@ interface ManifestPart extends Pick<CollectedPart, 'unread' | 'unreadBytes'> {
   complete: (sums: ReadonlyMap<string, string>, isCut: boolean) => OutputManifest
 }
 
-type Listed = Task & Pick<Contents, 'listing' | 'staged'>
+type Listed = Task & Pick<Contents, 'listing' | 'staged' | 'left'>
 
 const sourcesOf = (facts: TaskFacts, path: string): string[] =>
   facts.sources.map((from) => `${from.replace(/\/$/, '')}/${path}`)
@@ -179,7 +185,12 @@ async function manifestsOf(
   hostname: string,
 ): Promise<Map<string, ManifestPart>> {
   const { runtime } = context
-  const all = tasks.map((task) => ({ name: task.name, facts: task.facts, ...readingsOf(task) }))
+  const all = tasks.map((task) => ({
+    name: task.name,
+    facts: task.facts,
+    left: task.left,
+    ...readingsOf(task),
+  }))
   const bytes = all.reduce((sum, task) => sum + task.bytes, 0)
   const read = await digests(
     context,
@@ -191,7 +202,8 @@ async function manifestsOf(
     all.flatMap(({ origins }) => origins),
   )
   return new Map(
-    all.map(({ name, facts, changes, listing, tooDeep, unread, unreadBytes }): [string, ManifestPart] => {
+    all.map((task): [string, ManifestPart] => {
+      const { name, facts, changes, listing, tooDeep, left, unread, unreadBytes } = task
       const complete: ManifestPart['complete'] = (late, isCut) => {
         const sumOf = (path: string): string | undefined => read.get(path) ?? late.get(path)
         const modified = changes.touched
@@ -213,7 +225,7 @@ async function manifestsOf(
         const without = files.flatMap(({ path, kind }) =>
           kind === 'file' && !byPath.has(path) ? [path] : [],
         )
-        const warnings = warningsOf(facts.directory, listing, { unread: without, tooDeep, isCut })
+        const warnings = warningsOf(facts.directory, listing, { unread: without, tooDeep, isCut, left })
         const place = { runtime, hostname, root: facts.directory }
         return manifestOf(place, { changes, files, sums: byPath, warnings })
       }
@@ -258,10 +270,12 @@ function collectedOf(
   const found = contents?.listing ?? []
   const listing = new Map(found.map((one) => [one.path, one]))
   const { directory = '', expectedOutputs = [] } = facts ?? {}
-  const missingOutputs = expectedOutputs.filter((path) => !isDelivered(directory, listing, path))
+  const leadTo = (path: string): Lead => leadIn(directory, listing, path)
+  const missing = missingOf(expectedOutputs, leadTo)
   const arrival = {
     succeeded: sight.reason === 'exited' && sight.exitCode === 0,
-    missing: missingOutputs,
+    // A link that leads away has arrived.
+    missing: missing.missingOutputs.filter((path) => ['inside', 'nowhere'].includes(leadTo(path).leads)),
     bare: expectedOutputs.length === 0 && found.every(({ path }) => path === ''),
     cancelAsked,
   }
@@ -279,7 +293,7 @@ function collectedOf(
       measuredBy,
       manifest: { ...(manifest?.complete(sums, isCut) ?? empty), hostname: node },
       ...(contents?.moved === undefined ? {} : { staged: contents.moved }),
-      missingOutputs,
+      ...missing,
       stderrTail: reasonText(tail ?? ''),
       ...(limits === undefined ? {} : { detail: { limits } }),
     }),
@@ -330,7 +344,7 @@ true`,
   const filled = [...facts].map(([name, own]) => ({
     name,
     facts: own,
-    ...(contents.get(name) ?? { listing: [], staged: [] }),
+    ...(contents.get(name) ?? { listing: [], staged: [], left: [] }),
   }))
   const manifests = await manifestsOf(context, filled, hostname)
   const empty = manifestOf(

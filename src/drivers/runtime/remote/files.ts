@@ -1,9 +1,16 @@
 import { posix } from 'node:path'
 import { bytesOfPath, namedPath } from '../../../outside-path.ts'
 import { fieldOf, fieldsOf } from '../../../shell/fields.ts'
-import { printedWords, quote } from '../../../shell/quote.ts'
-import { DriverError, type OutputManifest, type Stage, type StagedAmount } from '../contract/driver.ts'
-import { isInside, linkStaysInside } from '../local/staging.ts'
+import { append } from '../../../lists.ts'
+import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
+import {
+  DriverError,
+  type Left,
+  type OutputManifest,
+  type Stage,
+  type StagedAmount,
+} from '../contract/driver.ts'
+import { leadOf, namesOf, selected, type Lead, type StageSelection } from '../contract/links.ts'
 
 /** A file below a folder of the site, from GNU find. Links are never followed. */
 export interface FoundFile {
@@ -81,15 +88,23 @@ const longerName = 128
 export const isTooDeep = (root: string, path: string, longest = longestPath): boolean =>
   root.length + path.length > longest / 4 && bytesOfPath(`${root}/${path}`).length > longest
 
-interface Source {
+/** What one stage copies into the work directory that is being built, and what is mended around that. */
+interface StageSteps {
   stage: Stage
-  found: FoundFile
+  /** What is copied, with all that is in it; undefined: everything. */
+  tops: readonly string[] | undefined
+  /** Removed before: entries of earlier stages that are another kind of file here. */
+  before: string[]
+  /** Links that lead away, and unreadable files' remains: removed after. */
+  after: string[]
+  /** Links that get another target. */
+  links: { path: string; target: string }[]
 }
 
 /** The planned content of a work directory, and the open queries for it. */
 export interface StagingPlan {
   /** In the order in which they are copied. */
-  stages: readonly Stage[]
+  steps: readonly StageSteps[]
   /** The amount from each of them. */
   amounts: readonly StagedAmount[]
   /** Two sources for one path; the same content is no conflict. Absolute paths at the site. */
@@ -97,7 +112,11 @@ export interface StagingPlan {
     path: string
     labels: readonly [string, string]
     files: readonly [string, string]
+    /** Different content is a conflict; else the later one stays. */
+    named: boolean
   }[]
+  /** What is not brought. */
+  left: Left[]
   /**
    * A directory among them is not writable by its owner, has another mode than 0700 at the top, or
    * contains files that are not data.
@@ -108,66 +127,86 @@ export interface StagingPlan {
   partly: boolean
 }
 
+interface Source {
+  steps: StageSteps
+  found: FoundFile
+  named: (path: string) => boolean
+}
+
 const conflict = (path: string, one: string, other: string): DriverError =>
   new DriverError(
     'user',
-    `${one} and ${other} both leave ${JSON.stringify(path)}, with different content; write to different paths`,
+    `${one} and ${other} both leave ${namedPath(path)}, with different content; write to different paths`,
   )
 
+const replaced = (one: string, other: string): string =>
+  `that of ${one} differs from that of ${other}, which was`
+
+/** Puts the entries of the stages together; where two differ at a path that neither names, the later stays. */
+const openEntries = () => {
+  const entries = new Map<string, Source>()
+  const comparisons: StagingPlan['comparisons'][number][] = []
+  const left: Left[] = []
+
+  const replace = (before: Source, source: Source): void => {
+    const { path, kind } = source.found
+    const labels = [before.steps.stage.label, source.steps.stage.label] as const
+    const below =
+      before.found.kind === 'directory' ? [...entries.keys()].filter((one) => one.startsWith(`${path}/`)) : []
+    const isNamed = (one: string): boolean => source.named(one) || entries.get(one)?.named(one) === true
+    if ([path, ...below].some(isNamed)) throw conflict(path, ...labels)
+    for (const one of below) entries.delete(one)
+    if (kind !== 'file' || before.found.kind !== 'file') source.steps.before.push(path)
+    left.push({ path, why: replaced(...labels) })
+    entries.set(path, source)
+  }
+
+  return {
+    entries,
+    comparisons,
+    left,
+    /** Whether it is the first at its path. */
+    add: (source: Source): boolean => {
+      const { path, kind, target, sizeBytes, inode } = source.found
+      const before = entries.get(path)
+      if (before === undefined) {
+        entries.set(path, source)
+        return true
+      }
+      const { found, steps } = before
+      const differs =
+        found.kind !== kind ||
+        (kind === 'link' && found.target !== target) ||
+        (kind === 'file' && found.sizeBytes !== sizeBytes)
+      if (differs) replace(before, source)
+      else if (kind === 'file' && found.inode !== inode)
+        comparisons.push({
+          path,
+          labels: [steps.stage.label, source.steps.stage.label],
+          files: [posix.join(steps.stage.from, path), posix.join(source.steps.stage.from, path)],
+          named: before.named(path) || source.named(path),
+        })
+      return false
+    },
+  }
+}
+
 /**
- * The rules of `staging.ts` over listings of the predecessors' folders (`from` → its content).
+ * The rules of `local/planned.ts` over listings of the predecessors' folders (`from` → its content).
  *
- * @throws DriverError `user` for conflicts, links to the outside and undelivered paths, `refused`
- *   for missing sources.
+ * @throws DriverError `user` for conflicts at named paths and for undelivered paths, `refused` for
+ *   missing sources.
  */
 export function planStaging(
   stages: readonly Stage[],
   listings: ReadonlyMap<string, readonly FoundFile[]>,
 ): StagingPlan {
-  const entries = new Map<string, Source>()
-  const comparisons: StagingPlan['comparisons'][number][] = []
-  const amounts = new Map(stages.map((stage) => [stage, { bytes: 0, files: 0 }]))
+  const { entries, comparisons, left, add } = openEntries()
+  const amounts: StagedAmount[] = []
+  const steps: StageSteps[] = []
   let lockedDirectories = false
   let others = false
   let partly = false
-
-  const add = (stage: Stage, found: FoundFile): void => {
-    const { path, kind, target } = found
-    if (kind === 'other') {
-      others = true
-      return
-    }
-    if (kind === 'directory' && (found.mode & 0o700) !== 0o700) lockedDirectories = true
-    if (path === '') return
-    if (isLeft(stage, found)) {
-      partly = true
-      return
-    }
-    if (kind === 'link' && !linkStaysInside(path, target))
-      throw new DriverError(
-        'user',
-        `${stage.label} leaves a link ${JSON.stringify(path)} to ${JSON.stringify(target)}, outside ` +
-          'of its work directory; copy the file instead',
-      )
-    const before = entries.get(path)
-    if (before === undefined) {
-      entries.set(path, { stage, found })
-      const amount = amounts.get(stage)
-      if (amount !== undefined && kind !== 'directory') {
-        amount.files++
-        amount.bytes += kind === 'file' ? found.sizeBytes : 0
-      }
-      return
-    }
-    const other = before.found
-    const differs = other.kind !== kind || (kind === 'link' && other.target !== target)
-    if (differs || (kind === 'file' && other.sizeBytes !== found.sizeBytes))
-      throw conflict(path, before.stage.label, stage.label)
-    if (kind === 'file' && other.inode !== found.inode) {
-      const files = [posix.join(before.stage.from, path), posix.join(stage.from, path)] as const
-      comparisons.push({ path, labels: [before.stage.label, stage.label], files })
-    }
-  }
 
   for (const stage of stages) {
     const listing = listings.get(stage.from) ?? []
@@ -178,34 +217,47 @@ export function planStaging(
         `the files of ${stage.label} are not at ${stage.from}; it is no directory there`,
       )
     if (!root.readable) throw unreadable(stage, 'its work directory')
-    if (stage.paths === undefined) {
-      for (const found of listing) add(stage, found)
-      continue
-    }
     const byPath = new Map(listing.map((found) => [found.path, found]))
-    for (const asked of stage.paths) {
-      if (!isInside(asked))
-        throw new DriverError(
-          'refused',
-          `path ${JSON.stringify(asked)} of ${stage.label} is not inside its work directory`,
-        )
-      const path = plain(asked)
-      const parents = path.split('/').map((_, depth, parts) => parts.slice(0, depth).join('/'))
-      const found = byPath.get(path)
-      if (found === undefined || parents.some((parent) => byPath.get(parent)?.kind !== 'directory'))
-        throw new DriverError(
-          'user',
-          `${stage.label} did not leave ${JSON.stringify(path)}; declare it among its expected outputs`,
-        )
-      if (isLeft(stage, found)) throw unreadable(stage, namedPath(path))
-      for (const one of [...parents.map((parent) => byPath.get(parent)), found])
-        if (one !== undefined) add(stage, one)
-      const below = `${path}/`
-      if (found.kind === 'directory')
-        for (const one of listing) if (path === '' || one.path.startsWith(below)) add(stage, one)
+    const chosen = selected(byPath, stage)
+    const own: StageSteps = { stage, tops: chosen.tops, before: [], after: [], links: [] }
+    const named = namesOf(stage)
+    const amount = { bytes: 0, files: 0 }
+    const top = chosen.tops?.map((path) => byPath.get(path)).find((found) => found && isLeft(stage, found))
+    if (top !== undefined) throw unreadable(stage, namedPath(top.path))
+    append(left, stage.left ?? [])
+    append(left, chosen.left)
+    for (const found of chosen.entries.values()) {
+      const { path, kind, target, sizeBytes } = found
+      if (kind === 'directory' && (found.mode & 0o700) !== 0o700) lockedDirectories = true
+      if (kind === 'other') others = true
+      else if (path !== '' && isLeft(stage, found)) {
+        partly = true
+        left.push({ path, why: 'it cannot be read' })
+      } else if (path !== '') {
+        if (target !== byPath.get(path)?.target) own.links.push({ path, target })
+        if (add({ steps: own, found, named }) && kind !== 'directory') {
+          amount.files++
+          amount.bytes += kind === 'file' ? sizeBytes : 0
+        }
+      }
     }
+    steps.push(withoutLinks(own, chosen, entries))
+    amounts.push(amount)
   }
-  return { stages, amounts: [...amounts.values()], comparisons, lockedDirectories, others, partly }
+  return { steps, amounts, comparisons, left, lockedDirectories, others, partly }
+}
+
+/**
+ * The steps that leave out the links which lead away. Where an earlier stage has an entry at the
+ * path of one, all others are copied by name, so that the entry stays.
+ */
+const withoutLinks = (
+  steps: StageSteps,
+  { left, entries: own }: StageSelection<FoundFile>,
+  entries: ReadonlyMap<string, Source>,
+): StageSteps => {
+  if (!left.some(({ path }) => entries.has(path))) return { ...steps, after: left.map(({ path }) => path) }
+  return { ...steps, tops: [...own].flatMap(([path, { kind }]) => (kind === 'directory' ? [] : [path])) }
 }
 
 /** Whether no copy can be made of it. */
@@ -218,24 +270,70 @@ const unreadable = ({ label }: Stage, what: string): DriverError =>
     `${label} leaves ${what} in a state in which it cannot be read; give it other permissions`,
   )
 
-/** Without `.` and a last slash; '' is the folder itself. */
-const plain = (path: string): string => posix.normalize(path).replace(/\/$|^\.$/, '')
-
-/** @throws DriverError `user` for the first pair of the plan whose digests differ. */
+/**
+ * Looks at the digests of the plan's comparisons; of different files the later stays.
+ * @throws DriverError `user` for the first named pair that differs
+ */
 export function checkComparisons(plan: StagingPlan, sums: ReadonlyMap<string, string>): void {
-  for (const { path, labels, files } of plan.comparisons) {
+  for (const { path, labels, files, named } of plan.comparisons) {
     const [one, other] = files.map((file) => sums.get(file))
-    if (one === undefined || one !== other) throw conflict(path, ...labels)
+    if (one !== undefined && one === other) continue
+    if (named) throw conflict(path, ...labels)
+    plan.left.push({ path, why: replaced(...labels) })
   }
 }
 
 const otherTrouble = "grep -vE ': (Permission denied|File name too long)$'"
 
+/** Commands for one stage, in `sh`; `at`: the quoted folder that is being built, whose folders `open` opens. */
+const stageCommands = (
+  { stage, tops, before, after, links }: StageSteps,
+  at: string,
+  { partly, open }: { partly: boolean; open: readonly string[] },
+): string[] => {
+  const inside = (paths: readonly string[], command: string): string[] =>
+    paths.length === 0 ? [] : [`( cd -- ${at} && ${printedWords(paths)} | xargs -0 ${command} )`]
+  const below = (paths: readonly string[]): string[] => paths.map((path) => `./${path}`)
+  // Only what a listing has shown may stay behind.
+  const copied = (command: string): string =>
+    partly ? `{ said=$( ${command} 2>&1 ) || ! printf '%s\\n' "$said" | ${otherTrouble} >&2; }` : command
+  const from = quote(stage.from)
+  const copy =
+    tops === undefined
+      ? [copied(`cp -RPpf -- ${quote(`${stage.from}/.`)} ${at}/`)]
+      : tops.length === 0
+        ? []
+        : [
+            copied(
+              `( cd -- ${from} && ${printedWords(below(tops))} | xargs -0 cp -RPpf --parents -t ${at}/ -- )`,
+            ),
+          ]
+  return [
+    ...inside(below(before), 'rm -rf --'),
+    ...(copy.length === 0 ? [] : [...copy, ...open]),
+    ...inside(below(after), 'rm -f --'),
+    ...inside(
+      links.flatMap(({ path, target }) => [target, `./${path}`]),
+      '-n 2 ln -sfnT --',
+    ),
+  ]
+}
+
+const mostLeft = 20
+
+/** The first of what was not brought, as texts; the others are counted. */
+export const leftTexts = (left: readonly Left[]): string[] => [
+  ...left
+    .slice(0, mostLeft)
+    .map(({ path, why }) => `${namedPath(path)} of a predecessor was not brought: ${why}`),
+  ...(left.length > mostLeft ? [`and ${left.length - mostLeft} more`] : []),
+]
+
 /**
  * A condition for `sh`: fills `directory` as planned, or leaves one with content unchanged. All or
  * nothing: it is built beside its place and renamed into it; before that it writes the list of
- * files (`staged`) and the amounts from each source (`moved`, JSON; both relative to the folder of
- * records).
+ * files (`staged`), and the amounts from each source with what was not brought (`moved`, two lines
+ * of JSON; both relative to the folder of records).
  */
 export function stagingScript(
   plan: StagingPlan,
@@ -248,23 +346,14 @@ export function stagingScript(
   // One that cannot be read has to be opened before find enters it.
   const opening = '\\( -perm -500 -exec chmod u+rwx {} + -o -exec chmod u+rwx {} \\; \\)'
   const open = plan.lockedDirectories ? [`find ${at} -type d ! -perm -700 ${opening}`] : []
-  // Only what a listing has shown may stay behind.
-  const copied = (command: string): string =>
-    plan.partly ? `{ said=$( ${command} 2>&1 ) || ! printf '%s\\n' "$said" | ${otherTrouble} >&2; }` : command
-  const copies = plan.stages.flatMap(({ from, paths }) => {
-    if (paths === undefined) return [copied(`cp -RPpf -- ${quote(`${from}/.`)} ${at}/`), ...open]
-    if (paths.length === 0) return []
-    const words = printedWords(paths.map((path) => `./${plain(path)}`))
-    const copy = `( cd -- ${quote(from)} && ${words} | xargs -0 cp -RPpf --parents -t ${at}/ -- )`
-    return [copied(copy), ...open]
-  })
+  const lines = [plan.amounts, leftTexts(plan.left)].map((each) => JSON.stringify(each))
   const steps = [
     `mkdir -p -- ${at}`,
-    ...copies,
+    ...plan.steps.flatMap((one) => stageCommands(one, at, { partly: plan.partly, open })),
     ...(plan.others ? [`find ${at} ! -type f ! -type d ! -type l -delete`] : []),
     `chmod 700 -- ${at}`,
     `find ${at} -mindepth 1 \\( -type f -o -type l \\) -printf ${quote(format)} > ${staged}`,
-    `printf '%s\\n' ${quote(JSON.stringify(plan.amounts))} > ${moved}`,
+    `printf '%s\\n' ${quoteAll(lines)} > ${moved}`,
     `{ mv -T -- ${at} ${to} 2> /dev/null || [ -n "$(ls -A -- ${to})" ]; }`,
   ]
   return (
@@ -341,11 +430,19 @@ const namedIn = (paths: readonly string[]): string =>
   paths.slice(0, namesShown).map(namedPath).join(', ') +
   (paths.length > namesShown ? ` and ${paths.length - namesShown} more` : '')
 
-/** What a person has to know of a work directory of which not everything can be read. */
+interface UnreadParts {
+  unread: readonly string[]
+  tooDeep: readonly string[]
+  isCut: boolean
+  /** Texts about what was not brought. */
+  left: readonly string[]
+}
+
+/** What a person has to know of a work directory of which not everything can be read, or was brought. */
 export function warningsOf(
   root: string,
   listing: readonly FoundFile[],
-  { unread, tooDeep, isCut }: { unread: readonly string[]; tooDeep: readonly string[]; isCut: boolean },
+  { unread, tooDeep, isCut, left }: UnreadParts,
 ): string[] {
   const top = listing.find(({ path }) => path === '')
   const closed = listing.flatMap(({ path, kind, readable }) =>
@@ -362,7 +459,7 @@ export function warningsOf(
       `these paths are not listed, as they have more than ${longestPath} bytes: ${namedIn(tooDeep)}`,
     ],
   ]
-  return parts.flatMap(([holds, text]) => (holds ? [text] : []))
+  return [...parts.flatMap(([holds, text]) => (holds ? [text] : [])), ...left]
 }
 
 /**
@@ -410,31 +507,6 @@ export interface ManifestParts {
   warnings: readonly string[]
 }
 
-/**
- * Whether the path exists inside the folder, by its listing: a link to the outside, to nothing or
- * to itself is no output.
- */
-export function isDelivered(root: string, listing: ReadonlyMap<string, FoundFile>, path: string): boolean {
-  const parts = path.split('/').filter((part) => part !== '' && part !== '.')
-  const place: string[] = []
-  for (let links = 0; parts.length > 0;) {
-    const part = parts.shift() ?? ''
-    if (part === '.' || part === '') continue
-    if (part === '..') {
-      if (place.pop() === undefined) return false
-      continue
-    }
-    place.push(part)
-    const found = listing.get(place.join('/'))
-    if (found === undefined || (parts.length > 0 && found.kind !== 'directory' && found.kind !== 'link'))
-      return false
-    if (found.kind !== 'link') continue
-    if (++links > 40) return false
-    const absolute = posix.isAbsolute(found.target)
-    if (absolute && found.target !== root && !found.target.startsWith(`${root}/`)) return false
-    if (absolute) place.length = 0
-    else place.pop()
-    parts.unshift(...(absolute ? found.target.slice(root.length) : found.target).split('/'))
-  }
-  return place.length > 0
-}
+/** Where a path of an ended task's folder leads, by its listing. */
+export const leadIn = (root: string, listing: ReadonlyMap<string, FoundFile>, path: string): Lead =>
+  leadOf(path, [root], (one) => listing.get(one))

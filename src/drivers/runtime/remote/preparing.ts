@@ -4,7 +4,7 @@ import { readProgram } from '../../../shell/program.ts'
 import { quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { checkIntent } from '../contract/intent.ts'
-import { taskScript } from '../contract/task-script.ts'
+import { homeOf, taskScript } from '../contract/task-script.ts'
 import { chunks } from './answers.ts'
 import { hundredths } from './cancelling.ts'
 import { namesAtOnce, stagingDeadlineMs, supervisor, type RemoteContext } from './context.ts'
@@ -181,12 +181,11 @@ async function prepareSome(
   const left: Draft[] = []
   for (const chunk of chunks(blocks, namesAtOnce, ({ text }) => text.length, context.chunkBytes)) {
     const some = chunk.map(({ draft }) => draft)
-    const folders = quoteAll(
-      some.filter(({ plan }) => plan === undefined).map(({ intent }) => intent.directory),
-    )
+    const directories = some.filter(({ plan }) => plan === undefined).map(({ intent }) => intent.directory)
+    const folders = quoteAll(directories)
     const make = `set -- ${folders}
 for each; do [ -e "$each" ] && old=1; done
-mkdir -p -- "$@"`
+mkdir -p -- "$@" ${quoteAll(directories.map(homeOf))}`
     const { stdout, stderr } = await context.site.run(
       (facts) =>
         [

@@ -1,5 +1,5 @@
-# remove NAME [DIRECTORY]: removes the records of a task, and its work directory with the remains of
-# a broken staging beside it. After each-cgroup.sh.
+# remove NAME [DIRECTORY]: removes the records of a task, and its work directory with the home and the
+# remains of a broken staging beside it. After each-cgroup.sh.
 
 # A killed supervisor has left its cgroup behind. Processes that are no longer visible hold it until
 # they are quite gone.
@@ -13,9 +13,9 @@ release() {
 remove() {
   each_cgroup release "$1"
   if [ -n "$2" ]; then
-    rm -rf -- "$2" 2> /dev/null || {
-      chmod -R u+rwx -- "$2" 2> /dev/null
-      rm -rf -- "$2"
+    rm -rf -- "$2" "$2.home" 2> /dev/null || {
+      chmod -R u+rwx -- "$2" "$2.home" 2> /dev/null
+      rm -rf -- "$2" "$2.home"
     } && rm -rf -- "${2%/*}/.${2##*/}".staging-* || return
   fi
   rm -f -- "$1".*

@@ -1,7 +1,7 @@
 import { hostname } from 'node:os'
 import { reasonText } from '../../../outside-text.ts'
 import { DriverError, type Collected, type TaskState } from '../contract/driver.ts'
-import { wasDelivered, stderrTailBytes } from '../local/collect.ts'
+import { stderrTailBytes, undelivered } from '../local/collect.ts'
 import { outputManifest } from '../local/manifest.ts'
 import { amountsFrom } from '../local/staging.ts'
 import type { FunctionSite } from './site.ts'
@@ -68,7 +68,7 @@ export async function collectCall(
     measuredBy: cpuSeconds === null && peakMemoryBytes === null ? 'none' : 'sampled',
     manifest: warnings.length === 0 ? manifest : { ...manifest, warnings },
     ...(sources === undefined ? {} : { staged: amountsFrom(sources, staged) }),
-    missingOutputs: expectedOutputs.filter((path) => !wasDelivered(directory, path)),
+    ...undelivered(directory, expectedOutputs),
     stderrTail: reasonText(calls.readLog(name, 'err', { tail: stderrTailBytes }).bytes),
     detail,
   }

@@ -9,6 +9,7 @@ import { systemPath } from '../../../outside-path.ts'
 import { isErrno } from '../contract/errno.ts'
 import type { CallRecords } from './calls.ts'
 import type { CallAnswer, CallInput, CallOutput } from './protocol.ts'
+import { foldersAbove } from '../contract/links.ts'
 import type { StagedFile } from '../local/staging.ts'
 
 const sha256Of = async (path: string): Promise<string> => {
@@ -92,6 +93,13 @@ const makeWay = (directory: string, path: string): void => {
   }
 }
 
+/** Whether no link is on the way to a path: it might lead outside. */
+const isBelowFolders = (directory: string, path: string): boolean =>
+  foldersAbove(path).every(
+    (folder) =>
+      lstatSync(systemPath(join(directory, folder)), { throwIfNoEntry: false })?.isDirectory() === true,
+  )
+
 const put = async (draft: string, directory: string, path: string): Promise<void> => {
   makeWay(directory, path)
   const to = systemPath(join(directory, path))
@@ -137,7 +145,8 @@ export const applyOutputs = async (
     checkContent(output, found.size, found.size === output.sizeBytes ? await sha256Of(upload) : '')
   }
   for (const path of answer.deleted)
-    rmSync(systemPath(join(directory, path)), { recursive: true, force: true })
+    if (isBelowFolders(directory, path))
+      rmSync(systemPath(join(directory, path)), { recursive: true, force: true })
   const links = answer.outputs.filter(({ target }) => target !== undefined)
   for (const output of [...answer.outputs.filter(({ target }) => target === undefined), ...links]) {
     const draft = join(dirname(calls.path(name, 'outputs')), `draft-${randomBytes(6).toString('hex')}`)

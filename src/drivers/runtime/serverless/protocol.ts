@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { pathTrouble } from '../../../outside-path.ts'
 import { outsideText, reasonText } from '../../../outside-text.ts'
 import { DriverError } from '../contract/driver.ts'
-import { isInside, linkStaysInside } from '../local/staging.ts'
+import { isInside } from '../contract/links.ts'
 
 /**
  * The messages between this service and a function, as JSON over any platform's way to call one;
@@ -37,7 +37,8 @@ export interface CallRequest {
   environment: Readonly<Record<string, string>>
   /**
    * Variables whose values are paths below the work directory, made absolute by the function; an
-   * empty one is the work directory itself.
+   * empty one is the work directory itself. Where neither list sets `HOME`, it is an empty folder of
+   * the call's own, outside of the work directory.
    */
   pathEnvironment: Readonly<Record<string, string>>
   workingDirectory?: string
@@ -237,8 +238,6 @@ export const checkOutputs = (
     ].filter(Boolean)
     if (forms.length !== 1) refuse(`${what} must have one of contentBase64, uploaded: true and target`)
     if (output.target === undefined && output.sha256 === undefined) refuse(`${what} has no sha256`)
-    if (output.target !== undefined && !linkStaysInside(output.path, output.target))
-      refuse(`${what} is a link to ${JSON.stringify(output.target)}, outside of the work directory`)
   }
   for (const { path } of seen.values()) {
     const parts = path.split('/')
