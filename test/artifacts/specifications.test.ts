@@ -24,6 +24,17 @@ const kept = (): string[] =>
         .map((entry) => join(entry.parentPath, entry.name))
     : []
 
+/** The bytes of an entry, with another flag and size in its head. */
+const retyped = (entry: Buffer, flag: string, size: number): Buffer => {
+  const bytes = Buffer.from(entry)
+  bytes.write(`${size.toString(8).padStart(11, '0')}\0`, 124, 'latin1')
+  bytes.write(flag, 156, 'latin1')
+  bytes.fill(32, 148, 156)
+  const sum = bytes.subarray(0, 512).reduce((all, byte) => all + byte, 0)
+  bytes.write(`${sum.toString(8).padStart(6, '0')}\0 `, 148, 'latin1')
+  return bytes
+}
+
 describe('a build context', () => {
   test('is kept as it was sent, once, under its digest; its JSON form names the same bytes', async () => {
     const bytes = await contextOf({ Dockerfile: 'FROM scratch\n', 'src/main.py': 'print(1)\n' })
@@ -53,6 +64,8 @@ describe('a build context', () => {
     expect((await send(service, bytes)).status).toBe(201)
   })
 
+  const twice = (...names: string[]): Planted[] =>
+    names.map((name, at) => ({ name, content: `FROM scratch\nLABEL at=${at}\n` }))
   const hostile: [string, Planted[] | Buffer, RegExp][] = [
     ['a symbolic link', [{ name: 'a', type: 'symlink', linkname: '/etc/passwd' }], /symlink/],
     [
@@ -70,6 +83,17 @@ describe('a build context', () => {
     ['a control character', [{ name: 'a\nb', content: '1' }], /control character/],
     ['a set-user-id bit', [{ name: 'a', content: '1', mode: 0o4755 }], /set-user-id/],
     ['a name of 300 bytes', [{ name: 'n'.repeat(300), content: '1' }], /longer/],
+    ['a path twice', twice('Dockerfile', 'Dockerfile'), /"Dockerfile" twice/],
+    ['a path in two spellings', twice('a/Dockerfile', './a//Dockerfile'), /"a\/Dockerfile" twice/],
+    [
+      'a file at the path of a directory',
+      [
+        { name: 'a', type: 'directory' },
+        { name: 'a', content: '1' },
+      ],
+      /"a" twice/,
+    ],
+    ['a sparse file', [{ name: 'a', content: '1', pax: { 'GNU.sparse.name': 'Dockerfile' } }], /sparse/],
     ['no file', [{ name: 'a/', type: 'directory' }], /no file/],
     ['no bytes', Buffer.alloc(0), /empty/],
     ['no gzip', Buffer.from('not an archive at all'), /no gzip/],
@@ -91,18 +115,26 @@ describe('a build context', () => {
     expect((await send(service, bytes.subarray(0, bytes.length - 60))).body.error).toMatch(/send all of it/)
   })
 
+  test('whose records give one path to all entries, or two to one, is refused', async () => {
+    const record = async (flag: string) =>
+      retyped((await tarOf([{ name: 'records', content: '10 path=b\n' }])).subarray(0, 1_024), flag, 10)
+    const rest = await tarOf([{ name: 'Dockerfile', content: 'FROM scratch\n' }])
+    for (const [flags, message] of [
+      ['g', /all entries one path/],
+      ['xx', /twice, in two records/],
+      ['xL', /twice, in two records/],
+    ] as const) {
+      const heads = await Promise.all([...flags].map(record))
+      const answer = await send(service, gzipSync(Buffer.concat([...heads, rest])))
+      expect([flags, answer.status, answer.body.error]).toEqual([flags, 422, expect.stringMatching(message)])
+    }
+  })
+
   test('that names an entry with a megabyte and more is refused before it is in memory', async () => {
-    const head = (await tarOf([{ name: 'PaxHeader', content: '' }])).subarray(0, 512)
-    head.write('00100000000\0', 124, 'latin1')
-    head.write('x', 156, 'latin1')
-    head.fill(32, 148, 156)
-    head.write(
-      `${head
-        .reduce((sum, byte) => sum + byte, 0)
-        .toString(8)
-        .padStart(6, '0')}\0 `,
-      148,
-      'latin1',
+    const head = retyped(
+      (await tarOf([{ name: 'PaxHeader', content: '' }])).subarray(0, 512),
+      'x',
+      0o100000000,
     )
     expect((await send(service, gzipSync(Buffer.concat([head, Buffer.alloc(4_096)])))).body.error).toMatch(
       /names one entry with more than/,
