@@ -264,6 +264,53 @@ describe('a build', () => {
     expect((await service.call('GET', '/artifact-builds/wrong/')).status).toBe(404)
   })
 
+  const evil = '169.254.169.254/a:1'
+  const heredoc = 'FROM a\nRUN <<"A\\"\necho 1\nA\\\nFROM \\\n'
+  test.each<[string, string, RegExp, object?]>([
+    ['a base', `FROM ${evil}`, /names "169.*denied/],
+    ['a base on the next line', `FROM \\\n  ${evil}`, /names "169.*denied/],
+    ['a base behind another escape', `# escape=\`\nFROM \`\n\n# a\n  ${evil}`, /names "169.*denied/],
+    ['the second variable of a line', `ARG A=1 B=${evil}\nFROM $B`, /names "169.*denied/],
+    ['a variable that is set anew later', `ARG A=${evil}\nFROM $A\nARG A=b`, /names "169.*denied/],
+    ['an empty variable', 'FROM 169.254.${X}169.254/a:1', /names "169.*denied/],
+    ['quotes in a name', `FROM 169."254".169.254/a`, /names "169.*denied/],
+    ['an argument', 'ARG A\nFROM $A', /names "169.*denied/, { buildArguments: JSON.stringify({ A: evil }) }],
+    ['a frontend', `# syntax=${evil}\nFROM a`, /names "169.*denied/],
+    ['a frontend by argument', 'FROM a', /names/, { buildArguments: `{"BUILDKIT_SYNTAX":"${evil}"}` }],
+    ['a mount', `FROM a\nRUN --mount=from=${evil},target=/a ls`, /names "169.*denied/],
+    ['a quoted mount', `FROM a\nRUN --mount=type=bind,"from=${evil}" ls`, /names "169.*denied/],
+    ['a copy', `FROM a\nCOPY --from=${evil} /a /a`, /names "169.*denied/],
+    ['a copy that is kept', `FROM a\nONBUILD COPY --from=${evil} /a /a`, /names "169.*denied/],
+    ['a version 6 address', 'FROM [fe80::1]:80/a', /names "\[fe80.*denied/],
+    ['a variable that is cut', 'ARG A=b\nFROM ${A#x}', /not known before the build/],
+    ['a heredoc that ends like a continued line', `${heredoc}${evil}`, /not known before the build/],
+    ['an address', 'FROM a\nADD http://example.org/a /a', /has no network/],
+    ['a repository', 'FROM a\nADD ["git@example.org:a/b.git", "/a"]', /has no network/],
+    ['an address in a variable', 'FROM a\nADD ${A} /a', /not known before the build/],
+    ['a denied address', 'FROM a\nADD http://169.254.169.254/a /a', /adds "http.*denied/, { network: true }],
+    ['a metadata service', 'FROM a\nADD http://metadata/a /a', /metadata service/, { network: true }],
+  ])('whose recipe has %s is 422', async (name, text, message, more = {}) => {
+    const recipe = `${text}\n`
+    const { body } = await send(service, await contextOf({ Dockerfile: recipe }))
+    const answer = await service.call('POST', '/artifact-builds/', {
+      ...{ id: 'judged', artifactVersionId: 'artifact-version:tool:1:system:', contextDigest: body.digest },
+      ...{ recipeDigest: sha256(recipe), cacheKey: name, targetFormat: 'oci', ...more },
+    })
+    expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
+  })
+
+  test('with usual recipes is stored', async () => {
+    const recipes = [
+      'ARG TAG=1\nFROM --platform=$BUILDPLATFORM b:${TAG:-2} AS x\nFROM a-$TARGETARCH\nCOPY --from=x /a /a\n',
+      'FROM a\nADD --chown=1:1 a-${V}.tar.gz ./b/$C /a/\nRUN <<EOF\nselect 1\nFROM x\nEOF\n',
+      'FROM a\nRUN cat <<\'A\' && echo "$((1 << 2))" <<< x \\\n  && ls\n1\nA\n',
+    ]
+    for (const [at, Dockerfile] of recipes.entries())
+      await describedBuild(service, `usual-${String(at)}`, { Dockerfile })
+    const Dockerfile = 'FROM a\nADD https://example.org/a /a\n'
+    await describedBuild(service, 'fetching', { Dockerfile }, { network: true })
+  })
+
   test('of an image stands beside its version; both digests are of its name', async () => {
     const given = { artifactId: 'imaged', version: '1', image: 'docker://registry.example.org/tools/a:1' }
     const { artifact, build } = await service.post('/artifacts/docker/', given)

@@ -10,7 +10,8 @@ import type { ContextParts } from './contexts.ts'
 import { partsOfImage } from '../../clients/registry.ts'
 import { judgeDefinition } from './definition-work.ts'
 import { imageFault } from './images.ts'
-import { ArtifactBuild, type NewBuild, type NewDockerArtifact } from './schemas.ts'
+import { recipeFault, sourcesOfRecipe } from './recipes.ts'
+import { argumentsOf, ArtifactBuild, type NewBuild, type NewDockerArtifact } from './schemas.ts'
 import { addVersion } from './store.ts'
 
 export interface BuildParts extends ContextParts {
@@ -195,7 +196,7 @@ const checkDefinition = (
  */
 const checkRecipe = async (
   { artifactStore, buildContextLimitBytes: limitBytes, addressAllowed }: BuildParts,
-  build: Pick<Build, 'contextDigest' | 'recipeDigest' | 'recipePath' | 'sourceType' | 'buildArguments'>,
+  build: Omit<Build, 'createdAt'>,
 ): Promise<void> => {
   const recipe = build.recipePath ?? ''
   const chunks: Buffer[] = []
@@ -212,8 +213,14 @@ const checkRecipe = async (
       throw unacceptable([
         { path: 'recipeDigest', message: `${JSON.stringify(recipe)} of the context has ${recipeDigest}` },
       ])
-    if (build.sourceType === 'definition')
-      checkDefinition(Buffer.concat(chunks).toString(), build, addressAllowed)
+    const text = Buffer.concat(chunks).toString()
+    if (build.sourceType === 'definition') {
+      checkDefinition(text, build, addressAllowed)
+      return
+    }
+    const sources = sourcesOfRecipe(text, argumentsOf(build.buildArguments), build.targetArchitecture)
+    const fault = recipeFault(sources, build.network, addressAllowed)
+    if (fault !== undefined) throw unacceptable([{ path: 'recipePath', message: fault }])
   } catch (error) {
     if (error instanceof BuildError)
       throw unacceptable([{ path: 'contextDigest', message: `the context cannot be read: ${error.message}` }])

@@ -12,10 +12,10 @@ import { verifySif, type Verification } from '../../drivers/build/verify.ts'
 import { registryDenied } from '../../clients/registry.ts'
 import { openGate } from '../../pacing/gate.ts'
 import type { BuildWorkParts } from './build-parts.ts'
-import { imageFault, imagesOfRecipe } from './images.ts'
 import { buildFromDefinition, imageOfDefinition, pullBases } from './definition-work.ts'
 import { openJournal, type Journal } from './journal.ts'
 import { pull } from './pulls.ts'
+import { hostOf, recipeFault, sourcesOfRecipe } from './recipes.ts'
 import { buildFromRecipe } from './recipe-work.ts'
 import { addSbom } from './sboms.ts'
 import { earlierOutput, publishOutput, reuseText, type BuildWork } from './runs.ts'
@@ -33,7 +33,7 @@ const tagOf = ({ runId, hostId }: BuildWork): string =>
 
 /**
  * Checks that the context is here, that its recipe is that of the build, and that the recipe names
- * no image of a denied host. @returns the recipe
+ * nothing of a denied host. @returns the recipe
  */
 const checkContext = async (
   { artifactStore, buildContextLimitBytes: limitBytes, addressAllowed, http }: BuildWorkParts,
@@ -58,9 +58,13 @@ const checkContext = async (
   const text = Buffer.concat(chunks).toString()
   // The images of a definition are judged where they are pulled.
   if (work.sourceType === 'definition') return text
-  for (const image of imagesOfRecipe(text, argumentsOf(work.buildArguments))) {
-    const fault = imageFault(image, addressAllowed) ?? (await registryDenied(http, image))
-    if (fault !== undefined) throw new BuildError(`the recipe names ${JSON.stringify(image)}: ${fault}`)
+  const sources = sourcesOfRecipe(text, argumentsOf(work.buildArguments), work.targetArchitecture)
+  const fault = recipeFault(sources, work.network, addressAllowed)
+  if (fault !== undefined) throw new BuildError(fault)
+  const hosts = sources.addresses.map((address) => `${hostOf(address)}/`)
+  for (const name of [...sources.images, ...hosts]) {
+    const denied = await registryDenied(http, name)
+    if (denied !== undefined) throw new BuildError(`the recipe names ${JSON.stringify(name)}: ${denied}`)
   }
   return text
 }
