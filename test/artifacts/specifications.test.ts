@@ -11,7 +11,9 @@ import { contextOf, describedBuild, send, sha256, tarOf, type Planted } from './
 const limit = 4 * 2 ** 20
 let service: TestService
 beforeAll(async () => {
-  service = await openService({ environment: { SERVICE_BUILD_CONTEXT_LIMIT_BYTES: String(limit) } })
+  service = await openService({
+    environment: { SERVICE_BUILD_CONTEXT_LIMIT_BYTES: String(limit), SERVICE_CONTAINER_ENGINE: '/none.sock' },
+  })
 })
 afterAll(() => service[Symbol.asyncDispose]())
 
@@ -297,6 +299,15 @@ describe('a build', () => {
       ...{ recipeDigest: sha256(recipe), cacheKey: name, targetFormat: 'oci', ...more },
     })
     expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
+  })
+
+  test('of a definition whose base the engine has to pull is not begun while the engine is away', async () => {
+    const definition = 'Bootstrap: docker\nFrom: a:1\n'
+    const files = { 'apptainer.def': definition, Dockerfile: definition }
+    await describedBuild(service, 'defined', files, { sourceType: 'definition', targetFormat: 'sif' })
+    const answer = await service.call('POST', '/artifact-builds/defined/runs/')
+    expect([answer.status, answer.body.error]).toEqual([503, expect.stringMatching(/container engine|no /)])
+    expect(await service.get('/artifact-builds/defined/runs/')).toEqual([])
   })
 
   test('with usual recipes is stored', async () => {

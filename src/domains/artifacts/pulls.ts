@@ -45,11 +45,13 @@ export const pull = async (
   const { credentialRef, id } = work
   const login = await loginOf(vault, { credentialRef, image, purpose: `pull the image of the build ${id}` })
   const before = await inspectImage(buildEngine, image)
-  if (before === undefined || !isPinned(image))
+  // An image of many architectures may be here for another one.
+  const fits = before?.architecture === work.targetArchitecture
+  if (!fits || !isPinned(image))
     try {
       await pullImage(buildEngine, image, platformOf(work), { signal, onLine: journal.say }, login)
     } catch (error) {
-      if (!(error instanceof EngineRefusal) || before === undefined) throw error
+      if (!(error instanceof EngineRefusal) || !fits) throw error
       journal.say(`the registry does not give ${image} (${error.message}); the engine's own is taken`)
     }
   const found = await inspectImage(buildEngine, image)

@@ -47,11 +47,12 @@ const expanded = (word: string, values: ReadonlyMap<string, string>): string | u
       // The innermost braces first.
       .replaceAll(
         /\$\{([A-Za-z_]\w*)(?:(:?)([-+])([^${}]*))?\}/g,
-        (_, name: string, colon?: string, sign?: string, other = '') => {
+        (_, name: string, colon?: string, sign?: string, other?: string) => {
           const value = valueOf(name)
           const isSet = colon === '' ? values.has(name) : value !== ''
           if (sign === undefined) return value
-          return sign === '-' ? (isSet ? value : other) : isSet ? other : ''
+          if (sign === '-') return isSet ? value : (other ?? '')
+          return isSet ? (other ?? '') : ''
         },
       )
   }
