@@ -1,8 +1,15 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { mkdirSync, mkdtempSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { sql } from '../../src/db/sql.ts'
+import { removeUnowned } from '../../src/domains/artifacts/versions.ts'
+import { publishOutput, readWork } from '../../src/domains/artifacts/runs.ts'
+import { removeUnnamed } from '../../src/domains/execution-runs/unnamed-bytes.ts'
+import { openArtifactStore, type ArtifactStore } from '../../src/drivers/build/store.ts'
+import { describedBuild, sha256 } from '../artifacts/world.ts'
+import { until } from '../failures/programs.ts'
 import { inContainers, makeVaultKeyFile } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
@@ -19,6 +26,7 @@ let tagged = digests[0]
 let registry: Server
 let engine: Server
 let service: TestService
+let store: ArtifactStore
 const listening = (server: Server, ...at: unknown[]): Promise<void> =>
   new Promise((resolve) => server.listen(...(at as [string]), resolve))
 
@@ -44,6 +52,7 @@ beforeAll(async () => {
       SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
     },
   })
+  store = openArtifactStore(join(service.dataDir, 'artifacts'))
 })
 afterAll(async () => {
   await service?.[Symbol.asyncDispose]()
@@ -138,4 +147,97 @@ test('a tag of a closed registry is resolved by its login: each digest has a bui
     422,
     expect.stringMatching(/could not be resolved to a digest \(.*401.*name@sha256/),
   ])
+})
+
+/** Puts bytes into the store, as old as two days. @returns their digest */
+const keptLongAgo = async (text: string): Promise<string> => {
+  await using aside = await store.aside()
+  await aside.write(Buffer.from(text))
+  const digest = await aside.keep('images')
+  const then = Date.now() / 1_000 - 2 * 86_400
+  utimesSync(store.pathOf('images', digest), then, then)
+  return digest
+}
+const isKept = async (digest: string): Promise<boolean> =>
+  (await store.sizeOf('images', digest)) !== undefined
+/** Records a run of the build `recorded`. */
+const addRun = (id: string, status: string, digest: string | null, hostId: string) =>
+  service.db
+    .run(sql`insert into build_runs (id, artifact_build_id, status, host_id, output_digest, output_bytes)
+    values (${id}, 'recorded', ${status}, ${hostId}, ${digest}, 1)`)
+
+test('bytes without a record go after a day; those of builds and of runs, and young ones, stay', async () => {
+  await describedBuild(service, 'recorded', { Dockerfile: 'FROM scratch\n' })
+  const [free, built, pinned, renewed] = await Promise.all(
+    ['free', 'built', 'pinned', 'renewed'].map(keptLongAgo),
+  )
+  await addRun('of-build', 'completed', built ?? '', 'elsewhere')
+  await service.db.run(sql`update run_snapshots set executables = jsonb_set(executables, '{pins,0,digest}',
+    ${JSON.stringify(pinned)}) where execution_run_id = 'closed-0-run'`)
+  expect(await store.renew('images', renewed ?? '')).toBe(true)
+  expect(await store.renew('images', sha256('none'))).toBe(false)
+  await removeUnnamed(service.db, store, new AbortController().signal)
+  expect(await Promise.all([free, built, pinned, renewed].map((digest) => isKept(digest ?? '')))).toEqual([
+    ...[false, true, true, true],
+  ])
+})
+
+test('bytes that a build publishes while others remove them stay, or are not published', async () => {
+  const digest = await keptLongAgo('published')
+  await addRun('publishing', 'running', null, 'elsewhere')
+  const work = await readWork(service.db, 'publishing')
+  if (work === undefined) throw new Error('there is no work')
+  let removal: Promise<void> | undefined
+  await service.db.transaction(async (tx) => {
+    await publishOutput({ db: tx, artifactStore: store }, work, { digest, sizeBytes: 9 })
+    let isOver = false
+    removal = removeUnowned({ db: service.db, artifactStore: store }, [digest])
+    void removal.finally(() => (isOver = true))
+    await until('the removal', 120, async () => {
+      const [waiting] = await service.db.prepared<{ n: string }>(
+        'waiting',
+        "select count(*) as n from pg_locks where locktype = 'advisory' and not granted",
+        [],
+      )
+      return isOver || Number(waiting?.n) > 0
+    })
+  })
+  await removal
+  expect(await isKept(digest)).toBe(true)
+  await store.remove('images', digest)
+  await expect(
+    publishOutput({ db: service.db, artifactStore: store }, work, { digest, sizeBytes: 9 }),
+  ).rejects.toThrow(/lost sha256/)
+  await service.db.run(sql`update build_runs set status = 'failed' where id = 'publishing'`)
+})
+
+test('a build whose earlier output is lost is judged as the first one', async () => {
+  const { contextDigest } = await describedBuild(service, 'again', { Dockerfile: 'FROM scratch\nCOPY . /\n' })
+  await service.db
+    .run(sql`insert into build_runs (id, artifact_build_id, status, host_id, output_digest, output_bytes)
+    select 'before', 'again', 'completed', host_id, ${sha256('lost')}, 1 from build_contexts
+      where digest = ${contextDigest}`)
+  rmSync(store.pathOf('contexts', contextDigest))
+  const { id } = await service.post('/artifact-builds/again/runs/', {})
+  await until('its end', 120, async () => (await service.get(`/build-runs/${id}/`)).status === 'failed')
+  expect((await service.get(`/build-runs/${id}/`)).error).toMatch(/lost the context/)
+})
+
+test('an attestation names the host that built, and events of a log hold whole characters', async () => {
+  const { payload } = await service.get('/build-runs/of-build/attestation/')
+  const { predicate } = JSON.parse(Buffer.from(payload, 'base64').toString())
+  expect(predicate.runDetails.builder.id).toBe('https://orrery.dev/hosts/elsewhere')
+
+  const { id } = (await service.get('/artifact-builds/again/runs/')).find(
+    (run: any) => run.status === 'failed',
+  )
+  const text = `a${'é'.repeat(600_000)}`
+  await store.removeLog(id)
+  await store.appendLog(id, text)
+  const answer = await fetch(`${service.baseUrl}/build-runs/${id}/logs/`, {
+    headers: { accept: 'text/event-stream' },
+  })
+  const lines = (await answer.text()).split('\n').filter((line) => line.startsWith('data: '))
+  const whole = lines.map((line) => line.slice(6)).join('')
+  expect([whole.length, whole === text]).toEqual([text.length, true])
 })

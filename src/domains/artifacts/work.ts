@@ -100,7 +100,9 @@ export const openBuildWork = (parts: BuildWorkParts) => {
 
   const fetch = async (work: BuildWork, signal: AbortSignal): Promise<boolean> => {
     await using journal = await openJournal(parts, work.runId, 'preparing')
-    const earlier = work.fresh ? undefined : await earlierOutput(db, work)
+    const found = work.fresh ? undefined : await earlierOutput(db, work)
+    const isStored = found !== undefined && (await artifactStore.sizeOf('images', found.digest)) !== undefined
+    const earlier = isStored ? found : undefined
     if (work.sourceType === 'docker-image') {
       const id = await pull(parts, work, work.image ?? '', journal, signal)
       journal.found(id)
@@ -109,10 +111,9 @@ export const openBuildWork = (parts: BuildWorkParts) => {
       const text = await checkContext(parts, work)
       if (work.sourceType === 'definition') await pullBases(parts, work, text, { journal, signal })
     }
-    if (earlier === undefined || (await artifactStore.sizeOf('images', earlier.digest)) === undefined)
-      return false
+    if (earlier === undefined) return false
     journal.say(reuseText(earlier.digest))
-    await publishOutput(db, work, earlier)
+    await publishOutput(parts, work, earlier)
     return true
   }
 
@@ -146,7 +147,7 @@ export const openBuildWork = (parts: BuildWorkParts) => {
       const { digest, sizeBytes } = await artifactStore.take('images', path)
       try {
         await addSbom(parts, work, digest, { journal, signal })
-        await publishOutput(db, work, { digest, sizeBytes, verification })
+        await publishOutput(parts, work, { digest, sizeBytes, verification })
       } catch (error) {
         await removeUnowned(parts, [digest])
         throw error

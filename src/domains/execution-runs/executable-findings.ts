@@ -237,7 +237,7 @@ const findAddress = async (
   { uri, credentialRef, expectedDigest }: Extract<OutsideQuestion, { kind: 'address' }>,
 ): Promise<Finding> => {
   if (!URL.canParse(uri)) return { problem: `source.uri ${JSON.stringify(uri.slice(0, 200))} is no address` }
-  if (expectedDigest !== undefined && (await artifactStore.sizeOf('images', expectedDigest)) !== undefined)
+  if (expectedDigest !== undefined && (await artifactStore.renew('images', expectedDigest)))
     return factsOf(artifactStore.pathOf('images', expectedDigest))
   let url = new URL(uri)
   const first = url.host
@@ -278,8 +278,7 @@ const findStored = async (
   const { artifactStore } = parts
   if (credentialRef !== undefined)
     return { problem: 'credentialRef: a storage has its own credential; leave it out' }
-  const known =
-    expectedDigest !== undefined && (await artifactStore.sizeOf('images', expectedDigest)) !== undefined
+  const known = expectedDigest !== undefined && (await artifactStore.renew('images', expectedDigest))
   const found = known
     ? { digest: expectedDigest }
     : await fetchStored(parts, uri, { limitBytes, deadlineMs: fetchDeadlineMs })
