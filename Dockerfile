@@ -31,8 +31,8 @@ COPY src/domains/console/holder/holder.go /
 RUN for machine in amd64 arm64; do CGO_ENABLED=0 GOARCH=$machine go build -trimpath -ldflags '-s -w' -o /holders/holder-$machine /holder.go; done
 
 FROM ${BASE}
-# tini reaps what tasks leave behind, time measures them; playbooks run in bubblewrap.
-RUN apt-get update && apt-get install -y --no-install-recommends ansible-core bubblewrap ca-certificates openssh-client tini time && rm -rf /var/lib/apt/lists/* \
+# tini reaps what tasks leave behind, time measures them; playbooks run in bubblewrap, SIF files are packed by squashfs-tools.
+RUN apt-get update && apt-get install -y --no-install-recommends ansible-core bubblewrap ca-certificates openssh-client squashfs-tools tini time && rm -rf /var/lib/apt/lists/* \
   && useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/orrery --shell /usr/sbin/nologin orrery \
   && install -d -o orrery -g orrery /var/lib/orrery /var/cache/orrery
 WORKDIR /app

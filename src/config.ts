@@ -900,6 +900,13 @@ export const withoutPassword = (text: string): string => {
   return url.href
 }
 
+/** The passwords in a URL: before its host, and among its query parameters. */
+export const passwordsOf = (text: string): string[] => {
+  const { password, searchParams } = new URL(text)
+  const parameters = [...searchParams].flatMap(([name, value]) => (/password/i.test(name) ? [value] : []))
+  return [decodeURIComponent(password), ...parameters]
+}
+
 const documentedHost: HostFacts = {
   uid: 1000,
   home: '/home/user',

@@ -2,7 +2,7 @@ import { mkdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { openClock } from './clock.ts'
-import { reachedHere, type Config } from './config.ts'
+import { passwordsOf, reachedHere, type Config } from './config.ts'
 import { imageDigest, type EngineSockets } from './clients/docker.ts'
 import { addressJudge } from './clients/denied-networks.ts'
 import { openFunctions } from './clients/functions.ts'
@@ -58,6 +58,7 @@ import { dataConverter } from './vault/data-converter.ts'
 import { openServiceKeys, type VaultKeys } from './vault/keys.ts'
 import { payloadCodec } from './vault/payload-codec.ts'
 import { openVault } from './vault/vault.ts'
+import { readCodecKey } from './temporal-codec.ts'
 
 /** Folder of work directories below the data folder, and of the local driver's own files. */
 const workFolder = (config: Config): string => join(config.dataDir, 'work')
@@ -355,7 +356,9 @@ export const openParts = async ({
         ...(await vault.values(8)),
         ...(await configurationSecrets(ownDb)),
         ...config.credentialVariables.values(),
-        ...[config.apiToken ?? '', decodeURIComponent(new URL(endpoints.databaseUrl).password)],
+        ...[config.apiToken ?? '', ...passwordsOf(endpoints.databaseUrl)],
+        ...(config.provenanceDatabaseUrl === undefined ? [] : passwordsOf(config.provenanceDatabaseUrl)),
+        config.temporalCodecKey ?? (await readCodecKey(config.dataDir)) ?? '',
       ]),
     vaultKeys,
     auditWitness: openWitness(witnessFile(config.dataDir)),

@@ -1,3 +1,5 @@
+import { removeUnnamed } from './domains/execution-runs/unnamed-bytes.ts'
+import type { ArtifactStore } from './drivers/build/store.ts'
 import { eachRecord } from './db/each-record.ts'
 import type { Db } from './db/sql.ts'
 import { sitesWithLeftovers, stopLeftovers } from './executor/leftovers.ts'
@@ -9,11 +11,14 @@ import type { Log } from './observability/log.ts'
 import { everyRound } from './pacing/every-round.ts'
 
 const everyMs = 2_000
+const bytesEveryMs = 3_600_000
 
 interface SweeperParts {
   db: Db
+  ownDb: Db
   sites: SiteDrivers
   hostId: string
+  ownArtifactStore: ArtifactStore
 }
 /** Attempts on a machine that the run has given back end with the machine. */
 const endedWithMachine = (place: Place): boolean => runsOnMachines(place) && place.machine === undefined
@@ -74,7 +79,7 @@ const removeLeft = async (
 }
 
 /**
- * Ends and removes what runs left at their sites. Any number of processes may sweep at once; each
+ * Ends and removes what runs left at their sites and in the store. Any number of processes may sweep at once; each
  * one works alone on its own machine.
  */
 export const openSweeper = (parts: SweeperParts, log: Log): { stop(): Promise<void> } => {
@@ -96,9 +101,16 @@ export const openSweeper = (parts: SweeperParts, log: Log): { stop(): Promise<vo
       log.warn({ err: error }, 'the files of deleted runs could not be looked for; they are looked for again')
     },
   )
+  const bytes = everyRound(
+    bytesEveryMs,
+    (signal) => removeUnnamed(parts.ownDb, parts.ownArtifactStore, signal),
+    (error) => {
+      log.warn({ err: error }, 'bytes of the store without a record could not be removed; it is tried again')
+    },
+  )
   return {
     async stop() {
-      await Promise.all([leftovers.stop(), removals.stop()])
+      await Promise.all([leftovers.stop(), removals.stop(), bytes.stop()])
     },
   }
 }

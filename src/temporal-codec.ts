@@ -1,6 +1,7 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { link, open, readFile, rm, stat } from 'node:fs/promises'
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import { join } from 'node:path'
 import type { Payload, PayloadCodec } from '@temporalio/common'
 import { z } from 'zod'
 import { StartError } from './config.ts'
@@ -52,6 +53,15 @@ export const ensureCodecKey = async (file: string): Promise<string> => {
     throw new StartError(`${file} holds no key of Temporal's page: remove it, the next start makes one`)
   return key
 }
+
+/** The key that `ensureCodecKey` made in a data folder; undefined: it made none. */
+export const readCodecKey = (dataDir: string): Promise<string | undefined> =>
+  readFile(codecKeyFile(dataDir), 'utf8').then(
+    (text) => text.trim(),
+    () => undefined,
+  )
+
+export const codecKeyFile = (dataDir: string): string => join(dataDir, 'temporal-codec.key')
 
 /** Of several programs that start at once one creates the file, and all use it. */
 const makeKeyFile = async (file: string): Promise<void> => {

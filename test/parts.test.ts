@@ -13,6 +13,33 @@ import { openParts } from '../src/parts.ts'
 import { cloneDatabase } from './support/database.ts'
 import { runFolder } from './support/run-folder.ts'
 
+test('the secrets of an instance are those of its configuration, too', async () => {
+  const { url, drop } = await cloneDatabase()
+  try {
+    const dataDir = mkdtempSync(join(runFolder(), 'data-'))
+    writeFileSync(
+      join(dataDir, 'temporal-codec.key'),
+      `${'k'.repeat(43)}
+`,
+      { mode: 0o600 },
+    )
+    const endpoints = { databaseUrl: url, temporalAddress: '127.0.0.1:1', temporalUiUrl: undefined }
+    const config = configFromEnvironment({
+      ...{ SERVICE_DATA_DIR: dataDir, SERVICE_DATABASE_URL: url, SERVICE_TEMPORAL_ADDRESS: '127.0.0.1:1' },
+      SERVICE_API_TOKEN: 't'.repeat(32),
+      SERVICE_PROVENANCE_DATABASE_URL: 'postgresql://reader:first%2Fword@127.0.0.1:1/none?sslpassword=second',
+    })
+    const traces = await openTraces({ tracesEndpoint: undefined }, 'test')
+    const metrics = openMetrics(undefined)
+    await using parts = await openParts({ config, log: openLog('error'), metrics, traces, endpoints })
+    expect(await parts.instanceSecrets()).toEqual(
+      expect.arrayContaining(['t'.repeat(32), 'first/word', 'second', 'k'.repeat(43)]),
+    )
+  } finally {
+    await drop()
+  }
+})
+
 const Sessions = z.object({ sessions: z.number() })
 
 test('a failure half-way closes what was opened: with a key file that others may read no session of the database stays', async () => {

@@ -223,16 +223,24 @@ const withoutIndexes = async (client: pg.ClientBase, schema: string): Promise<()
 
 /**
  * Creates the schema of an archive in one transaction: creates the tables as of `version`, lets
- * `fill` load the rows, then applies the later migrations. A failure leaves no schema behind.
+ * `fill` load the rows, then applies the later migrations. A failure, and the end of `deadline` in
+ * any of the steps, leave no schema behind.
  */
 export const createArchiveSchema = async (
   session: () => Promise<pg.Client>,
   schema: string,
   version: number,
   fill: (filling: Filling) => Promise<void>,
+  deadline: AbortSignal,
 ): Promise<void> => {
   const client = await session()
+  // The server goes on with a statement whose client is gone.
+  const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid')
+  const end = (): void => void endSession(session, rows[0]?.pid ?? 0).catch(() => undefined)
+  client.on('error', () => undefined)
+  deadline.addEventListener('abort', end, { once: true })
   try {
+    deadline.throwIfAborted()
     await client.query("set timezone = 'UTC'")
     await client.query('begin')
     // Migrations name objects that archives share, such as an extension: one import after another.
@@ -270,7 +278,18 @@ export const createArchiveSchema = async (
     await applyDefinitions(client, schema)
     await client.query('commit')
   } finally {
+    deadline.removeEventListener('abort', end)
     await client.end().catch(() => undefined)
+  }
+}
+
+/** Has the server end a session, whatever it does. */
+const endSession = async (session: () => Promise<pg.Client>, pid: number): Promise<void> => {
+  const other = await session()
+  try {
+    await other.query('select pg_terminate_backend($1)', [pid])
+  } finally {
+    await other.end()
   }
 }
 

@@ -1,6 +1,5 @@
 import { openAdmin } from './admin.ts'
 import type { Checks } from './admin.ts'
-import { join } from 'node:path'
 import { formatAddress, reachedHere, StartError, withoutPassword } from '../config.ts'
 import type { Address, Config } from '../config.ts'
 import { openEmbedded } from '../embedded/embedded.ts'
@@ -12,6 +11,7 @@ import { openProgress } from '../observability/progress.ts'
 import { probeAddress } from '../listen.ts'
 import type { Stoppable, Surroundings } from './program.ts'
 import {
+  codecKeyFile,
   codecPrefix,
   ensureCodecKey,
   pageOrigins,
@@ -144,7 +144,7 @@ const codecKeyOf = async (config: Config): Promise<string | undefined> => {
   if (config.vaultKeyFile === undefined && config.databaseUrl !== undefined) return undefined
   if (config.temporalCodecKey !== undefined || config.temporalAddress !== undefined)
     return config.temporalCodecKey
-  return ensureCodecKey(join(config.dataDir, 'temporal-codec.key'))
+  return ensureCodecKey(codecKeyFile(config.dataDir))
 }
 
 const passwordless = (databaseUrl: string): string => {

@@ -1,13 +1,23 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { createHash, randomBytes } from 'node:crypto'
-import { mkdirSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import { request } from 'node:http'
 import { dirname, join } from 'node:path'
+import { PassThrough, Readable } from 'node:stream'
 import { Connection } from '@temporalio/client'
 import { TextReader, Uint8ArrayWriter, ZipWriter } from '@zip.js/zip.js'
 import { fromBufferPromise } from 'yauzl'
 import { recordRun } from '../../bench/provenance/rows.ts'
 import { sql } from '../../src/db/sql.ts'
+import { importInstance } from '../../src/domains/instance/archives/import.ts'
 import { until } from '../failures/programs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
@@ -179,6 +189,20 @@ test('an export imports again, is read while it is activated, and every change i
   expect([missing.status, missing.headers.get('orrery-instance')]).toEqual([404, id])
   expect(await service.get('/user-preferences/client-3-ok/')).toMatchObject({ theme: 'dark' })
   expect((await service.call('GET', '/search/?q=e-3')).status).toBe(200)
+  // What an archive does not hold is said, and nothing is written for it; what it holds is read.
+  for (const [path, isHeld] of [
+    ['/attestation-key/', false],
+    ['/build-runs/br/attestation/', false],
+    ['/build-runs/br/logs/', false],
+    ['/storages/none/entries/', false],
+    ['/storages/none/index-runs/', true],
+    ['/storages/none/index/', true],
+    ['/storages/none/downloads/', true],
+  ] as const) {
+    const answer = await service.call('GET', path)
+    const isSaid = answer.text.includes('not in this archive')
+    expect([path, answer.status, isSaid]).toEqual([path, 404, !isHeld])
+  }
   const entities = await service.call('GET', '/provenance/entities/environments/')
   expect([entities.status, entities.body.items?.length ?? entities.body.length]).toEqual([200, 33])
 
@@ -570,6 +594,58 @@ test('two imports at once, a cut one, one beside an activation, and a reader tha
   expect([other, await schemas()]).toEqual([other, []])
 })
 
+test('an import ends with its time: while bytes arrive, and while the database works', async () => {
+  const { db, dataDir } = service
+  const spool = join(dataDir, 'late')
+  const stream = new PassThrough()
+  const type = 'application/zip'
+  const zipped = { type, contentType: type, sizeBytes: undefined }
+  const upload_ = (from: Readable) => ({ ...zipped, stream: from })
+  const slow = new AbortController()
+  const arriving = importInstance({ db, spool, deadline: slow.signal }, upload_(stream))
+  arriving.catch(() => undefined)
+  stream.write('PK')
+  await until('the upload', 120, () => existsSync(spool) && readdirSync(spool).length === 1)
+  slow.abort()
+  await expect(arriving).rejects.toThrow(/took longer than 30 minutes/)
+
+  const holder = await db.session()
+  const tables = await tableCounts(db)
+  const bytes = Readable.from([await download()])
+  // An import waits for the one before.
+  await holder.query('begin')
+  await holder.query('select pg_advisory_xact_lock(7355608154)')
+  const late = new AbortController()
+  const working = importInstance({ db, spool, deadline: late.signal }, upload_(bytes))
+  working.catch(() => undefined)
+  await until('the wait for the lock', 120, async () => {
+    const [waiting] = await db.prepared<{ n: string }>(
+      'importing',
+      "select count(*) as n from pg_stat_activity where datname = current_database() and wait_event = 'advisory'",
+      [],
+    )
+    return Number(waiting?.n) > 0
+  })
+  late.abort()
+  await expect(working).rejects.toThrow(/took longer than 30 minutes/)
+  await holder.query('rollback')
+  await holder.end()
+  expect([await schemas(), readdirSync(spool)]).toEqual([[], []])
+  expect(await tableCounts(db)).toEqual(tables)
+})
+
+test('a factory reset is refused while files of deleted runs are at other sites, and says which stay', async () => {
+  const { db } = service
+  await db.run(sql`insert into site_removals (site, execution_run_id, scope, names, facts, next_try_at,
+      last_error)
+    values ('ssh:away', 'gone', 's', '{}', '{}', now() + interval '1 day', 'no answer')`)
+  const { status, body } = await service.call('POST', '/factory-reset/')
+  expect([status, body.details]).toEqual([
+    409,
+    [{ path: 'execution-run/gone', message: 'its files are at ssh:away' }],
+  ])
+})
+
 test('a factory reset is refused with a list while machines at providers may cost money', async () => {
   const { db } = service
   await db.run(sql`insert into cloud_capacity_targets (id, environment_id, name, provider, provider_machine_type,
@@ -621,9 +697,13 @@ test('a factory reset empties records, credentials and files, keeps archives and
   })
   await service.finished('before-reset')
   await until('its workflow', 30, async () => (await workflows()).length > 0)
-  mkdirSync(join(service.dataDir, 'work', 'left'), { recursive: true })
+  const left = ['work/left', 'artifacts/logs/left'].map((path) => join(service.dataDir, path))
+  for (const path of left) mkdirSync(path, { recursive: true })
   const { head } = await service.get('/audit-events/verify/')
-  const reset = await service.call('POST', '/factory-reset/', { confirm: name })
+  const reset = await service.call('POST', '/factory-reset/?stop=true', { confirm: name })
+  expect(left.filter((path) => existsSync(path))).toEqual([])
+  const [event] = await service.get('/audit-events/?eventType=instance.reset')
+  expect(event.metadata.sitesWithFiles).toEqual(['ssh:away'])
   expect([reset.status, reset.body]).toEqual([
     202,
     { restarting: false, removed: expect.objectContaining({ environments: 34 }) },

@@ -11,7 +11,9 @@ import { contextOf, describedBuild, send, sha256, tarOf, type Planted } from './
 const limit = 4 * 2 ** 20
 let service: TestService
 beforeAll(async () => {
-  service = await openService({ environment: { SERVICE_BUILD_CONTEXT_LIMIT_BYTES: String(limit) } })
+  service = await openService({
+    environment: { SERVICE_BUILD_CONTEXT_LIMIT_BYTES: String(limit), SERVICE_CONTAINER_ENGINE: '/none.sock' },
+  })
 })
 afterAll(() => service[Symbol.asyncDispose]())
 
@@ -23,6 +25,17 @@ const kept = (): string[] =>
         .filter((entry) => entry.isFile())
         .map((entry) => join(entry.parentPath, entry.name))
     : []
+
+/** The bytes of an entry, with another flag and size in its head. */
+const retyped = (entry: Buffer, flag: string, size: number): Buffer => {
+  const bytes = Buffer.from(entry)
+  bytes.write(`${size.toString(8).padStart(11, '0')}\0`, 124, 'latin1')
+  bytes.write(flag, 156, 'latin1')
+  bytes.fill(32, 148, 156)
+  const sum = bytes.subarray(0, 512).reduce((all, byte) => all + byte, 0)
+  bytes.write(`${sum.toString(8).padStart(6, '0')}\0 `, 148, 'latin1')
+  return bytes
+}
 
 describe('a build context', () => {
   test('is kept as it was sent, once, under its digest; its JSON form names the same bytes', async () => {
@@ -53,6 +66,8 @@ describe('a build context', () => {
     expect((await send(service, bytes)).status).toBe(201)
   })
 
+  const twice = (...names: string[]): Planted[] =>
+    names.map((name, at) => ({ name, content: `FROM scratch\nLABEL at=${at}\n` }))
   const hostile: [string, Planted[] | Buffer, RegExp][] = [
     ['a symbolic link', [{ name: 'a', type: 'symlink', linkname: '/etc/passwd' }], /symlink/],
     [
@@ -70,6 +85,17 @@ describe('a build context', () => {
     ['a control character', [{ name: 'a\nb', content: '1' }], /control character/],
     ['a set-user-id bit', [{ name: 'a', content: '1', mode: 0o4755 }], /set-user-id/],
     ['a name of 300 bytes', [{ name: 'n'.repeat(300), content: '1' }], /longer/],
+    ['a path twice', twice('Dockerfile', 'Dockerfile'), /"Dockerfile" twice/],
+    ['a path in two spellings', twice('a/Dockerfile', './a//Dockerfile'), /"a\/Dockerfile" twice/],
+    [
+      'a file at the path of a directory',
+      [
+        { name: 'a', type: 'directory' },
+        { name: 'a', content: '1' },
+      ],
+      /"a" twice/,
+    ],
+    ['a sparse file', [{ name: 'a', content: '1', pax: { 'GNU.sparse.name': 'Dockerfile' } }], /sparse/],
     ['no file', [{ name: 'a/', type: 'directory' }], /no file/],
     ['no bytes', Buffer.alloc(0), /empty/],
     ['no gzip', Buffer.from('not an archive at all'), /no gzip/],
@@ -91,18 +117,26 @@ describe('a build context', () => {
     expect((await send(service, bytes.subarray(0, bytes.length - 60))).body.error).toMatch(/send all of it/)
   })
 
+  test('whose records give one path to all entries, or two to one, is refused', async () => {
+    const record = async (flag: string) =>
+      retyped((await tarOf([{ name: 'records', content: '10 path=b\n' }])).subarray(0, 1_024), flag, 10)
+    const rest = await tarOf([{ name: 'Dockerfile', content: 'FROM scratch\n' }])
+    for (const [flags, message] of [
+      ['g', /all entries one path/],
+      ['xx', /twice, in two records/],
+      ['xL', /twice, in two records/],
+    ] as const) {
+      const heads = await Promise.all([...flags].map(record))
+      const answer = await send(service, gzipSync(Buffer.concat([...heads, rest])))
+      expect([flags, answer.status, answer.body.error]).toEqual([flags, 422, expect.stringMatching(message)])
+    }
+  })
+
   test('that names an entry with a megabyte and more is refused before it is in memory', async () => {
-    const head = (await tarOf([{ name: 'PaxHeader', content: '' }])).subarray(0, 512)
-    head.write('00100000000\0', 124, 'latin1')
-    head.write('x', 156, 'latin1')
-    head.fill(32, 148, 156)
-    head.write(
-      `${head
-        .reduce((sum, byte) => sum + byte, 0)
-        .toString(8)
-        .padStart(6, '0')}\0 `,
-      148,
-      'latin1',
+    const head = retyped(
+      (await tarOf([{ name: 'PaxHeader', content: '' }])).subarray(0, 512),
+      'x',
+      0o100000000,
     )
     expect((await send(service, gzipSync(Buffer.concat([head, Buffer.alloc(4_096)])))).body.error).toMatch(
       /names one entry with more than/,
@@ -230,6 +264,62 @@ describe('a build', () => {
     })
     expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
     expect((await service.call('GET', '/artifact-builds/wrong/')).status).toBe(404)
+  })
+
+  const evil = '169.254.169.254/a:1'
+  const heredoc = 'FROM a\nRUN <<"A\\"\necho 1\nA\\\nFROM \\\n'
+  test.each<[string, string, RegExp, object?]>([
+    ['a base', `FROM ${evil}`, /names "169.*denied/],
+    ['a base on the next line', `FROM \\\n  ${evil}`, /names "169.*denied/],
+    ['a base behind another escape', `# escape=\`\nFROM \`\n\n# a\n  ${evil}`, /names "169.*denied/],
+    ['the second variable of a line', `ARG A=1 B=${evil}\nFROM $B`, /names "169.*denied/],
+    ['a variable that is set anew later', `ARG A=${evil}\nFROM $A\nARG A=b`, /names "169.*denied/],
+    ['an empty variable', 'FROM 169.254.${X}169.254/a:1', /names "169.*denied/],
+    ['quotes in a name', `FROM 169."254".169.254/a`, /names "169.*denied/],
+    ['an argument', 'ARG A\nFROM $A', /names "169.*denied/, { buildArguments: JSON.stringify({ A: evil }) }],
+    ['a frontend', `# syntax=${evil}\nFROM a`, /names "169.*denied/],
+    ['a frontend by argument', 'FROM a', /names/, { buildArguments: `{"BUILDKIT_SYNTAX":"${evil}"}` }],
+    ['a mount', `FROM a\nRUN --mount=from=${evil},target=/a ls`, /names "169.*denied/],
+    ['a quoted mount', `FROM a\nRUN --mount=type=bind,"from=${evil}" ls`, /names "169.*denied/],
+    ['a copy', `FROM a\nCOPY --from=${evil} /a /a`, /names "169.*denied/],
+    ['a copy that is kept', `FROM a\nONBUILD COPY --from=${evil} /a /a`, /names "169.*denied/],
+    ['a version 6 address', 'FROM [fe80::1]:80/a', /names "\[fe80.*denied/],
+    ['a variable that is cut', 'ARG A=b\nFROM ${A#x}', /not known before the build/],
+    ['a heredoc that ends like a continued line', `${heredoc}${evil}`, /not known before the build/],
+    ['an address', 'FROM a\nADD http://example.org/a /a', /has no network/],
+    ['a repository', 'FROM a\nADD ["git@example.org:a/b.git", "/a"]', /has no network/],
+    ['an address in a variable', 'FROM a\nADD ${A} /a', /not known before the build/],
+    ['a denied address', 'FROM a\nADD http://169.254.169.254/a /a', /adds "http.*denied/, { network: true }],
+    ['a metadata service', 'FROM a\nADD http://metadata/a /a', /metadata service/, { network: true }],
+  ])('whose recipe has %s is 422', async (name, text, message, more = {}) => {
+    const recipe = `${text}\n`
+    const { body } = await send(service, await contextOf({ Dockerfile: recipe }))
+    const answer = await service.call('POST', '/artifact-builds/', {
+      ...{ id: 'judged', artifactVersionId: 'artifact-version:tool:1:system:', contextDigest: body.digest },
+      ...{ recipeDigest: sha256(recipe), cacheKey: name, targetFormat: 'oci', ...more },
+    })
+    expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
+  })
+
+  test('of a definition whose base the engine has to pull is not begun while the engine is away', async () => {
+    const definition = 'Bootstrap: docker\nFrom: a:1\n'
+    const files = { 'apptainer.def': definition, Dockerfile: definition }
+    await describedBuild(service, 'defined', files, { sourceType: 'definition', targetFormat: 'sif' })
+    const answer = await service.call('POST', '/artifact-builds/defined/runs/')
+    expect([answer.status, answer.body.error]).toEqual([503, expect.stringMatching(/container engine|no /)])
+    expect(await service.get('/artifact-builds/defined/runs/')).toEqual([])
+  })
+
+  test('with usual recipes is stored', async () => {
+    const recipes = [
+      'ARG TAG=1\nFROM --platform=$BUILDPLATFORM b:${TAG:-2} AS x\nFROM a-$TARGETARCH\nCOPY --from=x /a /a\n',
+      'FROM a\nADD --chown=1:1 a-${V}.tar.gz ./b/$C /a/\nRUN <<EOF\nselect 1\nFROM x\nEOF\n',
+      'FROM a\nRUN cat <<\'A\' && echo "$((1 << 2))" <<< x \\\n  && ls\n1\nA\n',
+    ]
+    for (const [at, Dockerfile] of recipes.entries())
+      await describedBuild(service, `usual-${String(at)}`, { Dockerfile })
+    const Dockerfile = 'FROM a\nADD https://example.org/a /a\n'
+    await describedBuild(service, 'fetching', { Dockerfile }, { network: true })
   })
 
   test('of an image stands beside its version; both digests are of its name', async () => {

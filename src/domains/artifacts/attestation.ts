@@ -12,7 +12,7 @@ import type { SecretOpener } from '../../vault/secret.ts'
 import { referenceOf, type Vault } from '../../vault/vault.ts'
 import { version } from '../../version.ts'
 import { readBuild } from './builds.ts'
-import { readRun } from './runs.ts'
+import { readOutput, readRun } from './runs.ts'
 
 /**
  * The provenance of a build run: SLSA v1 in an in-toto statement, in a DSSE envelope.
@@ -23,7 +23,6 @@ import { readRun } from './runs.ts'
 export interface AttestationParts {
   db: Db
   vault: SecretOpener & Pick<Vault, 'put'>
-  hostId: string
 }
 
 const keyId = 'attestation'
@@ -60,8 +59,8 @@ export const attestationKey = async (parts: AttestationParts): Promise<string> =
 
 const hex = (digest: string): { sha256: string } => ({ sha256: digest.slice(7) })
 
-const statementOf = async ({ db, hostId }: AttestationParts, runId: string) => {
-  const run = await readRun(db, runId)
+const statementOf = async ({ db }: AttestationParts, runId: string) => {
+  const [run, output] = await Promise.all([readRun(db, runId), readOutput(db, runId)])
   if (run.status !== 'completed' || run.outputDigest === undefined)
     throw missing('attestation of the build run', runId)
   const build = await readBuild(db, run.artifactBuildId)
@@ -96,7 +95,7 @@ const statementOf = async ({ db, hostId }: AttestationParts, runId: string) => {
       },
       runDetails: {
         builder: {
-          id: `https://orrery.dev/hosts/${encodeURIComponent(hostId)}`,
+          id: `https://orrery.dev/hosts/${encodeURIComponent(output?.hostId ?? '')}`,
           version: { orrery: version },
         },
         metadata: { invocationId: run.id, startedOn: run.startedAt, finishedOn: run.finishedAt },

@@ -8,9 +8,10 @@ import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import type { Page } from '../../http/paging.ts'
 import type { ContextParts } from './contexts.ts'
 import { partsOfImage } from '../../clients/registry.ts'
-import { judgeDefinition } from './definition-work.ts'
+import { definitionImages, judgeDefinition } from './definition-work.ts'
 import { imageFault } from './images.ts'
-import { ArtifactBuild, type NewBuild, type NewDockerArtifact } from './schemas.ts'
+import { recipeFault, sourcesOfRecipe } from './recipes.ts'
+import { argumentsOf, ArtifactBuild, type NewBuild, type NewDockerArtifact } from './schemas.ts'
 import { addVersion } from './store.ts'
 
 export interface BuildParts extends ContextParts {
@@ -191,12 +192,13 @@ const checkDefinition = (
 }
 
 /**
- * Checks the recipe in a context of this host. @throws Refusal 422 where it is missing or differs
+ * The recipe in a context of this host. @throws Refusal 422 where it is missing or differs, 503 where
+ * the context was lost
  */
-const checkRecipe = async (
-  { artifactStore, buildContextLimitBytes: limitBytes, addressAllowed }: BuildParts,
-  build: Pick<Build, 'contextDigest' | 'recipeDigest' | 'recipePath' | 'sourceType' | 'buildArguments'>,
-): Promise<void> => {
+const readRecipe = async (
+  { artifactStore, buildContextLimitBytes: limitBytes }: BuildParts,
+  build: Pick<Build, 'contextDigest' | 'recipeDigest' | 'recipePath'>,
+): Promise<string> => {
   const recipe = build.recipePath ?? ''
   const chunks: Buffer[] = []
   try {
@@ -212,8 +214,7 @@ const checkRecipe = async (
       throw unacceptable([
         { path: 'recipeDigest', message: `${JSON.stringify(recipe)} of the context has ${recipeDigest}` },
       ])
-    if (build.sourceType === 'definition')
-      checkDefinition(Buffer.concat(chunks).toString(), build, addressAllowed)
+    return Buffer.concat(chunks).toString()
   } catch (error) {
     if (error instanceof BuildError)
       throw unacceptable([{ path: 'contextDigest', message: `the context cannot be read: ${error.message}` }])
@@ -221,6 +222,26 @@ const checkRecipe = async (
       throw new Refusal('unavailable', 'the store of this host lost the context; upload it again')
     throw error
   }
+}
+
+/** @throws Refusal 422 where the recipe needs what a build must not fetch */
+const checkRecipe = async (parts: BuildParts, build: Omit<Build, 'createdAt'>): Promise<void> => {
+  const { addressAllowed } = parts
+  const text = await readRecipe(parts, build)
+  if (build.sourceType === 'definition') {
+    checkDefinition(text, build, addressAllowed)
+    return
+  }
+  const sources = sourcesOfRecipe(text, argumentsOf(build.buildArguments), build.targetArchitecture)
+  const fault = recipeFault(sources, build.network, addressAllowed)
+  if (fault !== undefined) throw unacceptable([{ path: 'recipePath', message: fault }])
+}
+
+/** Whether a build needs the engine; the host of its context alone knows that of a definition. */
+export const needsEngine = async (parts: BuildParts, build: Build): Promise<boolean> => {
+  if (build.sourceType !== 'definition') return true
+  if ((await parts.artifactStore.sizeOf('contexts', build.contextDigest)) === undefined) return false
+  return definitionImages(await readRecipe(parts, build), build.buildArguments).length > 0
 }
 
 /** Members by which two builds of one key are the same. */

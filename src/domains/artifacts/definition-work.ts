@@ -29,13 +29,17 @@ interface Step {
 
 const definitionOf = (work: BuildWork, text: string) => readDefinition(text, argumentsOf(work.buildArguments))
 
+/** Images that the engine has to pull for a definition. @throws BuildError */
+export const definitionImages = (text: string, buildArguments: string): readonly string[] =>
+  readDefinition(text, argumentsOf(buildArguments)).images
+
 /** The problems of a definition that are seen without its images. @throws BuildError */
 export const judgeDefinition = (
   text: string,
   buildArguments: string,
   faultOf: (image: string) => string | undefined,
 ): void => {
-  for (const image of readDefinition(text, argumentsOf(buildArguments)).images) {
+  for (const image of definitionImages(text, buildArguments)) {
     const name = ImageName.safeParse(image)
     const fault = name.success ? faultOf(name.data) : name.error.issues[0]?.message
     if (fault !== undefined) throw new BuildError(`the definition names ${JSON.stringify(image)}: ${fault}`)

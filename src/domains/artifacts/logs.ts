@@ -48,6 +48,15 @@ const eventOf = (bytes: Buffer, end: number): string =>
     .map((line) => `data: ${line}\n`)
     .join('')}\n`
 
+/** The number of bytes up to the end of the last character that is complete. */
+const wholeCharacters = (bytes: Buffer): number => {
+  let at = bytes.length - 1
+  while (at > 0 && at > bytes.length - 4 && ((bytes[at] ?? 0) & 0xc0) === 0x80) at -= 1
+  const lead = bytes[at] ?? 0
+  const length = lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4
+  return at >= 0 && at + length > bytes.length ? at : bytes.length
+}
+
 /** What is written from an offset on, until the run has ended. */
 const followed = ({ db, artifactStore }: LogParts, id: string, from: number, events: boolean): Followed =>
   follow({
@@ -55,13 +64,16 @@ const followed = ({ db, artifactStore }: LogParts, id: string, from: number, eve
     async read(offset) {
       // Asked before the read: the log of a run that is over is complete.
       const { open } = await stateOf(db, id)
-      const { bytes } = await artifactStore.readLog(id, { offset, limit: most })
-      if (!open && bytes.length === 0) return undefined
+      const { bytes: read } = await artifactStore.readLog(id, { offset, limit: most })
+      if (!open && read.length === 0) return undefined
+      // The rest of a character comes with the next piece, but for a log that ends within one.
+      const mayGoOn = events && (open || read.length === most)
+      const bytes = mayGoOn ? read.subarray(0, wholeCharacters(read)) : read
       const last = offset + bytes.length
       return {
         bytes: events && bytes.length > 0 ? Buffer.from(eventOf(bytes, last)) : bytes,
         last,
-        full: bytes.length === most,
+        full: read.length === most,
       }
     },
     behind: async (offset) => (await artifactStore.readLog(id, { offset, limit: 0 })).totalBytes - offset,

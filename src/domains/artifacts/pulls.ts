@@ -12,17 +12,20 @@ export const platformOf = ({ targetOs, targetArchitecture }: BuildWork): string 
 /** A pinned image needs no resolution of its tag. */
 export const isPinned = (image: string): boolean => image.includes('@sha256:')
 
-/** The login of a build, for the registry of its image alone. */
-const loginOf = async (
+/**
+ * The login for the registry of an image alone; undefined without a reference. @throws BuildError
+ * for a login of another registry; Refusal where the vault does not have it
+ */
+export const loginOf = async (
   vault: SecretOpener,
-  { credentialRef, id }: BuildWork,
-  image: string,
+  {
+    credentialRef,
+    image,
+    purpose,
+  }: { credentialRef: string | null | undefined; image: string; purpose: string },
 ): Promise<RegistryLogin | undefined> => {
   if (credentialRef == null) return undefined
-  const secret = await vault.open(credentialRef, {
-    actor: 'service',
-    purpose: `pull the image of the build ${id}`,
-  })
+  const secret = await vault.open(credentialRef, { actor: 'service', purpose })
   const { registry } = partsOfImage(image)
   if (secret.kind !== 'registry-credential' || secret.registry !== registry)
     throw new BuildError(`${credentialRef} is no login of ${registry}; refer to one`)
@@ -39,13 +42,16 @@ export const pull = async (
 ): Promise<string> => {
   const fault = imageFault(image, addressAllowed) ?? (await registryDenied(http, image))
   if (fault !== undefined) throw new BuildError(`the image must not be pulled: ${fault}`)
-  const login = await loginOf(vault, work, image)
+  const { credentialRef, id } = work
+  const login = await loginOf(vault, { credentialRef, image, purpose: `pull the image of the build ${id}` })
   const before = await inspectImage(buildEngine, image)
-  if (before === undefined || !isPinned(image))
+  // An image of many architectures may be here for another one.
+  const fits = before?.architecture === work.targetArchitecture
+  if (!fits || !isPinned(image))
     try {
       await pullImage(buildEngine, image, platformOf(work), { signal, onLine: journal.say }, login)
     } catch (error) {
-      if (!(error instanceof EngineRefusal) || before === undefined) throw error
+      if (!(error instanceof EngineRefusal) || !fits) throw error
       journal.say(`the registry does not give ${image} (${error.message}); the engine's own is taken`)
     }
   const found = await inspectImage(buildEngine, image)

@@ -3,6 +3,7 @@ import type { ArtifactStore } from '../../drivers/build/store.ts'
 import { beginOperation, endOperation } from '../../operations/records.ts'
 import { buildRunKind } from './build-kind.ts'
 import { isPinned } from './pulls.ts'
+import { holdBytes } from './store.ts'
 import { acceptRun, earlierOutput, publishOutput, readWork, recordStep, reuseText } from './runs.ts'
 
 interface RepeatParts {
@@ -24,14 +25,15 @@ const completeAgain = async (
   if (work === undefined || work.hostId !== hostId) return undefined
   if (work.sourceType === 'docker-image' && !isPinned(work.image ?? '')) return undefined
   const earlier = await earlierOutput(tx, work)
-  if (earlier === undefined || (await artifactStore.sizeOf('images', earlier.digest)) === undefined)
-    return undefined
+  if (earlier === undefined) return undefined
+  await holdBytes(tx, earlier.digest)
+  if ((await artifactStore.sizeOf('images', earlier.digest)) === undefined) return undefined
   const of = { id, generation: work.generation }
   const logs = `${reuseText(earlier.digest)}\n`
   const step = 'publishing'
   await beginOperation(tx, buildRunKind, of)
   await recordStep(tx, id, { step, live: { step }, logs, imageId: earlier.imageId ?? undefined })
-  await publishOutput(tx, work, earlier)
+  await publishOutput({ db: tx, artifactStore }, work, earlier)
   await endOperation(tx, buildRunKind, of, { status: 'completed' })
   return logs
 }

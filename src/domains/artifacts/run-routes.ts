@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { pingEngine } from '../../clients/docker.ts'
 import { NoAnswerError } from '../../clients/no-answer.ts'
 import { apptainerLack } from '../../drivers/build/apptainer.ts'
+import { packingLack } from '../../drivers/build/sif.ts'
 import type { Engine } from '../../engine.ts'
 import { HttpRefusal } from '../../http/errors.ts'
 import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
@@ -10,7 +11,7 @@ import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
 import { missing, Refusal } from '../../refusal.ts'
 import { buildRunKind } from './build-kind.ts'
-import { readBuild, type BuildParts } from './builds.ts'
+import { needsEngine, readBuild, type BuildParts } from './builds.ts'
 import { attestationKey, attestationOf, type AttestationParts } from './attestation.ts'
 import { readRunLog } from './logs.ts'
 import { startRun } from './repeats.ts'
@@ -44,10 +45,20 @@ const refuseWithoutEngine = async (socket: string): Promise<void> => {
   }
 }
 
-/** @throws Refusal 503 where definitions cannot be built */
-const refuseWithoutApptainer = (): void => {
-  const lack = apptainerLack()
+/** @throws Refusal 503 where this host lacks what the build needs */
+const refuseUnbuildable = async (
+  parts: BuildRunParts,
+  build: Awaited<ReturnType<typeof readBuild>>,
+): Promise<void> => {
+  const lack =
+    (build.sourceType === 'definition' ? apptainerLack() : undefined) ??
+    (build.targetFormat === 'sif' ? packingLack() : undefined)
   if (lack !== undefined) throw new Refusal('unavailable', lack)
+  try {
+    await refuseWithoutEngine(parts.buildEngine)
+  } catch (error) {
+    if (await needsEngine(parts, build)) throw error
+  }
 }
 
 /** The one range of a `Range` header; undefined: all. */
@@ -171,7 +182,7 @@ const attestationRoutes = (parts: BuildRunParts): Route[] => [
     tag,
     summary: 'The public key (ed25519, PEM) by which attestations are checked',
     response: z.strictObject({ publicKey: z.string() }),
-    refuses: [503],
+    refuses: [404, 503],
     handle: async () => ({ publicKey: await attestationKey(parts) }),
   }),
 ]
@@ -216,8 +227,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
       },
       handle: async ({ params: { buildId }, query }) => {
         const build = await readBuild(db, buildId)
-        if (build.sourceType === 'definition') refuseWithoutApptainer()
-        else await refuseWithoutEngine(parts.buildEngine)
+        await refuseUnbuildable(parts, build)
         const { id, needsWorkflow } = await startRun(parts, { buildId, fresh: query.fresh === 'true' })
         if (needsWorkflow) await dispatchOperation(api, { id, generation: 1 })
         return new Reply({

@@ -3,10 +3,12 @@ import { z } from 'zod'
 import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
+import { BuildError } from '../../drivers/build/errors.ts'
+import type { ArtifactStore } from '../../drivers/build/store.ts'
 import type { Verification } from '../../drivers/build/verify.ts'
 import { missing } from '../../refusal.ts'
 import { ArtifactBuild, BuildRun, LiveBuild } from './schemas.ts'
-import { addVariant } from './store.ts'
+import { addVariant, holdBytes } from './store.ts'
 
 /** A run keeps this many characters of its log: the last ones. */
 export const keptLog = 65_536
@@ -129,14 +131,18 @@ export const reuseText = (digest: string): string => `an earlier run of this bui
 
 /**
  * Records the output of a run, its variant and its place, in one transaction. A cancel that was
- * recorded before wins: nothing is published. @throws Error then; the workflow is cancelled, too
+ * recorded before wins: nothing is published. @throws Error then; the workflow is cancelled, too;
+ * BuildError where the bytes were removed meanwhile
  */
 export const publishOutput = (
-  db: Db,
+  { db, artifactStore }: { db: Db; artifactStore: Pick<ArtifactStore, 'sizeOf'> },
   work: BuildWork,
   { digest, sizeBytes, verification }: { digest: string; sizeBytes: number; verification?: Verification },
 ): Promise<void> =>
   db.transaction(async (tx) => {
+    await holdBytes(tx, digest)
+    if ((await artifactStore.sizeOf('images', digest)) === undefined)
+      throw new BuildError(`the store lost ${digest} before it was published; try again`, { passes: true })
     const variantId = await addVariant(tx, {
       ...{ artifactVersionId: work.artifactVersionId, format: work.targetFormat },
       ...{ architecture: work.targetArchitecture, digest, sizeBytes, verification },

@@ -42,6 +42,11 @@ export const addVersion = async (
   return id
 }
 
+/** Keeps bytes of the store from a removal until the transaction ends. */
+export const holdBytes = async (tx: Db, digest: string): Promise<void> => {
+  await tx.run(sql`select pg_advisory_xact_lock(hashtextextended(${`artifact bytes ${digest}`}, 0))`)
+}
+
 /**
  * Records the output of a build as a variant of its version, with the place of its bytes, once.
  * @returns the variant's id

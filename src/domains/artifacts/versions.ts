@@ -4,6 +4,7 @@ import { sql, type Db } from '../../db/sql.ts'
 import type { ArtifactStore } from '../../drivers/build/store.ts'
 import { missing, unacceptable } from '../../refusal.ts'
 import { ArtifactVersion } from './schemas.ts'
+import { holdBytes } from './store.ts'
 
 /** Versions with all that belongs to them, and the deletion of what nothing refers to. */
 
@@ -12,7 +13,7 @@ export type ArtifactUse = Use<{ versionId: string } | { buildId: string }>
 
 interface DeletionParts {
   db: Db
-  artifactStore: ArtifactStore
+  artifactStore: Pick<ArtifactStore, 'remove' | 'removeLog'>
 }
 
 const VersionRow = z.object({ document: z.unknown() })
@@ -70,23 +71,34 @@ const openRunsOfBuild: ArtifactUse = {
 }
 const DigestRow = z.object({ digest: z.string() })
 
-/** Removes files of the store that no record names any more. */
-export const removeUnowned = async (
-  { db, artifactStore }: DeletionParts,
-  digests: readonly string[],
-): Promise<void> => {
+/** Those of the digests that a variant or a run names. */
+const ownedOf = async (db: Db, digests: readonly string[]): Promise<Set<string>> => {
   const owned = await db.many(
     DigestRow,
     sql`select digest from unnest(${[...digests]}::text[]) as given (digest)
         where exists (select from artifact_variants n where n.digest = given.digest)
           or exists (select from build_runs r where r.output_digest = given.digest)`,
   )
-  const kept = new Set(owned.map(({ digest }) => digest))
+  return new Set(owned.map(({ digest }) => digest))
+}
+
+/**
+ * Removes files of the store of this host that no record names. A build that publishes equal bytes
+ * meanwhile keeps them, or makes them again.
+ */
+export const removeUnowned = async (
+  { db, artifactStore }: DeletionParts,
+  digests: readonly string[],
+): Promise<void> => {
+  const kept = await ownedOf(db, digests)
   for (const digest of digests)
-    if (!kept.has(digest)) {
-      await artifactStore.remove('images', digest)
-      await artifactStore.remove('sboms', digest)
-    }
+    if (!kept.has(digest))
+      await db.transaction(async (tx) => {
+        await holdBytes(tx, digest)
+        if ((await ownedOf(tx, [digest])).size > 0) return
+        await artifactStore.remove('images', digest)
+        await artifactStore.remove('sboms', digest)
+      })
 }
 
 /** Deletes a version that no build and no run refers to; its files go with it. @throws Refusal */

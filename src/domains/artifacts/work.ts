@@ -12,10 +12,10 @@ import { verifySif, type Verification } from '../../drivers/build/verify.ts'
 import { registryDenied } from '../../clients/registry.ts'
 import { openGate } from '../../pacing/gate.ts'
 import type { BuildWorkParts } from './build-parts.ts'
-import { imageFault, imagesOfRecipe } from './images.ts'
 import { buildFromDefinition, imageOfDefinition, pullBases } from './definition-work.ts'
 import { openJournal, type Journal } from './journal.ts'
 import { pull } from './pulls.ts'
+import { hostOf, recipeFault, sourcesOfRecipe } from './recipes.ts'
 import { buildFromRecipe } from './recipe-work.ts'
 import { addSbom } from './sboms.ts'
 import { earlierOutput, publishOutput, reuseText, type BuildWork } from './runs.ts'
@@ -33,7 +33,7 @@ const tagOf = ({ runId, hostId }: BuildWork): string =>
 
 /**
  * Checks that the context is here, that its recipe is that of the build, and that the recipe names
- * no image of a denied host. @returns the recipe
+ * nothing of a denied host. @returns the recipe
  */
 const checkContext = async (
   { artifactStore, buildContextLimitBytes: limitBytes, addressAllowed, http }: BuildWorkParts,
@@ -58,9 +58,13 @@ const checkContext = async (
   const text = Buffer.concat(chunks).toString()
   // The images of a definition are judged where they are pulled.
   if (work.sourceType === 'definition') return text
-  for (const image of imagesOfRecipe(text, argumentsOf(work.buildArguments))) {
-    const fault = imageFault(image, addressAllowed) ?? (await registryDenied(http, image))
-    if (fault !== undefined) throw new BuildError(`the recipe names ${JSON.stringify(image)}: ${fault}`)
+  const sources = sourcesOfRecipe(text, argumentsOf(work.buildArguments), work.targetArchitecture)
+  const fault = recipeFault(sources, work.network, addressAllowed)
+  if (fault !== undefined) throw new BuildError(fault)
+  const hosts = sources.addresses.map((address) => `${hostOf(address)}/`)
+  for (const name of [...sources.images, ...hosts]) {
+    const denied = await registryDenied(http, name)
+    if (denied !== undefined) throw new BuildError(`the recipe names ${JSON.stringify(name)}: ${denied}`)
   }
   return text
 }
@@ -96,7 +100,9 @@ export const openBuildWork = (parts: BuildWorkParts) => {
 
   const fetch = async (work: BuildWork, signal: AbortSignal): Promise<boolean> => {
     await using journal = await openJournal(parts, work.runId, 'preparing')
-    const earlier = work.fresh ? undefined : await earlierOutput(db, work)
+    const found = work.fresh ? undefined : await earlierOutput(db, work)
+    const isStored = found !== undefined && (await artifactStore.sizeOf('images', found.digest)) !== undefined
+    const earlier = isStored ? found : undefined
     if (work.sourceType === 'docker-image') {
       const id = await pull(parts, work, work.image ?? '', journal, signal)
       journal.found(id)
@@ -105,10 +111,9 @@ export const openBuildWork = (parts: BuildWorkParts) => {
       const text = await checkContext(parts, work)
       if (work.sourceType === 'definition') await pullBases(parts, work, text, { journal, signal })
     }
-    if (earlier === undefined || (await artifactStore.sizeOf('images', earlier.digest)) === undefined)
-      return false
+    if (earlier === undefined) return false
     journal.say(reuseText(earlier.digest))
-    await publishOutput(db, work, earlier)
+    await publishOutput(parts, work, earlier)
     return true
   }
 
@@ -142,7 +147,7 @@ export const openBuildWork = (parts: BuildWorkParts) => {
       const { digest, sizeBytes } = await artifactStore.take('images', path)
       try {
         await addSbom(parts, work, digest, { journal, signal })
-        await publishOutput(db, work, { digest, sizeBytes, verification })
+        await publishOutput(parts, work, { digest, sizeBytes, verification })
       } catch (error) {
         await removeUnowned(parts, [digest])
         throw error

@@ -4,24 +4,36 @@ import { createHash } from 'node:crypto'
 import { basename, dirname, isAbsolute, join, posix } from 'node:path'
 import { imageNamed, pingEngine, type EngineSockets } from '../../clients/docker.ts'
 import { HttpError } from '../../clients/http-error.ts'
-import type { Http } from '../../clients/http.ts'
-import { resolveImage } from '../../clients/registry.ts'
+import type { AddressJudge, Http } from '../../clients/http.ts'
+import { registryDenied, resolveImage } from '../../clients/registry.ts'
 import { archiveImageId } from '../../drivers/build/archive.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
-import { placesOf, type SiteFacts } from '../../executor/sites.ts'
+import { isOwnMachine, placesOf, type SiteFacts } from '../../executor/sites.ts'
 import { quote } from '../../shell/quote.ts'
 import { LinkError } from '../../shell/site-shell.ts'
 import { Refusal } from '../../refusal.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
+import { imageFault } from '../artifacts/images.ts'
+import { isPinned, loginOf } from '../artifacts/pulls.ts'
 import type { ArtifactFormat } from '../artifacts/schemas.ts'
 import { fetchStored, isStored, type StoredParts } from './stored-executables.ts'
 
 /** What admission asks outside of the database before it pins executables. */
 export type OutsideQuestion =
-  /** The digest of a name; `engine`: of this machine, empty for other sites. */
-  | { kind: 'image'; image: string; engine: string; socket?: string }
+  /**
+   * The digest of a name; `engine`: of this machine, empty for other sites; `isConverted`: the engine
+   * that builds pulls it, whatever the site.
+   */
+  | {
+      kind: 'image'
+      image: string
+      engine: string
+      socket?: string
+      isConverted?: true
+      credentialRef?: string
+    }
   /** Whether an engine builds here. */
   | { kind: 'builder' }
   /** A file below the approved folders of this machine. */
@@ -47,6 +59,7 @@ export type Findings = ReadonlyMap<string, Finding>
 
 export interface FindingParts extends StoredParts {
   http: Pick<Http, 'request'>
+  addressAllowed: AddressJudge
   vault: SecretOpener
   engineSockets: EngineSockets
   /** Socket of the engine that builds. */
@@ -65,10 +78,13 @@ const mostHops = 5
 
 const loopbackRegistry = /^(127\.[\d.]+|localhost|\[::1\])(:\d+)?\//
 
-/** Resolves a name by the engine of this machine, else by the image's registry. */
+/**
+ * Resolves a name by the engine of this machine, else by the image's registry. An image that an
+ * engine would have to pull from a denied network is a problem.
+ */
 const findImage = async (
-  { http, engineSockets }: FindingParts,
-  { image, engine, socket }: Extract<OutsideQuestion, { kind: 'image' }>,
+  { http, vault, addressAllowed, engineSockets }: FindingParts,
+  { image, engine, socket, isConverted, credentialRef }: Extract<OutsideQuestion, { kind: 'image' }>,
 ): Promise<Finding> => {
   const own =
     socket ??
@@ -77,17 +93,25 @@ const findImage = async (
       : engine === '' || engine === 'apptainer'
         ? ''
         : engineSockets.docker)
-  if (own !== '') {
+  if (own !== '' && isConverted !== true) {
     const digest = await imageNamed(own, image).catch(() => undefined)
     if (digest !== undefined) return { digest, strategy: 'use-in-place' }
   }
-  if (engine === '' && loopbackRegistry.test(image))
+  if (engine === '' && isConverted !== true && loopbackRegistry.test(image))
     return { reason: 'its registry is on the machine of the site' }
+  const fault =
+    imageFault(image, addressAllowed) ?? (isPinned(image) ? await registryDenied(http, image) : undefined)
+  if (fault !== undefined) return { problem: `the image must not be pulled: ${fault}` }
   try {
-    const found = await resolveImage(http, image)
+    const login = await loginOf(vault, { credentialRef, image, purpose: 'resolve the name of an image' })
+    const found = await resolveImage(http, image, login)
     return 'digest' in found ? found : { reason: found.missing }
   } catch (error) {
-    return { reason: error instanceof HttpError ? error.message : 'its registry gives no usable answer' }
+    if (error instanceof BuildError) return { problem: error.message }
+    if (!(error instanceof HttpError)) return { reason: 'its registry gives no usable answer' }
+    return error.fault === 'denied'
+      ? { problem: `the image must not be pulled: ${error.message}` }
+      : { reason: error.message }
   }
 }
 
@@ -154,15 +178,20 @@ const findFile = async (
 
 /** A file at a site: its size, its digest and its head, read there. */
 const findRemote = async (
-  { sites }: FindingParts,
+  parts: FindingParts,
   { site, path }: Extract<OutsideQuestion, { kind: 'remote' }>,
   facts: SiteFacts,
   pairs: readonly { runtimeId: string; resourceId: string }[],
 ): Promise<Finding> => {
   const place = placesOf(facts, pairs).get(site)
   if (place === undefined) return { problem: `no runtime of the run is at ${site}` }
+  // A machine of the service gives files below its approved folders alone.
+  if (isOwnMachine(place))
+    return place.host === parts.hostId
+      ? findFile(parts, { kind: 'file', path })
+      : { problem: `${site} is the machine of another host of the service; ask the service there` }
   try {
-    const { shell } = sites.at(place, facts)
+    const { shell } = parts.sites.at(place, facts)
     const file = quote(path)
     const { code, stdout, stderr } = await shell.run(
       `[ -f ${file} ] && wc -c < ${file} && dd if=${file} bs=1 skip=32 count=9 2>/dev/null && echo && ` +
@@ -208,7 +237,7 @@ const findAddress = async (
   { uri, credentialRef, expectedDigest }: Extract<OutsideQuestion, { kind: 'address' }>,
 ): Promise<Finding> => {
   if (!URL.canParse(uri)) return { problem: `source.uri ${JSON.stringify(uri.slice(0, 200))} is no address` }
-  if (expectedDigest !== undefined && (await artifactStore.sizeOf('images', expectedDigest)) !== undefined)
+  if (expectedDigest !== undefined && (await artifactStore.renew('images', expectedDigest)))
     return factsOf(artifactStore.pathOf('images', expectedDigest))
   let url = new URL(uri)
   const first = url.host
@@ -249,8 +278,7 @@ const findStored = async (
   const { artifactStore } = parts
   if (credentialRef !== undefined)
     return { problem: 'credentialRef: a storage has its own credential; leave it out' }
-  const known =
-    expectedDigest !== undefined && (await artifactStore.sizeOf('images', expectedDigest)) !== undefined
+  const known = expectedDigest !== undefined && (await artifactStore.renew('images', expectedDigest))
   const found = known
     ? { digest: expectedDigest }
     : await fetchStored(parts, uri, { limitBytes, deadlineMs: fetchDeadlineMs })

@@ -1,9 +1,11 @@
+import { posix } from 'node:path'
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import type { PinnedExecutable } from '../../executor/executables.ts'
 import type { ArtifactFormat } from '../artifacts/schemas.ts'
 import { catalogEntry, ensureImageBuild, type CatalogEntry } from '../artifacts/resolution.ts'
 import { newestRunOf } from '../artifacts/deliveries.ts'
+import { isPinned } from '../artifacts/pulls.ts'
 import { credentialProblems, readBuildOrNothing } from '../artifacts/builds.ts'
 import type { Finding, Findings, OutsideQuestion } from './executable-findings.ts'
 
@@ -327,19 +329,34 @@ const ofImage = async (given: Given): Promise<Resolved> => {
     return {
       problem: `delivery.strategy ${strategy}: nodes pull images of registries; use destination-pull or auto`,
     }
-  const question: OutsideQuestion = {
-    ...{ kind: 'image', image, engine: target.here ? target.engine : '' },
-    ...(target.here && target.socket !== undefined ? { socket: target.socket } : {}),
-  }
-  const finding = found(findings, question)
-  if (finding === undefined && !image.includes('@')) return { question }
-  if (finding?.problem !== undefined) return { problem: finding.problem }
-  const digest = image.includes('@') ? image.slice(image.indexOf('@') + 1) : finding?.digest
   // A login is used here, for its own registry; no site gets it.
   const mustConvert =
     throughStore.has(strategy) ||
     credentialRef !== undefined ||
     (executable.delivery?.targetFormat === 'sif' && strategy !== 'destination-pull')
+  const question: OutsideQuestion = {
+    ...{ kind: 'image', image, engine: target.here ? target.engine : '' },
+    ...(target.here && target.socket !== undefined ? { socket: target.socket } : {}),
+    ...(mustConvert ? { isConverted: true } : {}),
+    ...(credentialRef === undefined ? {} : { credentialRef }),
+  }
+  const finding = found(findings, question)
+  if (finding === undefined) return { question }
+  if (finding.problem !== undefined) return { problem: finding.problem }
+  const digest = isPinned(image) ? image.slice(image.indexOf('@') + 1) : finding.digest
+  // A build by a tag would give its first output to all later runs.
+  if (mustConvert && digest === undefined)
+    return {
+      problem:
+        `${JSON.stringify(image)} could not be resolved to a digest (${finding.reason ?? 'no answer'}); ` +
+        'name it by name@sha256:…, or try again once its registry answers',
+    }
+  if (strategy === 'use-in-place' && target.here && finding.strategy === undefined && !mustConvert)
+    return {
+      problem:
+        `delivery.strategy use-in-place: the ${target.engine} engine of ${target.site} does not have ` +
+        `${JSON.stringify(image)}; load it there, or use destination-pull or auto`,
+    }
   if (!mustConvert && wanted.format !== 'sif') return pulled(given, image, finding)
   const builder = { kind: 'builder' } as const
   const answers = found(findings, builder)
@@ -356,7 +373,7 @@ const ofImage = async (given: Given): Promise<Resolved> => {
     )
   const difference = digest === undefined ? undefined : differs(executable, digest)
   if (difference !== undefined) return { problem: difference }
-  const named = image.includes('@') || digest === undefined ? image : `${image}@${digest}`
+  const named = isPinned(image) || digest === undefined ? image : `${image}@${digest}`
   const buildId = await ensureImageBuild(tx, {
     ...{ image: named, architecture: target.architecture },
     format: wanted.format ?? 'oci',
@@ -423,11 +440,13 @@ const ofRemoteFile = (given: Given): Resolved => {
     if (difference !== undefined) return { problem: difference }
     const format = finding.format ?? 'sif'
     const digest = format === 'sif' ? finding.digest : finding.imageId
+    // The path with its links resolved is the one that was read.
+    const real = finding.file === undefined ? path : posix.join(finding.file.directory, finding.file.path)
     return {
       pin: {
         ...base(given, path),
         ...{ format, strategy: 'use-in-place', reason: 'it is a file of the site' },
-        ...{ image: `${path}@${digest}`, ...engineFor(target, format) },
+        ...{ image: `${real}@${digest}`, ...engineFor(target, format) },
         ...(finding.digest === undefined ? {} : { digest: finding.digest }),
       },
     }

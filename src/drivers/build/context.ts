@@ -26,7 +26,7 @@ export const pathFault = (path: string): string | undefined => {
   return undefined
 }
 
-const judge = ({ path, type, mode }: TarEntry): void => {
+const judge = ({ path, type, mode, records }: TarEntry): void => {
   if (type !== 'file' && type !== 'directory')
     throw new BuildError(
       `${shown(path)} is a ${type.replace('-', ' ')}; a build context holds files and directories only: ` +
@@ -37,6 +37,24 @@ const judge = ({ path, type, mode }: TarEntry): void => {
     throw new BuildError(`the path ${shown(path)} ${fault}; pack from within the folder: tar -C folder .`)
   if (type === 'file' && (mode & 0o6000) !== 0)
     throw new BuildError(`${shown(path)} has the set-user-id or set-group-id bit; take it away`)
+  // Such records give the file another path and other bytes where it is unpacked.
+  if ([...records.keys()].some((name) => name.startsWith('GNU.sparse.')))
+    throw new BuildError(`${shown(path)} is packed as a sparse file; pack without --sparse`)
+}
+
+/** Refuses a path that a later entry would replace where the context is unpacked. */
+const openPaths = (): ((entry: TarEntry) => void) => {
+  // Digests, because paths may have 4 KiB each.
+  const seen = new Map<string, string>()
+  return ({ path, type }) => {
+    const key = createHash('sha256').update(plainPath(path)).digest('base64')
+    const before = seen.get(key)
+    if (before !== undefined && !(before === 'directory' && type === 'directory'))
+      throw new BuildError(
+        `the context holds ${shown(plainPath(path))} twice; keep one of the two, and pack the folder anew`,
+      )
+    seen.set(key, type)
+  }
 }
 
 export interface ContextFacts {
@@ -47,19 +65,22 @@ export interface ContextFacts {
 
 const largestRecipe = 4 * 2 ** 20
 
-/** Walks the archive. With a recipe it ends as soon as the recipe was read. */
+/** Walks the whole archive: what stands behind the recipe must not replace it. */
 const walk = async (
   bytes: AsyncIterable<Buffer>,
   recipe: string | undefined,
   onRecipe: ((piece: Buffer) => void) | undefined,
 ): Promise<ContextFacts> => {
   let [entries, files] = [0, 0]
+  let recipeDigest: string | undefined
+  const refuseRepeated = openPaths()
   for await (const entry of tarEntries(bytes)) {
     if ((entries += 1) > contextBounds.entries)
       throw new BuildError(
         `the context has more than ${contextBounds.entries} entries; leave out what is not needed`,
       )
     judge(entry)
+    refuseRepeated(entry)
     if (entry.type === 'file') files += 1
     if (recipe === undefined || entry.type !== 'file' || plainPath(entry.path) !== recipe) continue
     if (entry.size > largestRecipe)
@@ -71,10 +92,10 @@ const walk = async (
       hash.update(piece)
       onRecipe?.(piece)
     }
-    return { files, recipeDigest: `sha256:${hash.digest('hex')}` }
+    recipeDigest = `sha256:${hash.digest('hex')}`
   }
   if (files === 0) throw new BuildError('the context holds no file; pack the folder with its files')
-  return { files }
+  return { files, recipeDigest }
 }
 
 /** Passes on the expanded bytes while they are within the bounds. */
@@ -109,8 +130,7 @@ const asBuildError = (error: unknown): unknown => {
 const gunzipPieces = { chunkSize: 65_536, highWaterMark: 262_144 }
 
 /**
- * Judges a context as it arrives, and passes each piece to `keep` too. With `recipe` it ends at
- * that file. @throws BuildError
+ * Judges a context as it arrives, and passes each piece to `keep` too. @throws BuildError
  */
 export const readContext = async (
   chunks: AsyncIterable<Buffer>,
@@ -148,8 +168,7 @@ export const readContext = async (
       const kept = keep?.(piece)
       if (over) {
         await kept
-        if (recipe === undefined) await walked
-        if (recipe !== undefined) break
+        await walked
         continue
       }
       // A piece is written to the disk while it is expanded.

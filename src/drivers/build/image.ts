@@ -1,7 +1,10 @@
 import { createHash } from 'node:crypto'
-import { createReadStream } from 'node:fs'
+import { createReadStream, createWriteStream } from 'node:fs'
 import { mkdir, open, readFile, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { Transform } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import { createGunzip, createZstdDecompress } from 'node:zlib'
 import { BuildError } from './errors.ts'
 import { tarEntries } from './tar.ts'
 
@@ -59,9 +62,52 @@ const unpack = async (archive: AsyncIterable<Buffer>, folder: string, counted: (
   return { links, digests }
 }
 
+type Layer = ImageFolder['layers'][number]
+
+/** Limit for the layers of an image that an engine stores compressed. */
+const mostExpandedBytes = 20 * 2 ** 30
+
+/** By the first bytes of a file. */
+const expanders: readonly (readonly [mark: string, open: () => Transform])[] = [
+  ['1f8b', () => createGunzip({ chunkSize: 262_144 })],
+  ['28b52ffd', () => createZstdDecompress({ chunkSize: 262_144 })],
+]
+
+/** A compressed layer as its tar archive, beside it; undefined for a layer of another form. */
+const expanded = async (path: string, mostBytes: number): Promise<Layer | undefined> => {
+  const head = Buffer.alloc(4)
+  await using file = await open(path, 'r')
+  await file.read(head, 0, 4, 0)
+  const expander = expanders.find(([mark]) => head.toString('hex').startsWith(mark))
+  if (expander === undefined) return undefined
+  const hash = createHash('sha256')
+  let sizeBytes = 0
+  const counting = new Transform({
+    transform(piece: Buffer, _, done) {
+      sizeBytes += piece.length
+      hash.update(piece)
+      const over = sizeBytes > mostBytes
+      done(
+        over
+          ? new BuildError(`the layers of the image expand to more than ${mostExpandedBytes} bytes`)
+          : null,
+        piece,
+      )
+    },
+  })
+  const plain = `${path}.expanded`
+  try {
+    await pipeline(createReadStream(path), expander[1](), counting, createWriteStream(plain, { mode: 0o600 }))
+  } catch (error) {
+    if (/^(Z_|ZSTD_|ERR_.*Z(LIB|STD))/.test((error as NodeJS.ErrnoException).code ?? '')) return undefined
+    throw error
+  }
+  return { path: plain, digest: `sha256:${hash.digest('hex')}`, sizeBytes }
+}
+
 /**
- * Takes an image from the engine (`docker save`) and compares each layer with the digest that the
- * configuration names.
+ * Takes an image from the engine (`docker save`) and compares each layer, expanded where the engine
+ * stores it compressed, with the digest that the configuration names.
  */
 export const readImage = async (
   archive: AsyncIterable<Buffer>,
@@ -83,12 +129,21 @@ export const readImage = async (
   const parsed = JSON.parse(config.toString()) as Config
   const diffs = textsOf(parsed.rootfs?.diff_ids)
   if (diffs.length !== image.Layers.length) throw broken('with other layers than the image has')
-  const layers = image.Layers.map((name, at) => {
+  const layers: Layer[] = []
+  const known = new Map<string, Layer>()
+  let left = mostExpandedBytes
+  for (const [at, name] of image.Layers.entries()) {
     const target = links.get(name) ?? name
     const found = digests.get(target)
-    if (found === undefined || found.digest !== diffs[at]) throw broken('with a layer of another digest')
-    return { path: join(folder, target), ...found }
-  })
+    let layer = known.get(target) ?? (found && { path: join(folder, target), ...found })
+    if (layer !== undefined && layer.digest !== diffs[at]) {
+      layer = await expanded(layer.path, left)
+      left -= layer?.sizeBytes ?? 0
+    }
+    if (layer === undefined || layer.digest !== diffs[at]) throw broken('with a layer of another digest')
+    known.set(target, layer)
+    layers.push(layer)
+  }
   const created = typeof parsed.created === 'string' ? Date.parse(parsed.created) : 0
   return {
     ...{ config, layers, architecture: typeof parsed.architecture === 'string' ? parsed.architecture : '' },

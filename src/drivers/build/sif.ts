@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { pack, type Pack } from 'tar-stream'
+import { hasProgram } from '../machine-programs.ts'
 import { BuildError } from './errors.ts'
 import type { ImageFolder } from './image.ts'
 import { archiveBytes } from './packing.ts'
@@ -49,6 +50,12 @@ const header = (given: { architecture: string; uuid: Buffer; time: number; dataS
   numbers.forEach((value, at) => bytes.writeBigInt64LE(BigInt(value), 64 + at * 8))
   return bytes
 }
+
+const lackText = 'this host has no sqfstar, which packs SIF files: install squashfs-tools (4.5 or newer)'
+
+/** Why SIF files cannot be packed on this machine; undefined where they can. */
+export const packingLack = (path?: string): string | undefined =>
+  hasProgram('sqfstar', path) ? undefined : lackText
 
 /** Describes the one part: the primary file system of an image, in squashfs. */
 const descriptor = (given: { architecture: string; size: number; time: number }): Buffer => {
@@ -132,13 +139,7 @@ const packed = async (
   child.stderr.on('data', (piece: Buffer) => (text = (text + piece.toString()).slice(-2_000)))
   const ended = new Promise<void>((resolve, reject) => {
     child.once('error', (error: NodeJS.ErrnoException) =>
-      reject(
-        error.code === 'ENOENT'
-          ? new BuildError(
-              'this host has no sqfstar, which packs SIF files: install squashfs-tools (4.5 or newer)',
-            )
-          : error,
-      ),
+      reject(error.code === 'ENOENT' ? new BuildError(lackText) : error),
     )
     child.once('close', (code) =>
       code === 0 ? resolve() : reject(new BuildError(`sqfstar ended with ${String(code)}: ${text.trim()}`)),

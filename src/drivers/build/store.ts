@@ -1,6 +1,6 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { createReadStream, type ReadStream } from 'node:fs'
-import { appendFile, link, mkdir, open, readdir, rm, stat, type FileHandle } from 'node:fs/promises'
+import { appendFile, link, mkdir, open, readdir, rm, stat, utimes, type FileHandle } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 
 /**
@@ -52,6 +52,10 @@ export interface ArtifactStore {
   folder: (name: string) => Promise<string>
   removeFolder: (name: string) => Promise<void>
   remove: (kind: BlobKind, digest: string) => Promise<void>
+  /** Makes a file as young as a new one. @returns whether the store has it */
+  renew: (kind: BlobKind, digest: string) => Promise<boolean>
+  /** Digests of files that were last kept or renewed before an age in ms, in pieces. */
+  olderThan: (kind: BlobKind, ageMs: number) => AsyncIterable<string[]>
   /** Adds to the log of a build run. */
   appendLog: (name: string, text: string) => Promise<void>
   /** Up to `limit` bytes from `offset` on; an absent log is empty. */
@@ -67,7 +71,7 @@ export const readRange = (path: string, range?: { offset: number; length: number
   createReadStream(path, range && { start: range.offset, end: range.offset + range.length - 1 })
 
 /** The folders of the store, below its root. */
-export const storeFolders: readonly string[] = ['contexts', 'images', 'sboms', 'builds', 'partial']
+export const storeFolders: readonly string[] = ['contexts', 'images', 'sboms', 'builds', 'logs', 'partial']
 
 const shortName = (name: string): string => createHash('sha256').update(name).digest('hex').slice(0, 32)
 
@@ -85,6 +89,7 @@ export const openArtifactStore = (root: string): ArtifactStore => {
       await link(from, path)
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+      await renewed(path)
     }
     await synced(dirname(path))
     await rm(from, { force: true })
@@ -149,6 +154,8 @@ export const openArtifactStore = (root: string): ArtifactStore => {
     },
     removeFolder: (name) => rm(join(root, 'builds', shortName(name)), { recursive: true, force: true }),
     remove: (kind, digest) => rm(pathOf(kind, digest), { force: true }),
+    renew: (kind, digest) => renewed(pathOf(kind, digest)),
+    olderThan: (kind, ageMs) => olderFiles(join(root, kind), ageMs),
     appendLog: async (name, text) => {
       await mkdir(join(root, 'logs'), { recursive: true, mode: 0o700 })
       await appendFile(logOf(name), text, { mode: 0o600 })
@@ -166,6 +173,31 @@ export const openArtifactStore = (root: string): ArtifactStore => {
       }
     },
     removeLog: (name) => rm(logOf(name), { force: true }),
+  }
+}
+
+const renewed = async (path: string): Promise<boolean> => {
+  const now = new Date()
+  try {
+    await utimes(path, now, now)
+    return true
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+    return false
+  }
+}
+
+/** Digests of old files below a folder, those of one of its folders at once. */
+async function* olderFiles(root: string, ageMs: number): AsyncGenerator<string[]> {
+  const before = Date.now() - ageMs
+  for (const folder of await readdir(root).catch(() => [])) {
+    const old: string[] = []
+    for (const name of await readdir(join(root, folder)).catch(() => [])) {
+      const found = await stat(join(root, folder, name)).catch(() => undefined)
+      if (found !== undefined && found.mtimeMs < before && /^[0-9a-f]{64}$/.test(name))
+        old.push(`sha256:${name}`)
+    }
+    if (old.length > 0) yield old
   }
 }
 

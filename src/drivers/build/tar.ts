@@ -136,10 +136,19 @@ const recordNumber = (records: ReadonlyMap<string, string>, name: string, usual:
   return value
 }
 
+/** Where the prefix of a path ends in a head: formats other than that of POSIX have times there. */
+const prefixEnd = (head: Buffer): number => {
+  const magic = head.toString('latin1', 257, 265)
+  if (magic.startsWith('ustar\0')) return head.toString('latin1', 508, 512) === 'tar\0' ? 476 : 500
+  // Go before 1.8 wrote a prefix into heads of GNU, and Go reads one where the times are no numbers.
+  const isTime = [345, 357].every((at) => (head[at] ?? 0) >= 0x80 || /^[0-7 \0]*$/.test(field(head, at)))
+  return magic === 'ustar  \0' && !isTime ? 500 : 345
+}
+const field = (head: Buffer, at: number): string => head.toString('latin1', at, at + 12)
+
 const pathOf = (head: Buffer): string => {
   const name = utf8(textOf(head.subarray(0, 100)), 'path')
-  const isPosix = head.toString('latin1', 257, 263) === 'ustar\0'
-  const prefix = isPosix ? utf8(textOf(head.subarray(345, 500)), 'path') : ''
+  const prefix = utf8(textOf(head.subarray(345, prefixEnd(head))), 'path')
   return prefix === '' ? name : `${prefix}/${name}`
 }
 
@@ -148,6 +157,30 @@ interface Names {
   path?: string
   linkPath?: string
   records: Map<string, string>
+  /** Kinds of the records that were read for the entry: x, L, K. */
+  kinds: string
+}
+
+/** Kinds of records that one entry may not have beside a kind: programs differ in which they take. */
+const contradicting: Readonly<Record<string, string>> = { x: 'xLK', L: 'xL', K: 'xK', g: '' }
+
+/** The values before the next entry, with those of one more record. @throws BuildError */
+const named = (names: Names, flag: string, bytes: Buffer, common: Map<string, string>): Names => {
+  if ([...names.kinds].some((kind) => contradicting[flag]?.includes(kind)))
+    throw new BuildError('the archive names one entry twice, in two records')
+  const kinds = names.kinds + flag
+  if (flag === 'L') return { ...names, kinds, path: utf8(textOf(bytes), 'path') }
+  if (flag === 'K') return { ...names, kinds, linkPath: utf8(textOf(bytes), 'link') }
+  for (const [name, value] of recordsOf(bytes)) {
+    if (flag === 'g' && /^(path|linkpath|size|GNU\.sparse\..*)$/.test(name))
+      throw new BuildError(`the archive gives all entries one ${name}; give each its own`)
+    // An empty value takes the record back.
+    if (value === '' && !name.startsWith('SCHILY.xattr.')) names.records.delete(name)
+    else names.records.set(name, value)
+    if (flag === 'g') common.set(name, value)
+  }
+  if (common.size > 1_000) throw new BuildError('the archive has more than 1000 PAX records for all entries')
+  return { ...names, kinds }
 }
 
 const entryOf = (head: Buffer, { path, linkPath, records }: Names): Omit<TarEntry, 'content'> => {
@@ -177,7 +210,7 @@ const padded = (size: number): number => Math.ceil(size / 512) * 512
 export async function* tarEntries(chunks: AsyncIterable<Buffer>): AsyncGenerator<TarEntry> {
   const source = new Source(chunks)
   const common = new Map<string, string>()
-  let names: Names = { records: new Map(common) }
+  let names: Names = { records: new Map(common), kinds: '' }
   for (;;) {
     const first = await source.some(512)
     if (first === undefined) return
@@ -191,19 +224,11 @@ export async function* tarEntries(chunks: AsyncIterable<Buffer>): AsyncGenerator
       if (size > mostHeadBytes)
         throw new BuildError(`the archive names one entry with more than ${mostHeadBytes} bytes`)
       const bytes = (await source.exactly(padded(size))).subarray(0, size)
-      if (flag === 'L') names.path = utf8(textOf(bytes), 'path')
-      else if (flag === 'K') names.linkPath = utf8(textOf(bytes), 'link')
-      else
-        for (const [name, value] of recordsOf(bytes)) {
-          names.records.set(name, value)
-          if (flag === 'g') common.set(name, value)
-        }
-      if (common.size > 1_000)
-        throw new BuildError('the archive has more than 1000 PAX records for all entries')
+      names = named(names, flag, bytes, common)
       continue
     }
     const entry = entryOf(head, names)
-    names = { records: new Map(common) }
+    names = { records: new Map(common), kinds: '' }
     let left = entry.size
     const content = async function* (): AsyncGenerator<Buffer> {
       while (left > 0) {

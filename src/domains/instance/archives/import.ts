@@ -26,12 +26,14 @@ import { checkArchive, rejected, type CheckedArchive } from './zip-check.ts'
 export interface ImportParts {
   db: Database
   spool: string
+  /** The end of the time for an import; without it, `limits.minutes` from its begin. */
+  deadline?: AbortSignal
 }
 
 const tooLarge = (): Refusal => rejected('the archive has more than 8 GiB')
 const tooLate = (): Refusal => rejected(`the archive took longer than ${String(limits.minutes)} minutes`)
 
-const toDisk = async (upload: Upload, path: string): Promise<number> => {
+const toDisk = async (upload: Upload, path: string, signal: AbortSignal): Promise<number> => {
   if ((upload.sizeBytes ?? 0) > limits.packedBytes) throw tooLarge()
   let size = 0
   const counting = new Transform({
@@ -40,7 +42,7 @@ const toDisk = async (upload: Upload, path: string): Promise<number> => {
       done(size > limits.packedBytes ? tooLarge() : null, chunk)
     },
   })
-  await pipeline(upload.stream, counting, createWriteStream(path, { mode: 0o600, flags: 'wx' }))
+  await pipeline(upload.stream, counting, createWriteStream(path, { mode: 0o600, flags: 'wx' }), { signal })
   return size
 }
 
@@ -84,7 +86,11 @@ const checkVersion = async ({ schemaVersion }: Manifest): Promise<void> => {
 }
 
 /** Checks that the manifest gives the digests of exactly these entries. */
-const checkDigests = async (archive: CheckedArchive, manifest: Manifest): Promise<void> => {
+const checkDigests = async (
+  archive: CheckedArchive,
+  manifest: Manifest,
+  deadline: AbortSignal,
+): Promise<void> => {
   const { checksums } = manifest
   for (const name of archive.entries.keys())
     if (name !== manifestEntry && checksums[name] === undefined)
@@ -97,7 +103,7 @@ const checkDigests = async (archive: CheckedArchive, manifest: Manifest): Promis
         'checksums',
       )
     const sum = createHash('sha256')
-    for await (const chunk of await archive.read(entry)) sum.update(chunk)
+    for await (const chunk of withinTime(await archive.read(entry), deadline)) sum.update(chunk)
     const found = sum.digest('hex')
     if (found !== digest || (name.startsWith(artifactPrefix) && !name.endsWith(digest)))
       throw rejected(`the checksum of ${JSON.stringify(name)} does not match`, 'checksums')
@@ -234,25 +240,27 @@ const withinTime = async function* (bytes: AsyncIterable<Buffer>, signal: AbortS
 
 /**
  * Imports an archive: stores the file, checks everything that can be wrong with it, then loads its
- * rows into a schema of their own. A refusal or a kill leaves no data.
+ * rows into a schema of their own, all before one deadline. A refusal or a kill leaves no data.
  * @returns the id of the archived instance
  */
-export const importInstance = async ({ db, spool }: ImportParts, upload: Upload): Promise<string> => {
+export const importInstance = async (
+  { db, spool, deadline = AbortSignal.timeout(limits.minutes * 60_000) }: ImportParts,
+  upload: Upload,
+): Promise<string> => {
   await mkdir(spool, { recursive: true, mode: 0o700 })
   const mark = randomBytes(6).toString('hex')
   const path = join(spool, `import-${mark}.zip`)
   const id = instanceIdOf(mark)
   let whole = false
-  const deadline = AbortSignal.timeout(limits.minutes * 60_000)
   try {
-    const size = await toDisk(upload, path)
+    const size = await toDisk(upload, path, deadline)
     await using file = await open(path, 'r')
     const archive = await checkArchive(file, size)
     const manifest = await readManifest(archive)
     await checkVersion(manifest)
     const entry = archive.entries.get(databaseEntry)
     if (entry === undefined) throw rejected(`the archive has no ${databaseEntry}`)
-    await checkDigests(archive, manifest)
+    await checkDigests(archive, manifest, deadline)
     // The bytes are on disk before the record of the archive is committed. Without that record the
     // next start of the service removes them.
     for (const [name, file] of archive.entries)
@@ -270,11 +278,12 @@ export const importInstance = async ({ db, spool }: ImportParts, upload: Upload)
         await fillTables(filling, withinTime(await archive.read(entry), deadline), manifest)
         await insertArchive(filling, { id, schema, manifest })
       },
+      deadline,
     )
     whole = true
     return id
   } catch (error) {
-    throw fullOr(rowsRefused(error), spool)
+    throw deadline.aborted ? tooLate() : fullOr(rowsRefused(error), spool)
   } finally {
     if (!whole) await removeArchiveFolder(spool, id)
     await rm(path, { force: true })

@@ -89,6 +89,43 @@ const refuseMachines = async (db: Db): Promise<void> => {
   )
 }
 
+const Removal = z.object({ site: z.string(), runId: z.string(), failed: z.boolean() })
+
+/** Files of deleted runs at other sites: without the records nothing would find them. */
+const pendingRemovals = (db: Db) =>
+  db.many(
+    Removal,
+    sql`select site, execution_run_id as run_id, last_error is not null as failed from site_removals
+      where host_id is null
+        order by id limit ${openNamed}`,
+  )
+
+/**
+ * Refuses while files of deleted runs are at other sites. With `stop` a first try to remove them is
+ * waited for, and what a site keeps then is named in the audit. @returns the sites that keep files
+ */
+const removalsLeft = async (db: Db, stop: boolean): Promise<string[]> => {
+  let pending = await pendingRemovals(db)
+  const isOver = async (): Promise<true | undefined> => {
+    pending = await pendingRemovals(db)
+    return pending.every(({ failed }) => failed) ? true : undefined
+  }
+  if (stop && pending.length > 0) await poll(isOver, { everyMs: lookEveryMs, deadlineMs: stopWithinMs })
+  if (pending.length === 0 || stop) return [...new Set(pending.map(({ site }) => site))]
+  throw new Refusal(
+    'conflict',
+    `files of ${String(pending.length)} deleted runs are still at their sites; wait for their removal, or reset ` +
+      'with ?stop=true, which leaves there what is not removed within 20 s',
+    {
+      details: pending.map(({ site, runId }) => ({
+        path: `execution-run/${runId}`,
+        message: `its files are at ${site}`,
+      })),
+      retryAfterSeconds: 5,
+    },
+  )
+}
+
 /** Cancels the open operations and waits for their end. */
 const stopWork = async ({ ownDb, engine, kinds }: ResetParts, actorId: string): Promise<void> => {
   let open: Open[] = []
@@ -112,7 +149,11 @@ const stopWork = async ({ ownDb, engine, kinds }: ResetParts, actorId: string): 
  * @throws Refusal 409 for an operation that was accepted since the last look: the locks prevent any
  *   later acceptance
  */
-const emptyRecords = (parts: ResetParts, actor: { id: string; type: string }): Promise<Contents> =>
+const emptyRecords = (
+  parts: ResetParts,
+  actor: { id: string; type: string },
+  sitesLeft: readonly string[],
+): Promise<Contents> =>
   parts.ownDb.transaction(async (tx) => {
     const { contents } = await readArchive(tx, 'default')
     for (const table of new Set(parts.kinds.map((kind) => kind.table)))
@@ -130,10 +171,12 @@ const emptyRecords = (parts: ResetParts, actor: { id: string; type: string }): P
       actorType: actor.type,
       outcome: 'succeeded',
       summary: 'factory reset; the chain of audit records begins anew',
-      metadata:
-        head === undefined
+      metadata: {
+        ...(head === undefined
           ? {}
-          : { previousHead: { number: head.number, eventId: head.eventId, seal: head.seal } },
+          : { previousHead: { number: head.number, eventId: head.eventId, seal: head.seal } }),
+        ...(sitesLeft.length === 0 ? {} : { sitesWithFiles: sitesLeft }),
+      },
     })
     return contents ?? (Object.fromEntries(Object.keys(counted).map((name) => [name, 0])) as Contents)
   })
@@ -211,7 +254,8 @@ export const resetRoutes = (parts: ResetParts): Route[] => [
         ])
       await refuseMachines(parts.ownDb)
       if (query.stop === 'true') await stopWork(parts, actor.id)
-      const removed = await emptyRecords(parts, actor)
+      const sitesLeft = await removalsLeft(parts.ownDb, query.stop === 'true')
+      const removed = await emptyRecords(parts, actor, sitesLeft)
       const { workflows } = await finishResets(parts)
       await Promise.race([
         workflows.catch(() => undefined),

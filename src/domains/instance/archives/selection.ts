@@ -13,7 +13,10 @@ const lookMs = 300
 /** Routes whose data is not in the records, so that no archive has it. */
 const outside = [
   /^\/execution-runs\/\{runId\}\/activities\/\{activityId\}\/(logs|outputs|script)\//,
-  /^\/storages\/\{storageId\}\/(?!roots\/)/,
+  /^\/storages\/\{storageId\}\/(?!(roots|index|index-runs|downloads)\/)/,
+  // Its key, and the logs of builds, are those of this installation.
+  /^\/build-runs\/\{runId\}\/(attestation|logs)\//,
+  /^\/attestation-key\//,
   /^\/storage-downloads\/\{downloadId\}\/content\//,
   /^\/console-sessions\/\{sessionId\}\/log\//,
   /^\/environment-connections\/\{connectionId\}\/login\//,

@@ -1,0 +1,226 @@
+import type { AddressJudge } from '../../clients/http.ts'
+import { append } from '../../lists.ts'
+import { imageFault } from './images.ts'
+
+/**
+ * What a recipe makes the engine fetch. A builder reads a recipe by its own rules, so that it is read
+ * here as a whole and by each escape character: what any of the readings names is judged.
+ * https://docs.docker.com/reference/dockerfile/
+ */
+
+export interface RecipeSources {
+  /** Bases, frontends, and sources of copies and mounts. Names of stages are among them. */
+  images: string[]
+  /** Addresses of `ADD`. */
+  addresses: string[]
+  /** Sources whose value is not known before the build. */
+  unclear: string[]
+}
+
+/** Arguments that builders give to every `FROM`. */
+const platformArguments = (architecture: string): [string, string][] =>
+  ['BUILD', 'TARGET'].flatMap((side): [string, string][] => [
+    [`${side}PLATFORM`, `linux/${architecture}`],
+    [`${side}OS`, 'linux'],
+    [`${side}ARCH`, architecture],
+    [`${side}VARIANT`, ''],
+  ])
+
+const withoutQuotes = (text: string): string => text.replaceAll(/["'\\`]/g, '')
+
+/** A word with its variables in place; undefined: it cannot be evaluated here. */
+const expanded = (word: string, values: ReadonlyMap<string, string>): string | undefined => {
+  // Single quotes keep a variable as it is written.
+  if (word.includes("'") && word.includes('$')) return undefined
+  let text = withoutQuotes(word)
+  let isClear = true
+  const valueOf = (name: string): string => {
+    const value = values.get(name) ?? ''
+    // A builder expands no value again.
+    if (/[${}]/.test(value)) isClear = false
+    return value
+  }
+  for (let before = ''; before !== text && isClear;) {
+    before = text
+    text = text
+      .replaceAll(/\$([A-Za-z_]\w*)/g, (_, name: string) => valueOf(name))
+      // The innermost braces first.
+      .replaceAll(
+        /\$\{([A-Za-z_]\w*)(?:(:?)([-+])([^${}]*))?\}/g,
+        (_, name: string, colon?: string, sign?: string, other?: string) => {
+          const value = valueOf(name)
+          const isSet = colon === '' ? values.has(name) : value !== ''
+          if (sign === undefined) return value
+          if (sign === '-') return isSet ? value : (other ?? '')
+          return isSet ? (other ?? '') : ''
+        },
+      )
+  }
+  return isClear && !/[${}]/.test(text) ? text : undefined
+}
+
+/** Words of a line; quotes hold spaces together. */
+const wordsOf = (text: string): string[] =>
+  text.match(/(?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'\\]|["'\\])+/g) ?? []
+
+/** The lines of a recipe: each alone, or continued behind an escape character. */
+const linesOf = (text: string, escape: string | undefined): string[] => {
+  const lines = text.split(/\r?\n/).filter((line) => !/^\s*(#|$)/.test(line))
+  if (escape === undefined) return lines
+  const joined: string[] = []
+  let open = ''
+  for (const line of lines) {
+    const plain = line.trimEnd()
+    if (plain.endsWith(escape)) open += plain.slice(0, -1)
+    else {
+      joined.push(open + line)
+      open = ''
+    }
+  }
+  return open === '' ? joined : [...joined, open]
+}
+
+const schemes = ['http://', 'https://', 'git://', 'ssh://']
+const isRemote = (source: string): boolean =>
+  schemes.some((scheme) => source.toLowerCase().startsWith(scheme)) || /^[^/]+@[^/]+:/.test(source)
+
+/** Whether the value of a variable can make an address of a source. Images set variables, too. */
+const mayBecomeRemote = (source: string): boolean => {
+  const head = source.slice(0, source.indexOf('$')).toLowerCase()
+  return source.includes('$') && (head.includes('@') || schemes.some((scheme) => scheme.startsWith(head)))
+}
+
+const withoutFlags = (rest: string): string => rest.replace(/^(\s*--\S+)+/, '').trim()
+
+/** The sources of an `ADD`: all of its words but flags and the last. */
+const addedBy = (rest: string): string[] => {
+  const plain = withoutFlags(rest)
+  let words = wordsOf(plain).map(withoutQuotes)
+  if (plain.startsWith('['))
+    try {
+      words = (JSON.parse(plain) as unknown[]).map(String)
+    } catch {
+      // Builders read it as words then, too.
+    }
+  return words.slice(0, -1)
+}
+
+/** Names of heredocs that end at a line which the readings here would take for another. */
+const oddHeredocs = (rest: string): string[] =>
+  [...rest.matchAll(/(?:^|\s)\d*<<-?("[^"]*"|'[^']*'|[^\s<]*)(?=\s|$)/g)]
+    .map(([, name = '']) => name)
+    // Without a name it is an operator of the shell.
+    .filter((name) => name !== '' && !/^(["']?)\w+\1$/.test(name))
+    .map((name) => `<<${name}`)
+
+/** Puts the words of an `ARG` into the values. */
+const setArguments = (
+  rest: string,
+  values: Map<string, string>,
+  given: Readonly<Record<string, string>>,
+): void => {
+  for (const word of wordsOf(rest)) {
+    const [name = ''] = word.split('=', 1)
+    const usual = word.includes('=') ? expanded(word.slice(name.length + 1), values) : values.get(name)
+    const value = Object.hasOwn(given, name) ? given[name] : word.includes('=') ? (usual ?? '${') : usual
+    if (value !== undefined) values.set(name, value)
+  }
+}
+
+/** Adds what a reading of the recipe names. */
+const readLines = (
+  lines: readonly string[],
+  values: Map<string, string>,
+  given: Readonly<Record<string, string>>,
+  found: RecipeSources,
+): void => {
+  let isBeforeStages = true
+  for (const line of lines) {
+    const [, word = '', rest = ''] = /^\s*(?:ONBUILD\s+)*(\w+)\s+(.*)$/is.exec(line) ?? []
+    const instruction = word.toUpperCase()
+    if (instruction === 'FROM') {
+      isBeforeStages = false
+      const base = wordsOf(withoutFlags(rest))[0] ?? ''
+      const image = expanded(base, values)
+      if (image === undefined) found.unclear.push(base)
+      else found.images.push(image)
+    }
+    // Only arguments before the first stage are known to FROM.
+    if (instruction === 'ARG' && isBeforeStages) setArguments(rest, values, given)
+    if (['ADD', 'COPY', 'RUN'].includes(instruction)) {
+      const plain = withoutQuotes(rest)
+      const form = plain.includes('--mount') ? /(?:^|[\s,=])(?:--)?from=([^\s,]+)/gi : /--from=(\S+)/gi
+      // Builders refuse a variable here.
+      for (const [, from = ''] of plain.matchAll(form)) if (!from.includes('$')) found.images.push(from)
+      append(found.unclear, oddHeredocs(rest))
+    }
+    if (instruction !== 'ADD') continue
+    for (const source of addedBy(rest))
+      if (isRemote(source)) found.addresses.push(source)
+      else if (mayBecomeRemote(source)) found.unclear.push(source)
+  }
+}
+
+const each = (values: readonly string[]): string[] => [...new Set(values.filter((value) => value !== ''))]
+
+/**
+ * What a recipe makes the engine fetch, with the build's arguments in place.
+ * @param architecture of the image, as engines name it
+ */
+export const sourcesOfRecipe = (
+  text: string,
+  given: Readonly<Record<string, string>> = {},
+  architecture = 'amd64',
+): RecipeSources => {
+  const found: RecipeSources = { images: [], addresses: [], unclear: [] }
+  for (const escape of [undefined, '\\', '`'])
+    readLines(linesOf(text, escape), new Map(platformArguments(architecture)), given, found)
+  for (const [, frontend = ''] of text.matchAll(/^\s*(?:#|\/\/)\s*syntax\s*=\s*(\S+)/gim))
+    found.images.push(frontend)
+  found.images.push(given['BUILDKIT_SYNTAX']?.trim().split(/\s/)[0] ?? '')
+  // A frontend can be named in JSON, too.
+  if (/^\s*(#!.*\s+)?\{/.test(text)) found.unclear.push('{')
+  return {
+    images: each(found.images.map((image) => image.replace(/^docker(-image)?:\/\//, ''))),
+    addresses: each(found.addresses),
+    unclear: each(found.unclear),
+  }
+}
+
+/** Why a recipe must not be built, as far as it is seen without the network. */
+export const recipeFault = (
+  { images, addresses, unclear }: RecipeSources,
+  network: boolean,
+  addressAllowed: AddressJudge,
+): string | undefined => {
+  for (const image of images) {
+    const fault = imageFault(image, addressAllowed)
+    if (fault !== undefined) return `the recipe names ${shown(image)}: ${fault}`
+  }
+  if (unclear[0] !== undefined)
+    return (
+      `the recipe has ${shown(unclear[0])}, whose value is not known before the build; write it out, and take ` +
+      'files of the context by COPY'
+    )
+  for (const address of addresses) {
+    if (!network)
+      return (
+        `the recipe adds ${shown(address)}, and the build has no network: put its files into the context, or ` +
+        'describe the build with network: true'
+      )
+    const fault = imageFault(`${hostOf(address)}/`, addressAllowed)
+    if (fault !== undefined) return `the recipe adds ${shown(address)}: ${fault}`
+  }
+  return undefined
+}
+
+const shown = (text: string): string => JSON.stringify(text.slice(0, 200))
+
+/** Host and port of an address of `ADD`, as an image's registry is written. */
+export const hostOf = (address: string): string => {
+  const isUrl = /^\w+:\/\//.test(address)
+  const authority = address.replace(/^\w+:\/\//, '').split(/[/?#]/, 1)[0] ?? ''
+  const host = authority.slice(authority.lastIndexOf('@') + 1)
+  if (!isUrl) return `${host.split(':')[0] ?? ''}:22`
+  return /:\d+$/.test(host) ? host : `${host}:443`
+}

@@ -1,0 +1,32 @@
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+import type { ArtifactStore } from '../../drivers/build/store.ts'
+import { removeUnowned } from '../artifacts/versions.ts'
+
+/** Bytes of the store without a record: of refused runs, of deleted ones, of deletions on other hosts. */
+
+/** A run that fetches an executable is recorded long before. */
+const graceMs = 86_400_000
+
+const DigestRow = z.object({ digest: z.string() })
+
+/** Removes the bytes in the store of this host that no record has named for a day. */
+export const removeUnnamed = async (
+  db: Db,
+  artifactStore: Pick<ArtifactStore, 'olderThan' | 'remove' | 'removeLog'>,
+  signal: AbortSignal,
+): Promise<void> => {
+  for await (const digests of artifactStore.olderThan('images', graceMs)) {
+    if (signal.aborted) return
+    const free = await db.many(
+      DigestRow,
+      sql`select digest from unnest(${digests}::text[]) as given (digest)
+          where not exists (select from run_snapshots s where s.executables @>
+            jsonb_build_object('pins', jsonb_build_array(jsonb_build_object('digest', given.digest))))`,
+    )
+    await removeUnowned(
+      { db, artifactStore },
+      free.map(({ digest }) => digest),
+    )
+  }
+}

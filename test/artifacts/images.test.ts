@@ -1,0 +1,96 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { mkdtempSync, readFileSync } from 'node:fs'
+import { createServer, type Server } from 'node:http'
+import { join } from 'node:path'
+import { Readable } from 'node:stream'
+import { gzipSync, zstdCompressSync } from 'node:zlib'
+import { pull } from '../../src/domains/artifacts/pulls.ts'
+import { readImage } from '../../src/drivers/build/image.ts'
+import { packingLack } from '../../src/drivers/build/sif.ts'
+import { runFolder } from '../support/run-folder.ts'
+import { sha256, tarOf } from './world.ts'
+
+/** Images as engines give them. */
+
+const folder = mkdtempSync(join(runFolder(), 'images-'))
+
+describe('an image of many architectures', () => {
+  const socket = join(folder, 'engine.sock')
+  /** What the engine has, and what its registry gives. */
+  let has = 'amd64'
+  let gives: string | undefined
+  let engine: Server
+  beforeAll(async () => {
+    engine = createServer(({ url = '' }, response) => {
+      const [, platform] = /\/images\/create\?.*platform=linux%2F(\w+)/.exec(url) ?? []
+      if (platform !== undefined) {
+        if (platform === gives) has = platform
+        response.end(
+          JSON.stringify(platform === gives ? { status: 'pulled' } : { error: 'no such manifest' }),
+        )
+      } else response.end(JSON.stringify({ Id: sha256(has), Architecture: has, Os: 'linux', Size: 1 }))
+    })
+    await new Promise<void>((resolve) => engine.listen(socket, resolve))
+  })
+  afterAll(() => {
+    engine.close()
+  })
+  const pulled = (targetArchitecture: string) =>
+    pull(
+      { buildEngine: socket, addressAllowed: () => true } as unknown as Parameters<typeof pull>[0],
+      { id: 'b', targetOs: 'linux', targetArchitecture } as Parameters<typeof pull>[1],
+      `tools/a@${sha256('list')}`,
+      { say: () => undefined } as unknown as Parameters<typeof pull>[3],
+      new AbortController().signal,
+    )
+
+  test('that is here for another one is pulled, pinned or not, and never taken for the other', async () => {
+    await expect(pulled('arm64')).rejects.toThrow('no such manifest')
+    expect(await pulled('amd64')).toBe(sha256('amd64'))
+    gives = 'arm64'
+    expect(await pulled('arm64')).toBe(sha256('arm64'))
+  })
+})
+
+describe('an archive of an engine', () => {
+  const layers = ['a', 'b', 'c'].map((name) => tarOf([{ name, content: name.repeat(5_000) }]))
+  const archive = async (stored: readonly Buffer[], named = stored) => {
+    const plain = await Promise.all(layers)
+    const config = JSON.stringify({ architecture: 'amd64', rootfs: { diff_ids: plain.map(sha256) } })
+    const place = (bytes: Buffer | string) => `blobs/sha256/${sha256(bytes).slice(7)}`
+    const manifest = JSON.stringify([{ Config: place(config), Layers: named.map(place) }])
+    return Readable.from([
+      await tarOf([
+        { name: 'manifest.json', content: manifest },
+        ...[config, ...stored].map((content, at) => ({
+          ...{ name: at === 0 ? place(config) : place(named[at - 1] ?? ''), content },
+        })),
+      ]),
+    ]) as AsyncIterable<Buffer>
+  }
+
+  test('may hold its layers compressed: they are compared and read expanded', async () => {
+    const [a, b, c] = (await Promise.all(layers)) as [Buffer, Buffer, Buffer]
+    const image = await readImage(
+      await archive([gzipSync(a), zstdCompressSync(b), c]),
+      join(folder, 'compressed'),
+      () => undefined,
+    )
+    expect(image.layers.map(({ digest, sizeBytes }) => [digest, sizeBytes])).toEqual(
+      [a, b, c].map((bytes) => [sha256(bytes), bytes.length]),
+    )
+    expect(image.layers.map(({ path }) => readFileSync(path))).toEqual([a, b, c])
+  })
+
+  test('with a layer of other bytes, or one that is cut, is refused', async () => {
+    const [a, b, c] = (await Promise.all(layers)) as [Buffer, Buffer, Buffer]
+    for (const wrong of [b, gzipSync(b), gzipSync(a).subarray(0, 40)])
+      await expect(
+        readImage(await archive([wrong, b, c], [a, b, c]), join(folder, 'wrong'), () => undefined),
+      ).rejects.toThrow('a layer of another digest')
+  })
+})
+
+test('a host that cannot pack SIF files names the package', () => {
+  expect(packingLack(folder)).toMatch(/install squashfs-tools/)
+})

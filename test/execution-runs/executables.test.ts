@@ -1,0 +1,243 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { mkdirSync, mkdtempSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { sql } from '../../src/db/sql.ts'
+import { removeUnowned } from '../../src/domains/artifacts/versions.ts'
+import { publishOutput, readWork } from '../../src/domains/artifacts/runs.ts'
+import { removeUnnamed } from '../../src/domains/execution-runs/unnamed-bytes.ts'
+import { openArtifactStore, type ArtifactStore } from '../../src/drivers/build/store.ts'
+import { describedBuild, sha256 } from '../artifacts/world.ts'
+import { until } from '../failures/programs.ts'
+import { inContainers, makeVaultKeyFile } from '../support/reach.ts'
+import { runFolder } from '../support/run-folder.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { makeWorld, type WorldTask } from '../support/worlds.ts'
+
+/** What admission says of executables: no engine and no site is behind these tests. */
+
+const folder = mkdtempSync(join(runFolder(), 'executables-'))
+const seeds = join(folder, 'seeds')
+const sif = Buffer.concat([Buffer.alloc(32), Buffer.from('SIF_MAGIC'), Buffer.alloc(100)])
+const digests = ['1', '2'].map((digit) => `sha256:${digit.repeat(64)}`)
+/** What the tag of the registry names. */
+let tagged = digests[0]
+let registry: Server
+let engine: Server
+let service: TestService
+let store: ArtifactStore
+const listening = (server: Server, ...at: unknown[]): Promise<void> =>
+  new Promise((resolve) => server.listen(...(at as [string]), resolve))
+
+beforeAll(async () => {
+  mkdirSync(seeds)
+  writeFileSync(join(seeds, 'inside.sif'), sif)
+  writeFileSync(join(folder, 'outside.sif'), sif)
+  registry = createServer(({ headers, url = '' }, response) => {
+    const isIn = headers.authorization === `Basic ${Buffer.from('ada:secret').toString('base64')}`
+    if (!isIn) response.writeHead(401, { 'www-authenticate': 'Basic realm="closed"' }).end()
+    else if (!url.endsWith('/manifests/1')) response.writeHead(404).end()
+    else response.writeHead(200, { 'docker-content-digest': tagged }).end()
+  })
+  // An engine that says it is there, and has nothing.
+  engine = createServer(({ url = '' }, response) =>
+    url.endsWith('/_ping') ? response.end('OK') : response.writeHead(404).end('{"message":"none"}'),
+  )
+  await Promise.all([listening(registry, 0, '127.0.0.1'), listening(engine, join(folder, 'engine.sock'))])
+  service = await openService({
+    environment: {
+      ...{ SERVICE_SEED_ROOT: seeds, SERVICE_CONTAINER_ENGINE: join(folder, 'engine.sock') },
+      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+      SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
+    },
+  })
+  store = openArtifactStore(join(service.dataDir, 'artifacts'))
+})
+afterAll(async () => {
+  await service?.[Symbol.asyncDispose]()
+  registry?.close()
+  engine?.close()
+})
+
+const from = (source: Record<string, unknown>, strategy = 'auto', more: object = {}) => ({
+  ...{ source, delivery: { strategy } },
+  ...more,
+})
+
+/** Asks for a run whose tasks have these executables. */
+const accept = async (name: string, executables: Record<string, ReturnType<typeof from>>) => {
+  const tasks = Object.entries(executables).map(([task, executable]): WorldTask => ({
+    ...{ name: task, executable, memory: '64Mi', lane: [0, 0] },
+  }))
+  const containers = { containerRuntime: 'docker', containerHost: `unix://${folder}/engine.sock` }
+  const world = await makeWorld(service, { name, tasks, cores: [2], places: [inContainers(containers)] })
+  return service.call('POST', '/execution-runs/', {
+    ...{ id: `${name}-run`, schedulePlanId: world.planId, mode: 'real' },
+  })
+}
+const address = (): string => `127.0.0.1:${String((registry.address() as AddressInfo).port)}`
+
+test('an image of a denied network, one that the engine lacks, and a file beside the roots are 422', async () => {
+  const digest = `@sha256:${'0'.repeat(64)}`
+  const wrong: Record<string, [ReturnType<typeof from>, RegExp]> = {
+    metadata: [from({ type: 'oci', reference: '169.254.169.254/a:1' }), /must not be pulled: 169/],
+    pinned: [from({ type: 'oci', reference: `169.254.169.254/a${digest}` }), /must not be pulled: 169/],
+    name: [from({ type: 'oci', reference: 'metadata.google.internal/a:1' }), /metadata service/],
+    number: [from({ type: 'oci', reference: '127.1/a:1' }), /neither a name nor an address/],
+    local: [from({ type: 'local-container-image', reference: '169.254.169.254/a:1' }), /must not be pulled/],
+    lacking: [from({ type: 'oci', reference: 'tools/a:1' }, 'use-in-place'), /does not have "tools\/a:1"/],
+    outside: [
+      from({ type: 'remote-file', path: join(folder, 'outside.sif'), resourceRef: 'refused-host-1' }),
+      /no file below SERVICE_SEED_ROOT/,
+    ],
+    root: [
+      from({ type: 'remote-file', path: '/etc/passwd', resourceRef: 'refused-host-1' }),
+      /no file below SERVICE_SEED_ROOT/,
+    ],
+    // It is read: what follows is said of its format.
+    inside: [
+      from(
+        { type: 'remote-file', path: join(seeds, 'inside.sif'), resourceRef: 'refused-host-1' },
+        'managed',
+      ),
+      /the file is sif, and docker/,
+    ],
+  }
+  const answer = await accept(
+    'refused',
+    Object.fromEntries(Object.entries(wrong).map(([name, [executable]]) => [name, executable])),
+  )
+  const told = new Map(answer.body.details?.map(({ path, message }: any) => [path, message]))
+  expect([answer.status, told.size]).toEqual([422, Object.keys(wrong).length])
+  for (const [name, [, words]] of Object.entries(wrong))
+    expect([name, told.get(`activities.refused-${name}.command.executable`)]).toEqual([
+      name,
+      expect.stringMatching(words),
+    ])
+})
+
+test('a tag of a closed registry is resolved by its login: each digest has a build of its own', async () => {
+  for (const [id, password] of [
+    ['closed', 'secret'],
+    ['wrong', 'none'],
+  ])
+    await service.post('/registry-credentials/', {
+      ...{ id, registry: address(), username: 'ada', password },
+    })
+  const closed = (id: string) =>
+    from({ type: 'oci', reference: `${address()}/closed/a:1` }, 'managed', {
+      credentialRef: `vault:registry-credential/${id}`,
+    })
+  for (const [at, digest] of digests.entries()) {
+    tagged = digest
+    const name = `closed-${String(at)}`
+    const answer = await accept(name, { one: closed('closed') })
+    expect([answer.status, answer.text]).toEqual([202, expect.any(String)])
+    await service.call('POST', `/execution-runs/${name}-run/cancel/`)
+  }
+  const { usedBy } = await service.get('/registry-credentials/closed/')
+  const images = await Promise.all(
+    usedBy.map(async ({ buildId }: any) => (await service.get(`/artifact-builds/${buildId}/`)).image),
+  )
+  expect(images.toSorted()).toEqual(digests.map((digest) => `${address()}/closed/a:1@${digest}`))
+
+  const refused = await accept('unresolved', { one: closed('wrong') })
+  expect([refused.status, refused.text]).toEqual([
+    422,
+    expect.stringMatching(/could not be resolved to a digest \(.*401.*name@sha256/),
+  ])
+})
+
+/** Puts bytes into the store, as old as two days. @returns their digest */
+const keptLongAgo = async (text: string): Promise<string> => {
+  await using aside = await store.aside()
+  await aside.write(Buffer.from(text))
+  const digest = await aside.keep('images')
+  const then = Date.now() / 1_000 - 2 * 86_400
+  utimesSync(store.pathOf('images', digest), then, then)
+  return digest
+}
+const isKept = async (digest: string): Promise<boolean> =>
+  (await store.sizeOf('images', digest)) !== undefined
+/** Records a run of the build `recorded`. */
+const addRun = (id: string, status: string, digest: string | null, hostId: string) =>
+  service.db
+    .run(sql`insert into build_runs (id, artifact_build_id, status, host_id, output_digest, output_bytes)
+    values (${id}, 'recorded', ${status}, ${hostId}, ${digest}, 1)`)
+
+test('bytes without a record go after a day; those of builds and of runs, and young ones, stay', async () => {
+  await describedBuild(service, 'recorded', { Dockerfile: 'FROM scratch\n' })
+  const [free, built, pinned, renewed] = await Promise.all(
+    ['free', 'built', 'pinned', 'renewed'].map(keptLongAgo),
+  )
+  await addRun('of-build', 'completed', built ?? '', 'elsewhere')
+  await service.db.run(sql`update run_snapshots set executables = jsonb_set(executables, '{pins,0,digest}',
+    ${JSON.stringify(pinned)}) where execution_run_id = 'closed-0-run'`)
+  expect(await store.renew('images', renewed ?? '')).toBe(true)
+  expect(await store.renew('images', sha256('none'))).toBe(false)
+  await removeUnnamed(service.db, store, new AbortController().signal)
+  expect(await Promise.all([free, built, pinned, renewed].map((digest) => isKept(digest ?? '')))).toEqual([
+    ...[false, true, true, true],
+  ])
+})
+
+test('bytes that a build publishes while others remove them stay, or are not published', async () => {
+  const digest = await keptLongAgo('published')
+  await addRun('publishing', 'running', null, 'elsewhere')
+  const work = await readWork(service.db, 'publishing')
+  if (work === undefined) throw new Error('there is no work')
+  let removal: Promise<void> | undefined
+  await service.db.transaction(async (tx) => {
+    await publishOutput({ db: tx, artifactStore: store }, work, { digest, sizeBytes: 9 })
+    let isOver = false
+    removal = removeUnowned({ db: service.db, artifactStore: store }, [digest])
+    void removal.finally(() => (isOver = true))
+    await until('the removal', 120, async () => {
+      const [waiting] = await service.db.prepared<{ n: string }>(
+        'waiting',
+        "select count(*) as n from pg_locks where locktype = 'advisory' and not granted",
+        [],
+      )
+      return isOver || Number(waiting?.n) > 0
+    })
+  })
+  await removal
+  expect(await isKept(digest)).toBe(true)
+  await store.remove('images', digest)
+  await expect(
+    publishOutput({ db: service.db, artifactStore: store }, work, { digest, sizeBytes: 9 }),
+  ).rejects.toThrow(/lost sha256/)
+  await service.db.run(sql`update build_runs set status = 'failed' where id = 'publishing'`)
+})
+
+test('a build whose earlier output is lost is judged as the first one', async () => {
+  const { contextDigest } = await describedBuild(service, 'again', { Dockerfile: 'FROM scratch\nCOPY . /\n' })
+  await service.db
+    .run(sql`insert into build_runs (id, artifact_build_id, status, host_id, output_digest, output_bytes)
+    select 'before', 'again', 'completed', host_id, ${sha256('lost')}, 1 from build_contexts
+      where digest = ${contextDigest}`)
+  rmSync(store.pathOf('contexts', contextDigest))
+  const { id } = await service.post('/artifact-builds/again/runs/', {})
+  await until('its end', 120, async () => (await service.get(`/build-runs/${id}/`)).status === 'failed')
+  expect((await service.get(`/build-runs/${id}/`)).error).toMatch(/lost the context/)
+})
+
+test('an attestation names the host that built, and events of a log hold whole characters', async () => {
+  const { payload } = await service.get('/build-runs/of-build/attestation/')
+  const { predicate } = JSON.parse(Buffer.from(payload, 'base64').toString())
+  expect(predicate.runDetails.builder.id).toBe('https://orrery.dev/hosts/elsewhere')
+
+  const { id } = (await service.get('/artifact-builds/again/runs/')).find(
+    (run: any) => run.status === 'failed',
+  )
+  const text = `a${'é'.repeat(600_000)}`
+  await store.removeLog(id)
+  await store.appendLog(id, text)
+  const answer = await fetch(`${service.baseUrl}/build-runs/${id}/logs/`, {
+    headers: { accept: 'text/event-stream' },
+  })
+  const lines = (await answer.text()).split('\n').filter((line) => line.startsWith('data: '))
+  const whole = lines.map((line) => line.slice(6)).join('')
+  expect([whole.length, whole === text]).toEqual([text.length, true])
+})
