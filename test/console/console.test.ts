@@ -3,6 +3,7 @@ import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { sql } from '../../src/db/sql.ts'
 import { until } from '../failures/programs.ts'
+import { attachTo, openTerminal } from '../support/console-streams.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
@@ -79,5 +80,63 @@ describe('a command under an Idempotency-Key', () => {
     await service.db.run(sql`update console_commands set created_at = now() - interval '25 hours'`)
     const third = await post('echo two')
     expect(third.body.id).not.toBe(two.body.id)
+  })
+})
+
+const sessionEnd = (id: string) =>
+  until('the end of the session', 120, async () => {
+    const session = await service.get(`/console-sessions/${id}/`)
+    return session.finishedAt === undefined ? undefined : session
+  })
+
+test('a program that reads nothing stops neither its own end nor other terminals', async () => {
+  const [deaf, other] = [await openTerminal(service, 'here'), await openTerminal(service, 'here')]
+  const desk = await attachTo(service, deaf)
+  const group = join(folder, 'deaf-group')
+  desk.ws.send(`stty raw -echo; echo $$ > ${group}; echo read""s-nothing; sleep 86400\n`)
+  await desk.shows('reads-nothing', 120)
+  const paste = Buffer.alloc(512 * 1024, 'x')
+  for (let times = 0; times < 8; times++) desk.ws.send(paste)
+  desk.ws.send(JSON.stringify({ type: 'resize', rows: 33, columns: 99 }))
+  await until('the resize behind the paste', 120, async () =>
+    (await service.call('GET', `/console-sessions/${deaf}/log/?format=asciicast`)).text.includes('"99x33"'),
+  )
+  const shell = Number(readFileSync(group, 'utf8'))
+  await service.call('DELETE', `/console-sessions/${deaf}/`)
+  expect((await sessionEnd(deaf)).status).toBe('closed')
+  await until('the end of its shell', 120, () => !existsSync(`/proc/${String(shell)}`))
+  const next = await attachTo(service, other)
+  next.ws.send('echo still-$((40 + 2))\n')
+  await next.shows('still-42', 120)
+  await service.call('DELETE', `/console-sessions/${other}/`)
+  expect((await sessionEnd(other)).status).toBe('closed')
+})
+
+test('what a command has left is removed once its site answers', async () => {
+  const { body } = await service.call('POST', '/console-commands/', { resourceId: 'here', command: 'echo x' })
+  const left = join(service.dataDir, 'work', 'console', `console-${body.id}`)
+  expect(existsSync(left)).toBe(false)
+  const again = await service.call(
+    'POST',
+    '/console-commands/',
+    { resourceId: 'here', command: `echo $$ > ${folder}/left; exec sleep 86400`, timeoutSeconds: 3_600 },
+    { prefer: 'respond-async' },
+  )
+  const { id } = again.body
+  const pid = await until('its start', 120, () =>
+    existsSync(`${folder}/left`) ? Number(readFileSync(`${folder}/left`, 'utf8')) : undefined,
+  )
+  // The record of a command that was given up while its site was away.
+  await service.db.run(
+    sql`update console_commands set status = 'cancelled', finished_at = now() where id = ${id}`,
+  )
+  await until('the end of its process', 120, () => !existsSync(`/proc/${String(pid)}`))
+  await until('its clearing', 120, async () => {
+    const [row] = await service.db.prepared<{ cleared: boolean }>(
+      'cleared',
+      'select cleared_at is not null as cleared from console_commands where id = $1',
+      [id],
+    )
+    return row?.cleared
   })
 })

@@ -1,39 +1,60 @@
 import type { Db } from '../../db/sql.ts'
 import type { Log } from '../../observability/log.ts'
 import { everyRound } from '../../pacing/every-round.ts'
-import { clearSession, unclearedSessions, type ConsoleSessionRow } from './sessions.ts'
+import { clearLeftCommand, type CommandSiteParts } from './command-site.ts'
+import { clearSession, unclearedSessions } from './sessions.ts'
+import { clearCommand, unclearedCommands } from './store.ts'
 import { clearTerminal, type TerminalParts } from './terminal.ts'
 
+interface Ended {
+  id: string
+  place: { host?: string | undefined }
+}
+
 /**
- * Removes what ended sessions left at their resources, again and again until it is gone: a resource
- * may be out of reach when its session ends, or the service may be killed.
+ * Removes what ended sessions and commands left at their resources, again and again until it is
+ * gone: a resource may be out of reach at the end, or the service may be killed.
  */
 export const openClearings = (
-  parts: TerminalParts & { db: Db; log: Log; enabled: boolean },
+  parts: TerminalParts & CommandSiteParts & { db: Db; log: Log; serves: (id: string) => boolean },
 ): { stop(): Promise<void> } => {
   const { db, log } = parts
-  /** Ended sessions whose resource could not be cleared, with the time of the next try. */
+  /** Those whose resource could not be cleared, by id, with the time of the next try. */
   const later = new Map<string, { at: number; waitMs: number }>()
-  const clear = async (row: ConsoleSessionRow): Promise<void> => {
-    const { at = 0, waitMs = 1_000 } = later.get(row.id) ?? {}
+  const clear = async ({ id }: Ended, work: () => Promise<unknown>): Promise<void> => {
+    const { at = 0, waitMs = 1_000 } = later.get(id) ?? {}
     if (performance.now() < at) return
     try {
-      await clearTerminal(parts, row)
-      await clearSession(db, row.id)
-      later.delete(row.id)
+      await work()
+      later.delete(id)
     } catch (error) {
-      log.debug({ err: error, sessionId: row.id }, 'what a console session left is removed later')
-      later.set(row.id, { at: performance.now() + waitMs, waitMs: Math.min(waitMs * 2, 3_600_000) })
+      log.debug({ err: error, id }, 'what a console session or command left is removed later')
+      later.set(id, { at: performance.now() + waitMs, waitMs: Math.min(waitMs * 2, 3_600_000) })
     }
   }
+  // The start of a terminal that is under way would come after its removal.
+  const isDue = ({ id, place: { host } }: Ended): boolean =>
+    (host === undefined || host === parts.hostId) && !parts.serves(id)
   return everyRound(
     1_000,
     async () => {
-      if (!parts.enabled) return
-      const rows = await unclearedSessions(db)
-      for (const id of later.keys()) if (!rows.some((row) => row.id === id)) later.delete(id)
-      const here = rows.filter(({ place: { host } }) => host === undefined || host === parts.hostId)
-      await Promise.all(here.map(clear))
+      const [sessions, commands] = [await unclearedSessions(db), await unclearedCommands(db)]
+      const left = new Set([...sessions, ...commands].map(({ id }) => id))
+      for (const id of later.keys()) if (!left.has(id)) later.delete(id)
+      await Promise.all([
+        ...sessions.filter(isDue).map((row) =>
+          clear(row, async () => {
+            await clearTerminal(parts, row)
+            await clearSession(db, row.id)
+          }),
+        ),
+        ...commands.filter(isDue).map((row) =>
+          clear(row, async () => {
+            await clearLeftCommand(parts, row)
+            await clearCommand(db, row.id)
+          }),
+        ),
+      ])
     },
     (error) =>
       log.warn({ err: error }, 'ended console sessions could not be looked for; they are looked for again'),

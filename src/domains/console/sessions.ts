@@ -198,8 +198,9 @@ export interface ConsoleRecord {
 }
 
 /**
- * Appends to the record, with the offset to which the terminal's own recording is stored. The
- * contents are parameters of their own: as an array, pg would send them as hexadecimal text.
+ * Appends to the record of an open session, with the offset to which the terminal's own recording is
+ * stored. The end of a session proves its record, so nothing is added after it. The contents are
+ * parameters of their own: as an array, pg would send them as hexadecimal text.
  */
 export const appendRecords = (
   db: Db,
@@ -211,13 +212,14 @@ export const appendRecords = (
     ({ direction, atSeconds, content }, place) =>
       sql`(${place + 1}::bigint, ${direction}::text, ${atSeconds}::double precision, ${content}::bytea)`,
   )
-  const taken = sql`update console_sessions set taken_bytes = ${takenBytes} where id = ${id}`
+  const taken = sql`update console_sessions set taken_bytes = ${takenBytes}
+    where id = ${id} and status in ('starting', 'connected')`
   if (rows.length === 0) return db.run(taken)
-  return db.run(sql`with added as (
+  return db.run(sql`with open as (${taken} returning id)
       insert into console_records (session_id, sequence, direction, at_seconds, content)
-      select ${id}, given.place + (select coalesce(max(sequence), 0) from console_records where session_id = ${id}),
+      select open.id, given.place + (select coalesce(max(sequence), 0) from console_records where session_id = ${id}),
         given.direction, given.at_seconds, given.content
-      from (values ${join(rows)}) given (place, direction, at_seconds, content)) ${taken}`)
+      from open, (values ${join(rows)}) given (place, direction, at_seconds, content)`)
 }
 
 const RecordRow = z.object({

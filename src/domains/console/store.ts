@@ -142,6 +142,19 @@ export const removeOldCommands = async (db: Db, days: number): Promise<void> => 
   }
 }
 
+const UnclearedRow = z.object({ id: z.string(), place: ConsolePlace })
+/** Commands that ended in the last 30 days and may have left something at their resource. */
+export const unclearedCommands = async (db: Db): Promise<{ id: string; place: Place }[]> =>
+  (await db.many(
+    UnclearedRow,
+    sql`select id, place from console_commands where finished_at > now() - interval '30 days'
+      and cleared_at is null order by finished_at limit 100`,
+  )) as { id: string; place: Place }[]
+
+/** Records that a command has left nothing at its resource. */
+export const clearCommand = (db: Db, id: string): Promise<number> =>
+  db.run(sql`update console_commands set cleared_at = clock_timestamp() where id = ${id}`)
+
 const StatusRow = z.object({ status: z.string() })
 /** Whether a command is over. */
 export const commandIsOver = async (db: Db, id: string): Promise<boolean> => {
@@ -155,7 +168,7 @@ export interface Output {
   truncated: boolean
 }
 
-/** Records the output of a command, once. */
+/** Records the output of a command and why it failed, once. */
 export const recordOutput = (
   db: Db,
   id: string,
@@ -164,9 +177,17 @@ export const recordOutput = (
     stderr,
     exitCode,
     externalId,
-  }: { stdout: Output; stderr: Output; exitCode: number | undefined; externalId: string },
+    failure,
+  }: {
+    stdout: Output
+    stderr: Output
+    exitCode: number | undefined
+    externalId: string
+    failure: string | undefined
+  },
 ): Promise<number> =>
   db.run(sql`update console_commands set stdout = ${stdout.bytes}, stderr = ${stderr.bytes}, stdout_truncated
     = ${stdout.truncated},
-      stderr_truncated = ${stderr.truncated}, exit_code = ${exitCode ?? null}, external_id = ${externalId}
+      stderr_truncated = ${stderr.truncated}, exit_code = ${exitCode ?? null}, external_id = ${externalId},
+      failure_reason = ${failure ?? null}
         where id = ${id} and stdout is null`)
