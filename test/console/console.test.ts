@@ -112,6 +112,27 @@ test('a program that reads nothing stops neither its own end nor other terminals
   expect((await sessionEnd(other)).status).toBe('closed')
 })
 
+test('an open terminal and an open command prevent that their environment is deleted', async () => {
+  const id = await openTerminal(service, 'here')
+  const deletion = () => service.call('DELETE', '/environments/desk/')
+  expect(await deletion()).toMatchObject({ status: 422, text: expect.stringContaining(id) })
+  await service.call('DELETE', `/console-sessions/${id}/`)
+  await sessionEnd(id)
+  const go = join(folder, 'deletion-go')
+  const command = await service.call(
+    'POST',
+    '/console-commands/',
+    { resourceId: 'here', command: `until [ -e ${go} ]; do sleep 0.1; done`, timeoutSeconds: 3_600 },
+    { prefer: 'respond-async' },
+  )
+  expect(await deletion()).toMatchObject({ status: 422, text: expect.stringContaining(command.body.id) })
+  writeFileSync(go, '')
+  await until('its end', 120, async () => {
+    const { status } = await service.get(`/console-commands/${command.body.id}/`)
+    return status !== 'running'
+  })
+})
+
 test('what a command has left is removed once its site answers', async () => {
   const { body } = await service.call('POST', '/console-commands/', { resourceId: 'here', command: 'echo x' })
   const left = join(service.dataDir, 'work', 'console', `console-${body.id}`)
@@ -139,4 +160,22 @@ test('what a command has left is removed once its site answers', async () => {
     )
     return row?.cleared
   })
+})
+
+test('a factory reset names open terminals, and ends them where it is asked to', async () => {
+  const id = await openTerminal(service, 'here')
+  const desk = await attachTo(service, id)
+  const shells = join(folder, 'reset-shell')
+  desk.ws.send(`echo $$ > ${shells}.part; mv ${shells}.part ${shells}\n`)
+  await until('its shell', 120, () => existsSync(shells))
+  const refused = await service.call('POST', '/factory-reset/')
+  expect(refused.status).toBe(409)
+  expect(refused.body.details).toContainEqual({
+    path: `console-session/${id}`,
+    message: 'is connected',
+  })
+  expect((await service.call('POST', '/factory-reset/?stop=true')).status).toBe(202)
+  expect((await desk.closed)[0]).toBe(1000)
+  expect(existsSync(`/proc/${readFileSync(shells, 'utf8').trim()}`)).toBe(false)
+  expect((await service.call('GET', `/console-sessions/${id}/`)).status).toBe(404)
 })

@@ -181,6 +181,19 @@ export const unclearedSessions = async (db: Db): Promise<ConsoleSessionRow[]> =>
       and s.cleared_at is null order by s.finished_at limit 100`,
   )) as ConsoleSessionRow[]
 
+/** The terminals, as a factory reset ends them. */
+export const terminalsOfReset = {
+  table: 'console_sessions',
+  open: sql`select id, status from console_sessions where status in ('starting', 'connected')`,
+  close: (db: Db, id: string): Promise<boolean> => requestClose(db, id),
+  leaves: async (db: Db): Promise<boolean> =>
+    (await countUpTo(
+      db,
+      sql`console_sessions where finished_at > now() - interval '1 minute' and cleared_at is null`,
+      1,
+    )) > 0,
+}
+
 /** Records that a session has left nothing at its resource. */
 export const clearSession = (db: Db, id: string): Promise<number> =>
   db.run(sql`update console_sessions set cleared_at = clock_timestamp() where id = ${id}`)
