@@ -2,15 +2,21 @@ import { ApplicationFailure, Context } from '@temporalio/activity'
 import { setTimeout as pause } from 'node:timers/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
-import { readCommand, recordOutput, type CommandRow, type Output } from '../src/domains/console/store.ts'
-import { leastBytes, maskWhole } from '../src/domains/console/masks.ts'
+import {
+  clearCommand,
+  readCommand,
+  recordOutput,
+  type CommandRow,
+  type Output,
+} from '../src/domains/console/store.ts'
+import { cancelGraceSeconds, commandDriver, commandName } from '../src/domains/console/command-site.ts'
+import { leastBytes, maskCut, maskWhole } from '../src/domains/console/masks.ts'
 import {
   DriverError,
   type Intent,
   type RuntimeDriver,
   type TaskState,
 } from '../src/drivers/runtime/contract/driver.ts'
-import { withRoots } from '../src/drivers/runtime/contract/rooted.ts'
 import type { Db } from '../src/db/sql.ts'
 import type { Engine } from '../src/engine.ts'
 import type { SiteDrivers } from '../src/executor/drivers.ts'
@@ -35,11 +41,8 @@ export interface ConsoleParts {
 const mostBytes = 1024 * 1024
 /** Pause between two looks at a command whose end was not reported. */
 const lookMs = 2_000
-const cancelGraceSeconds = 5
 const defaultMemoryBytes = 1024 ** 3
 const searchPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
-
-const nameOf = (id: string): string => `console-${id}`
 
 /**
  * The command starts in the user's folder where one is given. Otherwise it runs in a folder of its
@@ -52,7 +55,7 @@ const argvOf = ({ command, workingDirectory }: CommandRow): string[] =>
 
 const intentOf = (row: CommandRow, workRoot: string): Intent => {
   const local = isOwnMachine(row.place)
-  const name = nameOf(row.id)
+  const name = commandName(row.id)
   const directory = local ? join(workRoot, 'console', name) : `console/${name}`
   const environment = { PATH: searchPath, LANG: 'C.UTF-8', ...row.environment }
   const home = row.environment?.['HOME']
@@ -112,10 +115,7 @@ export const consoleActivities = ({ db, engine, sites, vault, workRoot, hostId, 
     if (row === undefined) throw ApplicationFailure.nonRetryable(`console command ${id} does not exist`)
     return row
   }
-  const driverOf = ({ place }: CommandRow): RuntimeDriver => {
-    const { driver, root } = sites.at(place, { hostId, runtimes: [], resources: [], runtimeBindings: [] })
-    return withRoots(driver, root, root)
-  }
+  const driverOf = ({ place }: CommandRow): RuntimeDriver => commandDriver({ sites, hostId }, place)
   const outputOf = async (
     driver: RuntimeDriver,
     name: string,
@@ -123,33 +123,37 @@ export const consoleActivities = ({ db, engine, sites, vault, workRoot, hostId, 
     secrets: readonly string[],
   ): Promise<Output> => {
     const { bytes, totalBytes } = await driver.logs(name, stream, { offset: 0, limit: mostBytes })
-    const masked = maskWhole(bytes, secrets)
-    return {
-      bytes: masked.subarray(0, mostBytes),
-      truncated: totalBytes > bytes.length || masked.length > mostBytes,
-    }
+    const isCut = totalBytes > bytes.length
+    const masked = (isCut ? maskCut : maskWhole)(bytes, secrets)
+    return { bytes: masked.subarray(0, mostBytes), truncated: isCut || masked.length > mostBytes }
   }
-  /** Records a command's output and removes its folder. */
-  const keep = async (row: CommandRow, driver: RuntimeDriver, state: Ended): Promise<void> => {
-    const name = nameOf(row.id)
+  /** Records a command's output, and removes its folder. @returns the reason of its failure */
+  const keep = async (row: CommandRow, driver: RuntimeDriver, state: Ended): Promise<string | undefined> => {
+    const name = commandName(row.id)
     const secrets = await vault.values(leastBytes)
     const [stdout, stderr] = await Promise.all([
       outputOf(driver, name, 'stdout', secrets),
       outputOf(driver, name, 'stderr', secrets),
     ])
     const exitCode = state.state === 'ended' && state.exitCode !== null ? state.exitCode : undefined
-    await recordOutput(db, row.id, { stdout, stderr, exitCode, externalId: state.externalId })
-    await driver.remove(name)
+    const failure = failureOf(row, state)
+    await recordOutput(db, row.id, { stdout, stderr, exitCode, externalId: state.externalId, failure })
+    try {
+      await driver.remove(name)
+      await clearCommand(db, row.id)
+    } catch {
+      // The output is on record. The folder is removed again and again once the command is over.
+    }
+    return failure
   }
   const run = async (row: CommandRow): Promise<void> => {
     const driver = driverOf(row)
-    const name = nameOf(row.id)
+    const name = commandName(row.id)
     const [outcome] = await driver.submit([intentOf(row, workRoot)])
     if (outcome?.ok === false) throw outcome.error
     const signal = AbortSignal.any([Context.current().cancellationSignal, draining])
     const state = await endOf(driver, name, signal)
-    await keep(row, driver, state)
-    const failure = failureOf(row, state)
+    const failure = await keep(row, driver, state)
     if (failure !== undefined) throw ApplicationFailure.nonRetryable(failure, 'CommandFailed')
   }
 
@@ -169,10 +173,8 @@ export const consoleActivities = ({ db, engine, sites, vault, workRoot, hostId, 
         const row = await rowOf(id)
         if (row.stdout !== undefined) {
           // The row was written before the answer of this activity was lost.
-          if (row.exitCode !== 0)
-            throw ApplicationFailure.nonRetryable(
-              `the command ended with exit code ${String(row.exitCode ?? 'unknown')}`,
-            )
+          if (row.failureReason !== undefined)
+            throw ApplicationFailure.nonRetryable(row.failureReason, 'CommandFailed')
           return
         }
         try {
@@ -190,7 +192,7 @@ export const consoleActivities = ({ db, engine, sites, vault, workRoot, hostId, 
         const row = await rowOf(id)
         if (row.stdout !== undefined) return
         const driver = driverOf(row)
-        const name = nameOf(row.id)
+        const name = commandName(row.id)
         await driver.cancel([name], cancelGraceSeconds)
         const state = (await driver.find([name])).get(name)
         if ((state?.state === 'ended' && state.startedAt > 0) || state?.state === 'lost')

@@ -30,7 +30,7 @@ const run = (folder, program, ...args) => {
 
 /**
  * The document in the form that generators support: one media type for each body and answer, no
- * HEAD, and free values as the empty schema.
+ * HEAD, and free values as the empty schema. An archive keeps its type, which the service asks for.
  */
 const reduced = (document) => {
   for (const item of Object.values(document.paths)) {
@@ -43,7 +43,7 @@ const reduced = (document) => {
         const type = types.find((one) => one === 'application/json') ?? types[0]
         const generic = /^text\//.test(type)
           ? 'text/plain'
-          : /^(application\/json|multipart\/form-data)$/.test(type)
+          : /^(application\/(json|zip)|multipart\/form-data)$/.test(type)
             ? type
             : 'application/octet-stream'
         content.content = {

@@ -1,5 +1,6 @@
 import { locationsOfEnvironment } from './domains/artifacts/uses.ts'
 import { instancesOfEnvironment, resourcesOfTargets, targetsOfEnvironment } from './domains/cloud/uses.ts'
+import { commandsOfEnvironment, terminalsOfEnvironment } from './domains/console/uses.ts'
 import {
   dataOfEnvironment,
   runsOfArtifact,
@@ -28,6 +29,8 @@ export const uses = {
     indexRunsOfEnvironment,
     instancesOfEnvironment,
     targetsOfEnvironment,
+    terminalsOfEnvironment,
+    commandsOfEnvironment,
   ],
   /** What a replacing document leaves as it is. */
   keptResources: resourcesOfTargets,

@@ -9,8 +9,8 @@ interface Kept {
 }
 
 /**
- * A key lives 24 hours. A key without an answer is free again after a minute: its request died. The
- * next begin deletes expired keys.
+ * A key lives 24 hours. A key without an answer that is not renewed is free again after a minute:
+ * its request died. The next begin deletes expired keys.
  */
 const beginText = `with gone as (delete from idempotency_keys where created_at < now() - interval '24 hours'
   or (key = $1 and status is null and created_at < now() - interval '1 minute') returning key),
@@ -42,6 +42,13 @@ export const openIdempotency = (db: Db): IdempotencyStore => ({
       'idempotency_complete',
       'update idempotency_keys set status = $2, headers = $3, body = $4 where key = $1',
       [key, answer.status, JSON.stringify(answer.headers), answer.body],
+    )
+  },
+  async renew(key) {
+    await db.prepared(
+      'idempotency_renew',
+      'update idempotency_keys set created_at = now() where key = $1 and status is null',
+      [key],
     )
   },
   async abandon(key) {

@@ -458,6 +458,7 @@ create table console_commands (
   created_at timestamp with time zone not null default clock_timestamp(),
   started_at timestamp with time zone,
   finished_at timestamp with time zone,
+  cleared_at timestamp with time zone,
   constraint console_commands_pkey PRIMARY KEY (id),
   constraint console_commands_status CHECK ((status = ANY (ARRAY['accepted'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 );
@@ -1538,6 +1539,8 @@ CREATE INDEX console_commands_finished ON public.console_commands USING btree (f
 CREATE INDEX console_commands_newest ON public.console_commands USING btree (created_at DESC, id DESC);
 
 CREATE INDEX console_commands_open ON public.console_commands USING btree (created_at, id) WHERE (status = ANY (ARRAY['accepted'::text, 'running'::text]));
+
+CREATE INDEX console_commands_uncleared ON public.console_commands USING btree (finished_at) WHERE ((finished_at IS NOT NULL) AND (cleared_at IS NULL));
 
 CREATE INDEX console_sessions_feed ON public.console_sessions USING btree (COALESCE(connected_at, created_at) DESC, id DESC);
 

@@ -11,6 +11,7 @@ export class HttpCall implements Call<string, unknown, unknown, Upload | undefin
   readonly query: unknown
   body: unknown
   upload: Upload | undefined
+  repeatId: string | undefined
   readonly headers: Readonly<Record<string, string | undefined>>
   readonly requestId: string
   readonly target: string
@@ -35,6 +36,7 @@ export class HttpCall implements Call<string, unknown, unknown, Upload | undefin
     this.query = given.query
     this.body = undefined
     this.upload = undefined
+    this.repeatId = undefined
     this.requestId = given.requestId
     this.target = given.target
     this.actor = given.actor

@@ -11,14 +11,20 @@ export interface StoredAnswer {
 
 /**
  * The store of `Idempotency-Key`s, for 24 hours. `begin` is atomic: of equal concurrent calls
- * exactly one gets `fresh`, and that one calls `complete` or `abandon`. A key of a process that
- * died is free again after a minute.
+ * exactly one gets `fresh`, and that one calls `renew` each `renewMs` until it calls `complete` or
+ * `abandon`. A key of a process that died is free again after a minute.
  */
 export interface IdempotencyStore {
   begin(key: string, fingerprint: string): Promise<'fresh' | 'in-flight' | 'mismatch' | StoredAnswer>
   complete(key: string, answer: StoredAnswer): Promise<void>
   abandon(key: string): Promise<void>
+  renew(key: string): Promise<void>
 }
+
+/** A key and its answer are stored for this long. */
+export const keyLifeMs = 24 * 3_600_000
+/** Well below the minute after which the key of a process that died is free. */
+export const renewMs = 5_000
 
 const hash = (...parts: (string | Buffer)[]): string => {
   const sum = createHash('sha256')
@@ -43,6 +49,15 @@ export const idempotencyKey = (
 /** The fingerprint by which two requests are equal: query, media type and the bytes of the body. */
 export const idempotencyFingerprint = (request: { query: string; format: string; body: Buffer }): string =>
   hash(request.query, request.format, request.body)
+
+/**
+ * The id, a UUID, of the record that a request makes. Repetitions of the request have the same one,
+ * also where the process that answered the first died.
+ */
+export const idOfRequest = (key: string, fingerprint: string): string => {
+  const digits = Buffer.from(hash(key, fingerprint), 'base64url').toString('hex')
+  return digits.replace(/^(.{8})(.{4}).(.{3}).(.{3})(.{12}).*$/, '$1-$2-8$3-8$4-$5')
+}
 
 /**
  * `undefined` where the work is to be done now, else the earlier answer. @throws 409 while the work

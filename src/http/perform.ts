@@ -14,6 +14,8 @@ import {
   beginOnce,
   idempotencyFingerprint,
   idempotencyKey,
+  idOfRequest,
+  renewMs,
   type IdempotencyStore,
   type StoredAnswer,
 } from './idempotency.ts'
@@ -55,6 +57,16 @@ const comparable = ({ format, bytes, upload }: Taken): { format: string; body: B
     'invalid',
     'a streamed body under an Idempotency-Key needs the header Content-Digest with its sha-256 or sha-512',
   )
+}
+
+/** Does the work, and calls `renew` again and again meanwhile. */
+const renewed = async <T>(renew: () => Promise<void>, work: () => Promise<T>): Promise<T> => {
+  const renewals = setInterval(() => void renew(), renewMs)
+  try {
+    return await work()
+  } finally {
+    clearInterval(renewals)
+  }
 }
 
 /**
@@ -196,7 +208,7 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       change.catch((failure: unknown) => log.error({ err: failure, requestId }, text))
     let done: Done
     try {
-      done = await work()
+      done = await renewed(() => settled(store.renew(key), 'an Idempotency-Key could not be renewed'), work)
     } catch (error) {
       await settled(store.abandon(key), 'an Idempotency-Key could not be released')
       throw error
@@ -225,6 +237,7 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
     if (typeof given !== 'string') throw new Refusal('invalid', 'Idempotency-Key must be given once')
     const key = idempotencyKey(given, { method: built.method, path: exchange.path, caller })
     const fingerprint = idempotencyFingerprint({ query: exchange.search, ...comparable(taken) })
+    call.repeatId = idOfRequest(key, fingerprint)
     return once({ store, key, fingerprint }, built, call, run)
   }
 

@@ -55,6 +55,8 @@ export interface Call<P extends string, Query, Body, Streamed = undefined> {
   /** Lower-case header names. */
   headers: Readonly<Record<string, string | undefined>>
   requestId: string
+  /** An id that all repetitions of the request have; absent without an Idempotency-Key. */
+  repeatId?: string | undefined
   /** The request's path and query as sent, for links to further pages. */
   target: string
   /** The caller, for the audit record: the token's holder or the loopback peer. */

@@ -195,7 +195,9 @@ export const createSockets = ({
       await attend(peer)
       peer.close()
     } catch (error) {
-      if (error instanceof Refusal) return peer.close(1008, error.message)
+      // 1013: a later attempt may succeed.
+      if (error instanceof Refusal)
+        return peer.close(error.code === 'unavailable' ? 1013 : 1008, error.message)
       if (!(error instanceof PeerGone)) log.error({ err: error, requestId }, 'a WebSocket failed')
       peer.close(1011, 'the service failed; the cause is in its log')
     }

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { NotBuilt, NotFound, Orrery, Unacceptable } from '../../clients/typescript/dist/index.js'
 
-const [baseUrl, documentsFile] = process.argv.slice(2)
+const [baseUrl, documentsFile, archiveFile] = process.argv.slice(2)
 const documents = JSON.parse(readFileSync(documentsFile, 'utf8'))
 const orrery = new Orrery({ baseUrl })
 const { api } = orrery
@@ -31,6 +31,22 @@ const { data: plan } = await api.POST('/planning-sessions/{sessionId}/candidates
   params: { path },
 })
 await api.POST('/execution-runs/', { body: { id: 'ts', schedulePlanId: plan.id, mode: 'real' } })
+// Nothing answers for longer than a request is tried; the signal ends both.
+const away = new Orrery({ baseUrl: `${baseUrl}/away`, tries: 1 })
+const given = async (call) => {
+  try {
+    await call(AbortSignal.timeout(2_000))
+    return 'ended'
+  } catch (error) {
+    return error.name === 'AbortError' || error.name === 'TimeoutError' ? 'timeout' : String(error)
+  }
+}
+seen.away = [
+  await given((signal) => away.runs.wait('ts', { signal })),
+  await given(async (signal) => {
+    for await (const _ of away.runs.events('ts', { signal })) throw new Error('an event')
+  }),
+]
 const summary = await orrery.runs.wait('ts')
 seen.status = summary.run.status
 seen.events = []
@@ -58,4 +74,16 @@ const refused = async (type, call) => {
 await refused(NotFound, () => orrery.runs.wait('none'))
 await refused(Unacceptable, () => api.POST('/execution-scopes/', { body: {} }))
 await refused(NotBuilt, () => new Orrery({ baseUrl: `${baseUrl}/not-built` }).runs.wait('ts'))
+const form = new FormData()
+form.append('context', new Blob([readFileSync(archiveFile)]), 'context.tar.gz')
+const { data: context } = await api.POST('/build-contexts/', { body: form })
+seen.context = context.sizeBytes
+await refused(Unacceptable, () =>
+  api.POST('/instances/import/', {
+    headers: { 'content-type': 'application/zip' },
+    body: new Blob(['no archive']).stream(),
+    bodySerializer: (body) => body,
+    duplex: 'half',
+  }),
+)
 process.stdout.write(JSON.stringify(seen))

@@ -1,5 +1,5 @@
-import { execFile } from 'node:child_process'
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { execFile, execFileSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join, resolve } from 'node:path'
@@ -41,13 +41,15 @@ beforeAll(async () => {
     }
     asked.push(at)
     const pass = async (): Promise<void> => {
+      if (path.includes('/away/')) return void req.socket.destroy()
       if (path.includes('/not-built/')) {
         res.writeHead(503, { 'content-type': 'application/json', 'retry-after': '1' })
         return void res.end('{"error":"not part of this version","code":"not_built","details":[]}')
       }
       const chunks: Buffer[] = []
       for await (const chunk of req) chunks.push(chunk as Buffer)
-      const { host: _host, connection: _connection, 'content-length': _length, ...headers } = req.headers
+      const headers = { ...req.headers }
+      for (const name of ['host', 'connection', 'content-length', 'transfer-encoding']) delete headers[name]
       const answer = await fetch(service.rootUrl + path, {
         method: at.method,
         headers: headers as Record<string, string>,
@@ -93,6 +95,11 @@ const documentsFor = (key: string): string => {
   return file
 }
 
+/** A build context. */
+const archive = join(folder, 'context.tar.gz')
+writeFileSync(join(folder, 'Dockerfile'), 'FROM scratch\n')
+execFileSync('tar', ['-czf', archive, '-C', folder, 'Dockerfile'])
+
 const languages = [
   ['ts', process.execPath, 'test/api-clients/story.mjs'],
   ['py', join(root, 'clients/python/.venv/bin/python'), 'test/api-clients/story.py'],
@@ -102,7 +109,7 @@ test.each(languages)(
   '%s: plans, runs, waits, follows events, downloads; nothing is done twice',
   async (key, program, story) => {
     asked.length = 0
-    const { stdout } = await run(program, [story, baseUrl, documentsFor(key)], {
+    const { stdout } = await run(program, [story, baseUrl, documentsFor(key), archive], {
       cwd: root,
       env: { ...process.env, PYTHONPATH: join(root, 'clients/python') },
       timeout: 120_000,
@@ -119,7 +126,15 @@ test.each(languages)(
       [404, 'missing'],
       [422, 'unacceptable'],
       [503, 'not_built'],
+      [422, 'unacceptable'],
     ])
+    expect(seen['context']).toBe(statSync(archive).size)
+    // Both were sent again until the caller's time was over.
+    expect(seen['away']).toEqual(['timeout', 'timeout'])
+    for (const part of ['/summary/', '/events/'])
+      expect(
+        asked.filter(({ path }) => path.includes('/away/') && path.endsWith(part)).length,
+      ).toBeGreaterThan(1)
     // The lost answer: the same key again, and one run.
     const starts = asked.filter(({ method, path }) => method === 'POST' && path === '/api/execution-runs/')
     expect(starts).toHaveLength(2)

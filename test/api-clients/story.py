@@ -1,5 +1,6 @@
 """Tells the demo's story with the client for Python; prints what it saw, as the one for TypeScript."""
 
+import io
 import json
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from orrery_api import models
 from orrery_api.api.environments import create_environment
 from orrery_api.api.execution_runs import list_run_events, start_run
 from orrery_api.api.execution_scopes import create_execution_scope
+from orrery_api.api.instance import import_instance
 from orrery_api.api.planning_sessions import (
     get_planning_session,
     list_candidates,
@@ -18,8 +20,9 @@ from orrery_api.api.planning_sessions import (
     start_planning_session,
 )
 from orrery_api.api.workflow_definitions import create_workflow
+from orrery_api.types import File
 
-base_url, documents_file = sys.argv[1:]
+base_url, documents_file, archive_file = sys.argv[1:]
 documents = json.loads(Path(documents_file).read_text())
 seen = {"refusals": []}
 with Orrery(base_url) as orrery:
@@ -41,6 +44,20 @@ with Orrery(base_url) as orrery:
     plan = select_candidate.sync("py", first.id, client=api)
     run = models.StartRunBody.from_dict({"id": "py", "schedulePlanId": plan.id, "mode": "real"})
     start_run.sync(client=api, body=run)
+    # Nothing answers for longer than a request is tried; the timeout ends both.
+    away = Orrery(base_url + "/away", tries=1)
+
+    def given(call):
+        try:
+            call()
+            return "ended"
+        except TimeoutError:
+            return "timeout"
+
+    seen["away"] = [
+        given(lambda: away.runs.wait("py", timeout=2)),
+        given(lambda: list(away.runs.events("py", timeout=2))),
+    ]
     seen["status"] = str(orrery.runs.wait("py").run.status)
     seen["events"] = [event.sequence for event in orrery.runs.events("py")]
     seen["behind"] = [event.sequence for event in orrery.runs.events("py", after=2)]
@@ -63,4 +80,9 @@ with Orrery(base_url) as orrery:
     refused(NotFound, lambda: orrery.runs.wait("none"))
     refused(Unacceptable, lambda: orrery._http.post("/execution-scopes/", json={}))
     refused(NotBuilt, lambda: Orrery(base_url + "/not-built").runs.wait("py"))
+    with open(archive_file, "rb") as archive:
+        context = orrery._http.post("/build-contexts/", files={"context": ("context.tar.gz", archive)})
+    seen["context"] = context.json()["sizeBytes"]
+    payload = io.BytesIO(b"no archive")
+    refused(Unacceptable, lambda: import_instance.sync(client=api, body=File(payload=payload)))
 print(json.dumps(seen))

@@ -1,7 +1,7 @@
 import { expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import type { Frame } from '../../src/domains/console/frames.ts'
-import { maskWhole } from '../../src/domains/console/masks.ts'
+import { maskCut, maskWhole } from '../../src/domains/console/masks.ts'
 import { Served } from '../../src/domains/console/served.ts'
 
 /** What a session records does not depend on how its output is cut into pieces. */
@@ -79,4 +79,14 @@ test('what may begin a secret does not hold more than 1 MiB back', () => {
   expect(session.due(false)).toBeUndefined()
   session.take([{ kind: 'o', atSeconds: 0, content: Buffer.alloc(2 * 1024 * 1024), end: 3 * 1024 * 1024 }])
   expect(session.due(false)?.taken).toBe(3 * 1024 * 1024)
+})
+
+test('the beginning of longer bytes ends before what may begin a secret', () => {
+  const secret = 'a-secret-of-a-person'
+  const text = `see ${secret} and ${secret}`
+  for (let cut = 0; cut <= text.length; cut++) {
+    const kept = maskCut(Buffer.from(text.slice(0, cut)), [secret]).toString()
+    expect(kept).not.toMatch(/a-s|person/)
+    expect('see ******** and ********').toContain(kept)
+  }
 })

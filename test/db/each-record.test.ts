@@ -166,9 +166,12 @@ test('a hundred sessions that cannot be cleared, and those of other hosts, keep 
   await insert(['good'], { ...bad, site: 'good' })
   const done = (): Promise<void> => Promise.resolve()
   const clearings = openClearings({
-    ...{ db, log: openLog('fatal'), enabled: true, hostId: 'this' },
+    ...{ db, log: openLog('fatal'), serves: () => false, hostId: 'this' },
     holderPrograms: {} as HolderPrograms,
     sites: {
+      at: () => {
+        throw new Error('no command is there')
+      },
       terminalAt: ({ site }) => {
         if (site === 'bad') throw new Error('it cannot be reached')
         return { ownEnvironment: true, remove: done, close: done } as unknown as TerminalHost

@@ -107,6 +107,7 @@ export const flowRoutes = (flows: Flows): Route[] => {
         if (talkId === 'nobody') throw missing('talk', talkId)
         return async (peer) => {
           if (talkId === 'fault') throw new Error('a fault with secrets')
+          if (talkId === 'later') throw new Refusal('unavailable', 'connect again')
           if (talkId === 'refused') throw new Refusal('conflict', 'x'.repeat(500))
           if (talkId === 'short') return
           flows.peers.push(peer)

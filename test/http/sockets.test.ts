@@ -285,10 +285,11 @@ describe('an open WebSocket', () => {
     expect(service.logged.filter((line) => line.level === 'error')).toEqual([])
   })
 
-  test('ends with its route: 1000, 1008 with a refusal, 1011 with a fault whose cause is only logged', async () => {
+  test('ends with its route: 1000, 1008 with a refusal, 1013 with one that passes, 1011 with a fault whose cause is only logged', async () => {
     expect(await ended(await talk('short'))).toEqual([1000, ''])
     const [code, reason] = await ended(await talk('refused'))
     expect([code, reason]).toEqual([1008, 'x'.repeat(123)])
+    expect(await ended(await talk('later'))).toEqual([1013, 'connect again'])
     const [fault, text] = await ended(await talk('fault'))
     expect([fault, text]).toEqual([1011, 'the service failed; the cause is in its log'])
     expect(service.logged.filter((line) => line.level === 'error')).toMatchObject([

@@ -44,6 +44,7 @@ export const memoryStore = (): IdempotencyStore => {
       if (known !== undefined) known.answer = answer
     },
     abandon: async (key) => void kept.delete(key),
+    renew: async () => undefined,
   }
 }
 

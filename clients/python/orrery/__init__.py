@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 import uuid
@@ -99,10 +100,25 @@ def _refusal(answer: httpx.Response) -> Refused:
     return _kind_of(answer.status_code, code)(answer.status_code, code, message, body.get("details", []), body)
 
 
+_PATIENCE_SECONDS = 90.0
+_DOCUMENTS = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")
+
+
+def _is_repeatable(request: httpx.Request) -> bool:
+    """Whether a request has no body, or a document. Another body is a stream, which is read once."""
+    headers = request.headers
+    if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+        return True
+    return headers.get("content-type", "").split(";")[0].strip().lower() in _DOCUMENTS
+
+
 class _Retrying(httpx.BaseTransport):
     """Sends a request until it is answered, and raises what the service refuses.
 
-    A POST gets an Idempotency-Key, so that it is done once.
+    A POST gets an Idempotency-Key, so that it is done once. A body that is no document is sent once,
+    without a key: the service compares it by a digest that nobody knows before it is read. The
+    extension `until` of a request is the time, as of `time.monotonic`, to which it is sent again
+    however often.
     """
 
     def __init__(self, tries: int):
@@ -110,11 +126,14 @@ class _Retrying(httpx.BaseTransport):
         self._tries = tries
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "POST" and "idempotency-key" not in request.headers:
+        repeatable = _is_repeatable(request)
+        if request.method == "POST" and repeatable and "idempotency-key" not in request.headers:
             request.headers["idempotency-key"] = str(uuid.uuid4())
+        until = request.extensions.get("until")
         attempt = 0
         while True:
             attempt += 1
+            last = not repeatable or (attempt >= self._tries if until is None else time.monotonic() >= until)
             wait = min(0.2 * 2 ** (attempt - 1), 5.0)
             try:
                 answer = self._transport.handle_request(request)
@@ -123,17 +142,17 @@ class _Retrying(httpx.BaseTransport):
                 refused = _refusal(answer)
                 answer.close()
             except httpx.TransportError:
-                if attempt >= self._tries:
+                if last:
                     raise
             else:
                 after = answer.headers.get("retry-after", "")
                 in_flight = answer.status_code == 409 and after != ""
                 again = answer.status_code in (429, 502, 503, 504) and not isinstance(refused, NotBuilt)
-                if not (again or in_flight) or attempt >= self._tries:
+                if not (again or in_flight) or last:
                     raise refused
                 if after.isdigit() and int(after) > 0:
                     wait = min(float(after), 60.0)
-            time.sleep(wait)
+            time.sleep(wait if until is None else max(0.0, min(wait, until - time.monotonic())))
 
     def close(self) -> None:
         self._transport.close()
@@ -149,7 +168,7 @@ class Orrery:
     def __init__(self, base_url: str, token: str | None = None, tries: int = 5):
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._http = httpx.Client(
-            base_url=base_url.rstrip("/"), headers=headers, transport=_Retrying(tries), timeout=90
+            base_url=base_url.rstrip("/"), headers=headers, transport=_Retrying(tries), timeout=_PATIENCE_SECONDS
         )
         self.api = Client(base_url=base_url.rstrip("/")).set_httpx_client(self._http)
         self.runs = Runs(self._http)
@@ -173,15 +192,35 @@ class Orrery:
             page += 1
 
 
+def _until(timeout: float | None) -> float:
+    return math.inf if timeout is None else time.monotonic() + timeout
+
+
+def _before(until: float) -> dict[str, Any]:
+    """Arguments of a request that is sent again until this time; raises TimeoutError after it."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the run has not ended within the given time")
+    return {"extensions": {"until": until}, "timeout": min(_PATIENCE_SECONDS, left)}
+
+
 class Runs:
     def __init__(self, http: httpx.Client):
         self._http = http
 
-    def wait(self, run_id: str) -> RunSummary:
-        """Waits until a run has ended, and gives its summary; without a poll each second."""
+    def wait(self, run_id: str, timeout: float | None = None) -> RunSummary:
+        """Waits until a run has ended, and gives its summary; without a poll each second.
+
+        Goes on while the service is away. Raises TimeoutError after `timeout` seconds.
+        """
         headers: dict[str, str] = {}
+        until = _until(timeout)
         while True:
-            answer = self._http.get(f"/execution-runs/{_segment(run_id)}/summary/", headers=headers)
+            path = f"/execution-runs/{_segment(run_id)}/summary/"
+            try:
+                answer = self._http.get(path, headers=headers, **_before(until))
+            except httpx.TransportError:
+                continue
             if "etag" in answer.headers:
                 headers = {"prefer": "wait=30", "if-none-match": answer.headers["etag"]}
             if answer.status_code == 304:
@@ -190,18 +229,25 @@ class Runs:
             if str(summary.run.status) in ("completed", "failed", "cancelled"):
                 return summary
 
-    def events(self, run_id: str, after: int | None = None) -> Iterator[RunEvent]:
-        """Events of a run in order, until it has ended; a broken stream goes on where it ended."""
+    def events(self, run_id: str, after: int | None = None, timeout: float | None = None) -> Iterator[RunEvent]:
+        """Events of a run in order, until it has ended.
+
+        A broken stream goes on where it ended, however long the service is away. Raises TimeoutError
+        after `timeout` seconds.
+        """
         last = None if after is None else str(after)
+        until = _until(timeout)
+        path = f"/execution-runs/{_segment(run_id)}/events/"
         while True:
             headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last})
             try:
-                with self._http.stream("GET", f"/execution-runs/{_segment(run_id)}/events/", headers=headers) as answer:
+                with self._http.stream("GET", path, headers=headers, **_before(until)) as answer:
                     if answer.status_code == 204:
                         return
                     for event_id, data in _server_sent(answer.iter_lines()):
                         last = event_id
                         yield RunEvent.from_dict(json.loads(data))
+                        _before(until)
             except httpx.TransportError:
                 pass
             time.sleep(0.1)

@@ -65,12 +65,21 @@ export interface Options {
   /** With the prefix: `http://127.0.0.1:8080/api`. */
   baseUrl: string
   token?: string
-  /** Tries of a request that was not answered, or with 429, 502, 503 or 504. Default 5. */
+  /**
+   * Tries of a request that was not answered, or with 429, 502, 503 or 504. Default 5. Waiting for a
+   * run and following its events end with their signal alone.
+   */
   tries?: number
 }
 
 const ended = ['completed', 'failed', 'cancelled']
 const retried = [429, 502, 503, 504]
+const documents = ['application/json', 'application/yaml', 'application/x-yaml', 'text/yaml']
+
+/** Whether a request has no body, or a document. Another body is a stream, which is read once. */
+const isRepeatable = ({ body, headers }: Request): boolean =>
+  body === null ||
+  documents.includes((headers.get('content-type') ?? '').split(';')[0]?.trim().toLowerCase() ?? '')
 
 /**
  * A client of the service: `api` has every operation, the rest is what takes more than one call.
@@ -88,18 +97,22 @@ export class Orrery {
   }
 
   /**
-   * Sends a request until it is answered. A POST gets an Idempotency-Key, so that it is done once.
+   * Sends a request until it is answered. A POST gets an Idempotency-Key, so that it is done once. A
+   * body that is no document is sent once, without a key: the service compares it by a digest that
+   * nobody knows before it is read.
    * @throws Refused
    */
-  async #send(request: Request): Promise<Response> {
-    const { token, tries = 5 } = this.#options
+  async #send(request: Request, most = this.#options.tries ?? 5): Promise<Response> {
+    const { token } = this.#options
     if (token !== undefined) request.headers.set('authorization', `Bearer ${token}`)
-    if (request.method === 'POST' && !request.headers.has('idempotency-key'))
+    const repeatable = isRepeatable(request)
+    const tries = repeatable ? most : 1
+    if (request.method === 'POST' && repeatable && !request.headers.has('idempotency-key'))
       request.headers.set('idempotency-key', randomUUID())
     for (let attempt = 1; ; attempt += 1) {
       let wait = Math.min(0.2 * 2 ** (attempt - 1), 5)
       try {
-        const answer = await fetch(request.clone())
+        const answer = await fetch(repeatable ? request.clone() : request)
         if (answer.ok || answer.status === 304) return answer
         const refused = await refusal(answer)
         const inFlight = answer.status === 409 && answer.headers.has('retry-after')
@@ -114,9 +127,14 @@ export class Orrery {
     }
   }
 
-  #get(path: string, headers: Record<string, string>, signal?: AbortSignal): Promise<Response> {
+  #get(path: string, headers: Record<string, string>): Promise<Response> {
+    return this.#send(new Request(this.#options.baseUrl + path, { headers }))
+  }
+
+  /** As `#get`, but however long the service is away. @throws Refused; the reason of the signal */
+  #follow(path: string, headers: Record<string, string>, signal?: AbortSignal): Promise<Response> {
     const init = { headers, ...(signal === undefined ? {} : { signal }) }
-    return this.#send(new Request(this.#options.baseUrl + path, init))
+    return this.#send(new Request(this.#options.baseUrl + path, init), Infinity)
   }
 
   /** Every item of a list; `load` reads one page of it, from 1 on. */
@@ -130,13 +148,16 @@ export class Orrery {
   }
 
   readonly runs = {
-    /** Waits until a run has ended, and gives its summary; without a poll each second. */
+    /**
+     * Waits until a run has ended, and gives its summary; without a poll each second. Goes on while
+     * the service is away. @throws Refused; the reason of the signal
+     */
     wait: async (runId: string, options: { signal?: AbortSignal } = {}): Promise<Summary> => {
       const path = `/execution-runs/${encodeURIComponent(runId)}/summary/`
       let tag: string | undefined
       for (;;) {
         const known = tag === undefined ? {} : { prefer: 'wait=30', 'if-none-match': tag }
-        const answer = await this.#get(path, known, options.signal)
+        const answer = await this.#follow(path, known, options.signal)
         tag = answer.headers.get('etag') ?? tag
         if (answer.status === 304) continue
         const summary = (await answer.json()) as Summary
@@ -144,7 +165,10 @@ export class Orrery {
       }
     },
 
-    /** Events of a run in order, until it has ended; a broken stream goes on where it ended. */
+    /**
+     * Events of a run in order, until it has ended. A broken stream goes on where it ended, however
+     * long the service is away. @throws Refused; the reason of the signal
+     */
     events: async function* (
       this: { orrery: Orrery },
       runId: string,
@@ -154,7 +178,7 @@ export class Orrery {
       for (;;) {
         const headers = { accept: 'text/event-stream', ...(last && { 'last-event-id': last }) }
         const path = `/execution-runs/${encodeURIComponent(runId)}/events/`
-        const answer = await this.orrery.#get(path, headers, options.signal)
+        const answer = await this.orrery.#follow(path, headers, options.signal)
         if (answer.status === 204 || answer.body === null) return
         try {
           for await (const { id, data } of serverSent(answer.body)) {

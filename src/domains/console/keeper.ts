@@ -3,26 +3,31 @@ import type { Log } from '../../observability/log.ts'
 import { everyRound } from '../../pacing/every-round.ts'
 import { poll } from '../../pacing/poll.ts'
 import { openClearings } from './clearing.ts'
+import type { CommandSiteParts } from './command-site.ts'
 import { frameOf, sizeContent } from './frames.ts'
 import { Served } from './served.ts'
 import { serveSession, type ServingParts } from './serving.ts'
-import { openSessions, removeOldSessions, type ConsoleSessionRow } from './sessions.ts'
+import { endSession, openSessions, removeOldSessions, type ConsoleSessionRow } from './sessions.ts'
 import { removeOldCommands } from './store.ts'
 
-export interface KeeperParts extends ServingParts {
+export interface KeeperParts extends ServingParts, CommandSiteParts {
+  sites: ServingParts['sites'] & CommandSiteParts['sites']
   log: Log
   enabled: boolean
   idleSeconds: number
   retentionDays: number
 }
 
+/** A terminal that was asked to end and gives nothing for this long ends in the record alone. */
+const closeMs = 10_000
 /** Retention is counted in days. */
 const removeEveryMs = 3_600_000
 
 /**
  * Keeps every open session: starts its terminal, stores its recording and attaches again after a
  * lost link. The terminal and its recording stay with the resource. After a kill the service
- * continues with the first byte that is not stored.
+ * continues with the first byte that is not stored. While the console is off, sessions that are open
+ * end.
  */
 export const openConsoleKeeper = (parts: KeeperParts) => {
   const { db, log } = parts
@@ -34,7 +39,8 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
     if (known !== undefined) return known
     const session = new Served()
     served.set(row.id, session)
-    void serveSession(parts, row, session, stopped.signal)
+    const over = AbortSignal.any([stopped.signal, session.over.signal])
+    void serveSession(parts, row, session, over)
       .catch((error: unknown) =>
         log.warn(
           { err: error, sessionId: row.id },
@@ -50,14 +56,24 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
 
   const keep = async (row: ConsoleSessionRow): Promise<void> => {
     if (row.place.host !== undefined && row.place.host !== parts.hostId) return
+    if (!parts.enabled) return endSession(db, row, 'the console was switched off')
     const session = begin(row)
     const idle = performance.now() - session.usedAt > parts.idleSeconds * 1_000
-    if (idle || row.closeRequestedAt !== undefined) await session.send(frameOf('c'))
+    if (row.closeRequestedAt !== undefined || (idle && session.stream !== undefined))
+      await close(row, session)
+    else session.closingAt = undefined
+  }
+  /** Ends a session's terminal; or its record, where there is no terminal yet or none that ends. */
+  const close = async (row: ConsoleSessionRow, session: Served): Promise<void> => {
+    session.close()
+    const silentMs = performance.now() - Math.max(session.closingAt ?? 0, session.shownAt)
+    if ((session.stream !== undefined || row.status === 'connected') && silentMs < closeMs) return
+    await endSession(db, row)
+    session.over.abort()
   }
   const rounds = everyRound(
     1_000,
     async () => {
-      if (!parts.enabled) return
       await eachRecord(await openSessions(db), keep, (error, { id }) =>
         log.warn({ err: error, sessionId: id }, 'a console session could not be kept; it is taken up again'),
       )
@@ -65,11 +81,10 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
     (error) =>
       log.warn({ err: error }, 'console sessions could not be looked for; they are looked for again'),
   )
-  const clearings = openClearings(parts)
+  const clearings = openClearings({ ...parts, serves: (id) => served.has(id) })
   const removals = everyRound(
     removeEveryMs,
     async () => {
-      if (!parts.enabled) return
       await removeOldSessions(db, parts.retentionDays)
       await removeOldCommands(db, parts.retentionDays)
     },
@@ -84,7 +99,7 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
     input: (session: Served, bytes: Uint8Array): Promise<boolean> => session.send(frameOf('i', bytes)),
     resize: (session: Served, rows: number, columns: number): Promise<boolean> =>
       session.send(frameOf('r', sizeContent(rows, columns))),
-    close: (session: Served): Promise<boolean> => session.send(frameOf('c')),
+    close,
     /** Detaches from every terminal. The terminals go on. */
     async stop(): Promise<void> {
       stopped.abort()

@@ -56,6 +56,12 @@ export const maskWhole = (bytes: Buffer, secrets: readonly string[]): Buffer => 
   return from === 0 ? bytes : Buffer.concat([...done, bytes.subarray(from)])
 }
 
+/** As `maskWhole`, for the beginning of longer bytes: without an end that may begin a secret. */
+export const maskCut = (bytes: Buffer, secrets: readonly string[]): Buffer => {
+  const masked = maskWhole(bytes, secrets)
+  return masked.subarray(0, begunIn(masked, needlesOf(secrets)))
+}
+
 /**
  * How many pieces of a stream can be recorded now, of at most `most`. The first piece after them
  * holds the beginning of a secret, or what may become one with the next piece, or is beyond `most`.

@@ -5,6 +5,8 @@ import { frameOf, openFrames, sizeContent, type Frame } from './frames.ts'
 
 /** Input that the output has not repeated; more of it is not recorded. */
 const mostPendingBytes = 4_096
+/** A program that takes no input for this long loses what does not fit, as at the holder. */
+const mostStuckMs = 2_000
 /** The limit of one recording, as the holder has it. */
 const mostRecordedBytes = 64 * 1024 * 1024
 
@@ -51,8 +53,11 @@ export const openPlainTerminal = async (
   })
   stdout.on('drain', () => terminal.stdout.resume())
 
+  let stuck = false
   const act = ({ kind, content }: Frame): void => {
     if (kind === 'i') {
+      stuck &&= terminal.stdin.writableNeedDrain
+      if (stuck) return
       const more = pending.length + content.length > mostPendingBytes
       pending = more ? Buffer.alloc(0) : Buffer.concat([pending, content])
       terminal.stdin.write(content)
@@ -68,8 +73,17 @@ export const openPlainTerminal = async (
   const stdin = new Writable({
     write(chunk: Buffer, _encoding, callback) {
       for (const frame of framesOf(chunk)) act(frame)
-      if (terminal.stdin.writableNeedDrain) terminal.stdin.once('drain', () => callback())
-      else callback()
+      if (stuck || !terminal.stdin.writableNeedDrain) return callback()
+      const late = setTimeout(() => {
+        stuck = true
+        go()
+      }, mostStuckMs)
+      const go = (): void => {
+        clearTimeout(late)
+        terminal.stdin.off('drain', go).off('close', go)
+        callback()
+      }
+      terminal.stdin.once('drain', go).once('close', go)
     },
   })
   stdin.on('error', () => undefined)

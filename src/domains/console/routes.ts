@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import type { Engine } from '../../engine.ts'
+import { keyLifeMs } from '../../http/idempotency.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
@@ -77,6 +78,13 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
     if (row === undefined) throw missing('console command', id)
     return row
   }
+  /** The id of a request's command, and whether an earlier try of the request has begun it. */
+  const asked = async (repeatId: string | undefined): Promise<{ id: string; begun: boolean }> => {
+    const known = repeatId === undefined ? undefined : await readCommand(db, repeatId)
+    if (known === undefined) return { id: repeatId ?? randomUUID(), begun: false }
+    const begun = Date.now() - Date.parse(known.createdAt) < keyLifeMs
+    return { id: begun ? known.id : randomUUID(), begun }
+  }
   const over = async (id: string, deadlineMs: number, signal: AbortSignal): Promise<boolean> => {
     const everyMs = openBackoff({ firstMs: 10, longestMs: 250, growth: 1.2 })
     const isOver = async (): Promise<true | undefined> => (await commandIsOver(db, id)) || undefined
@@ -109,11 +117,13 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
         summary: ({ body }) => `console command on ${(body as CommandDocument).resourceId} asked for`,
         resourceId: ({ body }) => (body as CommandDocument).resourceId,
       },
-      handle: async ({ body, headers, signal, actor }) => {
-        const place = await consoleOf(db, body.resourceId, { hostId, kubernetesHelperImage })
-        const id = randomUUID()
-        await acceptCommand(db, id, { ...body, actorId: body.actorId ?? actor.id }, place)
-        await dispatchOperation(api, { id, generation: 1 })
+      handle: async ({ body, headers, signal, actor, repeatId }) => {
+        const { id, begun } = await asked(repeatId)
+        if (!begun) {
+          const place = await consoleOf(db, body.resourceId, { hostId, kubernetesHelperImage })
+          await acceptCommand(db, id, { ...body, actorId: body.actorId ?? actor.id }, place)
+          await dispatchOperation(api, { id, generation: 1 })
+        }
         const waits = !asksAsync(headers['prefer'])
         const ended = waits && (await over(id, body.timeoutSeconds * 1_000 + beyondTimeoutMs, signal))
         return new Reply({

@@ -1,17 +1,17 @@
 import type { Writable } from 'node:stream'
 import { append } from '../../lists.ts'
 import type { ShellStream } from '../../shell/site-shell.ts'
-import type { Frame } from './frames.ts'
+import { frameOf, type Frame } from './frames.ts'
 import { maskWhole, openCuts } from './masks.ts'
 import type { ConsoleRecord } from './sessions.ts'
 
-/** A piece of output with its place in the recording. */
-export interface Piece {
+/** The output of one frame, with the offset after it in the recording. */
+export interface ShownPart {
   bytes: Buffer
   end: number
 }
 export interface OutputWatcher {
-  output: (piece: Piece) => void
+  output: (parts: readonly ShownPart[]) => void
   /** Called when the session is over. */
   ended: () => void
   /** Whether the terminal should wait for it, for a while. */
@@ -26,6 +26,9 @@ const mostAtOnceFrames = 4_096
 
 const sizeText = ({ content }: Frame): Buffer =>
   Buffer.from(`${String(content.readUInt32BE(4))}x${String(content.readUInt32BE(0))}`)
+
+const outputOf = (frames: readonly Frame[]): ShownPart[] =>
+  frames.filter(({ kind }) => kind === 'o').map(({ content, end }) => ({ bytes: content, end }))
 
 /** Resolves when more can be written, or never again. */
 const flowsAgain = (stdin: Writable): Promise<void> =>
@@ -43,7 +46,12 @@ export class Served {
   writer: (() => void) | undefined
   stream: ShellStream | undefined
   usedAt = performance.now()
+  shownAt = performance.now()
   secrets: readonly string[] = []
+  /** When the end of its terminal was first asked for. */
+  closingAt: number | undefined
+  /** Aborted once the record of the session has its end: what follows is cleared away. */
+  readonly over = new AbortController()
   /**
    * True for a terminal without a recording of its own: its output is recorded before a watcher
    * receives it.
@@ -57,11 +65,8 @@ export class Served {
   #isChanged = false
 
   /** Recorded output that has not reached the record yet; empty where watchers must not see it. */
-  get unrecorded(): Piece[] {
-    if (this.recordsFirst) return []
-    return this.#waiting
-      .filter(({ kind }) => kind === 'o')
-      .map(({ content, end }) => ({ bytes: content, end }))
+  get unrecorded(): ShownPart[] {
+    return this.recordsFirst ? [] : outputOf(this.#waiting)
   }
 
   get waitingBytes(): number {
@@ -75,6 +80,13 @@ export class Served {
     this.usedAt = performance.now()
     if (!stdin.write(frame)) await flowsAgain(stdin)
     return true
+  }
+
+  /** Asks for the end of the terminal, where it can be reached now; waits for nothing. */
+  close(): void {
+    this.closingAt ??= performance.now()
+    const stdin = this.stream?.stdin
+    if (stdin !== undefined && !stdin.destroyed && stdin.writable) stdin.write(frameOf('c'))
   }
 
   take(frames: readonly Frame[]): void {
@@ -160,11 +172,9 @@ export class Served {
   }
 
   #show(frames: readonly Frame[]): void {
-    const shown = frames.filter(({ kind }) => kind === 'o')
-    const last = shown.at(-1)
-    if (last === undefined) return
-    this.usedAt = performance.now()
-    const piece = { bytes: Buffer.concat(shown.map(({ content }) => content)), end: last.end }
-    for (const watcher of this.watchers) watcher.output(piece)
+    const shown = outputOf(frames)
+    if (shown.length === 0) return
+    this.usedAt = this.shownAt = performance.now()
+    for (const watcher of this.watchers) watcher.output(shown)
   }
 }

@@ -129,6 +129,7 @@ const follow = async (
   await connectSession(db, row, at.externalId)
   const stop = (): void => stream.kill()
   stopped.addEventListener('abort', stop)
+  if (stopped.aborted) stop()
   const over = new AbortController()
   const recording = record(parts, row, session, over.signal)
   recording.catch(() => undefined)
@@ -161,8 +162,8 @@ const follow = async (
 }
 
 /**
- * Serves a session until its end: starts its terminal, follows it, and attaches again after a lost
- * link.
+ * Serves a session until its end, or until `stopped`: starts its terminal, follows it, and attaches
+ * again after a lost link.
  */
 export const serveSession = async (
   parts: ServingParts,
@@ -177,6 +178,7 @@ export const serveSession = async (
       session.secrets = await vault.values(leastBytes)
       const now = (await readConsoleSession(db, row.id)) ?? row
       const at = await startTerminal(parts, now, now.status === 'starting')
+      if (stopped.aborted) return await at.place.close().catch(() => undefined)
       const end = await follow(parts, row, session, at, stopped)
       if (stopped.aborted) return
       // A place that is gone gives the better reason.

@@ -198,7 +198,7 @@ export const sessionRoutes = ({
       handle: async ({ params: { sessionId } }) => {
         if (!(await requestClose(db, sessionId))) throw missing('console session', sessionId)
         const session = keeper.find(sessionId)
-        if (session !== undefined) await keeper.close(session)
+        if (session !== undefined) await keeper.close(await rowOf(db, sessionId), session)
         return undefined
       },
     }),

@@ -189,6 +189,19 @@ export const unclearedSessions = async (
       order by s.finished_at limit ${limit}`,
   )) as ConsoleSessionRow[]
 
+/** The terminals, as a factory reset ends them. */
+export const terminalsOfReset = {
+  table: 'console_sessions',
+  open: sql`select id, status from console_sessions where status in ('starting', 'connected')`,
+  close: (db: Db, id: string): Promise<boolean> => requestClose(db, id),
+  leaves: async (db: Db): Promise<boolean> =>
+    (await countUpTo(
+      db,
+      sql`console_sessions where finished_at > now() - interval '1 minute' and cleared_at is null`,
+      1,
+    )) > 0,
+}
+
 /** Records that a session has left nothing at its resource. */
 export const clearSession = (db: Db, id: string): Promise<number> =>
   db.run(sql`update console_sessions set cleared_at = clock_timestamp() where id = ${id}`)
@@ -206,8 +219,9 @@ export interface ConsoleRecord {
 }
 
 /**
- * Appends to the record, with the offset to which the terminal's own recording is stored. The
- * contents are parameters of their own: as an array, pg would send them as hexadecimal text.
+ * Appends to the record of an open session, with the offset to which the terminal's own recording is
+ * stored. The end of a session proves its record, so nothing is added after it. The contents are
+ * parameters of their own: as an array, pg would send them as hexadecimal text.
  */
 export const appendRecords = (
   db: Db,
@@ -219,13 +233,14 @@ export const appendRecords = (
     ({ direction, atSeconds, content }, place) =>
       sql`(${place + 1}::bigint, ${direction}::text, ${atSeconds}::double precision, ${content}::bytea)`,
   )
-  const taken = sql`update console_sessions set taken_bytes = ${takenBytes} where id = ${id}`
+  const taken = sql`update console_sessions set taken_bytes = ${takenBytes}
+    where id = ${id} and status in ('starting', 'connected')`
   if (rows.length === 0) return db.run(taken)
-  return db.run(sql`with added as (
+  return db.run(sql`with open as (${taken} returning id)
       insert into console_records (session_id, sequence, direction, at_seconds, content)
-      select ${id}, given.place + (select coalesce(max(sequence), 0) from console_records where session_id = ${id}),
+      select open.id, given.place + (select coalesce(max(sequence), 0) from console_records where session_id = ${id}),
         given.direction, given.at_seconds, given.content
-      from (values ${join(rows)}) given (place, direction, at_seconds, content)) ${taken}`)
+      from open, (values ${join(rows)}) given (place, direction, at_seconds, content)`)
 }
 
 const RecordRow = z.object({

@@ -142,6 +142,27 @@ export const removeOldCommands = async (db: Db, days: number): Promise<void> => 
   }
 }
 
+const UnclearedRow = z.object({ id: z.string(), place: ConsolePlace })
+/**
+ * Commands that ended in the last 30 days and may have left something at their resource, as far as
+ * this host reaches it; oldest first, `limit` at most.
+ */
+export const unclearedCommands = async (
+  db: Db,
+  hostId: string,
+  limit: number,
+): Promise<{ id: string; place: Place }[]> =>
+  (await db.many(
+    UnclearedRow,
+    sql`select id, place from console_commands where finished_at > now() - interval '30 days'
+      and cleared_at is null and coalesce(place ->> 'host', ${hostId}) = ${hostId}
+      order by finished_at limit ${limit}`,
+  )) as { id: string; place: Place }[]
+
+/** Records that a command has left nothing at its resource. */
+export const clearCommand = (db: Db, id: string): Promise<number> =>
+  db.run(sql`update console_commands set cleared_at = clock_timestamp() where id = ${id}`)
+
 const StatusRow = z.object({ status: z.string() })
 /** Whether a command is over. */
 export const commandIsOver = async (db: Db, id: string): Promise<boolean> => {
@@ -155,7 +176,7 @@ export interface Output {
   truncated: boolean
 }
 
-/** Records the output of a command, once. */
+/** Records the output of a command and why it failed, once. */
 export const recordOutput = (
   db: Db,
   id: string,
@@ -164,9 +185,17 @@ export const recordOutput = (
     stderr,
     exitCode,
     externalId,
-  }: { stdout: Output; stderr: Output; exitCode: number | undefined; externalId: string },
+    failure,
+  }: {
+    stdout: Output
+    stderr: Output
+    exitCode: number | undefined
+    externalId: string
+    failure: string | undefined
+  },
 ): Promise<number> =>
   db.run(sql`update console_commands set stdout = ${stdout.bytes}, stderr = ${stderr.bytes}, stdout_truncated
     = ${stdout.truncated},
-      stderr_truncated = ${stderr.truncated}, exit_code = ${exitCode ?? null}, external_id = ${externalId}
+      stderr_truncated = ${stderr.truncated}, exit_code = ${exitCode ?? null}, external_id = ${externalId},
+      failure_reason = ${failure ?? null}
         where id = ${id} and stdout is null`)

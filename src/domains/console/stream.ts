@@ -1,9 +1,10 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import type { Peer } from '../../http/peer.ts'
+import { append } from '../../lists.ts'
 import { Refusal } from '../../refusal.ts'
 import type { ConsoleKeeper } from './keeper.ts'
-import type { Piece } from './served.ts'
+import type { ShownPart } from './served.ts'
 import { outputTail } from './sessions.ts'
 
 const historyBytes = 1024 * 1024
@@ -47,7 +48,7 @@ const show = async (
   { id, session, peer, brakes }: { id: string; session: Served; peer: Peer; brakes: boolean },
 ): Promise<() => void> => {
   let behind = 0
-  let queue: Piece[] | undefined = session.unrecorded
+  let queue: ShownPart[] | undefined = session.unrecorded
   const send = (bytes: Buffer): void => {
     behind += bytes.length
     if (behind > mostBehindBytes) return peer.close(tooSlow, 'the reader is more than 1 MiB behind')
@@ -57,13 +58,15 @@ const show = async (
     )
   }
   const watcher = {
-    output: (piece: Piece) => (queue === undefined ? send(piece.bytes) : void queue.push(piece)),
+    output: (parts: readonly ShownPart[]) =>
+      queue === undefined ? send(Buffer.concat(parts.map(({ bytes }) => bytes))) : append(queue, parts),
     ended: () => peer.close(1000, 'the session is over'),
     isSlow: () => brakes && behind > mostBehindBytes / 2 && !peer.signal.aborted,
   }
   session.watchers.add(watcher)
   const { bytes, taken } = await outputTail(db, id, historyBytes)
-  const later = queue.filter(({ end }) => end > taken).map((piece) => piece.bytes)
+  // The record may hold a part of what was shown at once.
+  const later = queue.filter(({ end }) => end > taken).map(({ bytes }) => bytes)
   // Output from before the connection does not count as the delay of a slow reader.
   const history = Buffer.concat([bytes, ...later]).subarray(-historyBytes)
   if (history.length > 0) peer.send(history).catch(() => undefined)

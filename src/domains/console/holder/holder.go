@@ -24,6 +24,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -35,6 +36,11 @@ const (
 	headBytes    = 13
 	// What waits to be repeated by the output.
 	mostPending = 4096
+	// Input goes to the terminal in pieces of this size, and as many pieces wait for it.
+	mostPiece   = 4096
+	mostWaiting = 256
+	// A program that takes no input for this long loses what does not fit.
+	mostStuck = 2 * time.Second
 )
 
 func fail(format string, words ...any) {
@@ -111,6 +117,10 @@ type holder struct {
 	full     bool
 	pending  []byte
 	process  *os.Process
+	// Input that the terminal has not taken yet.
+	waiting chan []byte
+	// Whether no input could be added for mostStuck, and none was taken since.
+	stuck atomic.Bool
 	// Why the recording could not be written.
 	fault error
 }
@@ -180,6 +190,37 @@ func (h *holder) input(content []byte) {
 	}
 	h.mutex.Unlock()
 	h.terminal.Write(content)
+	h.stuck.Store(false)
+}
+
+// Gives the terminal its input. The write blocks while no program reads, so nothing else waits for it.
+func (h *holder) giveInput() {
+	for content := range h.waiting {
+		h.input(content)
+	}
+}
+
+// Adds to the input that waits. Terminals drop what nobody reads, and so does this.
+func (h *holder) addInput(content []byte) {
+	for len(content) > 0 {
+		piece := content[:min(len(content), mostPiece)]
+		content = content[len(piece):]
+		select {
+		case h.waiting <- piece:
+			continue
+		default:
+		}
+		if h.stuck.Load() {
+			return
+		}
+		late := time.NewTimer(mostStuck)
+		select {
+		case h.waiting <- piece:
+		case <-late.C:
+			h.stuck.Store(true)
+		}
+		late.Stop()
+	}
 }
 
 func (h *holder) resized(rows, columns uint32) {
@@ -211,7 +252,7 @@ func (h *holder) take(client io.Reader) {
 		}
 		switch {
 		case head[0] == 'i':
-			h.input(content)
+			h.addInput(content)
 		case head[0] == 'r' && length == 8:
 			h.resized(binary.BigEndian.Uint32(content), binary.BigEndian.Uint32(content[4:]))
 		case head[0] == 'c':
@@ -369,6 +410,8 @@ func hold(rows, columns uint32, via []string) {
 	}
 	side.Close()
 	h := &holder{terminal: terminal, file: file, began: time.Now(), process: command.Process}
+	h.waiting = make(chan []byte, mostWaiting)
+	go h.giveInput()
 	h.grown = sync.NewCond(&h.mutex)
 	h.resized(rows, columns)
 	var givers sync.WaitGroup

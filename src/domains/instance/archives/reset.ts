@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
 import { emptyTables } from '../../../db/empty-tables.ts'
-import { join as joined, raw, sql, type Db } from '../../../db/sql.ts'
+import { join as joined, raw, sql, type Db, type Sql } from '../../../db/sql.ts'
 import type { Engine } from '../../../engine.ts'
 import { route, type Route } from '../../../http/route.ts'
 import type { OperationKind } from '../../../operations/kind.ts'
@@ -26,12 +26,23 @@ export interface ResetParts {
   engine: Pick<Engine, 'cancel' | 'removeWorkflows'>
   /** Every kind of operation. */
   kinds: readonly OperationKind[]
+  /** The terminals of the console, which are no operations. */
+  terminals: {
+    table: string
+    /** Selects `id` and `status` of those that are open. */
+    open: Sql
+    close: (db: Db, id: string) => Promise<unknown>
+    /** Whether one that ended lately may still have left something at its resource. */
+    leaves: (db: Db) => Promise<boolean>
+  }
   /** Folders below a root whose files belong to records. */
   files: readonly { root: string; folders: readonly string[] }[]
 }
 
 const stopWithinMs = 20_000
 const lookEveryMs = 250
+/** A resource that cannot be reached does not prevent a reset. */
+const leftWithinMs = 5_000
 const openNamed = 100
 /** The answer waits this long for the removal of workflows, which goes on after it. */
 const workflowsWithinMs = 5_000
@@ -39,15 +50,20 @@ const workflowsWithinMs = 5_000
 const OpenRow = z.object({ kind: z.string(), id: z.string(), status: z.string() })
 type Open = z.output<typeof OpenRow>
 
-const openWork = (db: Db, kinds: readonly OperationKind[]): Promise<Open[]> =>
+const terminalKind = 'console-session'
+
+const openWork = (db: Db, { kinds, terminals }: Pick<ResetParts, 'kinds' | 'terminals'>): Promise<Open[]> =>
   db.many(
     OpenRow,
     sql`${joined(
-      kinds.map(
-        ({ name, table, columns, states }) =>
-          sql`select ${name} as kind, ${raw(columns?.id ?? 'id')}::text as id, status from ${raw(table)}
+      [
+        ...kinds.map(
+          ({ name, table, columns, states }) =>
+            sql`select ${name} as kind, ${raw(columns?.id ?? 'id')}::text as id, status from ${raw(table)}
             where status = any(${[states.accepted, states.running]}::text[])`,
-      ),
+        ),
+        sql`select ${terminalKind} as kind, id::text, status from (${terminals.open}) terminal`,
+      ],
       ' union all ',
     )} order by 1, 2 limit ${openNamed}`,
   )
@@ -127,12 +143,14 @@ const removalsLeft = async (db: Db, stop: boolean): Promise<string[]> => {
 }
 
 /** Cancels the open operations and waits for their end. */
-const stopWork = async ({ ownDb, engine, kinds }: ResetParts, actorId: string): Promise<void> => {
+const stopWork = async (parts: ResetParts, actorId: string): Promise<void> => {
+  const { ownDb, engine, kinds, terminals } = parts
   let open: Open[] = []
   const cancelOpen = async (): Promise<true | undefined> => {
-    open = await openWork(ownDb, kinds)
+    open = await openWork(ownDb, parts)
     if (open.length === 0) return true
     for (const { kind: name, id } of open) {
+      if (name === terminalKind) await terminals.close(ownDb, id)
       const kind = kinds.find((one) => one.name === name)
       if (kind === undefined) continue
       const found = await requestCancel(ownDb, kind, id, { actorId, reason: 'factory reset' })
@@ -156,9 +174,9 @@ const emptyRecords = (
 ): Promise<Contents> =>
   parts.ownDb.transaction(async (tx) => {
     const { contents } = await readArchive(tx, 'default')
-    for (const table of new Set(parts.kinds.map((kind) => kind.table)))
+    for (const table of new Set([...parts.kinds.map((kind) => kind.table), parts.terminals.table]))
       await tx.run(sql`lock table ${raw(table)} in access exclusive mode`)
-    const open = await openWork(tx, parts.kinds)
+    const open = await openWork(tx, parts)
     if (open.length > 0) refuseOpen(open)
     await refuseMachines(tx)
     const head = await sealAll(tx, parts.vaultKeys)
@@ -212,7 +230,7 @@ export const finishResets = async ({
   ownDb,
   engine,
   files,
-}: Omit<ResetParts, 'kinds' | 'vaultKeys'>): Promise<{ workflows: Promise<void> }> => {
+}: Omit<ResetParts, 'kinds' | 'terminals' | 'vaultKeys'>): Promise<{ workflows: Promise<void> }> => {
   const pending = await pendingResets(ownDb)
   for (const { id } of pending) for (const each of files) await removeFiles(id, each)
   const workflows = async (): Promise<void> => {
@@ -255,6 +273,11 @@ export const resetRoutes = (parts: ResetParts): Route[] => [
       await refuseMachines(parts.ownDb)
       if (query.stop === 'true') await stopWork(parts, actor.id)
       const sitesLeft = await removalsLeft(parts.ownDb, query.stop === 'true')
+      // Without their records nothing would end a shell, or remove a recording, that is left.
+      await poll(async () => !(await parts.terminals.leaves(parts.ownDb)) || undefined, {
+        everyMs: lookEveryMs,
+        deadlineMs: leftWithinMs,
+      })
       const removed = await emptyRecords(parts, actor, sitesLeft)
       const { workflows } = await finishResets(parts)
       await Promise.race([

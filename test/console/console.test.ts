@@ -1,0 +1,181 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { sql } from '../../src/db/sql.ts'
+import { until } from '../failures/programs.ts'
+import { attachTo, openTerminal } from '../support/console-streams.ts'
+import { consoleEnvironment } from '../support/consoles.ts'
+import { runFolder } from '../support/run-folder.ts'
+import { openService, type TestService } from '../support/service.ts'
+
+/** Commands and terminals on this machine. */
+
+const folder = mkdtempSync(join(runFolder(), 'console-'))
+let service: TestService
+beforeAll(async () => {
+  service = await openService({ environment: { SERVICE_CONSOLE_ENABLED: 'true' } })
+  await service.post('/environments/', consoleEnvironment('desk', { here: { driver: 'local' } }))
+})
+afterAll(async () => {
+  for (const { id } of (await service?.get('/console-sessions/')) ?? [])
+    await service.call('DELETE', `/console-sessions/${id}/`)
+  await service?.[Symbol.asyncDispose]()
+})
+
+describe('a command under an Idempotency-Key', () => {
+  test.each([
+    ['whose request still runs', false],
+    ['whose first answer was lost with its process', true],
+  ])('%s runs once', async (_, died) => {
+    const key = `once-${String(died)}`
+    const [begun, go] = [join(folder, `${key}-begun`), join(folder, `${key}-go`)]
+    const body = {
+      resourceId: 'here',
+      command: `echo begun >> ${begun}; until [ -e ${go} ]; do sleep 0.1; done; echo over`,
+      timeoutSeconds: 3_600,
+    }
+    const post = () => service.call('POST', '/console-commands/', body, { 'idempotency-key': key })
+    const first = post()
+    await until('its start', 120, () => existsSync(begun))
+    if (died) await service.db.run(sql`delete from idempotency_keys where status is null`)
+    else {
+      // As old as the key of a process that died.
+      await service.db.run(
+        sql`update idempotency_keys set created_at = now() - interval '2 minutes' where status is null`,
+      )
+      await until('the renewal of the key', 120, async () => {
+        const [row] = await service.db.prepared<{ old: boolean }>(
+          'oldest',
+          `select bool_or(created_at < now() - interval '1 minute') as old from idempotency_keys
+            where status is null`,
+          [],
+        )
+        return row?.old === false
+      })
+      expect((await post()).status).toBe(409)
+    }
+    const second = died ? post() : undefined
+    writeFileSync(go, '')
+    const { status, body: record } = await first
+    expect([status, record.stdout]).toEqual([201, 'over\n'])
+    const again = await (second ?? post())
+    expect([again.status, again.body.id, again.body.stdout]).toEqual([201, record.id, 'over\n'])
+    expect(readFileSync(begun, 'utf8')).toBe('begun\n')
+  })
+
+  test('runs again with another body after its key is free', async () => {
+    const post = (command: string) =>
+      service.call(
+        'POST',
+        '/console-commands/',
+        { resourceId: 'here', command },
+        { 'idempotency-key': 'two' },
+      )
+    const one = await post('echo one')
+    await service.db.run(sql`delete from idempotency_keys`)
+    const two = await post('echo two')
+    expect([one.body.stdout, two.body.stdout]).toEqual(['one\n', 'two\n'])
+    // A day later the key is one of another request.
+    await service.db.run(sql`delete from idempotency_keys`)
+    await service.db.run(sql`update console_commands set created_at = now() - interval '25 hours'`)
+    const third = await post('echo two')
+    expect(third.body.id).not.toBe(two.body.id)
+  })
+})
+
+const sessionEnd = (id: string) =>
+  until('the end of the session', 120, async () => {
+    const session = await service.get(`/console-sessions/${id}/`)
+    return session.finishedAt === undefined ? undefined : session
+  })
+
+test('a program that reads nothing stops neither its own end nor other terminals', async () => {
+  const [deaf, other] = [await openTerminal(service, 'here'), await openTerminal(service, 'here')]
+  const desk = await attachTo(service, deaf)
+  const group = join(folder, 'deaf-group')
+  desk.ws.send(`stty raw -echo; echo $$ > ${group}; echo read""s-nothing; sleep 86400\n`)
+  await desk.shows('reads-nothing', 120)
+  const paste = Buffer.alloc(512 * 1024, 'x')
+  for (let times = 0; times < 8; times++) desk.ws.send(paste)
+  desk.ws.send(JSON.stringify({ type: 'resize', rows: 33, columns: 99 }))
+  await until('the resize behind the paste', 120, async () =>
+    (await service.call('GET', `/console-sessions/${deaf}/log/?format=asciicast`)).text.includes('"99x33"'),
+  )
+  const shell = Number(readFileSync(group, 'utf8'))
+  await service.call('DELETE', `/console-sessions/${deaf}/`)
+  expect((await sessionEnd(deaf)).status).toBe('closed')
+  await until('the end of its shell', 120, () => !existsSync(`/proc/${String(shell)}`))
+  const next = await attachTo(service, other)
+  next.ws.send('echo still-$((40 + 2))\n')
+  await next.shows('still-42', 120)
+  await service.call('DELETE', `/console-sessions/${other}/`)
+  expect((await sessionEnd(other)).status).toBe('closed')
+})
+
+test('an open terminal and an open command prevent that their environment is deleted', async () => {
+  const id = await openTerminal(service, 'here')
+  const deletion = () => service.call('DELETE', '/environments/desk/')
+  expect(await deletion()).toMatchObject({ status: 422, text: expect.stringContaining(id) })
+  await service.call('DELETE', `/console-sessions/${id}/`)
+  await sessionEnd(id)
+  const go = join(folder, 'deletion-go')
+  const command = await service.call(
+    'POST',
+    '/console-commands/',
+    { resourceId: 'here', command: `until [ -e ${go} ]; do sleep 0.1; done`, timeoutSeconds: 3_600 },
+    { prefer: 'respond-async' },
+  )
+  expect(await deletion()).toMatchObject({ status: 422, text: expect.stringContaining(command.body.id) })
+  writeFileSync(go, '')
+  await until('its end', 120, async () => {
+    const { status } = await service.get(`/console-commands/${command.body.id}/`)
+    return status !== 'running'
+  })
+})
+
+test('what a command has left is removed once its site answers', async () => {
+  const { body } = await service.call('POST', '/console-commands/', { resourceId: 'here', command: 'echo x' })
+  const left = join(service.dataDir, 'work', 'console', `console-${body.id}`)
+  expect(existsSync(left)).toBe(false)
+  const again = await service.call(
+    'POST',
+    '/console-commands/',
+    { resourceId: 'here', command: `echo $$ > ${folder}/left; exec sleep 86400`, timeoutSeconds: 3_600 },
+    { prefer: 'respond-async' },
+  )
+  const { id } = again.body
+  const pid = await until('its start', 120, () =>
+    existsSync(`${folder}/left`) ? Number(readFileSync(`${folder}/left`, 'utf8')) : undefined,
+  )
+  // The record of a command that was given up while its site was away.
+  await service.db.run(
+    sql`update console_commands set status = 'cancelled', finished_at = now() where id = ${id}`,
+  )
+  await until('the end of its process', 120, () => !existsSync(`/proc/${String(pid)}`))
+  await until('its clearing', 120, async () => {
+    const [row] = await service.db.prepared<{ cleared: boolean }>(
+      'cleared',
+      'select cleared_at is not null as cleared from console_commands where id = $1',
+      [id],
+    )
+    return row?.cleared
+  })
+})
+
+test('a factory reset names open terminals, and ends them where it is asked to', async () => {
+  const id = await openTerminal(service, 'here')
+  const desk = await attachTo(service, id)
+  const shells = join(folder, 'reset-shell')
+  desk.ws.send(`echo $$ > ${shells}.part; mv ${shells}.part ${shells}\n`)
+  await until('its shell', 120, () => existsSync(shells))
+  const refused = await service.call('POST', '/factory-reset/')
+  expect(refused.status).toBe(409)
+  expect(refused.body.details).toContainEqual({
+    path: `console-session/${id}`,
+    message: 'is connected',
+  })
+  expect((await service.call('POST', '/factory-reset/?stop=true')).status).toBe(202)
+  expect((await desk.closed)[0]).toBe(1000)
+  expect(existsSync(`/proc/${readFileSync(shells, 'utf8').trim()}`)).toBe(false)
+  expect((await service.call('GET', `/console-sessions/${id}/`)).status).toBe(404)
+})
