@@ -64,6 +64,8 @@ export interface ConformanceSite {
    * Default true.
    */
   runsInPlace?: boolean
+  /** Whether a task gets USER and LOGNAME, since its account may have no name. Default false. */
+  namesAccount?: boolean
   /** Whether what was submitted starts while no driver is alive. Default true. */
   startsAlone?: boolean
   /** What passes of a time limit before the task's program runs. Default 0. */
@@ -677,7 +679,16 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
           Object.keys(seen)
             .filter((key) => !own.includes(key))
             .sort(),
-        ).toEqual(['EMPTY', 'GREETING', 'HOME', 'PATH', 'TMPDIR'])
+        ).toEqual(
+          [
+            'EMPTY',
+            'GREETING',
+            'HOME',
+            'PATH',
+            'TMPDIR',
+            ...(site.namesAccount ? ['LOGNAME', 'USER'] : []),
+          ].sort(),
+        )
         expect(fds.trim().split('\n')).toEqual(['0', '1', '2'])
         delete process.env['SERVICE_API_TOKEN']
         delete process.env['SOMETHING']

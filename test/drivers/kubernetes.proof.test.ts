@@ -61,6 +61,7 @@ const siteWith = (
     scratch,
     node,
     endsUnmarked: false,
+    namesAccount: true,
     // Inside a Pod ids are others: a task is known by its home, which lies in the scratch folder of
     // its test.
     lives: () => hasProcesses(scratch),
