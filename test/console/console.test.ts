@@ -133,6 +133,27 @@ test('an open terminal and an open command prevent that their environment is del
   })
 })
 
+test('a terminal of a machine that is gone ends once its close was asked for', async () => {
+  const id = 'of-another-machine'
+  await service.db.run(
+    sql`insert into console_sessions (id, status, resource_id, runtime_id, place) values (${id}, 'connected', 'here',
+      'here-runtime', '{"site": "local", "kind": "local", "configuration": {}, "host": "gone"}')`,
+  )
+  expect((await service.call('DELETE', `/console-sessions/${id}/`)).status).toBe(204)
+  expect(await sessionEnd(id)).toMatchObject({
+    status: 'failed',
+    failure: 'the machine "gone" did not answer',
+  })
+  // The service of that machine ends it before, if there is one.
+  const [row] = await service.db.prepared<{ waited: boolean }>(
+    'waited',
+    `select finished_at > close_requested_at + interval '10 seconds' as waited from console_sessions where id = $1`,
+    [id],
+  )
+  expect(row?.waited).toBe(true)
+  await service.db.run(sql`update console_sessions set cleared_at = now() where id = ${id}`)
+})
+
 test('what a command has left is removed once its site answers', async () => {
   const { body } = await service.call('POST', '/console-commands/', { resourceId: 'here', command: 'echo x' })
   const left = join(service.dataDir, 'work', 'console', `console-${body.id}`)

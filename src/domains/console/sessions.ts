@@ -20,12 +20,16 @@ const ConsoleSessionRow = z.object({
   failure: z.string().optional(),
   takenBytes: z.number(),
   closeRequestedAt: z.string().optional(),
+  /** Seconds since the close was requested, by the database's clock. */
+  closingSeconds: z.number().optional(),
   createdAt: z.string(),
   connectedAt: z.string().optional(),
   finishedAt: z.string().optional(),
 })
 export type ConsoleSessionRow = Omit<z.output<typeof ConsoleSessionRow>, 'place'> & { place: SessionPlace }
-const columns = columnsOf(ConsoleSessionRow, 's')
+const columns = columnsOf(ConsoleSessionRow, 's', {
+  closingSeconds: 'extract(epoch from clock_timestamp() - s.close_requested_at)::double precision',
+})
 
 /** A row as its answer. */
 export const consoleSessionDocument = (row: ConsoleSessionRow): ConsoleSession => {
