@@ -83,6 +83,25 @@ describe('a command under an Idempotency-Key', () => {
   })
 })
 
+test('a command whose output an earlier version recorded has failed by its exit code', async () => {
+  await service.db.run(
+    sql`insert into console_commands (id, resource_id, runtime_id, command, timeout_seconds, place, stdout, stderr,
+        exit_code, cleared_at)
+      select 'earlier-' || code, 'here', 'here-runtime', 'x', 60,
+        '{"site": "local", "kind": "local", "configuration": {}}', '', '', code, now() from unnest(array[0, 3]) code`,
+  )
+  const ends = [0, 3].map((code) =>
+    until('its end', 120, async () => {
+      const command = await service.get(`/console-commands/earlier-${String(code)}/`)
+      return command.finishedAt === undefined ? undefined : [command.status, command.failure]
+    }),
+  )
+  expect(await Promise.all(ends)).toEqual([
+    ['completed', undefined],
+    ['failed', 'the command ended with exit code 3'],
+  ])
+})
+
 const sessionEnd = (id: string) =>
   until('the end of the session', 120, async () => {
     const session = await service.get(`/console-sessions/${id}/`)
