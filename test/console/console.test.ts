@@ -189,7 +189,8 @@ test('what a command has left is removed once its site answers', async () => {
   )
   // The record of a command that was given up while its site was away.
   await service.db.run(
-    sql`update console_commands set status = 'cancelled', finished_at = now() where id = ${id}`,
+    sql`update console_commands set status = 'cancelled', finished_at = now() - interval '3 minutes'
+      where id = ${id}`,
   )
   await until('the end of its process', 120, () => !existsSync(`/proc/${String(pid)}`))
   await until('its clearing', 120, async () => {
