@@ -215,7 +215,14 @@ test('a factory reset names open terminals, and ends them where it is asked to',
     path: `console-session/${id}`,
     message: 'is connected',
   })
+  await service.db.run(
+    sql`insert into console_commands (id, resource_id, runtime_id, command, timeout_seconds, place, status, finished_at)
+      values ('left', 'here', 'here-runtime', 'x', 60, '{"site": "local", "kind": "local", "configuration": {}}',
+        'cancelled', now())`,
+  )
   expect((await service.call('POST', '/factory-reset/?stop=true')).status).toBe(202)
+  const [reset] = await service.get('/audit-events/?eventType=instance.reset')
+  expect(reset.metadata.consoleLeft).toEqual(['console-command/left'])
   expect((await desk.closed)[0]).toBe(1000)
   expect(existsSync(`/proc/${readFileSync(shells, 'utf8').trim()}`)).toBe(false)
   expect((await service.call('GET', `/console-sessions/${id}/`)).status).toBe(404)
