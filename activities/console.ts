@@ -75,6 +75,9 @@ const intentOf = (row: CommandRow, workRoot: string): Intent => {
   }
 }
 
+const failureOfCode = (exitCode: number | null | undefined): string | undefined =>
+  exitCode === 0 ? undefined : `the command ended with exit code ${String(exitCode ?? 'unknown')}`
+
 type Ended = Extract<TaskState, { state: 'ended' | 'lost' }>
 
 /** Why a command that is over has failed; undefined where it has not. */
@@ -85,7 +88,7 @@ const failureOf = (row: CommandRow, state: Ended): string | undefined => {
     return `the command was ended after its timeout of ${String(row.timeoutSeconds)} s`
   if (state.reason === 'memory') return 'the command was ended because it used more memory than it was given'
   if (state.signal !== null) return `the command was ended by ${state.signal}`
-  return state.exitCode === 0 ? undefined : `the command ended with exit code ${String(state.exitCode)}`
+  return failureOfCode(state.exitCode)
 }
 
 /** Resolves when the command has ended. @throws the reason with which `signal` is aborted */
@@ -173,8 +176,9 @@ export const consoleActivities = ({ db, engine, sites, vault, workRoot, hostId, 
         const row = await rowOf(id)
         if (row.stdout !== undefined) {
           // The row was written before the answer of this activity was lost.
-          if (row.failureReason !== undefined)
-            throw ApplicationFailure.nonRetryable(row.failureReason, 'CommandFailed')
+          // A row of an earlier version has no reason.
+          const failure = row.failureReason ?? failureOfCode(row.exitCode)
+          if (failure !== undefined) throw ApplicationFailure.nonRetryable(failure, 'CommandFailed')
           return
         }
         try {

@@ -267,8 +267,8 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       return answers.stream(exchange, reply, answer.status, answer.headers)
     }
     const final = built.method === 'GET' ? await conditional(exchange, answer) : answer
-    // A replayed answer is no new event, so it leaves no audit record.
-    if (final.headers['Idempotency-Replayed'] === undefined)
+    // A replayed answer is no new event, unless it opens something anew.
+    if (final.headers['Idempotency-Replayed'] === undefined || built.renewed !== undefined)
       await audit(exchange, built, call, { status: final.status, code: undefined, body: final.body })
     answers.write(exchange, await coded(exchange, final), final.body)
   }

@@ -41,7 +41,11 @@ beforeAll(async () => {
     }
     asked.push(at)
     const pass = async (): Promise<void> => {
-      if (path.includes('/away/')) return void req.socket.destroy()
+      if (path.includes('/away/')) {
+        if (path.endsWith('/events/')) return void req.socket.destroy()
+        res.writeHead(503)
+        return void res.end()
+      }
       if (path.includes('/not-built/')) {
         res.writeHead(503, { 'content-type': 'application/json', 'retry-after': '1' })
         return void res.end('{"error":"not part of this version","code":"not_built","details":[]}')

@@ -83,6 +83,25 @@ describe('a command under an Idempotency-Key', () => {
   })
 })
 
+test('a command whose output an earlier version recorded has failed by its exit code', async () => {
+  await service.db.run(
+    sql`insert into console_commands (id, resource_id, runtime_id, command, timeout_seconds, place, stdout, stderr,
+        exit_code, cleared_at)
+      select 'earlier-' || code, 'here', 'here-runtime', 'x', 60,
+        '{"site": "local", "kind": "local", "configuration": {}}', '', '', code, now() from unnest(array[0, 3]) code`,
+  )
+  const ends = [0, 3].map((code) =>
+    until('its end', 120, async () => {
+      const command = await service.get(`/console-commands/earlier-${String(code)}/`)
+      return command.finishedAt === undefined ? undefined : [command.status, command.failure]
+    }),
+  )
+  expect(await Promise.all(ends)).toEqual([
+    ['completed', undefined],
+    ['failed', 'the command ended with exit code 3'],
+  ])
+})
+
 const sessionEnd = (id: string) =>
   until('the end of the session', 120, async () => {
     const session = await service.get(`/console-sessions/${id}/`)
@@ -133,6 +152,27 @@ test('an open terminal and an open command prevent that their environment is del
   })
 })
 
+test('a terminal of a machine that is gone ends once its close was asked for', async () => {
+  const id = 'of-another-machine'
+  await service.db.run(
+    sql`insert into console_sessions (id, status, resource_id, runtime_id, place) values (${id}, 'connected', 'here',
+      'here-runtime', '{"site": "local", "kind": "local", "configuration": {}, "host": "gone"}')`,
+  )
+  expect((await service.call('DELETE', `/console-sessions/${id}/`)).status).toBe(204)
+  expect(await sessionEnd(id)).toMatchObject({
+    status: 'failed',
+    failure: 'the machine "gone" did not answer',
+  })
+  // The service of that machine ends it before, if there is one.
+  const [row] = await service.db.prepared<{ waited: boolean }>(
+    'waited',
+    `select finished_at > close_requested_at + interval '10 seconds' as waited from console_sessions where id = $1`,
+    [id],
+  )
+  expect(row?.waited).toBe(true)
+  await service.db.run(sql`update console_sessions set cleared_at = now() where id = ${id}`)
+})
+
 test('what a command has left is removed once its site answers', async () => {
   const { body } = await service.call('POST', '/console-commands/', { resourceId: 'here', command: 'echo x' })
   const left = join(service.dataDir, 'work', 'console', `console-${body.id}`)
@@ -149,7 +189,8 @@ test('what a command has left is removed once its site answers', async () => {
   )
   // The record of a command that was given up while its site was away.
   await service.db.run(
-    sql`update console_commands set status = 'cancelled', finished_at = now() where id = ${id}`,
+    sql`update console_commands set status = 'cancelled', finished_at = now() - interval '3 minutes'
+      where id = ${id}`,
   )
   await until('the end of its process', 120, () => !existsSync(`/proc/${String(pid)}`))
   await until('its clearing', 120, async () => {
@@ -174,7 +215,14 @@ test('a factory reset names open terminals, and ends them where it is asked to',
     path: `console-session/${id}`,
     message: 'is connected',
   })
+  await service.db.run(
+    sql`insert into console_commands (id, resource_id, runtime_id, command, timeout_seconds, place, status, finished_at)
+      values ('left', 'here', 'here-runtime', 'x', 60, '{"site": "local", "kind": "local", "configuration": {}}',
+        'cancelled', now())`,
+  )
   expect((await service.call('POST', '/factory-reset/?stop=true')).status).toBe(202)
+  const [reset] = await service.get('/audit-events/?eventType=instance.reset')
+  expect(reset.metadata.consoleLeft).toEqual(['console-command/left'])
   expect((await desk.closed)[0]).toBe(1000)
   expect(existsSync(`/proc/${readFileSync(shells, 'utf8').trim()}`)).toBe(false)
   expect((await service.call('GET', `/console-sessions/${id}/`)).status).toBe(404)

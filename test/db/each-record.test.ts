@@ -122,14 +122,23 @@ test('a hundred runs and machines whose rounds fail keep none behind them waitin
       from unnest(${ids}::text[]) id, unnest(array['', '-over']) suffix`,
     sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id, released_at)
       select id || '-over', 't', 1, id || '-gone', now() from unnest(${ids}::text[]) id`,
+    sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status, activity_count, budget,
+        on_budget, approved_at)
+      select id, 'p', 'v', 'real', 'created', 1, 1, 'ask', now() - interval '1 minute'
+      from unnest(array['asked-1', 'asked-2']) id`,
   ]
   for (const statement of statements) await db.run(statement)
 
   const engine = {
     start: () => Promise.resolve('started' as const),
     cancel: () => Promise.resolve(true),
-    signal: () => Promise.resolve(true),
+    // As for runs without a workflow.
+    signal: (...[, id]: readonly [unknown, string, ...unknown[]]) => {
+      if (id.startsWith('asked')) woken.push(id)
+      return Promise.resolve(false)
+    },
   }
+  const woken: string[] = []
   const failed: string[] = []
   const turns = () =>
     openTurns<{ id: string }>(
@@ -137,6 +146,7 @@ test('a hundred runs and machines whose rounds fail keep none behind them waitin
       (_error, { id }) => void failed.push(id),
     )
   expect(await watchBudgets({ db, engine }, turns())).toBe(1)
+  expect(woken).toEqual(['asked-1', 'asked-2'])
   expect(failed.splice(0)).toHaveLength(100)
   expect(await idsWhere(sql`execution_runs where cancel_requested_at is not null`)).toEqual(['good'])
 
@@ -151,13 +161,14 @@ test('a hundred runs and machines whose rounds fail keep none behind them waitin
   expect(await idsWhere(sql`(select instance_id as id from cloud_operations) o`)).toEqual(['good'])
 })
 
-test('a hundred sessions that cannot be cleared, and those of other hosts, keep none behind them waiting', async () => {
+test('sessions that cannot be cleared, without an answer or of other hosts, keep none behind them waiting', async () => {
   const { db } = database
   const insert = (names: readonly string[], place: object): Promise<number> =>
     db.run(sql`insert into console_sessions (id, status, resource_id, runtime_id, place, finished_at)
       select id, 'closed', 'r', 'u', ${JSON.stringify(place)}::jsonb, clock_timestamp()
       from unnest(${names}::text[]) id`)
   const bad = { site: 'bad', kind: 'local', configuration: {} }
+  await insert(['silent'], { ...bad, site: 'silent' })
   await insert(
     ids.slice(0, 100).map((id) => `elsewhere-${id}`),
     { ...bad, host: 'another' },
@@ -174,6 +185,11 @@ test('a hundred sessions that cannot be cleared, and those of other hosts, keep 
       },
       terminalAt: ({ site }) => {
         if (site === 'bad') throw new Error('it cannot be reached')
+        if (site === 'silent')
+          return {
+            ownEnvironment: true,
+            remove: () => new Promise(() => undefined),
+          } as unknown as TerminalHost
         return { ownEnvironment: true, remove: done, close: done } as unknown as TerminalHost
       },
     },

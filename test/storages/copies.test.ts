@@ -195,6 +195,11 @@ test('the URL of a download is stored nowhere; a repeated request gets a fresh o
   const kept = await service.db.prepared<{ body: string }>('kept', 'select body from idempotency_keys', [])
   expect(kept.map(({ body }) => body).join()).toContain(first.body.id)
   expect(kept.map(({ body }) => body).join()).not.toContain('X-Amz')
+  // A further URL opens the file to a further holder.
+  const issued = await service.get('/audit-events/?eventType=storage.download.created')
+  expect(
+    issued.filter(({ summary }: { summary: string }) => summary === 'download of storage bucket prepared'),
+  ).toHaveLength(2)
 })
 
 test('within one bucket the store copies, and no byte goes through the service', async () => {

@@ -118,7 +118,7 @@ class _Retrying(httpx.BaseTransport):
     A POST gets an Idempotency-Key, so that it is done once. A body that is no document is sent once,
     without a key: the service compares it by a digest that nobody knows before it is read. The
     extension `until` of a request is the time, as of `time.monotonic`, to which it is sent again
-    however often.
+    however often; then TimeoutError is raised.
     """
 
     def __init__(self, tries: int):
@@ -133,8 +133,10 @@ class _Retrying(httpx.BaseTransport):
         attempt = 0
         while True:
             attempt += 1
-            last = not repeatable or (attempt >= self._tries if until is None else time.monotonic() >= until)
-            wait = min(0.2 * 2 ** (attempt - 1), 5.0)
+            if until is not None:
+                request.extensions["timeout"] = httpx.Timeout(_left(until)).as_dict()
+            last = not repeatable or (until is None and attempt >= self._tries)
+            wait = min(0.2 * 2 ** min(attempt - 1, 5), 5.0)
             try:
                 answer = self._transport.handle_request(request)
                 if answer.status_code < 300 or answer.status_code == 304:
@@ -196,12 +198,19 @@ def _until(timeout: float | None) -> float:
     return math.inf if timeout is None else time.monotonic() + timeout
 
 
-def _before(until: float) -> dict[str, Any]:
-    """Arguments of a request that is sent again until this time; raises TimeoutError after it."""
+def _left(until: float) -> float:
+    """The seconds that an answer is waited for before this time; raises TimeoutError after it."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError("the run has not ended within the given time")
-    return {"extensions": {"until": until}, "timeout": min(_PATIENCE_SECONDS, left)}
+    return min(_PATIENCE_SECONDS, left)
+
+
+def _before(until: float, lines: Iterator[str]) -> Iterator[str]:
+    """The lines that come before this time; raises TimeoutError at the first after it."""
+    for line in lines:
+        yield line
+        _left(until)
 
 
 class Runs:
@@ -218,7 +227,7 @@ class Runs:
         while True:
             path = f"/execution-runs/{_segment(run_id)}/summary/"
             try:
-                answer = self._http.get(path, headers=headers, **_before(until))
+                answer = self._http.get(path, headers=headers, extensions={"until": until})
             except httpx.TransportError:
                 continue
             if "etag" in answer.headers:
@@ -241,13 +250,12 @@ class Runs:
         while True:
             headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last})
             try:
-                with self._http.stream("GET", path, headers=headers, **_before(until)) as answer:
+                with self._http.stream("GET", path, headers=headers, extensions={"until": until}) as answer:
                     if answer.status_code == 204:
                         return
-                    for event_id, data in _server_sent(answer.iter_lines()):
+                    for event_id, data in _server_sent(_before(until, answer.iter_lines())):
                         last = event_id
                         yield RunEvent.from_dict(json.loads(data))
-                        _before(until)
             except httpx.TransportError:
                 pass
             time.sleep(0.1)

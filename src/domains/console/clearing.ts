@@ -1,12 +1,20 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Db } from '../../db/sql.ts'
 import type { Log } from '../../observability/log.ts'
 import { everyRound } from '../../pacing/every-round.ts'
+import { poll } from '../../pacing/poll.ts'
 import { clearLeftCommand, type CommandSiteParts } from './command-site.ts'
 import { clearSession, unclearedSessions } from './sessions.ts'
 import { clearCommand, unclearedCommands } from './store.ts'
 import { clearTerminal, type TerminalParts } from './terminal.ts'
 
 const batch = 100
+/** More of them wait for a later round. */
+const mostUnderWay = 200
+/** A resource that gives no answer for this long is tried again later. */
+const clearWithinMs = 60_000
+/** A stop waits this long for what is under way. */
+const stopWithinMs = 2_500
 
 /**
  * Removes what ended sessions and commands left at their resources, again and again until it is
@@ -18,44 +26,63 @@ export const openClearings = (
   const { db, log } = parts
   /** Those whose resource could not be cleared, by id, with the time of the next try. */
   const later = new Map<string, { at: number; waitMs: number }>()
-  const clear = async ({ id }: { id: string }, work: () => Promise<unknown>): Promise<void> => {
-    const { at = 0, waitMs = 1_000 } = later.get(id) ?? {}
-    if (performance.now() < at) return
+  const underWay = new Set<string>()
+  const clear = async (id: string, work: () => Promise<unknown>): Promise<void> => {
+    const { waitMs = 1_000 } = later.get(id) ?? {}
+    underWay.add(id)
+    const over = new AbortController()
+    const late = async (): Promise<never> => {
+      await sleep(clearWithinMs, undefined, { signal: over.signal, ref: false })
+      throw new Error(`the resource gave no answer within ${String(clearWithinMs / 1_000)} s`)
+    }
     try {
-      await work()
+      await Promise.race([work(), late()])
       later.delete(id)
     } catch (error) {
       log.debug({ err: error, id }, 'what a console session or command left is removed later')
       later.set(id, { at: performance.now() + waitMs, waitMs: Math.min(waitMs * 2, 3_600_000) })
+    } finally {
+      over.abort()
+      underWay.delete(id)
     }
   }
-  // The start of a terminal that is under way would come after its removal.
-  const isDue = ({ id }: { id: string }): boolean => !parts.serves(id)
-  return everyRound(
+  /** Begins with those that are due. A resource that gives no answer keeps no other waiting. */
+  const begin = <Row extends { id: string }>(
+    rows: readonly Row[],
+    work: (row: Row) => Promise<unknown>,
+  ): void => {
+    for (const row of rows) {
+      // The start of a terminal that is under way would come after its removal.
+      if (underWay.has(row.id) || parts.serves(row.id)) continue
+      if (underWay.size < mostUnderWay && performance.now() >= (later.get(row.id)?.at ?? 0))
+        void clear(row.id, () => work(row))
+    }
+  }
+  const rounds = everyRound(
     1_000,
     async () => {
-      // Those that wait for their next try leave a whole batch of others.
-      const limit = batch + later.size
+      // Those that wait for their next try, or are under way, leave a whole batch of others.
+      const limit = batch + later.size + underWay.size
       const sessions = await unclearedSessions(db, parts.hostId, limit)
       const commands = await unclearedCommands(db, parts.hostId, limit)
       const left = new Set([...sessions, ...commands].map(({ id }) => id))
       for (const id of later.keys()) if (!left.has(id)) later.delete(id)
-      await Promise.all([
-        ...sessions.filter(isDue).map((row) =>
-          clear(row, async () => {
-            await clearTerminal(parts, row)
-            await clearSession(db, row.id)
-          }),
-        ),
-        ...commands.filter(isDue).map((row) =>
-          clear(row, async () => {
-            await clearLeftCommand(parts, row)
-            await clearCommand(db, row.id)
-          }),
-        ),
-      ])
+      begin(sessions, async (row) => {
+        await clearTerminal(parts, row)
+        await clearSession(db, row.id)
+      })
+      begin(commands, async (row) => {
+        await clearLeftCommand(parts, row)
+        await clearCommand(db, row.id)
+      })
     },
     (error) =>
       log.warn({ err: error }, 'ended console sessions could not be looked for; they are looked for again'),
   )
+  return {
+    async stop() {
+      await rounds.stop()
+      await poll(() => underWay.size === 0 || undefined, { everyMs: 50, deadlineMs: stopWithinMs })
+    },
+  }
 }

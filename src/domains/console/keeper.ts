@@ -7,7 +7,13 @@ import type { CommandSiteParts } from './command-site.ts'
 import { frameOf, sizeContent } from './frames.ts'
 import { Served } from './served.ts'
 import { serveSession, type ServingParts } from './serving.ts'
-import { endSession, openSessions, removeOldSessions, type ConsoleSessionRow } from './sessions.ts'
+import {
+  endSession,
+  openSessions,
+  removeOldSessions,
+  requestClose,
+  type ConsoleSessionRow,
+} from './sessions.ts'
 import { removeOldCommands } from './store.ts'
 
 export interface KeeperParts extends ServingParts, CommandSiteParts {
@@ -20,6 +26,11 @@ export interface KeeperParts extends ServingParts, CommandSiteParts {
 
 /** A terminal that was asked to end and gives nothing for this long ends in the record alone. */
 const closeMs = 10_000
+/**
+ * A terminal of another machine ends in the record alone this long after it was asked to end: the
+ * service there, if there is one, ends it before.
+ */
+const elsewhereSeconds = 15
 /** Retention is counted in days. */
 const removeEveryMs = 3_600_000
 
@@ -27,7 +38,7 @@ const removeEveryMs = 3_600_000
  * Keeps every open session: starts its terminal, stores its recording and attaches again after a
  * lost link. The terminal and its recording stay with the resource. After a kill the service
  * continues with the first byte that is not stored. While the console is off, sessions that are open
- * end.
+ * end. A session of another machine is served by the service there.
  */
 export const openConsoleKeeper = (parts: KeeperParts) => {
   const { db, log } = parts
@@ -55,13 +66,19 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
   }
 
   const keep = async (row: ConsoleSessionRow): Promise<void> => {
-    if (row.place.host !== undefined && row.place.host !== parts.hostId) return
+    if (row.place.host !== undefined && row.place.host !== parts.hostId)
+      return keepElsewhere(row, row.place.host)
     if (!parts.enabled) return endSession(db, row, 'the console was switched off')
     const session = begin(row)
     const idle = performance.now() - session.usedAt > parts.idleSeconds * 1_000
     if (row.closeRequestedAt !== undefined || (idle && session.stream !== undefined))
       await close(row, session)
     else session.closingAt = undefined
+  }
+  const keepElsewhere = async (row: ConsoleSessionRow, host: string): Promise<void> => {
+    if (!parts.enabled && row.closeRequestedAt === undefined) await requestClose(db, row.id)
+    if ((row.closingSeconds ?? 0) > elsewhereSeconds)
+      await endSession(db, row, `the machine ${JSON.stringify(host)} did not answer`)
   }
   /** Ends a session's terminal; or its record, where there is no terminal yet or none that ends. */
   const close = async (row: ConsoleSessionRow, session: Served): Promise<void> => {

@@ -177,8 +177,13 @@ export const serveSession = async (
     try {
       session.secrets = await vault.values(leastBytes)
       const now = (await readConsoleSession(db, row.id)) ?? row
+      if (stopped.aborted) return
       const at = await startTerminal(parts, now, now.status === 'starting')
-      if (stopped.aborted) return await at.place.close().catch(() => undefined)
+      if (stopped.aborted) {
+        // Its connection is open already.
+        if (at.plain) (await at.attach(0)).kill()
+        return await at.place.close().catch(() => undefined)
+      }
       const end = await follow(parts, row, session, at, stopped)
       if (stopped.aborted) return
       // A place that is gone gives the better reason.

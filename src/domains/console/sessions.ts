@@ -20,12 +20,16 @@ const ConsoleSessionRow = z.object({
   failure: z.string().optional(),
   takenBytes: z.number(),
   closeRequestedAt: z.string().optional(),
+  /** Seconds since the close was requested, by the database's clock. */
+  closingSeconds: z.number().optional(),
   createdAt: z.string(),
   connectedAt: z.string().optional(),
   finishedAt: z.string().optional(),
 })
 export type ConsoleSessionRow = Omit<z.output<typeof ConsoleSessionRow>, 'place'> & { place: SessionPlace }
-const columns = columnsOf(ConsoleSessionRow, 's')
+const columns = columnsOf(ConsoleSessionRow, 's', {
+  closingSeconds: 'extract(epoch from clock_timestamp() - s.close_requested_at)::double precision',
+})
 
 /** A row as its answer. */
 export const consoleSessionDocument = (row: ConsoleSessionRow): ConsoleSession => {
@@ -194,12 +198,17 @@ export const terminalsOfReset = {
   table: 'console_sessions',
   open: sql`select id, status from console_sessions where status in ('starting', 'connected')`,
   close: (db: Db, id: string): Promise<boolean> => requestClose(db, id),
-  leaves: async (db: Db): Promise<boolean> =>
-    (await countUpTo(
-      db,
-      sql`console_sessions where finished_at > now() - interval '1 minute' and cleared_at is null`,
-      1,
-    )) > 0,
+  left: async (db: Db): Promise<string[]> => {
+    const rows = await db.many(
+      Present,
+      sql`select 'console-session/' || id as id from console_sessions
+          where finished_at > now() - interval '30 days' and cleared_at is null
+        union all select 'console-command/' || id from console_commands
+          where finished_at > now() - interval '30 days' and cleared_at is null
+        order by 1 limit 100`,
+    )
+    return rows.map(({ id }) => id)
+  },
 }
 
 /** Records that a session has left nothing at its resource. */

@@ -145,7 +145,8 @@ export const removeOldCommands = async (db: Db, days: number): Promise<void> => 
 const UnclearedRow = z.object({ id: z.string(), place: ConsolePlace })
 /**
  * Commands that ended in the last 30 days and may have left something at their resource, as far as
- * this host reaches it; oldest first, `limit` at most.
+ * this host reaches it; oldest first, `limit` at most. Not those of the last two minutes: what is
+ * left of a cancelled command stops a start that is still on its way.
  */
 export const unclearedCommands = async (
   db: Db,
@@ -154,8 +155,9 @@ export const unclearedCommands = async (
 ): Promise<{ id: string; place: Place }[]> =>
   (await db.many(
     UnclearedRow,
-    sql`select id, place from console_commands where finished_at > now() - interval '30 days'
-      and cleared_at is null and coalesce(place ->> 'host', ${hostId}) = ${hostId}
+    sql`select id, place from console_commands
+      where finished_at > now() - interval '30 days' and finished_at < now() - interval '2 minutes'
+        and cleared_at is null and coalesce(place ->> 'host', ${hostId}) = ${hostId}
       order by finished_at limit ${limit}`,
   )) as { id: string; place: Place }[]
 

@@ -122,8 +122,10 @@ export const watchBudgets = async (
   turns: Turns<{ id: string }>,
   signal?: AbortSignal,
 ): Promise<number> => {
-  const wake = ({ id, generation }: z.output<typeof WaitingRow>): Promise<unknown> =>
-    engine.signal(runKind, id, generation, 'wake').catch(() => undefined)
+  // A run without a workflow is no reason to end the round.
+  const wake = async ({ id, generation }: z.output<typeof WaitingRow>): Promise<void> => {
+    await engine.signal(runKind, id, generation, 'wake').catch(() => undefined)
+  }
   await eachInPages(turns, (after, limit) => approvedWaiting(db, after, limit), wake, signal)
   let cancelled = 0
   const watch = async (run: z.output<typeof SpentRow>): Promise<void> => {

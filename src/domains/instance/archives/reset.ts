@@ -32,8 +32,8 @@ export interface ResetParts {
     /** Selects `id` and `status` of those that are open. */
     open: Sql
     close: (db: Db, id: string) => Promise<unknown>
-    /** Whether one that ended lately may still have left something at its resource. */
-    leaves: (db: Db) => Promise<boolean>
+    /** Ended ones, and commands, that may still have something at their resource; 100 at most. */
+    left: (db: Db) => Promise<string[]>
   }
   /** Folders below a root whose files belong to records. */
   files: readonly { root: string; folders: readonly string[] }[]
@@ -170,7 +170,7 @@ const stopWork = async (parts: ResetParts, actorId: string): Promise<void> => {
 const emptyRecords = (
   parts: ResetParts,
   actor: { id: string; type: string },
-  sitesLeft: readonly string[],
+  left: Readonly<Record<'sitesWithFiles' | 'consoleLeft', readonly string[]>>,
 ): Promise<Contents> =>
   parts.ownDb.transaction(async (tx) => {
     const { contents } = await readArchive(tx, 'default')
@@ -193,7 +193,7 @@ const emptyRecords = (
         ...(head === undefined
           ? {}
           : { previousHead: { number: head.number, eventId: head.eventId, seal: head.seal } }),
-        ...(sitesLeft.length === 0 ? {} : { sitesWithFiles: sitesLeft }),
+        ...Object.fromEntries(Object.entries(left).filter(([, names]) => names.length > 0)),
       },
     })
     return contents ?? (Object.fromEntries(Object.keys(counted).map((name) => [name, 0])) as Contents)
@@ -272,13 +272,15 @@ export const resetRoutes = (parts: ResetParts): Route[] => [
         ])
       await refuseMachines(parts.ownDb)
       if (query.stop === 'true') await stopWork(parts, actor.id)
-      const sitesLeft = await removalsLeft(parts.ownDb, query.stop === 'true')
+      const sitesWithFiles = await removalsLeft(parts.ownDb, query.stop === 'true')
       // Without their records nothing would end a shell, or remove a recording, that is left.
-      await poll(async () => !(await parts.terminals.leaves(parts.ownDb)) || undefined, {
-        everyMs: lookEveryMs,
-        deadlineMs: leftWithinMs,
-      })
-      const removed = await emptyRecords(parts, actor, sitesLeft)
+      let consoleLeft: string[] = []
+      const isCleared = async (): Promise<true | undefined> => {
+        consoleLeft = await parts.terminals.left(parts.ownDb)
+        return consoleLeft.length === 0 || undefined
+      }
+      await poll(isCleared, { everyMs: lookEveryMs, deadlineMs: leftWithinMs })
+      const removed = await emptyRecords(parts, actor, { sitesWithFiles, consoleLeft })
       const { workflows } = await finishResets(parts)
       await Promise.race([
         workflows.catch(() => undefined),
