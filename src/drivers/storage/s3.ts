@@ -28,6 +28,7 @@ const byCode: Readonly<Record<string, StorageFault>> = {
   NotFound: 'missing',
   PreconditionFailed: 'exists',
   ConditionalRequestConflict: 'exists',
+  SourceChanged: 'changed',
   KeyTooLongError: 'name',
   InvalidObjectName: 'name',
   ObjectParentIsFile: 'notDirectory',
@@ -417,13 +418,11 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
 
     move: (from, to, { overwrite = false, signal } = {}) =>
       named(from, async () => {
-        const { sizeBytes } = await fileAt(from, { signal })
+        await fileAt(from, { signal })
         const there = await statIfThere(to, { signal })
         if (there?.type === 'directory' || (there !== undefined && !overwrite))
           throw new StorageError('exists', `${quotedPath(to)}: ${remedies.exists}`)
-        const options = { onlyNew: !overwrite, signal }
-        if (sizeBytes === 0) await bucket.put(keyOf(to), Buffer.alloc(0), options)
-        else await bucket.copy(keyOf(from), keyOf(to), options)
+        await bucket.copy(keyOf(from), keyOf(to), { onlyNew: !overwrite, signal })
         await bucket.remove(keyOf(from), { signal })
       }),
 
