@@ -3,6 +3,9 @@ import { mkdirSync, mkdtempSync, rmSync, utimesSync, writeFileSync } from 'node:
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
+import type { Http } from '../../src/clients/http.ts'
+import { resolveImage } from '../../src/clients/registry.ts'
 import { sql } from '../../src/db/sql.ts'
 import { removeUnowned } from '../../src/domains/artifacts/versions.ts'
 import { publishOutput, readWork } from '../../src/domains/artifacts/runs.ts'
@@ -85,6 +88,9 @@ test('an image of a denied network, one that the engine lacks, and a file beside
     pinned: [from({ type: 'oci', reference: `169.254.169.254/a${digest}` }), /must not be pulled: 169/],
     name: [from({ type: 'oci', reference: 'metadata.google.internal/a:1' }), /metadata service/],
     number: [from({ type: 'oci', reference: '127.1/a:1' }), /neither a name nor an address/],
+    port: [from({ type: 'oci', reference: `store.example:99999/a${digest}` }), /:99999" is no host/],
+    word: [from({ type: 'oci', reference: `store.example:port/a${digest}` }), /:port" is no host/],
+    tag: [from({ type: 'oci', reference: 'store.example:99999/a:1' }), /:99999" is no host/],
     local: [from({ type: 'local-container-image', reference: '169.254.169.254/a:1' }), /must not be pulled/],
     lacking: [from({ type: 'oci', reference: 'tools/a:1' }, 'use-in-place'), /does not have "tools\/a:1"/],
     outside: [
@@ -147,6 +153,34 @@ test('a tag of a closed registry is resolved by its login: each digest has a bui
     422,
     expect.stringMatching(/could not be resolved to a digest \(.*401.*name@sha256/),
   ])
+})
+
+test.each([
+  ['registry.example.com', 'https://example.com/jwt/auth', true],
+  ['registry.example.com:5050', 'https://example.com/jwt/auth', true],
+  ['registry.example.com', 'https://auth.registry.example.com/token', true],
+  ['registry.example.com', 'https://com/token', false],
+  ['registry.example.com', 'https://ample.com/token', false],
+  ['registry.example.com', 'https://auth.example.com/token', false],
+  ['registry.example.com', 'https://elsewhere.org/token', false],
+])('the login of %s goes to %s: %s', async (host, realm, goes) => {
+  const asked: unknown[] = []
+  type Answer = Awaited<ReturnType<Http['request']>>
+  const request: Http['request'] = (url, options) => {
+    const { authorization } = options?.headers ?? {}
+    const isRealm = String(url).startsWith(realm)
+    if (isRealm) asked.push(authorization)
+    const status = isRealm || authorization === 'Bearer given' ? 200 : 401
+    const headers = { 'www-authenticate': `Bearer realm="${realm}"`, 'docker-content-digest': digests[0] }
+    const bytes = () => Promise.resolve(Buffer.from('{"token":"given"}'))
+    return Promise.resolve({
+      ...{ status, headers, bytes },
+      body: Readable.from([]),
+    } as unknown as Answer)
+  }
+  const login = { username: 'ada', password: 'secret' }
+  expect(await resolveImage({ request }, `${host}/group/a:1`, login)).toEqual({ digest: digests[0] })
+  expect(asked).toEqual([goes ? `Basic ${Buffer.from('ada:secret').toString('base64')}` : undefined])
 })
 
 /** Puts bytes into the store, as old as two days. @returns their digest */
