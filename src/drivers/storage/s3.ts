@@ -12,7 +12,7 @@ import {
   type WriteOptions,
 } from './contract.ts'
 import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from './paths.ts'
-import { openUploadParts, sendParts } from './s3-upload.ts'
+import { discardParts, openUploadParts, sendParts } from './s3-upload.ts'
 import { through } from './through.ts'
 
 /** Limit of S3, in bytes of UTF-8. */
@@ -389,11 +389,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
     received: () => Promise.resolve(0),
     discard: (path, upload, { signal } = {}) =>
       named(path, async () => {
-        const { parts } = bucket
-        if (parts === undefined) return
-        // An attempt may have died before it could record the name that the store has given.
-        const unfinished = await parts.unfinished(keyOf(path), { signal })
-        for (const each of new Set([upload, ...unfinished])) await parts.abort(keyOf(path), each, { signal })
+        if (bucket.parts !== undefined) await discardParts(bucket.parts, keyOf(path), upload, { signal })
       }),
     readMany: onePerRequest,
     writeMany: onePerRequest,

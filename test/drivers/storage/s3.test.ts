@@ -236,16 +236,18 @@ test('content goes with its digest, and other bytes than the announced ones get 
   }
 })
 
-test('what an attempt has begun and not recorded goes with its discard', async () => {
+test('what an attempt has begun and not recorded goes with its discard; uploads of others stay', async () => {
   await using site = await startS3()
   site.bucket('begun')
   const [driver, bucket] = [openBucket(site, 'begun', site.accessKey), s3Of(site, 'begun', site.accessKey)]
-  for (const key of ['file', 'file.other']) {
-    const upload = (await bucket.parts?.begin(key)) ?? ''
-    await bucket.parts?.send(key, upload, 1, Buffer.from('part'))
-  }
+  const begun = async (key: string): Promise<string> => (await bucket.parts?.begin(key)) ?? ''
+  const [own, others] = [await begun('file'), await begun('file')]
+  for (const upload of [own, others]) await bucket.parts?.send('file', upload, 1, Buffer.from('part'))
+  for (const key of ['file', 'file.other']) await begun(key)
   await driver.discard(at('file'), 'the name of an attempt')
-  expect(await bucket.parts?.unfinished('file')).toEqual([])
+  expect((await bucket.parts?.unfinished('file'))?.toSorted()).toEqual([own, others].toSorted())
+  await driver.discard(at('file'), own)
+  expect(await bucket.parts?.unfinished('file')).toEqual([others])
   expect(await bucket.parts?.unfinished('file.other')).toHaveLength(1)
 })
 
