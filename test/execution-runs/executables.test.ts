@@ -43,10 +43,13 @@ beforeAll(async () => {
     else if (!url.endsWith('/manifests/1')) response.writeHead(404).end()
     else response.writeHead(200, { 'docker-content-digest': tagged }).end()
   })
-  // An engine that says it is there, and has nothing.
-  engine = createServer(({ url = '' }, response) =>
-    url.endsWith('/_ping') ? response.end('OK') : response.writeHead(404).end('{"message":"none"}'),
-  )
+  // An engine that says it is there, and has one image, which no registry has.
+  const own = JSON.stringify({ Id: digests[1], Architecture: 'amd64', Os: 'linux', Size: 1 })
+  engine = createServer(({ url = '' }, response) => {
+    if (url.endsWith('/_ping')) response.end('OK')
+    else if (url.endsWith('/own/a:1/json')) response.setHeader('content-type', 'application/json').end(own)
+    else response.writeHead(404).end('{"message":"none"}')
+  })
   await Promise.all([listening(registry, 0, '127.0.0.1'), listening(engine, join(folder, 'engine.sock'))])
   service = await openService({
     environment: {
@@ -153,6 +156,19 @@ test('a tag of a closed registry is resolved by its login: each digest has a bui
     422,
     expect.stringMatching(/could not be resolved to a digest \(.*401.*name@sha256/),
   ])
+})
+
+test('an image that only the engine has that builds is brought from there', async () => {
+  const image = `${address()}/own/a:1`
+  const answer = await accept('own', { one: from({ type: 'oci', reference: image }, 'gateway-transfer') })
+  expect([answer.status, answer.text]).toEqual([202, expect.any(String)])
+  await service.call('POST', '/execution-runs/own-run/cancel/')
+  const builds = await service.db.prepared<{ image: string }>(
+    'own_builds',
+    'select image from artifact_builds where image like $1',
+    [`${image}%`],
+  )
+  expect(builds).toEqual([{ image: `${image}@${String(digests[1])}` }])
 })
 
 test.each([
