@@ -47,6 +47,22 @@ const isHere = (registry: string): boolean => /^(127\.[\d.]+|localhost|\[::1\])(
 
 const limits = { deadlineMs: 3_000, limitBytes: 1_048_576 }
 
+/**
+ * Whether a realm gets the login of a registry: it has the same host, or one below or above it, as
+ * gitlab.com is above registry.gitlab.com. A domain of one label belongs to nobody alone.
+ */
+const isOfRegistry = ({ protocol, hostname }: URL, registry: string): boolean => {
+  const own = registry.replace(/:\d+$/, '').toLowerCase()
+  const isAbove = protocol === 'https:' && hostname.includes('.') && own.endsWith(`.${hostname}`)
+  return hostname === own || hostname.endsWith(`.${own}`) || isAbove
+}
+
+/** The address of a path of a registry; undefined where its name is no host. */
+const addressOf = (registry: string, path: string): string | undefined => {
+  const url = `${isHere(registry) ? 'http' : 'https'}://${registry}${path}`
+  return URL.canParse(url) ? url : undefined
+}
+
 /** The token that a registry's challenge asks for; undefined: it asks for none that we can get. */
 const tokenFor = async (
   http: Pick<Http, 'request'>,
@@ -67,8 +83,7 @@ const tokenFor = async (
     const value = fields.get(key)
     if (value !== undefined) url.searchParams.set(key, value)
   }
-  const own = url.hostname === registry.replace(/:\d+$/, '') || url.hostname.endsWith(`.${registry}`)
-  const headers = login !== undefined && own ? { authorization: basic(login) } : {}
+  const headers = login !== undefined && isOfRegistry(url, registry) ? { authorization: basic(login) } : {}
   const answer = await http.request(url, { ...limits, headers })
   if (answer.status !== 200) {
     answer.body.destroy()
@@ -80,9 +95,10 @@ const tokenFor = async (
 }
 
 /**
- * Why the registry of an image must not be reached: its name leads to denied addresses alone. It is
- * asked from here, so that the addresses that are judged are those that are connected to; what the
- * registry answers, and whether it does, has no meaning here. The default registry is not asked.
+ * Why the registry of an image must not be reached: its name leads to denied addresses alone, or is
+ * no host. It is asked from here, so that the addresses that are judged are those that are connected
+ * to; what the registry answers, and whether it does, has no meaning here. The default registry is
+ * not asked.
  */
 export const registryDenied = async (
   http: Pick<Http, 'request'>,
@@ -90,8 +106,10 @@ export const registryDenied = async (
 ): Promise<string | undefined> => {
   const { registry } = partsOfImage(image)
   if (registry === 'docker.io') return undefined
+  const url = addressOf(registry, '/v2/')
+  if (url === undefined) return `${JSON.stringify(registry)} is no host with a port from 1 to 65535`
   try {
-    const answer = await http.request(`${isHere(registry) ? 'http' : 'https'}://${registry}/v2/`, {
+    const answer = await http.request(url, {
       ...limits,
       method: 'HEAD',
     })
@@ -116,7 +134,11 @@ export const resolveImage = async (
   const { registry, repository, tag, digest } = partsOfImage(image)
   if (digest !== undefined) return { digest }
   const host = registry === 'docker.io' ? 'registry-1.docker.io' : registry
-  const url = `${isHere(host) ? 'http' : 'https'}://${host}/v2/${repository}/manifests/${tag}`
+  const url = addressOf(host, `/v2/${repository}/manifests/${tag}`)
+  if (url === undefined)
+    throw new HttpError('denied', `${JSON.stringify(registry)} is no host with a port from 1 to 65535`, {
+      stage: 'route',
+    })
   const ask = (authorization?: string) =>
     http.request(url, {
       ...limits,

@@ -1,4 +1,5 @@
 import type {
+  HeadObjectCommandOutput,
   ListMultipartUploadsCommandOutput,
   ListObjectsV2CommandOutput,
   PutObjectCommandInput,
@@ -84,10 +85,22 @@ export interface KeptPart {
   etag: string
 }
 
+/** What an object says of its content; a copy keeps it. */
+export type ObjectFacts = Pick<
+  HeadObjectCommandOutput,
+  | 'CacheControl'
+  | 'ContentDisposition'
+  | 'ContentEncoding'
+  | 'ContentLanguage'
+  | 'ContentType'
+  | 'Metadata'
+  | 'WebsiteRedirectLocation'
+> & { Expires?: Date | undefined }
+
 /** Uploads whose parts the store keeps until they are completed or removed. */
 export interface S3Parts {
   /** @returns the upload's id, which is no credential */
-  begin(key: string, options?: Watch): Promise<string>
+  begin(key: string, options?: Watch & { facts?: ObjectFacts | undefined }): Promise<string>
   /** Ids of the key's unfinished uploads. */
   unfinished(key: string, options?: Watch): Promise<string[]>
   /** In the order of their numbers, from 1 on. */
@@ -117,7 +130,7 @@ export interface S3Bucket {
   ): Promise<{ object: S3Object; stream: Readable }>
   /** Uploads in parts of 8 MiB where the object is larger; a failed upload leaves nothing. */
   put(key: string, body: Readable | Buffer, options: S3PutOptions): Promise<void>
-  /** An object of at least one byte. */
+  /** Content and facts of an object, which may be empty. */
   copy(from: string, to: string, options: S3PutOptions): Promise<void>
   remove(key: string, options?: Watch): Promise<void>
   /** Absent where an unfinished upload is found again by a credential only. */
@@ -275,6 +288,20 @@ const pageOf = (page: ListObjectsV2CommandOutput): S3Page => {
   }
 }
 
+const factsOf = (head: HeadObjectCommandOutput): ObjectFacts => {
+  const expires = new Date(head.ExpiresString ?? '')
+  return {
+    CacheControl: head.CacheControl,
+    ContentDisposition: head.ContentDisposition,
+    ContentEncoding: head.ContentEncoding,
+    ContentLanguage: head.ContentLanguage,
+    ContentType: head.ContentType,
+    Metadata: head.Metadata,
+    WebsiteRedirectLocation: head.WebsiteRedirectLocation,
+    ...(Number.isNaN(expires.getTime()) ? {} : { Expires: expires }),
+  }
+}
+
 /** Waits for `work`. @throws S3Error; the reason of the signal when it is aborted */
 const answerOf = async <T>(bucket: string, work: Promise<T>, signal: AbortSignal | undefined): Promise<T> => {
   try {
@@ -326,10 +353,10 @@ const partsOf = (Bucket: string, open: () => Promise<Pick<Opened, 'sdk' | 'clien
     ask: (opened: Pick<Opened, 'sdk' | 'client'>) => Promise<T>,
   ) => answerOf(Bucket, ask(await open()), signal)
   return {
-    begin: (Key, { signal } = {}) =>
+    begin: (Key, { facts, signal } = {}) =>
       asked(signal, async ({ sdk, client }) => {
         const begun = await client.send(
-          new sdk.CreateMultipartUploadCommand({ Bucket, Key }),
+          new sdk.CreateMultipartUploadCommand({ Bucket, Key, ...facts }),
           watched(signal),
         )
         return begun.UploadId ?? ''
@@ -394,6 +421,46 @@ const partsOf = (Bucket: string, open: () => Promise<Pick<Opened, 'sdk' | 'clien
         if (!(error instanceof S3Error) || error.code !== 'NoSuchUpload') throw error
       }
     },
+  }
+}
+
+/**
+ * Copies an object to a key that is free. Many stores ignore a condition of CopyObject, and know the
+ * one of a completed upload, which has the facts that it began with.
+ */
+const copyNew = async (
+  { sdk, client }: Pick<Opened, 'sdk' | 'client'>,
+  parts: S3Parts,
+  { Bucket, from, to }: { Bucket: string; from: string; to: string },
+  signal: AbortSignal | undefined,
+): Promise<void> => {
+  const asked = <T>(work: Promise<T>): Promise<T> => answerOf(Bucket, work, signal)
+  const head = await asked(client.send(new sdk.HeadObjectCommand({ Bucket, Key: from }), watched(signal)))
+  const facts = factsOf(head)
+  // Not every store takes an empty object as a part.
+  if (head.ContentLength === 0) {
+    const empty = { Bucket, Key: to, Body: Buffer.alloc(0), IfNoneMatch: '*', ...facts }
+    await asked(client.send(new sdk.PutObjectCommand(empty), watched(signal)))
+    return
+  }
+  const UploadId = await parts.begin(to, { facts, signal })
+  try {
+    const CopySource = `${Bucket}/${encodedKey(from)}`
+    const source = { CopySource, CopySourceIfMatch: head.ETag }
+    const part = new sdk.UploadPartCopyCommand({ Bucket, Key: to, UploadId, PartNumber: 1, ...source })
+    const { CopyPartResult } = await asked(client.send(part, watched(signal))).catch((error: unknown) => {
+      if (!(error instanceof S3Error) || error.status !== 412) throw error
+      throw new S3Error(
+        'SourceChanged',
+        `${from} in bucket ${Bucket} was replaced while it was copied; retry`,
+      )
+    })
+    const etag = CopyPartResult?.ETag ?? ''
+    await parts.complete(to, UploadId, [{ number: 1, etag }], { onlyNew: true, signal })
+  } catch (error) {
+    const abandoned = { signal: AbortSignal.timeout(abandonMs) }
+    await parts.abort(to, UploadId, abandoned).catch(() => undefined)
+    throw error
   }
 }
 
@@ -498,23 +565,12 @@ export const openS3 = (options: {
 
     async copy(from, to, { onlyNew, signal }) {
       const { sdk, client } = await open()
-      const copied = { Bucket, Key: to, CopySource: `${Bucket}/${encodedKey(from)}` }
       if (!onlyNew) {
+        const copied = { Bucket, Key: to, CopySource: `${Bucket}/${encodedKey(from)}` }
         await named(client.send(new sdk.CopyObjectCommand(copied), watched(signal)), signal)
         return
       }
-      // Many stores ignore a condition of CopyObject, and know the one of a completed upload.
-      const UploadId = await parts.begin(to, { signal })
-      try {
-        const part = new sdk.UploadPartCopyCommand({ ...copied, UploadId, PartNumber: 1 })
-        const { CopyPartResult } = await named(client.send(part, watched(signal)), signal)
-        const etag = CopyPartResult?.ETag ?? ''
-        await parts.complete(to, UploadId, [{ number: 1, etag }], { onlyNew, signal })
-      } catch (error) {
-        const abandoned = { signal: AbortSignal.timeout(abandonMs) }
-        await parts.abort(to, UploadId, abandoned).catch(() => undefined)
-        throw error
-      }
+      await copyNew({ sdk, client }, parts, { Bucket, from, to }, signal)
     },
 
     async remove(key, { signal } = {}) {

@@ -264,6 +264,13 @@ describe('with a link outside of the database, whoever has the database alone ca
     expect((await verdict()).first?.reason).toMatch(/^cannot be checked: .*audit-witness.json/)
   })
 
+  test('a vault that gives no answer is no fault of the file', async () => {
+    await seal()
+    await bearWitness()
+    const away = { ...keys, find: () => Promise.reject(new Error('the vault is away')) }
+    await expect(verifyAudit(db, away, { witness })).rejects.toThrow('the vault is away')
+  })
+
   test('a factory reset goes on with the numbers, and the link goes with it', async () => {
     const reset = () =>
       db.transaction(async (tx) => {

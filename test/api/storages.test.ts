@@ -489,9 +489,16 @@ describe('the way to a storage', () => {
     )
   })
 
-  test('of a mounted folder is a runtime with a login, no cluster; paths count from where it is there', async () => {
+  test('of a mounted folder is a runtime with a login, no cluster; paths count from it', async () => {
     mkdirSync(join(root, 'data', 'mounted', 'inner'), { recursive: true })
     const folder = join(root, 'data', 'mounted')
+    const byLogin = (id: string, path: string) => ({
+      ...bound(id, 'lustre', '/not/here', [
+        { runtimeId: 'mount-pods' },
+        { runtimeId: 'mount-login', hostPath: folder },
+      ]),
+      configuration: { browseRoots: [{ path }], indexPolicy: { roots: [path] } },
+    })
     await environment('mounts', {
       connections: [cluster('mount-cluster'), login],
       runtimes: [
@@ -500,17 +507,18 @@ describe('the way to a storage', () => {
       ],
       storages: [
         bound('by-pods', 'nfs', folder, [{ runtimeId: 'mount-pods' }]),
-        {
-          ...bound('by-login', 'lustre', '/not/here', [
-            { runtimeId: 'mount-pods' },
-            { runtimeId: 'mount-login', hostPath: folder },
-          ]),
-          configuration: { browseRoots: [{ path: folder }] },
-        },
+        byLogin('by-login', folder),
+        byLogin('by-endpoint', '/not/here'),
       ],
     })
-    for (const storage of ['by-pods', 'by-login']) {
-      const listed = await app.call('GET', at(storage, folder))
+    for (const [storage, path] of [
+      ['by-pods', folder],
+      ['by-login', folder],
+      ['by-login', '/not/here'],
+      ['by-endpoint', folder],
+      ['by-endpoint', '/not/here'],
+    ] as const) {
+      const listed = await app.call('GET', at(storage, path))
       expect([storage, listed.status, names(listed.body)]).toEqual([storage, 200, ['inner']])
     }
   })

@@ -3,6 +3,9 @@ import { mkdirSync, mkdtempSync, rmSync, utimesSync, writeFileSync } from 'node:
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
+import type { Http } from '../../src/clients/http.ts'
+import { resolveImage } from '../../src/clients/registry.ts'
 import { sql } from '../../src/db/sql.ts'
 import { removeUnowned } from '../../src/domains/artifacts/versions.ts'
 import { publishOutput, readWork } from '../../src/domains/artifacts/runs.ts'
@@ -40,10 +43,13 @@ beforeAll(async () => {
     else if (!url.endsWith('/manifests/1')) response.writeHead(404).end()
     else response.writeHead(200, { 'docker-content-digest': tagged }).end()
   })
-  // An engine that says it is there, and has nothing.
-  engine = createServer(({ url = '' }, response) =>
-    url.endsWith('/_ping') ? response.end('OK') : response.writeHead(404).end('{"message":"none"}'),
-  )
+  // An engine that says it is there, and has one image, which no registry has.
+  const own = JSON.stringify({ Id: digests[1], Architecture: 'amd64', Os: 'linux', Size: 1 })
+  engine = createServer(({ url = '' }, response) => {
+    if (url.endsWith('/_ping')) response.end('OK')
+    else if (url.endsWith('/own/a:1/json')) response.setHeader('content-type', 'application/json').end(own)
+    else response.writeHead(404).end('{"message":"none"}')
+  })
   await Promise.all([listening(registry, 0, '127.0.0.1'), listening(engine, join(folder, 'engine.sock'))])
   service = await openService({
     environment: {
@@ -85,6 +91,9 @@ test('an image of a denied network, one that the engine lacks, and a file beside
     pinned: [from({ type: 'oci', reference: `169.254.169.254/a${digest}` }), /must not be pulled: 169/],
     name: [from({ type: 'oci', reference: 'metadata.google.internal/a:1' }), /metadata service/],
     number: [from({ type: 'oci', reference: '127.1/a:1' }), /neither a name nor an address/],
+    port: [from({ type: 'oci', reference: `store.example:99999/a${digest}` }), /:99999" is no host/],
+    word: [from({ type: 'oci', reference: `store.example:port/a${digest}` }), /:port" is no host/],
+    tag: [from({ type: 'oci', reference: 'store.example:99999/a:1' }), /:99999" is no host/],
     local: [from({ type: 'local-container-image', reference: '169.254.169.254/a:1' }), /must not be pulled/],
     lacking: [from({ type: 'oci', reference: 'tools/a:1' }, 'use-in-place'), /does not have "tools\/a:1"/],
     outside: [
@@ -149,6 +158,47 @@ test('a tag of a closed registry is resolved by its login: each digest has a bui
   ])
 })
 
+test('an image that only the engine has that builds is brought from there', async () => {
+  const image = `${address()}/own/a:1`
+  const answer = await accept('own', { one: from({ type: 'oci', reference: image }, 'gateway-transfer') })
+  expect([answer.status, answer.text]).toEqual([202, expect.any(String)])
+  await service.call('POST', '/execution-runs/own-run/cancel/')
+  const builds = await service.db.prepared<{ image: string }>(
+    'own_builds',
+    'select image from artifact_builds where image like $1',
+    [`${image}%`],
+  )
+  expect(builds).toEqual([{ image: `${image}@${String(digests[1])}` }])
+})
+
+test.each([
+  ['registry.example.com', 'https://example.com/jwt/auth', true],
+  ['registry.example.com:5050', 'https://example.com/jwt/auth', true],
+  ['registry.example.com', 'https://auth.registry.example.com/token', true],
+  ['registry.example.com', 'https://com/token', false],
+  ['registry.example.com', 'https://ample.com/token', false],
+  ['registry.example.com', 'https://auth.example.com/token', false],
+  ['registry.example.com', 'https://elsewhere.org/token', false],
+])('the login of %s goes to %s: %s', async (host, realm, goes) => {
+  const asked: unknown[] = []
+  type Answer = Awaited<ReturnType<Http['request']>>
+  const request: Http['request'] = (url, options) => {
+    const { authorization } = options?.headers ?? {}
+    const isRealm = String(url).startsWith(realm)
+    if (isRealm) asked.push(authorization)
+    const status = isRealm || authorization === 'Bearer given' ? 200 : 401
+    const headers = { 'www-authenticate': `Bearer realm="${realm}"`, 'docker-content-digest': digests[0] }
+    const bytes = () => Promise.resolve(Buffer.from('{"token":"given"}'))
+    return Promise.resolve({
+      ...{ status, headers, bytes },
+      body: Readable.from([]),
+    } as unknown as Answer)
+  }
+  const login = { username: 'ada', password: 'secret' }
+  expect(await resolveImage({ request }, `${host}/group/a:1`, login)).toEqual({ digest: digests[0] })
+  expect(asked).toEqual([goes ? `Basic ${Buffer.from('ada:secret').toString('base64')}` : undefined])
+})
+
 /** Puts bytes into the store, as old as two days. @returns their digest */
 const keptLongAgo = async (text: string): Promise<string> => {
   await using aside = await store.aside()
@@ -176,7 +226,16 @@ test('bytes without a record go after a day; those of builds and of runs, and yo
     ${JSON.stringify(pinned)}) where execution_run_id = 'closed-0-run'`)
   expect(await store.renew('images', renewed ?? '')).toBe(true)
   expect(await store.renew('images', sha256('none'))).toBe(false)
-  await removeUnnamed(service.db, store, new AbortController().signal)
+  const found = await keptLongAgo('found')
+  // A run looks the bytes up after they were listed.
+  async function* olderThan(...given: Parameters<ArtifactStore['olderThan']>) {
+    for await (const listed of store.olderThan(...given)) {
+      if (listed.includes(found)) await store.renew('images', found)
+      yield listed
+    }
+  }
+  await removeUnnamed(service.db, { ...store, olderThan }, new AbortController().signal)
+  expect(await isKept(found)).toBe(true)
   expect(await Promise.all([free, built, pinned, renewed].map((digest) => isKept(digest ?? '')))).toEqual([
     ...[false, true, true, true],
   ])

@@ -32,6 +32,11 @@ export const loginOf = async (
   return { username: secret.username, password: secret.password }
 }
 
+/** The engine's image of a name; one that no registry gave is pinned by its id. */
+const imageOf = async (buildEngine: string, image: string) =>
+  (await inspectImage(buildEngine, image)) ??
+  (isPinned(image) ? inspectImage(buildEngine, image.slice(image.indexOf('@') + 1)) : undefined)
+
 /** Pulls the image of a build. @returns its id in the engine */
 export const pull = async (
   { buildEngine, addressAllowed, vault, http }: BuildWorkParts,
@@ -44,7 +49,7 @@ export const pull = async (
   if (fault !== undefined) throw new BuildError(`the image must not be pulled: ${fault}`)
   const { credentialRef, id } = work
   const login = await loginOf(vault, { credentialRef, image, purpose: `pull the image of the build ${id}` })
-  const before = await inspectImage(buildEngine, image)
+  const before = await imageOf(buildEngine, image)
   // An image of many architectures may be here for another one.
   const fits = before?.architecture === work.targetArchitecture
   if (!fits || !isPinned(image))
@@ -54,7 +59,7 @@ export const pull = async (
       if (!(error instanceof EngineRefusal) || !fits) throw error
       journal.say(`the registry does not give ${image} (${error.message}); the engine's own is taken`)
     }
-  const found = await inspectImage(buildEngine, image)
+  const found = await imageOf(buildEngine, image)
   if (found === undefined)
     throw new BuildError(`the engine has no image ${image} after it was pulled`, { passes: true })
   return found.id

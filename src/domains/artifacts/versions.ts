@@ -84,18 +84,19 @@ const ownedOf = async (db: Db, digests: readonly string[]): Promise<Set<string>>
 
 /**
  * Removes files of the store of this host that no record names. A build that publishes equal bytes
- * meanwhile keeps them, or makes them again.
+ * meanwhile keeps them, or makes them again. `isFree` is asked last, while the bytes are held.
  */
 export const removeUnowned = async (
   { db, artifactStore }: DeletionParts,
   digests: readonly string[],
+  isFree: (tx: Db, digest: string) => Promise<boolean> = () => Promise.resolve(true),
 ): Promise<void> => {
   const kept = await ownedOf(db, digests)
   for (const digest of digests)
     if (!kept.has(digest))
       await db.transaction(async (tx) => {
         await holdBytes(tx, digest)
-        if ((await ownedOf(tx, [digest])).size > 0) return
+        if ((await ownedOf(tx, [digest])).size > 0 || !(await isFree(tx, digest))) return
         await artifactStore.remove('images', digest)
         await artifactStore.remove('sboms', digest)
       })

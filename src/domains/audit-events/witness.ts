@@ -1,4 +1,5 @@
 import { open, readFile, rename } from 'node:fs/promises'
+import { dirname } from 'node:path'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { VaultKeys } from '../../vault/keys.ts'
@@ -62,6 +63,12 @@ export const openWitness = (file: string): Witness => ({
       await handle.close()
     }
     await rename(beside, file)
+    const folder = await open(dirname(file), 'r')
+    try {
+      await folder.sync()
+    } finally {
+      await folder.close()
+    }
   },
 })
 
@@ -70,6 +77,7 @@ const linkText = ({ since, number, eventId, seal }: Omit<WitnessLink, 'keyId' | 
 
 /**
  * The link as it can be compared. `fault` says why there is one that cannot be trusted.
+ * @throws the errors of `keyOf`: a vault that gives no answer says nothing about the file
  */
 export const checkedLink = async (
   witness: Witness | undefined,
@@ -78,21 +86,22 @@ export const checkedLink = async (
   if (witness === undefined) return {}
   const { file } = witness
   const remedy = `remove the file if that is in order: the next record begins another`
+  let link: WitnessLink | undefined
   try {
-    const link = await witness.read()
-    if (link === undefined) return {}
-    const key = await keyOf(link.keyId)
-    if (key === null)
-      return {
-        link,
-        fault: `cannot be checked: ${file} names key ${link.keyId}, which the vault lacks; ${remedy}`,
-      }
-    return macOf(key, 'witness', linkText(link)) === link.signature
-      ? { link }
-      : { link, fault: `changed: ${file} was not written by the service; ${remedy}` }
+    link = await witness.read()
   } catch (error) {
     return { fault: `cannot be checked: ${file}: ${(error as Error).message}; ${remedy}` }
   }
+  if (link === undefined) return {}
+  const key = await keyOf(link.keyId)
+  if (key === null)
+    return {
+      link,
+      fault: `cannot be checked: ${file} names key ${link.keyId}, which the vault lacks; ${remedy}`,
+    }
+  return macOf(key, 'witness', linkText(link)) === link.signature
+    ? { link }
+    : { link, fault: `changed: ${file} was not written by the service; ${remedy}` }
 }
 
 const Numbered = SignedRecord.extend({ sealNumber: z.number(), seal: z.string() })

@@ -2,7 +2,7 @@ import { createReadStream } from 'node:fs'
 import { open, realpath, stat } from 'node:fs/promises'
 import { createHash } from 'node:crypto'
 import { basename, dirname, isAbsolute, join, posix } from 'node:path'
-import { imageNamed, pingEngine, type EngineSockets } from '../../clients/docker.ts'
+import { imageNamed, inspectImage, pingEngine, type EngineSockets } from '../../clients/docker.ts'
 import { HttpError } from '../../clients/http-error.ts'
 import type { AddressJudge, Http } from '../../clients/http.ts'
 import { registryDenied, resolveImage } from '../../clients/registry.ts'
@@ -78,11 +78,24 @@ const mostHops = 5
 
 const loopbackRegistry = /^(127\.[\d.]+|localhost|\[::1\])(:\d+)?\//
 
+/** As `resolvedImage`; what goes through our store may also be the own image of the engine that builds. */
+const findImage = async (
+  parts: FindingParts,
+  question: Extract<OutsideQuestion, { kind: 'image' }>,
+): Promise<Finding> => {
+  const finding = await resolvedImage(parts, question)
+  const { image, isConverted, credentialRef } = question
+  if (finding.reason === undefined || isConverted !== true || credentialRef !== undefined) return finding
+  // No registry needs to have what the engine that builds has made itself.
+  const own = await inspectImage(parts.buildEngine, image).catch(() => undefined)
+  return own === undefined ? finding : { digest: own.id }
+}
+
 /**
  * Resolves a name by the engine of this machine, else by the image's registry. An image that an
  * engine would have to pull from a denied network is a problem.
  */
-const findImage = async (
+const resolvedImage = async (
   { http, vault, addressAllowed, engineSockets }: FindingParts,
   { image, engine, socket, isConverted, credentialRef }: Extract<OutsideQuestion, { kind: 'image' }>,
 ): Promise<Finding> => {

@@ -10,23 +10,31 @@ const graceMs = 86_400_000
 
 const DigestRow = z.object({ digest: z.string() })
 
+/** Those of the digests that no run has pinned. */
+const unpinned = async (db: Db, digests: readonly string[]): Promise<string[]> => {
+  const free = await db.many(
+    DigestRow,
+    sql`select digest from unnest(${[...digests]}::text[]) as given (digest)
+        where not exists (select from run_snapshots s where s.executables @>
+          jsonb_build_object('pins', jsonb_build_array(jsonb_build_object('digest', given.digest))))`,
+  )
+  return free.map(({ digest }) => digest)
+}
+
 /** Removes the bytes in the store of this host that no record has named for a day. */
 export const removeUnnamed = async (
   db: Db,
-  artifactStore: Pick<ArtifactStore, 'olderThan' | 'remove' | 'removeLog'>,
+  artifactStore: Pick<ArtifactStore, 'olderThan' | 'isOlder' | 'remove' | 'removeLog'>,
   signal: AbortSignal,
 ): Promise<void> => {
   for await (const digests of artifactStore.olderThan('images', graceMs)) {
     if (signal.aborted) return
-    const free = await db.many(
-      DigestRow,
-      sql`select digest from unnest(${digests}::text[]) as given (digest)
-          where not exists (select from run_snapshots s where s.executables @>
-            jsonb_build_object('pins', jsonb_build_array(jsonb_build_object('digest', given.digest))))`,
-    )
+    // The look-up of a run that is being accepted renews what it finds here.
     await removeUnowned(
       { db, artifactStore },
-      free.map(({ digest }) => digest),
+      await unpinned(db, digests),
+      async (tx, digest) =>
+        (await unpinned(tx, [digest])).length > 0 && artifactStore.isOlder('images', digest, graceMs),
     )
   }
 }

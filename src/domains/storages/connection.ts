@@ -23,6 +23,9 @@ export const baseOf = (facts: StorageFacts): string => {
   return bindingOf(facts, 'ssh')?.hostPath || facts.endpoint
 }
 
+/** The folders that an absolute path of a storage may begin with: its base, else its endpoint. */
+export const startsOf = (facts: StorageFacts): string[] => [baseOf(facts), facts.endpoint]
+
 /**
  * The connection that a storage names, else that of the first runtime of the type that it is bound
  * to; undefined without both.

@@ -2,7 +2,7 @@ import { parseNames, nameOf, parseRoot, type StoragePath } from '../../drivers/s
 import { unacceptable } from '../../refusal.ts'
 import type { BrowseRoot, StorageFacts } from '../environments/storages.ts'
 import type { Root } from '../../drivers/storage/jail.ts'
-import { baseOf } from './connection.ts'
+import { startsOf } from './connection.ts'
 
 type Configuration = Readonly<Record<string, unknown>>
 
@@ -81,7 +81,7 @@ export const browseRootsOf = ({ configuration }: Pick<StorageFacts, 'configurati
 /** The roots below the endpoint. @throws StorageError for a path that no entry can have */
 export const rootsOf = (storage: StorageFacts): Root[] =>
   browseRootsOf(storage).map(({ path, readOnly }) => ({
-    path: parseRoot(path, baseOf(storage)),
+    path: parseRoot(path, ...startsOf(storage)),
     readOnly: readOnly === true,
   }))
 

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { isBelow, nameOf, parsePath, type StoragePath } from '../../drivers/storage/paths.ts'
 import type { StorageFacts } from '../environments/storages.ts'
-import { baseOf } from './connection.ts'
+import { startsOf } from './connection.ts'
 import { refusing } from './errors.ts'
 import { bytesOfParent, parentOfBytes } from './index-paths.ts'
 import type { RootedStorage } from './open.ts'
@@ -57,7 +57,7 @@ export const indexRulesOf = async ({ facts, roots }: RootedStorage): Promise<Ind
   const policy = policyOf(facts)
   const named = textsOf(policy, 'roots')
   const own = await refusing('body', () =>
-    Promise.resolve().then(() => named.map((path) => parsePath(nameOf(path), baseOf(facts)))),
+    Promise.resolve().then(() => named.map((path) => parsePath(nameOf(path), ...startsOf(facts)))),
   )
   const approved = roots.map(({ path }) => path)
   // Of the policy's roots, only approved ones count.

@@ -7,7 +7,7 @@ import { unacceptable, type Problem } from '../../refusal.ts'
 import { StorageProjection } from '../environments/schemas.ts'
 import { readStorage, setBrowseRoots, storagesOfEnvironment } from '../environments/storages.ts'
 import { downloadRoutes } from './download-routes.ts'
-import { baseOf } from './connection.ts'
+import { startsOf } from './connection.ts'
 import { browseRootsOf } from './endpoint.ts'
 import { entryRoutes } from './entry-routes.ts'
 import type { Storages } from './open.ts'
@@ -17,10 +17,10 @@ import { Health, NewArtifact, NewData, NewRoots, Promoted, Roots } from './schem
 import { pathOf } from './view.ts'
 
 /** Problems of roots that no path can be below. */
-const rootProblems = (roots: readonly { path: string }[], endpoint: string): Problem[] =>
+const rootProblems = (roots: readonly { path: string }[], starts: readonly string[]): Problem[] =>
   roots.flatMap(({ path }, at) => {
     try {
-      parseRoot(path, endpoint)
+      parseRoot(path, ...starts)
       return []
     } catch (error) {
       if (!(error instanceof StorageError)) throw error
@@ -68,8 +68,8 @@ export const storageRoutes = ({
       summary: ({ params }) => `roots of storage ${params['storageId'] ?? ''} replaced`,
     },
     handle: async ({ params, body }) => {
-      const base = baseOf(await readStorage(db, params.storageId))
-      const problems = rootProblems(body.browseRoots, base)
+      const starts = startsOf(await readStorage(db, params.storageId))
+      const problems = rootProblems(body.browseRoots, starts)
       if (problems.length > 0) throw unacceptable(problems)
       await setBrowseRoots(db, params.storageId, body.browseRoots, body.indexPolicy)
       return browseRootsOf(await readStorage(db, params.storageId))

@@ -229,22 +229,29 @@ const copiedWithin = async (
   { source, target }: Ends,
   { from, to, onConflict, signal }: Sending,
 ): Promise<boolean> => {
+  const withoutOwn = async (): Promise<false> => {
+    if (isOwn) await target.delete(to, { signal })
+    return false
+  }
+  let isOwn = false
   for (let left = tries - 1; ; left--) {
     const before = await source.stat(from, { signal })
     const { sizeBytes = 0 } = before
     // Not every store takes an empty object as a part.
-    if (sizeBytes === 0 || sizeBytes > largestWithin) return false
-    // What the first try has written is this copy's own.
-    const overwrite = onConflict === 'overwrite' || left < tries - 1
+    if (sizeBytes === 0 || sizeBytes > largestWithin) return withoutOwn()
     try {
-      await target.copyWithin([...base, ...from], to, { overwrite, signal })
+      await target.copyWithin([...base, ...from], to, {
+        overwrite: onConflict === 'overwrite' || isOwn,
+        signal,
+      })
+      isOwn = true
+      const [after, there] = [await source.stat(from, { signal }), await target.stat(to, { signal })]
+      if (after.etag === before.etag && there.sizeBytes === sizeBytes) return true
     } catch (error) {
       // The account of the destination may not read the source.
-      if (faultIn(error, 'denied', 'missing', 'refused')) return false
-      throw error
+      if (faultIn(error, 'denied', 'missing', 'refused')) return withoutOwn()
+      if (!faultIn(error, 'changed')) throw error
     }
-    const [after, there] = [await source.stat(from, { signal }), await target.stat(to, { signal })]
-    if (after.etag === before.etag && there.sizeBytes === sizeBytes) return true
     if (left > 0) continue
     throw new StorageError(
       'changed',

@@ -12,7 +12,7 @@ import {
 } from '../../drivers/storage/paths.ts'
 import { invalid, unacceptable } from '../../refusal.ts'
 import type { StorageFacts } from '../environments/storages.ts'
-import { baseOf } from './connection.ts'
+import { startsOf } from './connection.ts'
 import type { PathPosition } from './errors.ts'
 import { refusing } from './errors.ts'
 import type { DownloadRun, FileEntry } from './schemas.ts'
@@ -42,7 +42,7 @@ export const pathOf = async (
       { path: `${field}Bytes`, message: 'must be base64' },
     ])
   const name = pathBytes === undefined ? nameOf(path ?? '') : nameOfBytes(Buffer.from(pathBytes, 'base64'))
-  return refusing('body', () => Promise.resolve().then(() => parsePath(name, baseOf(facts))), field)
+  return refusing('body', () => Promise.resolve().then(() => parsePath(name, ...startsOf(facts))), field)
 }
 
 const mediaTypes: Readonly<Record<string, string>> = {

@@ -56,6 +56,8 @@ export interface ArtifactStore {
   renew: (kind: BlobKind, digest: string) => Promise<boolean>
   /** Digests of files that were last kept or renewed before an age in ms, in pieces. */
   olderThan: (kind: BlobKind, ageMs: number) => AsyncIterable<string[]>
+  /** Whether a file was last kept or renewed before an age in ms; false where it is absent. */
+  isOlder: (kind: BlobKind, digest: string, ageMs: number) => Promise<boolean>
   /** Adds to the log of a build run. */
   appendLog: (name: string, text: string) => Promise<void>
   /** Up to `limit` bytes from `offset` on; an absent log is empty. */
@@ -156,6 +158,7 @@ export const openArtifactStore = (root: string): ArtifactStore => {
     remove: (kind, digest) => rm(pathOf(kind, digest), { force: true }),
     renew: (kind, digest) => renewed(pathOf(kind, digest)),
     olderThan: (kind, ageMs) => olderFiles(join(root, kind), ageMs),
+    isOlder: (kind, digest, ageMs) => isBefore(pathOf(kind, digest), Date.now() - ageMs),
     appendLog: async (name, text) => {
       await mkdir(join(root, 'logs'), { recursive: true, mode: 0o700 })
       await appendFile(logOf(name), text, { mode: 0o600 })
@@ -187,16 +190,19 @@ const renewed = async (path: string): Promise<boolean> => {
   }
 }
 
+const isBefore = async (path: string, time: number): Promise<boolean> => {
+  const found = await stat(path).catch(() => undefined)
+  return found !== undefined && found.mtimeMs < time
+}
+
 /** Digests of old files below a folder, those of one of its folders at once. */
 async function* olderFiles(root: string, ageMs: number): AsyncGenerator<string[]> {
   const before = Date.now() - ageMs
   for (const folder of await readdir(root).catch(() => [])) {
     const old: string[] = []
-    for (const name of await readdir(join(root, folder)).catch(() => [])) {
-      const found = await stat(join(root, folder, name)).catch(() => undefined)
-      if (found !== undefined && found.mtimeMs < before && /^[0-9a-f]{64}$/.test(name))
+    for (const name of await readdir(join(root, folder)).catch(() => []))
+      if (/^[0-9a-f]{64}$/.test(name) && (await isBefore(join(root, folder, name), before)))
         old.push(`sha256:${name}`)
-    }
     if (old.length > 0) yield old
   }
 }
@@ -209,7 +215,6 @@ const sweepAside = async (root: string): Promise<void> => {
   const folder = join(root, 'partial')
   for (const name of await readdir(folder).catch(() => [])) {
     const path = join(folder, name)
-    const found = await stat(path).catch(() => undefined)
-    if (found !== undefined && found.mtimeMs < Date.now() - 86_400_000) await rm(path, { force: true })
+    if (await isBefore(path, Date.now() - 86_400_000)) await rm(path, { force: true })
   }
 }

@@ -52,24 +52,29 @@ export const isBelow = (path: StoragePath, folder: StoragePath): boolean =>
   path.length >= folder.length && folder.every((name, at) => path[at] === name)
 
 /**
- * A path as a client gives it. With a leading slash it is absolute where it lies below the
- * endpoint, or below a root, of the storage; otherwise the slash has no meaning.
+ * A path as a client gives it. With a leading slash it is absolute where it lies below one of the
+ * endpoints of the storage, of which the first counts; otherwise the slash has no meaning.
  * @throws StorageError as `parseNames`
  */
-export const parsePath = (path: ByteName, endpoint: string): StoragePath => {
+export const parsePath = (path: ByteName, ...endpoints: readonly string[]): StoragePath => {
   const names = parseNames(path)
-  if (!path.startsWith('/') || !endpoint.startsWith('/')) return names
-  const base = parseNames(nameOf(endpoint))
-  return base.length > 0 && isBelow(names, base) ? names.slice(base.length) : names
+  if (!path.startsWith('/')) return names
+  const base = endpoints
+    .filter((endpoint) => endpoint.startsWith('/'))
+    .map((endpoint) => parseNames(nameOf(endpoint)))
+    .find((folder) => isBelow(names, folder))
+  return names.slice(base?.length ?? 0)
 }
 
 /**
- * The root of a storage below its endpoint, from its `path`: absolute below the endpoint, a URL
- * that starts with the endpoint, or relative.
+ * The root of a storage below its endpoint, from its `path`: absolute below one of the endpoints, a
+ * URL that starts with one, or relative.
  */
-export const parseRoot = (path: string, endpoint: string): StoragePath => {
-  const url = endpoint.replace(/\/+$/, '')
-  if (url.includes('://') && (path === url || path.startsWith(`${url}/`)))
-    return parseNames(nameOf(path.slice(url.length)))
-  return parsePath(nameOf(path), endpoint)
+export const parseRoot = (path: string, ...endpoints: readonly string[]): StoragePath => {
+  const url = endpoints
+    .map((endpoint) => endpoint.replace(/\/+$/, ''))
+    .find((start) => start.includes('://') && (path === start || path.startsWith(`${start}/`)))
+  return url === undefined
+    ? parsePath(nameOf(path), ...endpoints)
+    : parseNames(nameOf(path.slice(url.length)))
 }

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { Readable } from 'node:stream'
-import type { KeptPart, S3Parts } from '../../clients/s3.ts'
+import { S3Error, type KeptPart, type S3Parts } from '../../clients/s3.ts'
 import type { OpenUpload, UploadOptions, Watch } from './contract.ts'
 
 /** Limits of S3 for the parts of one upload. */
@@ -94,21 +94,61 @@ export const sendParts = async (
   )
 }
 
+/** Ids of the key's unfinished uploads; none where the credential may not list them. */
+const unfinishedOf = async (parts: S3Parts, key: string, { signal }: Watch): Promise<string[]> => {
+  try {
+    return await parts.unfinished(key, { signal })
+  } catch (error) {
+    if (error instanceof S3Error && error.status === 403) return []
+    throw error
+  }
+}
+
+/**
+ * Removes the uploads that no part has reached. An attempt may have died between the begin of its
+ * upload and its record of that, before its first part; an upload with parts that is not recorded
+ * is another writer's.
+ */
+const abortEmpty = async (
+  parts: S3Parts,
+  key: string,
+  uploads: readonly string[],
+  { signal }: Watch,
+): Promise<void> => {
+  for (const each of uploads) {
+    const kept = await parts.list(key, each, { signal }).catch((error: unknown) => {
+      // Its writer has ended it meanwhile, or alone may see it.
+      if (error instanceof S3Error && (error.code === 'NoSuchUpload' || error.status === 403))
+        return undefined
+      throw error
+    })
+    if (kept?.length === 0) await parts.abort(key, each, { signal })
+  }
+}
+
+/** Removes an upload, and those of the key that no part has reached. */
+export const discardParts = async (
+  parts: S3Parts,
+  key: string,
+  upload: string,
+  { signal }: Watch,
+): Promise<void> => {
+  await parts.abort(key, upload, { signal })
+  await abortEmpty(parts, key, await unfinishedOf(parts, key, { signal }), { signal })
+}
+
 /** The upload of an earlier attempt that the store still has, else a new one. */
 export const openUploadParts = async (
   parts: S3Parts,
   key: string,
   { earlier, signal }: UploadOptions,
 ): Promise<OpenUpload> => {
-  const unfinished = await parts.unfinished(key, { signal })
+  const unfinished = await unfinishedOf(parts, key, { signal })
   const known = earlier.find((each) => unfinished.includes(each))
   if (known !== undefined) {
     const kept = await parts.list(key, known, { signal })
     return { upload: known, receivedBytes: kept.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0) }
   }
-  // An attempt may have died between the begin of its upload and its record of that.
-  if (earlier.length > 0)
-    for (const each of unfinished)
-      if ((await parts.list(key, each, { signal })).length === 0) await parts.abort(key, each, { signal })
+  if (earlier.length > 0) await abortEmpty(parts, key, unfinished, { signal })
   return { upload: await parts.begin(key, { signal }), receivedBytes: 0 }
 }

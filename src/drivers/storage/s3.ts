@@ -12,7 +12,7 @@ import {
   type WriteOptions,
 } from './contract.ts'
 import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from './paths.ts'
-import { openUploadParts, sendParts } from './s3-upload.ts'
+import { discardParts, openUploadParts, sendParts } from './s3-upload.ts'
 import { through } from './through.ts'
 
 /** Limit of S3, in bytes of UTF-8. */
@@ -28,6 +28,7 @@ const byCode: Readonly<Record<string, StorageFault>> = {
   NotFound: 'missing',
   PreconditionFailed: 'exists',
   ConditionalRequestConflict: 'exists',
+  SourceChanged: 'changed',
   KeyTooLongError: 'name',
   InvalidObjectName: 'name',
   ObjectParentIsFile: 'notDirectory',
@@ -388,11 +389,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
     received: () => Promise.resolve(0),
     discard: (path, upload, { signal } = {}) =>
       named(path, async () => {
-        const { parts } = bucket
-        if (parts === undefined) return
-        // An attempt may have died before it could record the name that the store has given.
-        const unfinished = await parts.unfinished(keyOf(path), { signal })
-        for (const each of new Set([upload, ...unfinished])) await parts.abort(keyOf(path), each, { signal })
+        if (bucket.parts !== undefined) await discardParts(bucket.parts, keyOf(path), upload, { signal })
       }),
     readMany: onePerRequest,
     writeMany: onePerRequest,
@@ -417,13 +414,11 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
 
     move: (from, to, { overwrite = false, signal } = {}) =>
       named(from, async () => {
-        const { sizeBytes } = await fileAt(from, { signal })
+        await fileAt(from, { signal })
         const there = await statIfThere(to, { signal })
         if (there?.type === 'directory' || (there !== undefined && !overwrite))
           throw new StorageError('exists', `${quotedPath(to)}: ${remedies.exists}`)
-        const options = { onlyNew: !overwrite, signal }
-        if (sizeBytes === 0) await bucket.put(keyOf(to), Buffer.alloc(0), options)
-        else await bucket.copy(keyOf(from), keyOf(to), options)
+        await bucket.copy(keyOf(from), keyOf(to), { onlyNew: !overwrite, signal })
         await bucket.remove(keyOf(from), { signal })
       }),
 

@@ -1,3 +1,4 @@
+import { HeadObjectCommand, PutObjectCommand, S3Client } from '@aws-sdk/client-s3'
 import { expect, test } from '@jest/globals'
 import { createHash } from 'node:crypto'
 import { createServer } from 'node:http'
@@ -8,8 +9,8 @@ import { addressJudge } from '../../../src/clients/denied-networks.ts'
 import { openHttp } from '../../../src/clients/http.ts'
 import { openS3, S3Error, type S3Bucket, type S3Credential } from '../../../src/clients/s3.ts'
 import { openS3Storage } from '../../../src/drivers/storage/s3.ts'
-import { sendFile } from '../../../src/domains/storages/send.ts'
-import type { StorageDriver } from '../../../src/drivers/storage/contract.ts'
+import { sendFile, type Sending } from '../../../src/domains/storages/send.ts'
+import { StorageError, type StorageDriver } from '../../../src/drivers/storage/contract.ts'
 import { startS3, type S3Site } from '../../../sites/s3.ts'
 import { at, bytesFrom, contentOf, faultOf, storageConformance } from './conformance.ts'
 
@@ -123,17 +124,54 @@ test('a copy within the store replaces nothing that was written meanwhile, and l
   expect((await contentOf(driver, at('moved'))).length).toBe(0)
 })
 
+test('a copy within the store, and a move, keep what the object says of its content', async () => {
+  await using site = await startS3()
+  site.bucket('facts')
+  const driver = openBucket(site, 'facts', site.accessKey)
+  const client = new S3Client({
+    ...{ endpoint: site.endpoint, region: 'us-east-1', forcePathStyle: true, credentials: site.accessKey },
+  })
+  const facts = {
+    ...{ ContentType: 'application/fits', ContentEncoding: 'gzip', ContentDisposition: 'attachment' },
+    ...{ ContentLanguage: 'de', CacheControl: 'no-store', Metadata: { instrument: 'wide field' } },
+  }
+  const Expires = new Date('2031-01-02T03:04:05Z')
+  for (const Body of ['content', ''])
+    for (const [name, overwrite] of [
+      ['new', false],
+      ['over', true],
+    ] as const) {
+      await client.send(
+        new PutObjectCommand({ Bucket: 'facts', Key: 'from', Body: Buffer.from(Body), Expires, ...facts }),
+      )
+      await driver.copyWithin(at('from'), at(`copied-${name}`), { overwrite })
+      await driver.move(at('from'), at(`moved-${name}`), { overwrite })
+      for (const Key of [`copied-${name}`, `moved-${name}`]) {
+        const head = await client.send(new HeadObjectCommand({ Bucket: 'facts', Key }))
+        expect(head).toMatchObject({ ContentLength: Body.length, ...facts })
+        expect(new Date(head.ExpiresString ?? '')).toEqual(Expires)
+        await driver.delete(at(Key))
+      }
+    }
+  client.destroy()
+})
+
 test('a file that changes while the store copies it is copied once more', async () => {
   await using site = await startS3()
   site.bucket('changing')
   const driver = openBucket(site, 'changing', site.accessKey)
   const never = (): Promise<never> => Promise.reject(new Error('no byte goes through this process'))
-  const send = async (to: string, changes: number): Promise<'sent' | 'skipped'> => {
+  const send = async (
+    to: string,
+    changes: number,
+    others: Pick<Sending, 'openUpload'> & { most?: number } = { openUpload: never },
+  ): Promise<'sent' | 'skipped'> => {
     await driver.write(at('from'), bytesFrom('old'), { overwrite: true })
     let copies = 0
     const target: StorageDriver = {
       ...driver,
       copyWithin: async (...given) => {
+        if (copies === others.most) throw new StorageError('denied', 'no more copies')
         await driver.copyWithin(...given)
         copies += 1
         if (copies <= changes) await driver.write(at('from'), bytesFrom(`new ${copies}`), { overwrite: true })
@@ -144,13 +182,19 @@ test('a file that changes while the store copies it is copied once more', async 
       {
         ...{ from: at('from'), to: at(to), onConflict: 'fail', isRepeated: false, sizeBytes: 3 },
         ...{ signal: new AbortController().signal, onBytes: () => undefined, onSent: () => undefined },
-        ...{ onNoWay: never, openUpload: never, discardUpload: never },
+        ...{ onNoWay: never, openUpload: others.openUpload, discardUpload: never },
       },
     )
   }
   await send('once', 1)
   expect((await contentOf(driver, at('once'))).toString()).toBe('new 1')
   await expect(send('twice', 2)).rejects.toMatchObject({ fault: 'changed' })
+
+  const openUpload = async () => ({
+    continued: await driver.openUpload(at('streamed'), { name: 'any', earlier: [], sizeBytes: 5 }),
+  })
+  expect(await send('streamed', 1, { openUpload, most: 1 })).toBe('sent')
+  expect((await contentOf(driver, at('streamed'))).toString()).toBe('new 1')
 })
 
 test('content goes with its digest, and other bytes than the announced ones get no name', async () => {
@@ -192,16 +236,18 @@ test('content goes with its digest, and other bytes than the announced ones get 
   }
 })
 
-test('what an attempt has begun and not recorded goes with its discard', async () => {
+test('what an attempt has begun and not recorded goes with its discard; uploads of others stay', async () => {
   await using site = await startS3()
   site.bucket('begun')
   const [driver, bucket] = [openBucket(site, 'begun', site.accessKey), s3Of(site, 'begun', site.accessKey)]
-  for (const key of ['file', 'file.other']) {
-    const upload = (await bucket.parts?.begin(key)) ?? ''
-    await bucket.parts?.send(key, upload, 1, Buffer.from('part'))
-  }
+  const begun = async (key: string): Promise<string> => (await bucket.parts?.begin(key)) ?? ''
+  const [own, others] = [await begun('file'), await begun('file')]
+  for (const upload of [own, others]) await bucket.parts?.send('file', upload, 1, Buffer.from('part'))
+  for (const key of ['file', 'file.other']) await begun(key)
   await driver.discard(at('file'), 'the name of an attempt')
-  expect(await bucket.parts?.unfinished('file')).toEqual([])
+  expect((await bucket.parts?.unfinished('file'))?.toSorted()).toEqual([own, others].toSorted())
+  await driver.discard(at('file'), own)
+  expect(await bucket.parts?.unfinished('file')).toEqual([others])
   expect(await bucket.parts?.unfinished('file.other')).toHaveLength(1)
 })
 
