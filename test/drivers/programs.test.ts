@@ -129,7 +129,7 @@ describe.each(shells)('%s', (shell) => {
         .filter((line) => /^(USER|LOGNAME|HOME|TMPDIR)=/.test(line))
         .sort()
     }
-    expect(envOf({})).toEqual([`HOME=${at}`, 'LOGNAME=ada', 'TMPDIR=/tmp/own', 'USER=ada'])
+    expect(envOf({})).toEqual([`HOME=${at}.home`, 'LOGNAME=ada', 'TMPDIR=/tmp/own', 'USER=ada'])
     expect(envOf({ USER: 'eve', HOME: '/h' })).toEqual([
       'HOME=/h',
       'LOGNAME=ada',
