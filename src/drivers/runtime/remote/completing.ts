@@ -9,7 +9,6 @@ import { chunks } from './answers.ts'
 import type { CollectedPart, RemoteCollected } from './collecting.ts'
 import type { RemoteContext } from './context.ts'
 import { parseSums } from './files.ts'
-import { arrivedFiles } from './late.ts'
 import { digests } from './staging.ts'
 
 /** What each ended task alone waits for: files that arrive late, and the digests of large ones. */
@@ -80,7 +79,7 @@ export function openCompleting(
   context: RemoteContext,
   part: (name: string) => Promise<CollectedPart>,
 ): Completing {
-  const { memory, outputPatienceSeconds: patienceSeconds, chunkBytes } = context
+  const { memory, chunkBytes } = context
   const look = openReadings(context)
   const gates = new Map<number, Gate>()
   const waits = new Map<string, AbortController>()
@@ -98,10 +97,9 @@ export function openCompleting(
   ): Promise<{ last: CollectedPart; isCut: boolean }> => {
     for (;;) {
       const last = await part(name)
-      const { looks, since } = memory.late.get(name) ?? { looks: 0, since: performance.now() }
-      const seen = { looks: looks + 1, sinceMs: performance.now() - since, patienceSeconds }
-      const next = arrivedFiles(last.arrival, seen)
+      const { next } = last
       if (typeof next === 'string') return { last, isCut: next === 'cut' }
+      const { looks, since } = memory.late.get(name) ?? { looks: 0, since: performance.now() }
       memory.late.set(name, { looks: looks + 1, since })
       if (next.reason !== undefined) onWait(next.reason)
       if (next.afterMs > 0) await sleep(next.afterMs, undefined, untilAborted(signal)).catch(() => undefined)
