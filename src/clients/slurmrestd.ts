@@ -279,7 +279,10 @@ export interface Slurmrestd {
   read(what: 'jobs' | 'partitions' | 'nodes' | 'reservations'): Promise<Json>
   /** Returns the answer to `GET job/ID`; one without jobs where the controller denies the id. */
   readJob(id: string): Promise<Json>
-  /** Whether it serves accounting, and the database behind it answers. */
+  /**
+   * Whether the cluster has accounting: it is served, and is not refused. What has answered once or
+   * is silent is there.
+   */
   hasRecords(): Promise<boolean>
   /** Returns accounting's answer about a job; one without jobs where it has none. */
   readRecord(id: string): Promise<Json>
@@ -300,6 +303,8 @@ export const openSlurmrestd = (
   const at = `slurmrestd at ${new URL(url).origin}`
   let version: Promise<string> | undefined
   let paths: readonly string[] = []
+  /** Accounting has answered once, so this cluster has it. */
+  let recorded = false
 
   const request = async (method: string, path: string, body?: Json): Promise<Json> => {
     try {
@@ -358,10 +363,13 @@ export const openSlurmrestd = (
     async hasRecords() {
       const served = `/slurmdb/${await spoken()}`
       if (!paths.includes(`${served}/job/{job_id}`)) return false
-      return request('GET', `${served}/clusters`).then(
-        () => true,
-        () => false,
-      )
+      try {
+        await request('GET', `${served}/clusters`)
+        recorded = true
+      } catch (error) {
+        if (!recorded && error instanceof SlurmrestdError && error.trouble === 'refused') return false
+      }
+      return true
     },
     async readRecord(id) {
       try {

@@ -25,7 +25,9 @@ import { parseSlice, sliceScript } from '../../src/drivers/runtime/remote/slice.
 import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
 import * as transfer from '../../src/drivers/transfer/scripts.ts'
 import { parseTree } from '../../src/drivers/transfer/tree.ts'
+import { processesGiven } from '../../src/embedded/processes.ts'
 import { assign, call } from '../../src/shell/program.ts'
+import { until } from '../failures/programs.ts'
 import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { plainIntent } from './intent.ts'
@@ -402,5 +404,45 @@ describe.each(shells)('%s', (shell) => {
     expect(run(courier.sendScript(pod, { name: 'n', directory, over: true }), pod).code).toBe(
       courier.codes.already,
     )
+  })
+})
+
+describe.each(shells)('%s reads large files', (shell) => {
+  const look = text('remote/look.sh')
+  const named = (name: string): string => {
+    mkdirSync(join(folder, `${shell}-looks`), { recursive: true })
+    return join(folder, `${shell}-looks`, name)
+  }
+  const looked = (task: string, path: string, limit = ''): string =>
+    execFileSync(shell, ['-c', `${limit}${look}${call('look', task, 'a-list', path)}`], {
+      cwd: join(task, '..'),
+      encoding: 'utf8',
+    })
+
+  test('a reader that finds no room leaves nothing that counts, and a later one reads all', async () => {
+    const [task, file] = [named('full'), named('large')]
+    writeFileSync(file, 'x')
+    writeFileSync(`${task}.task`, '')
+    let answer = ''
+    const isIn = (state: string, limit?: string) => (): boolean =>
+      (answer = looked(task, file, limit)).startsWith(`${state} `)
+    for (let k = 0; k < 3; k++) await until('another reader', 120, isIn('begun', 'ulimit -f 0\n'))
+    expect(existsSync(`${task}.a-list.sums`)).toBe(false)
+    // What a host that fell left of an answer.
+    writeFileSync(`${task}.a-list.sums`, '')
+    await until('a reader with room', 120, isIn('begun'))
+    await until('the digest', 120, isIn('sums'))
+    expect(answer).toMatch(/^sums \S+\n[0-9a-f]{64} {2}\S+\ndone\n$/)
+  })
+
+  test('one reader at a time, which ends with its task', async () => {
+    const [task, file] = [named('one'), named('fifo')]
+    execFileSync('mkfifo', [file])
+    writeFileSync(`${task}.task`, '')
+    expect(looked(task, file)).toBe(`begun ${task}\n`)
+    for (let k = 0; k < 5; k++) expect(looked(task, file)).toBe(`reading ${task}\n`)
+    await until('the reader', 120, () => processesGiven('sha256sum', file).length === 1)
+    rmSync(`${task}.task`)
+    await until('the end of the reader', 120, () => processesGiven('sha256sum', file).length === 0)
   })
 })

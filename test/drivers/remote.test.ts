@@ -325,6 +325,7 @@ describe('files that arrive late', () => {
       'reading t-2',
       'cut t-3',
       `${two}  /w/sums t-1`,
+      'begun t-4',
       '',
     ]
     expect(parseLooks(Buffer.from(lines.join('\n')))).toEqual(
@@ -332,6 +333,7 @@ describe('files that arrive late', () => {
         ['t-1', { state: 'sums', sums: new Map([['/w/a\ncut t-9', one]]) }],
         ['t-2', { state: 'reading', sums: new Map() }],
         ['t-3', { state: 'cut', sums: new Map([['/w/sums t-1', two]]) }],
+        ['t-4', { state: 'begun', sums: new Map() }],
       ]),
     )
   })

@@ -3,6 +3,7 @@ import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { DriverError } from '../../src/drivers/runtime/contract/driver.ts'
 import { openHttp } from '../../src/clients/http.ts'
+import type { SlurmScheduler } from '../../src/drivers/runtime/slurm/scheduler.ts'
 import {
   openSlurmRest,
   parseRestJobs,
@@ -250,6 +251,8 @@ describe('the version', () => {
   let versions: string[]
   let asked: { method: string; path: string; body: unknown }[]
   let errors: object[] = []
+  /** Where the paths begin whose answers have the errors. */
+  let errorsOf = ''
   let hasRecords = false
   beforeAll(async () => {
     server = createServer((request, response) => {
@@ -273,7 +276,10 @@ describe('the version', () => {
                 ]),
               ),
             }
-          : { job_id: 4711, step_id: 'batch', job_submit_user_msg: '', jobs: [], errors, warnings: [] }
+          : {
+              ...{ job_id: 4711, step_id: 'batch', job_submit_user_msg: '', jobs: [], warnings: [] },
+              errors: path.startsWith(errorsOf) ? errors : [],
+            }
         response.setHeader('content-type', 'application/json')
         response.end(JSON.stringify(answer))
       })
@@ -342,12 +348,23 @@ describe('the version', () => {
     else expect(answer).toBeInstanceOf(DriverError)
   })
 
-  test('serves accounting or does not; a database that is away is none, and a job without a record is none', async () => {
+  test('serves accounting or does not; one that is away is silent, and a job without a record has none', async () => {
     expect(await open('v0.0.38').limits()).toMatchObject({ accounting: false })
     hasRecords = true
+    const accountingAt = async (slurm: SlurmScheduler, error: string): Promise<boolean> => {
+      errorsOf = '/slurmdb/'
+      errors = [{ error }]
+      const { accounting } = await slurm.limits()
+      ;[errors, errorsOf] = [[], '']
+      return accounting
+    }
+    const [away, none] = ['Connection refused', 'Unable to connect to database']
+    expect(await accountingAt(open('v0.0.38'), away)).toBe(true)
     const slurm = open('v0.0.38')
+    expect(await accountingAt(slurm, none)).toBe(false)
     expect(await slurm.limits()).toMatchObject({ accounting: true })
     expect(asked.at(-1)?.path).toBe('/slurmdb/v0.0.38/clusters')
+    expect(await accountingAt(slurm, none)).toBe(true)
     errors = [{ description: 'Nothing found', error_number: 9003, error: 'Nothing found with query' }]
     expect(await slurm.history(['5'], 60)).toEqual([])
     expect(asked.at(-1)?.path).toBe('/slurmdb/v0.0.38/job/5')

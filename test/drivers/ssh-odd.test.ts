@@ -157,6 +157,25 @@ describe('texts', () => {
 })
 
 test(
+  'a link that leads away leaves an earlier entry at its path, and takes no empty directory with it',
+  async () => {
+    const one = intent('echo 1 > p')
+    const other = intent(
+      `ln -s /usr/bin/env p; mkdir -p empty/deep full only; echo 2 > full/q
+       ln -s /usr/bin/env only/l`,
+    )
+    await runAll([one, other])
+    const stage = [one, other].map(({ name, directory }) => ({ from: directory, label: name }))
+    const last = intent('cat p full/q; find . -mindepth 1 | sort', { stage })
+    await run(last)
+    expect((await driver.logs(last.name, 'stdout', { tail: 999 })).bytes.toString()).toBe(
+      '1\n2\n./empty\n./empty/deep\n./full\n./full/q\n./only\n./p\n',
+    )
+  },
+  seconds,
+)
+
+test(
   'links of a work directory come along where they lead inside, at its site and between sites',
   async () => {
     const first = await (async () => {

@@ -202,7 +202,10 @@ export const containerized = (
     .map(mountOf)
     .flatMap(({ path, word }) => (own.includes(path) || (reuse && path === run) ? [] : [word]))
   const imageKey = `${scope}-${digestOf(JSON.stringify([engine, host, image])).slice(0, 24)}`
-  const kept = digestOf(JSON.stringify([engine, host, image, limits, shared, more, idleSeconds]))
+  // A kept container goes on with the programs that it began with: those of another launcher are not shared.
+  const kept = digestOf(
+    JSON.stringify([launcherHash, engine, host, image, limits, shared, more, idleSeconds]),
+  )
   const laneKey = `${scope}-${kept.slice(0, 16)}`
   const keepers = endsDescendants ? 'docker' : 'docker podman'
   const pieces = piecesOf(insideScript(plain, taskVariable))

@@ -23,7 +23,7 @@ import {
 } from './files.ts'
 import { factsOfStarted, parseRecords, recordsProgram, type Read } from './looking.ts'
 import { sightOf, type EndedSight, type RemoteSight, type TaskFacts } from './record.ts'
-import type { Arrival } from './late.ts'
+import { arrivedFiles, type Arrived } from './late.ts'
 import { digests } from './staging.ts'
 
 export interface RemoteCollected extends Omit<Collected, 'state'> {
@@ -32,7 +32,8 @@ export interface RemoteCollected extends Omit<Collected, 'state'> {
 
 /** A result as far as it is soon read, with what its task alone has to wait for. */
 export interface CollectedPart {
-  arrival: Arrival
+  /** Where it is another look, nothing is read yet, and the result is not complete. */
+  next: Arrived
   /** Files whose digests are missing yet, absolute, smaller ones first. */
   unread: readonly string[]
   unreadBytes: number
@@ -234,14 +235,16 @@ async function manifestsOf(
   )
 }
 
-const settled: Pick<CollectedPart, 'arrival' | 'unread' | 'unreadBytes'> = {
-  arrival: { succeeded: false, missing: [], bare: false, cancelAsked: false },
-  unread: [],
-  unreadBytes: 0,
+/** What is known of a result before any of its files is read. */
+interface Unread {
+  next: Arrived
+  hasFiles: boolean
+  complete: (manifest: OutputManifest) => RemoteCollected
 }
 
 /** One task's result out of the answer for many. */
 function collectedOf(
+  { memory, outputPatienceSeconds: patienceSeconds }: RemoteContext,
   name: string,
   of: {
     read: Read | undefined
@@ -250,16 +253,16 @@ function collectedOf(
     tail: Buffer | undefined
     boot: string | undefined
   },
-  { manifest, empty }: { manifest: ManifestPart | undefined; empty: OutputManifest },
-): CollectedPart | DriverError {
+): Unread | DriverError {
   const { read, facts, contents, tail, boot } = of
   const cancelAsked = read?.cancelAsked === true
   const seen = { ageSeconds: 0, supervised: undefined, marked: false, cancelAsked, boot }
   const sight: RemoteSight = read === undefined ? { form: 'none' } : sightOf(read.parsed, facts, seen)
   if (sight.form === 'buried') {
     const used = { wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' as const }
-    const rest = { ...used, manifest: empty, missingOutputs: [], stderrTail: '' }
-    return { ...settled, complete: () => ({ sight, submittedAt: sight.at, ...rest }) }
+    const rest = { ...used, missingOutputs: [], stderrTail: '' }
+    const complete: Unread['complete'] = (manifest) => ({ sight, submittedAt: sight.at, ...rest, manifest })
+    return { next: 'done', hasFiles: false, complete }
   }
   if (sight.form !== 'ended')
     return new DriverError(
@@ -279,11 +282,12 @@ function collectedOf(
     bare: expectedOutputs.length === 0 && found.every(({ path }) => path === ''),
     cancelAsked,
   }
+  const { looks, since } = memory.late.get(name) ?? { looks: 0, since: performance.now() }
+  const looked = { looks: looks + 1, sinceMs: performance.now() - since, patienceSeconds }
   return {
-    ...settled,
-    ...manifest,
-    arrival,
-    complete: (sums, isCut) => ({
+    next: arrivedFiles(arrival, looked),
+    hasFiles: true,
+    complete: (manifest) => ({
       sight,
       submittedAt,
       node,
@@ -291,7 +295,7 @@ function collectedOf(
       cpuSeconds,
       peakMemoryBytes,
       measuredBy,
-      manifest: { ...(manifest?.complete(sums, isCut) ?? empty), hostname: node },
+      manifest: { ...manifest, hostname: node },
       ...(contents?.moved === undefined ? {} : { staged: contents.moved }),
       ...missing,
       stderrTail: reasonText(tail ?? ''),
@@ -341,17 +345,7 @@ true`,
     })
     readContents(parts(more.stdout, boundary), contents, second)
   }
-  const filled = [...facts].map(([name, own]) => ({
-    name,
-    facts: own,
-    ...(contents.get(name) ?? { listing: [], staged: [], left: [] }),
-  }))
-  const manifests = await manifestsOf(context, filled, hostname)
-  const empty = manifestOf(
-    { runtime, hostname, root: '' },
-    { changes: changesOf([], []), files: [], sums: new Map(), warnings: [] },
-  )
-  return new Map(
+  const ended = new Map(
     names.map((name) => {
       const of = {
         read: reads.get(name),
@@ -360,7 +354,27 @@ true`,
         tail: tails.get(name),
         boot: context.elsewhere ? undefined : boot,
       }
-      return [name, collectedOf(name, of, { manifest: manifests.get(name), empty })]
+      return [name, collectedOf(context, name, of)]
+    }),
+  )
+  // A task whose files are looked for again is not read before they are there.
+  const filled = [...facts].flatMap(([name, own]): Listed[] => {
+    const one = ended.get(name)
+    return one === undefined || one instanceof Error || !one.hasFiles || typeof one.next !== 'string'
+      ? []
+      : [{ name, facts: own, ...(contents.get(name) ?? { listing: [], staged: [], left: [] }) }]
+  })
+  const manifests = await manifestsOf(context, filled, hostname)
+  const empty = manifestOf(
+    { runtime, hostname, root: '' },
+    { changes: changesOf([], []), files: [], sums: new Map(), warnings: [] },
+  )
+  return new Map(
+    [...ended].map(([name, one]): [string, CollectedPart | Error] => {
+      if (one instanceof Error) return [name, one]
+      const { next, complete } = one
+      const { unread = [], unreadBytes = 0, complete: manifest = () => empty } = manifests.get(name) ?? {}
+      return [name, { next, unread, unreadBytes, complete: (sums, isCut) => complete(manifest(sums, isCut)) }]
     }),
   )
 }

@@ -9,7 +9,7 @@ import { chunks } from './answers.ts'
 import type { CollectedPart, RemoteCollected } from './collecting.ts'
 import type { RemoteContext } from './context.ts'
 import { parseSums } from './files.ts'
-import { arrivedFiles } from './late.ts'
+import { digests } from './staging.ts'
 
 /** What each ended task alone waits for: files that arrive late, and the digests of large ones. */
 export interface Completing {
@@ -27,7 +27,7 @@ interface Reading {
   paths: readonly string[]
 }
 interface Answer {
-  state: 'sums' | 'cut' | 'reading'
+  state: 'sums' | 'cut' | 'reading' | 'begun'
   sums: Map<string, string>
 }
 
@@ -37,14 +37,19 @@ const lookProgram = readProgram(import.meta.dirname, 'look.sh')
  * one that has ten times as much.
  */
 const readAtOnce = 2
+/**
+ * Readings of the same files that may be begun. At a full disk none goes on, and what is read again
+ * after a reader that was killed may take hours each time.
+ */
+const mostBegun = 5
 
 /** The answers of look.sh, by task. A line of sha256sum begins with none of its words. */
 export function parseLooks(bytes: Buffer): Map<string, Answer> {
   const answers = new Map<string, Answer>()
-  for (const part of bytes.toString('latin1').split(/^(?=(?:sums|cut|reading) [a-z0-9-]+$)/m)) {
-    const [, state, name = ''] = /^(sums|cut|reading) ([a-z0-9-]+)\n/.exec(part) ?? []
-    if (state !== 'sums' && state !== 'cut' && state !== 'reading') continue
-    answers.set(name, { state, sums: parseSums(Buffer.from(part, 'latin1')) })
+  for (const part of bytes.toString('latin1').split(/^(?=(?:sums|cut|reading|begun) [a-z0-9-]+$)/m)) {
+    const [, state, name = ''] = /^(sums|cut|reading|begun) ([a-z0-9-]+)\n/.exec(part) ?? []
+    if (state === undefined) continue
+    answers.set(name, { state: state as Answer['state'], sums: parseSums(Buffer.from(part, 'latin1')) })
   }
   return answers
 }
@@ -74,7 +79,7 @@ export function openCompleting(
   context: RemoteContext,
   part: (name: string) => Promise<CollectedPart>,
 ): Completing {
-  const { memory, outputPatienceSeconds: patienceSeconds, chunkBytes } = context
+  const { memory, chunkBytes } = context
   const look = openReadings(context)
   const gates = new Map<number, Gate>()
   const waits = new Map<string, AbortController>()
@@ -92,10 +97,9 @@ export function openCompleting(
   ): Promise<{ last: CollectedPart; isCut: boolean }> => {
     for (;;) {
       const last = await part(name)
-      const { looks, since } = memory.late.get(name) ?? { looks: 0, since: performance.now() }
-      const seen = { looks: looks + 1, sinceMs: performance.now() - since, patienceSeconds }
-      const next = arrivedFiles(last.arrival, seen)
+      const { next } = last
       if (typeof next === 'string') return { last, isCut: next === 'cut' }
+      const { looks, since } = memory.late.get(name) ?? { looks: 0, since: performance.now() }
       memory.late.set(name, { looks: looks + 1, since })
       if (next.reason !== undefined) onWait(next.reason)
       if (next.afterMs > 0) await sleep(next.afterMs, undefined, untilAborted(signal)).catch(() => undefined)
@@ -103,16 +107,29 @@ export function openCompleting(
     }
   }
 
-  /** Reads files, however long that takes; it goes on where an earlier reading of them stands. */
-  const read = async (name: string, paths: readonly string[], signal: AbortSignal): Promise<Answer> => {
+  /**
+   * Reads files, however long that takes; it goes on where an earlier reading of them stands. Where
+   * no reader can go on by itself, one call reads them, and holds a channel for as long.
+   */
+  const read = async (
+    name: string,
+    { unread, unreadBytes }: CollectedPart,
+    signal: AbortSignal,
+  ): Promise<Answer> => {
     const sums = new Map<string, string>()
-    for (const some of chunks(paths, Infinity, ({ length }) => length + 8, chunkBytes / 4)) {
+    for (const some of chunks(unread, Infinity, ({ length }) => length + 8, chunkBytes / 4)) {
       const reading = { name, paths: some }
+      let begun = 0
       for (const backoff = openBackoff({ firstMs: 50, longestMs: 5_000 }); ;) {
         const answer = await look(reading)
         for (const [path, sum] of answer.sums) sums.set(path, sum)
         if (answer.state === 'cut') return { state: 'cut', sums }
         if (answer.state === 'sums') break
+        if (answer.state === 'begun') begun++
+        if (begun > mostBegun) {
+          for (const [path, sum] of await digests(context, some, unreadBytes)) sums.set(path, sum)
+          break
+        }
         await backoff.pause(untilAborted(signal).signal)
         checkOpen()
       }
@@ -128,7 +145,7 @@ export function openCompleting(
     const leave = await gate.enter(1, signal).catch(() => undefined)
     try {
       checkOpen()
-      return await read(name, last.unread, signal)
+      return await read(name, last, signal)
     } finally {
       leave?.()
     }

@@ -249,15 +249,23 @@ export function planStaging(
 
 /**
  * The steps that leave out the links which lead away. Where an earlier stage has an entry at the
- * path of one, all others are copied by name, so that the entry stays.
+ * path of one, all others are copied by name, with directories that are empty, so that the entry
+ * stays.
  */
 const withoutLinks = (
   steps: StageSteps,
   { left, entries: own }: StageSelection<FoundFile>,
   entries: ReadonlyMap<string, Source>,
 ): StageSteps => {
-  if (!left.some(({ path }) => entries.has(path))) return { ...steps, after: left.map(({ path }) => path) }
-  return { ...steps, tops: [...own].flatMap(([path, { kind }]) => (kind === 'directory' ? [] : [path])) }
+  const clashes = left.flatMap(({ path }) => (entries.has(path) ? [path] : []))
+  const after = left.flatMap(({ path }) => (entries.has(path) ? [] : [path]))
+  if (clashes.length === 0) return { ...steps, after }
+  const parents = new Set([...own.keys(), ...clashes].map((path) => posix.dirname(path)))
+  // A directory without entries would be missing otherwise; links in it are removed as above.
+  const tops = [...own].flatMap(([path, { kind }]) =>
+    path === '' || (kind === 'directory' && parents.has(path)) ? [] : [path],
+  )
+  return { ...steps, tops, after }
 }
 
 /** Whether no copy can be made of it. */
