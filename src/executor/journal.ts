@@ -196,9 +196,9 @@ const json = (items: readonly unknown[]): string | null => (items.length === 0 ?
  * Within so many files no document comes near, as the longest path has 4,095 bytes.
  */
 const filesAtOnce = 20_000
-/** Characters of ends in one call. */
+/** Bytes of ends in one call. */
 const endsAtOnce = 64 * 1024 * 1024
-/** Characters of one manifest: a longer one does not list all its files. */
+/** Bytes of one manifest: a longer one does not list all its files. */
 const manifestAtMost = 160 * 1024 * 1024
 
 const emptyStep: JournalEntry = {
@@ -206,25 +206,29 @@ const emptyStep: JournalEntry = {
   ...{ outputs: [], transfers: [], leftovers: [] },
 }
 
-/** The end with as many files in its manifest as one document takes, and its length in characters. */
+const lengthOf = (value: unknown): number => Buffer.byteLength(JSON.stringify(value))
+
+/** The end with as many files in its manifest as one document takes, and its length in bytes. */
 const fitting = (end: TaskEnd, most: number): { end: TaskEnd; length: number } => {
-  const length = JSON.stringify(end).length
   const { manifest } = end
-  if (length <= most || manifest === null) return { end, length }
+  if (manifest === null) return { end, length: lengthOf(end) }
   const files: OutputManifest['files'] = []
-  let sum = 0
+  let sum = lengthOf({ ...end, manifest: { ...manifest, files } })
+  // One by one: a string cannot hold the longest lists.
   for (const file of manifest.files) {
-    sum += JSON.stringify(file).length + 1
-    if (sum > most) break
+    const length = lengthOf(file) + 1
+    if (sum + length > most) break
+    sum += length
     files.push(file)
   }
+  if (files.length === manifest.files.length) return { end, length: sum }
   const left = manifest.files.length - files.length
   const words = `the last ${left.toLocaleString('en')} files are on record as data objects, and not listed here`
   const shortened = { ...manifest, files, warnings: [...(manifest.warnings ?? []), words] }
   return { end: { ...end, manifest: shortened }, length: sum }
 }
 
-/** Ends in their order, in lists of at most so many characters; one end may have more. */
+/** Ends in their order, in lists of at most so many bytes; one end may have more. */
 const endsInParts = (ends: readonly TaskEnd[], { atOnce, most }: StepLimits): TaskEnd[][] => {
   const lists: TaskEnd[][] = []
   let sum = Infinity
@@ -240,7 +244,7 @@ const endsInParts = (ends: readonly TaskEnd[], { atOnce, most }: StepLimits): Ta
   return lists
 }
 
-/** Characters of ends in one call, and of one manifest. */
+/** Bytes of ends in one call, and of one manifest. */
 interface StepLimits {
   atOnce: number
   most: number

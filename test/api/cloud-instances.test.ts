@@ -3,6 +3,8 @@ import { mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { sql } from '../../src/db/sql.ts'
+import { openTurns } from '../../src/db/each-record.ts'
+import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
 import { startCloud, type CloudSite } from '../../sites/cloud.ts'
 import {
   cloudCalls,
@@ -266,15 +268,49 @@ describe('a run whose plan stops and starts its machine', () => {
     expect(await kindsOf(instance)).toEqual(['provision', 'stop', 'start', 'destroy'])
   })
 
-  test('a start takes a machine that was stopped, and leaves one that a person has made', async () => {
+  test('a start takes the machine of a person that it names, which is stopped again; no other one', async () => {
     await made('sleeping')
     await act('sleeping', 'stop')
     await planned('wakes', 'small', ['cloud'], [{ action: 'start', cloudInstanceId: 'sleeping' }])
     expect((await start('wakes')).status).toBe(202)
     expect((await service.finished('wakes')).run.status).toBe('completed')
-    expect(await kindsOf('sleeping')).toEqual(['provision', 'stop', 'start'])
-    expect(await calls.instance('sleeping')).toMatchObject({ status: 'ready' })
-    await act('sleeping', 'destroy')
+    await until(
+      'the stop of the machine',
+      120,
+      async () => (await calls.instance('sleeping')).status === 'stopped',
+    )
+    const kinds = ['provision', 'stop', 'start', 'stop']
+    expect(await kindsOf('sleeping')).toEqual(kinds)
+    await planned('wakes-any', 'small', ['cloud'], [{ action: 'start' }])
+    expect((await start('wakes-any')).status).toBe(202)
+    expect((await service.finished('wakes-any')).run.status).toBe('completed')
+    expect(await kindsOf('sleeping')).toEqual(kinds)
+    await until('the end of the other machine', 120, () => living().length === 1)
+    // As a stop that failed long ago leaves it.
+    const { db } = service
+    await db.run(
+      sql`update cloud_operations set finished_at = now() - interval '1 year' where instance_id = 'sleeping'`,
+    )
+    await db.run(sql`update cloud_instances set status = 'failed' where id = 'sleeping'`)
+    const turns = openTurns(
+      ({ id }: { id: string }) => id,
+      (error) => expect(error).toBeUndefined(),
+    )
+    const engine = { start: () => Promise.resolve(), cancel: () => Promise.resolve(true) } as never
+    await endUnusedMachines({ db, engine }, turns)
+    expect(await kindsOf('sleeping')).toEqual(kinds)
+    // As a version that did not check them has stored them.
+    const wrong = { sshPort: 'none', idleSeconds: 'long', sshSourceRanges: 7, connectionId: null }
+    const targets = await service.get('/environments/clouds/cloud-capacity-targets/')
+    const { configuration } = targets.find(({ id }: { id: string }) => id === 'small')
+    const configure = (members: object) =>
+      db.run(
+        sql`update cloud_capacity_targets set configuration = ${JSON.stringify(members)}::jsonb where id = 'small'`,
+      )
+    await configure({ ...configuration, ...wrong })
+    await endUnusedMachines({ db, engine }, turns)
+    expect(await act('sleeping', 'destroy')).toMatchObject({ status: 'completed' })
+    await configure(configuration)
   })
 
   test('a start of an instance that the target does not have is refused', async () => {

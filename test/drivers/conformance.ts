@@ -1006,7 +1006,7 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
       test(
         'brings what an asked link leads to, and says where one leads that leaves the work directory',
         async () => {
-          const one = folder('one', { 'data/v2': 'two', 'data/v1': 'one', other: '' })
+          const one = folder('one', { 'data/v2': 'two', 'data/v1': 'one', 'data/v3': '', other: '' })
           symlinkSync(join(one.from, 'data/v2'), join(one.from, 'latest'))
           symlinkSync('data', join(one.from, 'folder'))
           symlinkSync('/usr/bin/env', join(one.from, 'env'))

@@ -232,6 +232,23 @@ test(
 )
 
 test(
+  'the end of a task whose work directory cannot be reached has all its outputs missing, and the cause',
+  () =>
+    on(async ({ driver, intent, ended }) => {
+      const task = intent('echo x > out; mv ../../work ../../moved && echo > ../../work', {
+        expectedOutputs: ['out'],
+      })
+      await driver.submit([task])
+      await ended(task.name)
+      const { state, missingOutputs, manifest } = await driver.collect(task.name)
+      expect(state).toMatchObject({ state: 'ended', exitCode: 0 })
+      expect(missingOutputs).toEqual(['out'])
+      expect(manifest.warnings).toEqual([expect.stringContaining('could not be read (ENOTDIR)')])
+    }),
+  seconds,
+)
+
+test(
   'a stopped runner goes on',
   () =>
     on(async ({ driver, intent, ended }) => {

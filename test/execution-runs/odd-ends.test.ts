@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { rmSync } from 'node:fs'
+import { rmSync, truncateSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { availableParallelism } from 'node:os'
@@ -185,6 +185,7 @@ test('what has no readable copy on this host is named, and the other files of it
   await db.run(sql`insert into storage_runtime_bindings (environment_version_id, storage_id, runtime_id, is_default)
     select environment_version_id, 'disk', id, true from runtimes where id = ${runtime}`)
   rmSync(join(directory, '.cache/x'))
+  truncateSync(join(directory, '.cache/same'), 2)
   const written = new Map<string, string>()
   const driver = {
     capabilities: { directories: false },
@@ -196,10 +197,14 @@ test('what has no readable copy on this host is named, and the other files of it
   }
   const storages = { open: async () => ({ driver }) } as never
   const left = {
-    unread: [expect.stringMatching(/^\.cache\/x of .*maker/), expect.stringMatching(/^env\/bin\/python of /)],
+    unread: [
+      expect.stringMatching(/^\.cache\/same of .*it has 2 bytes instead of 5/),
+      expect.stringMatching(/^\.cache\/x of .*maker/),
+      expect.stringMatching(/^env\/bin\/python of /),
+    ],
   }
-  expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual({ brought: 3, ...left })
-  expect([...written.values()].toSorted()).toEqual(['same\n', 'two\n', 'two\n'])
+  expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual({ brought: 2, ...left })
+  expect([...written.values()].toSorted()).toEqual(['two\n', 'two\n'])
   expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual({ brought: 0, ...left })
 })
 

@@ -278,6 +278,11 @@ test('ends with long manifests are cut by their bytes, in the order of the step;
     ),
   ])
   expect(long?.summary.finalFiles).toBe(30_000)
+  const wide = manifest(30_000)
+  for (const file of wide.files) file.path = `測${file.path}`
+  const shortest = stepParts({ ...nothing, ends: [{ ...ends[0]!, manifest: wide }] }, { atOnce: most, most })
+  const [cut] = shortest.last.ends
+  expect(Buffer.byteLength(JSON.stringify(cut))).toBeLessThan(most + 1_000)
   expect(stepParts(entry).before).toHaveLength(1)
   expect(stepParts({ ...nothing, ends: ends.slice(1, 3) })).toMatchObject({ before: [] })
 })

@@ -9,7 +9,7 @@ import { requireEnvironment } from '../environments/store.ts'
 import { builtProviders, connectionOf, type CloudConnection } from './clouds.ts'
 import { requirePrograms, wantedConfigurations } from './configurations.ts'
 import type { InstanceAction, NewProvisioning } from './instance-schemas.ts'
-import type { CapacityTarget, TargetConfiguration } from './schemas.ts'
+import { knownConfiguration, type CapacityTarget, type TargetConfiguration } from './schemas.ts'
 import { pricesOf } from './prices.ts'
 import { readTarget } from './store.ts'
 
@@ -31,7 +31,7 @@ export const keyIdOf = (instanceId: string): string =>
 
 /** The members that the service knows of a target's configuration. */
 export const configurationOf = (target: CapacityTarget | undefined): TargetConfiguration =>
-  target?.configuration ?? {}
+  knownConfiguration(target?.configuration)
 
 /** Networks that may reach SSH of a target's machines. */
 export const sourceRanges = (target: CapacityTarget, others: readonly string[]): readonly string[] => {

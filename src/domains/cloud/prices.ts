@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
-import type { NewCapacityTarget, TargetConfiguration } from './schemas.ts'
+import { knownConfiguration, type NewCapacityTarget } from './schemas.ts'
 
 const OfferRow = z.object({ pricePerHour: z.number().nullish(), diskPrice: z.number().nullish() })
 
@@ -22,7 +22,7 @@ export const pricesOf = async (
   environmentId: string,
   target: Pick<NewCapacityTarget, 'provider' | 'region' | 'providerMachineType' | 'configuration'>,
 ): Promise<TargetPrices> => {
-  const own = (target.configuration ?? {}) as TargetConfiguration
+  const own = knownConfiguration(target.configuration)
   const diskType = own.diskType ?? usualDisks[target.provider] ?? ''
   const offer =
     own.pricePerHour !== undefined && own.diskPricePerGiBMonth !== undefined

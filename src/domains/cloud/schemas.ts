@@ -16,31 +16,30 @@ export const expectedSeconds = [
   'stopSeconds',
 ] as const
 
-const TargetConfiguration = z
-  .looseObject({
-    connectionId: z.string().max(255).optional().describe('which cloud connection of the environment'),
-    diskType: z.string().max(255).optional(),
-    diskSizeGiB: z.number().gt(0).max(65_536).optional(),
-    network: z.string().max(255).optional().describe('the subnet of the machines'),
-    sshAddress: z
-      .enum(['public', 'private'])
-      .optional()
-      .describe('at which the service logs in; the public one where there is one, if it is left out'),
-    sshPort: z.int().min(1).max(65_535).optional().describe('of SSH in the image; 22 where it is left out'),
-    sshUsername: SshUsername.optional().describe('of the login; akoflow where it is left out'),
-    projectId: z.string().max(255).optional(),
-    sshSourceRanges: z.array(network).max(50).optional(),
-    allowPublicSsh: z.boolean().optional().describe('must be true for a range that is every address'),
-    pricePerHour: Money.optional(),
-    priceCurrency: z.string().max(16).optional(),
-    priceSource: z.string().max(255).optional(),
-    diskPricePerGiBMonth: Money.optional(),
-    ...Object.fromEntries(expectedSeconds.map((name) => [name, Seconds.optional()])),
-    idleSeconds: Seconds.max(31_536_000)
-      .optional()
-      .describe('how long a machine of policy keep stays after its last use; 900 where it is left out'),
-  })
-  .pipe(JsonObject)
+const KnownConfiguration = z.looseObject({
+  connectionId: z.string().max(255).optional().describe('which cloud connection of the environment'),
+  diskType: z.string().max(255).optional(),
+  diskSizeGiB: z.number().gt(0).max(65_536).optional(),
+  network: z.string().max(255).optional().describe('the subnet of the machines'),
+  sshAddress: z
+    .enum(['public', 'private'])
+    .optional()
+    .describe('at which the service logs in; the public one where there is one, if it is left out'),
+  sshPort: z.int().min(1).max(65_535).optional().describe('of SSH in the image; 22 where it is left out'),
+  sshUsername: SshUsername.optional().describe('of the login; akoflow where it is left out'),
+  projectId: z.string().max(255).optional(),
+  sshSourceRanges: z.array(network).max(50).optional(),
+  allowPublicSsh: z.boolean().optional().describe('must be true for a range that is every address'),
+  pricePerHour: Money.optional(),
+  priceCurrency: z.string().max(16).optional(),
+  priceSource: z.string().max(255).optional(),
+  diskPricePerGiBMonth: Money.optional(),
+  ...Object.fromEntries(expectedSeconds.map((name) => [name, Seconds.optional()])),
+  idleSeconds: Seconds.max(31_536_000)
+    .optional()
+    .describe('how long a machine of policy keep stays after its last use; 900 where it is left out'),
+})
+const TargetConfiguration = KnownConfiguration.pipe(JsonObject)
 export type TargetConfiguration = Partial<{
   connectionId: string
   diskType: string
@@ -55,6 +54,15 @@ export type TargetConfiguration = Partial<{
   diskPricePerGiBMonth: number
   idleSeconds: number
 }>
+
+/** The members of a stored configuration that the service knows, without those of wrong values. */
+export const knownConfiguration = (stored: Record<string, unknown> = {}): TargetConfiguration =>
+  Object.fromEntries(
+    Object.entries(KnownConfiguration.shape).flatMap(([name, schema]) => {
+      const { success, data } = schema.safeParse(stored[name])
+      return success && data !== undefined ? [[name, data]] : []
+    }),
+  )
 
 export const TargetMachineConfiguration = z.strictObject({
   configurationVersionId: Id,

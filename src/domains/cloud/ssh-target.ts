@@ -21,7 +21,7 @@ type InstanceLogin = z.output<typeof LoginRow>
 /** The columns of `LoginRow`: of the instance `i` and its target `t`. */
 export const loginColumns: Sql = sql`case when t.configuration ->> 'sshAddress' = 'private' then i.private_address
     else coalesce(i.public_address, i.private_address) end as address,
-  coalesce((t.configuration ->> 'sshPort')::integer, 22) as ssh_port,
+  coalesce(jsonb_path_query_first(t.configuration, '$.sshPort ? (@ >= 1 && @ <= 65535)')::integer, 22) as ssh_port,
   i.ssh_username, i.ssh_credential_ref, i.host_key`
 
 /** The host key was pinned from the console before the first login; no other key is accepted. */

@@ -16,6 +16,8 @@ const OutputRow = z.object({
   position: z.number(),
   path: z.string(),
   root: z.string(),
+  /** Of a file whose content was read; of others what is on record may differ from the content. */
+  sizeBytes: z.number().nullish(),
 })
 type OutputRow = z.output<typeof OutputRow>
 
@@ -35,7 +37,8 @@ const undelivered = (
   db.many(
     OutputRow,
     sql`select o.id, b.storage_id, t.external_id as activity, t.attempt, t.activity_position as position,
-        o.relative_path as path, t.metadata ->> 'keptAt' as root
+        o.relative_path as path, t.metadata ->> 'keptAt' as root,
+        case when o.checksum <> '' then o.size_bytes end as size_bytes
       from task_executions t
       join runtimes r on r.id = t.runtime_id
       join storage_runtime_bindings b on b.runtime_id = r.id and b.is_default and not b.read_only
@@ -74,9 +77,12 @@ const recordPlace = (db: Db, runId: string, { id, storageId }: OutputRow, path: 
 }
 
 /** The copy of a file on this host, or why it cannot be read. */
-const openCopy = async ({ root, path }: OutputRow): Promise<OpenedFile | string> => {
+const openCopy = async ({ root, path, sizeBytes }: OutputRow): Promise<OpenedFile | string> => {
   try {
-    return await openOutput(root, path)
+    const copy = await openOutput(root, path)
+    if (sizeBytes == null || copy.sizeBytes === sizeBytes) return copy
+    copy.stream.destroy()
+    return `it has ${String(copy.sizeBytes)} bytes instead of ${String(sizeBytes)}`
   } catch (error) {
     if (error instanceof Refusal) return 'it is not there'
     if (isErrno(error, 'EACCES', 'EPERM', 'ELOOP', 'ENAMETOOLONG', 'ENOTDIR', 'ENOENT', 'ENXIO'))

@@ -6,6 +6,7 @@ import { pathOfShown, systemPath } from '../../outside-path.ts'
 import { quote } from '../../shell/quote.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
 import type { LogSlice } from '../../drivers/runtime/contract/driver.ts'
+import { isErrno } from '../../drivers/runtime/contract/errno.ts'
 import { missing, Refusal } from '../../refusal.ts'
 
 export interface OpenedFile {
@@ -22,11 +23,15 @@ const leaves = (path: string): boolean =>
 /**
  * Opens a file of a work directory for reading. The caller chose the path, as it is listed: absolute
  * paths, `..`, and links that leave the directory are refused (422). Anything but a regular file counts as
- * missing (404).
+ * missing (404). Errors that may pass, as of a disk or of too many open files, are thrown as they are.
  */
 export const openOutput = async (directory: string, path: string): Promise<OpenedFile> => {
   if (leaves(path)) throw outside(path)
-  const real = (name: string | Buffer) => realpath(name, 'buffer').catch(() => undefined)
+  const real = (name: string | Buffer) =>
+    realpath(name, 'buffer').catch((error: unknown) => {
+      if (isErrno(error, 'ENOENT', 'ENOTDIR', 'ELOOP', 'ENAMETOOLONG', 'EACCES', 'EPERM')) return undefined
+      throw error
+    })
   const base = await real(directory)
   const file = await real(systemPath(join(directory, pathOfShown(path))))
   if (base === undefined || file === undefined) throw missing('output', path)

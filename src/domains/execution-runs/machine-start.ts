@@ -75,14 +75,15 @@ const IdRow = z.object({ id: z.string() })
 
 /**
  * A stopped machine that no run uses, where the plan has a `start` for the target: the instance that
- * it names, else any. It is locked.
+ * it names, else any that was made for a run. It is locked.
  */
 export const machineToStart = (tx: Db, runId: string, targetId: string) =>
   tx.maybe(
     IdRow,
     sql`select i.id from cloud_instances i where i.capacity_target_id = ${targetId} and i.status = 'stopped'
       and not i.machine_gone and exists (select from ${actionsOf(runId, targetId)} and a.action = 'start'
-        and coalesce(nullif(a."cloudInstanceId", ''), i.id) = i.id)
+        and (a."cloudInstanceId" = i.id
+          or coalesce(a."cloudInstanceId", '') = '' and i.execution_run_id is not null))
       and not exists (select from run_machines m where m.instance_id = i.id and m.released_at is null)
       and not exists (select from cloud_operations o where o.instance_id = i.id and o.status in ('queued', 'running'))
       order by i.created_at, i.id limit 1 for update of i`,

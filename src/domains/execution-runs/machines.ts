@@ -260,7 +260,8 @@ const againSeconds = 30
 /** When a run gave the instance `i` back last. */
 const lastReleased = sql`(select max(m.released_at) from run_machines m where m.instance_id = i.id)`
 /** Seconds for which a machine of the target `t` stays without use. */
-const targetIdle = sql`coalesce((t.configuration ->> 'idleSeconds')::double precision, ${idleSeconds})`
+const targetIdle = sql`coalesce(jsonb_path_query_first(t.configuration,
+  '$.idleSeconds ? (@ >= 0 && @ <= 31536000)')::double precision, ${idleSeconds})`
 /**
  * Whether a time lies within so many seconds before now. A time that is yet to come does not: the
  * clock was set back, and a machine without use would cost money until that time has passed again.
@@ -299,9 +300,14 @@ const unusedInstances = (db: Db, after: string, limit: number) =>
         and i.id > ${after} order by i.id limit ${limit}`,
   )
 
+/** The last operation of the instance `i`. */
+const lastOperation = sql`(select o.kind, o.execution_run_id from cloud_operations o where o.instance_id = i.id
+  order by o.created_at desc, o.id desc limit 1)`
+
 /**
  * Instances of people that never became ready, or failed, and that nobody has configured or ended
- * within the idle time of their target. Their machines may exist and cost money.
+ * within the idle time of their target. Their machines may exist and cost money. One that was ready
+ * and whose start or stop failed stays: its disk holds what its owner made.
  */
 const forgottenInstances = (db: Db, after: string, limit: number) =>
   db.many(
@@ -309,9 +315,22 @@ const forgottenInstances = (db: Db, after: string, limit: number) =>
     sql`select i.id from cloud_instances i join cloud_capacity_targets t on t.id = i.capacity_target_id
       where i.execution_run_id is null and i.status not in ('ready', 'stopped', 'destroyed')
         and not i.machine_gone and ${isUnused}
+        and not (i.ready_at is not null
+          and exists (select from ${lastOperation} l where l.kind in ('start', 'stop')))
         and not exists (select from cloud_operations o where o.instance_id = i.id
           and (o.status in ('queued', 'running') or ${isWithin(sql`o.finished_at`, targetIdle)}))
         and i.id > ${after} order by i.id limit ${limit}`,
+  )
+
+/** Instances of people that a run has started, and that no run uses: they are stopped again. */
+const borrowedInstances = (db: Db, after: string, limit: number) =>
+  db.many(
+    UnusedRow,
+    sql`select i.id from cloud_instances i where i.execution_run_id is null and i.status = 'ready'
+      and not i.machine_gone and ${isUnused}
+      and exists (select from ${lastOperation} l where l.kind = 'start' and l.execution_run_id is not null)
+      and not exists (select from cloud_operations o where o.instance_id = i.id and o.status in ('queued', 'running'))
+      and i.id > ${after} order by i.id limit ${limit}`,
   )
 
 /** Locks the instance; undefined where a run has taken it meanwhile. */
@@ -322,11 +341,15 @@ const stillUnused = (tx: Db, id: string) =>
       for update skip locked`,
   )
 
-/** Asks for the end of one unused instance. @returns the operation to start or to cancel */
-const endUnused = (db: Db, { id, runId, operationId }: z.output<typeof UnusedRow>) =>
+/** Asks for the end, or the stop, of one unused instance. @returns the operation to start or to cancel */
+const endUnused = (
+  db: Db,
+  { id, runId, operationId }: z.output<typeof UnusedRow>,
+  action: 'stop' | 'destroy',
+) =>
   db.transaction(async (tx) => {
     if ((await stillUnused(tx, id)) === undefined) return undefined
-    if (operationId === undefined) return { start: await acceptAction(tx, id, 'destroy', runId) }
+    if (operationId === undefined) return { start: await acceptAction(tx, id, action, runId) }
     const found = await requestCancel(tx, cloudKind, operationId, {
       actorId: 'service',
       reason: 'no run needs the machine any more',
@@ -336,9 +359,9 @@ const endUnused = (db: Db, { id, runId, operationId }: z.output<typeof UnusedRow
 
 /**
  * Ends what runs have left: machines of runs that are over, and idle ones whose time has come; and
- * machines that failed long ago. Any number of processes may do so at once. One whose end cannot be
- * asked for waits for its next turn.
- * @returns how many ends were asked for
+ * machines that failed long ago. Stops those of people that runs have started. Any number of
+ * processes may do so at once. One whose end cannot be asked for waits for its next turn.
+ * @returns how many ends and stops were asked for
  */
 export const endUnusedMachines = async (
   parts: Pick<MachineParts, 'db' | 'engine'>,
@@ -349,15 +372,24 @@ export const endUnusedMachines = async (
   await db.run(sql`update run_machines m set released_at = clock_timestamp(), release_reason = 'run-over'
     from execution_runs r where m.released_at is null and r.id = m.execution_run_id and r.status in ${over}`)
   let ended = 0
-  const end = async (unused: z.output<typeof UnusedRow>): Promise<void> => {
-    const asked = await endUnused(db, unused)
+  const end = async (unused: z.output<typeof UnusedRow>, action: 'stop' | 'destroy'): Promise<void> => {
+    const asked = await endUnused(db, unused, action)
     ended += asked === undefined ? 0 : 1
     if (asked?.start !== undefined)
       await dispatchOperation({ db, engine, kind: cloudKind }, { id: asked.start, generation: 1 })
     if (asked?.cancel !== undefined) await engine.cancel(cloudKind, asked.cancel, 1).catch(() => false)
   }
-  for (const list of [unusedInstances, forgottenInstances])
-    await eachInPages(turns, (after, limit) => list(db, after, limit), end, signal)
+  for (const [list, action] of [
+    [unusedInstances, 'destroy'],
+    [forgottenInstances, 'destroy'],
+    [borrowedInstances, 'stop'],
+  ] as const)
+    await eachInPages(
+      turns,
+      (after, limit) => list(db, after, limit),
+      (one) => end(one, action),
+      signal,
+    )
   return ended
 }
 

@@ -212,6 +212,8 @@ export const selected = <E extends Listed>(
   const entries = new Map<string, E>()
   const left: Left[] = []
   const tops = new Set<string>()
+  /** Links on the way: each is brought, and not all that it leads to. */
+  const ways = new Set<string>()
   const add = (path: string, entry: E): void => {
     if (entries.has(path)) return
     if (entry.kind !== 'link' || entry.target === undefined) return void entries.set(path, entry)
@@ -222,7 +224,15 @@ export const selected = <E extends Listed>(
     follow(lead)
   }
   const follow = (lead: Lead): void => {
-    if (lead.leads === 'inside') for (const one of [...lead.links, lead.path]) if (one !== '') tops.add(one)
+    if (lead.leads !== 'inside') return
+    for (const link of lead.links) ways.add(link)
+    if (lead.path !== '') tops.add(lead.path)
+  }
+  const addWay = (path: string): void => {
+    const entry = at(path)
+    if (entries.has(path) || entry?.target === undefined) return
+    const target = targetInCopy(path, entry.target, roots, leadOf(path, roots, at))
+    if (target !== undefined) entries.set(path, { ...entry, target })
   }
   const asked = stage.paths === undefined ? [''] : askedPaths(stage)
   if (asked.includes('')) {
@@ -247,5 +257,12 @@ export const selected = <E extends Listed>(
     whole.add(top)
     for (const [path, entry] of listing) if (path.startsWith(`${top}/`)) add(path, entry)
   }
-  return { entries, tops: [...tops], left }
+  for (const link of ways) {
+    for (const folder of foldersAbove(link)) {
+      const entry = at(folder)
+      if (entry !== undefined) add(folder, entry)
+    }
+    addWay(link)
+  }
+  return { entries, tops: [...tops, ...ways], left }
 }

@@ -78,14 +78,22 @@ function readStaged(path: string): StagedFile[] {
   }
 }
 
-/** The expected outputs that are not in the work directory: all where it is gone or replaced. */
+/**
+ * The expected outputs that are not in the work directory: all where it is gone, replaced, or cannot
+ * be reached.
+ */
 export const undelivered = (
   root: string,
   expected: readonly string[],
-): Pick<Collected, 'missingOutputs' | 'strayOutputs'> =>
-  lstatSync(root, { throwIfNoEntry: false })?.isDirectory() === true
-    ? missingOf(expected, (path) => leadAt(root, path))
-    : { missingOutputs: [...expected] }
+): Pick<Collected, 'missingOutputs' | 'strayOutputs'> => {
+  try {
+    if (lstatSync(root, { throwIfNoEntry: false })?.isDirectory() === true)
+      return missingOf(expected, (path) => leadAt(root, path))
+  } catch {
+    // The manifest has a warning with the cause.
+  }
+  return { missingOutputs: [...expected] }
+}
 
 const emptySummary = {
   initialFiles: 0,

@@ -138,11 +138,14 @@ const addStage = async (stage: Stage, { planned, add }: Plan): Promise<void> => 
   const common = { label, asked: stage.paths !== undefined, named: namesOf(stage) }
   /** What is asked for, and what it leads to; it grows while links are followed. */
   const tops = new Set<string>()
+  /** Links on the way: each is brought, and not all that it leads to. */
+  const ways = new Set<string>()
   const leave = (path: string, why: string): void =>
     void planned.left.push({ path, source: join(from, path), why })
   const follow = (lead: Lead): void => {
     if (isWhole || lead.leads !== 'inside') return
-    for (const one of [...lead.links, lead.path]) if (one !== '') tops.add(one)
+    for (const link of lead.links) ways.add(link)
+    if (lead.path !== '') tops.add(lead.path)
   }
 
   let seen = 0
@@ -183,13 +186,26 @@ const addStage = async (stage: Stage, { planned, add }: Plan): Promise<void> => 
     if (lead.leads !== 'inside') throw notDelivered(label, path, lead)
     follow(lead)
   }
-  for (const top of tops) {
-    for (const path of foldersAbove(top)) {
+  const addAbove = async (below: string): Promise<void> => {
+    for (const path of foldersAbove(below)) {
       const source = join(from, path)
       await add(path, { kind: 'directory', source, stat: lstatSync(systemPath(source)), ...common })
     }
+  }
+  for (const top of tops) {
+    await addAbove(top)
     const stat = statAt(from, top)
     if (stat !== undefined) await visit(top, stat)
+  }
+  for (const path of ways) {
+    const stat = statAt(from, path)
+    const target =
+      stat?.isSymbolicLink() === true
+        ? targetInCopy(path, linkAt(from, path), roots, leadOf(path, roots, at))
+        : undefined
+    if (stat === undefined || target === undefined) continue
+    await addAbove(path)
+    await add(path, { kind: 'link', source: join(from, path), stat, target, ...common })
   }
 }
 
