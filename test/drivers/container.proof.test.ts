@@ -45,6 +45,7 @@ const makeSites = (kind: 'local' | 'ssh', reuse: boolean): (() => ConformanceSit
       endsUnmarked: kind === 'local',
       measuresEachPeak: !reuse,
       tellsSignals: false,
+      namesAccount: true,
       startSeconds: 6,
       lives: (pid) => livesInside(pid, scratch),
       open: () => {
