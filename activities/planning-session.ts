@@ -1,4 +1,5 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
+import { RecentMap } from '../src/drivers/runtime/contract/recent.ts'
 import type { Db } from '../src/db/sql.ts'
 import { createTranslation } from '../src/db/errors.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
@@ -47,7 +48,7 @@ const mostRemembered = 10_000
  * the step in the reason.
  */
 const openSteps = ({ reports }: Pick<PlanningSessionParts, 'reports'>) => {
-  const failures = new Map<string, number>()
+  const failures = new RecentMap<string, number>(mostRemembered)
   return async function inStep<T>(step: string, sessionId: string, work: () => Promise<T>): Promise<T> {
     const { cancellationSignal } = Context.current()
     const key = JSON.stringify([sessionId, step])
@@ -59,7 +60,6 @@ const openSteps = ({ reports }: Pick<PlanningSessionParts, 'reports'>) => {
       if (cancellationSignal.aborted || passes(error)) throw error
       const count = (failures.get(key) ?? 0) + 1
       if (count < attemptBound) {
-        if (failures.size >= mostRemembered) failures.clear()
         failures.set(key, count)
         throw error
       }

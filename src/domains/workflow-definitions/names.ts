@@ -53,7 +53,7 @@ export const identifierTrouble = (text: string): string | undefined => {
 }
 
 /** The environment variable of one input: `dataset.bin` gives `INPUT_DATASET_BIN`. */
-const inputVariable = (logicalName: string): string =>
+export const inputVariable = (logicalName: string): string =>
   `INPUT_${logicalName.toUpperCase().replace(/[^A-Z0-9]+/g, '_')}`
 
 const beyondAscii = /[^\0-\x7f]/

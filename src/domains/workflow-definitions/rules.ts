@@ -3,7 +3,7 @@ import { isInside } from '../../drivers/runtime/contract/links.ts'
 import type { Problem } from '../../refusal.ts'
 import { findCycle } from '../../schedulers/graph.ts'
 import type { ContentEdge } from './content.ts'
-import { inputVariables } from './names.ts'
+import { inputVariable, inputVariables } from './names.ts'
 
 /**
  * The limit of a logical name in bytes. The name is part of an index entry, which PostgreSQL limits
@@ -161,7 +161,7 @@ export const meetingInputs = <Consumer>(
             `${JSON.stringify(before)} and ${JSON.stringify(name)} are both the variable ${variable} of ` +
             'their consumer: A-Z and 0-9 are kept, all else becomes "_"; rename one of them',
         })
-      if (variable !== inputVariables([name]).get(name))
+      if (variable !== inputVariable(name))
         warn({
           path: at,
           message: `${JSON.stringify(name)} is the variable ${variable} of its consumer, as another input is like it`,

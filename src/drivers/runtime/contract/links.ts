@@ -28,7 +28,7 @@ export function isInside(path: string): boolean {
  * Whether a link stays inside through all other links: `..` only at its beginning (there the
  * parents are real directories), and not more of them than the link's depth.
  */
-export function linkStaysInside(path: string, target: string): boolean {
+function linkStaysInside(path: string, target: string): boolean {
   if (target === '' || posix.isAbsolute(target)) return false
   const parts = partsOf(target)
   const ups = parts.findIndex((part) => part !== '..')
@@ -156,7 +156,7 @@ export const missingOf = (
 }
 
 /** Without `.` and a last slash; '' is the folder itself. */
-export const plainStagePath = (path: string): string => posix.normalize(path).replace(/\/$|^\.$/, '')
+const plainStagePath = (path: string): string => posix.normalize(path).replace(/\/$|^\.$/, '')
 
 /** The paths of a stage in plain form. @throws DriverError `refused` for one that leads out */
 export const askedPaths = ({ label, paths = [] }: Pick<Stage, 'label' | 'paths'>): string[] =>
@@ -187,6 +187,33 @@ export const namesOf = ({ named }: Stage): ((path: string) => boolean) => {
   return (path) => names.has('') || names.has(path) || foldersAbove(path).some((folder) => names.has(folder))
 }
 
+/** Two predecessors leave a path that one of them names. */
+export const conflict = (path: string, one: string, other: string): DriverError =>
+  new DriverError(
+    'user',
+    `${one} and ${other} both leave ${namedPath(path)}, with different content; write to different paths`,
+  )
+
+/** Why an entry of an earlier predecessor is not brought. */
+export const replaced = (one: string, other: string): string =>
+  `that of ${one} differs from that of ${other}, which was`
+
+/**
+ * Removes the entries below a path that another predecessor's entry takes.
+ * @param before the entry that is at the path
+ * @throws DriverError `user` where a predecessor names one of them
+ */
+export const makeRoom = <E extends { named: (path: string) => boolean }>(
+  entries: Map<string, E>,
+  { path, before, next }: { path: string; before: { isFolder: boolean }; next: E },
+  labels: readonly [string, string],
+): void => {
+  const below = before.isFolder ? [...entries.keys()].filter((one) => one.startsWith(`${path}/`)) : []
+  if ([path, ...below].some((one) => next.named(one) || entries.get(one)?.named(one) === true))
+    throw conflict(path, ...labels)
+  for (const one of below) entries.delete(one)
+}
+
 /** What a stage brings of a listed directory. */
 export interface StageSelection<E extends Listed> {
   /** By path; links have the targets that they get. The folder itself ('') is among them if listed. */
@@ -210,7 +237,7 @@ export const selected = <E extends Listed>(
   const roots = stageRoots(stage)
   const at = (path: string): E | undefined => listing.get(path)
   const entries = new Map<string, E>()
-  const left: Left[] = []
+  const left = new Map<string, Left>()
   const tops = new Set<string>()
   /** Links on the way: each is brought, and not all that it leads to. */
   const ways = new Set<string>()
@@ -219,7 +246,7 @@ export const selected = <E extends Listed>(
     if (entry.kind !== 'link' || entry.target === undefined) return void entries.set(path, entry)
     const lead = leadOf(path, roots, at)
     const target = targetInCopy(path, entry.target, roots, lead)
-    if (target === undefined) return void left.push({ path, why: whyLeft(path, lead) })
+    if (target === undefined) return void left.set(path, { path, why: whyLeft(path, lead) })
     entries.set(path, { ...entry, target })
     follow(lead)
   }
@@ -237,7 +264,7 @@ export const selected = <E extends Listed>(
   const asked = stage.paths === undefined ? [''] : askedPaths(stage)
   if (asked.includes('')) {
     for (const [path, entry] of listing) add(path, entry)
-    return { entries, tops: undefined, left }
+    return { entries, tops: undefined, left: [...left.values()] }
   }
   for (const path of asked) {
     const lead = leadOf(path, roots, at)
@@ -264,5 +291,5 @@ export const selected = <E extends Listed>(
     }
     addWay(link)
   }
-  return { entries, tops: [...tops, ...ways], left }
+  return { entries, tops: [...tops, ...ways], left: [...left.values()] }
 }

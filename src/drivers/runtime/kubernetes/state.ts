@@ -197,7 +197,8 @@ export function judgePod(
       return { state: meanwhile(), over: false }
     const words = reasonText(reason, message)
     return {
-      ...{ state: meanwhile(), over: false },
+      state: meanwhile(),
+      over: false,
       ...(nodeCannotMake.test(reason) ? { held: words } : { impossible: words }),
     }
   }

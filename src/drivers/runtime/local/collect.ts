@@ -5,7 +5,7 @@ import { isErrno } from '../contract/errno.ts'
 import { missingOf } from '../contract/links.ts'
 import { recordedState, type ControlFolder } from './records.ts'
 import { outputManifest } from './manifest.ts'
-import { leadAt } from './planned.ts'
+import { leadsAt } from './planned.ts'
 import { amountsFrom, type StagedFile } from './staging.ts'
 
 /** How much of the end of the standard error is read. */
@@ -86,9 +86,10 @@ export const undelivered = (
   root: string,
   expected: readonly string[],
 ): Pick<Collected, 'missingOutputs' | 'strayOutputs'> => {
+  if (expected.length === 0) return { missingOutputs: [] }
   try {
     if (lstatSync(root, { throwIfNoEntry: false })?.isDirectory() === true)
-      return missingOf(expected, (path) => leadAt(root, path))
+      return missingOf(expected, leadsAt(root))
   } catch {
     // The manifest has a warning with the cause.
   }

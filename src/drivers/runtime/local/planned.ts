@@ -8,8 +8,10 @@ import {
   askedPaths,
   foldersAbove,
   leadOf,
+  makeRoom,
   namesOf,
   notDelivered,
+  replaced,
   stageRoots,
   targetInCopy,
   whyLeft,
@@ -68,18 +70,9 @@ const openPlan = () => {
   const { entries, left } = planned
 
   const replace = (path: string, other: PlannedEntry, entry: PlannedEntry): void => {
-    const below =
-      other.kind === 'directory' ? [...entries.keys()].filter((one) => one.startsWith(`${path}/`)) : []
-    const isNamed = (one: string): boolean => entry.named(one) || entries.get(one)?.named(one) === true
-    if ([path, ...below].some(isNamed))
-      throw new DriverError(
-        'user',
-        `${other.label} and ${entry.label} both leave ${namedPath(path)}, with different ` +
-          'content; write to different paths',
-      )
-    for (const one of below) entries.delete(one)
-    const why = `that of ${other.label} differs from that of ${entry.label}, which was`
-    left.push({ path, source: other.source, why })
+    const labels = [other.label, entry.label] as const
+    makeRoom(entries, { path, before: { isFolder: other.kind === 'directory' }, next: entry }, labels)
+    left.push({ path, source: other.source, why: replaced(...labels) })
   }
 
   return {
@@ -124,9 +117,11 @@ const allRootsOf = (stage: Pick<Stage, 'from' | 'madeAt'>): string[] => [
   ...new Set([...stageRoots(stage), pathOfBytes(realpathSync.native(stage.from, 'buffer'))]),
 ]
 
-/** Where a path of a work directory on this machine leads, through all links on its way. */
-export const leadAt = (root: string, path: string): Lead =>
-  leadOf(path, allRootsOf({ from: root }), listedAt(root))
+/** Where paths of a work directory on this machine lead, through all links on their way. */
+export const leadsAt = (root: string): ((path: string) => Lead) => {
+  const [roots, at] = [allRootsOf({ from: root }), listedAt(root)]
+  return (path) => leadOf(path, roots, at)
+}
 
 /** Adds what one stage brings. */
 const addStage = async (stage: Stage, { planned, add }: Plan): Promise<void> => {
@@ -140,8 +135,12 @@ const addStage = async (stage: Stage, { planned, add }: Plan): Promise<void> => 
   const tops = new Set<string>()
   /** Links on the way: each is brought, and not all that it leads to. */
   const ways = new Set<string>()
-  const leave = (path: string, why: string): void =>
-    void planned.left.push({ path, source: join(from, path), why })
+  const leftHere = new Set<string>()
+  const leave = (path: string, why: string): void => {
+    if (leftHere.has(path)) return
+    leftHere.add(path)
+    planned.left.push({ path, source: join(from, path), why })
+  }
   const follow = (lead: Lead): void => {
     if (isWhole || lead.leads !== 'inside') return
     for (const link of lead.links) ways.add(link)
@@ -192,20 +191,19 @@ const addStage = async (stage: Stage, { planned, add }: Plan): Promise<void> => 
       await add(path, { kind: 'directory', source, stat: lstatSync(systemPath(source)), ...common })
     }
   }
+  const whole = new Set<string>()
   for (const top of tops) {
+    if (foldersAbove(top).some((folder) => whole.has(folder))) continue
     await addAbove(top)
     const stat = statAt(from, top)
+    if (stat?.isDirectory() === true) whole.add(top)
     if (stat !== undefined) await visit(top, stat)
   }
   for (const path of ways) {
     const stat = statAt(from, path)
-    const target =
-      stat?.isSymbolicLink() === true
-        ? targetInCopy(path, linkAt(from, path), roots, leadOf(path, roots, at))
-        : undefined
-    if (stat === undefined || target === undefined) continue
+    if (stat?.isSymbolicLink() !== true) continue
     await addAbove(path)
-    await add(path, { kind: 'link', source: join(from, path), stat, target, ...common })
+    await visit(path, stat)
   }
 }
 

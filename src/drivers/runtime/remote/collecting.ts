@@ -284,8 +284,10 @@ function collectedOf(
   }
   const { looks, since } = memory.late.get(name) ?? { looks: 0, since: performance.now() }
   const looked = { looks: looks + 1, sinceMs: performance.now() - since, patienceSeconds }
+  const next = arrivedFiles(arrival, looked)
+  if (typeof next !== 'string') memory.late.set(name, { looks: looks + 1, since })
   return {
-    next: arrivedFiles(arrival, looked),
+    next,
     hasFiles: true,
     complete: (manifest) => ({
       sight,

@@ -79,7 +79,7 @@ export function openCompleting(
   context: RemoteContext,
   part: (name: string) => Promise<CollectedPart>,
 ): Completing {
-  const { memory, chunkBytes } = context
+  const { chunkBytes } = context
   const look = openReadings(context)
   const gates = new Map<number, Gate>()
   const waits = new Map<string, AbortController>()
@@ -99,8 +99,6 @@ export function openCompleting(
       const last = await part(name)
       const { next } = last
       if (typeof next === 'string') return { last, isCut: next === 'cut' }
-      const { looks, since } = memory.late.get(name) ?? { looks: 0, since: performance.now() }
-      memory.late.set(name, { looks: looks + 1, since })
       if (next.reason !== undefined) onWait(next.reason)
       if (next.afterMs > 0) await sleep(next.afterMs, undefined, untilAborted(signal)).catch(() => undefined)
       checkOpen()

@@ -10,7 +10,16 @@ import {
   type Stage,
   type StagedAmount,
 } from '../contract/driver.ts'
-import { leadOf, namesOf, selected, type Lead, type StageSelection } from '../contract/links.ts'
+import {
+  conflict,
+  leadOf,
+  makeRoom,
+  namesOf,
+  replaced,
+  selected,
+  type Lead,
+  type StageSelection,
+} from '../contract/links.ts'
 
 /** A file below a folder of the site, from GNU find. Links are never followed. */
 export interface FoundFile {
@@ -133,15 +142,6 @@ interface Source {
   named: (path: string) => boolean
 }
 
-const conflict = (path: string, one: string, other: string): DriverError =>
-  new DriverError(
-    'user',
-    `${one} and ${other} both leave ${namedPath(path)}, with different content; write to different paths`,
-  )
-
-const replaced = (one: string, other: string): string =>
-  `that of ${one} differs from that of ${other}, which was`
-
 /** Puts the entries of the stages together; where two differ at a path that neither names, the later stays. */
 const openEntries = () => {
   const entries = new Map<string, Source>()
@@ -151,11 +151,8 @@ const openEntries = () => {
   const replace = (before: Source, source: Source): void => {
     const { path, kind } = source.found
     const labels = [before.steps.stage.label, source.steps.stage.label] as const
-    const below =
-      before.found.kind === 'directory' ? [...entries.keys()].filter((one) => one.startsWith(`${path}/`)) : []
-    const isNamed = (one: string): boolean => source.named(one) || entries.get(one)?.named(one) === true
-    if ([path, ...below].some(isNamed)) throw conflict(path, ...labels)
-    for (const one of below) entries.delete(one)
+    const isFolder = before.found.kind === 'directory'
+    makeRoom(entries, { path, before: { isFolder }, next: source }, labels)
     if (kind !== 'file' || before.found.kind !== 'file') source.steps.before.push(path)
     left.push({ path, why: replaced(...labels) })
     entries.set(path, source)

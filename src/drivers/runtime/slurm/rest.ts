@@ -29,23 +29,19 @@ export interface SlurmRestOptions extends SlurmrestdServer {
   deadlineSeconds: number
 }
 
-/** Jobs of an answer to `GET /jobs`, of versions 0.0.36 to 0.0.44; ours only. */
-export const parseRestJobs = (answer: Json): SlurmJob[] =>
-  readJobs(answer)
+const ours = <Job extends { name: string; elements?: string | undefined }>(jobs: readonly Job[]) =>
+  jobs
     .filter(({ name }) => name.startsWith(arrayNamePrefix))
     .map(({ elements, ...job }) => ({
       ...job,
       indexes: elements === undefined ? undefined : parseIndexes(elements),
     }))
 
+/** Jobs of an answer to `GET /jobs`, of versions 0.0.36 to 0.0.44; ours only. */
+export const parseRestJobs = (answer: Json): SlurmJob[] => ours(readJobs(answer))
+
 /** Jobs of accounting's answer about one, of versions 0.0.36 to 0.0.44; ours only. */
-export const parseRestRecords = (answer: Json): SlurmJob[] =>
-  readRecords(answer)
-    .filter(({ name }) => name.startsWith(arrayNamePrefix))
-    .map(({ elements, ...job }) => ({
-      ...job,
-      indexes: elements === undefined ? undefined : parseIndexes(elements),
-    }))
+export const parseRestRecords = (answer: Json): SlurmJob[] => ours(readRecords(answer))
 
 /**
  * Limits from the answers to `GET /partitions`, `/nodes` and `/reservations`, of versions 0.0.36 to
@@ -104,12 +100,12 @@ export function openSlurmRest({
   const read: typeof slurmrestd.read = (what) => withDriverErrors(slurmrestd.read(what))
   return {
     async limits() {
-      const [partitions, nodes, reservations] = await Promise.all([
+      const [partitions, nodes, reservations, accounting] = await Promise.all([
         read('partitions'),
         read('nodes'),
         read('reservations'),
+        withDriverErrors(slurmrestd.hasRecords()),
       ])
-      const accounting = await withDriverErrors(slurmrestd.hasRecords())
       return { ...parseRestLimits(partitions, nodes, reservations, Date.now() / 1000), accounting }
     },
     queue: async () => parseRestJobs(await read('jobs')),
