@@ -57,10 +57,13 @@ const isOfRegistry = ({ protocol, hostname }: URL, registry: string): boolean =>
   return hostname === own || hostname.endsWith(`.${own}`) || isAbove
 }
 
-/** The address of a path of a registry; undefined where its name is no host. */
-const addressOf = (registry: string, path: string): string | undefined => {
+/** The address of a path of a registry. @throws HttpError `denied` where its name is no host */
+const addressOf = (registry: string, path: string): string => {
   const url = `${isHere(registry) ? 'http' : 'https'}://${registry}${path}`
-  return URL.canParse(url) ? url : undefined
+  if (URL.canParse(url)) return url
+  throw new HttpError('denied', `${JSON.stringify(registry)} is no host with a port from 1 to 65535`, {
+    stage: 'route',
+  })
 }
 
 /** The token that a registry's challenge asks for; undefined: it asks for none that we can get. */
@@ -106,13 +109,8 @@ export const registryDenied = async (
 ): Promise<string | undefined> => {
   const { registry } = partsOfImage(image)
   if (registry === 'docker.io') return undefined
-  const url = addressOf(registry, '/v2/')
-  if (url === undefined) return `${JSON.stringify(registry)} is no host with a port from 1 to 65535`
   try {
-    const answer = await http.request(url, {
-      ...limits,
-      method: 'HEAD',
-    })
+    const answer = await http.request(addressOf(registry, '/v2/'), { ...limits, method: 'HEAD' })
     answer.body.destroy()
   } catch (error) {
     if (!(error instanceof HttpError)) throw error
@@ -135,10 +133,6 @@ export const resolveImage = async (
   if (digest !== undefined) return { digest }
   const host = registry === 'docker.io' ? 'registry-1.docker.io' : registry
   const url = addressOf(host, `/v2/${repository}/manifests/${tag}`)
-  if (url === undefined)
-    throw new HttpError('denied', `${JSON.stringify(registry)} is no host with a port from 1 to 65535`, {
-      stage: 'route',
-    })
   const ask = (authorization?: string) =>
     http.request(url, {
       ...limits,

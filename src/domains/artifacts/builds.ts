@@ -232,7 +232,7 @@ const checkRecipe = async (parts: BuildParts, build: Omit<Build, 'createdAt'>): 
     checkDefinition(text, build, addressAllowed)
     return
   }
-  const sources = sourcesOfRecipe(text, argumentsOf(build.buildArguments), build.targetArchitecture)
+  const sources = sourcesOfRecipe(text, argumentsOf(build.buildArguments) ?? {}, build.targetArchitecture)
   const fault = recipeFault(sources, build.network, addressAllowed)
   if (fault !== undefined) throw unacceptable([{ path: 'recipePath', message: fault }])
 }

@@ -169,8 +169,8 @@ const each = (values: readonly string[]): string[] => [...new Set(values.filter(
  */
 export const sourcesOfRecipe = (
   text: string,
-  given: Readonly<Record<string, string>> = {},
-  architecture = 'amd64',
+  given: Readonly<Record<string, string>>,
+  architecture: string,
 ): RecipeSources => {
   const found: RecipeSources = { images: [], addresses: [], unclear: [] }
   for (const escape of [undefined, '\\', '`'])

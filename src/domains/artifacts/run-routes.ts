@@ -57,7 +57,7 @@ const refuseUnbuildable = async (
   try {
     await refuseWithoutEngine(parts.buildEngine)
   } catch (error) {
-    if (await needsEngine(parts, build)) throw error
+    if (!(error instanceof Refusal) || (await needsEngine(parts, build))) throw error
   }
 }
 

@@ -58,11 +58,11 @@ const checkContext = async (
   const text = Buffer.concat(chunks).toString()
   // The images of a definition are judged where they are pulled.
   if (work.sourceType === 'definition') return text
-  const sources = sourcesOfRecipe(text, argumentsOf(work.buildArguments), work.targetArchitecture)
+  const sources = sourcesOfRecipe(text, argumentsOf(work.buildArguments) ?? {}, work.targetArchitecture)
   const fault = recipeFault(sources, work.network, addressAllowed)
   if (fault !== undefined) throw new BuildError(fault)
   const hosts = sources.addresses.map((address) => `${hostOf(address)}/`)
-  for (const name of [...sources.images, ...hosts]) {
+  for (const name of new Set([...sources.images, ...hosts])) {
     const denied = await registryDenied(http, name)
     if (denied !== undefined) throw new BuildError(`the recipe names ${JSON.stringify(name)}: ${denied}`)
   }

@@ -5,7 +5,8 @@ import { onlyConnection } from '../environments/only-connection.ts'
 import type { StorageFacts } from '../environments/storages.ts'
 import { connectionsOfVersions } from '../environments/store.ts'
 
-const namedIn = ({ configuration }: StorageFacts): string | undefined => {
+/** The connection that a storage names itself. */
+export const namedIn = ({ configuration }: StorageFacts): string | undefined => {
   const named = configuration?.['connectionId']
   return typeof named === 'string' && named !== '' ? named : undefined
 }

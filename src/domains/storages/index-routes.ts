@@ -156,8 +156,8 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
       handle: async ({ params, query }) => {
         const facts = await readStorage(db, params.storageId)
         const path = await pathOf(query, facts, 'query', false)
-        const roots = (await refusing('body', () => Promise.resolve().then(() => rootsOf(facts)))).map(
-          (root) => root.path,
+        const roots = await refusing('body', () =>
+          Promise.resolve(rootsOf(facts).map(({ path: root }) => root)),
         )
         const asked = query.limit ?? usualPage
         const limit = asked < 1 || asked > largestPage ? usualPage : asked

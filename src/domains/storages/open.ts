@@ -16,7 +16,7 @@ import type { SecretFinder, SecretOpener } from '../../vault/secret.ts'
 import { connectionTypes } from '../environments/store.ts'
 import { readStorage, type StorageFacts } from '../environments/storages.ts'
 import { bucketReach } from './buckets.ts'
-import { baseOf, storageConnection, givenConnection } from './connection.ts'
+import { baseOf, storageConnection, givenConnection, namedIn } from './connection.ts'
 import { rootsOf } from './endpoint.ts'
 import { refusing } from './errors.ts'
 import { openKeptDrivers } from './kept-drivers.ts'
@@ -67,7 +67,8 @@ const loginOf = async (db: Db, facts: StorageFacts): Promise<string | undefined>
   const connectionId = ways.includes('filesystem')
     ? givenConnection(facts, 'ssh')
     : await storageConnection(db, facts, 'ssh')
-  if (connectionId === undefined) return undefined
+  // What was found by its type is an ssh connection.
+  if (connectionId === undefined || namedIn(facts) === undefined) return connectionId
   // The shell of a local connection would give access to the whole machine.
   const type = (await connectionTypes(db, [connectionId])).get(connectionId)
   return type === 'local' ? undefined : connectionId
@@ -171,11 +172,12 @@ export const openStorages = ({
         },
       }
     }
+    // `storageConnection` has refused what has no connection.
     if (!ways.includes('filesystem'))
       throw unacceptable([
         {
           path: 'storage.configuration.connectionId',
-          message: 'names no connection; name the ssh connection behind which the folder lies',
+          message: 'names a local connection; name the ssh connection behind which the folder lies',
         },
       ])
     const reach = await hereReach(facts, facts.endpoint)

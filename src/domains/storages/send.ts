@@ -237,8 +237,7 @@ const copiedWithin = async (
   for (let left = tries - 1; ; left--) {
     const before = await source.stat(from, { signal })
     const { sizeBytes = 0 } = before
-    // Not every store takes an empty object as a part.
-    if (sizeBytes === 0 || sizeBytes > largestWithin) return withoutOwn()
+    if (sizeBytes > largestWithin) return withoutOwn()
     try {
       await target.copyWithin([...base, ...from], to, {
         overwrite: onConflict === 'overwrite' || isOwn,

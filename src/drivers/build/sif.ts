@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { pack, type Pack } from 'tar-stream'
-import { hasProgram } from '../machine-programs.ts'
+import { hasProgram, programPath } from '../machine-programs.ts'
 import { BuildError } from './errors.ts'
 import type { ImageFolder } from './image.ts'
 import { archiveBytes } from './packing.ts'
@@ -133,7 +133,7 @@ const packed = async (
     signal,
     // sqfstar 4.5 dates the root at the hour of the packing, whatever `-root-time` says; only this
     // variable moves it, and it moves every file that is younger.
-    env: { PATH: '/usr/bin:/bin', SOURCE_DATE_EPOCH: String(latest) },
+    env: { PATH: programPath, SOURCE_DATE_EPOCH: String(latest) },
   })
   let text = ''
   child.stderr.on('data', (piece: Buffer) => (text = (text + piece.toString()).slice(-2_000)))
@@ -157,7 +157,11 @@ const packed = async (
 
 const packerVersion = (signal: AbortSignal): Promise<string> =>
   new Promise((resolve) => {
-    const child = spawn('sqfstar', ['-version'], { stdio: ['ignore', 'pipe', 'ignore'], signal })
+    const child = spawn('sqfstar', ['-version'], {
+      stdio: ['ignore', 'pipe', 'ignore'],
+      signal,
+      env: { PATH: programPath },
+    })
     let text = ''
     child.stdout.on('data', (piece: Buffer) => (text += piece.toString()))
     child.once('error', () => resolve('sqfstar'))
