@@ -229,6 +229,7 @@ class Runs:
             try:
                 answer = self._http.get(path, headers=headers, extensions={"until": until})
             except httpx.TransportError:
+                time.sleep(0.1)
                 continue
             if "etag" in answer.headers:
                 headers = {"prefer": "wait=30", "if-none-match": answer.headers["etag"]}

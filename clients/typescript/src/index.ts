@@ -47,6 +47,13 @@ const kindOf = (status: number, code: string): typeof Refused => {
   return status >= 500 || status === 429 ? Unavailable : Unacceptable
 }
 
+/** @throws the reason of the signal */
+const pause = (milliseconds: number, signal?: AbortSignal): Promise<void> =>
+  sleep(milliseconds, undefined, signal === undefined ? {} : { signal }).catch((error: unknown) => {
+    signal?.throwIfAborted()
+    throw error
+  })
+
 const refusal = async (answer: Response): Promise<Refused> => {
   const text = await answer.text()
   let body: Record<string, unknown> = {}
@@ -123,7 +130,7 @@ export class Orrery {
       } catch (error) {
         if (error instanceof Refused || request.signal.aborted || attempt >= tries) throw error
       }
-      await sleep(wait * 1000, undefined, { signal: request.signal })
+      await pause(wait * 1000, request.signal)
     }
   }
 
@@ -158,9 +165,17 @@ export class Orrery {
       for (;;) {
         const known = tag === undefined ? {} : { prefer: 'wait=30', 'if-none-match': tag }
         const answer = await this.#follow(path, known, options.signal)
-        tag = answer.headers.get('etag') ?? tag
         if (answer.status === 304) continue
-        const summary = (await answer.json()) as Summary
+        let summary: Summary
+        try {
+          summary = (await answer.json()) as Summary
+        } catch (error) {
+          if (options.signal?.aborted === true || error instanceof SyntaxError) throw error
+          await pause(100, options.signal)
+          continue
+        }
+        // Only of a summary that was read: an end that was not read would be "unchanged" for ever.
+        tag = answer.headers.get('etag') ?? tag
         if (ended.includes(summary.run.status)) return summary
       }
     },
@@ -188,7 +203,7 @@ export class Orrery {
         } catch (error) {
           if (options.signal?.aborted === true || error instanceof SyntaxError) throw error
         }
-        await sleep(100, undefined, options.signal === undefined ? {} : { signal: options.signal })
+        await pause(100, options.signal)
       }
     }.bind({ orrery: this }),
   }
