@@ -104,11 +104,7 @@ const refresh = (parts: KeeperParts, log: Log) => {
       { err: error, ...facts },
       'a refresh of a cloud catalog could not be taken up; the stored one stays',
     )
-  return everyRound(
-    refreshMs,
-    (signal) => resumeRefreshes(parts, (error, record) => warn(error, record), signal),
-    warn,
-  )
+  return everyRound(refreshMs, (signal) => resumeRefreshes(parts, warn, signal), warn)
 }
 
 /** Secrets that an earlier version kept in rows of capacity targets move to the vault, once. */

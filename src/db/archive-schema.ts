@@ -234,12 +234,13 @@ export const createArchiveSchema = async (
   deadline: AbortSignal,
 ): Promise<void> => {
   const client = await session()
-  // The server goes on with a statement whose client is gone.
-  const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid')
-  const end = (): void => void endSession(session, rows[0]?.pid ?? 0).catch(() => undefined)
   client.on('error', () => undefined)
-  deadline.addEventListener('abort', end, { once: true })
+  let end = (): void => undefined
   try {
+    // The server goes on with a statement whose client is gone.
+    const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid')
+    end = () => void endSession(session, rows[0]?.pid ?? 0).catch(() => undefined)
+    deadline.addEventListener('abort', end, { once: true })
     deadline.throwIfAborted()
     await client.query("set timezone = 'UTC'")
     await client.query('begin')

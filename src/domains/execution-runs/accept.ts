@@ -513,8 +513,8 @@ const snapshotOf = async (
 }
 
 /**
- * @throws Refusal 422 for a capacity target that can have no machines, 503 for a provider or a
- *   lifecycle action that is not built
+ * @throws Refusal 422 for a capacity target that can have no machines, or a `start` of an instance
+ *   that it does not have, 503 for a provider or a lifecycle action that is not built
  */
 const refuseUnmade = async (tx: Db, plan: PlanHeader, places: readonly Place[]): Promise<void> => {
   await refuseActions(tx, plan)

@@ -33,6 +33,10 @@ const HeldRow = z.object({
   /** It is being started. */
   wakes: z.boolean(),
 })
+/** The last operation of the instance `i`. */
+const lastOperation = sql`(select o.kind, o.execution_run_id, o.status in ('queued', 'running') as is_open
+  from cloud_operations o where o.instance_id = i.id order by o.created_at desc, o.id desc limit 1)`
+
 /** The instance that a run uses for a target now. */
 export type HeldMachine = z.output<typeof HeldRow>
 
@@ -47,8 +51,7 @@ export const heldMachine = (db: Db, runId: string, targetId: string): Promise<He
           and (l.is_open or i.status = 'stopped'), false) as rests,
         coalesce(l.kind = 'start' and l.is_open, false) as wakes
       from run_machines m join cloud_instances i on i.id = m.instance_id
-      left join lateral (select o.kind, o.execution_run_id, o.status in ('queued', 'running') as is_open
-        from cloud_operations o where o.instance_id = i.id order by o.created_at desc, o.id desc limit 1) l on true
+      left join lateral ${lastOperation} l on true
       where m.execution_run_id = ${runId} and m.capacity_target_id = ${targetId} and m.released_at is null`,
   )
 
@@ -299,10 +302,6 @@ const unusedInstances = (db: Db, after: string, limit: number) =>
           and (${isWithin(lastReleased, targetIdle)} or ${wasOperated}))
         and i.id > ${after} order by i.id limit ${limit}`,
   )
-
-/** The last operation of the instance `i`. */
-const lastOperation = sql`(select o.kind, o.execution_run_id from cloud_operations o where o.instance_id = i.id
-  order by o.created_at desc, o.id desc limit 1)`
 
 /**
  * Instances of people that never became ready, or failed, and that nobody has configured or ended

@@ -15,8 +15,8 @@ const unpinned = async (db: Db, digests: readonly string[]): Promise<string[]> =
   const free = await db.many(
     DigestRow,
     sql`select digest from unnest(${[...digests]}::text[]) as given (digest)
-        where not exists (select from run_snapshots s where s.executables @>
-          jsonb_build_object('pins', jsonb_build_array(jsonb_build_object('digest', given.digest))))`,
+      except select pin #>> '{}' from run_snapshots s,
+        jsonb_path_query(s.executables, '$.pins[*].digest') as pin`,
   )
   return free.map(({ digest }) => digest)
 }

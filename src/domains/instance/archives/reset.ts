@@ -272,6 +272,10 @@ export const resetRoutes = (parts: ResetParts): Route[] => [
         ])
       await refuseMachines(parts.ownDb)
       if (query.stop === 'true') await stopWork(parts, actor.id)
+      else {
+        const open = await openWork(parts.ownDb, parts)
+        if (open.length > 0) refuseOpen(open)
+      }
       const sitesWithFiles = await removalsLeft(parts.ownDb, query.stop === 'true')
       // Without their records nothing would end a shell, or remove a recording, that is left.
       let consoleLeft: string[] = []
