@@ -4,7 +4,8 @@ import { pageQuery } from '../../http/paging.ts'
 
 export const outcomes = ['started', 'succeeded', 'failed'] as const
 
-const members = {
+/** What an event says, beside its id and its time. */
+export const auditMembers = {
   eventType: z.string(),
   actorId: z.string().optional(),
   actorType: z.string().optional(),
@@ -21,9 +22,9 @@ const members = {
 }
 
 /** An event before it is recorded. */
-export type NewAuditEvent = z.input<z.ZodObject<typeof members>>
+export type NewAuditEvent = z.input<z.ZodObject<typeof auditMembers>>
 
-export const AuditEvent = z.strictObject({ id: z.string(), ...members, occurredAt: z.string() })
+export const AuditEvent = z.strictObject({ id: z.string(), ...auditMembers, occurredAt: z.string() })
 export type AuditEvent = z.output<typeof AuditEvent>
 
 /** Every filter that is given must match. */

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { raw, sql } from '../../db/sql.ts'
-import { JsonObject } from '../../http/schema.ts'
 import type { VaultKey, VaultKeys } from '../../vault/keys.ts'
+import { auditMembers } from './schemas.ts'
 import { macOf, noKey, signedText, worth } from './seal.ts'
 
 /** Records and head as seals need them, and who wrote them. */
@@ -12,21 +12,11 @@ export const sealedColumns =
     execution_id, external_id, outcome, summary, metadata,
   to_char(occurred_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US') as occurred_at`)
 
+/** A record as it stands in the database: whoever changed it there may have put any text. */
 export const SealedMembers = z.object({
   id: z.string(),
-  eventType: z.string(),
-  actorId: z.string().optional(),
-  actorType: z.string().optional(),
-  environmentId: z.string().optional(),
-  resourceId: z.string().optional(),
-  connectionId: z.string().optional(),
-  runtimeId: z.string().optional(),
-  sessionId: z.string().optional(),
-  executionId: z.string().optional(),
-  externalId: z.string().optional(),
+  ...auditMembers,
   outcome: z.string(),
-  summary: z.string(),
-  metadata: JsonObject.optional(),
   occurredAt: z.string(),
 })
 export const SignedRecord = SealedMembers.extend({
