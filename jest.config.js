@@ -1,4 +1,4 @@
-/** How Jest runs the tests; `test/run.ts` starts it and judges its report. */
+/** How Jest runs the tests; `test/support/run-files.ts` starts it and judges its report. */
 export default {
   testEnvironment: '<rootDir>/test/support/environment.ts',
   testMatch: ['<rootDir>/test/**/*.test.ts'],

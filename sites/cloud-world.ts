@@ -30,7 +30,7 @@ export interface CloudFaults {
   silentSsh(silent: boolean): void
   /** The console shows a host key that is not the machine's. */
   otherHostKey(other: boolean): void
-  /** New machines of EC2 have no public address. */
+  /** EC2 shows no public address of any machine. */
   noPublicAddress(none: boolean): void
   /** The account may not read prices. */
   noPrices(refused: boolean): void
@@ -163,6 +163,7 @@ const loopbackAddress = (world: World): string => {
 const powerOff = (machine: CloudMachine): void => {
   void machine.host?.crash()
   void machine.sshd?.stopSshd()
+  machine.sshd?.dropSessions()
 }
 
 export const boot = async (world: World, machine: CloudMachine): Promise<void> => {

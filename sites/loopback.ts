@@ -142,8 +142,10 @@ export const startHost = async (
     authorize: (publicKey) => appendFileSync(file('authorized_keys'), `${publicKey.trim()}\n`),
     stopSshd: async () => {
       orphans.push(...sessions())
-      await running?.release()
+      const ending = running
+      // A start meanwhile keeps its own.
       running = undefined
+      await ending?.release()
     },
     startSshd: async (next = address) => {
       address = next

@@ -78,7 +78,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     ],
   },
   kills: {
-    needs: 'root',
+    needs: 'as kubernetes, slurm and containers',
     files: [
       'failures/rounds',
       'failures/accepted',

@@ -69,9 +69,12 @@ ${runUsage(fileMinutes)}`,
       throw new ArgumentError(`--record takes whole groups: ${path} is no group`)
     if (values.record && values.testNamePattern !== undefined)
       throw new ArgumentError('--record takes whole groups: leave --testNamePattern out')
+    const rounds = numberOf('rounds', values.rounds, 1)
+    if (values.resume && rounds > 1)
+      throw new ArgumentError('--resume goes on with one round: leave --rounds out')
     return {
       parts: partsOf(positionals),
-      rounds: numberOf('rounds', values.rounds, 1),
+      rounds,
       resume: values.resume,
       record: values.record,
       report: values.report,
@@ -108,8 +111,13 @@ const readPassed = (commit: string): Passed => {
 }
 
 const keepPassed = (passed: Passed, verdict: Verdict): void => {
+  // What was left out or unsteady runs again, so that the row of its group counts it.
+  const again = new Set([
+    ...verdict.leftOut.flatMap(({ files }) => files),
+    ...verdict.unsteady.map(({ file }) => file),
+  ])
   for (const [file, result] of Object.entries(verdict.files))
-    if (result.failed === 0) passed.files[file] = result
+    if (result.failed === 0 && !again.has(file)) passed.files[file] = result
   mkdirSync(dirname(passedFile), { recursive: true })
   writeFileSync(passedFile, JSON.stringify(passed))
 }
@@ -159,7 +167,7 @@ for (const part of given.parts) {
     `${name}: ${counts.passed} passed, ${counts.failed} failed, ${counts.unsteady} files unsteady, ` +
       `${counts.leftOut} left out, ${counts.minutes} minutes`,
   )
-  if (given.record && !signal.aborted) {
+  if (given.record && cannotStart === undefined && !signal.aborted) {
     const document = join(checkout, 'docs/proofs.md')
     const run = {
       ...{ group: name, commit, date: new Date().toISOString().slice(0, 10) },

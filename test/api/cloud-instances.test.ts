@@ -5,34 +5,20 @@ import { join } from 'node:path'
 import { sql } from '../../src/db/sql.ts'
 import { openTurns } from '../../src/db/each-record.ts'
 import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
-import { startCloud, type CloudSite } from '../../sites/cloud.ts'
-import {
-  cloudCalls,
-  cloudEnvironment,
-  machineOfInstance,
-  openClouds,
-  withoutPlaybooks,
-} from '../support/cloud.ts'
+import { machineOfInstance, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
-import { openService, type TestService } from '../support/service.ts'
 
 /** Machines of an EC2 endpoint, each an sshd on loopback, from the request to the end, over HTTP. */
 
-let site: CloudSite
-let service: TestService
-let calls: ReturnType<typeof cloudCalls>
+let opened: Awaited<ReturnType<typeof openCloudService>>
+let { site, service, calls } = {} as typeof opened
 beforeAll(async () => {
-  site = await startCloud({ machines: 'loopback' })
-  service = await openService({ environment: cloudEnvironment() })
-  calls = cloudCalls(service)
-  await openClouds(service, site)
+  opened = await openCloudService({ machines: 'loopback' })
+  ;({ site, service, calls } = opened)
   await makeTarget('small')
 })
-afterAll(async () => {
-  await service?.[Symbol.asyncDispose]()
-  await site?.stop()
-})
+afterAll(() => opened?.close())
 afterEach(() => {
   expect(living()).toEqual([])
 })

@@ -26,9 +26,16 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
+const optionsIn = (scratch: string) => ({
+  root: join(scratch, 'root'),
+  runtime: 'table',
+  taskVariable: 'ORRERY_TASK',
+  socket,
+})
+
 const makeSite = (): ConformanceSite => {
   const scratch = mkdtempSync(join(folder, 'conformance-'))
-  const options = { root: join(scratch, 'root'), runtime: 'table', taskVariable: 'ORRERY_TASK', socket }
+  const options = optionsIn(scratch)
   const shells: ReturnType<typeof openLocalShell>[] = []
   return {
     scratch,
@@ -52,13 +59,7 @@ tortureConformance('batch, over a table in memory', makeSite, { cases: 16 })
 test('an array whose id no answer gave is found by its name: its task runs once, and a cancel ends it', async () => {
   const scratch = mkdtempSync(join(folder, 'lost-answer-'))
   const shell = openLocalShell()
-  const options = {
-    shell,
-    root: join(scratch, 'root'),
-    runtime: 'table',
-    taskVariable: 'ORRERY_TASK',
-    socket,
-  }
+  const options = { ...optionsIn(scratch), shell }
   const driver = openTableDriver({ ...options, losesAnswers: true })
   const ledger = join(scratch, 'ledger')
   const script = 'echo begun >> "$1"; sleep 86400'
@@ -89,13 +90,7 @@ test('an array whose id no answer gave is found by its name: its task runs once,
 test('a scheduler that answers and does not mention a task, at any moment: it waits, and runs once, to its end', async () => {
   const scratch = mkdtempSync(join(folder, 'unmentioned-'))
   const shell = openLocalShell()
-  const options = {
-    shell,
-    root: join(scratch, 'root'),
-    runtime: 'table',
-    taskVariable: 'ORRERY_TASK',
-    socket,
-  }
+  const options = { ...optionsIn(scratch), shell }
   const moments = ['its submit', 'its start', 'its end'] as const
   const drivers = moments.map((moment) => {
     let hidden = false

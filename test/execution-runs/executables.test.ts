@@ -255,7 +255,8 @@ test('bytes that a build publishes while others remove them stay, or are not pub
     await until('the removal', 120, async () => {
       const [waiting] = await service.db.prepared<{ n: string }>(
         'waiting',
-        "select count(*) as n from pg_locks where locktype = 'advisory' and not granted",
+        `select count(*) as n from pg_locks where locktype = 'advisory' and not granted
+          and database = (select oid from pg_database where datname = current_database())`,
         [],
       )
       return isOver || Number(waiting?.n) > 0

@@ -7,7 +7,9 @@ import { needs } from '../support/needs.ts'
 import { connectionTo, makeVaultKeyFile, onCluster, onHost } from '../support/reach.ts'
 import { ledgerTasks, playRounds, type RoundsSite } from './rounds.ts'
 
-const { test } = needs(...sites.slurm)
+const { test } = needs('root')
+const overSsh = needs('root', ...sites.sshd).test
+const onSlurm = needs(...sites.slurm).test
 
 /**
  * Every attempt writes its start and its end into a ledger of its site, while processes of the
@@ -31,7 +33,7 @@ const play = async (seed: number, tasks: number, site?: RoundsSite): Promise<voi
 
 test('on this machine nothing is done twice, whatever dies', () => play(91, 60), 6 * hours)
 
-test(
+overSsh(
   'at an SSH host nothing is done twice, whatever dies',
   async () => {
     await using ssh = await startLoopbackSsh()
@@ -58,7 +60,7 @@ test(
   6 * hours,
 )
 
-test(
+onSlurm(
   'on a Slurm cluster nothing is done twice, whatever dies',
   async () => {
     await using slurm = await startSlurm({ nodes: 2 })

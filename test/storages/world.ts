@@ -12,7 +12,7 @@ import { dirname, join } from 'node:path'
 import { startS3, type S3Site } from '../../sites/s3.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
-import { openService } from '../support/service.ts'
+import { openService, type TestService } from '../support/service.ts'
 
 /** Storages for the tests of jobs: folders of this machine, and buckets. */
 
@@ -88,19 +88,20 @@ export const environmentOf = (id: string, storages: object[], more: object = {})
  */
 export const openLab = async (root: string, storages: object[], bucketEndpoint = 's3://bucket') => {
   const site = await startS3()
+  let service: TestService | undefined
+  const close = async (): Promise<void> => {
+    await service?.[Symbol.asyncDispose]()
+    await site.stop()
+  }
   try {
     const bucket = site.bucket('bucket')
-    const service = await openService({
+    service = await openService({
       environment: {
         SERVICE_LOCAL_STORAGE_ROOT: root,
         SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
         SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
       },
     })
-    const close = async (): Promise<void> => {
-      await service[Symbol.asyncDispose]()
-      await site.stop()
-    }
     const { credentialRef } = await service.post('/cloud-credentials/', {
       id: 'site',
       provider: 'aws',
@@ -112,7 +113,7 @@ export const openLab = async (root: string, storages: object[], bucketEndpoint =
     )
     return { service, bucket, close }
   } catch (error) {
-    await site.stop()
+    await close()
     throw error
   }
 }

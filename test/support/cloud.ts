@@ -78,16 +78,17 @@ export const openCloudService = async (
   { provider = 'aws', keyFile }: { provider?: 'aws' | 'gcp'; keyFile?: string } = {},
 ) => {
   const site = await startCloud(options)
+  let service: TestService | undefined
+  const close = async (): Promise<void> => {
+    await service?.[Symbol.asyncDispose]()
+    await site.stop()
+  }
   try {
-    const service = await openService({ environment: cloudEnvironment(keyFile) })
-    const close = async (): Promise<void> => {
-      await service[Symbol.asyncDispose]()
-      await site.stop()
-    }
+    service = await openService({ environment: cloudEnvironment(keyFile) })
     await openClouds(service, site, provider)
     return { site, service, calls: cloudCalls(service), close }
   } catch (error) {
-    await site.stop()
+    await close()
     throw error
   }
 }

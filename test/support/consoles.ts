@@ -1,6 +1,6 @@
 import { startSsh } from '../../sites/ssh.ts'
 import { connectionTo, makeVaultKeyFile } from './reach.ts'
-import { openService } from './service.ts'
+import { openService, type TestService } from './service.ts'
 
 type Places = Readonly<
   Record<
@@ -60,8 +60,13 @@ export const deskToken = 'eyJhbGciOiJSUzI1NiIsImtpZCI6InRlc3QifQ.a-token-that-no
  */
 export const openDesk = async (places: Places = {}, environment: Record<string, string> = {}) => {
   const ssh = await startSsh({ hosts: 1 })
+  let service: TestService | undefined
+  const close = async (): Promise<void> => {
+    await service?.[Symbol.asyncDispose]()
+    await ssh.stop()
+  }
   try {
-    const service = await openService({
+    service = await openService({
       environment: {
         SERVICE_CONSOLE_ENABLED: 'true',
         SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
@@ -69,10 +74,6 @@ export const openDesk = async (places: Places = {}, environment: Record<string, 
         ...environment,
       },
     })
-    const close = async (): Promise<void> => {
-      await service[Symbol.asyncDispose]()
-      await ssh.stop()
-    }
     await service.post('/ssh-keys/import/', { id: 'host', privateKey: ssh.key.privateKey })
     await service.post('/kubernetes-tokens/', { id: 'cluster', token: deskToken })
     const usual = {
@@ -84,9 +85,9 @@ export const openDesk = async (places: Places = {}, environment: Record<string, 
       '/environments/',
       consoleEnvironment('desk', { ...usual, ...places }, [connectionTo('desk-host', ssh.hosts[0], 'host')]),
     )
-    return { ssh, service, close }
+    return { service, close }
   } catch (error) {
-    await ssh.stop()
+    await close()
     throw error
   }
 }
