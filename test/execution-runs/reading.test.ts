@@ -3,7 +3,7 @@ import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { raw, sql } from '../../src/db/sql.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { allOf, makeWorld, type World } from '../support/worlds.ts'
+import { allOf, makeWorld, worldDocuments, type World } from '../support/worlds.ts'
 import { activityOf, runToEnd } from './checked.ts'
 
 let service: TestService
@@ -370,6 +370,57 @@ test('two runs of a workflow are compared by activity; runs of different ones ar
   const refused = await service.call('GET', '/execution-runs/compare-real/compare/compare-other/')
   expect([refused.status, refused.body.code]).toEqual([422, 'unacceptable'])
   expect((await service.call('GET', '/execution-runs/compare-real/compare/nobody/')).status).toBe(404)
+})
+
+test('runs of one version are compared by name where one has its own copy of the workflow', async () => {
+  const { version } = await service.get('/workflow-definitions/small/')
+  const { plan, environment, scope, topology } = worldDocuments({
+    name: 'small',
+    cores: [1, 1],
+    tasks: small.tasks,
+    bandwidthBitsPerSecond: 8_000,
+  })
+  const { id: copied } = await service.post('/schedule-plans/', {
+    plan: { ...plan, id: 'small-copy' },
+    ...{ resources: environment.resources, executionScope: scope, networkTopology: topology },
+    workflow: {
+      ...version,
+      // Sent in another order, with other durations.
+      activities: version.activities
+        .toReversed()
+        .map((each: any) => ({ ...each, metadata: { ...each.metadata, copied: true } })),
+    },
+  })
+  await runToEnd(service, small, { id: 'copy-none', mode: 'simulation' })
+  await service.post('/execution-runs/', { id: 'copy-own', schedulePlanId: copied, mode: 'simulation' })
+  expect((await service.finished('copy-own')).run.status).toBe('completed')
+  const { activities } = await service.get('/execution-runs/copy-none/compare/copy-own/')
+  expect(activities.items.map((item: any) => [item.externalId, item.a.runtimeSeconds])).toEqual([
+    ['a', 2],
+    ['b', 3],
+  ])
+})
+
+test('a simulation tells the end of a task before the start of those that waited for it', async () => {
+  const chain = await makeWorld(service, {
+    name: 'chained',
+    cores: [1],
+    tasks: [
+      { name: 'a', seconds: 4 },
+      { name: 'b', seconds: 4, after: ['a'] },
+    ],
+  })
+  const { events } = await runToEnd(service, chain, { id: 'chained', mode: 'simulation' })
+  expect(
+    events
+      .filter(({ eventType }: any) => eventType.startsWith('activity.'))
+      .map(({ eventType, payload }: any) => [eventType, payload.activityId, payload.at]),
+  ).toEqual([
+    ['activity.started', 'chained-a', 0],
+    ['activity.completed', 'chained-a', 4],
+    ['activity.started', 'chained-b', 4],
+    ['activity.completed', 'chained-b', 8],
+  ])
 })
 
 describe('the files of an activity', () => {

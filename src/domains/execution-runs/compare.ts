@@ -5,6 +5,7 @@ import { countBound } from '../../http/paging.ts'
 import { Refusal } from '../../refusal.ts'
 
 const Compared = z.object({
+  workflowVersionId: z.string(),
   contentVersionId: z.string(),
   makespanSeconds: z.number(),
   cost: z.number(),
@@ -16,8 +17,8 @@ const Compared = z.object({
 const header = (db: Db, runId: string) =>
   db.maybe(
     Compared,
-    sql`select r.content_version_id, r.makespan_seconds, r.cost, p.predicted_makespan_seconds as
-      planned_makespan, p.predicted_cost as planned_cost,
+    sql`select p.workflow_version_id, r.content_version_id, r.makespan_seconds, r.cost,
+        p.predicted_makespan_seconds as planned_makespan, p.predicted_cost as planned_cost,
         (select min(t.started_at) from task_executions t where t.execution_run_id = r.id) as origin
       from execution_runs r join schedule_plans p on p.id = r.schedule_plan_id where r.id = ${runId}`,
   )
@@ -62,13 +63,18 @@ const minus = (b: number | undefined, a: number | undefined): number | undefined
 export const compareRuns = async (db: Db, a: string, b: string, page: { limit: number; offset: number }) => {
   const [first, second] = await Promise.all([header(db, a), header(db, b)])
   if (first === undefined || second === undefined) return undefined
-  if (first.contentVersionId !== second.contentVersionId) {
+  if (first.workflowVersionId !== second.workflowVersionId) {
     throw new Refusal(
       'unacceptable',
-      `the runs execute different workflow versions (${first.contentVersionId} and ` +
-        `${second.contentVersionId}); compare runs of one version`,
+      `the runs execute different workflow versions (${first.workflowVersionId} and ` +
+        `${second.workflowVersionId}); compare runs of one version`,
     )
   }
+  // Copies of the version that came with plans or runs can have other positions.
+  const same =
+    first.contentVersionId === second.contentVersionId
+      ? sql`y.activity_position = x.activity_position`
+      : sql`y.external_id = x.external_id`
   const rows = await db.many(
     Pair,
     sql`select x.activity_id, x.external_id,
@@ -82,14 +88,19 @@ export const compareRuns = async (db: Db, a: string, b: string, page: { limit: n
       join execution_runs rx on rx.id = x.execution_run_id
       join schedule_plan_assignments pa on pa.schedule_plan_id = rx.schedule_plan_id
         and pa.activity_position = x.activity_position
-      join task_executions y on y.execution_run_id = ${b} and y.activity_position = x.activity_position and y.latest
+      join task_executions y on y.execution_run_id = ${b} and ${same} and y.latest
       join execution_runs ry on ry.id = y.execution_run_id
       join schedule_plan_assignments pb on pb.schedule_plan_id = ry.schedule_plan_id
         and pb.activity_position = y.activity_position
       where x.execution_run_id = ${a} and x.latest order by x.activity_position
         limit ${page.limit} offset ${page.offset}`,
   )
-  const total = await countUpTo(db, sql`task_executions where execution_run_id = ${a} and latest`, countBound)
+  const total = await countUpTo(
+    db,
+    sql`task_executions x join task_executions y on y.execution_run_id = ${b} and ${same} and y.latest
+      where x.execution_run_id = ${a} and x.latest`,
+    countBound,
+  )
   return {
     totals: {
       makespanSeconds: delta(first.makespanSeconds, second.makespanSeconds),
