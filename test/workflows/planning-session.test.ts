@@ -273,6 +273,26 @@ describe('a planning session', () => {
     expect((await app.call('DELETE', `/schedule-plans/${plan.id}/`)).status).toBe(422)
   })
 
+  test('a session whose id was used before does not choose the plan of the deleted one', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const { id } = session(documents, versionId)
+    const selected = async (more: object): Promise<Json> => {
+      await send('POST', '/planning-sessions/', session(documents, versionId, more))
+      await app.ended(id)
+      const [candidate] = await send('GET', `/planning-sessions/${id}/candidates/`)
+      return app.call('POST', `/planning-sessions/${id}/candidates/${candidate.id}/select/`)
+    }
+    const first = await selected({})
+    expect([first.status, first.body.deadlineSeconds]).toEqual([201, 0])
+    await send('DELETE', `/planning-sessions/${id}/`)
+    const second = await selected({ deadlineSeconds: 1e6 })
+    expect([second.status, second.body.error]).toEqual([422, expect.stringContaining(first.body.id)])
+    await send('DELETE', `/schedule-plans/${first.body.id}/`)
+    await send('DELETE', `/planning-sessions/${id}/`)
+    expect((await selected({ deadlineSeconds: 1e6 })).body.deadlineSeconds).toBe(1e6)
+  })
+
   test('a workflow that fits nowhere fails the session with the activity and the reason', async () => {
     const documents = fresh()
     documents.workflow.spec.activities[0]!.memoryLimit = '1Ti'

@@ -46,6 +46,16 @@ export const candidateAssignments = async (
     (await plannedGraph(db, session.workflowVersionId)).activities,
   )
 
+/** What a plan has of its session: candidates of two sessions with one id can be alike in the rest. */
+const ownMembers = [
+  'workflowVersionId',
+  'executionScopeId',
+  'networkTopologyId',
+  'networkModel',
+  'deadlineSeconds',
+  'budget',
+] as const
+
 /**
  * Makes the plan of a candidate and the session's choice, in one transaction under the session's
  * lock. A repeated selection yields the same plan. The selection of another candidate moves the
@@ -69,7 +79,12 @@ export const selectCandidate = (db: Db, sessionId: string, candidateId: string):
         ...lifecycleMembers(candidate.lifecycle, plan.metadata),
         assignments: await candidateAssignments(tx, session, candidate),
       })
-    else if (existing.metadata?.['candidateId'] !== candidate.id || existing.source !== 'plugin')
+    else if (
+      existing.metadata?.['candidateId'] !== candidate.id ||
+      existing.source !== 'plugin' ||
+      // A deleted session of this id may have planned for something else.
+      ownMembers.some((name) => existing[name] !== plan[name])
+    )
       throw unacceptable([
         {
           path: 'candidateId',
