@@ -194,6 +194,24 @@ describe('admission', () => {
     await service.finished('agreeing')
   })
 
+  test('takes a stored plan back as it was read, also where a task begins on another of its lanes', async () => {
+    const { plan } = worldDocuments({
+      name: 'plain',
+      launch: 'none',
+      tasks: [{ name: 'a' }, { name: 'b', after: ['a'] }],
+    })
+    const [first, second] = plan.assignments
+    const lanes = { ...first?.metadata, coreIds: ['k', 'l'] }
+    const assignments = [{ ...first, coreId: 'l', metadata: lanes }, second]
+    await service.post('/schedule-plans/import/', { plan: { ...plan, id: 'lanes-plan', assignments } })
+    const answer = await create({
+      run: { id: 'lanes', schedulePlanId: 'lanes-plan', mode: 'simulation' },
+      plan: await service.get('/schedule-plans/lanes-plan/'),
+    })
+    expect([answer.status, answer.text]).toEqual([202, expect.any(String)])
+    expect((await service.finished('lanes')).run.status).toBe('completed')
+  })
+
   test('refuses activities for simulation only in mode real, each by name', async () => {
     const document = {
       name: 'thought',

@@ -84,7 +84,7 @@ const differences = (
     }
     const pairs = [
       ['resourceId', assignment.resourceId, known.resourceId],
-      ['coreId', assignment.coreId, known.coreIds[0] ?? ''],
+      ['coreId', assignment.coreId, known.coreId],
       ['slotId', assignment.slotId, known.slotId],
       ['orderOnResource', assignment.orderOnResource, known.orderOnResource],
     ] as const
@@ -305,9 +305,15 @@ const documentsOf = async (tx: Db, request: RunRequest, plan: PlanHeader, { task
     (await readExecutionScope(tx, plan.executionScopeId))
   if (scope === undefined) throw missing('execution scope', plan.executionScopeId)
   const versionIds = (scope as { environmentVersionIds: string[] }).environmentVersionIds
-  const resources =
-    request.resources ??
-    withCopies(await resourcesOfVersions(tx, versionIds), plan.embedded?.resources as Resource[] | undefined)
+  const stored = await resourcesOfVersions(tx, versionIds)
+  const versionOf = new Map(stored.map((one) => [one.id, one.environmentVersionId]))
+  // An envelope may leave the version out; costs go by the environment that the version names.
+  const resources = (
+    request.resources ?? withCopies(stored, plan.embedded?.resources as Resource[] | undefined)
+  ).map((one) => ({
+    ...one,
+    environmentVersionId: one.environmentVersionId || (versionOf.get(one.id) ?? ''),
+  }))
   const topology =
     request.networkTopology ??
     plan.embedded?.networkTopology ??

@@ -13,7 +13,7 @@ export const recordRunEnd = async (
   recordAudit(tx, {
     ...{ actorId: 'service', actorType: 'service', eventType: `execution.run.${status}` },
     executionId: runId,
-    outcome: status === 'completed' ? 'succeeded' : 'failed',
+    outcome: status === 'failed' ? 'failed' : 'succeeded',
     summary: `run ${runId} ${status}`,
     metadata: await endDigests(tx, kind, runId),
   })

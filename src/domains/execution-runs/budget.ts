@@ -4,6 +4,7 @@ import { sql, type Db } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
 import { requestCancel } from '../../operations/records.ts'
 import { unacceptable } from '../../refusal.ts'
+import { roundingSlack } from '../schedule-plans/prediction.ts'
 import { appendRunEvent, runKind } from './operation.ts'
 import { cloudCostOf } from './receipt.ts'
 import { runStates } from './schemas.ts'
@@ -16,7 +17,7 @@ export const refuseAboveBudget = (
   predicted: number,
 ): void => {
   const { budget, onBudget = 'refuse' } = run
-  if (budget === undefined || onBudget !== 'refuse' || predicted <= budget) return
+  if (budget === undefined || onBudget !== 'refuse' || predicted <= budget * (1 + roundingSlack)) return
   throw unacceptable([
     {
       path: 'run.budget',
@@ -58,7 +59,7 @@ export const needsApproval = async (db: Db, runId: string): Promise<boolean> =>
     await db.maybe(
       AskRow,
       sql`select r.on_budget = 'ask' and r.approved_at is null and r.status = 'created'
-          and r.cancel_requested_at is null and p.predicted_cost > r.budget as asks
+          and r.cancel_requested_at is null and p.predicted_cost > r.budget * ${1 + roundingSlack}::float8 as asks
         from execution_runs r join schedule_plans p on p.id = r.schedule_plan_id
         where r.id = ${runId} and r.mode = 'real' and r.on_budget is not null and r.budget is not null`,
     )

@@ -135,9 +135,9 @@ export const networkModelOf = (
 
 /**
  * Sums of decimal seconds and prices differ from their exact value by a relative 1e-16 or so. A
- * deadline that is missed by this much counts as met.
+ * limit that is missed by this much counts as met.
  */
-const roundingSlack = 1e-9
+export const roundingSlack = 1e-9
 const exceeds = (value: number, limit: number): boolean => limit > 0 && value > limit * (1 + roundingSlack)
 
 /**

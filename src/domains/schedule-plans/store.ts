@@ -322,6 +322,7 @@ export interface PlannedTask {
   assignmentId: string
   activityId: string
   resourceId: string
+  coreId: string
   /** The task's lanes, at least one. Ids are opaque and may be empty. */
   coreIds: string[]
   slotId: string
@@ -363,6 +364,7 @@ export const planAssignments = async (db: Db, planId: string): Promise<PlannedTa
     assignmentId: row.id,
     activityId: row.activity_id,
     resourceId: row.resource_id,
+    coreId: row.core_id,
     coreIds: row.core_ids === null || row.core_ids.length === 0 ? [row.core_id] : row.core_ids,
     slotId: row.slot_id,
     orderOnResource: row.order_on_resource,
