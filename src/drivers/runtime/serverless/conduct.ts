@@ -109,7 +109,8 @@ export const afterTrouble = (
   if (['missing', 'refused', 'login'].includes(trouble)) return { end: 'refused', message }
   if (trouble === 'failed' && (++state.failures > retries || !idempotent))
     return {
-      end: 'infrastructure',
+      // A second attempt would be a second call.
+      end: idempotent ? 'infrastructure' : 'refused',
       message: `${message}${state.failures > 1 ? `, ${state.failures} times` : ''}`,
     }
   return { end: undefined, trouble, message, retryAfterSeconds }
@@ -260,7 +261,7 @@ class Conduct {
       fail(
         calls,
         name,
-        'infrastructure',
+        'refused',
         'no answer came within its time limit, and it may not be called again (idempotent: false)',
       )
     else {
