@@ -39,7 +39,7 @@ const stopLeft = async (
     const place = placesOf(facts, await usedPairs(db, runId)).get(site)
     if (place === undefined || (place.host !== undefined && place.host !== hostId)) return
     const { driver } = sites.at(place, facts)
-    const left = await stopLeftovers(db, site, endedWithMachine(place) ? gone : driver)
+    const left = await stopLeftovers(db, { site, runId }, endedWithMachine(place) ? gone : driver)
     if (left > 0)
       log.warn(
         { site, left },

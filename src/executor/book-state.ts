@@ -337,6 +337,9 @@ export const taskAt = (book: Book, i: number): LoadedTask => book.tasks[i] as Lo
 /** Name of the effect of the task's latest attempt. */
 export const nameAt = (book: Book, i: number): string =>
   (book.names[i] ??= intentName(book.facts.effectKey, i, taskAt(book, i).attempt))
+/** Names of the effects of its earlier attempts. */
+export const earlierNames = (book: Book, i: number): string[] =>
+  Array.from({ length: taskAt(book, i).attempt - 1 }, (_, k) => intentName(book.facts.effectKey, i, k + 1))
 
 export const isWaiting = (book: Book, i: number): boolean => book.frontier.states[i] === waiting
 export const isInFlight = (book: Book, i: number): boolean => book.frontier.states[i] === inFlight

@@ -44,6 +44,8 @@ export interface FlightParts {
   /** A silent site is queried for this long. */
   silentSeconds: number
   intentOf: (position: number) => Intent
+  /** Ends earlier attempts that the site has not confirmed to be over; rejects where it does not. */
+  endEarlier: (positions: readonly number[]) => Promise<void>
   ended: (position: number, outcome: Outcome) => void
   seen: (position: number, sight: Sight) => void
   /** The program of a task has ended, and the look at its files takes long. */
@@ -102,6 +104,8 @@ interface Flying {
   slowAt: number
   /** The files staged before it is passed on, for that reason; empty: none. */
   stages: string
+  /** The answer to a submit was lost: the site may have it. */
+  maybeThere: boolean
   /** The link has the trouble, not this task. */
   linkLost: boolean
   collecting: boolean
@@ -249,6 +253,7 @@ const add = (flight: Underway, position: number, name: string, silentSince: numb
     trouble: undefined,
     slowAt: Infinity,
     stages: '',
+    maybeThere: false,
     linkLost: false,
     collecting: false,
     longAt: Infinity,
@@ -302,6 +307,7 @@ const unanswered = (flight: Underway, task: Flying, question: Question, error: D
     finish(flight, task, { kind: 'silent', words: error.message })
     return
   }
+  task.maybeThere ||= question === 'submit'
   task.trouble = { reason: error.message, needsLogin }
   // A task that is being ended does not start any more.
   task.question = question === 'submit' && flight.cancelledAt !== undefined ? 'collect' : question
@@ -384,6 +390,8 @@ const watch = (flight: Underway, tasks: readonly Flying[]): void => {
 
 const refused = (flight: Underway, task: Flying, error: DriverError): void => {
   if (error.trouble === 'unknown') unanswered(flight, task, 'submit', error)
+  // The refusal is of this submit; an earlier one may have started it.
+  else if (task.maybeThere) unanswered(flight, task, 'find', error)
   else finish(flight, task, { kind: 'refused', error })
 }
 const submitNow = async (
@@ -400,7 +408,10 @@ const submitNow = async (
       stages: stagesOf(intents[k] as Intent),
     })
   flight.parts.failpoint('intended-not-started')
-  const answer = await flight.parts.driver.submit(intents).catch(errorOf)
+  const answer = await flight.parts
+    .endEarlier(tasks.map(({ position }) => position))
+    .then(() => flight.parts.driver.submit(intents))
+    .catch(errorOf)
   for (const task of tasks) task.slowAt = Infinity
   flight.parts.failpoint('started-not-watched')
   if (answer instanceof DriverError) {
@@ -465,6 +476,7 @@ const findNow = async (flight: Underway, tasks: readonly Flying[]): Promise<void
     if (!flight.flying.has(task.name)) continue
     const state = states.get(task.name) ?? { state: 'unknown' }
     answered(flight, task)
+    task.maybeThere &&= state.state !== 'unknown'
     if (state.state === 'unknown') fresh.push(task)
     else if (state.state === 'running' || state.state === 'queued') {
       alive.push(task)

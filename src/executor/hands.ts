@@ -1,10 +1,11 @@
 import type { Bell } from './bell.ts'
 import type { Happening, SilentOutcome } from './book.ts'
-import { freeCores, nameAt, taskAt, type Book, type Effect } from './book-state.ts'
+import { earlierNames, freeCores, nameAt, taskAt, type Book, type Effect } from './book-state.ts'
 import { openFlight, type Outcome } from './flight.ts'
 import type { CoreShare } from './host-cores.ts'
 import type { Intents, SitePlan } from './intents.ts'
 import type { SiteParts } from './site-parts.ts'
+import { endLeftovers } from './leftovers.ts'
 import { openTransfers } from './transfers.ts'
 
 /** Effects that an event answers. */
@@ -51,6 +52,10 @@ export const openHands = (
     failpoint: parts.failpoint,
     silentSeconds: book.facts.patience.silentSeconds,
     intentOf: intents.of,
+    endEarlier: async (positions) => {
+      const earlier = positions.flatMap((position) => earlierNames(book, position))
+      if (earlier.length > 0) await endLeftovers(parts.db, site, earlier, parts.driver)
+    },
     ended,
     seen: (position, sight) => {
       happens({ type: 'attemptSeen', position, sight })

@@ -10,50 +10,79 @@ const graceSeconds = 5
 const SiteRow = z.object({ site: z.string(), runId: z.string() })
 
 /**
- * Sites with attempts left to stop now, each with the latest of the runs that left them; that run's
- * snapshot holds the way to the site.
+ * Sites with attempts left to stop now, by the runs that left them: a run's snapshot holds the way
+ * to the site and the folder that its tasks have there.
  */
 export const sitesWithLeftovers = (db: Db): Promise<{ site: string; runId: string }[]> =>
   db.many(
     SiteRow,
-    sql`select distinct on (site) site, execution_run_id as run_id from site_leftovers
-      where next_try_at <= now() order by site, since desc`,
+    sql`select site, execution_run_id as run_id from site_leftovers where next_try_at <= now()
+      group by 1, 2 order by min(since)`,
   )
 
 const LeftRow = z.object({ left: z.number() })
 
 const NameRow = z.object({ name: z.string() })
 
+/** Ends attempts at a site and forgets them as leftovers. Rejects where the site does not confirm it. */
+const endNamed = async (
+  db: Db,
+  site: string,
+  names: readonly string[],
+  driver: Pick<RuntimeDriver, 'cancel'>,
+): Promise<void> => {
+  if (names.length === 0) return
+  await driver.cancel(names, graceSeconds)
+  await db.run(sql`delete from site_leftovers where site = ${site} and name = any(${names}::text[])`)
+}
+
 /**
- * Asks a site to end the attempts that finished runs have left there, until it confirms: 5 s after
- * a failure, doubled to 5 minutes. Returns how many names are left. Any number of processes may do
+ * Ends those of the attempts `names` that are left at a site, before others take their place.
+ * Rejects where the site does not confirm it.
+ */
+export const endLeftovers = async (
+  db: Db,
+  site: string,
+  names: readonly string[],
+  driver: Pick<RuntimeDriver, 'cancel'>,
+): Promise<void> => {
+  const left = await db.many(
+    NameRow,
+    sql`select name from site_leftovers where site = ${site} and name = any(${names}::text[])`,
+  )
+  await endNamed(
+    db,
+    site,
+    left.map(({ name }) => name),
+    driver,
+  )
+}
+
+/**
+ * Asks a site to end the attempts that a run has left there, until it confirms: 5 s after a
+ * failure, doubled to 5 minutes. Returns how many names are left. Any number of processes may do
  * so at once: a second end does no harm.
  */
 export const stopLeftovers = async (
   db: Db,
-  site: string,
+  { site, runId }: { site: string; runId: string },
   driver: Pick<RuntimeDriver, 'cancel'>,
 ): Promise<number> => {
+  const ofRun = sql`site = ${site} and execution_run_id = ${runId}`
   const due = await db.many(
     NameRow,
-    sql`select name from site_leftovers where site = ${site} and next_try_at <= now() order by since
+    sql`select name from site_leftovers where ${ofRun} and next_try_at <= now() order by since
       limit ${namesPerTry}`,
   )
   const names = due.map(({ name }) => name)
-  if (names.length > 0) {
-    try {
-      await driver.cancel(names, graceSeconds)
-      await db.run(sql`delete from site_leftovers where site = ${site} and name = any(${names}::text[])`)
-    } catch (error) {
-      const reason = reasonText((error as Error).message)
-      await db.run(sql`update site_leftovers set tries = tries + 1, last_error = ${reason},
-        next_try_at = now() + least(300, 5 * 2 ^ least(tries, 10)) * interval '1 second' where site = ${site}
-          and name = any(${names}::text[])`)
-    }
+  try {
+    await endNamed(db, site, names, driver)
+  } catch (error) {
+    const reason = reasonText((error as Error).message)
+    await db.run(sql`update site_leftovers set tries = tries + 1, last_error = ${reason},
+      next_try_at = now() + least(300, 5 * 2 ^ least(tries, 10)) * interval '1 second' where site = ${site}
+        and name = any(${names}::text[])`)
   }
-  const { left } = await db.one(
-    LeftRow,
-    sql`select count(*) as left from site_leftovers where site = ${site}`,
-  )
+  const { left } = await db.one(LeftRow, sql`select count(*) as left from site_leftovers where ${ofRun}`)
   return left
 }

@@ -377,6 +377,7 @@ test('files that arrive late are a wait for data with its reason, and give the c
   const flight = openFlight({
     ...{ driver, site: 'far', clock: () => 1000, failpoint: () => undefined, silentSeconds: 60 },
     intentOf: () => plainIntent(name, '/w', ['true']),
+    endEarlier: () => Promise.resolve(),
     ended: (_, outcome) => ends.push(outcome),
     seen: (_, sight) => seen.push(sight),
     programEnded: (position) => freed.push(position),
@@ -412,6 +413,54 @@ describe('a site that answers and does not mention an attempt', () => {
     submittedAt: 1,
     cause: 'job 7 is not mentioned',
   }
+  test('a submit that is refused after an earlier one lost its answer: the site is asked whether it started', async () => {
+    const asked: string[] = []
+    let now = 1000
+    const running: TaskState = { state: 'running', externalId: '7', startedAt: 1 }
+    const refusals = [
+      new DriverError('unknown', 'link cut'),
+      new DriverError('refused', 'the key is refused'),
+    ]
+    const driver: RuntimeDriver = {
+      kind: 'far',
+      capabilities: { ...sshCapabilities },
+      submit: () => {
+        asked.push('submit')
+        return Promise.reject(refusals.shift() ?? new Error('asked once more'))
+      },
+      find: (names) => {
+        asked.push('find')
+        return Promise.resolve(new Map(names.map((one) => [one, running])))
+      },
+      watch: () => () => undefined,
+      cancel: () => Promise.resolve(),
+      collect: () => Promise.reject(new Error('not over')),
+      logs: () => Promise.reject(new Error('no logs')),
+      remove: () => Promise.resolve(),
+      close: () => Promise.resolve(),
+    }
+    const [ends, seen]: [Outcome[], Sight[]] = [[], []]
+    const flight = openFlight({
+      ...{ driver, site: 'far', clock: () => now, failpoint: () => undefined, silentSeconds: 1e9 },
+      intentOf: () => plainIntent(name, '/w', ['true']),
+      endEarlier: () => Promise.resolve(),
+      ended: (_, outcome) => ends.push(outcome),
+      seen: (_, sight) => seen.push(sight),
+      programEnded: () => undefined,
+      fault: (error) => {
+        throw error
+      },
+    })
+    flight.start([{ position: 0, name, intent: plainIntent(name, '/w', ['true']) }])
+    await until('it is seen to run', 120, () => {
+      now += 40
+      flight.turn()
+      return seen.some(({ status }) => status === 'running')
+    })
+    expect({ asked, ends }).toEqual({ asked: ['submit', 'submit', 'find'], ends: [] })
+    flight.close()
+  })
+
   const moments = ['the answer to its submit is lost', 'it runs', 'its end is reported'] as const
   test.each(moments.flatMap((moment) => [false, true].map((takesOver) => ({ moment, takesOver }))))(
     'when $moment (a take-over before: $takesOver): it is shown as waiting, and started once',
@@ -445,6 +494,7 @@ describe('a site that answers and does not mention an attempt', () => {
       const flight = openFlight({
         ...{ driver, site: 'cluster', clock: () => now, failpoint: () => undefined, silentSeconds: 1e9 },
         intentOf: () => plainIntent(name, '/w', ['true']),
+        endEarlier: () => Promise.resolve(),
         ended: (_, outcome) => ends.push(outcome),
         seen: (_, sight) => seen.push(sight),
         programEnded: () => undefined,

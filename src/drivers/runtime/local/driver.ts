@@ -14,6 +14,7 @@ import { openLooks } from './looks.ts'
 import { openRunnerPool } from './pool.ts'
 import { bootId } from './processes.ts'
 import { externalId, openControlFolder, settledRecord } from './records.ts'
+import { openEnding } from '../contract/ending.ts'
 import { endByRunner, endMarked, see, type Site } from './sight.ts'
 import { openWatcher } from './watch.ts'
 import { removeTree } from './remove-tree.ts'
@@ -96,10 +97,12 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
       if (orphaned) orphans.add(name)
       else if (state.state === 'ended' || state.state === 'lost') ended.push(name)
     }
-    // No process can record how these end; they must not run beside their next attempt.
-    if (orphans.size > 0) await endMarked(site, orphans, 0)
+    // No process can record how these end; they must not run beside their next attempt. They count
+    // as running until they are over.
+    endOrphans([...orphans])
     return ended
   }
+  const endOrphans = openEnding((names) => endMarked(site, new Set(names), 0))
   const watcher = openWatcher(
     look,
     (name) => announced.get(name) === 'running',

@@ -1,5 +1,6 @@
 import { openBackoff } from '../../../pacing/backoff.ts'
 import type { TaskState } from '../contract/driver.ts'
+import { endingUntil, pauseUntil } from '../contract/ending.ts'
 import { findMarked, isAlive, processOf, signal, wakeStopped } from './processes.ts'
 import {
   externalId,
@@ -104,6 +105,7 @@ export async function endMarked(
   graceSeconds: number,
 ): Promise<void> {
   const forcedAt = performance.now() + graceSeconds * 1000
+  const until = endingUntil(graceSeconds)
   const asked = new Set<number>()
   for (const backoff = openBackoff({ firstMs: 5, longestMs: 100 }); ;) {
     const alive = new Set([...findMarked(taskVariable, names).values()].flat())
@@ -126,7 +128,7 @@ export async function endMarked(
       // environment.
       signal(processOf(pid)?.group === pid ? -pid : pid, forced ? 'SIGKILL' : 'SIGTERM')
     }
-    await backoff.pause()
+    await pauseUntil(backoff, until)
   }
 }
 
@@ -149,6 +151,7 @@ export async function endByRunner(
     return
   control.askToStop(name, graceSeconds)
   if (record.form === 'incomplete') return
+  const until = endingUntil(graceSeconds)
   const hasEnded = (): boolean => {
     const now = control.record(name)
     return now?.form !== 'started' || now.exit !== undefined
@@ -159,6 +162,6 @@ export async function endByRunner(
   ) {
     signal(record.runner.pid, 'SIGTERM')
     wakeStopped(record.runner.pid)
-    await backoff.pause()
+    await pauseUntil(backoff, until)
   }
 }

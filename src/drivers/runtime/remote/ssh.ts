@@ -9,6 +9,7 @@ import {
   type SubmitOutcome,
   type TaskState,
 } from '../contract/driver.ts'
+import { endingUntil, openEnding, pauseUntil } from '../contract/ending.ts'
 import type { RemoteOptions } from './context.ts'
 import { openRemoteTasks, type RemoteSight } from './tasks.ts'
 import { openRemoteWatch } from './watch.ts'
@@ -113,10 +114,12 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
       if (sight.form === 'started' && sight.supervised === false && sight.marked) orphans.push(name)
       else if (['ended', 'lost'].includes(stateOf(sight).state)) over.push(name)
     }
-    // No process can record how these end; they must not run beside their next attempt.
-    if (orphans.length > 0) await endMarked(orphans, 0)
+    // No process can record how these end; they must not run beside their next attempt. They count
+    // as running until they are over.
+    endOrphans(orphans)
     return over
   }
+  const endOrphans = openEnding((names) => endMarked(names, 0))
   const watcher = openRemoteWatch({
     look,
     follow: tasks.onEnds,
@@ -126,9 +129,10 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
   /** Ends live processes of tasks whose supervisor is gone. */
   async function endMarked(names: readonly string[], graceSeconds: number): Promise<void> {
     const forcedAt = performance.now() + graceSeconds * 1000
+    const until = endingUntil(graceSeconds)
     let left = await tasks.signalMarked(names, graceSeconds > 0 ? 'TERM' : 'KILL')
     for (const backoff = openBackoff({ firstMs: 20, longestMs: 500 }); left.size > 0;) {
-      await backoff.pause()
+      await pauseUntil(backoff, until)
       const forced = performance.now() >= forcedAt
       const alive = await tasks.look([...left])
       const still = [...alive]
@@ -186,12 +190,13 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     },
     watch: (names, onEnd) => watcher.watch(names, onEnd),
     async cancel(names, graceSeconds) {
+      const until = endingUntil(graceSeconds)
       let left = [...names]
+      let unknownHere: string | undefined
       for (const backoff = openBackoff({ firstMs: 20, longestMs: 250 }); left.length > 0;) {
         await tasks.markCancelled(left, graceSeconds, { signal: true })
         const orphans: string[] = []
         const alive: string[] = []
-        let unknownHere: string | undefined
         for (const [name, sight] of await tasks.look(left)) {
           if (sight.form === 'claimed' && sight.ageSeconds < claimedSeconds) alive.push(name)
           if (sight.form !== 'started') continue
@@ -201,10 +206,10 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
         }
         if (orphans.length > 0) await endMarked(orphans, graceSeconds)
         left = alive
-        // Only the host that started it can end it.
-        if (left.length === 0 && unknownHere !== undefined) throw new DriverError('unknown', unknownHere)
-        if (left.length > 0) await backoff.pause()
+        if (left.length > 0) await pauseUntil(backoff, until)
       }
+      // Only the host that started it can end it.
+      if (unknownHere !== undefined) throw new DriverError('unknown', unknownHere)
     },
     async collect(name, onWait) {
       const { sight, ...collected } = await tasks.collect(name, onWait)
