@@ -69,11 +69,36 @@ type Opened = {
   end?: RunEnd | undefined
 }
 
-/**
- * The same unexpected error this often in a row, over about two minutes, counts as a permanent
- * fault.
- */
-const attemptsBeforeGivingUp = 30
+/** Unexpected errors this often in a row, over about two minutes, count as a permanent fault. */
+const errorsBeforeGivingUp = 30
+/** A call that worked this long before its error has no error before it. */
+const workedSeconds = 60
+
+/** Counts the unexpected errors of calls in this process, by run, generation and site. */
+const openErrorCounts = () => {
+  const counts = new Map<string, number>()
+  const keyOf = ({ runId, generation, site }: CountedCall): string =>
+    JSON.stringify([runId, generation ?? 0, site])
+  return {
+    /** Counts another error; true: it is one too many. */
+    isLast(call: CountedCall): boolean {
+      const key = keyOf(call)
+      const worked = performance.now() - call.since > workedSeconds * 1_000
+      const count = worked ? 1 : (counts.get(key) ?? 0) + 1
+      if (count < errorsBeforeGivingUp) counts.set(key, count)
+      else counts.delete(key)
+      return count >= errorsBeforeGivingUp
+    },
+    forget: (call: CountedCall): void => void counts.delete(keyOf(call)),
+  }
+}
+interface CountedCall {
+  runId: string
+  generation?: number
+  site: string
+  /** When the call began, on the clock of `performance`. */
+  since: number
+}
 const cancelGraceSeconds = 5
 
 /** A storage that is down for this long does not keep a run from its end. */
@@ -177,6 +202,8 @@ interface SiteCall {
   context: Context
   /** Aborted when the worker is drained, or the activity cancelled. */
   stop: AbortSignal
+  /** When it began, on the clock of `performance`. */
+  since: number
   /** The site's driver, once it is open; the code that ends the call needs it too. */
   opened?: OpenSite
   progress?: ReturnType<typeof siteProgress>
@@ -294,11 +321,32 @@ const execute = async (parts: ExecutionRunParts, call: SiteCall): Promise<SiteOu
 }
 
 /**
+ * Ends a run with a fault of the engine itself, which a retry does not cure, instead of letting it
+ * stand still. Returns the names of attempts that may be alive on the host.
+ */
+const giveUp = (
+  parts: ExecutionRunParts,
+  runId: string,
+  site: string,
+  hostId: string | undefined,
+  error: unknown,
+): Promise<string[]> => {
+  parts.reports.siteGivenUp({ runId, site, error })
+  return abandonRun(
+    parts.db,
+    runId,
+    hostId ?? parts.hostId,
+    `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
+  )
+}
+
+/**
  * The error that Temporal receives for an error at a site; a fault that does not pass ends the run.
  */
 const failureOf = async (
   parts: ExecutionRunParts,
-  { runId, site, context, opened }: SiteCall,
+  call: SiteCall,
+  errors: ReturnType<typeof openErrorCounts>,
   error: unknown,
 ): Promise<unknown> => {
   if (error instanceof LeasePassedOn)
@@ -308,21 +356,14 @@ const failureOf = async (
       message: 'this worker is being drained; what runs goes on',
       type: 'Draining',
     })
-  if (databaseAway(error) || context.info.attempt < attemptsBeforeGivingUp) return error
-  // A retry does not cure a fault of the engine itself: the run ends with the fault instead of
-  // standing still.
-  parts.reports.siteGivenUp({ runId, site, error })
-  const names = await abandonRun(
-    parts.db,
-    runId,
-    opened?.hostId ?? parts.hostId,
-    `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
-  )
-  await opened?.driver.cancel(names, cancelGraceSeconds)
-  return ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
+  if (databaseAway(error) || call.context.cancellationSignal.aborted || !errors.isLast(call)) return error
+  const names = await giveUp(parts, call.runId, call.site, call.opened?.hostId, error)
+  await call.opened?.driver.cancel(names, cancelGraceSeconds)
+  return ApplicationFailure.nonRetryable(`site ${call.site} was given up`, 'SiteGivenUp')
 }
 
 export const executionRunActivities = (parts: ExecutionRunParts) => {
+  const errors = openErrorCounts()
   return {
     /** created → running, once; returns what each site has to do. Ids and small facts only. */
     openRun: (runId: string, generation: number): Promise<Opened> =>
@@ -335,12 +376,14 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
     async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
       const context = Context.current()
       const stop = AbortSignal.any([parts.draining, context.cancellationSignal])
-      const call: SiteCall = { runId, generation, site, context, stop }
+      const call: SiteCall = { runId, generation, site, context, stop, since: performance.now() }
       const work = async (): Promise<SiteOutcome> => {
         try {
-          return await execute(parts, call)
+          const outcome = await execute(parts, call)
+          errors.forget(call)
+          return outcome
         } catch (error) {
-          throw await failureOf(parts, call, error)
+          throw await failureOf(parts, call, errors, error)
         }
       }
       return beating(work, { beat: () => context.heartbeat(call.progress?.heartbeat()) })
@@ -348,7 +391,17 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
 
     /** Simulates the run's plan and records it like an execution, with seconds from 0. */
     simulateRun: (runId: string): Promise<void> =>
-      beating(() => playRun(parts.db, parts.compute, runId, Context.current().cancellationSignal)),
+      beating(async () => {
+        const { cancellationSignal } = Context.current()
+        const call = { runId, site: 'simulation', since: performance.now() }
+        try {
+          await playRun(parts.db, parts.compute, runId, cancellationSignal)
+          errors.forget(call)
+        } catch (error) {
+          if (databaseAway(error) || cancellationSignal.aborted || !errors.isLast(call)) throw error
+          await giveUp(parts, runId, call.site, undefined, error)
+        }
+      }),
 
     /**
      * Applies a cancel of this workflow to the run; does nothing when the run was cancelled before,
@@ -362,7 +415,10 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
     closeRun: (runId: string, generation?: number): Promise<RunEnd> =>
       beating(async () => {
         const run = await readExecutionRun(parts.db, runId)
-        return run === undefined ? { status: 'cancelled', completed: 0 } : end(parts, runId, generation)
+        // `created`: another run of this id, accepted after this workflow's run was deleted.
+        return run === undefined || run.status === 'created'
+          ? { status: 'cancelled', completed: 0 }
+          : end(parts, runId, generation)
       }),
   }
 }

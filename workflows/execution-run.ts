@@ -1,5 +1,7 @@
 import {
+  ActivityCancellationType,
   ActivityFailure,
+  ApplicationFailure,
   CancellationScope,
   condition,
   continueAsNew,
@@ -97,6 +99,10 @@ interface Run {
   /** The values in the search attributes of Temporal's page. */
   shown: { state: string; waitsFor: string | undefined }
   stopSimulation: () => void
+  /** Where the history is long, asks the sites in flight to detach; called after each signal. */
+  renew: () => void
+  /** The sites in flight were asked to detach. */
+  detaching: boolean
 }
 
 const showDetails = (run: Run): void => {
@@ -126,6 +132,7 @@ const listen = (run: Run): void => {
   setHandler(liveRunQuery, () => run.live)
   setHandler(wakeSignal, () => {
     run.wakes += 1
+    run.renew()
   })
   setHandler(progressSignal, (site, completed, running, news) => {
     const entry = run.live.sites.find((candidate) => candidate.site === site)
@@ -135,20 +142,35 @@ const listen = (run: Run): void => {
       show(run)
     }
     showDetails(run)
+    run.renew()
   })
 }
+
+const isGivenUp = (error: unknown): boolean =>
+  error instanceof ActivityFailure &&
+  error.cause instanceof ApplicationFailure &&
+  error.cause.type === 'SiteGivenUp'
+
+/** Sites in flight detach for a new history. */
+const detaches = 'sites in flight detach for a new history'
 
 /**
  * Runs one site until it is settled, given up, or the history has to begin anew; `renew` is called
  * after each rest.
  */
-const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () => boolean): Promise<void> => {
+const runSite = async (
+  run: Run,
+  entry: LiveSite,
+  taskQueue: string,
+  { detach, renew }: { detach: CancellationScope; renew: () => boolean },
+): Promise<void> => {
   const { site } = entry
   const activities = proxyActivities<ExecutionRunActivities>({
     taskQueue,
     summary: `${site}: run what is planned there`,
     startToCloseTimeout: '365 days',
     heartbeatTimeout: '6 seconds',
+    ...(patched(detaches) ? { cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED } : {}),
     retry: { initialInterval: '100 milliseconds', backoffCoefficient: 1.5, maximumInterval: '5 seconds' },
   })
   const rest = (state: LiveSite['state']): void => {
@@ -161,8 +183,10 @@ const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () =
     entry.state = 'in flight'
     let outcome
     try {
-      outcome = await activities.runSite(run.id, run.generation, site)
+      outcome = await detach.run(() => activities.runSite(run.id, run.generation, site))
     } catch (error) {
+      // What runs there goes on; the next history's activity adopts it.
+      if (run.detaching && !isGivenUp(error)) return
       // The executor gave the site up and has recorded that; the other sites find the record and
       // stop.
       if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error
@@ -188,12 +212,27 @@ const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () =
  */
 const execute = async (run: Run, sites: Opened['sites']): Promise<boolean> => {
   let renewing = false
-  const renew = (): boolean => (renewing ||= workflowInfo().historyLength > eventsBeforeNewHistory)
+  const detach = new CancellationScope()
+  const renew = (): boolean => {
+    if (renewing || workflowInfo().historyLength <= eventsBeforeNewHistory) return renewing
+    renewing = true
+    if (patched(detaches)) {
+      run.wakes += 1
+      run.detaching = true
+      detach.cancel()
+    }
+    return true
+  }
+  run.renew = () => {
+    if (patched(detaches)) renew()
+  }
   run.live.phase = 'running'
   run.live.sites = sites.map(({ site }) => ({ site, state: 'in flight', completed: 0, running: 0 }))
   showDetails(run)
   await Promise.all(
-    sites.map(({ taskQueue }, k) => runSite(run, run.live.sites[k] as LiveSite, taskQueue, renew)),
+    sites.map(({ taskQueue }, k) =>
+      runSite(run, run.live.sites[k] as LiveSite, taskQueue, { detach, renew }),
+    ),
   )
   return renewing
 }
@@ -223,7 +262,11 @@ const openOnceApproved = async (run: Run, near: typeof dispatched): Promise<Open
     }
     run.live.waitingFor = 'approval'
     setCurrentDetails('waits for the approval of its predicted cost, which is above its budget')
-    await condition(() => run.wakes !== seen)
+    const woken = (): boolean => run.wakes !== seen
+    // A wake-up can be lost with its sender.
+    await (patched('a run that waits for approval looks again')
+      ? condition(woken, '1 hour')
+      : condition(woken))
   }
 }
 
@@ -277,6 +320,8 @@ export async function executionRun(runId: string, generation: number, headline?:
     wakes: 0,
     shown: { state: '', waitsFor: undefined },
     stopSimulation: () => undefined,
+    renew: () => undefined,
+    detaching: false,
   }
   listen(run)
   await outOfReach(

@@ -111,6 +111,14 @@ test('a run that is over goes with its rows and files; another run of its plan, 
   expect((await service.call('DELETE', `/schedule-plans/${world.planId}/`)).status).toBe(204)
 })
 
+test('the end of a deleted run does not reach the next run of its id', async () => {
+  const world = await makeWorld(service, { name: 'anew', tasks: [{ name: 'only' }] })
+  await start('anew', world)
+  await eventually('it is over', 120, async () => (await remove('anew')).status === 204)
+  const { run: next } = await run('anew', world)
+  expect([next.status, next.failureReason]).toEqual(['completed', undefined])
+})
+
 test('promoted data that names the run is named, and stands in its way until its file is deleted', async () => {
   writeFileSync(join(root, 'kept', 'table.csv'), 'a,b\n')
   await service.post('/environments/', environmentOf('keeps', [localStorage('kept', join(root, 'kept'))]))

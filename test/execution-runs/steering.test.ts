@@ -126,7 +126,7 @@ test('a paused run can be cancelled, and an unknown one is missing', async () =>
   )
   await service.post('/execution-runs/pc/pause/')
   await service.post('/execution-runs/pc/cancel/')
-  expect((await service.finished('pc')).run.status).toBe('cancelled')
+  expect((await service.finished('pc')).run).toMatchObject({ status: 'cancelled', paused: false })
   expect(existsSync(join(folder, 'never'))).toBe(false)
   for (const verb of ['cancel', 'pause', 'resume', 'retry'])
     expect((await service.call('POST', `/execution-runs/nobody/${verb}/`)).status).toBe(404)

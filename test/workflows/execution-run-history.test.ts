@@ -2,8 +2,10 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
 import { Worker } from '@temporalio/worker'
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { until } from '../failures/programs.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { workflowBundle } from '../support/workflow-bundle.ts'
@@ -192,6 +194,26 @@ test('a workflow ends as its record, and each end replays', async () => {
         `${JSON.stringify(json)}\n`,
       )
   }
+})
+
+test('a long history begins anew while a task is in flight, and the task goes on', async () => {
+  const go = join(runFolder(), 'long-history-go')
+  const world = await makeWorld(service, {
+    name: 'renewed',
+    tasks: [{ name: 'only', run: `echo once >> ${go}.ledger; while [ ! -e ${go} ]; do sleep 0.05; done` }],
+  })
+  await service.post('/execution-runs/', { id: 'renewed', schedulePlanId: world.planId, mode: 'real' })
+  await until('it runs', 120, () => existsSync(`${go}.ledger`))
+  const handle = client.workflow.getHandle('execution-run/renewed/1')
+  const first = (await handle.describe()).runId
+  await until('its history begins anew', 120, async () => {
+    await Promise.all(Array.from({ length: 100 }, () => handle.signal('wake')))
+    return (await handle.describe()).runId !== first
+  })
+  writeFileSync(go, '')
+  const { run, activities } = await service.finished('renewed')
+  expect([run.status, activities[0].attempt]).toEqual(['completed', 1])
+  expect(readFileSync(`${go}.ledger`, 'utf8')).toBe('once\n')
 })
 
 test('every recorded history of earlier releases replays on this code', async () => {

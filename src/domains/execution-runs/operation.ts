@@ -197,13 +197,13 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
       where execution_run_id = ${runId} and status not in ('completed', 'failed', 'cancelled')`)
     if (run.mode === 'real') await chargeWindows(tx, runId)
     const cloudCost = run.mode === 'real' ? await cloudCostOf(tx, runId) : 0
-    await tx.run(sql`update execution_runs r set status = ${status}, finished_at = clock_timestamp(),
-      makespan_seconds = s.makespan, cost = case when r.mode = 'simulation' then r.cost else s.cost + ${cloudCost} end,
+    await tx.run(sql`update execution_runs r set status = ${status}, paused = false,
+      finished_at = clock_timestamp(), makespan_seconds = s.makespan, cost = case when r.mode = 'simulation' then r.cost else s.cost + ${cloudCost} end,
       cloud_cost = case when r.mode = 'simulation' then r.cloud_cost else ${cloudCost} end,
         compute_seconds = s.compute, transfer_seconds = s.transfer, queue_seconds = s.queue,
           interference_seconds = s.interference, overhead_seconds = s.overhead, transferred_bytes = s.bytes,
         failure_reason = coalesce(r.failure_reason, case when ${status} = 'failed' then s.reason
-          when ${status} = 'cancelled' then 'cancelled on request' end)
+          when ${status} = 'cancelled' then coalesce(r.cancel_reason, 'cancelled on request') end)
       from (select coalesce(max(t.finished_at) - min(t.started_at), 0) as makespan, coalesce(sum(t.cost), 0)
         as cost, coalesce(sum(t.runtime_seconds), 0) as compute,
           coalesce(sum(t.transfer_seconds), 0) as transfer, coalesce(sum(t.queue_seconds), 0) as queue,
@@ -214,7 +214,8 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
         from task_executions t where t.execution_run_id = ${runId}) s
       where r.id = ${runId}`)
     await tx.run(sql`delete from lane_leases where execution_run_id = ${runId}`)
-    await tx.run(sql`delete from site_leases where execution_run_id = ${runId}`)
+    // The epochs go on after a retry: what an earlier holder still commits must change nothing.
+    await tx.run(sql`update site_leases set epoch = epoch + 1, holder = '' where execution_run_id = ${runId}`)
     await appendRunEvent(tx, runId, `execution.run.${status}`, { completed: run.completed, total: run.total })
     await recordRunEnd(tx, runKind, runId, status)
     return { ...Closed.parse({ status, completed: run.completed }), costBefore: run.cost }
