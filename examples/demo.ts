@@ -8,8 +8,8 @@
  *     --small                    43 tasks instead of 78, on a tenth of the pixels: a few seconds
  *     --site ssh|slurm|spanning|docker|kubernetes|serverless|cloud
  *                                on hosts by SSH, on a Slurm cluster, on both and this machine, in
- *                                containers, as Jobs, as function calls;
- *                                the site is started on this machine
+ *                                containers, as Jobs, as function calls, on machines that a
+ *                                provider makes; the site is started on this machine
  *     --storages                 moves data between a folder, an S3 server and an SSH host instead
  *     --loopback                 with --site ssh and --storages: hosts that need no root, each a port of this machine
  *     --sif                      with --site slurm: the tasks run from a SIF file that the service makes
@@ -77,7 +77,7 @@ const options = readArguments(
       throw new ArgumentError(`--site ${site}: give ${siteKinds.join(', ')}`)
     if (kind !== undefined && workflow !== 'mosaic')
       throw new ArgumentError('--site: only the mosaic has documents for other sites')
-    if (storages && (site !== undefined || workflow !== 'mosaic'))
+    if (storages && (site !== undefined || workflow !== 'mosaic' || archive))
       throw new ArgumentError('--storages: it goes with --small, --loopback, --keep and --output only')
     if (loopback && kind !== 'ssh' && !storages)
       throw new ArgumentError('--loopback: only --site ssh and --storages have such hosts')

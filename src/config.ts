@@ -2,6 +2,7 @@ import { accessSync, constants, readFileSync, statSync } from 'node:fs'
 import { isIP } from 'node:net'
 import { homedir, hostname } from 'node:os'
 import { join, resolve } from 'node:path'
+import leven from 'leven'
 import { z } from 'zod'
 import { append } from './lists.ts'
 
@@ -647,30 +648,10 @@ const fieldsFor = (host: HostFacts) => ({
   ...serviceFields(host),
 })
 
-/**
- * Levenshtein distance suffices: names differ by a letter or a part, and a near name is only a
- * hint.
- */
-const distance = (a: string, b: string): number => {
-  let row = Array.from({ length: b.length + 1 }, (_, i) => i)
-  for (let i = 1; i <= a.length; i++) {
-    const next = [i]
-    for (let j = 1; j <= b.length; j++)
-      next.push(
-        Math.min(
-          (row[j] ?? 0) + 1,
-          (next[j - 1] ?? 0) + 1,
-          (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1),
-        ),
-      )
-    row = next
-  }
-  return row[b.length] ?? 0
-}
-
+/** A near name is only a hint. */
 const nearest = (name: string, known: readonly string[]): string | undefined => {
   const best = known
-    .map((other) => ({ other, apart: distance(name, other) }))
+    .map((other) => ({ other, apart: leven(name, other) }))
     .sort((a, b) => a.apart - b.apart)[0]
   return best !== undefined && best.apart <= Math.max(3, Math.floor((name.length - prefix.length) / 2))
     ? best.other

@@ -5,7 +5,7 @@ import { environmentConstraints } from './domains/environments/constraints.ts'
 import { executionRunConstraints } from './domains/execution-runs/constraints.ts'
 import { executionScopeConstraints } from './domains/execution-scopes/constraints.ts'
 import { machineConfigurationConstraints } from './domains/machine-configurations/constraints.ts'
-import { networkTopologieConstraints } from './domains/network-topologies/constraints.ts'
+import { networkTopologyConstraints } from './domains/network-topologies/constraints.ts'
 import { planningSessionConstraints } from './domains/planning-sessions/constraints.ts'
 import { schedulePlanConstraints } from './domains/schedule-plans/constraints.ts'
 import { storageConstraints } from './domains/storages/constraints.ts'
@@ -17,7 +17,7 @@ export const constraintTexts: Readonly<Record<string, ConstraintTexts>> = {
   environments: environmentConstraints,
   cloud: cloudConstraints,
   'execution-scopes': executionScopeConstraints,
-  'network-topologies': networkTopologieConstraints,
+  'network-topologies': networkTopologyConstraints,
   artifacts: artifactConstraints,
   storages: storageConstraints,
   'workflow-definitions': workflowDefinitionConstraints,

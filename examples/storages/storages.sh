@@ -11,8 +11,10 @@ ended() { # url, pattern
   until call "$1" | grep -Eq "\"status\":\"($2)\""; do sleep 1; done
 }
 
-sed -e "s|LOCAL_FOLDER|$folder|; s|S3_ENDPOINT|$endpoint|; s|CREDENTIAL_REFERENCE|$reference|" \
-  "$here/environment.yaml" |
+# A second run uses the environment of the first.
+curl -sf -o /dev/null "$api/environments/storages/" ||
+  sed -e "s|LOCAL_FOLDER|$folder|; s|S3_ENDPOINT|$endpoint|; s|CREDENTIAL_REFERENCE|$reference|" \
+    "$here/environment.yaml" |
   call -X POST -H 'Content-Type: application/yaml' --data-binary @- "$api/environments/" >/dev/null
 
 head -c 20000000 /dev/urandom |

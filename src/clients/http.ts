@@ -10,16 +10,9 @@ import { HttpExchange, type HttpAnswer, type HttpLimits } from './http-exchange.
 /** True, or the reason against a connection to the address. */
 export type AddressJudge = (address: string) => true | string
 
-/**
- * All in PEM. Absent: the authorities of this machine, no certificate of our own, the host of the
- * URL.
- */
 export interface HttpTls {
+  /** In PEM. Absent: the authorities of this machine. */
   certificateAuthority?: string | undefined
-  certificate?: string | undefined
-  privateKey?: string | undefined
-  /** The name that the server's certificate has to carry. */
-  serverName?: string | undefined
 }
 
 export interface HttpRequest extends HttpLimits {
@@ -156,16 +149,6 @@ const judging = <A extends PlainAgent>(
   return agent
 }
 
-const tlsOptions = (tls: HttpTls): Record<string, string> =>
-  Object.fromEntries(
-    Object.entries({
-      ca: tls.certificateAuthority,
-      cert: tls.certificate,
-      key: tls.privateKey,
-      servername: tls.serverName,
-    }).filter((entry): entry is [string, string] => entry[1] !== undefined),
-  )
-
 /**
  * Headers under names in lower case, with the URL's host and the length of a body that is no
  * stream.
@@ -213,6 +196,7 @@ export const openHttp = (options: HttpOptions): Http => {
     if (url.username !== '' || url.password !== '')
       throw denied(`the URL of ${place} holds a user or password; a credential travels in a header`)
     const { method = 'GET', tls, fresh = false } = request
+    const { certificateAuthority } = { ...options.tls, ...tls }
     if (request.signal?.aborted === true)
       throw new HttpError('aborted', `the request to ${place} was aborted`, { stage: 'route' })
     const headers = headersOf(request, url)
@@ -223,7 +207,7 @@ export const openHttp = (options: HttpOptions): Http => {
       path: url.pathname + url.search,
       headers,
       agent: agents[fresh ? 'fresh' : 'kept'][protocol],
-      ...tlsOptions({ ...options.tls, ...tls }),
+      ...(certificateAuthority === undefined ? {} : { ca: certificateAuthority }),
     })
     const credentials = credentialsOf(headers, url)
     return new HttpExchange({ ...request, asked, place, method, headers, connectMs, credentials }).answer

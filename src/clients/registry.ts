@@ -12,20 +12,25 @@ export interface RegistryLogin {
   password: string
 }
 
+/** The registry in the name of an image without its scheme; undefined: the default registry. */
+export const registryNamed = (name: string): string | undefined => {
+  const [first = '', ...rest] = name.split('/')
+  return rest.length > 0 && /[.:]|^localhost$/.test(first) ? first : undefined
+}
+
 /** The parts of an image's name; the default registry is Docker Hub. */
 export const partsOfImage = (
   image: string,
 ): { registry: string; repository: string; tag: string; digest: string | undefined } => {
   const [named = '', digest] = image.replace(/^docker:\/\//, '').split('@')
-  const first = named.split('/')[0] ?? ''
-  const hasRegistry = named.includes('/') && /[.:]|^localhost$/.test(first)
-  const path = hasRegistry ? named.slice(first.length + 1) : named
+  const registry = registryNamed(named)
+  const path = registry === undefined ? named : named.slice(registry.length + 1)
   const last = path.slice(path.lastIndexOf('/') + 1)
   const tag = last.includes(':') ? last.slice(last.indexOf(':') + 1) : 'latest'
   const repository = last.includes(':') ? path.slice(0, path.lastIndexOf(':')) : path
   return {
-    registry: hasRegistry ? first : 'docker.io',
-    repository: hasRegistry || repository.includes('/') ? repository : `library/${repository}`,
+    registry: registry ?? 'docker.io',
+    repository: registry !== undefined || repository.includes('/') ? repository : `library/${repository}`,
     tag,
     digest,
   }

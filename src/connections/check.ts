@@ -12,6 +12,7 @@ import { parseHttps } from './endpoint.ts'
 import type { Links } from './links.ts'
 import { unheededTrust } from './rules.ts'
 import type { ConnectionDocument, CheckStage } from '../domains/environment-connections/schemas.ts'
+import { memberText } from '../json-object.ts'
 
 export interface CheckParts {
   links: Pick<Links, 'target' | 'secret' | 'sessions' | 'localShell'>
@@ -199,8 +200,6 @@ const checkLocal = async (
   }
 }
 
-const text = (value: unknown): string => (typeof value === 'string' ? value : '')
-
 /**
  * Checks what tasks need of a machine whose shell answers; the first missing thing ends the check.
  * `engineSockets`: of this machine, whose engines answer at their sockets. Elsewhere the check runs
@@ -236,7 +235,7 @@ if command -v timeout >/dev/null 2>&1; then timeout 10 sinfo -h -a -o '%R'; else
 `
 
 const schedulerOf = async (shell: SiteShell, configuration: Record<string, unknown>): Promise<string> => {
-  const partition = text(configuration['partition'])
+  const partition = memberText(configuration['partition'])
   const demanded = configuration['scheduler'] === 'slurm' || partition !== ''
   const { code, stdout, stderr } = await shell.run(schedulerScript, { deadlineMs })
   const answer = stdout.toString().trim()
@@ -277,7 +276,7 @@ const enginesOf = async (shell: SiteShell, sockets: EngineSockets | undefined): 
 }
 
 const rightsOf = async (shell: SiteShell, configuration: Record<string, unknown>): Promise<string> => {
-  const directory = text(configuration['workDirectory'])
+  const directory = memberText(configuration['workDirectory'])
   // A check creates nothing: the existing part of the path must be a directory with write
   // permission.
   const { code, stdout, stderr } = await shell.run(
@@ -311,7 +310,7 @@ export const clusterServer = (
 ): ClusterOptions => {
   const place = parseHttps(connection.endpoint)
   if (typeof place === 'string') throw new KubernetesError('name', `endpoint: ${place}`, { permanent: true })
-  const authority = text(connection.configuration?.['certificateAuthority'])
+  const authority = memberText(connection.configuration?.['certificateAuthority'])
   // The author wanted another trust than the usual authorities; it is unknown here which one.
   const distrust = authority === '' ? unheeded(connection) : []
   if (distrust.length > 0) throw new KubernetesError('host key', distrust.join('; '), { permanent: true })
@@ -345,7 +344,7 @@ export const kubernetesServer = async (
 }
 
 export const connectionNamespace = (connection: ConnectionDocument): string =>
-  text(connection.configuration?.['namespace']) || 'default'
+  memberText(connection.configuration?.['namespace']) || 'default'
 
 const checkKubernetes = async (
   parts: CheckParts,
@@ -360,7 +359,7 @@ const checkKubernetes = async (
     asked = true
     const { body, address } = await askKubernetes(server, { path: '/version' })
     facts['address'] = address
-    const version = text((body as Record<string, unknown> | null)?.['gitVersion'])
+    const version = memberText((body as Record<string, unknown> | null)?.['gitVersion'])
     if (version === '')
       throw new KubernetesError('login', 'the answer has no version: this is no Kubernetes API')
     return `Kubernetes ${version}`
@@ -400,7 +399,7 @@ const checkCloud = async (
       if (connection.credentialRef === '')
         throw new Error('credentialRef is empty; store a cloud credential and refer to it')
       const secret = await links.secret(connection, 'check the connection', actor)
-      const provider = text(connection.configuration?.['provider'])
+      const provider = memberText(connection.configuration?.['provider'])
       if (secret.kind !== 'cloud-credential' || secret.provider !== provider)
         throw new Error(
           `credentialRef ${JSON.stringify(connection.credentialRef)} is not a credential of ${provider}`,

@@ -16,6 +16,7 @@ import type { Links } from './links.ts'
 import { beginDiscovery, endDiscovery } from '../domains/environment-connections/discoveries.ts'
 import type { ConnectionDocument } from '../domains/environment-connections/schemas.ts'
 import { readConnection, recordCheck, settleEnvironment } from '../domains/environment-connections/store.ts'
+import { memberText } from '../json-object.ts'
 
 export interface DiscoverParts extends CheckParts {
   db: Db
@@ -33,8 +34,6 @@ export const undiscoverable = ({ type }: ConnectionDocument): Refusal | undefine
       )
     : undefined)
 
-const text = (value: unknown): string => (typeof value === 'string' ? value : '')
-
 /**
  * `engineSockets`: of this machine, whose engines answer at their sockets. Elsewhere discovery runs
  * Docker's program, and looks for the programs of the other engines.
@@ -51,8 +50,8 @@ const behindShell = async (
     engineSockets === undefined
       ? withoutSilentEngines(seen)
       : withEngines(seen, await localEngines(seen.containerEngines, engineSockets))
-  const scheduler = text(configuration['scheduler'])
-  const demanded = scheduler === 'slurm' || text(configuration['partition']) !== ''
+  const scheduler = memberText(configuration['scheduler'])
+  const demanded = scheduler === 'slurm' || memberText(configuration['partition']) !== ''
   const there = scheduler !== 'none' && (await shell.run('command -v sinfo >/dev/null 2>&1')).code === 0
   if (!there && !demanded) return foundHost(host, { connectionId, driver })
   if (!there)
@@ -90,7 +89,7 @@ const behindApi = async (parts: DiscoverParts, connection: ConnectionDocument): 
     allowed('/apis/storage.k8s.io/v1/storageclasses'),
   ])
   return foundKubernetes(
-    { version: text(gitVersion), namespace, nodes, namespaces, quotas, storageClasses },
+    { version: memberText(gitVersion), namespace, nodes, namespaces, quotas, storageClasses },
     { connectionId: connection.id, name: server.host },
   )
 }

@@ -7,15 +7,11 @@ import {
   portProblem,
   usernameProblem,
 } from './endpoint.ts'
+import { isFields, memberText, type Fields } from '../json-object.ts'
 
 const cloudProviders = ['gcp', 'aws', 'azure'] as const
 
-type Fields = Readonly<Record<string, unknown>>
 type Report = (path: string, message: string) => void
-
-const isFields = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
-const text = (value: unknown): string => (typeof value === 'string' ? value : '')
 
 /**
  * Why a connection's document cannot be used. Takes any value; it skips values of the wrong shape.
@@ -41,7 +37,7 @@ const sshProblems = (
   { allowProxyCommand }: { allowProxyCommand: boolean },
   report: Report,
 ): void => {
-  const place = parseHostPort(text(document['endpoint']))
+  const place = parseHostPort(memberText(document['endpoint']))
   if (typeof place === 'string') report('endpoint', place)
   if (configuration['port'] !== undefined) {
     const wrong = portProblem(configuration['port'])
@@ -52,7 +48,7 @@ const sshProblems = (
         `is ${JSON.stringify(configuration['port'])}, but the endpoint has ${place.port}; give one of them`,
       )
   }
-  const username = text(document['username'])
+  const username = memberText(document['username'])
   const wrongName =
     username === '' ? 'an ssh connection needs the name of an account' : usernameProblem(username)
   if (wrongName !== undefined) report('username', wrongName)
@@ -131,7 +127,7 @@ const keyProblems = (configuration: Fields, report: Report): void => {
 }
 
 const kubernetesProblems = (document: Fields, configuration: Fields, report: Report): void => {
-  const place = parseHttps(text(document['endpoint']))
+  const place = parseHttps(memberText(document['endpoint']))
   if (typeof place === 'string') report('endpoint', place)
   const namespace = configuration['namespace']
   if (
@@ -162,7 +158,7 @@ export const unheededTrust = ({
   type: string
   configuration?: Fields | undefined
 }): Problem[] => {
-  const named = (key: string): boolean => text(configuration[key]).trim() !== ''
+  const named = (key: string): boolean => memberText(configuration[key]).trim() !== ''
   if (type === 'ssh')
     return named('knownHostsFile')
       ? [
@@ -200,7 +196,7 @@ export const unheededTrust = ({
 export const givesTrust = ({ configuration = {} }: { configuration?: Fields | undefined }): boolean =>
   ['knownHosts', 'hostKeyFingerprints', 'knownHostsFile'].some((key) => {
     const value = configuration[key]
-    return Array.isArray(value) ? value.length > 0 : text(value).trim() !== ''
+    return Array.isArray(value) ? value.length > 0 : memberText(value).trim() !== ''
   })
 
 const cloudProblems = (configuration: Fields, report: Report): void => {
@@ -221,11 +217,11 @@ const siteProblems = (configuration: Fields, report: Report): void => {
     if (
       configuration[key] !== undefined &&
       configuration[key] !== '' &&
-      !/^\/[^\0\n]*$/.test(text(configuration[key]))
+      !/^\/[^\0\n]*$/.test(memberText(configuration[key]))
     )
       report(`configuration.${key}`, 'must be an absolute path of the site')
   const { partition } = configuration
-  if (partition !== undefined && partition !== '' && !/^[A-Za-z0-9_.+:-]{1,255}$/.test(text(partition)))
+  if (partition !== undefined && partition !== '' && !/^[A-Za-z0-9_.+:-]{1,255}$/.test(memberText(partition)))
     report('configuration.partition', 'must be the name of a partition: letters, digits and _ . + : -')
   flagProblem(configuration, 'skipSchedulerCheck', report)
 }

@@ -5,6 +5,7 @@ import { memoryLimits, type MemoryLimit } from '../drivers/runtime/contract/cgro
 import { defaultMemoryBytes } from '../domains/workflow-definitions/quantities.ts'
 import { builtDrivers, kindNamed, kindOf, type KindName } from '../drivers/runtime/registry.ts'
 import type { Problem } from '../refusal.ts'
+import { isFields } from '../json-object.ts'
 
 const Configuration = z.record(z.string(), z.unknown())
 export const SnapshotRuntime = z.looseObject({
@@ -161,9 +162,7 @@ export const schedulingOf = (
   return {
     ...place.configuration,
     ...(partition === undefined ? {} : { partition }),
-    ...(typeof scheduling === 'object' && scheduling !== null && !Array.isArray(scheduling)
-      ? scheduling
-      : {}),
+    ...(isFields(scheduling) ? scheduling : {}),
   }
 }
 

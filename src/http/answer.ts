@@ -39,7 +39,7 @@ export const createAnswers = (
   ): void =>
     options.onAnswer?.({
       method: exchange.req.method ?? '',
-      template: exchange.entry?.route?.path,
+      template: exchange.entry?.route.path,
       status,
       contentType,
       body: exchange.req.method === 'HEAD' || body === undefined ? undefined : body.toString(),

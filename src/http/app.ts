@@ -39,18 +39,14 @@ export interface App {
 }
 
 /** The routes outside of the prefix. */
-const rootRoutesOf = (rootHealth: AppOptions['rootHealth'], documentText: () => string): Route[] => [
+const rootRoutesOf = (documentText: () => string): Route[] => [
   route({
     method: 'GET',
     path: '/',
     summary: 'Health check',
     tag: 'service',
     raw: ['text/plain'],
-    refuses: [503],
-    handle: async () => {
-      await rootHealth?.()
-      return new Reply({ body: 'ok' })
-    },
+    handle: () => new Reply({ body: 'ok' }),
   }),
   route({
     method: 'GET',
@@ -86,17 +82,12 @@ const settle = ({ log, observe }: Pick<AppOptions, 'log' | 'observe'>, exchange:
 export const createApp = (options: AppOptions): App => {
   const { config, log } = options
   const access = createAccess(config)
-  const rootRoutes = rootRoutesOf(options.rootHealth, () => documentText)
+  const rootRoutes = rootRoutesOf(() => documentText)
   const table = createTable([
     ...options.routes.map((built) => ({
       method: built.method,
       path: config.apiPrefix + built.path,
       route: built,
-    })),
-    ...(options.unbuilt ?? []).map(({ method, path }) => ({
-      method,
-      path: config.apiPrefix + path,
-      route: undefined,
     })),
     ...rootRoutes.map((built) => ({ method: built.method, path: built.path, route: built })),
   ])
@@ -148,7 +139,7 @@ export const createApp = (options: AppOptions): App => {
     } catch (error) {
       const answer = answers.answerTo(exchange, error)
       if (answer === undefined) return void res.destroy()
-      if (exchange.call !== undefined && exchange.entry?.route !== undefined)
+      if (exchange.call !== undefined && exchange.entry !== undefined)
         await audit(exchange, exchange.entry.route, exchange.call, {
           status: answer.status,
           code: answer.code,
@@ -190,7 +181,7 @@ export const createApp = (options: AppOptions): App => {
   const upgrades = (req: IncomingMessage): boolean => {
     if (req.method !== 'GET' || req.headers.upgrade?.toLowerCase() !== 'websocket') return false
     const path = (req.url ?? '/').split('?', 1)[0] ?? '/'
-    return table.match('GET', path)?.entry.route?.socket !== undefined
+    return table.match('GET', path)?.entry.route.socket !== undefined
   }
 
   const upgrade = (req: IncomingMessage, socket: Socket, head: Buffer): void => {

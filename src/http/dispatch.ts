@@ -1,5 +1,4 @@
 import type { z } from 'zod'
-import { notBuilt } from '../not-built.ts'
 import { Refusal } from '../refusal.ts'
 import { wantsPage } from './accept.ts'
 import type { Access, Actor } from './access.ts'
@@ -57,7 +56,7 @@ interface Surroundings {
 
 /**
  * All steps before the route's own part, in this order: peer and Host, CORS, the page, routing,
- * token, not-built table, method, read-only lock, path and query. Returns without an answer for
+ * token, method, read-only lock, path and query. Returns without an answer for
  * paths of the docs page.
  */
 export const createDispatch = ({ options, access, table, answers, perform }: Surroundings) => {
@@ -139,8 +138,7 @@ export const createDispatch = ({ options, access, table, answers, perform }: Sur
       redeemed?.actor ?? (open ? { id: 'anonymous', type: 'local' } : access.authenticate(req))
     if (ticket !== undefined && redeemed === undefined)
       throw new HttpRefusal('unauthenticated', 'the ticket is spent, late or of another session; ask for one')
-    if (match === undefined) return unmatched(exchange)
-    if (built === undefined) throw notBuilt(`${method} ${match.entry.template}`)
+    if (match === undefined || built === undefined) return unmatched(exchange)
     const changes = (method !== 'GET' && built.reads !== true) || built.socket !== undefined
     const locked = changes && (await options.activated())
     if (locked && built.whileActivated !== true) throw new Refusal('locked', readOnlyText)

@@ -1,4 +1,4 @@
-type Json = Record<string, unknown>
+import { isFields, type Fields } from '../json-object.ts'
 
 /** The limit of a schema's name: generated clients use it as a file name. */
 const longestName = 36
@@ -18,9 +18,6 @@ const singular = (text: string): string =>
       : /[^s]s$/.test(text)
         ? text.slice(0, -1)
         : `${text}Item`
-
-const isJson = (value: unknown): value is Json =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 /**
  * The name of an operation's answer, by the operation's id: `getRun` a Run, `listRuns` a RunList.
@@ -50,8 +47,8 @@ const units: readonly [RegExp, string][] = [
  * that generated clients have named types. Equal texts get one name. The document is changed in
  * place.
  */
-export const nameSchemas = (paths: Record<string, Json>, schemas: Record<string, Json>): void => {
-  const textOf = (schema: Json): string =>
+export const nameSchemas = (paths: Record<string, Fields>, schemas: Record<string, Fields>): void => {
+  const textOf = (schema: Fields): string =>
     JSON.stringify(Object.fromEntries(Object.entries(schema).filter(([key]) => !ofPlace.includes(key))))
   const names = new Map<string, string>()
 
@@ -67,13 +64,13 @@ export const nameSchemas = (paths: Record<string, Json>, schemas: Record<string,
     }
   }
 
-  const hoist = (schema: Json, wished: string): Json => {
+  const hoist = (schema: Fields, wished: string): Fields => {
     const text = textOf(schema)
     let name = names.get(text)
     if (name === undefined) {
       name = freeName(wished)
       names.set(text, name)
-      schemas[name] = JSON.parse(text) as Json
+      schemas[name] = JSON.parse(text) as Fields
     }
     return {
       $ref: `#/components/schemas/${name}`,
@@ -81,15 +78,15 @@ export const nameSchemas = (paths: Record<string, Json>, schemas: Record<string,
     }
   }
 
-  const isFree = (schema: Json): boolean =>
+  const isFree = (schema: Fields): boolean =>
     schema['type'] === 'object' &&
     schema['properties'] === undefined &&
-    isJson(schema['additionalProperties'])
-  const isNamed = (schema: Json): boolean =>
+    isFields(schema['additionalProperties'])
+  const isNamed = (schema: Fields): boolean =>
     (schema['type'] === 'object' && (schema['properties'] !== undefined || isFree(schema))) ||
     (schema['type'] === 'string' && (Array.isArray(schema['enum']) || schema['const'] !== undefined))
 
-  const freeNameOf = (schema: Json, name: string): string =>
+  const freeNameOf = (schema: Fields, name: string): string =>
     JSON.stringify(schema['additionalProperties']).includes('/JsonValue"') &&
     JSON.stringify(schema['additionalProperties']).length < 50
       ? 'JsonObject'
@@ -99,29 +96,29 @@ export const nameSchemas = (paths: Record<string, Json>, schemas: Record<string,
    * The same schema, with names for its inner schemas; `name` is the name that it would have
    * itself.
    */
-  const inside = (schema: Json, name: string): Json => {
-    const result: Json = { ...schema }
-    if (isJson(schema['properties']))
+  const inside = (schema: Fields, name: string): Fields => {
+    const result: Fields = { ...schema }
+    if (isFields(schema['properties']))
       result['properties'] = Object.fromEntries(
         Object.entries(schema['properties']).map(([key, value]) => [
           key,
-          isJson(value) ? withUnit(key, outside(value, name + pascal(key))) : value,
+          isFields(value) ? withUnit(key, outside(value, name + pascal(key))) : value,
         ]),
       )
-    if (isJson(schema['items'])) result['items'] = outside(schema['items'], singular(name))
-    if (isJson(schema['additionalProperties']))
+    if (isFields(schema['items'])) result['items'] = outside(schema['items'], singular(name))
+    if (isFields(schema['additionalProperties']))
       result['additionalProperties'] = outside(schema['additionalProperties'], `${name}Value`)
     for (const key of ['anyOf', 'oneOf', 'allOf'])
       if (Array.isArray(schema[key])) {
         const options = schema[key] as unknown[]
-        const several = options.filter((one) => isJson(one) && isNamed(one)).length > 1
+        const several = options.filter((one) => isFields(one) && isNamed(one)).length > 1
         result[key] = options.map((one, i) =>
-          isJson(one) ? outside(one, several ? `${name}Form${String(i + 1)}` : name) : one,
+          isFields(one) ? outside(one, several ? `${name}Form${String(i + 1)}` : name) : one,
         )
       }
     return result
   }
-  const withUnit = (key: string, schema: Json): Json => {
+  const withUnit = (key: string, schema: Fields): Fields => {
     const unit = units.find(([form]) => form.test(key))?.[1]
     return {
       ...schema,
@@ -132,7 +129,7 @@ export const nameSchemas = (paths: Record<string, Json>, schemas: Record<string,
       ...(unit === undefined || schema['description'] !== undefined ? {} : { description: `In ${unit}` }),
     }
   }
-  const outside = (schema: Json, name: string): Json => {
+  const outside = (schema: Fields, name: string): Fields => {
     if ('$ref' in schema) return schema
     const named = inside(schema, name)
     return isNamed(named) ? hoist(named, isFree(named) ? freeNameOf(named, name) : name) : named
@@ -142,7 +139,7 @@ export const nameSchemas = (paths: Record<string, Json>, schemas: Record<string,
     schemas[name] = inside(schema, name)
     names.set(textOf(schemas[name]), name)
   }
-  const named = (schema: Json, name: string): Json => {
+  const named = (schema: Fields, name: string): Fields => {
     if ('$ref' in schema) return schema
     return hoist(inside(schema, name), name)
   }
@@ -151,8 +148,8 @@ export const nameSchemas = (paths: Record<string, Json>, schemas: Record<string,
       content === operation['requestBody']
         ? `${pascal(operation['operationId'] as string)}Body`
         : answerName(operation['operationId'] as string)
-    for (const [type, media] of Object.entries((content['content'] ?? {}) as Record<string, Json>))
-      if (/^application\/(json|yaml)$/.test(type) && isJson(media['schema']))
+    for (const [type, media] of Object.entries((content['content'] ?? {}) as Record<string, Fields>))
+      if (/^application\/(json|yaml)$/.test(type) && isFields(media['schema']))
         media['schema'] = named(media['schema'], name)
   }
   nameStreams(paths, schemas)
@@ -161,24 +158,24 @@ export const nameSchemas = (paths: Record<string, Json>, schemas: Record<string,
 /**
  * Operations with each of their bodies and answers. Records come first, because they name the rest.
  */
-const contents = (paths: Record<string, Json>): [operation: Json, content: Json][] => {
+const contents = (paths: Record<string, Fields>): [operation: Fields, content: Fields][] => {
   const operations = Object.values(paths).flatMap((item) =>
     Object.entries(item).flatMap(([method, operation]) =>
-      ['get', 'post', 'put', 'delete'].includes(method) ? [operation as Json] : [],
+      ['get', 'post', 'put', 'delete'].includes(method) ? [operation as Fields] : [],
     ),
   )
-  const isRead = (operation: Json): boolean => (operation['operationId'] as string).startsWith('get')
+  const isRead = (operation: Fields): boolean => (operation['operationId'] as string).startsWith('get')
   return [...operations.filter(isRead), ...operations.filter((one) => !isRead(one))].flatMap((operation) =>
-    [...Object.values(operation['responses'] as Json), operation['requestBody']]
-      .filter(isJson)
-      .map((content): [Json, Json] => [operation, content]),
+    [...Object.values(operation['responses'] as Fields), operation['requestBody']]
+      .filter(isFields)
+      .map((content): [Fields, Fields] => [operation, content]),
   )
 }
 
 /** A stream of events has the items of the list at the same path, or the lines of its text. */
-const nameStreams = (paths: Record<string, Json>, schemas: Record<string, Json>): void => {
+const nameStreams = (paths: Record<string, Fields>, schemas: Record<string, Fields>): void => {
   for (const [, content] of contents(paths)) {
-    const media = content['content'] as Record<string, Json> | undefined
+    const media = content['content'] as Record<string, Fields> | undefined
     const stream = media?.['text/event-stream']
     const list = media?.['application/json']?.['schema']
     if (stream !== undefined && media?.['text/plain'] !== undefined)
@@ -188,10 +185,10 @@ const nameStreams = (paths: Record<string, Json>, schemas: Record<string, Json>)
         contentMediaType: 'text/plain',
         contentSchema: { type: 'string' },
       }
-    if (stream === undefined || !isJson(list)) continue
+    if (stream === undefined || !isFields(list)) continue
     const schema = schemas[String(list['$ref']).split('/').at(-1) ?? '']
-    const items = (schema?.['properties'] as Record<string, Json> | undefined)?.['items'] ?? schema
-    if (isJson(items?.['items']))
+    const items = (schema?.['properties'] as Record<string, Fields> | undefined)?.['items'] ?? schema
+    if (isFields(items?.['items']))
       stream['schema'] = {
         type: 'string',
         description: 'Server-sent events (`text/event-stream`); the `data` of each is one item of the list',

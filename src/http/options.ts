@@ -4,7 +4,7 @@ import type { AccessRules } from './access.ts'
 import type { AuditRecord } from './audit.ts'
 import type { IdempotencyStore } from './idempotency.ts'
 import type { KernelLog } from './log.ts'
-import type { Method, Route } from './route.ts'
+import type { Route } from './route.ts'
 import type { BodyPace } from './pace.ts'
 import type { PeerPace } from './peer.ts'
 
@@ -23,11 +23,6 @@ export interface AppOptions {
     bodyLimitBytes: number
   }
   routes: readonly Route[]
-  /**
-   * Pairs of the specification that are not built yet. They answer 503 before any other check, and
-   * the document omits them.
-   */
-  unbuilt?: readonly { method: Method; path: string }[]
   log: KernelLog
   version: string
   /** Ids of operations in the document; a route without one gets an id made of its path. */
@@ -49,8 +44,6 @@ export interface AppOptions {
   idempotency?: IdempotencyStore
   /** Turns errors of the database into refusals. An undefined result leaves them faults. */
   translate?: (error: unknown) => Refusal | undefined
-  /** Throws a refusal to make the root health check fail. */
-  rootHealth?: () => Promise<void> | void
   /** Called for every answered request, with the route's pattern instead of the path. */
   observe?: (method: string, route: string, status: number, seconds: number) => void
   /**

@@ -1,11 +1,11 @@
 import type { Method, Route } from './route.ts'
 
-/** One pair of the table: a built route, or a pair of the specification that is not built yet. */
+/** One pair of the table. */
 export interface TableEntry {
   method: Method
   /** As declared, prefix included; for the log, the document and the tests. */
   template: string
-  route: Route | undefined
+  route: Route
   names: readonly string[]
   /** The last name takes all remaining segments. */
   tail: boolean
@@ -32,7 +32,7 @@ const node = (): Node => ({ fixed: new Map(), any: undefined, here: new Map(), r
  * segments precede names. A path whose fixed form lacks the method falls back to the named one
  * (`GET /workflow-definitions/import/` reads the workflow named import).
  */
-export const createTable = (pairs: readonly { method: Method; path: string; route: Route | undefined }[]) => {
+export const createTable = (pairs: readonly { method: Method; path: string; route: Route }[]) => {
   const root = node()
   for (const { method, path, route } of pairs) {
     const names: string[] = []

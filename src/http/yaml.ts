@@ -11,6 +11,7 @@ import {
 } from 'yaml'
 import { append } from '../lists.ts'
 import type { Problem } from '../refusal.ts'
+import { isFields } from '../json-object.ts'
 
 /**
  * Bounds of a YAML document. A document beyond one of them is refused before it costs memory or
@@ -167,9 +168,7 @@ const valueOf = (
   /** The maps of a merge key: one, or several of which the earlier one has precedence. */
   const mergedMaps = (value: unknown, path: string): Record<string, unknown>[] => {
     const maps: unknown[] = Array.isArray(value) ? value : [value]
-    const isMapValue = (one: unknown): one is Record<string, unknown> =>
-      typeof one === 'object' && one !== null && !Array.isArray(one)
-    if (maps.every(isMapValue)) return maps
+    if (maps.every(isFields)) return maps
     problems.push({ path, message: 'a merge key takes a map or a list of maps' })
     return []
   }

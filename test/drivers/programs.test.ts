@@ -266,44 +266,49 @@ describe.each(shells)('%s', (shell) => {
     expect(run(slurmScript, at, '', environment).out).toMatch(/^@@ version\n[^]*@@ failed\n[^]*@@ end\n$/)
   })
 
-  always('books: a name is in one array, a verdict counts once, an array goes with its last name', () => {
-    const at = place()
-    const books = text('batch/books.sh')
-    const tasks = join(at, 'tasks')
-    const keep = (words: string, input = ''): string => run(`${books}${words}`, tasks, input).out
-    writeFileSync(join(tasks, 'began.task'), '')
-    expect(
-      keep(
-        call('claim', 'one', '60', '10.5', 'a', 'b', 'began'),
-        '#!/bin/sh\n0) script=a.x ;;\n1) script=b.x ;;\n',
-      ),
-    ).toBe('ours 0\nours 1\n')
-    expect(read(at, 'arrays/one/script')).toContain('script=a.x')
-    expect(keep(call('claim', 'one', '0', '11', 'a'))).toMatch(/^open \d+\n$/)
-    expect(keep(call('claim', 'two', '0', '12', 'b', 'c'), '1) script=c.x ;;\n')).toBe(
-      'entry b one 1 60 10.5 - - - 0 \nours 1\n',
-    )
-    writeFileSync(join(at, 'arrays/one/job'), '77\n')
-    expect(keep(call('claim', 'one', '0', '13', 'a'))).toBe('accepted 77\n')
-    writeFileSync(join(tasks, 'a.cancel'), '')
-    expect(keep(call('entries', 'a', 'c', 'nobody'))).toBe(
-      'entry a one 0 60 10.5 77 cancel - 0 \nentry c two 1 0 12 - - - 0 \n',
-    )
-    expect(keep(call('settle', 'a', 'never 20.000 not yet'))).toBe(
-      'entry a one 0 60 10.5 77 cancel never 20.000 not yet\n',
-    )
-    expect(keep(call('settle', 'a', 'lost 21.000 NODE_FAIL on n1'))).toContain('lost 21.000 NODE_FAIL on n1')
-    expect(keep(call('settle', 'a', 'memory 22.000 later'))).toContain('lost 21.000 NODE_FAIL on n1')
-    expect(keep('record', 'c 30 3 250 n2\na.b.c 1 1 1 -\n')).toBe('')
-    expect(read(tasks, 'c.task')).toBe('start c.pod 0 0 - n2 0 30\nexit 3 exited 250 .\n')
-    expect(read(at, 'ends')).toContain('c\n')
-    expect(keep(call('forget', 'a'))).toBe('')
-    expect(keep(call('forget', 'b', 'c'))).toBe('gone one\ngone two\n')
-    expect(readdirSync(join(at, 'arrays'))).toEqual([])
-    expect(keep(call('claim', 'three', '0', '1', 'd', 'e'), '0) script=d.x ;;\n')).toBe('ours 0\nours 1\n')
-    keep(call('release', 'three', 'd', 'e'))
-    expect(readdirSync(tasks).filter((name) => name.endsWith('.array'))).toEqual([])
-  })
+  always(
+    'submissions: a name is in one array, a verdict counts once, an array goes with its last name',
+    () => {
+      const at = place()
+      const submissions = text('batch/submissions.sh')
+      const tasks = join(at, 'tasks')
+      const keep = (words: string, input = ''): string => run(`${submissions}${words}`, tasks, input).out
+      writeFileSync(join(tasks, 'began.task'), '')
+      expect(
+        keep(
+          call('claim', 'one', '60', '10.5', 'a', 'b', 'began'),
+          '#!/bin/sh\n0) script=a.x ;;\n1) script=b.x ;;\n',
+        ),
+      ).toBe('ours 0\nours 1\n')
+      expect(read(at, 'arrays/one/script')).toContain('script=a.x')
+      expect(keep(call('claim', 'one', '0', '11', 'a'))).toMatch(/^open \d+\n$/)
+      expect(keep(call('claim', 'two', '0', '12', 'b', 'c'), '1) script=c.x ;;\n')).toBe(
+        'entry b one 1 60 10.5 - - - 0 \nours 1\n',
+      )
+      writeFileSync(join(at, 'arrays/one/job'), '77\n')
+      expect(keep(call('claim', 'one', '0', '13', 'a'))).toBe('accepted 77\n')
+      writeFileSync(join(tasks, 'a.cancel'), '')
+      expect(keep(call('entries', 'a', 'c', 'nobody'))).toBe(
+        'entry a one 0 60 10.5 77 cancel - 0 \nentry c two 1 0 12 - - - 0 \n',
+      )
+      expect(keep(call('settle', 'a', 'never 20.000 not yet'))).toBe(
+        'entry a one 0 60 10.5 77 cancel never 20.000 not yet\n',
+      )
+      expect(keep(call('settle', 'a', 'lost 21.000 NODE_FAIL on n1'))).toContain(
+        'lost 21.000 NODE_FAIL on n1',
+      )
+      expect(keep(call('settle', 'a', 'memory 22.000 later'))).toContain('lost 21.000 NODE_FAIL on n1')
+      expect(keep('record', 'c 30 3 250 n2\na.b.c 1 1 1 -\n')).toBe('')
+      expect(read(tasks, 'c.task')).toBe('start c.pod 0 0 - n2 0 30\nexit 3 exited 250 .\n')
+      expect(read(at, 'ends')).toContain('c\n')
+      expect(keep(call('forget', 'a'))).toBe('')
+      expect(keep(call('forget', 'b', 'c'))).toBe('gone one\ngone two\n')
+      expect(readdirSync(join(at, 'arrays'))).toEqual([])
+      expect(keep(call('claim', 'three', '0', '1', 'd', 'e'), '0) script=d.x ;;\n')).toBe('ours 0\nours 1\n')
+      keep(call('release', 'three', 'd', 'e'))
+      expect(readdirSync(tasks).filter((name) => name.endsWith('.array'))).toEqual([])
+    },
+  )
 
   always(
     'an array finds the script of its element, puts an earlier record aside and leaves what is over',

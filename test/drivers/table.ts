@@ -215,7 +215,7 @@ export function openTableDriver(options: TableOptions): RuntimeDriver {
       const script = `${await site.root()}/arrays/${array.name}/script`
       const job = await ask<string>(socket, '/submit', { array: array.name, script, indexes })
       if (losesAnswers) throw new DriverError('unknown', 'the answer was lost')
-      await site.books.accepted(array.name, job)
+      await site.submissions.accepted(array.name, job)
       return job
     },
     find: async (array) => (await list()).find((row) => row.array === array)?.job,

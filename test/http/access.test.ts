@@ -231,7 +231,6 @@ describe('token', () => {
     'POST /api/stars/',
     'DELETE /api/stars/x/',
     'GET /api/ticks/',
-    'POST /api/comets/',
     'GET /nowhere/',
     'PATCH /api/stars/',
     'GET /',

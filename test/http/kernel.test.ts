@@ -7,7 +7,6 @@ import type { AddressInfo } from 'node:net'
 import { z } from 'zod'
 import { createApp } from '../../src/http/app.ts'
 import { route } from '../../src/http/route.ts'
-import { Refusal } from '../../src/refusal.ts'
 import { json, raw, openStars, statusOf, type Stars } from './stars.ts'
 
 let service: Stars
@@ -89,7 +88,6 @@ describe('routing', () => {
       ['POST', '/api/stars/x/', 'GET, HEAD, PUT, DELETE, OPTIONS'],
       ['PUT', '/', 'GET, HEAD, OPTIONS'],
       ['PROPFIND', '/api/fail/', 'POST, OPTIONS'],
-      ['GET', '/api/comets/', 'POST, OPTIONS'],
     ]
     for (const [method, path, allow] of cases) {
       const answer = await service.request(path, { method })
@@ -126,18 +124,6 @@ describe('routing', () => {
     ])
     expect((await service.request('/api/ticks/', { method: 'HEAD' })).status).toBe(200)
     expect((await service.request('/api/stars/b/', { method: 'HEAD' })).status).toBe(404)
-  })
-
-  test('says 503 for what is not built, before it reads anything', async () => {
-    for (const [method, path] of [
-      ['POST', '/api/comets/'],
-      ['GET', '/api/comets/x/'],
-      ['GET', '/api/comets/x/?what'],
-    ] as const) {
-      const answer = await service.request(path, { method, ...(method === 'POST' ? { body: '{"half' } : {}) })
-      expect([answer.status, answer.body['code']]).toEqual([503, 'not_built'])
-    }
-    expect(Object.keys(service.app.openapi.paths).filter((path) => path.includes('comets'))).toEqual([])
   })
 
   test('refuses two routes for one pair', () => {
@@ -425,22 +411,6 @@ describe('errors', () => {
       `GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ${'x'.repeat(20_000)}\r\n\r\n`,
     )
     expect(statusOf(long)).toBe(431)
-  })
-
-  test('of the health check reach its reader', async () => {
-    let healthy = true
-    const other = await openStars({
-      rootHealth: () => {
-        if (!healthy) throw new Refusal('unavailable', 'the database is away', { retryAfterSeconds: 1 })
-      },
-    })
-    try {
-      expect((await other.request('/')).status).toBe(200)
-      healthy = false
-      expect((await other.request('/')).body).toMatchObject({ code: 'unavailable' })
-    } finally {
-      await other.close()
-    }
   })
 })
 

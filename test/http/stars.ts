@@ -54,7 +54,6 @@ export const openStars = async (
     Pick<AppOptions, 'bodyPace' | 'peerPace'> & {
       timeouts?: ServerTimeouts
       host?: string
-      rootHealth?: () => void
     } = {},
 ) => {
   const stars = new Map<string, z.output<typeof Star>>()
@@ -294,7 +293,7 @@ export const openStars = async (
     }),
     ...flowRoutes(flows),
   ]
-  const { timeouts, host, bodyPace, peerPace, rootHealth = () => undefined, ...config } = over
+  const { timeouts, host, bodyPace, peerPace, ...config } = over
   const routes = await openRoutes(() => list, {
     config,
     ...(timeouts === undefined ? {} : { timeouts }),
@@ -305,13 +304,8 @@ export const openStars = async (
       version: '9.9.9',
       activated: () => activated.value,
       idempotency: memoryStore(),
-      rootHealth,
       ...(bodyPace === undefined ? {} : { bodyPace }),
       ...(peerPace === undefined ? {} : { peerPace }),
-      unbuilt: [
-        { method: 'POST', path: '/comets/' },
-        { method: 'GET', path: '/comets/{id}/' },
-      ],
       translate: (error) =>
         (error as { constraint?: string }).constraint === 'stars_pk'
           ? new Refusal('unacceptable', 'star id is taken')

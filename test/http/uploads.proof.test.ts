@@ -150,7 +150,6 @@ describe('before the first byte', () => {
     { what: 'by a name that is not ours', status: 403, lines: ['Host: evil.example'] },
     { what: 'of another origin', status: 403, lines: ['Origin: https://evil.example'] },
     { what: 'to no path', status: 404, request: 'PUT /api/blobs/x' },
-    { what: 'to what is not built', status: 503, request: 'POST /api/comets/' },
     { what: 'by another method', status: 405, request: 'PATCH /api/blobs/x/' },
     { what: 'that nothing can answer', status: 406, lines: ['Accept: image/png'] },
     { what: 'that the route does not admit', status: 403, request: 'PUT /api/blobs/strange/' },

@@ -36,8 +36,14 @@ export const artifactConstraints: ConstraintTexts = {
   build_runs_step: { path: 'status', message: 'must be a state of a build run' },
   build_runs_status: { path: 'status', message: 'must be a state of a build run' },
   build_runs_open_once: { path: 'id', message: 'a run of the build is open already; try again' },
-  artifact_materializations_pkey: { path: 'id', message: 'this materialization exists already' },
-  artifact_materializations_variant: { path: 'variantId', message: 'names no variant of an artifact' },
+  artifact_materializations_pkey: {
+    path: 'id',
+    message: 'this materialization exists already; choose another id',
+  },
+  artifact_materializations_variant: {
+    path: 'variantId',
+    message: 'names no variant of an artifact; GET /artifact-versions/{id}/ lists them',
+  },
   artifact_materializations_status: {
     path: 'status',
     message: 'must be planned, reconciling, transferring, verifying, committed or failed',

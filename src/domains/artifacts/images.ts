@@ -1,15 +1,10 @@
 import { isIP } from 'node:net'
 import type { AddressJudge } from '../../clients/http.ts'
-
-/** The registry in the name of an image; undefined: the engine's default registry. */
-const registryOf = (image: string): string | undefined => {
-  const first = image.split('/')[0] ?? ''
-  return image.includes('/') && /[.:]|^localhost$/.test(first) ? first : undefined
-}
+import { registryNamed } from '../../clients/registry.ts'
 
 /** The reason why an image must not be pulled. The engine’s own network judges names of hosts. */
 export const imageFault = (image: string, addressAllowed: AddressJudge): string | undefined => {
-  const host = registryOf(image)
+  const host = registryNamed(image)
     ?.replace(/:\d+$/, '')
     .replace(/^\[(.*)\]$/, '$1')
     .toLowerCase()

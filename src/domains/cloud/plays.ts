@@ -58,17 +58,16 @@ const ownEnd = (wish: PlayWish, group: Group): Promise<PlayEnd> =>
     signal.addEventListener('abort', stop, { once: true })
   })
 
+/** Limit for playbooks that run on this worker: each takes a processor. */
+const atOnce = 4
+/** A run waits this long for other machines. */
+const gatherMs = 300
+
 /**
- * The playbooks that run on this worker. `atOnce` bounds them: each takes a processor. What waits
- * for its turn waits together: machines that want the same version with the same variables share a
- * run. `gatherMs`: a run waits this long for others.
+ * The playbooks that run on this worker. What waits for its turn waits together: machines that want
+ * the same version with the same variables share a run.
  */
-export const openPlays = (options: {
-  addressAllowed: Play['addressAllowed']
-  atOnce?: number
-  gatherMs?: number
-}): Plays => {
-  const { addressAllowed, atOnce = 4, gatherMs = 300 } = options
+export const openPlays = ({ addressAllowed }: Pick<Play, 'addressAllowed'>): Plays => {
   const gate = openGate(atOnce)
   const open = new Map<string, Group>()
 

@@ -26,6 +26,7 @@ import {
   SshKeyReplacement,
 } from './schemas.ts'
 import { deleteCredential, listCredentials, nouns, readCredential, takenProblems } from './store.ts'
+import { isFields } from '../../json-object.ts'
 
 /** Credentials of users; the service's own key and what targets hide have no route. */
 type UserKind = Exclude<SecretKind, 'signing-key' | 'machine-variables'>
@@ -65,9 +66,7 @@ const parsedDocument = (
   if (typeof credential !== 'string') return credential
   try {
     const document: unknown = JSON.parse(credential)
-    return typeof document === 'object' && document !== null && !Array.isArray(document)
-      ? (document as Record<string, unknown>)
-      : undefined
+    return isFields(document) ? document : undefined
   } catch {
     return undefined
   }

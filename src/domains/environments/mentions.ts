@@ -1,3 +1,5 @@
+import { isFields, memberText, type Fields } from '../../json-object.ts'
+
 /** A text of a document and its path. */
 export interface Mention {
   value: string
@@ -39,14 +41,10 @@ export interface Mentions {
   connectionNames: Mention[]
 }
 
-type Fields = Record<string, unknown>
 interface Item {
   fields: Fields
   path: string
 }
-
-const isFields = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 const itemsOf = ({ fields, path }: Item, key: string): Item[] => {
   const list = fields[key]
@@ -69,8 +67,6 @@ const pair = (item: Item, leftKey: string, rightKey: string): Pair[] =>
     mention(item, rightKey).map((right) => ({ left, right, path: item.path })),
   )
 
-const text = (value: unknown): string => (typeof value === 'string' ? value : '')
-
 export const mentionsOf = (document: unknown): Mentions => {
   const root: Item = { fields: isFields(document) ? document : {}, path: '' }
   const part = (key: string): Item => ({
@@ -91,7 +87,10 @@ export const mentionsOf = (document: unknown): Mentions => {
     resources: all(resources, 'id'),
     providerIds: all(resources, 'providerId'),
     parents: resources.flatMap((item) =>
-      mention(item, 'parentResourceId').map((parent) => ({ ...parent, child: text(item.fields['id']) })),
+      mention(item, 'parentResourceId').map((parent) => ({
+        ...parent,
+        child: memberText(item.fields['id']),
+      })),
     ),
     bindings: itemsOf(root, 'resourceRuntimeBindings').flatMap((item) =>
       pair(item, 'resourceId', 'runtimeId'),
@@ -99,7 +98,7 @@ export const mentionsOf = (document: unknown): Mentions => {
     relations: itemsOf(root, 'resourceRelations').flatMap((item) =>
       pair(item, 'sourceResourceId', 'targetResourceId').map((relation) => ({
         ...relation,
-        type: text(item.fields['type']),
+        type: memberText(item.fields['type']),
       })),
     ),
     storages: all(storages, 'id'),
@@ -119,7 +118,7 @@ export const mentionsOf = (document: unknown): Mentions => {
     profileTargets: profiles.flatMap((item) =>
       pair(item, 'activityTypeId', 'resourceId').map((target) => ({
         ...target,
-        modelVersion: text(item.fields['modelVersion']),
+        modelVersion: memberText(item.fields['modelVersion']),
       })),
     ),
     connections: all(connections, 'id'),

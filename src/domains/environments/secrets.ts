@@ -1,4 +1,5 @@
 import type { Problem } from '../../refusal.ts'
+import { isFields, type Fields } from '../../json-object.ts'
 
 /**
  * The replacement for a stored secret in an answer. In a request it stands for the stored secret.
@@ -25,10 +26,6 @@ const suspicious = new RegExp(mayHoldSecret, 'i')
 const reference = /^(?:vault|env|file|cloud-file):/
 
 type Path = readonly (string | number)[]
-type Fields = Record<string, unknown>
-
-const isFields = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 /**
  * The value with the result of `replace` in place of every secret. Secrets are texts and numbers at

@@ -12,7 +12,7 @@ export const machineConfigurationConstraints: ConstraintTexts = {
   },
   machine_configuration_versions_pkey: {
     path: 'id',
-    message: 'is taken by another version; version ids are global',
+    message: 'is taken by another version; version ids are global, choose another id',
   },
   machine_configuration_versions_number: {
     path: 'version',

@@ -1,3 +1,5 @@
+import { isFields } from '../../json-object.ts'
+
 /**
  * A rule that a playbook breaks, at the dotted path of a key or item. The paths are those of
  * `parseYaml`.
@@ -46,9 +48,6 @@ const assignsConnection = /\bansible_(connection|host|ssh_\w+|shell_executable)\
 const looksUp = /\b(lookup|query|q)\s*\(/
 const controllerNames = /(^|[,:&!\s])(localhost|127\.\d+\.\d+\.\d+|::1)($|[,:\s])/
 
-type Fields = Record<string, unknown>
-const isFields = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 const below = (path: string, key: string | number): string =>
   path === '' ? String(key) : `${path}.${String(key)}`
 

@@ -1,7 +1,7 @@
 import type { ConstraintTexts } from '../../db/errors.ts'
 
 /** The meaning of violated constraints of this domain's tables for the caller. */
-export const networkTopologieConstraints: ConstraintTexts = {
+export const networkTopologyConstraints: ConstraintTexts = {
   network_topologies_pkey: { path: 'id', message: 'is taken by another network topology; choose another id' },
   network_topologies_scope: {
     path: 'executionScopeId',

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { registryNamed } from '../../clients/registry.ts'
 import type { AttemptFact, FileFact, RunFacts } from './run-facts.ts'
 
 /**
@@ -147,13 +148,17 @@ const errorOf = (status: string, reason: string | null): string | undefined =>
 /** The parts of `docker.io/library/debian:12-slim@sha256:…`. */
 const imageParts = (reference: string, digest: string | null) => {
   const [named = '', own] = reference.split('@')
-  const first = named.split('/')[0] ?? ''
-  const registry = named.includes('/') && /[.:]|^localhost$/.test(first) ? first : 'docker.io'
-  const rest = registry === first ? named.slice(first.length + 1) : named
+  const registry = registryNamed(named)
+  const rest = registry === undefined ? named : named.slice(registry.length + 1)
   const colon = rest.lastIndexOf(':')
   const tag = colon > rest.lastIndexOf('/') ? rest.slice(colon + 1) : undefined
   const sha256 = /sha256:([0-9a-f]{64})/.exec(digest ?? own ?? '')?.[1]
-  return { registry, name: tag === undefined ? rest : rest.slice(0, colon), tag, sha256 }
+  return {
+    registry: registry ?? 'docker.io',
+    name: tag === undefined ? rest : rest.slice(0, colon),
+    tag,
+    sha256,
+  }
 }
 
 const toolId = (facts: RunFacts, { apiUrl }: CrateOptions, typeId: string): string =>

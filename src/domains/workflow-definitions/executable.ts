@@ -1,12 +1,9 @@
 import type { Problem } from '../../refusal.ts'
+import { isFields, type Fields } from '../../json-object.ts'
 
-type Fields = Record<string, unknown>
-
-const isObject = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 const isText = (value: unknown): value is string => typeof value === 'string' && value.trim() !== ''
 /** A reference is the id itself or an object that holds it. */
-const isReference = (value: unknown): boolean => isText(value) || (isObject(value) && isText(value['id']))
+const isReference = (value: unknown): boolean => isText(value) || (isFields(value) && isText(value['id']))
 
 /** The members that locate the program. Each source type needs at least one of its own. */
 const locators: Record<string, readonly string[]> = {
@@ -67,7 +64,7 @@ export function executableProblems(executable: Fields, path: string): Problem[] 
   extras(executable, '')
 
   const source = executable['source']
-  if (!isObject(source)) report('source', 'is required: an object with type and its locator')
+  if (!isFields(source)) report('source', 'is required: an object with type and its locator')
   else {
     unknown(source, new Set([...sourceKeys, 'format', ...optionalTexts]), 'source.')
     extras(source, 'source.')
@@ -88,7 +85,7 @@ export function executableProblems(executable: Fields, path: string): Problem[] 
 
   const delivery = executable['delivery']
   if (delivery === undefined) return problems
-  if (!isObject(delivery)) report('delivery', 'must be an object with strategy')
+  if (!isFields(delivery)) report('delivery', 'must be an object with strategy')
   else {
     unknown(delivery, new Set(['strategy', 'targetFormat']), 'delivery.')
     if (!strategies.includes(delivery['strategy'] as string)) report('delivery.strategy', oneOf(strategies))

@@ -1,3 +1,5 @@
+import { isFields, type Fields } from '../../json-object.ts'
+
 /** Texts that some YAML reader takes for a boolean, null or number. */
 const reserved = /^(?:true|false|null|yes|no|on|off|y|n|nan|inf|infinity)$/i
 const plain = /^[A-Za-z][\w./-]{0,200}$/
@@ -41,10 +43,8 @@ const flow = (value: unknown): string => {
     .join(', ')}}`
 }
 
-const isMap = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
-const isListOfMaps = (value: unknown): value is Record<string, unknown>[] =>
-  Array.isArray(value) && value.length > 0 && value.every(isMap)
+const isListOfMaps = (value: unknown): value is Fields[] =>
+  Array.isArray(value) && value.length > 0 && value.every(isFields)
 
 /**
  * A document as readable YAML 1.2: maps and lists of maps in block notation down to `depth` levels,
@@ -66,7 +66,7 @@ export function yamlOf(document: Record<string, unknown>, depth = 3): string {
     if (level < depth && isListOfMaps(value) && value.every((item) => Object.keys(item).length > 0)) {
       lines.push(head)
       for (const item of value) map(item, `${inner}  `, level + 1, `${inner}- `)
-    } else if (level < 1 && isMap(value) && Object.keys(value).length > 0) {
+    } else if (level < 1 && isFields(value) && Object.keys(value).length > 0) {
       lines.push(head)
       map(value, inner, level + 1)
     } else if (

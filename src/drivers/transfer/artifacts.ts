@@ -1,8 +1,8 @@
 import { posix } from 'node:path'
 import { assign, readProgram, sumProgram } from '../../shell/program.ts'
-import { LinkError, type SiteShell } from '../../shell/site-shell.ts'
+import type { SiteShell } from '../../shell/site-shell.ts'
 import { DriverError, type Collected, type Intent, type RuntimeDriver } from '../runtime/contract/driver.ts'
-import { messageOf } from '../runtime/contract/errno.ts'
+import { asDriverError } from '../runtime/remote/site.ts'
 import { pathsBeside } from './scripts.ts'
 import { transfer, type TransferSide } from './transfer.ts'
 import { poll } from '../../pacing/poll.ts'
@@ -90,13 +90,6 @@ export type Deliveries = Map<string, Flight>
 const hexOf = (digest: string): string => digest.slice(7)
 const fileName = ({ digest, format }: Pick<ArtifactBytes, 'digest' | 'format'>): string =>
   `${hexOf(digest)}.${format === 'sif' ? 'sif' : 'oci.tar'}`
-
-const asTrouble = (error: unknown): DriverError => {
-  if (error instanceof DriverError) return error
-  if (error instanceof LinkError)
-    return new DriverError(error.permanent ? 'refused' : 'unknown', error.message, { cause: error })
-  return new DriverError('infrastructure', messageOf(error), { cause: error })
-}
 
 /** Pause between looks at a build that an executable waits for. */
 const pollMs = 500
@@ -369,7 +362,7 @@ export function withArtifacts(
       const bytes = await deliver(freshNames, id)
       return [...plain, ...fresh.map((intent) => placed(intent, bytes))]
     } catch (error) {
-      const trouble = asTrouble(error)
+      const trouble = asDriverError(error)
       // Its cancel has buried it; the driver beneath returns how that ended.
       if (freshNames.every((name) => cancelled.has(name))) return intents.map(unneeded)
       await options.failed(freshNames[0] ?? '', id, trouble)
@@ -387,7 +380,7 @@ export function withArtifacts(
           try {
             return await driver.submit(await prepared(id, group))
           } catch (error) {
-            const trouble = asTrouble(error)
+            const trouble = asDriverError(error)
             return group.map(({ name }) => ({ name, ok: false as const, error: trouble }))
           }
         }),

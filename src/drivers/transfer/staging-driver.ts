@@ -8,8 +8,7 @@ import {
   type Stage,
   type SubmitOutcome,
 } from '../runtime/contract/driver.ts'
-import { messageOf } from '../runtime/contract/errno.ts'
-import { LinkError } from '../../shell/site-shell.ts'
+import { asDriverError } from '../runtime/remote/site.ts'
 import { markScript, unmarkScript } from './scripts.ts'
 import { transfer, type TransferSide, type TransferLimits, type TransferOutcome } from './transfer.ts'
 
@@ -48,13 +47,6 @@ interface Flight {
 
 /** Limit for transfers of one driver; the streams have limits of their own, for each site. */
 const flightsAtOnce = 8
-
-const asTrouble = (error: unknown): DriverError => {
-  if (error instanceof DriverError) return error
-  if (error instanceof LinkError)
-    return new DriverError(error.permanent ? 'refused' : 'unknown', error.message, { cause: error })
-  return new DriverError('infrastructure', messageOf(error), { cause: error })
-}
 
 /** Names the files of one source: the same for every consumer, in every process. */
 const keyOf = ({ at, from, paths }: Stage): string =>
@@ -236,7 +228,7 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
         const [outcome] = await driver.submit([{ ...intent, stage: [] }])
         if (outcome !== undefined) return outcome
       }
-      return { name, ok: false, error: asTrouble(error) }
+      return { name, ok: false, error: asDriverError(error) }
     }
   }
 
@@ -264,7 +256,7 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
         const gone = await shell.run(unmarkScript(root, name))
         arrivals.forget(gone.stdout.toString().split('\n'))
       } catch (error) {
-        throw asTrouble(error)
+        throw asDriverError(error)
       }
     },
     async close() {

@@ -1,5 +1,6 @@
 import { greatest } from '../../../lists.ts'
 import { openAnyOf } from './any-of.ts'
+import { isFields, type Fields } from '../../../json-object.ts'
 
 /** Removes secrets from an export: by the names of keys, by references, and by value. */
 
@@ -29,7 +30,6 @@ const mayRefer = (text: string): boolean =>
 /** Columns that name a credential. */
 export const credentialColumns: ReadonlySet<string> = new Set(['credential_ref', 'credential_reference'])
 
-type Fields = Record<string, unknown>
 interface RawJson {
   rawJSON(text: string): unknown
   isRawJSON(value: unknown): boolean
@@ -43,13 +43,12 @@ const parsed = (line: string): Fields =>
     typeof value === 'number' && source !== undefined ? json.rawJSON(source) : value,
   ) as Fields
 
-const isFields = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value) && !json.isRawJSON(value)
+const hasMembers = (value: unknown): value is Fields => isFields(value) && !json.isRawJSON(value)
 
 /** A configuration without its secrets; each removed secret leaves a mark. */
 const withoutSecrets = (value: unknown, found: () => void): unknown => {
   if (Array.isArray(value)) return value.map((item: unknown) => withoutSecrets(item, found))
-  if (!isFields(value)) return value
+  if (!hasMembers(value)) return value
   const kept: Fields = {}
   for (const [key, item] of Object.entries(value))
     if (secretKey.test(normalised(key))) found()
@@ -62,14 +61,14 @@ const configurationWithout = (value: unknown): unknown => {
   const kept = withoutSecrets(value, () => {
     any = true
   })
-  return any && isFields(kept)
+  return any && hasMembers(kept)
     ? { ...kept, credentialStatus: 'redacted', requiresReconfiguration: true }
     : kept
 }
 
 /** Removes the values of environment variables. Their names stay. */
 const variablesWithout = (value: unknown): unknown =>
-  isFields(value)
+  hasMembers(value)
     ? Object.fromEntries(
         Object.entries(value).map(([key, item]) => [key, secretKey.test(normalised(key)) ? gone : item]),
       )
@@ -77,7 +76,7 @@ const variablesWithout = (value: unknown): unknown =>
 
 const walked = (value: unknown): unknown => {
   if (Array.isArray(value)) return value.map(walked)
-  if (!isFields(value)) return value
+  if (!hasMembers(value)) return value
   return Object.fromEntries(
     Object.entries(value).map(([key, item]) => {
       if (credentialColumns.has(key) || key === 'credentialRef' || key === 'credentialReference')
@@ -199,7 +198,7 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
       hit()
       return null
     }
-    if (!isFields(value)) return value
+    if (!hasMembers(value)) return value
     return Object.fromEntries(
       Object.entries(value).map(([key, item]) => [without(key, hit) as string, without(item, hit)]),
     )

@@ -28,7 +28,7 @@ export const packOf = (
   return { bytes: Buffer.concat(texts), places }
 }
 
-/** Defines `choose INDEX`. `is_used` of books.sh reads the lines of the elements as well. */
+/** Defines `choose INDEX`. `is_used` of submissions.sh reads the lines of the elements as well. */
 export const chooseProgram = (elements: readonly ArrayElement[]): string => {
   const { places } = packOf(elements)
   const choices = elements.map(({ script, packed }, index) => {

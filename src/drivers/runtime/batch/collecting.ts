@@ -42,7 +42,7 @@ export async function collectTask<Request, Listing>(
     const verdict: Verdict = { end: 'memory', cause: 'out of memory', at: state.finishedAt }
     const counted =
       outOfMemory === true && state.reason === 'exited'
-        ? stateOfVerdict(await site.books.settle(name, verdict), sight, state.externalId)
+        ? stateOfVerdict(await site.submissions.settle(name, verdict), sight, state.externalId)
         : isCut
           ? endedState(last, state.externalId, 'cancelled')
           : state

@@ -23,7 +23,7 @@ const arraysKept = 20_000
 
 /**
  * Tasks as elements of a batch scheduler's arrays. The tasks record what they do
- * (`remote/tasks.ts`). The driver records what it submitted where (`books.ts`). The scheduler,
+ * (`remote/tasks.ts`). The driver records what it submitted where (`submissions.ts`). The scheduler,
  * through its adapter, reports why it ended a task. `sight.ts` makes one state of the three.
  *
  * A name is submitted once. An exclusive file puts it into one array. An array has a name by which
@@ -38,7 +38,7 @@ export function openBatchDriver<Request extends object, Listing>(
   scheduler: BatchScheduler<Request, Listing>,
   { pollMilliseconds }: { pollMilliseconds: number },
 ): RootedDriver {
-  const { tasks, books } = site
+  const { tasks, submissions } = site
   const sight = openBatchSight(site, scheduler)
   /**
    * Names by array, for the arrays that this process submitted: kept as long as the scheduler keeps
@@ -124,8 +124,8 @@ export function openBatchDriver<Request extends object, Listing>(
 
   /** Removes the scheduler's files of an array with the last of its names. */
   const unbook = gather(async (names: readonly string[]) => {
-    const entries = await books.read(names)
-    const gone = await books.remove(names)
+    const entries = await submissions.read(names)
+    const gone = await submissions.remove(names)
     if (gone.length > 0) await scheduler.drop?.(gone)
     for (const array of gone) tasksOf.delete(array)
     return new Map(
@@ -154,7 +154,8 @@ export function openBatchDriver<Request extends object, Listing>(
     collect: async (name, onWait) =>
       collectTask({ site, scheduler }, name, (await seeRecord(name)).found ?? (await seeOne(name)), onWait),
     async logs(name, stream, range) {
-      const place = scheduler.logs === undefined ? undefined : (await books.read([name])).get(name)?.place
+      const place =
+        scheduler.logs === undefined ? undefined : (await submissions.read([name])).get(name)?.place
       return (await scheduler.logs?.(name, place, stream, range)) ?? tasks.logs(name, stream, range)
     },
     async remove(name) {

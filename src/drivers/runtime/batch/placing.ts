@@ -4,7 +4,7 @@ import { DriverError, type Intent } from '../contract/driver.ts'
 import { asDriverError } from '../remote/site.ts'
 import { arraysOf, requestKey } from './arrays.ts'
 import { packOf, type ArrayElement } from './array-script.ts'
-import type { BookEntry } from './books.ts'
+import type { SubmittedTask } from './submissions.ts'
 import { externalIdIn, NoRoom, type BatchArray, type BatchScheduler, type BatchTerms } from './scheduler.ts'
 import type { BatchSight } from './sight.ts'
 import type { BatchSite } from './site.ts'
@@ -59,13 +59,13 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     this.#hooks = hooks
   }
 
-  #idOf({ place }: BookEntry): string {
+  #idOf({ place }: SubmittedTask): string {
     return externalIdIn(this.#scheduler, place)
   }
 
   /** Undefined for a name that no array has. */
   async #idsOf(names: readonly string[]): Promise<Map<string, string | undefined>> {
-    const entries = await this.#site.books.read(names)
+    const entries = await this.#site.submissions.read(names)
     return new Map(
       names.map((name) => [name, entries.has(name) ? this.#idOf(entries.get(name)!) : undefined]),
     )
@@ -81,14 +81,14 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     { pack, bytes }: { pack: string; bytes: Buffer },
   ): Promise<string | undefined> {
     try {
-      if (bytes.length > 0) await this.#site.books.fill(array.name, pack, bytes)
+      if (bytes.length > 0) await this.#site.submissions.fill(array.name, pack, bytes)
       const job = await this.#scheduler.submit(array, indexes)
       this.#hooks.accepted(array)
       return job
     } catch (error) {
       // While the result is unknown the claim stays: the next worker queries the array's name.
       if (error instanceof DriverError && error.trouble === 'unknown') throw error
-      await this.#site.books.release(
+      await this.#site.submissions.release(
         array.name,
         indexes.flatMap((index) => array.tasks[index] ?? []),
       )
@@ -101,7 +101,7 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
 
   async #placeOurs(
     array: BatchArray<Request>,
-    { indexes, held }: { indexes: readonly number[]; held: ReadonlyMap<string, BookEntry> },
+    { indexes, held }: { indexes: readonly number[]; held: ReadonlyMap<string, SubmittedTask> },
     {
       scripts,
       terms,
@@ -115,10 +115,10 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
       for (const [name, result] of await this.#placeAll(requests, scripts, { ...terms, arraySize }))
         results.set(name, result)
     }
-    if (mine.length === 0) await this.#site.books.release(array.name, [])
+    if (mine.length === 0) await this.#site.submissions.release(array.name, [])
     else if (mine.length < array.tasks.length && !this.#scheduler.leavesOut) {
       // Names that other arrays hold stay there; the rest becomes another array.
-      await this.#site.books.release(array.name, mine)
+      await this.#site.submissions.release(array.name, mine)
       await again(mine, terms.arraySize)
     } else {
       const job = await this.#submitOurs(array, indexes, pack)
@@ -153,16 +153,16 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     for (const backoff = openBackoff(pauses); ;) {
       if (this.#closed)
         throw new DriverError('infrastructure', `the ${this.#scheduler.kind} driver is closed; open another`)
-      const claim = await this.#site.books.claim(array, script)
+      const claim = await this.#site.submissions.claim(array, script)
       if (claim.state === 'accepted')
         return new Map([...(await this.#idsOf(array.tasks))].map(([name, id]) => [name, id ?? removed(name)]))
       if (claim.state === 'ours')
         return await this.#placeOurs(array, claim, { scripts, terms, pack: { pack, bytes } })
       // A submitter that lives answers within this time.
       const job = claim.ageSeconds > answerSeconds ? await this.#scheduler.find(array.name) : undefined
-      if (job !== undefined) await this.#site.books.accepted(array.name, job)
+      if (job !== undefined) await this.#site.submissions.accepted(array.name, job)
       else if (claim.ageSeconds > this.#scheduler.claimSeconds())
-        await this.#site.books.release(array.name, array.tasks)
+        await this.#site.submissions.release(array.name, array.tasks)
       else if (performance.now() > until)
         throw new DriverError(
           'unknown',
@@ -176,23 +176,23 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
    * The name is in an array whose acceptance is unknown: this waits for its submitter as long as a
    * submission may take.
    */
-  async #adopt(name: string, held: BookEntry): Promise<string | DriverError> {
+  async #adopt(name: string, held: SubmittedTask): Promise<string | DriverError> {
     const until = performance.now() + submitPatienceMs
-    let entry: BookEntry | undefined = held
+    let entry: SubmittedTask | undefined = held
     for (const backoff = openBackoff(pauses); entry !== undefined;) {
       const { place } = entry
       if (place.job !== undefined) return this.#idOf(entry)
       const job = await this.#scheduler.find(place.array)
       if (job !== undefined) {
-        await this.#site.books.accepted(place.array, job)
+        await this.#site.submissions.accepted(place.array, job)
         return externalIdIn(this.#scheduler, { ...place, job })
       }
       const late = Date.now() / 1000 - place.submittedAt > this.#scheduler.claimSeconds()
-      if (late) await this.#site.books.release(place.array, [name])
+      if (late) await this.#site.submissions.release(place.array, [name])
       if (late || this.#closed || performance.now() > until)
         return new DriverError('unknown', `${name} is being submitted as part of ${place.array}`)
       await backoff.pause()
-      entry = (await this.#site.books.read([name])).get(name)
+      entry = (await this.#site.submissions.read([name])).get(name)
     }
     return new DriverError('unknown', `${name} was given back by the worker that submitted it`)
   }

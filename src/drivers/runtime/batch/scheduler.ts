@@ -3,7 +3,7 @@ import type { RemoteSight } from '../remote/record.ts'
 import type { ArrayElement } from './array-script.ts'
 import type { Verdict } from './verdict.ts'
 
-/** The place of a task in the scheduler's books: an element of an array. */
+/** The place of a task at the scheduler: an element of an array. */
 export interface QueuedElement {
   array: string
   index: number
@@ -93,7 +93,7 @@ export interface BatchTerms<Request> {
 /**
  * A batch system as `openBatchDriver` needs it: it submits an array, lists all of ours, judges a
  * task by its record and the list, and cancels elements. The driver keeps what all of them share
- * (claims of names, books, verdicts, looks, cancels, collects) at the site, so an adapter holds
+ * (claims of names, submissions, verdicts, looks, cancels, collects) at the site, so an adapter holds
  * nothing that another process lacks.
  *
  * A call without an answer rejects with `DriverError` class `unknown`: nothing is known then. A
@@ -122,7 +122,7 @@ export interface BatchScheduler<Request, Listing> {
   /**
    * Submits the elements `indexes` of an array whose script is in the folder `arrays/ARRAY` of the
    * site, and leaves its id there. A second call submits nothing new only where the scheduler knows
-   * arrays by name; elsewhere the books prevent it.
+   * arrays by name; elsewhere the records of submissions prevent it.
    * @returns the id.
    */
   submit(array: BatchArray<Request>, indexes: readonly number[]): Promise<string>

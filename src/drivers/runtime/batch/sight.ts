@@ -3,7 +3,7 @@ import { DriverError, type TaskState } from '../contract/driver.ts'
 import { RecentMap } from '../contract/recent.ts'
 import type { RemoteSight } from '../remote/record.ts'
 import { asDriverError } from '../remote/site.ts'
-import type { BookEntry } from './books.ts'
+import type { SubmittedTask } from './submissions.ts'
 import {
   externalIdIn,
   type BatchElement,
@@ -17,9 +17,9 @@ import { stateOfVerdict } from './verdict.ts'
 export interface FoundTask {
   state: TaskState
   sight: RemoteSight
-  entry?: BookEntry
+  entry?: SubmittedTask
 }
-type Open = FoundTask & { entry: BookEntry }
+type Open = FoundTask & { entry: SubmittedTask }
 
 export interface Records {
   /** What the records alone show. */
@@ -74,7 +74,7 @@ export interface BatchSight {
    * Completes entries of arrays that the scheduler has accepted without an answer that gave its id.
    * Returns why that failed, by array.
    */
-  adopt(entries: readonly BookEntry[]): Promise<Map<string, DriverError>>
+  adopt(entries: readonly SubmittedTask[]): Promise<Map<string, DriverError>>
   /** The elements that the scheduler has accepted. */
   elementsOf(names: Iterable<string>, found: ReadonlyMap<string, FoundTask>): BatchElement[]
 }
@@ -99,7 +99,7 @@ class Sight<Request, Listing> implements BatchSight {
     this.#scheduler = scheduler
   }
 
-  #evidenceOf(name: string, sight: RemoteSight, { place, cancelAsked }: BookEntry): BatchEvidence {
+  #evidenceOf(name: string, sight: RemoteSight, { place, cancelAsked }: SubmittedTask): BatchEvidence {
     const { memory } = this
     const [overSince, ranSince] = [memory.overSince.get(name), memory.ranSince.get(name)]
     const removed = memory.removed.get(name)
@@ -117,10 +117,10 @@ class Sight<Request, Listing> implements BatchSight {
 
   async #looked(
     names: readonly string[],
-  ): Promise<{ sights: Map<string, RemoteSight>; entries: Map<string, BookEntry> }> {
+  ): Promise<{ sights: Map<string, RemoteSight>; entries: Map<string, SubmittedTask> }> {
     const [sights, entries] = await Promise.all([
       this.#site.tasks.look(names, { processes: false }),
-      this.#site.books.read(names),
+      this.#site.submissions.read(names),
     ])
     // Another process found them over before they started, but did not bury them.
     const unburied = names.filter(
@@ -139,13 +139,17 @@ class Sight<Request, Listing> implements BatchSight {
    * The state from one record and its entry; `undefined` for the state: only the scheduler can
    * answer.
    */
-  #recorded(name: string, sight: RemoteSight, written: BookEntry | undefined): FoundTask | { open: Open } {
+  #recorded(
+    name: string,
+    sight: RemoteSight,
+    written: SubmittedTask | undefined,
+  ): FoundTask | { open: Open } {
     // The task started before it could be buried.
     const verdict =
       written?.verdict?.end === 'never' && sight.form !== 'buried' ? undefined : written?.verdict
     const place = written?.place ?? { array: name, index: 0, submittedAt: 0 }
     const cancelAsked = written?.cancelAsked ?? false
-    const entry: BookEntry = { place, cancelAsked, ...(verdict === undefined ? {} : { verdict }) }
+    const entry: SubmittedTask = { place, cancelAsked, ...(verdict === undefined ? {} : { verdict }) }
     const booked = written === undefined ? {} : { entry }
     if (verdict !== undefined)
       return { state: stateOfVerdict(verdict, sight, externalIdIn(this.#scheduler, place)), sight, ...booked }
@@ -181,7 +185,7 @@ class Sight<Request, Listing> implements BatchSight {
     const listing = await this.#scheduler.list(
       [...open].map(([name, { entry }]) => ({ name, place: entry.place })),
     )
-    const judge = (name: string, sight: RemoteSight, entry: BookEntry): BatchJudgement => {
+    const judge = (name: string, sight: RemoteSight, entry: SubmittedTask): BatchJudgement => {
       const trouble = entry.place.job === undefined ? troubles.get(entry.place.array) : undefined
       if (trouble === undefined)
         return told(this.#scheduler.judge(this.#evidenceOf(name, sight, entry), listing))
@@ -246,7 +250,7 @@ class Sight<Request, Listing> implements BatchSight {
       const cause = this.memory.removed.get(name) ?? (verdict?.end === 'never' ? verdict.cause : undefined)
       if (cause === undefined) continue
       buried.push(name)
-      await this.#site.books.settle(name, { end: 'never', cause, at: Date.now() / 1000 })
+      await this.#site.submissions.settle(name, { end: 'never', cause, at: Date.now() / 1000 })
     }
     if (buried.length > 0) await this.#site.tasks.markCancelled(buried, 0)
   }
@@ -271,7 +275,7 @@ class Sight<Request, Listing> implements BatchSight {
    */
   async #decide(
     weighed: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>,
-    judge: (name: string, sight: RemoteSight, entry: BookEntry) => BatchJudgement,
+    judge: (name: string, sight: RemoteSight, entry: SubmittedTask) => BatchJudgement,
   ): Promise<Map<string, FoundTask>> {
     const found = new Map<string, FoundTask>()
     if (weighed.size === 0) return found
@@ -296,10 +300,10 @@ class Sight<Request, Listing> implements BatchSight {
         ]) => (record === undefined ? [] : [[name, record]]),
       ),
     )
-    if (ended.size > 0) await this.#site.books.record(ended)
+    if (ended.size > 0) await this.#site.submissions.record(ended)
     const [again, entries] = await Promise.all([
       this.#site.tasks.look(names, { processes: false }),
-      this.#site.books.read(names),
+      this.#site.submissions.read(names),
     ])
     for (const [name, { one }] of doubtful) {
       const { entry } = one
@@ -309,7 +313,7 @@ class Sight<Request, Listing> implements BatchSight {
       const verdict =
         written === undefined || written.end === 'never'
           ? written
-          : await this.#site.books.settle(name, written)
+          : await this.#site.submissions.settle(name, written)
       this.memory.overSince.delete(name)
       if (verdict === undefined) found.set(name, { state: judged.state, sight, entry })
       else {
@@ -321,14 +325,14 @@ class Sight<Request, Listing> implements BatchSight {
   }
 
   /** Finds, by the names of their arrays, the ids that no answer has given, and records them. */
-  async adopt(entries: readonly BookEntry[]): Promise<Map<string, DriverError>> {
+  async adopt(entries: readonly SubmittedTask[]): Promise<Map<string, DriverError>> {
     const troubles = new Map<string, DriverError>()
     const nameless = entries.filter(({ place }) => place.job === undefined)
     for (const array of new Set(nameless.map(({ place }) => place.array))) {
       const job = await this.#scheduler.find(array).catch(asDriverError)
       if (job instanceof DriverError) troubles.set(array, job)
       if (job === undefined || job instanceof DriverError) continue
-      await this.#site.books.accepted(array, job).catch(() => undefined)
+      await this.#site.submissions.accepted(array, job).catch(() => undefined)
       for (const { place } of nameless) if (place.array === array) place.job = job
     }
     return troubles

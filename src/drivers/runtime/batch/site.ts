@@ -1,7 +1,7 @@
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import { asDriverError } from '../remote/site.ts'
 import { openRemoteTasks, type RemoteTasks } from '../remote/tasks.ts'
-import { openBatchBooks, type BatchBooks } from './books.ts'
+import { openSubmissions, type Submissions } from './submissions.ts'
 
 /**
  * The files of a site whose tasks a batch scheduler starts: the tasks' own records, and the
@@ -13,7 +13,7 @@ export interface BatchSite {
   /** Broken links are `DriverError`s of the class that names the remedy. */
   shell: SiteShell
   tasks: RemoteTasks
-  books: BatchBooks
+  submissions: Submissions
   /** Absolute at the site. */
   root: () => Promise<string>
 }
@@ -41,5 +41,5 @@ export const openBatchSite = (options: {
   const shell = withDriverErrors(options.shell)
   const tasks = openRemoteTasks({ ...options, elsewhere: true })
   const root = (): Promise<string> => tasks.root()
-  return { runtime: options.runtime, shell, tasks, books: openBatchBooks(shell, root), root }
+  return { runtime: options.runtime, shell, tasks, submissions: openSubmissions(shell, root), root }
 }

@@ -20,7 +20,8 @@ import { openKeeperLoss } from './keeper-loss.ts'
 import type { Namespace } from './namespace.ts'
 import { openPodWatch, type ClusterAnswer, type PodWatch } from './pod-watch.ts'
 import { podKey, type TaskPod } from './pods.ts'
-import { checkNamespace, once } from './readiness.ts'
+import { kept } from './kept.ts'
+import { checkNamespace } from './readiness.ts'
 import type { KubernetesSettings } from './settings.ts'
 import { indexedName, isUnsure, judgePod } from './state.ts'
 import { siteTools, type SiteTools } from './tools.ts'
@@ -154,8 +155,8 @@ export function kubernetesAdapter(
   /** Whether the keeper's files are lost with its Pod. */
   const loss = courier === undefined ? undefined : openKeeperLoss(at, courier)
   const fleeting = (): typeof loss => (settings().keeperVolume === undefined ? loss : undefined)
-  const ready = once(() => checkNamespace(at, settings()))
-  const tools = once(() => siteTools(site, settings(), courier !== undefined))
+  const ready = kept(Infinity, () => checkNamespace(at, settings()))
+  const tools = kept(Infinity, () => siteTools(site, settings(), courier !== undefined))
 
   /** The Pod of a task that may run; queried where the watch has not begun. */
   const podAt = async (place: { array: string; index: number }): Promise<TaskPod | undefined> => {
@@ -245,8 +246,8 @@ export function kubernetesAdapter(
           })
         throw trouble
       }
-      // In the books a Job is an array, accepted at its creation: its name is its id.
-      await site.books.accepted(job.name, '1')
+      // In the submissions a Job is an array, accepted at its creation: its name is its id.
+      await site.submissions.accepted(job.name, '1')
       for (const [index, name] of job.tasks.entries())
         watch.expect({ array: job.name, index, submittedAt: 0 }, name)
       return '1'

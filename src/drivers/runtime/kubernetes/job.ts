@@ -1,16 +1,10 @@
 import { hash } from 'node:crypto'
 import { assign, readProgram } from '../../../shell/program.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
-import {
-  imagePattern,
-  isRecord,
-  podFieldProblem,
-  podKeys,
-  type KubernetesSettings,
-  type Volume,
-} from './settings.ts'
+import { imagePattern, podFieldProblem, podKeys, type KubernetesSettings, type Volume } from './settings.ts'
 import { chooseProgram, unpackProgram, type ArrayElement } from '../batch/array-script.ts'
 import type { BatchArray } from '../batch/scheduler.ts'
+import { isFields } from '../../../json-object.ts'
 
 /** A Pod's request to the cluster. Tasks with equal requests become one Job. */
 export interface PodRequest {
@@ -82,10 +76,10 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
     }),
   )
   const { podAnnotations } = site
-  const texts = isRecord(podAnnotations) ? podAnnotations : {}
+  const texts = isFields(podAnnotations) ? podAnnotations : {}
   if (
     podAnnotations !== undefined &&
-    (!isRecord(podAnnotations) || !Object.values(texts).every((value) => typeof value === 'string'))
+    (!isFields(podAnnotations) || !Object.values(texts).every((value) => typeof value === 'string'))
   )
     refuse('podAnnotations', podAnnotations, 'must be an object of texts')
   return {

@@ -35,16 +35,3 @@ export async function checkNamespace(
     }),
   )
 }
-
-/** A query whose answer stays valid; it is repeated after a rejection. */
-export const once = <T>(question: () => Promise<T>): (() => Promise<T>) => {
-  let answer: Promise<T> | undefined
-  return () => {
-    if (answer === undefined) {
-      const asked = question()
-      answer = asked
-      asked.catch(() => answer === asked && (answer = undefined))
-    }
-    return answer
-  }
-}

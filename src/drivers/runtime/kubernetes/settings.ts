@@ -1,5 +1,6 @@
 import { posix } from 'node:path'
 import { DriverError } from '../contract/driver.ts'
+import { isFields } from '../../../json-object.ts'
 
 export interface Volume {
   mountPath: string
@@ -57,7 +58,7 @@ export const podKeys = [
 export const podFieldProblem = (key: (typeof podKeys)[number], value: unknown): string | undefined => {
   if (key !== 'imagePullSecrets' || value === undefined) return undefined
   const isSecret = (one: unknown): boolean =>
-    isRecord(one) &&
+    isFields(one) &&
     typeof one['name'] === 'string' &&
     name.test(one['name']) &&
     Object.keys(one).length === 1
@@ -70,8 +71,6 @@ const name = /^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$/
 /** Image names for a registry: no blank, nothing that a shell or a header would interpret. */
 export const imagePattern = /^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,511}$/
 
-export const isRecord = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 const absolute = (value: unknown): value is string =>
   typeof value === 'string' &&
   posix.isAbsolute(value) &&
@@ -105,7 +104,7 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
   const textsOf = (key: string): Record<string, string> => {
     const value = configuration[key]
     if (value === undefined) return {}
-    if (isRecord(value) && Object.values(value).every((one) => typeof one === 'string'))
+    if (isFields(value) && Object.values(value).every((one) => typeof one === 'string'))
       return value as Record<string, string>
     return wrong(key, 'must be an object of texts') ?? {}
   }
@@ -170,13 +169,13 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
       hostPath,
       nfs,
       mountPath = settings.root,
-    } = isRecord(value) ? value : {}
+    } = isFields(value) ? value : {}
     const source =
       typeof claim === 'string' && name.test(claim)
         ? { persistentVolumeClaim: { claimName: claim } }
         : absolute(hostPath)
           ? { hostPath: { path: hostPath, type: 'DirectoryOrCreate' } }
-          : isRecord(nfs) && typeof nfs['server'] === 'string' && absolute(nfs['path'])
+          : isFields(nfs) && typeof nfs['server'] === 'string' && absolute(nfs['path'])
             ? { nfs: { server: nfs['server'], path: nfs['path'] } }
             : undefined
     if (source === undefined)

@@ -1,4 +1,5 @@
 import { openBackoff } from '../../../pacing/backoff.ts'
+import { openEndStream } from './end-stream.ts'
 
 export interface RemoteWatch {
   watch: (names: readonly string[], onEnd: (name: string) => void) => () => void
@@ -14,16 +15,9 @@ export interface RemoteWatch {
   close: () => void
 }
 
-/** How long the first submit waits for the stream of ends, which saves one look. */
-const streamPatienceMs = 500
 /** Without a stream the looks have to be prompt. */
 const withoutStreamMs = 1000
 const silentMostMs = 30_000
-/**
- * A stream without awaited tasks is closed after this time: it takes one of the few channels of its
- * login, and drivers outlive their runs.
- */
-const idleMs = 2_000
 /** Ends that were reported before a caller waited for them; the oldest are forgotten. */
 const toldKept = 50_000
 
@@ -41,11 +35,6 @@ export function openRemoteWatch(options: {
   const waiting = new Map<string, Set<(name: string) => void>>()
   const expected = new Set<string>()
   const announced = new Set<string>()
-  let standing = false
-  /** The open stream. */
-  let stream: { stop?: () => void } | undefined
-  let idle: NodeJS.Timeout | undefined
-  const stood: (() => void)[] = []
   let closed = false
   let poll: NodeJS.Timeout | undefined
   let looking = false
@@ -64,7 +53,7 @@ export function openRemoteWatch(options: {
     }
     waiting.delete(name)
     for (const callback of callbacks) callback(name)
-    closeWhenIdle()
+    stream.closeWhenIdle()
   }
 
   const lookAt = async (names: readonly string[]): Promise<void> => {
@@ -89,61 +78,33 @@ export function openRemoteWatch(options: {
   // changes its length.
   const pollLater = (): void => {
     if (closed || waiting.size === 0 || looking) return
-    const every = standing ? options.pollMilliseconds : Math.min(options.pollMilliseconds, withoutStreamMs)
+    const every = stream.isStanding()
+      ? options.pollMilliseconds
+      : Math.min(options.pollMilliseconds, withoutStreamMs)
     poll ??= setTimeout(() => void lookAtAll(), Math.max(every, silentMs))
   }
-  const open = (): void => {
-    if (closed || stream !== undefined) return
-    const own: { stop?: () => void } = {}
-    stream = own
-    own.stop = options.follow(end, (now) => {
-      // A closed stream reports that later, when another may stand.
-      if (stream !== own) return
-      standing = now
-      if (now) for (const resolve of stood.splice(0)) resolve()
-      else expected.clear()
+  const stream = openEndStream({
+    follow: options.follow,
+    ended: end,
+    changed: (stands) => {
+      if (!stands) expected.clear()
       // Finds tasks that ended while no stream stood.
       void lookAt([...waiting.keys()])
-    })
-  }
-  const shut = (): void => {
-    const open = stream
-    stream = undefined
-    standing = false
-    expected.clear()
-    open?.stop?.()
-  }
-  function closeWhenIdle(): void {
-    clearTimeout(idle)
-    if (waiting.size > 0 || stream === undefined) return
-    idle = setTimeout(() => {
-      if (waiting.size === 0) shut()
-    }, idleMs)
-    idle.unref()
-  }
+    },
+    isIdle: () => waiting.size === 0,
+  })
 
   return {
-    async ready() {
-      open()
-      if (standing) {
-        closeWhenIdle()
-        return
-      }
-      await new Promise<void>((resolve) => {
-        stood.push(resolve)
-        setTimeout(resolve, streamPatienceMs)
-      })
-      closeWhenIdle()
-    },
+    ready: stream.ready,
     expect(names) {
-      if (standing) for (const name of names) expected.add(name)
+      if (stream.isStanding()) for (const name of names) expected.add(name)
     },
     forget(name) {
       announced.delete(name)
       expected.delete(name)
     },
     watch(names, onEnd) {
-      open()
+      stream.open()
       const callback = (name: string): void => onEnd(name)
       const over = names.filter((name) => announced.delete(name))
       for (const name of names) {
@@ -163,16 +124,14 @@ export function openRemoteWatch(options: {
           callbacks?.delete(callback)
           if (callbacks?.size === 0) waiting.delete(name)
         }
-        closeWhenIdle()
+        stream.closeWhenIdle()
       }
     },
     close() {
       closed = true
-      shut()
       clearTimeout(poll)
-      clearTimeout(idle)
       waiting.clear()
-      for (const resolve of stood.splice(0)) resolve()
+      stream.close()
     },
   }
 }

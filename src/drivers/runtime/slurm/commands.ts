@@ -3,7 +3,7 @@ import { quote, quoteAll } from '../../../shell/quote.ts'
 import type { ShellResult, SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
 import { renderIndexes } from './array.ts'
-import { acceptedScript } from '../batch/books.ts'
+import { acceptedScript } from '../batch/submissions.ts'
 import { NoRoom } from '../batch/scheduler.ts'
 import {
   historyFields,

@@ -13,7 +13,7 @@ import {
 import { quote } from '../../../shell/quote.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import { arrayNamePrefix } from '../batch/arrays.ts'
-import { acceptedScript } from '../batch/books.ts'
+import { acceptedScript } from '../batch/submissions.ts'
 import { NoRoom } from '../batch/scheduler.ts'
 import { DriverError } from '../contract/driver.ts'
 import { errorTextOf } from '../remote/error-text.ts'

@@ -19,8 +19,8 @@ import type { Verdict } from './verdict.ts'
  *   The submitter creates the folder; without a `job` after a while, the next worker asks the
  *   scheduler for the array's name.
  */
-export interface BatchBooks {
-  read(names: readonly string[]): Promise<Map<string, BookEntry>>
+export interface Submissions {
+  read(names: readonly string[]): Promise<Map<string, SubmittedTask>>
   claim(array: Pick<BatchArray<unknown>, 'name' | 'tasks' | 'limitSeconds'>, script: string): Promise<Claim>
   /** Writes a file into the folder of a claimed array. */
   fill(array: string, file: string, bytes: Uint8Array): Promise<void>
@@ -36,7 +36,7 @@ export interface BatchBooks {
   remove(names: readonly string[]): Promise<string[]>
 }
 
-export interface BookEntry {
+export interface SubmittedTask {
   place: QueuedElement
   /** A cancel mark exists. */
   cancelAsked: boolean
@@ -47,12 +47,12 @@ export type Claim =
   /**
    * This driver submits the array, with these of its indexes; `held`: names that other arrays have.
    */
-  | { state: 'ours'; indexes: number[]; held: Map<string, BookEntry> }
+  | { state: 'ours'; indexes: number[]; held: Map<string, SubmittedTask> }
   | { state: 'accepted'; job: string }
   /** Another worker is submitting it, or died while doing so, this many seconds ago. */
   | { state: 'open'; ageSeconds: number }
 
-const program = readProgram(import.meta.dirname, 'books.sh')
+const program = readProgram(import.meta.dirname, 'submissions.sh')
 
 const fail = (what: string, stderr: string): never => {
   throw new DriverError('infrastructure', `${what}: ${errorTextOf(stderr)}`)
@@ -70,7 +70,7 @@ const ends: readonly string[] = [
 ] satisfies Verdict['end'][]
 const isEnd = (word: string): word is Verdict['end'] => ends.includes(word)
 
-const parseEntry = (line: string): [name: string, entry: BookEntry] | undefined => {
+const parseEntry = (line: string): [name: string, entry: SubmittedTask] | undefined => {
   const [, name, array, index, limit, at, job, asked, end, endedAt, ...cause] = line.split(' ')
   if (name === undefined || array === undefined || !/^\d+$/.test(index ?? '')) return undefined
   const limitSeconds = positive(limit)
@@ -86,7 +86,7 @@ const parseEntry = (line: string): [name: string, entry: BookEntry] | undefined 
   return [name, { place, cancelAsked, verdict: { end, cause: cause.join(' '), at: Number(endedAt) } }]
 }
 
-const parseEntries = (text: string): Map<string, BookEntry> =>
+const parseEntries = (text: string): Map<string, SubmittedTask> =>
   new Map(
     text
       .split('\n')
@@ -110,12 +110,12 @@ const seconds = (time: number): string => time.toFixed(3)
  * @param root absolute at the site; the folder `tasks` below it exists before a name is claimed.
  *   Times are this machine's.
  */
-export function openBatchBooks(shell: SiteShell, root: () => Promise<string>): BatchBooks {
+export function openSubmissions(shell: SiteShell, root: () => Promise<string>): Submissions {
   const inTasks = async (script: string, input: Uint8Array | string = ''): Promise<string> => {
     const folder = await root()
     const text = `umask 077; cd ${quote(`${folder}/tasks`)} || exit\n${script}`
     const { code, stdout, stderr } = await shell.run(text, { input })
-    if (code !== 0) fail(`cannot keep the books in ${folder}`, stderr)
+    if (code !== 0) fail(`cannot keep the records of submissions in ${folder}`, stderr)
     return stdout.toString()
   }
   const keep = (words: string, input?: Uint8Array | string): Promise<string> =>

@@ -14,7 +14,7 @@ import { join } from 'node:path'
 import fc from '../support/fast-check.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { arrayScript, packOf, type ArrayElement } from '../../src/drivers/runtime/batch/array-script.ts'
-import { openBatchBooks } from '../../src/drivers/runtime/batch/books.ts'
+import { openSubmissions } from '../../src/drivers/runtime/batch/submissions.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 /**
@@ -104,7 +104,7 @@ test('many who claim in the same moment, the first ones at this root too: an arr
           // Two and two want the same array.
           const name = `array-${index % 2}`
           const array = { name, tasks: [`${name}-task`] }
-          return openBatchBooks(shell, () => Promise.resolve(site)).claim(array, '#!/bin/sh\n')
+          return openSubmissions(shell, () => Promise.resolve(site)).claim(array, '#!/bin/sh\n')
         }),
       )
       for (const array of [0, 1])
