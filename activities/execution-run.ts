@@ -117,7 +117,7 @@ const deliver = async (parts: ExecutionRunParts, runId: string): Promise<void> =
   /** False where a repetition cannot succeed. */
   const attempt = async (): Promise<boolean | undefined> => {
     try {
-      left = (await deliverOutputs(parts, runId)).unread
+      left = await deliverOutputs(parts, runId)
       return true
     } catch (error) {
       if (databaseAway(error)) throw error

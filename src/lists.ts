@@ -21,3 +21,11 @@ export const smallest = (numbers: Iterable<number>): number => {
   for (const number of numbers) found = Math.min(found, number)
   return found
 }
+
+/** The first of the items; of more than `most`, `rest` stands for the others. */
+export const firstItems = <T>(items: readonly T[], most: number, rest: (more: number) => T): T[] =>
+  items.length <= most ? [...items] : [...items.slice(0, most), rest(items.length - most)]
+
+/** The first of the texts; of more than `most`, the last is `and 3 more`. */
+export const firstTexts = (texts: readonly string[], most: number): string[] =>
+  firstItems(texts, most, (more) => `and ${String(more)} more`)

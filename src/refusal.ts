@@ -1,3 +1,5 @@
+import { firstItems } from './lists.ts'
+
 /**
  * The ways in which the service refuses a request. `http/errors.ts` maps them to statuses;
  * docs/errors.md describes the reaction of a caller to each.
@@ -59,6 +61,10 @@ export const invalid = (message: string, details: Problem[] = []): Refusal =>
   new Refusal('invalid', message, { details })
 export const missing = (noun: string, id: string): Refusal =>
   new Refusal('missing', `${noun} ${JSON.stringify(id)} does not exist`)
+
+/** The first of the problems, and the number of the others. */
+export const firstProblems = (problems: readonly Problem[], most: number): Problem[] =>
+  firstItems(problems, most, (more) => ({ path: '', message: `and ${more} more` }))
 
 /**
  * 422 with every problem at once. The text of the error is the first problem plus the number of the

@@ -14,6 +14,8 @@ export interface SlurmrestdServer {
   user: string
   /** Called for each request; the token is used in a header only. */
   token: () => Promise<string>
+  /** How long accounting that has never answered is away before there is none. Default 10 minutes. */
+  accountingAwayMs?: number
 }
 
 export interface SlurmrestdJob {
@@ -280,8 +282,9 @@ export interface Slurmrestd {
   /** Returns the answer to `GET job/ID`; one without jobs where the controller denies the id. */
   readJob(id: string): Promise<Json>
   /**
-   * Whether the cluster has accounting: it is served, and is not refused. What has answered once or
-   * is silent is there.
+   * Whether the cluster has accounting: it is served, and has answered once or is silent. A cluster
+   * without it refuses in the words of one whose database is away, so only a refusal that lasts
+   * counts.
    */
   hasRecords(): Promise<boolean>
   /** Returns accounting's answer about a job; one without jobs where it has none. */
@@ -297,7 +300,7 @@ export interface Slurmrestd {
 
 /** Uses the newest version of the interface that both sides know. It sends nothing yet. */
 export const openSlurmrestd = (
-  { http, url, user, token }: SlurmrestdServer,
+  { http, url, user, token, accountingAwayMs = 600_000 }: SlurmrestdServer,
   deadlineSeconds: number,
 ): Slurmrestd => {
   const at = `slurmrestd at ${new URL(url).origin}`
@@ -305,6 +308,8 @@ export const openSlurmrestd = (
   let paths: readonly string[] = []
   /** Accounting has answered once, so this cluster has it. */
   let recorded = false
+  /** The first of the refusals of accounting since. */
+  let refusedSince: number | undefined
 
   const request = async (method: string, path: string, body?: Json): Promise<Json> => {
     try {
@@ -367,7 +372,10 @@ export const openSlurmrestd = (
         await request('GET', `${served}/clusters`)
         recorded = true
       } catch (error) {
-        if (!recorded && error instanceof SlurmrestdError && error.trouble === 'refused') return false
+        if (recorded || !(error instanceof SlurmrestdError) || error.trouble !== 'refused') return true
+        const now = performance.now()
+        refusedSince ??= now
+        return now - refusedSince < accountingAwayMs
       }
       return true
     },

@@ -1,3 +1,4 @@
+import { firstTexts } from '../lists.ts'
 import type { Collected, DriverError, StagedAmount } from '../drivers/runtime/contract/driver.ts'
 import type { LoadedTask, TaskEnd, TaskOutput, TaskRetry, TaskTransfer } from './journal.ts'
 import { dataInstanceId, dataObjectId, dataTransferId, taskExecutionId } from './names.ts'
@@ -170,11 +171,7 @@ const shownManifest = (manifest: Collected['manifest']): Collected['manifest'] =
 const mostNamed = 20
 
 /** Names for a reason; of many the first. */
-const named = (names: readonly string[]): string =>
-  [
-    ...names.slice(0, mostNamed).map(outsideText),
-    ...(names.length > mostNamed ? [`${String(names.length - mostNamed)} more`] : []),
-  ].join(', ')
+const named = (names: readonly string[]): string => firstTexts(names.map(outsideText), mostNamed).join(', ')
 
 /** What an attempt did not make of its expected outputs, or made as links to elsewhere. */
 const withoutOutputs = ({ missingOutputs, strayOutputs = [] }: Collected): string => {

@@ -5,6 +5,7 @@ import {
   type RuntimeDriver,
   type TaskState,
 } from '../drivers/runtime/contract/driver.ts'
+import { firstTexts } from '../lists.ts'
 import { reasonText } from '../outside-text.ts'
 import { LinkError } from '../shell/site-shell.ts'
 import type { WaitKind } from './journal.ts'
@@ -526,16 +527,14 @@ const showSlow = (flight: Underway, task: Flying): void => {
     })
 }
 /** The staged files of a task, for people: "a, b of ssh/far". */
-const stagesOf = ({ stage, container }: Intent): string => {
-  const named = stage
-    .slice(0, mostStagesNamed)
-    .map(({ label, at }) => (at === undefined ? label : `${label} of ${at}`))
-  return [
+const stagesOf = ({ stage, container }: Intent): string =>
+  [
     ...(container?.brought === undefined ? [] : [container.brought.label]),
-    ...named,
-    ...(stage.length > named.length ? [`${String(stage.length - named.length)} more`] : []),
+    ...firstTexts(
+      stage.map(({ label, at }) => (at === undefined ? label : `${label} of ${at}`)),
+      mostStagesNamed,
+    ),
   ].join(', ')
-}
 /** Looks at long tasks to show them; their ends come by `watch`, so silence here means nothing. */
 const look = async (flight: Underway, tasks: readonly Flying[]): Promise<void> => {
   const now = flight.parts.clock()

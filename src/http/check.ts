@@ -1,7 +1,7 @@
 import type { z } from 'zod'
 import { outsideText } from '../outside-text.ts'
 import { append } from '../lists.ts'
-import { Refusal, unacceptable, type Problem } from '../refusal.ts'
+import { firstProblems, Refusal, unacceptable, type Problem } from '../refusal.ts'
 import type { Shape } from './keys.ts'
 import { keyHint } from './known-keys.ts'
 import { loneSurrogate } from './schema.ts'
@@ -299,9 +299,10 @@ const hinted = (schema: z.ZodType, findings: readonly Finding[]): Finding[] =>
   })
 
 const refusalOf = (findings: readonly Finding[]): Refusal => {
-  const details = findings.slice(0, detailBound).map(({ path, message }) => ({ path, message }))
-  if (findings.length > detailBound)
-    details.push({ path: '', message: `and ${findings.length - detailBound} more` })
+  const details = firstProblems(
+    findings.map(({ path, message }) => ({ path, message })),
+    detailBound,
+  )
   const refusal = unacceptable(details)
   return findings.some((finding) => finding.status === 400)
     ? new Refusal('invalid', refusal.message, { details })

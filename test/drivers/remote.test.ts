@@ -298,7 +298,7 @@ describe('files that arrive late', () => {
   const arrival = { succeeded: true, missing: ['a', 'b', 'c', 'd', 'e'], bare: false, cancelAsked: false }
   const first = { looks: 1, sinceMs: 0, patienceSeconds: 60 }
   test.each([
-    ['missing outputs', {}, {}, { afterMs: 250, reason: expect.stringMatching(/"a", "b", "c" and 2 more/) }],
+    ['missing outputs', {}, {}, { afterMs: 250, reason: expect.stringMatching(/"a", "b", "c", and 2 more/) }],
     ['a later look', {}, { looks: 3, sinceMs: 2000 }, { afterMs: 1000 }],
     ['many looks', {}, { looks: 2000, sinceMs: 40_000 }, { afterMs: 5000 }],
     ['the last look', {}, { looks: 9, sinceMs: 59_000 }, { afterMs: 1000 }],

@@ -303,6 +303,7 @@ describe('the version', () => {
     open: () => Promise.reject(new Error('nothing is opened')),
     close: () => Promise.resolve(),
   }
+  let accountingAwayMs: number | undefined
   const open = (...served: string[]) => {
     versions = served
     asked = []
@@ -315,6 +316,7 @@ describe('the version', () => {
       root: () => Promise.resolve('/srv'),
       requeue: false,
       deadlineSeconds: 5,
+      ...(accountingAwayMs === undefined ? {} : { accountingAwayMs }),
     })
   }
 
@@ -360,7 +362,11 @@ describe('the version', () => {
     }
     const [away, none] = ['Connection refused', 'Unable to connect to database']
     expect(await accountingAt(open('v0.0.38'), away)).toBe(true)
+    // A refusal is that of a database which is away, until it lasts.
+    expect(await accountingAt(open('v0.0.38'), none)).toBe(true)
+    accountingAwayMs = 0
     const slurm = open('v0.0.38')
+    accountingAwayMs = undefined
     expect(await accountingAt(slurm, none)).toBe(false)
     expect(await slurm.limits()).toMatchObject({ accounting: true })
     expect(asked.at(-1)?.path).toBe('/slurmdb/v0.0.38/clusters')

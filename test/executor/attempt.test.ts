@@ -125,7 +125,7 @@ describe('how an attempt ended', () => {
     [
       ended({}, { missingOutputs: Array.from({ length: 50 }, (_, k) => `f${String(k)}`) }),
       'user',
-      /did not make f0, f1, .*, f19, 30 more$/,
+      /did not make f0, f1, .*, f19, and 30 more$/,
     ],
     [ended({ exitCode: 3 }, { stderrTail: 'bad \0 header\n' }), 'user', /code 3: bad \ufffd header$/],
     [

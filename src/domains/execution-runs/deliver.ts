@@ -94,21 +94,19 @@ const openCopy = async ({ root, path, sizeBytes }: OutputRow): Promise<OpenedFil
 /**
  * Brings what a run's activities made on machines to the default storages of their runtimes, below
  * `runs/<run>/<activity>/<attempt>/`. A repeat goes on with what is missing.
- * @returns how many files were brought, and those of which this host has no readable copy, each with
- *   the reason
+ * @returns the files of which this host has no readable copy, each with the reason
  * @throws where a storage cannot be reached or refuses; the copies on this host stay
  */
 export const deliverOutputs = async (
   { db, storages, hostId }: { db: Db; storages: Storages; hostId: string },
   runId: string,
-): Promise<{ brought: number; unread: string[] }> => {
+): Promise<string[]> => {
   const made = new Map<string, Set<string>>()
   const unread: string[] = []
-  let brought = 0
   for (let last: OutputRow | undefined; ;) {
     const files = await undelivered(db, runId, hostId, last)
     last = files.at(-1)
-    if (last === undefined) return { brought, unread }
+    if (last === undefined) return unread
     for (const file of files) {
       const copy = await openCopy(file)
       if (typeof copy === 'string') {
@@ -124,7 +122,6 @@ export const deliverOutputs = async (
         await makeParents(driver, names, folders)
         await driver.write(names, copy.stream, { overwrite: true, sizeBytes: copy.sizeBytes })
         await recordPlace(db, runId, file, path)
-        brought += 1
       } finally {
         copy.stream.destroy()
       }

@@ -1,3 +1,4 @@
+import { firstItems } from '../../lists.ts'
 import type { Problem } from '../../refusal.ts'
 import { algorithmOf } from './algorithms.ts'
 import { AlgorithmConfiguration, SessionConfiguration } from './schemas.ts'
@@ -28,8 +29,8 @@ export const sessionWarnings = (session: {
       warnings.push({ path: `algorithms.${at}.configuration.${key}`, message })
     }
   })
-  const more = warnings.length - listed
-  return more <= 0
-    ? warnings
-    : [...warnings.slice(0, listed), { path: '', message: `${more} more keys are kept and not read` }]
+  return firstItems(warnings, listed, (more) => ({
+    path: '',
+    message: `${more} more keys are kept and not read`,
+  }))
 }

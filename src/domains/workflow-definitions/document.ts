@@ -1,4 +1,4 @@
-import { Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { firstProblems, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import { checkDocument } from '../../http/check.ts'
 import { createShapes } from '../../http/keys.ts'
 import type { z } from 'zod'
@@ -81,7 +81,7 @@ export async function readWorkflow(
   }
   const { workflow, warnings } = reading
   if (details.length === 0 && workflow !== undefined) return { workflow, warnings }
-  const refusal = unacceptable(bounded(details))
+  const refusal = unacceptable(firstProblems(details, bound))
   throw form.invalid ? new Refusal('invalid', refusal.message, { details: refusal.details }) : refusal
 }
 
@@ -105,10 +105,6 @@ export async function furtherProblems(
 
 /** The limit of problems in one answer. */
 const bound = 1_000
-const bounded = (details: Problem[]): Problem[] =>
-  details.length <= bound
-    ? details
-    : [...details.slice(0, bound), { path: '', message: `and ${details.length - bound} more` }]
 
 function read(body: Body, { name, namespace }: Override): { reading: Reading; form: Checked<unknown> } {
   const override = {

@@ -1,4 +1,4 @@
-import type { Problem } from '../../refusal.ts'
+import { firstProblems, type Problem } from '../../refusal.ts'
 import { reservedMetadataKeys } from './activity.ts'
 import type { NewWorkflow } from './authoring.ts'
 import { workflowIdOf } from './content.ts'
@@ -57,11 +57,7 @@ export function normalisedChanges(
     if ((given.resources?.storageBytes ?? 0) > 0 || given.resources?.gpu !== undefined)
       warn(`${path}.resources`, 'storageBytes and gpu are not kept')
   })
-  const rest = warnings.length - bound
-  return {
-    problems,
-    warnings: rest <= 0 ? warnings : [...warnings.slice(0, bound), { path: '', message: `and ${rest} more` }],
-  }
+  return { problems, warnings: firstProblems(warnings, bound) }
 }
 
 /**

@@ -1,4 +1,4 @@
-import { append } from '../../lists.ts'
+import { append, firstItems } from '../../lists.ts'
 import type { Problem } from '../../refusal.ts'
 import { readAuthoring, type Reading } from './authoring.ts'
 import type { AuthoringDraft } from './draft.ts'
@@ -89,9 +89,7 @@ export function readWfFormat(
 
 /** The first of the warnings of one kind, and a count of the rest. */
 const bounded = (warnings: readonly Problem[], path: string): Problem[] =>
-  warnings.length <= listed
-    ? [...warnings]
-    : [...warnings.slice(0, listed), { path, message: `and ${warnings.length - listed} more like it` }]
+  firstItems(warnings, listed, (more) => ({ path, message: `and ${more} more like it` }))
 
 /** The tasks whose identifier is not the one that their id alone would become. */
 const renamed = (tasks: Specification['tasks'], names: readonly string[]): Problem[] =>

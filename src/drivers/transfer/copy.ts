@@ -40,7 +40,7 @@ import {
   unpackScript,
   writePiecesScript,
 } from './scripts.ts'
-import { broughtOf, differenceBetween, parseTree, pathsAsked, type Brought, type Tree } from './tree.ts'
+import { broughtBy, differenceBetween, parseTree, type Brought, type Tree } from './tree.ts'
 
 /** A machine where the commands of a copy run. */
 export interface CopySite {
@@ -112,10 +112,10 @@ export const listTree = async (
   at: CopySite,
   stage: Pick<Stage, 'from' | 'madeAt' | 'label' | 'paths'>,
 ): Promise<Brought> => {
-  const { from, label, paths } = stage
-  const asked = paths === undefined ? undefined : pathsAsked(paths, label)
-  const list = async (of: typeof asked): Promise<{ answer: ShellResult; tree: Tree }> => {
-    const answer = await run(at, listScript(from, of))
+  const { from, label } = stage
+  let trouble: DriverError | undefined
+  const brought = await broughtBy(async (paths) => {
+    const answer = await run(at, listScript(from, paths))
     if (answer.code === closedDirectory)
       throw new DriverError(
         'user',
@@ -126,14 +126,10 @@ export const listTree = async (
         'refused',
         `the files of ${label} are not at ${from} of ${at.site}; it is no directory there`,
       )
-    return { answer, tree: parseTree(answer.stdout, label) }
-  }
-  let { answer, tree } = await list(asked)
-  // Where a link leads shows only the list of all files.
-  const isPart = asked !== undefined && [...tree.values()].some(({ kind }) => kind === 'link')
-  if (isPart) ({ answer, tree } = await list(undefined))
-  const brought = broughtOf(tree, stage)
-  if (answer.code !== 0) throw troubleOf(at.site, `list ${from}`, answer)
+    if (answer.code !== 0) trouble ??= troubleOf(at.site, `list ${from}`, answer)
+    return parseTree(answer.stdout, label)
+  }, stage)
+  if (trouble !== undefined) throw trouble
   return brought
 }
 

@@ -11,7 +11,12 @@ cd "$DIRECTORY" || exit 1
 listed='exec find "$@" \( -type l -o -type d -readable -executable -o ! -type d -readable \) \
   -printf "$FORMAT" -o -printf "!$FORMAT" -prune'
 whole() { exec sh -c "$listed" sh .; }
-# The paths are on standard input, each before a NUL. parents: without what is in them.
-parents() { xargs -0 sh -c "set -- \"\$@\" -maxdepth 0; $listed" sh; }
+# The paths are on standard input, each before a NUL; those where nothing is are left out.
+# shellcheck disable=SC2016 # The inner shell expands it.
+there() {
+  xargs -0 sh -c 'for path; do if [ -e "$path" ] || [ -L "$path" ]; then printf "%s\0" "$path"; fi; done' sh
+}
+# parents: without what is in them.
+parents() { there | xargs -r -0 sh -c "set -- \"\$@\" -maxdepth 0; $listed" sh; }
 # below: with all that is in them.
-below() { xargs -0 sh -c "$listed" sh; }
+below() { there | xargs -r -0 sh -c "$listed" sh; }

@@ -4,6 +4,7 @@ import { fieldsOf } from '../../shell/fields.ts'
 import { assign, call, readProgram, sumProgram } from '../../shell/program.ts'
 import { printedWords, quote } from '../../shell/quote.ts'
 import { blockBytes, type FilePiece, type Unit } from './parcels.ts'
+import type { PathsToList } from './tree.ts'
 
 /**
  * The scripts at the two ends: POSIX `sh` with GNU find, tar and coreutils. Names of files are
@@ -60,10 +61,7 @@ export const closedDirectory = 45
  * `parseTree`. Ends with `noDirectory` where there is none, with
  * `closedDirectory` where it cannot be read.
  */
-export const listScript = (
-  directory: string,
-  paths?: { asked: readonly string[]; parents: readonly string[] },
-): string => {
+export const listScript = (directory: string, paths?: PathsToList): string => {
   const begin = `${assign({ DIRECTORY: directory })}${programs.list}`
   if (paths === undefined) return `${begin}whole`
   const list = (name: string, all: readonly string[]): string =>

@@ -1,4 +1,5 @@
 import { posix } from 'node:path'
+import { append } from '../../../lists.ts'
 import { namedPath } from '../../../outside-path.ts'
 import { DriverError, type Collected, type Left, type Stage } from './driver.ts'
 
@@ -11,8 +12,11 @@ export interface Listed {
 
 /** Where a path of a work directory leads, through all links on its way. */
 export type Lead =
-  /** `path`: the real one, '' for the work directory itself; `links`: those on the way. */
-  | { leads: 'inside'; path: string; links: readonly string[] }
+  /**
+   * `path`: the real one, '' for the work directory itself; `links`: those on the way; `isRound`: the
+   * way leads out of the directory and in again.
+   */
+  | { leads: 'inside'; path: string; links: readonly string[]; isRound: boolean }
   /** `last`: the link that leads away; undefined where the path is not there at all. */
   | { leads: 'outside' | 'nowhere' | 'in a circle'; last: { path: string; target: string } | undefined }
 
@@ -46,19 +50,19 @@ const partsBelow = (roots: readonly string[], path: string): string[] | undefine
   return undefined
 }
 
+/** What is at a path of a work directory, undefined for nothing; `ahead`: the parts asked for next. */
+export type LooksAt<E extends Listed> = (path: string, ahead: readonly string[]) => E | undefined
+
 /**
  * Follows a path of a work directory. `roots`: the absolute paths by which the directory is or was
- * known, without a slash at the end; `at`: what is at a path below it, undefined for nothing.
+ * known, without a slash at the end.
  */
-export const leadOf = (
-  path: string,
-  roots: readonly string[],
-  at: (path: string) => Listed | undefined,
-): Lead => {
+export const leadOf = (path: string, roots: readonly string[], at: LooksAt<Listed>): Lead => {
   let parts = partsOf(path)
   const place: string[] = []
   const links: string[] = []
   let last: { path: string; target: string } | undefined
+  let isRound = false
   while (parts.length > 0) {
     const part = parts.shift() as string
     if (part === '..') {
@@ -69,11 +73,12 @@ export const leadOf = (
         .find((below) => below !== undefined)
       if (back === undefined) return { leads: 'outside', last }
       parts = back
+      isRound = true
       continue
     }
     place.push(part)
     const here = place.join('/')
-    const found = at(here)
+    const found = at(here, parts)
     if (found?.kind === 'link' && found.target !== undefined) {
       last = { path: here, target: found.target }
       links.push(here)
@@ -90,7 +95,7 @@ export const leadOf = (
     } else if (found === undefined || (parts.length > 0 && found.kind !== 'directory'))
       return { leads: 'nowhere', last }
   }
-  return { leads: 'inside', path: place.join('/'), links }
+  return { leads: 'inside', path: place.join('/'), links, isRound }
 }
 
 const relativeTo = (path: string, real: string): string =>
@@ -107,7 +112,9 @@ export const targetInCopy = (
   lead: Lead,
 ): string | undefined => {
   if (lead.leads === 'outside') return undefined
-  if (linkStaysInside(path, target)) return target
+  // A link on a way round is not in the copy.
+  const isRound = lead.leads === 'inside' && lead.isRound
+  if (!isRound && linkStaysInside(path, target)) return target
   if (lead.leads === 'inside') return relativeTo(path, lead.path)
   const below = posix.isAbsolute(target) ? partsBelow(roots, target) : undefined
   return below === undefined || below.includes('..') ? undefined : relativeTo(path, below.join('/'))
@@ -214,6 +221,75 @@ export const makeRoom = <E extends { named: (path: string) => boolean }>(
   for (const one of below) entries.delete(one)
 }
 
+/** Where a walk looks for the entries of a work directory. */
+export interface StageLooks<E extends Listed> {
+  at: LooksAt<E>
+  /** All entries below a folder, parents before children. */
+  below: (folder: string) => Iterable<readonly [path: string, entry: E]>
+}
+
+/** What a stage brings of its directory: all of it, or its paths with all that they lead to. */
+export interface StageWalk<E extends Listed> {
+  /**
+   * Each once, parents before children, with a link's target in the copy; or why it is left out.
+   * Throws DriverError `user` for a path that is not there or leads out.
+   */
+  found: Generator<{ path: string; entry: E } | Left>
+  /** What was asked for, and what it leads to, as far as `found` came; undefined: all. */
+  tops: () => string[] | undefined
+}
+
+/** The entries that a stage brings; the folder itself is among them where `below` has it. */
+export const walkStage = <E extends Listed>(
+  { label, paths }: Pick<Stage, 'label' | 'paths'>,
+  roots: readonly string[],
+  { at, below }: StageLooks<E>,
+): StageWalk<E> => {
+  const asked = paths === undefined ? [''] : askedPaths({ label, paths })
+  const isWhole = asked.includes('')
+  const tops = new Set<string>()
+  /** Links on the way: each is brought, and not all that it leads to. */
+  const ways = new Set<string>()
+  const seen = new Set<string>()
+
+  const follow = (lead: Lead): void => {
+    if (isWhole || lead.leads !== 'inside') return
+    for (const link of lead.links) ways.add(link)
+    if (lead.path !== '') tops.add(lead.path)
+  }
+  function* one(path: string, entry: E | undefined, isFollowed: boolean): StageWalk<E>['found'] {
+    if (entry === undefined || seen.has(path)) return
+    seen.add(path)
+    if (entry.kind !== 'link' || entry.target === undefined) return void (yield { path, entry })
+    const lead = leadOf(path, roots, at)
+    const target = targetInCopy(path, entry.target, roots, lead)
+    if (target === undefined) return void (yield { path, why: whyLeft(path, lead) })
+    yield { path, entry: { ...entry, target } }
+    if (isFollowed) follow(lead)
+  }
+  function* withFolders(path: string, isFollowed: boolean): StageWalk<E>['found'] {
+    for (const each of [...foldersAbove(path), path]) yield* one(each, at(each, []), isFollowed)
+  }
+  function* everything(): StageWalk<E>['found'] {
+    for (const path of isWhole ? [] : asked) {
+      const lead = leadOf(path, roots, at)
+      if (lead.leads !== 'inside') throw notDelivered(label, path, lead)
+      follow(lead)
+    }
+    const whole = new Set<string>()
+    // Tops and ways grow while links are followed.
+    for (const top of isWhole ? [''] : tops) {
+      if (foldersAbove(top).some((folder) => whole.has(folder))) continue
+      if (top !== '') yield* withFolders(top, true)
+      if (top !== '' && at(top, [])?.kind !== 'directory') continue
+      whole.add(top)
+      for (const [path, entry] of below(top)) yield* one(path, entry, true)
+    }
+    for (const link of ways) yield* withFolders(link, false)
+  }
+  return { found: everything(), tops: () => (isWhole ? undefined : [...tops, ...ways]) }
+}
+
 /** What a stage brings of a listed directory. */
 export interface StageSelection<E extends Listed> {
   /** By path; links have the targets that they get. The folder itself ('') is among them if listed. */
@@ -224,72 +300,66 @@ export interface StageSelection<E extends Listed> {
   left: Left[]
 }
 
+/** The entries of a listing by the folder that they are in. */
+const byFolder = (listing: Iterable<string>): Map<string, string[]> => {
+  const folders = new Map<string, string[]>()
+  for (const path of listing) {
+    const folder = path.slice(0, Math.max(0, path.lastIndexOf('/')))
+    const inIt = folders.get(folder)
+    if (inIt === undefined) folders.set(folder, [path])
+    else inIt.push(path)
+  }
+  return folders
+}
+
+/** Hears what a walk wants to know, so that it can be listed. */
+export interface Unknown {
+  at: (path: string, ahead: readonly string[]) => void
+  below: (folder: string) => void
+}
+
+/** Looks into a listing; `unknown` hears of paths before the listing is asked for them. */
+const looksInto = <E extends Listed>(listing: ReadonlyMap<string, E>, unknown?: Unknown): StageLooks<E> => {
+  let folders: Map<string, string[]> | undefined
+  function* below(folder: string): Iterable<readonly [string, E]> {
+    if (folder === '') return yield* listing
+    folders ??= byFolder(listing.keys())
+    const open = (folders.get(folder) ?? []).toReversed()
+    for (let path = open.pop(); path !== undefined; path = open.pop()) {
+      const entry = listing.get(path)
+      if (entry !== undefined) yield [path, entry]
+      append(open, (folders.get(path) ?? []).toReversed())
+    }
+  }
+  return {
+    at: (path, ahead) => {
+      unknown?.at(path, ahead)
+      return listing.get(path)
+    },
+    below: (folder) => {
+      unknown?.below(folder)
+      return below(folder)
+    },
+  }
+}
+
 /**
- * What a stage brings of the whole listing of its directory: all of it, or its paths with all that
- * they lead to.
+ * What a stage brings of the listing of its directory; `unknown`: of a listing of some paths.
  *
  * @throws DriverError `user` for a path that is not there or leads out
  */
 export const selected = <E extends Listed>(
   listing: ReadonlyMap<string, E>,
   stage: Pick<Stage, 'from' | 'madeAt' | 'label' | 'paths'>,
+  unknown?: Unknown,
 ): StageSelection<E> => {
-  const roots = stageRoots(stage)
-  const at = (path: string): E | undefined => listing.get(path)
   const entries = new Map<string, E>()
-  const left = new Map<string, Left>()
-  const tops = new Set<string>()
-  /** Links on the way: each is brought, and not all that it leads to. */
-  const ways = new Set<string>()
-  const add = (path: string, entry: E): void => {
-    if (entries.has(path)) return
-    if (entry.kind !== 'link' || entry.target === undefined) return void entries.set(path, entry)
-    const lead = leadOf(path, roots, at)
-    const target = targetInCopy(path, entry.target, roots, lead)
-    if (target === undefined) return void left.set(path, { path, why: whyLeft(path, lead) })
-    entries.set(path, { ...entry, target })
-    follow(lead)
-  }
-  const follow = (lead: Lead): void => {
-    if (lead.leads !== 'inside') return
-    for (const link of lead.links) ways.add(link)
-    if (lead.path !== '') tops.add(lead.path)
-  }
-  const addWay = (path: string): void => {
-    const entry = at(path)
-    if (entries.has(path) || entry?.target === undefined) return
-    const target = targetInCopy(path, entry.target, roots, leadOf(path, roots, at))
-    if (target !== undefined) entries.set(path, { ...entry, target })
-  }
-  const asked = stage.paths === undefined ? [''] : askedPaths(stage)
-  if (asked.includes('')) {
-    for (const [path, entry] of listing) add(path, entry)
-    return { entries, tops: undefined, left: [...left.values()] }
-  }
-  for (const path of asked) {
-    const lead = leadOf(path, roots, at)
-    if (lead.leads !== 'inside') throw notDelivered(stage.label, path, lead)
-    follow(lead)
-  }
-  const root = at('')
+  const left: Left[] = []
+  const root = listing.get('')
   if (root !== undefined) entries.set('', root)
-  const whole = new Set<string>()
-  // It grows while links are followed.
-  for (const top of tops) {
-    for (const path of [...foldersAbove(top), top]) {
-      const entry = at(path)
-      if (entry !== undefined) add(path, entry)
-    }
-    if (at(top)?.kind !== 'directory' || foldersAbove(top).some((folder) => whole.has(folder))) continue
-    whole.add(top)
-    for (const [path, entry] of listing) if (path.startsWith(`${top}/`)) add(path, entry)
-  }
-  for (const link of ways) {
-    for (const folder of foldersAbove(link)) {
-      const entry = at(folder)
-      if (entry !== undefined) add(folder, entry)
-    }
-    addWay(link)
-  }
-  return { entries, tops: [...tops, ...ways], left: [...left.values()] }
+  const { found, tops } = walkStage(stage, stageRoots(stage), looksInto(listing, unknown))
+  for (const one of found)
+    if ('why' in one) left.push(one)
+    else entries.set(one.path, one.entry)
+  return { entries, tops: tops(), left }
 }

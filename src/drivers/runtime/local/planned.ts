@@ -5,16 +5,12 @@ import { namedPath, pathOfBytes, systemPath } from '../../../outside-path.ts'
 import { DriverError, type Left, type Stage } from '../contract/driver.ts'
 import { causeOf, isErrno } from '../contract/errno.ts'
 import {
-  askedPaths,
-  foldersAbove,
   leadOf,
   makeRoom,
   namesOf,
-  notDelivered,
   replaced,
   stageRoots,
-  targetInCopy,
-  whyLeft,
+  walkStage,
   type Lead,
   type Listed,
 } from '../contract/links.ts'
@@ -102,15 +98,54 @@ const statAt = (root: string, path: string): Stats | undefined => {
 const linkAt = (root: string, path: string): string =>
   pathOfBytes(readlinkSync(systemPath(join(root, path)), 'buffer'))
 
+/** An entry of a folder on this machine. */
+interface Found extends Listed {
+  kind: PlannedEntry['kind'] | 'other'
+  stat: Stats
+}
+
+const foundOf = (root: string, path: string, stat: Stats): Found => {
+  if (stat.isSymbolicLink()) return { kind: 'link', stat, target: linkAt(root, path) }
+  return { kind: stat.isDirectory() ? 'directory' : stat.isFile() ? 'file' : 'other', stat }
+}
+
 /** What is at a path of a folder, as `leadOf` asks for it. */
-const listedAt =
+const foundAt =
   (root: string) =>
-  (path: string): Listed | undefined => {
+  (path: string): Found | undefined => {
     const stat = statAt(root, path)
-    if (stat === undefined) return undefined
-    if (stat.isSymbolicLink()) return { kind: 'link', target: linkAt(root, path) }
-    return { kind: stat.isDirectory() ? 'directory' : 'file' }
+    return stat === undefined ? undefined : foundOf(root, path, stat)
   }
+
+/** All entries below a folder of `root`; `unread` hears of what cannot be read. */
+function* foundBelow(
+  root: string,
+  folder: string,
+  unread: (path: string, error: unknown) => void,
+): Generator<[path: string, found: Found]> {
+  const open: [string, Found][] = []
+  /** False where the folder cannot be read. */
+  const opened = (path: string): boolean => {
+    try {
+      const names = readdirSync(systemPath(join(root, path)), { encoding: 'buffer' }).map(pathOfBytes)
+      for (const name of names.toReversed()) {
+        const below = path === '' ? name : `${path}/${name}`
+        try {
+          open.push([below, foundOf(root, below, lstatSync(systemPath(join(root, below))))])
+        } catch (error) {
+          unread(below, error)
+        }
+      }
+      return true
+    } catch (error) {
+      unread(path, error)
+      return false
+    }
+  }
+  opened(folder)
+  for (let next = open.pop(); next !== undefined; next = open.pop())
+    if (next[1].kind !== 'directory' || opened(next[0])) yield next
+}
 
 /** The absolute paths of a folder, also where the way to it has links. */
 const allRootsOf = (stage: Pick<Stage, 'from' | 'madeAt'>): string[] => [
@@ -119,91 +154,34 @@ const allRootsOf = (stage: Pick<Stage, 'from' | 'madeAt'>): string[] => [
 
 /** Where paths of a work directory on this machine lead, through all links on their way. */
 export const leadsAt = (root: string): ((path: string) => Lead) => {
-  const [roots, at] = [allRootsOf({ from: root }), listedAt(root)]
+  const [roots, at] = [allRootsOf({ from: root }), foundAt(root)]
   return (path) => leadOf(path, roots, at)
 }
 
 /** Adds what one stage brings. */
 const addStage = async (stage: Stage, { planned, add }: Plan): Promise<void> => {
   const { from, label } = stage
-  const roots = allRootsOf(stage)
-  const at = listedAt(from)
-  const asked = askedPaths(stage)
-  const isWhole = stage.paths === undefined || asked.includes('')
   const common = { label, asked: stage.paths !== undefined, named: namesOf(stage) }
-  /** What is asked for, and what it leads to; it grows while links are followed. */
-  const tops = new Set<string>()
-  /** Links on the way: each is brought, and not all that it leads to. */
-  const ways = new Set<string>()
-  const leftHere = new Set<string>()
-  const leave = (path: string, why: string): void => {
-    if (leftHere.has(path)) return
-    leftHere.add(path)
-    planned.left.push({ path, source: join(from, path), why })
-  }
-  const follow = (lead: Lead): void => {
-    if (isWhole || lead.leads !== 'inside') return
-    for (const link of lead.links) ways.add(link)
-    if (lead.path !== '') tops.add(lead.path)
-  }
-
+  const leave = (path: string, why: string): void =>
+    void planned.left.push({ path, source: join(from, path), why })
+  const { found } = walkStage(stage, allRootsOf(stage), {
+    at: foundAt(from),
+    below: (folder) =>
+      foundBelow(from, folder, (path, error) => leave(path || '.', whyUnread(common, path, error))),
+  })
   let seen = 0
-  const visit = async (path: string, stat: Stats): Promise<void> => {
+  for (const one of found) {
     if (++seen % 256 === 0) await setImmediate()
-    const source = join(from, path)
-    if (stat.isDirectory()) {
-      let names: string[]
-      try {
-        names = readdirSync(systemPath(source), { encoding: 'buffer' }).map(pathOfBytes)
-      } catch (error) {
-        return leave(path === '' ? '.' : path, whyUnread(common, path, error))
-      }
-      if (path !== '') await add(path, { kind: 'directory', source, stat, ...common })
-      for (const name of names) {
-        const below = path === '' ? name : `${path}/${name}`
-        let found: Stats | undefined
-        try {
-          found = lstatSync(systemPath(join(source, name)))
-        } catch (error) {
-          leave(below, whyUnread(common, below, error))
-        }
-        if (found !== undefined) await visit(below, found)
-      }
-    } else if (stat.isSymbolicLink()) {
-      const lead = leadOf(path, roots, at)
-      const target = targetInCopy(path, linkAt(from, path), roots, lead)
-      if (target === undefined) return leave(path, whyLeft(path, lead))
-      await add(path, { kind: 'link', source, stat, target, ...common })
-      follow(lead)
-    } else if (stat.isFile()) await add(path, { kind: 'file', source, stat, ...common })
-    // Sockets, pipes and devices are not data.
-  }
-
-  if (isWhole) return visit('', lstatSync(from))
-  for (const path of asked) {
-    const lead = leadOf(path, roots, at)
-    if (lead.leads !== 'inside') throw notDelivered(label, path, lead)
-    follow(lead)
-  }
-  const addAbove = async (below: string): Promise<void> => {
-    for (const path of foldersAbove(below)) {
-      const source = join(from, path)
-      await add(path, { kind: 'directory', source, stat: lstatSync(systemPath(source)), ...common })
+    const { path } = one
+    if ('why' in one) {
+      leave(path, one.why)
+      continue
     }
-  }
-  const whole = new Set<string>()
-  for (const top of tops) {
-    if (foldersAbove(top).some((folder) => whole.has(folder))) continue
-    await addAbove(top)
-    const stat = statAt(from, top)
-    if (stat?.isDirectory() === true) whole.add(top)
-    if (stat !== undefined) await visit(top, stat)
-  }
-  for (const path of ways) {
-    const stat = statAt(from, path)
-    if (stat?.isSymbolicLink() !== true) continue
-    await addAbove(path)
-    await visit(path, stat)
+    const { kind, stat, target } = one.entry
+    // Sockets, pipes and devices are not data.
+    if (kind === 'other') continue
+    const source = join(from, path)
+    await add(path, { kind, source, stat, ...(target === undefined ? {} : { target }), ...common })
   }
 }
 

@@ -1,7 +1,7 @@
 import { posix } from 'node:path'
 import { bytesOfPath, namedPath } from '../../../outside-path.ts'
 import { fieldOf, fieldsOf } from '../../../shell/fields.ts'
-import { append } from '../../../lists.ts'
+import { append, firstTexts } from '../../../lists.ts'
 import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
 import {
   DriverError,
@@ -327,12 +327,11 @@ const stageCommands = (
 const mostLeft = 20
 
 /** The first of what was not brought, as texts; the others are counted. */
-export const leftTexts = (left: readonly Left[]): string[] => [
-  ...left
-    .slice(0, mostLeft)
-    .map(({ path, why }) => `${namedPath(path)} of a predecessor was not brought: ${why}`),
-  ...(left.length > mostLeft ? [`and ${left.length - mostLeft} more`] : []),
-]
+export const leftTexts = (left: readonly Left[]): string[] =>
+  firstTexts(
+    left.map(({ path, why }) => `${namedPath(path)} of a predecessor was not brought: ${why}`),
+    mostLeft,
+  )
 
 /**
  * A condition for `sh`: fills `directory` as planned, or leaves one with content unchanged. All or
@@ -431,9 +430,7 @@ export const isUntouched = (
 const namesShown = 5
 
 /** Some of the paths, for a warning. */
-const namedIn = (paths: readonly string[]): string =>
-  paths.slice(0, namesShown).map(namedPath).join(', ') +
-  (paths.length > namesShown ? ` and ${paths.length - namesShown} more` : '')
+const namedIn = (paths: readonly string[]): string => firstTexts(paths.map(namedPath), namesShown).join(', ')
 
 interface UnreadParts {
   unread: readonly string[]

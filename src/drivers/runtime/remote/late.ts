@@ -1,3 +1,4 @@
+import { firstTexts } from '../../../lists.ts'
 import { namedPath } from '../../../outside-path.ts'
 
 /** Facts of an ended task that show whether files of it may not have arrived at the site yet. */
@@ -42,13 +43,12 @@ export const arrivedFiles = (
   if (cancelAsked) return 'cut'
   const leftMs = patienceSeconds * 1000 - sinceMs
   if (leftMs <= 0) return 'done'
-  const named = missing.slice(0, mostNamed).map(namedPath)
-  const others = missing.length > named.length ? ` and ${String(missing.length - named.length)} more` : ''
+  const named = firstTexts(missing.map(namedPath), mostNamed).join(', ')
   const pause = Math.min(firstPauseMs * 2 ** Math.min(looks - 1, 10), longestPauseMs)
   return {
     afterMs: Math.min(pause, leftMs),
     reason:
-      `its program has ended, and ${named.join(', ')}${others} is not at the site yet; it is looked ` +
+      `its program has ended, and ${named} is not at the site yet; it is looked ` +
       `for again for up to ${String(patienceSeconds)} s`,
   }
 }
