@@ -173,12 +173,14 @@ export const serveSession = async (
 ): Promise<void> => {
   const { db, vault } = parts
   const until = performance.now() + reachPatienceMs
+  let first = row.status === 'starting'
   for (let waitMs = 250; !stopped.aborted; waitMs = Math.min(waitMs * 2, 10_000)) {
     try {
       session.secrets = await vault.values(leastBytes)
       const now = (await readConsoleSession(db, row.id)) ?? row
-      if (stopped.aborted) return
-      const at = await startTerminal(parts, now, now.status === 'starting')
+      if (stopped.aborted || now.finishedAt !== undefined) return
+      first = now.status === 'starting'
+      const at = await startTerminal(parts, now, first)
       if (stopped.aborted) {
         // Its connection is open already.
         if (at.plain) (await at.attach(0)).kill()
@@ -195,7 +197,9 @@ export const serveSession = async (
       return await endSession(db, row, lost ?? (end?.startsWith('the recording') === true ? end : undefined))
     } catch (error) {
       if (stopped.aborted) return
-      if (!passes(error) || performance.now() > until)
+      // A terminal that runs waits for a link; one that nobody has used yet is opened again at will.
+      const isRefused = first && error instanceof LinkError && error.full
+      if (isRefused || !passes(error) || performance.now() > until)
         return endSession(db, row, error instanceof Error ? error.message : String(error))
       await pause(waitMs, undefined, { signal: stopped }).catch(() => undefined)
     }

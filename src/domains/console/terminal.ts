@@ -83,7 +83,8 @@ const startHeld = async (
     place,
     externalId: directory,
     plain: false,
-    attach: (offset) => place.shell.open(quoteAll([program, 'attach', directory, String(offset)])),
+    attach: (offset) =>
+      place.shell.open(quoteAll([program, 'attach', directory, String(offset)]), { lasting: true }),
   }
 }
 
