@@ -48,8 +48,10 @@ const passes = (error: unknown): boolean => {
 /** Stores what is due; `all`: also what may begin a secret. One call at a time per session. */
 const store = async (db: Db, id: string, session: Served, all: boolean): Promise<void> => {
   for (let due = session.due(all); due !== undefined; due = session.due(all)) {
-    await appendRecords(db, id, due.records, due.taken)
+    if (!(await appendRecords(db, id, due.records, due)))
+      throw new LinkError('link', 'the session is over, or another process records it')
     due.recorded()
+    session.acknowledge(due.to)
   }
 }
 
@@ -120,7 +122,7 @@ const follow = async (
 ): Promise<string | undefined> => {
   const { db } = parts
   const taken = at.plain ? 0 : ((await readConsoleSession(db, row.id))?.takenBytes ?? 0)
-  session.restart()
+  session.restart(taken)
   session.recordsFirst = at.plain
   const stream = await at.attach(taken)
   session.stream = stream
