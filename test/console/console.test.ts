@@ -224,24 +224,32 @@ test('an open terminal and an open command prevent that their environment is del
 })
 
 test('a terminal of a machine that is gone ends once its close was asked for', async () => {
-  const id = 'of-another-machine'
+  const [asked, long] = ['close-asked-now', 'close-asked-long-ago']
   await service.db.run(
-    sql`insert into console_sessions (id, status, resource_id, runtime_id, place) values (${id}, 'connected', 'here',
-      'here-runtime', '{"site": "local", "kind": "local", "configuration": {}, "host": "gone"}')`,
+    sql`insert into console_sessions (id, status, resource_id, runtime_id, place)
+      select id, 'connected', 'here', 'here-runtime',
+        '{"site": "local", "kind": "local", "configuration": {}, "host": "gone"}'
+      from unnest(${[asked, long]}::text[]) id`,
   )
-  expect((await service.call('DELETE', `/console-sessions/${id}/`)).status).toBe(204)
-  expect(await sessionEnd(id)).toMatchObject({
-    status: 'failed',
-    failure: 'the machine "gone" did not answer',
-  })
-  // The service of that machine ends it before, if there is one.
-  const [row] = await service.db.prepared<{ waited: boolean }>(
-    'waited',
-    `select finished_at > close_requested_at + interval '10 seconds' as waited from console_sessions where id = $1`,
-    [id],
+  const setAsked = (id: string, seconds: number) =>
+    service.db.run(
+      sql`update console_sessions set close_requested_at = now() + make_interval(secs => ${seconds})
+        where id = ${id}`,
+    )
+  // Its time is far, whatever the pace of this test.
+  await setAsked(asked, 3_600)
+  for (const id of [asked, long])
+    expect((await service.call('DELETE', `/console-sessions/${id}/`)).status).toBe(204)
+  const ended = { status: 'failed', failure: 'the machine "gone" did not answer' }
+  await setAsked(long, -16)
+  expect(await sessionEnd(long)).toMatchObject(ended)
+  // The service of that machine has some seconds for it, if there is one.
+  expect((await service.get(`/console-sessions/${asked}/`)).status).toBe('connected')
+  await setAsked(asked, -16)
+  expect(await sessionEnd(asked)).toMatchObject(ended)
+  await service.db.run(
+    sql`update console_sessions set cleared_at = now() where id = any(${[asked, long]}::text[])`,
   )
-  expect(row?.waited).toBe(true)
-  await service.db.run(sql`update console_sessions set cleared_at = now() where id = ${id}`)
 })
 
 test('what a command has left is removed once its site answers', async () => {
