@@ -24,7 +24,7 @@ const longestFedInput = 16 * 1024
 const residentShells = 3
 const refusedPauseMs = 50
 /** A server may count a channel for this long after its end. */
-const noticeMs = 500
+const noticeMs = 1_000
 /** Pause between TERM and KILL. */
 const politeMs = 5000
 
@@ -391,7 +391,7 @@ export class SshSession {
       await resident.greet(Math.max(1, until - performance.now()))
     } catch (error) {
       resident?.close()
-      if (error instanceof ChannelRefused && (await this.#refused(this.#inUse - 1, until))) return
+      if (error instanceof ChannelRefused && (await this.#refused(this.#inUse - 1, until, true))) return
       throw error instanceof ChannelRefused ? error.link : error
     } finally {
       this.#opening--
@@ -422,10 +422,11 @@ export class SshSession {
 
   /**
    * The server opens no more channels than the `open` ones, which are the limit from now on, unless
-   * it may not have noticed the end of another one yet. @returns whether to try again.
+   * it may not have noticed the end of another one yet. `isSure`: it has had time for that. @returns
+   * whether to try again.
    */
-  async #refused(open: number, until: number): Promise<boolean> {
-    if (open > 0 && performance.now() - this.#endedAt > noticeMs) {
+  async #refused(open: number, until: number, isSure: boolean): Promise<boolean> {
+    if (open > 0 && (isSure || performance.now() - this.#endedAt > noticeMs)) {
       this.#channels = Math.min(this.#channels, open)
       return true
     }
@@ -440,7 +441,7 @@ export class SshSession {
     until: number,
     { terminal, lasting }: { terminal: TerminalSize | undefined; lasting: boolean },
   ): Promise<ClientChannel> {
-    for (;;) {
+    for (let isSure = false; ;) {
       await this.#turn(this.#opens, () => this.#mayOpen(), until)
       if (!this.#mayOpen()) continue
       this.#streams++
@@ -454,12 +455,12 @@ export class SshSession {
         return channel
       } catch (error) {
         this.#streams--
-        if (error instanceof ChannelRefused && (await this.#refused(this.#inUse, until))) {
-          if (!lasting || this.#lasting <= this.#mostStreams) continue
-          throw this.#fullError()
-        }
+        const again = error instanceof ChannelRefused && (await this.#refused(this.#inUse, until, isSure))
+        isSure = true
+        // Another call may have waited longer.
         this.#next()
-        throw error instanceof ChannelRefused ? error.link : error
+        if (!again) throw error instanceof ChannelRefused ? error.link : error
+        if (lasting && this.#lasting > this.#mostStreams) throw this.#fullError()
       }
     }
   }
