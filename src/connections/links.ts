@@ -299,7 +299,7 @@ export const openLinks = (parts: LinkParts) => {
     shell: (connectionId: string, purpose = 'run tasks at the site'): SiteShell => ({
       link: connectionId,
       run: async (script, options) => (await stored.shell(connectionId, purpose)).run(script, options),
-      open: async (script) => (await stored.shell(connectionId, purpose)).open(script),
+      open: async (script, options) => (await stored.shell(connectionId, purpose)).open(script, options),
       terminal: async (script, size) => {
         const shell = await stored.shell(connectionId, purpose)
         if (shell.terminal !== undefined) return shell.terminal(script, size)

@@ -1,3 +1,4 @@
+import { openRetries } from '../pacing/retries.ts'
 import { databaseAway } from './errors.ts'
 
 /**
@@ -25,11 +26,8 @@ export const eachRecord = async <T>(
   return true
 }
 
-/** The longest pause between two tries of a record whose work fails. */
-const longestPauseMs = 300_000
-const firstPauseMs = 1_000
-/** The number of failing records that are remembered. A forgotten one is tried at once. */
-const mostRemembered = 10_000
+/** Between two tries of a record whose work fails. */
+const pauses = { firstMs: 1_000, longestMs: 300_000 }
 /** A page holds at most this many records. */
 const pageSize = 100
 
@@ -56,26 +54,21 @@ export const openTurns = <T>(
   keyOf: (record: T) => string,
   failed: (error: unknown, record: T) => void,
 ): Turns<T> => {
-  const later = new Map<string, { at: number; waitMs: number }>()
+  const retries = openRetries(pauses)
   return {
     get waiting() {
-      return later.size
+      return retries.waiting
     },
     each: (records, work, signal) =>
       eachRecord(
-        [...records].filter((record) => performance.now() >= (later.get(keyOf(record))?.at ?? 0)),
+        retries.due(records, keyOf),
         async (record) => {
           const done = await work(record)
-          if (done !== false) later.delete(keyOf(record))
+          if (done !== false) retries.succeeded(keyOf(record))
           return done
         },
         (error, record) => {
-          const waitMs = later.get(keyOf(record))?.waitMs ?? firstPauseMs
-          if (later.size >= mostRemembered) later.clear()
-          later.set(keyOf(record), {
-            at: performance.now() + waitMs,
-            waitMs: Math.min(waitMs * 2, longestPauseMs),
-          })
+          retries.failed(keyOf(record))
           failed(error, record)
         },
         signal,

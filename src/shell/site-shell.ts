@@ -16,12 +16,21 @@ export interface SiteShell {
   readonly link?: string | undefined
   run(script: string, options?: RunOptions): Promise<ShellResult>
   /** For long or large streams (`tail -f`, `tar`): bytes in, bytes out, as they arrive. */
-  open(script: string): Promise<ShellStream>
+  open(script: string, options?: StreamOptions): Promise<ShellStream>
   /**
    * A script on a pseudo terminal of the site, as long as the link; absent where the link has none.
+   * It lasts, as a stream of `StreamOptions` may.
    */
   terminal?(script: string, size: TerminalSize): Promise<ShellStream>
   close(): Promise<void>
+}
+
+export interface StreamOptions {
+  /**
+   * It lasts as long as a person wants, for hours: it takes none of the few channels of short
+   * streams where the link can be opened once more. Default false.
+   */
+  lasting?: boolean
 }
 
 export interface TerminalSize {
@@ -63,21 +72,24 @@ export type LinkStage = 'name' | 'route' | 'host key' | 'login' | 'shell' | 'lin
  * The site could not be reached, or the link to it was lost: no statement about its processes.
  *
  * `waitsForPerson`: a login that needs a person's answer to a prompt. `permanent`: a retry is
- * useless before a person changes something (a changed host key, a refused key).
+ * useless before a person changes something (a changed host key, a refused key). `full`: the link
+ * carries as many lasting streams as it can, and no other link can be opened.
  */
 export class LinkError extends Error {
   readonly stage: LinkStage
   readonly waitsForPerson: boolean
   readonly permanent: boolean
+  readonly full: boolean
   constructor(
     stage: LinkStage,
     message: string,
-    options: ErrorOptions & { waitsForPerson?: boolean; permanent?: boolean } = {},
+    options: ErrorOptions & { waitsForPerson?: boolean; permanent?: boolean; full?: boolean } = {},
   ) {
     super(message, options)
     this.name = 'LinkError'
     this.stage = stage
     this.waitsForPerson = options.waitsForPerson ?? false
     this.permanent = options.permanent ?? false
+    this.full = options.full ?? false
   }
 }

@@ -272,6 +272,14 @@ describe('a login that a person made', () => {
       if (status === 'failed') throw new Error(failure)
       return status === 'connected'
     })
+    // The login cannot be made again, so its one connection carries them all.
+    const more = await Promise.all(Array.from({ length: 4 }, () => openTerminal(service, 'mfa')))
+    const { id: tooMany } = await service.post('/console-sessions/', { resourceId: 'mfa' })
+    expect(await ended(tooMany)).toMatchObject({
+      status: 'failed',
+      failure: expect.stringMatching(/carries 5 terminals.*a person made this login.*close one of them/),
+    })
+    for (const other of more) await close(other)
     const desk = await attachTo(service, id)
     desk.ws.send('(sleep 2; printf "mark-%d\\n" $((6*7))) &\n')
     await desk.shows('mark-%d')

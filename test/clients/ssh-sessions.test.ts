@@ -1,6 +1,7 @@
 import { expect } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import { execFileSync } from 'node:child_process'
+import { once } from 'node:events'
 import { createHash } from 'node:crypto'
 import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,6 +11,9 @@ import { shellCommand } from '../../src/clients/ssh/session.ts'
 import type { SshSessionsOptions } from '../../src/clients/ssh/sessions-options.ts'
 import type { SshSessions } from '../../src/clients/ssh/target.ts'
 import { poll } from '../../src/pacing/poll.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
+import { until } from '../failures/programs.ts'
+import { startSshServer, type SshServerOptions } from '../support/ssh-server.ts'
 import { makeKey, startSshd, type Sshd } from './sshd.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
@@ -376,6 +380,101 @@ describe('ways', () => {
         expect.stringMatching(new RegExp(`${key.fingerprint.replace(/[+/]/g, '.')}[^]*there\n`)),
       ])
     }
+  })
+})
+
+describe('streams that last', () => {
+  /** Streams that last, each of which has answered. */
+  const lastingAt = (shell: SiteShell, count: number) =>
+    Promise.all(
+      Array.from({ length: count }, async (_one, index) => {
+        const stream = await shell.open('exec cat', { lasting: true })
+        stream.stdin.write(`line ${String(index)}\n`)
+        const [answer] = (await once(stream.stdout, 'data')) as [Buffer]
+        expect(answer.toString()).toBe(`line ${String(index)}\n`)
+        return stream
+      }),
+    )
+  const second: NonNullable<SshServerOptions['second']> = {
+    rounds: [{ prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]) => given === '123456' }],
+  }
+
+  test('leave the channels to others: they have connections of their own, closed when nobody uses them', async () => {
+    const sessions = open({ idleMs: 200, forgetMs: 200 })
+    const shell = sessions.shell(sshd.target({ credential: 'of lasting streams' }))
+    const before = logins()
+    const others = await Promise.all(Array.from({ length: 5 }, () => shell.open('exec cat')))
+    const lasting = await lastingAt(shell, 12)
+    expect((await shell.run('echo free')).stdout.toString()).toBe('free\n')
+    expect([logins() - before, sessions.count().logins]).toEqual([3, 3])
+    for (const stream of lasting) stream.kill()
+    await until('the end of the further connections', 120, () => sessions.count().logins === 1)
+    others[0]!.stdin.write('still\n')
+    expect(String(await once(others[0]!.stdout, 'data'))).toBe('still\n')
+    for (const stream of others) stream.kill()
+  })
+
+  test('share a connection as far as the server has channels', async () => {
+    const small = await startSshd(['MaxSessions 2'])
+    try {
+      const sessions = open()
+      await lastingAt(sessions.shell(small.target()), 5)
+      expect(sessions.count().logins).toBe(4)
+      await sessions.forget(small.target())
+      expect(sessions.count().logins).toBe(0)
+    } finally {
+      await small.stop()
+    }
+  })
+
+  test('share the login of a person with all others, and one too many is told the remedy', async () => {
+    const server = await startSshServer({ second })
+    try {
+      const target = {
+        ...{ host: '127.0.0.1', port: server.port, username: 'ada' },
+        secret: () => Promise.resolve({ privateKey: server.privateKey }),
+        hostKeys: {
+          policy: 'strict' as const,
+          knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}`,
+        },
+      }
+      const sessions = open()
+      expect((await sessions.answer(target, [])).state).toBe('waiting for login')
+      expect((await sessions.answer(target, ['123456'])).state).toBe('connected')
+      const shell = sessions.shell(target)
+      const lasting = await lastingAt(shell, 5)
+      await expect(shell.open('exec cat', { lasting: true })).rejects.toMatchObject({
+        ...{ name: 'LinkError', full: true, permanent: false },
+        message: expect.stringMatching(/^ada@.* carries 5 terminals.* a person made .*; close one .* a key/),
+      })
+      expect((await shell.run('echo free')).stdout.toString()).toBe('free\n')
+      lasting[0]!.stdin.end()
+      lasting[0]!.stdout.resume()
+      await lasting[0]!.done
+      await lastingAt(shell, 1)
+      expect([server.logins, sessions.count().logins]).toEqual([1, 1])
+    } finally {
+      await server.close()
+    }
+  })
+
+  test('share the only connection where no further one can be opened, and one too many is told why', async () => {
+    let opened = 0
+    const target = sshd.target({
+      credential: 'good once',
+      secret: () =>
+        opened++ === 0
+          ? Promise.resolve({ privateKey: sshd.privateKey })
+          : Promise.reject(new Error('the vault is closed')),
+    })
+    const sessions = open()
+    const shell = sessions.shell(target)
+    await lastingAt(shell, 5)
+    await expect(shell.open('exec cat', { lasting: true })).rejects.toMatchObject({
+      full: true,
+      message: expect.stringMatching(/further connection cannot be opened: .*the vault is closed/),
+    })
+    expect(sessions.state(target).state).toBe('connected')
   })
 })
 

@@ -1,10 +1,17 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { userInfo } from 'node:os'
+import { dirname, join } from 'node:path'
+import { text as textOf } from 'node:stream/consumers'
 import { sql } from '../../src/db/sql.ts'
 import { until } from '../failures/programs.ts'
 import { attachTo, openTerminal } from '../support/console-streams.ts'
+import { sites } from '../../sites/requirements.ts'
+import { startSshd } from '../clients/sshd.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
+import { needs } from '../support/needs.ts'
+import { makeVaultKeyFile } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
 
@@ -13,7 +20,13 @@ import { openService, type TestService } from '../support/service.ts'
 const folder = mkdtempSync(join(runFolder(), 'console-'))
 let service: TestService
 beforeAll(async () => {
-  service = await openService({ environment: { SERVICE_CONSOLE_ENABLED: 'true' } })
+  service = await openService({
+    environment: {
+      SERVICE_CONSOLE_ENABLED: 'true',
+      SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
+      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+    },
+  })
   await service.post('/environments/', consoleEnvironment('desk', { here: { driver: 'local' } }))
 })
 afterAll(async () => {
@@ -131,6 +144,64 @@ test('a program that reads nothing stops neither its own end nor other terminals
   expect((await sessionEnd(other)).status).toBe('closed')
 })
 
+test('what the record of an open terminal has is no longer at the resource', async () => {
+  const id = await openTerminal(service, 'here')
+  const { externalId } = await service.get(`/console-sessions/${id}/`)
+  const recording = join(externalId, 'recording')
+  const desk = await attachTo(service, id)
+  for (const turn of [1, 2]) {
+    desk.ws.send(`echo shown-$((${String(turn)} + 40))\n`)
+    await desk.shows(`shown-${String(turn + 40)}`, 120)
+    await until('the removal', 120, () => !readFileSync(recording).includes(`shown-${String(turn + 40)}`))
+  }
+  const { text } = await service.call('GET', `/console-sessions/${id}/log/`)
+  expect(text).toMatch(/shown-41[^]*shown-42/)
+  // Whoever asks for removed bytes is told so, and gets no zeros.
+  const [program = ''] = readdirSync(dirname(externalId)).filter((name) => name.startsWith('console-holder-'))
+  const early = spawn(join(dirname(externalId), program), ['attach', externalId, '0'])
+  expect(await textOf(early.stdout)).toContain('the recording lacks the bytes from 0 to ')
+  await service.call('DELETE', `/console-sessions/${id}/`)
+  expect((await sessionEnd(id)).status).toBe('closed')
+})
+
+needs(...sites.sshd).test('nine terminals and the commands of one SSH login run at once', async () => {
+  const sshd = await startSshd()
+  try {
+    await service.post('/ssh-keys/import/', { id: 'host', privateKey: sshd.privateKey })
+    const connection = {
+      ...{ id: 'far-host', name: 'far-host', type: 'ssh', endpoint: `127.0.0.1:${String(sshd.port)}` },
+      ...{ username: userInfo().username, credentialRef: 'vault:ssh-key/host' },
+      configuration: { hostKeyFingerprints: [sshd.fingerprints['ed25519']] },
+    }
+    const there = { driver: 'ssh', configuration: { connectionId: connection.id } }
+    await service.post('/environments/', consoleEnvironment('far', { there }, [connection]))
+    const ids = await Promise.all(Array.from({ length: 9 }, () => openTerminal(service, 'there')))
+    const desks = await Promise.all(ids.map((id) => attachTo(service, id)))
+    for (const [index, { ws }] of desks.entries()) ws.send(`echo desk-$((${String(index)} + 40))\n`)
+    await Promise.all(desks.map(({ shows }, index) => shows(`desk-${String(index + 40)}`, 120)))
+    const command = await service.call('POST', '/console-commands/', {
+      resourceId: 'there',
+      command: 'echo command',
+      timeoutSeconds: 3_600,
+    })
+    expect([command.status, command.body.stdout]).toEqual([201, 'command\n'])
+    // The login itself, and two connections for the terminals.
+    expect(sshd.log().split('Accepted publickey').length - 1).toBe(3)
+    for (const id of ids) await service.call('DELETE', `/console-sessions/${id}/`)
+    for (const id of ids) expect((await sessionEnd(id)).status).toBe('closed')
+    await until('the removal of what they left', 120, async () => {
+      const [row] = await service.db.prepared<{ all: boolean }>(
+        'all-cleared',
+        'select bool_and(cleared_at is not null) as all from console_sessions where id = any($1)',
+        [ids],
+      )
+      return row?.all
+    })
+  } finally {
+    await sshd.stop()
+  }
+})
+
 test('an open terminal and an open command prevent that their environment is deleted', async () => {
   const id = await openTerminal(service, 'here')
   const deletion = () => service.call('DELETE', '/environments/desk/')
@@ -153,24 +224,32 @@ test('an open terminal and an open command prevent that their environment is del
 })
 
 test('a terminal of a machine that is gone ends once its close was asked for', async () => {
-  const id = 'of-another-machine'
+  const [asked, long] = ['close-asked-now', 'close-asked-long-ago']
   await service.db.run(
-    sql`insert into console_sessions (id, status, resource_id, runtime_id, place) values (${id}, 'connected', 'here',
-      'here-runtime', '{"site": "local", "kind": "local", "configuration": {}, "host": "gone"}')`,
+    sql`insert into console_sessions (id, status, resource_id, runtime_id, place)
+      select id, 'connected', 'here', 'here-runtime',
+        '{"site": "local", "kind": "local", "configuration": {}, "host": "gone"}'
+      from unnest(${[asked, long]}::text[]) id`,
   )
-  expect((await service.call('DELETE', `/console-sessions/${id}/`)).status).toBe(204)
-  expect(await sessionEnd(id)).toMatchObject({
-    status: 'failed',
-    failure: 'the machine "gone" did not answer',
-  })
-  // The service of that machine ends it before, if there is one.
-  const [row] = await service.db.prepared<{ waited: boolean }>(
-    'waited',
-    `select finished_at > close_requested_at + interval '10 seconds' as waited from console_sessions where id = $1`,
-    [id],
+  const setAsked = (id: string, seconds: number) =>
+    service.db.run(
+      sql`update console_sessions set close_requested_at = now() + make_interval(secs => ${seconds})
+        where id = ${id}`,
+    )
+  // Its time is far, whatever the pace of this test.
+  await setAsked(asked, 3_600)
+  for (const id of [asked, long])
+    expect((await service.call('DELETE', `/console-sessions/${id}/`)).status).toBe(204)
+  const ended = { status: 'failed', failure: 'the machine "gone" did not answer' }
+  await setAsked(long, -16)
+  expect(await sessionEnd(long)).toMatchObject(ended)
+  // The service of that machine has some seconds for it, if there is one.
+  expect((await service.get(`/console-sessions/${asked}/`)).status).toBe('connected')
+  await setAsked(asked, -16)
+  expect(await sessionEnd(asked)).toMatchObject(ended)
+  await service.db.run(
+    sql`update console_sessions set cleared_at = now() where id = any(${[asked, long]}::text[])`,
   )
-  expect(row?.waited).toBe(true)
-  await service.db.run(sql`update console_sessions set cleared_at = now() where id = ${id}`)
 })
 
 test('what a command has left is removed once its site answers', async () => {

@@ -32,8 +32,8 @@ test('a secret is masked in whatever pieces it comes, and however often they are
         const store = (all: boolean): void => {
           for (let due = session.due(all); due !== undefined; due = session.due(all)) {
             for (const { direction, content } of due.records) kept[direction]?.push(content)
-            expect(due.taken).toBeGreaterThan(taken)
-            taken = due.taken
+            expect([due.from, due.to > taken]).toEqual([taken, true])
+            taken = due.to
             due.recorded()
           }
         }
@@ -72,13 +72,46 @@ test('masking replaces the longest secret that begins first', () => {
   )
 })
 
+test('what comes at once after an outage is recorded with its times, in its order', () => {
+  const session = new Served()
+  session.secrets = ['a-secret']
+  const given = [
+    ['o', 1, 'one '],
+    ['o', 1.01, 'more '],
+    ['o', 60, 'a-se'],
+    ['o', 61, 'cret after'],
+    ['i', 3_600, 'ls'],
+    ['o', 3_600, 'ls'],
+    ['o', 3_700.5, 'last'],
+  ] as const
+  let end = 0
+  session.take(
+    given.map(([kind, atSeconds, text]) => {
+      const content = Buffer.from(text)
+      end += 13 + content.length
+      return { kind, atSeconds, content, end }
+    }),
+  )
+  const records = session.due(false)?.records ?? []
+  expect(
+    records.map(({ direction, atSeconds, content }) => [direction, atSeconds, content.toString()]),
+  ).toEqual([
+    ['output', 1, 'one more '],
+    ['output', 60, '********'],
+    ['output', 61, ' after'],
+    ['input', 3_600, 'ls'],
+    ['output', 3_600, 'ls'],
+    ['output', 3_700.5, 'last'],
+  ])
+})
+
 test('what may begin a secret does not hold more than 1 MiB back', () => {
   const session = new Served()
   session.secrets = ['abcdefgh']
   session.take([{ kind: 'i', atSeconds: 0, content: Buffer.from('abcd'), end: 17 }])
   expect(session.due(false)).toBeUndefined()
   session.take([{ kind: 'o', atSeconds: 0, content: Buffer.alloc(2 * 1024 * 1024), end: 3 * 1024 * 1024 }])
-  expect(session.due(false)?.taken).toBe(3 * 1024 * 1024)
+  expect(session.due(false)?.to).toBe(3 * 1024 * 1024)
 })
 
 test('the beginning of longer bytes ends before what may begin a secret', () => {

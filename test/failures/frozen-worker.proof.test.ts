@@ -2,6 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { checked } from '../execution-runs/checked.ts'
+import { consoleEnvironment } from '../support/consoles.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { ledgerViolations, readLedger, withLedger } from './ledger.ts'
@@ -19,7 +20,7 @@ const startWorker = (): Promise<Program> =>
     SERVICE_HOST_ID: hostId,
   })
 beforeAll(async () => {
-  service = await openService()
+  service = await openService({ environment: { SERVICE_CONSOLE_ENABLED: 'true' } })
   workers = await Promise.all([startWorker(), startWorker()])
 }, 120_000)
 afterAll(async () => {
@@ -28,6 +29,20 @@ afterAll(async () => {
     await ended
   }
   await service[Symbol.asyncDispose]()
+})
+
+test('a console command of a host runs at its worker; a terminal there is refused with the remedy', async () => {
+  const afar = { driver: 'local', configuration: { hostId } }
+  await service.post('/environments/', consoleEnvironment('desk', { afar }))
+  const record = await service.post('/console-commands/', {
+    ...{ resourceId: 'afar', command: 'pwd', timeoutSeconds: 600 },
+  })
+  expect(record).toMatchObject({ status: 'completed', externalId: expect.anything() })
+  expect(record.stdout).toContain(join(service.dataDir, 'fleet'))
+  expect(await service.call('POST', '/console-sessions/', { resourceId: 'afar' })).toMatchObject({
+    status: 503,
+    body: { code: 'not_built', message: expect.stringMatching(/"fleet".*\/console-commands\/.*driver ssh/) },
+  })
 })
 
 /** The process that holds the run's site now. */

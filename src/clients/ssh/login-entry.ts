@@ -75,15 +75,31 @@ type State =
       at: number
     }
 
+export interface LoginEntryParts {
+  /** Names the login in all processes of a fleet. */
+  key: string
+  target: SshTarget
+  parent: LoginEntry | undefined
+  gate: LoginGate
+  options: SshSessionsOptions
+  others: () => OtherProcesses | undefined
+  /**
+   * Whether it is a further connection of a login that has one: it carries lasting streams only, and
+   * asks no person.
+   */
+  isFurther: boolean
+}
+
 /** The login to one target: at most one connection, and the results of attempts. */
 export class LoginEntry {
-  /** Names the login in all processes of a fleet. */
+  /** As `LoginEntryParts`. */
   readonly key: string
   readonly target: SshTarget
   readonly parent: LoginEntry | undefined
   readonly gate: LoginGate
   readonly #options: SshSessionsOptions
   readonly #others: () => OtherProcesses | undefined
+  readonly #isFurther: boolean
   #state: State = { is: 'disconnected' }
   #since = new Date()
   #closed = false
@@ -99,14 +115,7 @@ export class LoginEntry {
   /** The state that was last sent to the other processes. */
   #announced: LoginEntry['held']
 
-  constructor(
-    key: string,
-    target: SshTarget,
-    parent: LoginEntry | undefined,
-    gate: LoginGate,
-    options: SshSessionsOptions,
-    others: () => OtherProcesses | undefined,
-  ) {
+  constructor({ key, target, parent, gate, options, others, isFurther }: LoginEntryParts) {
     this.key = key
     this.target = target
     this.parent = parent
@@ -115,6 +124,7 @@ export class LoginEntry {
     const { first, longest } = options.backOffMs ?? { first: 500, longest: 30_000 }
     this.#pauses = openBackoff({ firstMs: first, longestMs: longest })
     this.#others = others
+    this.#isFurther = isFurther
   }
 
   get journey(): Journey | undefined {
@@ -236,6 +246,7 @@ export class LoginEntry {
         this.#options,
         true,
         async (prompts, error) => {
+          if (this.#isFurther) throw waitsForPerson(prompts)
           const { given } = login
           Object.assign(login, { byPerson: true, given: undefined, prompts })
           if (given !== undefined && error === undefined && samePrompts(given.prompts, prompts))
@@ -247,7 +258,7 @@ export class LoginEntry {
           return answers
         },
       )
-      const session = new SshSession(client, route, this.#options.channels ?? 8)
+      const session = new SshSession(client, route, this.#options.channels ?? 8, !this.#isFurther)
       if (this.#closed) {
         session.close()
         throw closed()
@@ -422,7 +433,7 @@ export class LoginEntry {
       this.#announced = now
       void this.#others()?.changed()
     }
-    this.#options.onState?.(this.target, this.state())
+    if (!this.#isFurther) this.#options.onState?.(this.target, this.state())
   }
 }
 

@@ -51,6 +51,7 @@ export const Head = z.discriminatedUnion('call', [
     deadlineMs: milliseconds,
     hasInput: z.boolean(),
     terminal: size.optional(),
+    lasting: z.boolean().optional(),
   }),
   z.strictObject({ ...common, call: z.literal('resize'), size }),
   z.strictObject({
@@ -148,6 +149,7 @@ const Failure = z.discriminatedUnion('kind', [
     message: z.string(),
     permanent: z.boolean(),
     waitsForPerson: z.boolean(),
+    full: z.boolean().optional(),
   }),
   z.object({ kind: z.literal('range'), message: z.string() }),
   z.object({ kind: z.literal('not held') }),
@@ -161,8 +163,8 @@ export const failureOf = (error: unknown): z.input<typeof Failure> => {
     error instanceof LinkError
       ? error
       : new LinkError('link', error instanceof Error ? error.message : String(error))
-  const { stage, message, permanent, waitsForPerson } = link
-  return { kind: 'link', stage, message: message.slice(0, 10_000), permanent, waitsForPerson }
+  const { stage, message, permanent, waitsForPerson, full } = link
+  return { kind: 'link', stage, message: message.slice(0, 10_000), permanent, waitsForPerson, full }
 }
 
 /** The error that travelled. */
@@ -172,5 +174,6 @@ export const errorOf = (value: unknown): Error => {
     return new LinkError('link', 'the process that holds the login answered with something unknown')
   if (failure.kind === 'not held') return new NotHeld()
   if (failure.kind === 'range') return new RangeError(failure.message)
-  return new LinkError(failure.stage, failure.message, failure)
+  const { stage, message, full = false, ...rest } = failure
+  return new LinkError(stage, message, { ...rest, full })
 }

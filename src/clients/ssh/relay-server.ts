@@ -196,7 +196,8 @@ const serve = async (held: HeldLogins, calls: OpenCalls, stream: ServerHttp2Stre
       break
     }
     case 'open': {
-      const opened = await session.open(head.script, head.deadlineMs, head.hasInput, head.terminal)
+      const { script, deadlineMs, hasInput, terminal, lasting } = head
+      const opened = await session.open(script, { deadlineMs, hasInput, terminal, lasting })
       calls.set(head.id, opened)
       await serveStream(stream, opened).finally(() => calls.delete(head.id))
       break

@@ -2,17 +2,11 @@ import { randomBytes } from 'node:crypto'
 import type { ClientHttp2Stream } from 'node:http2'
 import { Duplex } from 'node:stream'
 import { z } from 'zod'
-import {
-  LinkError,
-  type RunOptions,
-  type ShellResult,
-  type ShellStream,
-  type TerminalSize,
-} from '../../shell/site-shell.ts'
+import { LinkError, type RunOptions, type ShellResult, type ShellStream } from '../../shell/site-shell.ts'
 import { errorOf, Frames, headBytes, frameKinds, NotHeld, type Head } from './relay-frames.ts'
 import type { RelayLink } from './relay-link.ts'
 import { within } from './route.ts'
-import { fedInput, runDefaults } from './session.ts'
+import { fedInput, runDefaults, type OpenOptions } from './session.ts'
 import { collectOutput, endsOf } from './shell-stream.ts'
 import type { SshProbe } from './target.ts'
 
@@ -59,7 +53,7 @@ export class RelaySession {
     const until = performance.now() + deadlineMs
     const input = fedInput(options.input)
     if (input === false)
-      return collectOutput(await this.open(script, deadlineMs), options.input, until, maxBytes)
+      return collectOutput(await this.open(script, { deadlineMs }), options.input, until, maxBytes)
     const chunks: Buffer[] = []
     const rest = await this.#asked(
       { call: 'run', script, ...(input === undefined ? {} : { input }), deadlineMs, maxBytes },
@@ -69,14 +63,16 @@ export class RelaySession {
     return { ...End.parse(rest), stdout: Buffer.concat(chunks) }
   }
 
-  /** As `SiteShell.open`; with `terminal` as `SiteShell.terminal`. */
+  /** As `SshSession.open`. */
   open(
     script: string,
-    deadlineMs = runDefaults.deadlineMs,
-    _hasInput = true,
-    terminal?: TerminalSize,
+    { deadlineMs = runDefaults.deadlineMs, terminal, lasting }: Omit<OpenOptions, 'hasInput'> = {},
   ): Promise<ShellStream> {
-    const head: Call = { call: 'open', script, deadlineMs, hasInput: true, ...(terminal && { terminal }) }
+    const head: Call = {
+      ...{ call: 'open', script, deadlineMs, hasInput: true },
+      ...(terminal && { terminal }),
+      ...(lasting === true && { lasting }),
+    }
     const sized = (id: string) => (rows: number, columns: number) => {
       this.#asked({ call: 'resize', size: { rows, columns } }, lookMs, undefined, id).catch(() => undefined)
     }

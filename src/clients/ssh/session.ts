@@ -23,6 +23,8 @@ const longestForResident = { bash: 16 * 1024, other: 512 * 1024 }
 const longestFedInput = 16 * 1024
 const residentShells = 3
 const refusedPauseMs = 50
+/** A server may count a channel for this long after its end. */
+const noticeMs = 1_000
 /** Pause between TERM and KILL. */
 const politeMs = 5000
 
@@ -43,30 +45,47 @@ interface Waiter {
   start: () => void
 }
 
+export interface OpenOptions {
+  /** Until the script begins; default 60 s. */
+  deadlineMs?: number
+  /** Default true; false: nothing can be written to it. */
+  hasInput?: boolean
+  /** On a pseudo terminal of this size, as `SiteShell.terminal`. */
+  terminal?: TerminalSize | undefined
+  /** As `StreamOptions.lasting`: where the connection has no channel for it, it is refused at once. */
+  lasting?: boolean | undefined
+}
+
 /** One connection after its login: runs scripts and streams over its channels. */
 export class SshSession {
   readonly #client: Client
   readonly #route: Duplex
   #channels: number
+  readonly #runsScripts: boolean
   #residents: Resident[] = []
   #opening = 0
   #streams = 0
+  #lasting = 0
   #runs: Waiter[] = []
   #opens: Waiter[] = []
   #bash = false
   #forwards = 0
   #everOpened = false
+  /** When a channel last ended. */
+  #endedAt = -Infinity
   #lost: LinkError | undefined
   #idleSince = performance.now()
   #onEnd: ((error: LinkError) => void)[] = []
 
   /**
    * `route`: the stream below the client, destroyed when the peer does not answer the disconnect.
+   * `runsScripts`: some channels are left for scripts.
    */
-  constructor(client: Client, route: Duplex, channels: number) {
+  constructor(client: Client, route: Duplex, channels: number, runsScripts = true) {
     this.#client = client
     this.#route = route
     this.#channels = channels
+    this.#runsScripts = runsScripts
     let cause: Error | undefined
     client.on('error', (error: Error) => (cause ??= error))
     client.on('close', () =>
@@ -129,21 +148,46 @@ export class SshSession {
     return this.#runAlone(script, options.input, until, maxBytes)
   }
 
-  /**
-   * As `SiteShell.open`; without `hasInput` nothing can be written to it. `terminal`: on a pseudo
-   * terminal of this size, as `SiteShell.terminal`.
-   */
-  async open(
+  /** Whether it carries as many lasting streams as it has channels for streams. */
+  get full(): boolean {
+    return this.#lasting >= this.#mostStreams
+  }
+
+  /** As `SiteShell.open`. @throws LinkError that is `full` */
+  async open(script: string, options: OpenOptions = {}): Promise<ShellStream> {
+    if (options.lasting !== true) return this.#open(script, options)
+    if (this.full) throw this.#fullError()
+    this.#lasting++
+    const left = (): void => void this.#lasting--
+    try {
+      const stream = await this.#open(script, options)
+      stream.done.then(left, left)
+      return stream
+    } catch (error) {
+      left()
+      throw error
+    }
+  }
+
+  #fullError(): LinkError {
+    return new LinkError(
+      'shell',
+      `the connection carries ${this.#mostStreams} terminals, as many as it can`,
+      {
+        full: true,
+      },
+    )
+  }
+
+  async #open(
     script: string,
-    deadlineMs = runDefaults.deadlineMs,
-    hasInput = true,
-    terminal?: TerminalSize,
+    { deadlineMs = runDefaults.deadlineMs, hasInput = true, terminal, lasting = false }: OpenOptions,
   ): Promise<ShellStream> {
     const until = performance.now() + deadlineMs
     const mark = `<${randomBytes(16).toString('hex')} `
     // The mark ends the output of the account's start files and gives the process id.
     const { command, first } = commandOf(`printf '${mark}%s\\n' "$$"\n${script}`, hasInput)
-    const channel = await this.#channel(command, until, terminal)
+    const channel = await this.#channel(command, until, { terminal, lasting })
     return new Promise<ShellStream>((resolve, reject) => {
       const late = (): void => {
         reject(new LinkError('shell', `no shell at the site within ${Math.round(deadlineMs / 100) / 10} s`))
@@ -253,7 +297,12 @@ export class SshSession {
 
   /** Channels that are reserved for resident shells, so that streams never take all. */
   get #reserve(): number {
+    if (!this.#runsScripts) return 0
     return this.#channels >= 8 ? residentShells : this.#channels >= 2 ? 1 : 0
+  }
+
+  get #mostStreams(): number {
+    return Math.max(1, this.#channels - this.#reserve)
   }
 
   get #inUse(): number {
@@ -282,7 +331,7 @@ export class SshSession {
   }
 
   #mayOpen(): boolean {
-    if (this.#streams >= Math.max(1, this.#channels - this.#reserve)) return false
+    if (this.#streams >= this.#mostStreams) return false
     if (this.#inUse < this.#channels) return true
     // An idle resident gives up its channel.
     const idle =
@@ -342,7 +391,7 @@ export class SshSession {
       await resident.greet(Math.max(1, until - performance.now()))
     } catch (error) {
       resident?.close()
-      if (error instanceof ChannelRefused && (await this.#refused(this.#inUse - 1, until))) return
+      if (error instanceof ChannelRefused && (await this.#refused(this.#inUse - 1, until, true))) return
       throw error instanceof ChannelRefused ? error.link : error
     } finally {
       this.#opening--
@@ -351,6 +400,7 @@ export class SshSession {
     const made = resident
     this.#bash ||= made.bash
     made.onEnd = () => {
+      this.#endedAt = performance.now()
       const at = this.#residents.indexOf(made)
       if (at >= 0) this.#residents.splice(at, 1)
       this.#next()
@@ -371,12 +421,12 @@ export class SshSession {
   }
 
   /**
-   * The server opens no more channels than the `open` ones, which are the limit from now on. With
-   * none open, the server may not have noticed the end of the last one yet. @returns whether to try
-   * again.
+   * The server opens no more channels than the `open` ones, which are the limit from now on, unless
+   * it may not have noticed the end of another one yet. `isSure`: it has had time for that. @returns
+   * whether to try again.
    */
-  async #refused(open: number, until: number): Promise<boolean> {
-    if (open > 0) {
+  async #refused(open: number, until: number, isSure: boolean): Promise<boolean> {
+    if (open > 0 && (isSure || performance.now() - this.#endedAt > noticeMs)) {
       this.#channels = Math.min(this.#channels, open)
       return true
     }
@@ -386,23 +436,31 @@ export class SshSession {
     return true
   }
 
-  async #channel(command: string, until: number, terminal?: TerminalSize): Promise<ClientChannel> {
-    for (;;) {
+  async #channel(
+    command: string,
+    until: number,
+    { terminal, lasting }: { terminal: TerminalSize | undefined; lasting: boolean },
+  ): Promise<ClientChannel> {
+    for (let isSure = false; ;) {
       await this.#turn(this.#opens, () => this.#mayOpen(), until)
       if (!this.#mayOpen()) continue
       this.#streams++
       try {
         const channel = await this.#exec(command, until, terminal)
         channel.once('close', () => {
+          this.#endedAt = performance.now()
           this.#streams--
           this.#next()
         })
         return channel
       } catch (error) {
         this.#streams--
-        if (error instanceof ChannelRefused && (await this.#refused(this.#inUse, until))) continue
+        const again = error instanceof ChannelRefused && (await this.#refused(this.#inUse, until, isSure))
+        isSure = true
+        // Another call may have waited longer.
         this.#next()
-        throw error instanceof ChannelRefused ? error.link : error
+        if (!again) throw error instanceof ChannelRefused ? error.link : error
+        if (lasting && this.#lasting > this.#mostStreams) throw this.#fullError()
       }
     }
   }
@@ -457,7 +515,8 @@ export class SshSession {
     until: number,
     maxBytes: number,
   ): Promise<ShellResult> {
-    const stream = await this.open(script, Math.max(1, until - performance.now()), input !== undefined)
+    const deadlineMs = Math.max(1, until - performance.now())
+    const stream = await this.open(script, { deadlineMs, hasInput: input !== undefined })
     return collectOutput(stream, input, until, maxBytes)
   }
 

@@ -6,10 +6,11 @@ import {
   type ShellResult,
   type ShellStream,
   type SiteShell,
+  type TerminalSize,
 } from '../../shell/site-shell.ts'
 import { dial, onTheWay, waitsForPerson } from './dial.ts'
 import { openFiles } from './files.ts'
-import { Journey } from './journey.ts'
+import { Journey, printableMessage } from './journey.ts'
 import { LoginEntry } from './login-entry.ts'
 import { LoginGate } from './login-gate.ts'
 import { countBuffersWithHeap } from './packets.ts'
@@ -79,20 +80,21 @@ class Logins {
     return gate
   }
 
-  /** The login of a target, created when there is none; the call counts as use. */
-  of(target: SshTarget): LoginEntry {
-    const key = keyOf(target)
+  /**
+   * The login of a target, created when there is none; the call counts as use. `further`: 0 for the
+   * login itself, then for the connections that carry its lasting streams.
+   */
+  of(target: SshTarget, further = 0): LoginEntry {
+    const login = keyOf(target)
+    const key = further === 0 ? login : `${login}/${further}`
     let entry = this.#entries.get(key)
     if (entry === undefined) {
       const jump = jumpOf(target)
-      entry = new LoginEntry(
-        key,
-        target,
-        jump === undefined ? undefined : this.of(jump),
-        this.gateOf(target),
-        this.#options,
-        this.#others,
-      )
+      entry = new LoginEntry({
+        ...{ key, target, options: this.#options, others: this.#others, isFurther: further > 0 },
+        parent: jump === undefined ? undefined : this.of(jump),
+        gate: this.gateOf(target),
+      })
       this.#entries.set(key, entry)
     }
     entry.used()
@@ -108,9 +110,13 @@ class Logins {
     return [...this.#entries].flatMap(([login, { held }]) => (held === undefined ? [] : [{ login, ...held }]))
   }
 
-  forget(key: string): void {
-    this.#entries.get(key)?.close()
-    this.#entries.delete(key)
+  /** Ends a login with its further connections. */
+  forget(login: string): void {
+    for (const [key, entry] of this.#entries) {
+      if (key !== login && !key.startsWith(`${login}/`)) continue
+      entry.close()
+      this.#entries.delete(key)
+    }
   }
 
   /** Closes idle connections, and forgets unused logins and gates. */
@@ -297,6 +303,16 @@ const probeLogin = async (
   return probeOf(probing.journey, probing.prompts)
 }
 
+/** The connection of a login of this process. */
+const ownSessionOf = (entry: LoginEntry, until: number): Promise<SshSession> =>
+  within(entry.session(), leftOf(until), () => {
+    const { error, stage } = entry.state()
+    return new LinkError(
+      stage ?? entry.journey?.stage ?? 'route',
+      `no connection until the deadline${error === undefined ? '' : `: ${error}`}`,
+    )
+  })
+
 /** The connection of a login, here or at another process. */
 const sessionOf = async (
   { logins, others }: Pool,
@@ -304,17 +320,46 @@ const sessionOf = async (
   until: number,
 ): Promise<SshSession | RelaySession> => {
   const entry = logins.of(target)
-  return (
-    entry.connected ??
-    (await others?.find(entry.key)) ??
-    within(entry.session(), leftOf(until), () => {
-      const { error, stage } = entry.state()
-      return new LinkError(
-        stage ?? entry.journey?.stage ?? 'route',
-        `no connection until the deadline${error === undefined ? '' : `: ${error}`}`,
-      )
+  return entry.connected ?? (await others?.find(entry.key)) ?? ownSessionOf(entry, until)
+}
+
+const isFull = (error: unknown): error is LinkError => error instanceof LinkError && error.full
+
+/**
+ * A lasting stream: over the first further connection of the login that has a channel for it. Where
+ * the service cannot open one by itself, over the login's only connection.
+ * @throws LinkError that is `full`, with the remedy
+ */
+const openLasting = async (
+  { logins }: Pool,
+  target: SshTarget,
+  made: SshSession | RelaySession,
+  { script, until, terminal }: { script: string; until: number; terminal: TerminalSize | undefined },
+): Promise<ShellStream> => {
+  const over = (session: SshSession | RelaySession): Promise<ShellStream> =>
+    session.open(script, { deadlineMs: leftOf(until), terminal, lasting: true })
+  const byPerson = !(made instanceof SshSession) || logins.of(target).held !== undefined
+  let reason = 'a person made this login, and the service makes no other'
+  for (let further = 1; !byPerson; further++) {
+    try {
+      return await over(await ownSessionOf(logins.of(target, further), until))
+    } catch (error) {
+      if (isFull(error)) continue
+      // A server may allow one connection, or ask a person at each.
+      reason = `a further connection cannot be opened: ${printableMessage(error)}`
+      break
+    }
+  }
+  return over(made).catch((error: unknown) => {
+    if (!isFull(error)) throw error
+    const { username, host } = target
+    const remedy = byPerson
+      ? 'close one of them, or give the connection a key with which the service logs in by itself'
+      : 'close one of them, or let the server accept more connections'
+    throw new LinkError('shell', `${username}@${host}: ${error.message}; ${reason}; ${remedy}`, {
+      full: true,
     })
-  )
+  })
 }
 
 const openShell = (pool: Pool, target: SshTarget): SiteShell => {
@@ -337,15 +382,20 @@ const openShell = (pool: Pool, target: SshTarget): SiteShell => {
       }
     }
   }
+  const openedLasting = (script: string, terminal?: TerminalSize): Promise<ShellStream> =>
+    used(runDefaults.deadlineMs, (made, leftMs) =>
+      openLasting(pool, target, made, { script, until: performance.now() + leftMs, terminal }),
+    )
   return {
     run: (script: string, runOptions: RunOptions = {}): Promise<ShellResult> =>
       used(runOptions.deadlineMs ?? runDefaults.deadlineMs, (made, deadlineMs) =>
         made.run(script, { ...runOptions, deadlineMs }),
       ),
-    open: (script: string): Promise<ShellStream> =>
-      used(runDefaults.deadlineMs, (made, deadlineMs) => made.open(script, deadlineMs)),
-    terminal: (script, size) =>
-      used(runDefaults.deadlineMs, (made, deadlineMs) => made.open(script, deadlineMs, true, size)),
+    open: (script: string, { lasting = false } = {}): Promise<ShellStream> =>
+      lasting
+        ? openedLasting(script)
+        : used(runDefaults.deadlineMs, (made, deadlineMs) => made.open(script, { deadlineMs })),
+    terminal: (script, size) => openedLasting(script, size),
     close: async () => {
       open = false
     },

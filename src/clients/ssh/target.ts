@@ -120,7 +120,8 @@ export interface SshProbe {
 }
 
 /**
- * All SSH connections of this process: one per login, opened when needed, shared by all callers.
+ * All SSH connections of this process: one per login, opened when needed, shared by all callers, and
+ * further ones for lasting streams where the service logs in by itself.
  */
 export interface SshSessions {
   /**

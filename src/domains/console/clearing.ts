@@ -3,6 +3,7 @@ import type { Db } from '../../db/sql.ts'
 import type { Log } from '../../observability/log.ts'
 import { everyRound } from '../../pacing/every-round.ts'
 import { poll } from '../../pacing/poll.ts'
+import { openRetries } from '../../pacing/retries.ts'
 import { clearLeftCommand, type CommandSiteParts } from './command-site.ts'
 import { clearSession, unclearedSessions } from './sessions.ts'
 import { clearCommand, unclearedCommands } from './store.ts'
@@ -24,11 +25,9 @@ export const openClearings = (
   parts: TerminalParts & CommandSiteParts & { db: Db; log: Log; serves: (id: string) => boolean },
 ): { stop(): Promise<void> } => {
   const { db, log } = parts
-  /** Those whose resource could not be cleared, by id, with the time of the next try. */
-  const later = new Map<string, { at: number; waitMs: number }>()
+  const retries = openRetries({ firstMs: 1_000, longestMs: 3_600_000 })
   const underWay = new Set<string>()
   const clear = async (id: string, work: () => Promise<unknown>): Promise<void> => {
-    const { waitMs = 1_000 } = later.get(id) ?? {}
     underWay.add(id)
     const over = new AbortController()
     const late = async (): Promise<never> => {
@@ -37,10 +36,10 @@ export const openClearings = (
     }
     try {
       await Promise.race([work(), late()])
-      later.delete(id)
+      retries.succeeded(id)
     } catch (error) {
       log.debug({ err: error, id }, 'what a console session or command left is removed later')
-      later.set(id, { at: performance.now() + waitMs, waitMs: Math.min(waitMs * 2, 3_600_000) })
+      retries.failed(id)
     } finally {
       over.abort()
       underWay.delete(id)
@@ -51,22 +50,19 @@ export const openClearings = (
     rows: readonly Row[],
     work: (row: Row) => Promise<unknown>,
   ): void => {
-    for (const row of rows) {
+    for (const row of retries.due(rows, ({ id }) => id)) {
       // The start of a terminal that is under way would come after its removal.
       if (underWay.has(row.id) || parts.serves(row.id)) continue
-      if (underWay.size < mostUnderWay && performance.now() >= (later.get(row.id)?.at ?? 0))
-        void clear(row.id, () => work(row))
+      if (underWay.size < mostUnderWay) void clear(row.id, () => work(row))
     }
   }
   const rounds = everyRound(
     1_000,
     async () => {
       // Those that wait for their next try, or are under way, leave a whole batch of others.
-      const limit = batch + later.size + underWay.size
+      const limit = batch + retries.waiting + underWay.size
       const sessions = await unclearedSessions(db, parts.hostId, limit)
       const commands = await unclearedCommands(db, parts.hostId, limit)
-      const left = new Set([...sessions, ...commands].map(({ id }) => id))
-      for (const id of later.keys()) if (!left.has(id)) later.delete(id)
       begin(sessions, async (row) => {
         await clearTerminal(parts, row)
         await clearSession(db, row.id)

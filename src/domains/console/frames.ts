@@ -1,6 +1,6 @@
 /** The frames of `holder/holder.go`: a kind byte, microseconds, a length, the content. */
 export interface Frame {
-  kind: 'o' | 'i' | 'r' | 'x' | 'c'
+  kind: 'o' | 'i' | 'r' | 'x' | 'c' | 'k'
   atSeconds: number
   content: Buffer
   /** Offset after the frame in the recording. */
@@ -45,6 +45,13 @@ export const frameOf = (
   head.writeBigUInt64BE(BigInt(Math.round(atSeconds * 1e6)), 1)
   head.writeUInt32BE(content.length, 9)
   return Buffer.concat([head, content])
+}
+
+/** The content of a frame that tells to which offset the recording is stored. */
+export const offsetContent = (offset: number): Buffer => {
+  const content = Buffer.alloc(8)
+  content.writeBigUInt64BE(BigInt(offset))
+  return content
 }
 
 /** The content of a resize frame. */

@@ -60,7 +60,7 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
       )
       .finally(() => {
         served.delete(row.id)
-        for (const watcher of session.watchers) watcher.ended()
+        session.end()
       })
     return session
   }

@@ -45,16 +45,31 @@ const begunIn = (bytes: Buffer, needles: readonly Buffer[]): number => {
   return first
 }
 
-/** Bytes with a mark in place of each secret. */
-export const maskWhole = (bytes: Buffer, secrets: readonly string[]): Buffer => {
-  const done: Buffer[] = []
-  let from = 0
-  for (const { at, end } of foundIn(bytes, needlesOf(secrets))) {
-    done.push(bytes.subarray(from, at), mark)
-    from = end
-  }
-  return from === 0 ? bytes : Buffer.concat([...done, bytes.subarray(from)])
+/** Pieces of a stream with a mark in place of each secret, in the piece where the secret begins. */
+export const maskPieces = (pieces: readonly Buffer[], secrets: readonly string[]): readonly Buffer[] => {
+  const needles = needlesOf(secrets)
+  if (needles.length === 0) return pieces
+  const bytes = Buffer.concat(pieces)
+  const found = foundIn(bytes, needles)
+  if (found.length === 0) return pieces
+  let [start, from, next] = [0, 0, 0]
+  return pieces.map(({ length }) => {
+    const done: Buffer[] = []
+    const end = start + length
+    from = Math.max(from, start)
+    for (let one = found[next]; one !== undefined && one.at < end; one = found[++next]) {
+      done.push(bytes.subarray(from, one.at), mark)
+      from = one.end
+    }
+    if (from < end) done.push(bytes.subarray(from, end))
+    start = end
+    return Buffer.concat(done)
+  })
 }
+
+/** Bytes with a mark in place of each secret. */
+export const maskWhole = (bytes: Buffer, secrets: readonly string[]): Buffer =>
+  maskPieces([bytes], secrets)[0] ?? bytes
 
 /** As `maskWhole`, for the beginning of longer bytes: without an end that may begin a secret. */
 export const maskCut = (bytes: Buffer, secrets: readonly string[]): Buffer => {

@@ -1,8 +1,8 @@
 import type { Writable } from 'node:stream'
 import { append } from '../../lists.ts'
 import type { ShellStream } from '../../shell/site-shell.ts'
-import { frameOf, type Frame } from './frames.ts'
-import { maskWhole, openCuts } from './masks.ts'
+import { frameOf, offsetContent, type Frame } from './frames.ts'
+import { maskPieces, openCuts } from './masks.ts'
 import type { ConsoleRecord } from './sessions.ts'
 
 /** The output of one frame, with the offset after it in the recording. */
@@ -23,6 +23,11 @@ const mostHeldBytes = 1024 * 1024
 /** The limit of one record. */
 const mostAtOnceBytes = 4 * 1024 * 1024
 const mostAtOnceFrames = 4_096
+
+/** Frames that follow each other within this time are one record. */
+const togetherSeconds = 0.05
+
+const directions = { i: 'input', o: 'output' } as const
 
 const sizeText = ({ content }: Frame): Buffer =>
   Buffer.from(`${String(content.readUInt32BE(4))}x${String(content.readUInt32BE(0))}`)
@@ -57,9 +62,13 @@ export class Served {
    * receives it.
    */
   recordsFirst = false
+  /** Whether this process serves it no longer. */
+  hasEnded = false
   /** Frames that are not recorded yet. */
   #waiting: Frame[] = []
   #waitingBytes = 0
+  /** Offset to which the recording is stored. */
+  #taken = 0
   /** Ends the wait of `changed`. */
   #wake: (() => void) | undefined
   #isChanged = false
@@ -82,11 +91,26 @@ export class Served {
     return true
   }
 
+  /** Tells every watcher that it is over; one that comes later sees `hasEnded`. */
+  end(): void {
+    this.hasEnded = true
+    for (const watcher of this.watchers) watcher.ended()
+  }
+
+  /** Tells the holder that the recording is stored to an offset, where it can be reached now. */
+  acknowledge(taken: number): void {
+    this.#tell(frameOf('k', offsetContent(taken)))
+  }
+
   /** Asks for the end of the terminal, where it can be reached now; waits for nothing. */
   close(): void {
     this.closingAt ??= performance.now()
+    this.#tell(frameOf('c'))
+  }
+
+  #tell(frame: Buffer): void {
     const stdin = this.stream?.stdin
-    if (stdin !== undefined && !stdin.destroyed && stdin.writable) stdin.write(frameOf('c'))
+    if (stdin !== undefined && !stdin.destroyed && stdin.writable) stdin.write(frame)
   }
 
   take(frames: readonly Frame[]): void {
@@ -112,14 +136,20 @@ export class Served {
     return [...this.watchers].some((watcher) => watcher.isSlow())
   }
 
-  /** Drops what is not recorded: it is read again. */
-  restart(): void {
+  /** Drops what is not recorded: the recording is read again from `taken` on. */
+  restart(taken: number): void {
+    this.#taken = taken
     this.#waiting = []
     this.#waitingBytes = 0
   }
 
-  /** The records that are due now; `recorded` is to be called once they are stored. */
-  due(all: boolean): { records: ConsoleRecord[]; taken: number; recorded: () => void } | undefined {
+  /**
+   * The records that are due now, of the recording between two offsets; `recorded` is to be called
+   * once they are stored.
+   */
+  due(
+    all: boolean,
+  ): { records: ConsoleRecord[]; from: number; to: number; recorded: () => void } | undefined {
     let bytes = 0
     const over = this.#waiting.findIndex(
       ({ content }, place) => (bytes += content.length) > mostAtOnceBytes || place + 1 === mostAtOnceFrames,
@@ -128,19 +158,37 @@ export class Served {
     const chosen = all && over < 0 ? first.slice() : first.slice(0, this.#sure(first))
     const last = chosen.at(-1)
     if (last === undefined) return undefined
-    const atSeconds = chosen[0]?.atSeconds ?? 0
-    const records: ConsoleRecord[] = chosen
-      .filter(({ kind }) => kind === 'r')
-      .map((frame) => ({ direction: 'resize', atSeconds: frame.atSeconds, content: sizeText(frame) }))
-    for (const [kind, direction] of [
-      ['i', 'input'],
-      ['o', 'output'],
-    ] as const) {
-      const pieces = chosen.filter((frame) => frame.kind === kind).map(({ content }) => content)
-      const content = maskWhole(Buffer.concat(pieces), this.secrets)
-      if (content.length > 0) records.push({ direction, atSeconds, content })
+    return {
+      ...{ records: this.#recordsOf(chosen), from: this.#taken, to: last.end },
+      recorded: () => {
+        this.#taken = last.end
+        this.#recorded(chosen)
+      },
     }
-    return { records, taken: last.end, recorded: () => this.#recorded(chosen) }
+  }
+
+  /** The records of frames, in their order and with their times. */
+  #recordsOf(frames: readonly Frame[]): ConsoleRecord[] {
+    const masked = { i: this.#masked(frames, 'i'), o: this.#masked(frames, 'o') }
+    const records: { direction: ConsoleRecord['direction']; atSeconds: number; pieces: Buffer[] }[] = []
+    for (const frame of frames) {
+      const { kind, atSeconds } = frame
+      if (kind === 'r') records.push({ direction: 'resize', atSeconds, pieces: [sizeText(frame)] })
+      if (kind !== 'i' && kind !== 'o') continue
+      const content = masked[kind].next().value
+      if (content === undefined || content.length === 0) continue
+      const before = records.at(-1)
+      const direction = directions[kind]
+      if (before?.direction === direction && atSeconds - before.atSeconds < togetherSeconds)
+        before.pieces.push(content)
+      else records.push({ direction, atSeconds, pieces: [content] })
+    }
+    return records.map(({ pieces, ...rest }) => ({ ...rest, content: Buffer.concat(pieces) }))
+  }
+
+  #masked(frames: readonly Frame[], kind: 'i' | 'o'): Iterator<Buffer, undefined> {
+    const pieces = frames.filter((frame) => frame.kind === kind).map(({ content }) => content)
+    return maskPieces(pieces, this.secrets).values()
   }
 
   /** The number of frames from the first on that no secret ties to what comes. */

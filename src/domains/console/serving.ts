@@ -48,8 +48,10 @@ const passes = (error: unknown): boolean => {
 /** Stores what is due; `all`: also what may begin a secret. One call at a time per session. */
 const store = async (db: Db, id: string, session: Served, all: boolean): Promise<void> => {
   for (let due = session.due(all); due !== undefined; due = session.due(all)) {
-    await appendRecords(db, id, due.records, due.taken)
+    if (!(await appendRecords(db, id, due.records, due)))
+      throw new LinkError('link', 'the session is over, or another process records it')
     due.recorded()
+    session.acknowledge(due.to)
   }
 }
 
@@ -120,7 +122,7 @@ const follow = async (
 ): Promise<string | undefined> => {
   const { db } = parts
   const taken = at.plain ? 0 : ((await readConsoleSession(db, row.id))?.takenBytes ?? 0)
-  session.restart()
+  session.restart(taken)
   session.recordsFirst = at.plain
   const stream = await at.attach(taken)
   session.stream = stream
@@ -173,12 +175,14 @@ export const serveSession = async (
 ): Promise<void> => {
   const { db, vault } = parts
   const until = performance.now() + reachPatienceMs
+  let first = row.status === 'starting'
   for (let waitMs = 250; !stopped.aborted; waitMs = Math.min(waitMs * 2, 10_000)) {
     try {
       session.secrets = await vault.values(leastBytes)
       const now = (await readConsoleSession(db, row.id)) ?? row
-      if (stopped.aborted) return
-      const at = await startTerminal(parts, now, now.status === 'starting')
+      if (stopped.aborted || now.finishedAt !== undefined) return
+      first = now.status === 'starting'
+      const at = await startTerminal(parts, now, first)
       if (stopped.aborted) {
         // Its connection is open already.
         if (at.plain) (await at.attach(0)).kill()
@@ -195,7 +199,9 @@ export const serveSession = async (
       return await endSession(db, row, lost ?? (end?.startsWith('the recording') === true ? end : undefined))
     } catch (error) {
       if (stopped.aborted) return
-      if (!passes(error) || performance.now() > until)
+      // A terminal that runs waits for a link; one that nobody has used yet is opened again at will.
+      const isRefused = first && error instanceof LinkError && error.full
+      if (isRefused || !passes(error) || performance.now() > until)
         return endSession(db, row, error instanceof Error ? error.message : String(error))
       await pause(waitMs, undefined, { signal: stopped }).catch(() => undefined)
     }

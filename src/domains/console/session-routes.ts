@@ -145,8 +145,9 @@ export const sessionRoutes = ({
         if (host !== undefined && host !== hostId)
           throw new Refusal(
             'not_built',
-            `terminals on ${JSON.stringify(host)} are opened by the service of that machine; this ` +
-              `one runs on ${JSON.stringify(hostId)}`,
+            `the runtime is local to the host ${JSON.stringify(host)}, and terminals of local runtimes open on ` +
+              `the host of this service only, ${JSON.stringify(hostId)}; run commands there ` +
+              '(POST /console-commands/), or bind the resource to a runtime with driver ssh that leads to that host',
           )
         const id = randomUUID()
         await acceptSession(db, {

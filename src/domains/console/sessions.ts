@@ -228,28 +228,30 @@ export interface ConsoleRecord {
 }
 
 /**
- * Appends to the record of an open session, with the offset to which the terminal's own recording is
- * stored. The end of a session proves its record, so nothing is added after it. The contents are
+ * Appends to the record of an open session the part of the terminal's own recording between two
+ * offsets. The end of a session proves its record, so nothing is added after it. The contents are
  * parameters of their own: as an array, pg would send them as hexadecimal text.
+ * @returns false where the session is over, or its record does not end at `from`
  */
-export const appendRecords = (
+export const appendRecords = async (
   db: Db,
   id: string,
   records: readonly ConsoleRecord[],
-  takenBytes: number,
-): Promise<number> => {
+  { from, to }: { from: number; to: number },
+): Promise<boolean> => {
   const rows = records.map(
     ({ direction, atSeconds, content }, place) =>
       sql`(${place + 1}::bigint, ${direction}::text, ${atSeconds}::double precision, ${content}::bytea)`,
   )
-  const taken = sql`update console_sessions set taken_bytes = ${takenBytes}
-    where id = ${id} and status in ('starting', 'connected')`
-  if (rows.length === 0) return db.run(taken)
-  return db.run(sql`with open as (${taken} returning id)
+  const taken = sql`update console_sessions set taken_bytes = ${to}
+    where id = ${id} and status in ('starting', 'connected') and taken_bytes = ${from}`
+  if (rows.length === 0) return (await db.run(taken)) > 0
+  const added = await db.run(sql`with open as (${taken} returning id)
       insert into console_records (session_id, sequence, direction, at_seconds, content)
       select open.id, given.place + (select coalesce(max(sequence), 0) from console_records where session_id = ${id}),
         given.direction, given.at_seconds, given.content
       from open, (values ${join(rows)}) given (place, direction, at_seconds, content)`)
+  return added > 0
 }
 
 const RecordRow = z.object({

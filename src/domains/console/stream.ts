@@ -63,15 +63,20 @@ const show = async (
     ended: () => peer.close(1000, 'the session is over'),
     isSlow: () => brakes && behind > mostBehindBytes / 2 && !peer.signal.aborted,
   }
+  const hide = (): void => void session.watchers.delete(watcher)
   session.watchers.add(watcher)
-  const { bytes, taken } = await outputTail(db, id, historyBytes)
+  const { bytes, taken } = await outputTail(db, id, historyBytes).catch((error: unknown) => {
+    hide()
+    throw error
+  })
   // The record may hold a part of what was shown at once.
   const later = queue.filter(({ end }) => end > taken).map(({ bytes }) => bytes)
   // Output from before the connection does not count as the delay of a slow reader.
   const history = Buffer.concat([bytes, ...later]).subarray(-historyBytes)
   if (history.length > 0) peer.send(history).catch(() => undefined)
   queue = undefined
-  return () => session.watchers.delete(watcher)
+  if (session.hasEnded) watcher.ended()
+  return hide
 }
 
 /** Serves one connection of a session. A writer's input goes to the terminal. */
@@ -94,8 +99,9 @@ export const attendSession = async (
     session.writer?.()
     session.writer = leave
   }
-  const hide = await show(db, { id, session, peer, brakes: writes })
+  let hide = (): void => undefined
   try {
+    hide = await show(db, { id, session, peer, brakes: writes })
     for await (const message of peer.messages) {
       if (!writes) throw new Refusal('forbidden', 'this connection watches; it cannot write')
       if (session.writer !== leave) return

@@ -83,7 +83,8 @@ const startHeld = async (
     place,
     externalId: directory,
     plain: false,
-    attach: (offset) => place.shell.open(quoteAll([program, 'attach', directory, String(offset)])),
+    attach: (offset) =>
+      place.shell.open(quoteAll([program, 'attach', directory, String(offset)]), { lasting: true }),
   }
 }
 
@@ -136,9 +137,10 @@ export const clearTerminal = async (parts: TerminalParts, row: ConsoleSessionRow
     const { folder, directory } = await foldersOf(place, row)
     const [programs, gone] = [`${quoteAll([folder])}/console-holder-*`, quoteAll([directory])]
     // Every version of the holder ends terminals of all others.
-    await place.shell.run(
+    const { code, stderr } = await place.shell.run(
       `[ -e ${gone} ] || exit 0; for p in ${programs}; do "$p" end ${gone} && break; done; rm -rf -- ${gone}`,
     )
+    if (code !== 0) throw new Error(`the files of the terminal cannot be removed: ${stderr.trim()}`)
   } finally {
     await place.close().catch(() => undefined)
   }

@@ -121,7 +121,7 @@ export function openDriverKeeper({ idleMs = usualIdleMs }: { idleMs?: number } =
         },
         shell: {
           run: (script, options) => using(({ shell }) => shell.run(script, options)),
-          open: (script) => streaming((shell) => shell.open(script)),
+          open: (script, options) => streaming((shell) => shell.open(script, options)),
           ...(hasTerminals
             ? {
                 terminal: (script: string, size: TerminalSize) =>

@@ -8,7 +8,8 @@
 // Both directions have the same frames: a byte, eight bytes of microseconds since the start (0 from
 // a client), four bytes of length, the content. To the client: `o` output, `i` input as far as it
 // is echoed, `r` the size as two numbers of four bytes, `x` the end as a text. From the client:
-// `i`, `r`, and `c`, which ends the shell.
+// `i`, `r`, `c`, which ends the shell, and `k` with an offset of eight bytes: the client has stored the
+// recording up to there, so it is removed from the file. Offsets stay as they are.
 package main
 
 import (
@@ -113,6 +114,7 @@ type holder struct {
 	mutex    sync.Mutex
 	grown    *sync.Cond
 	written  int64
+	removed  int64
 	over     bool
 	full     bool
 	pending  []byte
@@ -235,6 +237,33 @@ func (h *holder) resized(rows, columns uint32) {
 	h.record('r', content)
 }
 
+// Removes the recording up to an offset: a hole of the file where its system can make one, else zeros.
+func (h *holder) remove(until int64) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	from := h.removed
+	if until <= from || until > h.written {
+		return
+	}
+	h.removed = until
+	const keepSize, punchHole = 1, 2
+	if syscall.Fallocate(int(h.file.Fd()), keepSize|punchHole, from, until-from) == nil {
+		return
+	}
+	// What appends to a file writes nowhere else.
+	file, err := os.OpenFile("recording", os.O_WRONLY, 0)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	zeros := make([]byte, 64<<10)
+	for ; from < until; from += int64(len(zeros)) {
+		if _, err := file.WriteAt(zeros[:min(int64(len(zeros)), until-from)], from); err != nil {
+			return
+		}
+	}
+}
+
 // Takes frames of a client until it goes.
 func (h *holder) take(client io.Reader) {
 	head := make([]byte, headBytes)
@@ -255,6 +284,8 @@ func (h *holder) take(client io.Reader) {
 			h.addInput(content)
 		case head[0] == 'r' && length == 8:
 			h.resized(binary.BigEndian.Uint32(content), binary.BigEndian.Uint32(content[4:]))
+		case head[0] == 'k' && length == 8:
+			h.remove(int64(binary.BigEndian.Uint64(content)))
 		case head[0] == 'c':
 			h.process.Signal(syscall.SIGHUP)
 			time.AfterFunc(2*time.Second, func() { syscall.Kill(-h.process.Pid, syscall.SIGKILL) })
@@ -270,6 +301,14 @@ func (h *holder) give(client net.Conn) {
 		return
 	}
 	at := int64(binary.BigEndian.Uint64(first))
+	h.mutex.Lock()
+	removed := h.removed
+	h.mutex.Unlock()
+	if at < removed {
+		client.Write(h.frame('x', []byte(fmt.Sprintf(
+			"the recording lacks the bytes from %d to %d: they were stored once, and the record of that is lost", at, removed))))
+		return
+	}
 	go h.take(client)
 	file, err := os.Open("recording")
 	if err != nil {

@@ -13,7 +13,7 @@ const withVariable = (shell: SiteShell, name: string, value: string): SiteShell 
   const given = `${assign({ [name]: value })}export ${name}\n`
   return {
     run: (script, options) => shell.run(given + script, options),
-    open: (script) => shell.open(given + script),
+    open: (script, options) => shell.open(given + script, options),
     ...(shell.terminal === undefined
       ? {}
       : { terminal: (script, size) => shell.terminal!(given + script, size) }),
