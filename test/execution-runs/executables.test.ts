@@ -13,7 +13,7 @@ import { removeUnnamed } from '../../src/domains/execution-runs/unnamed-bytes.ts
 import { openArtifactStore, type ArtifactStore } from '../../src/drivers/build/store.ts'
 import { describedBuild, sha256 } from '../artifacts/world.ts'
 import { until } from '../failures/programs.ts'
-import { inContainers, makeVaultKeyFile } from '../support/reach.ts'
+import { inContainers, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'
@@ -156,6 +156,55 @@ test('a tag of a closed registry is resolved by its login: each digest has a bui
     422,
     expect.stringMatching(/could not be resolved to a digest \(.*401.*name@sha256/),
   ])
+})
+
+test('what must be in place at another site is pinned so: nothing is pulled, made or converted for it', async () => {
+  const digest = digests[0] ?? ''
+  const away = (name: string, containerRuntime: string, executable: ReturnType<typeof from>) =>
+    makeWorld(service, {
+      ...{ name, cores: [2], tasks: [{ name: 'one', executable, memory: '64Mi', lane: [0, 0] }] },
+      places: [{ ...onHost(`${name}-away`, { containerRuntime }), capabilities: { container: true } }],
+      connections: [
+        {
+          ...{ id: `${name}-away`, name, type: 'ssh', endpoint: '127.0.0.1:1', username: 'ada' },
+          ...{ credentialRef: 'vault:ssh-key/absent', configuration: { trustOnFirstUse: true } },
+        },
+      ],
+    })
+  const ask = async (...[name, ...rest]: Parameters<typeof away>) => {
+    const { planId } = await away(name, ...rest)
+    const id = `${name}-run`
+    const answer = await service.call('POST', '/execution-runs/', {
+      id,
+      schedulePlanId: planId,
+      mode: 'real',
+    })
+    if (answer.status !== 202) return answer.body.details[0].message
+    await service.call('POST', `/execution-runs/${id}/cancel/`)
+    const [row] = await service.db.prepared<{ pin: object }>(
+      'pins',
+      `select executables -> 'pins' -> 0 as pin from run_snapshots where execution_run_id = $1`,
+      [id],
+    )
+    return row?.pin
+  }
+  const image = { type: 'oci', reference: `tools/a@${digest}` }
+  const whole = { strategy: 'use-in-place', inPlace: true, digest, image: image.reference }
+  expect(await ask('away', 'docker', from(image, 'use-in-place'))).toMatchObject(whole)
+  const free = await ask('free', 'docker', from(image, 'prefer-in-place'))
+  expect(free).toMatchObject({ strategy: 'destination-pull', image: image.reference })
+  expect(free).not.toHaveProperty('inPlace')
+  expect(await ask('made', 'apptainer', from(image, 'use-in-place'))).toMatch(
+    /apptainer at .* would have to make a SIF file of "tools\/a@.*give the SIF file there as remote-file/,
+  )
+  const file = { type: 'oci', reference: '/srv/a.sif' }
+  expect(
+    await ask('file', 'apptainer', from(file, 'use-in-place', { expectedDigest: digest })),
+  ).toMatchObject({ digest, image: `/srv/a.sif@${digest}` })
+  const named = { ...file, reference: `/srv/a.sif@${digest}` }
+  expect(
+    await ask('other', 'apptainer', from(named, 'use-in-place', { expectedDigest: digests[1] ?? '' })),
+  ).toMatch(/expectedDigest is sha256:2/)
 })
 
 test('an image that only the engine has that builds is brought from there', async () => {
