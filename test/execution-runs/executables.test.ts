@@ -28,6 +28,8 @@ const digests = ['1', '2'].map((digit) => `sha256:${digit.repeat(64)}`)
 let tagged = digests[0]
 let registry: Server
 let engine: Server
+/** What the engine was asked to do. */
+const posted: { url: string; headers: Record<string, unknown> }[] = []
 let service: TestService
 let store: ArtifactStore
 const listening = (server: Server, ...at: unknown[]): Promise<void> =>
@@ -45,8 +47,13 @@ beforeAll(async () => {
   })
   // An engine that says it is there, and has one image, which no registry has.
   const own = JSON.stringify({ Id: digests[1], Architecture: 'amd64', Os: 'linux', Size: 1 })
-  engine = createServer(({ url = '' }, response) => {
-    if (url.endsWith('/_ping')) response.end('OK')
+  engine = createServer(({ method = '', url = '', headers }, response) => {
+    if (method === 'POST') posted.push({ url, headers })
+    const isPulled = posted.some((each) => each.url.includes(encodeURIComponent('/closed/base')))
+    if (url.includes('/images/create')) response.end('{"status":"pulled"}\n')
+    else if (url.endsWith('/closed/base:2/json') && isPulled)
+      response.setHeader('content-type', 'application/json').end(own.replace('"Size":1', '"Size":2'))
+    else if (url.endsWith('/_ping')) response.end('OK')
     else if (url.endsWith('/own/a:1/json')) response.setHeader('content-type', 'application/json').end(own)
     else response.writeHead(404).end('{"message":"none"}')
   })
@@ -218,6 +225,46 @@ test('an image that only the engine has that builds is brought from there', asyn
     [`${image}%`],
   )
   expect(builds).toEqual([{ image: `${image}@${String(digests[1])}` }])
+})
+
+test('bases of a recipe come by the login of their registry before the build, which gets none', async () => {
+  const recipe =
+    'ARG NAME=base\nARG TAG=1\nFROM ${REGISTRY:-none}/closed/${NAME}:${TAG} AS First\nFROM debian:13\n' +
+    'COPY --from=first / /\nFROM first\n'
+  const credentialRef = 'vault:registry-credential/closed'
+  const buildArguments = JSON.stringify({ REGISTRY: address(), TAG: '2' })
+  const files = { Dockerfile: `ARG REGISTRY\n${recipe}` }
+  await describedBuild(service, 'private', files, { credentialRef, buildArguments })
+  const { id } = await service.post('/artifact-builds/private/runs/', {})
+  await until('its end', 120, async () => (await service.get(`/build-runs/${id}/`)).status === 'failed')
+  const [pulled, ...again] = posted.filter(({ url }) => url.includes('base'))
+  const others = posted.filter(({ url }) => !url.includes('/images/create'))
+  const { searchParams } = new URL(pulled?.url ?? '', 'http://engine')
+  const login = JSON.parse(Buffer.from(String(pulled?.headers['x-registry-auth']), 'base64').toString())
+  expect([searchParams.get('fromImage'), searchParams.get('tag'), login]).toEqual([
+    ...[`${address()}/closed/base`, '2'],
+    { username: 'ada', password: 'secret', serveraddress: address() },
+  ])
+  expect([again, posted.filter(({ url }) => url.includes('debian'))]).toEqual([[], []])
+  expect(others.length).toBeGreaterThan(0)
+  for (const { headers } of others) expect(JSON.stringify(headers)).not.toMatch(/x-registry|secret/)
+
+  const refused = await service.call('POST', '/artifact-builds/', {
+    ...(await service.get('/artifact-builds/private/')),
+    ...{ id: 'other', cacheKey: 'other', buildArguments: JSON.stringify({ REGISTRY: 'lab.example' }) },
+    createdAt: undefined,
+  })
+  expect([refused.status, refused.body.details]).toEqual([
+    422,
+    [
+      {
+        path: 'credentialRef',
+        message:
+          `is a login of ${address()}, and images are of lab.example, docker.io; ` +
+          'a login is used for its own registry alone',
+      },
+    ],
+  ])
 })
 
 test.each([

@@ -13,8 +13,9 @@ export const platformOf = ({ targetOs, targetArchitecture }: BuildWork): string 
 export const isPinned = (image: string): boolean => image.includes('@sha256:')
 
 /**
- * The login for the registry of an image alone; undefined without a reference. @throws BuildError
- * for a login of another registry; Refusal where the vault does not have it
+ * The login for the registry of an image alone; undefined without a reference, and with
+ * `isOneOfMany` for an image of another registry. @throws BuildError for a login of another registry;
+ * Refusal where the vault does not have it
  */
 export const loginOf = async (
   vault: SecretOpener,
@@ -22,11 +23,13 @@ export const loginOf = async (
     credentialRef,
     image,
     purpose,
-  }: { credentialRef: string | null | undefined; image: string; purpose: string },
+    isOneOfMany = false,
+  }: { credentialRef: string | null | undefined; image: string; purpose: string; isOneOfMany?: boolean },
 ): Promise<RegistryLogin | undefined> => {
   if (credentialRef == null) return undefined
   const secret = await vault.open(credentialRef, { actor: 'service', purpose })
   const { registry } = partsOfImage(image)
+  if (isOneOfMany && secret.kind === 'registry-credential' && secret.registry !== registry) return undefined
   if (secret.kind !== 'registry-credential' || secret.registry !== registry)
     throw new BuildError(`${credentialRef} is no login of ${registry}; refer to one`)
   return { username: secret.username, password: secret.password }
@@ -37,7 +40,32 @@ const imageOf = async (buildEngine: string, image: string) =>
   (await inspectImage(buildEngine, image)) ??
   (isPinned(image) ? inspectImage(buildEngine, image.slice(image.indexOf('@') + 1)) : undefined)
 
-/** Pulls the image of a build. @returns its id in the engine */
+const loginFor = (
+  vault: SecretOpener,
+  { credentialRef, id, sourceType }: BuildWork,
+  image: string,
+): Promise<RegistryLogin | undefined> =>
+  loginOf(vault, {
+    ...{ credentialRef, image, purpose: `pull the image of the build ${id}` },
+    isOneOfMany: sourceType !== 'docker-image',
+  })
+
+/**
+ * Has the engine pull the images of a recipe that the build has a login for. The build takes them
+ * from the engine: its session gets no login, because it would show that to every registry.
+ */
+export const pullPrivateBases = async (
+  parts: BuildWorkParts,
+  work: BuildWork,
+  images: readonly string[],
+  { journal, signal }: { journal: Journal; signal: AbortSignal },
+): Promise<void> => {
+  for (const image of images)
+    if ((await loginFor(parts.vault, work, image)) !== undefined)
+      await pull(parts, work, image, journal, signal)
+}
+
+/** Pulls an image of a build. @returns its id in the engine */
 export const pull = async (
   { buildEngine, addressAllowed, vault, http }: BuildWorkParts,
   work: BuildWork,
@@ -47,8 +75,7 @@ export const pull = async (
 ): Promise<string> => {
   const fault = imageFault(image, addressAllowed) ?? (await registryDenied(http, image))
   if (fault !== undefined) throw new BuildError(`the image must not be pulled: ${fault}`)
-  const { credentialRef, id } = work
-  const login = await loginOf(vault, { credentialRef, image, purpose: `pull the image of the build ${id}` })
+  const login = await loginFor(vault, work, image)
   const before = await imageOf(buildEngine, image)
   // An image of many architectures may be here for another one.
   const fits = before?.architecture === work.targetArchitecture

@@ -14,8 +14,8 @@ import { openGate } from '../../pacing/gate.ts'
 import type { BuildWorkParts } from './build-parts.ts'
 import { buildFromDefinition, imageOfDefinition, pullBases } from './definition-work.ts'
 import { openJournal, type Journal } from './journal.ts'
-import { pull } from './pulls.ts'
-import { hostOf, recipeFault, sourcesOfRecipe } from './recipes.ts'
+import { pull, pullPrivateBases } from './pulls.ts'
+import { hostOf, pulledBy, recipeFault, sourcesOfRecipe } from './recipes.ts'
 import { buildFromRecipe } from './recipe-work.ts'
 import { addSbom } from './sboms.ts'
 import { earlierOutput, publishOutput, reuseText, type BuildWork } from './runs.ts'
@@ -36,6 +36,9 @@ const tagOf = ({ runId, hostId }: BuildWork): string =>
  * nothing of a denied host. @returns the recipe
  */
 const checkContext = async (
+const sourcesOf = (work: BuildWork, text: string) =>
+  sourcesOfRecipe(text, argumentsOf(work.buildArguments) ?? {}, work.targetArchitecture)
+
   { artifactStore, buildContextLimitBytes: limitBytes, addressAllowed, http }: BuildWorkParts,
   work: BuildWork,
 ): Promise<string> => {
@@ -58,7 +61,7 @@ const checkContext = async (
   const text = Buffer.concat(chunks).toString()
   // The images of a definition are judged where they are pulled.
   if (work.sourceType === 'definition') return text
-  const sources = sourcesOfRecipe(text, argumentsOf(work.buildArguments) ?? {}, work.targetArchitecture)
+  const sources = sourcesOf(work, text)
   const fault = recipeFault(sources, work.network, addressAllowed)
   if (fault !== undefined) throw new BuildError(fault)
   const hosts = sources.addresses.map((address) => `${hostOf(address)}/`)
@@ -115,6 +118,7 @@ export const openBuildWork = (parts: BuildWorkParts) => {
     journal.say(reuseText(earlier.digest))
     await publishOutput(parts, work, earlier)
     return true
+      else await pullPrivateBases(parts, work, pulledBy(sourcesOf(work, text)), { journal, signal })
   }
 
   const build = async (work: BuildWork, signal: AbortSignal): Promise<void> => {

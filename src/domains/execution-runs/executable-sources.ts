@@ -328,7 +328,7 @@ const ofImage = async (given: Given): Promise<Resolved> => {
   if ('problem' in wanted) return wanted
   const strategy = strategyOf(executable)
   const credentialRef = has(executable, 'credentialRef')
-  const [refused] = await credentialProblems(tx, image, credentialRef)
+  const [refused] = await credentialProblems(tx, [image], credentialRef)
   if (refused !== undefined) return { problem: `credentialRef ${refused.message}` }
   const inPlace = strategy === 'use-in-place'
   // A login is used here, for its own registry; no site gets it.
