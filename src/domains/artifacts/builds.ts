@@ -10,6 +10,7 @@ import type { ContextParts } from './contexts.ts'
 import { partsOfImage } from '../../clients/registry.ts'
 import { definitionImages, judgeDefinition } from './definition-work.ts'
 import { imageFault } from './images.ts'
+import { registryOfLogin } from './pulls.ts'
 import { pulledBy, recipeFault, sourcesOfRecipe } from './recipes.ts'
 import { argumentsOf, ArtifactBuild, type NewBuild, type NewDockerArtifact } from './schemas.ts'
 import { addVersion } from './store.ts'
@@ -103,8 +104,6 @@ export const addDockerArtifact = async (
   })
 }
 
-const RegistryRow = z.object({ registry: z.string() })
-
 /**
  * Why a login must not be used for images: it is unknown, or of another registry than each of them.
  * Without images only the first is known.
@@ -116,18 +115,14 @@ export const credentialProblems = async (
 ): Promise<Problem[]> => {
   if (credentialRef === undefined) return []
   const problem = (message: string): Problem[] => [{ path: 'credentialRef', message }]
-  const found = await db.maybe(
-    RegistryRow,
-    sql`select shown ->> 'registry' as registry from credentials where kind = 'registry-credential'
-        and 'vault:registry-credential/' || id = ${credentialRef}`,
-  )
-  if (found === undefined)
+  const registry = await registryOfLogin(db, credentialRef)
+  if (registry === undefined)
     return problem(`${JSON.stringify(credentialRef)} does not exist; store it by POST /registry-credentials/`)
   const registries = new Set(images?.map((image) => partsOfImage(image).registry))
-  if (images === undefined || registries.has(found.registry)) return []
+  if (images === undefined || registries.has(registry)) return []
   const others = registries.size === 0 ? 'no image is pulled' : `images are of ${[...registries].join(', ')}`
   return problem(
-    `is a login of ${found.registry}, and ${others.slice(0, 300)}; a login is used for its own registry alone`,
+    `is a login of ${registry}, and ${others.slice(0, 300)}; a login is used for its own registry alone`,
   )
 }
 

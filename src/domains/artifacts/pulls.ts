@@ -1,5 +1,7 @@
+import { z } from 'zod'
 import { EngineRefusal, inspectImage, pullImage } from '../../clients/docker.ts'
 import { partsOfImage, registryDenied, type RegistryLogin } from '../../clients/registry.ts'
+import { sql, type Db } from '../../db/sql.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 import { imageFault } from './images.ts'
@@ -12,10 +14,21 @@ export const platformOf = ({ targetOs, targetArchitecture }: BuildWork): string 
 /** A pinned image needs no resolution of its tag. */
 export const isPinned = (image: string): boolean => image.includes('@sha256:')
 
+const RegistryRow = z.object({ registry: z.string() })
+
+/** The registry of a login; undefined where there is no such login. */
+export const registryOfLogin = async (db: Db, credentialRef: string): Promise<string | undefined> =>
+  (
+    await db.maybe(
+      RegistryRow,
+      sql`select shown ->> 'registry' as registry from credentials where kind = 'registry-credential'
+        and 'vault:registry-credential/' || id = ${credentialRef}`,
+    )
+  )?.registry
+
 /**
- * The login for the registry of an image alone; undefined without a reference, and with
- * `isOneOfMany` for an image of another registry. @throws BuildError for a login of another registry;
- * Refusal where the vault does not have it
+ * The login for the registry of an image alone; undefined without a reference. @throws BuildError
+ * for a login of another registry; Refusal where the vault does not have it
  */
 export const loginOf = async (
   vault: SecretOpener,
@@ -23,13 +36,11 @@ export const loginOf = async (
     credentialRef,
     image,
     purpose,
-    isOneOfMany = false,
-  }: { credentialRef: string | null | undefined; image: string; purpose: string; isOneOfMany?: boolean },
+  }: { credentialRef: string | null | undefined; image: string; purpose: string },
 ): Promise<RegistryLogin | undefined> => {
   if (credentialRef == null) return undefined
   const secret = await vault.open(credentialRef, { actor: 'service', purpose })
   const { registry } = partsOfImage(image)
-  if (isOneOfMany && secret.kind === 'registry-credential' && secret.registry !== registry) return undefined
   if (secret.kind !== 'registry-credential' || secret.registry !== registry)
     throw new BuildError(`${credentialRef} is no login of ${registry}; refer to one`)
   return { username: secret.username, password: secret.password }
@@ -40,15 +51,15 @@ const imageOf = async (buildEngine: string, image: string) =>
   (await inspectImage(buildEngine, image)) ??
   (isPinned(image) ? inspectImage(buildEngine, image.slice(image.indexOf('@') + 1)) : undefined)
 
-const loginFor = (
-  vault: SecretOpener,
-  { credentialRef, id, sourceType }: BuildWork,
+/** Whether the login of a build is that of an image's registry; a build from an image has no other. */
+const isLoggedIn = async (
+  db: Db,
+  { credentialRef, sourceType }: BuildWork,
   image: string,
-): Promise<RegistryLogin | undefined> =>
-  loginOf(vault, {
-    ...{ credentialRef, image, purpose: `pull the image of the build ${id}` },
-    isOneOfMany: sourceType !== 'docker-image',
-  })
+): Promise<boolean> =>
+  credentialRef != null &&
+  (sourceType === 'docker-image' ||
+    (await registryOfLogin(db, credentialRef)) === partsOfImage(image).registry)
 
 /**
  * Has the engine pull the images of a recipe that the build has a login for. The build takes them
@@ -61,13 +72,12 @@ export const pullPrivateBases = async (
   { journal, signal }: { journal: Journal; signal: AbortSignal },
 ): Promise<void> => {
   for (const image of images)
-    if ((await loginFor(parts.vault, work, image)) !== undefined)
-      await pull(parts, work, image, journal, signal)
+    if (await isLoggedIn(parts.db, work, image)) await pull(parts, work, image, journal, signal)
 }
 
 /** Pulls an image of a build. @returns its id in the engine */
 export const pull = async (
-  { buildEngine, addressAllowed, vault, http }: BuildWorkParts,
+  { db, buildEngine, addressAllowed, vault, http }: BuildWorkParts,
   work: BuildWork,
   image: string,
   journal: Journal,
@@ -75,7 +85,9 @@ export const pull = async (
 ): Promise<string> => {
   const fault = imageFault(image, addressAllowed) ?? (await registryDenied(http, image))
   if (fault !== undefined) throw new BuildError(`the image must not be pulled: ${fault}`)
-  const login = await loginFor(vault, work, image)
+  const credentialRef = (await isLoggedIn(db, work, image)) ? work.credentialRef : undefined
+  const purpose = `pull the image of the build ${work.id}`
+  const login = await loginOf(vault, { credentialRef, image, purpose })
   const before = await imageOf(buildEngine, image)
   // An image of many architectures may be here for another one.
   const fits = before?.architecture === work.targetArchitecture
