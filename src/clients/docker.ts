@@ -383,12 +383,15 @@ export const saveImage = async (
   if (failed !== undefined) throw failed.error
 }
 
+/** An engine goes on with a removal that nobody waits for any more. */
+const removalMs = 20_000
+
 /**
  * Removes a name of an image, and the image where that was its last name; an absent name is no
  * error.
  */
 export const removeImage = (socketPath: string, name: string): Promise<void> =>
-  asked(socketPath, 60_000, async (engine) => {
+  asked(socketPath, removalMs, async (engine) => {
     try {
       await engine.getImage(name).remove()
     } catch (error) {

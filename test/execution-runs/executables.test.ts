@@ -28,6 +28,8 @@ const digests = ['1', '2'].map((digit) => `sha256:${digit.repeat(64)}`)
 let tagged = digests[0]
 let registry: Server
 let engine: Server
+/** Requests that the engine never answers. */
+let silent: RegExp | undefined
 /** What the engine was asked to do. */
 const posted: { url: string; headers: Record<string, unknown> }[] = []
 let service: TestService
@@ -48,6 +50,7 @@ beforeAll(async () => {
   // An engine that says it is there, and has one image, which no registry has.
   const own = JSON.stringify({ Id: digests[1], Architecture: 'amd64', Os: 'linux', Size: 1 })
   engine = createServer(({ method = '', url = '', headers }, response) => {
+    if (silent?.test(url) === true) return
     if (method === 'POST') posted.push({ url, headers })
     const isPulled = posted.some((each) => each.url.includes(encodeURIComponent('/closed/base')))
     if (url.includes('/images/create')) response.end('{"status":"pulled"}\n')
@@ -266,6 +269,28 @@ test('bases of a recipe come by the login of their registry before the build, wh
     ],
   ])
 })
+
+test.each([
+  ['looks for the image', /orrery-build/],
+  ['opens a session of BuildKit', /\/session/],
+])(
+  'a build ends by its cancel where the engine never answers who %s; equal starts are one',
+  async (what, never) => {
+    silent = never
+    const id = `silent-${String(what.length)}`
+    await describedBuild(service, id, { Dockerfile: `FROM debian:13\nLABEL of=${id}\n` })
+    const started = await Promise.all(
+      Array.from({ length: 64 }, () => service.call('POST', `/artifact-builds/${id}/runs/`, {})),
+    )
+    const [runId, ...others] = new Set(started.map(({ body }) => body.id as string))
+    expect([others, new Set(started.map(({ status }) => status))]).toEqual([[], new Set([202])])
+    const stateOf = async () => (await service.get(`/build-runs/${String(runId)}/`)).status
+    await until('its build', 120, async () => (await stateOf()) === 'building')
+    await service.call('POST', `/build-runs/${String(runId)}/cancel/`)
+    await until('its end', 120, async () => (await stateOf()) === 'cancelled')
+    silent = undefined
+  },
+)
 
 test.each([
   ['registry.example.com', 'https://example.com/jwt/auth', true],

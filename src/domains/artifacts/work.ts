@@ -10,7 +10,9 @@ import { writeOci } from '../../drivers/build/oci.ts'
 import { writeSif } from '../../drivers/build/sif.ts'
 import { verifySif, type Verification } from '../../drivers/build/verify.ts'
 import { registryDenied } from '../../clients/registry.ts'
+import { NoAnswerError } from '../../clients/no-answer.ts'
 import { openGate } from '../../pacing/gate.ts'
+import { poll } from '../../pacing/poll.ts'
 import type { BuildWorkParts } from './build-parts.ts'
 import { buildFromDefinition, imageOfDefinition, pullBases } from './definition-work.ts'
 import { openJournal, type Journal } from './journal.ts'
@@ -27,18 +29,21 @@ const bounds = {
   ...{ seconds: 3_600, logBytes: 16 * 2 ** 20, imageBytes: 20 * 2 ** 30, freeBytes: 2 ** 30 },
 } as const
 
+/** For an engine that is started again. */
+const removalPatienceMs = 15_000
+
 /** The tag of a run's image in the engine. It is the same for every attempt. */
 const tagOf = ({ runId, hostId }: BuildWork): string =>
   `orrery-build/${createHash('sha256').update(`${hostId}\n${runId}`).digest('hex').slice(0, 40)}:latest`
+
+const sourcesOf = (work: BuildWork, text: string) =>
+  sourcesOfRecipe(text, argumentsOf(work.buildArguments) ?? {}, work.targetArchitecture)
 
 /**
  * Checks that the context is here, that its recipe is that of the build, and that the recipe names
  * nothing of a denied host. @returns the recipe
  */
 const checkContext = async (
-const sourcesOf = (work: BuildWork, text: string) =>
-  sourcesOfRecipe(text, argumentsOf(work.buildArguments) ?? {}, work.targetArchitecture)
-
   { artifactStore, buildContextLimitBytes: limitBytes, addressAllowed, http }: BuildWorkParts,
   work: BuildWork,
 ): Promise<string> => {
@@ -113,12 +118,12 @@ export const openBuildWork = (parts: BuildWorkParts) => {
     } else if (earlier === undefined) {
       const text = await checkContext(parts, work)
       if (work.sourceType === 'definition') await pullBases(parts, work, text, { journal, signal })
+      else await pullPrivateBases(parts, work, pulledBy(sourcesOf(work, text)), { journal, signal })
     }
     if (earlier === undefined) return false
     journal.say(reuseText(earlier.digest))
     await publishOutput(parts, work, earlier)
     return true
-      else await pullPrivateBases(parts, work, pulledBy(sourcesOf(work, text)), { journal, signal })
   }
 
   const build = async (work: BuildWork, signal: AbortSignal): Promise<void> => {
@@ -209,10 +214,33 @@ export const openBuildWork = (parts: BuildWorkParts) => {
     return { path, verification: await verified(work, name, path, { folder, journal, signal }) }
   }
 
+  /** Names of images whose removal the engine has not confirmed to this process. */
+  const named = new Set<string>()
+  const removeNames = async (): Promise<true | undefined> => {
+    for (const name of named) {
+      named.delete(name)
+      try {
+        await removeImage(buildEngine, name)
+      } catch (error) {
+        // The others come before it at the next try.
+        named.add(name)
+        if (error instanceof NoAnswerError) return undefined
+        throw error
+      }
+    }
+    return true
+  }
+
+  /**
+   * Removes what a run has left. An engine that does not answer keeps no run open: what it then has
+   * goes with the end of a later run.
+   */
   const tidy = async (work: BuildWork): Promise<void> => {
     await emptyDefinition(await artifactStore.folder(work.runId))
     await artifactStore.removeFolder(work.runId)
-    if (work.sourceType === 'dockerfile') await removeImage(buildEngine, tagOf(work))
+    if (work.sourceType !== 'dockerfile') return
+    named.add(tagOf(work))
+    await poll(removeNames, { everyMs: 500, signal: AbortSignal.timeout(removalPatienceMs) })
   }
 
   return { fetch, build, publish, tidy }
