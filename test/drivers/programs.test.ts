@@ -206,6 +206,10 @@ describe.each(shells)('%s', (shell) => {
     expect(launched('docker', 'tools/b:1', true)).toMatchObject({
       ...{ told: undefined, trouble: expect.stringMatching('cannot run tools/b:1|has no /bin/sh') },
     })
+    expect(launched('apptainer', '/srv/none.sif', true).trouble).toMatch(
+      /^trouble refused .* has no image at \/srv\/none\.sif: no such file; put the file there/,
+    )
+    expect(launched('apptainer', '/srv/none.sif', false).trouble).toMatch(/no such file$/)
     expect(launched('apptainer', 'tools/a:1', true)).toEqual(absent('apptainer', 'tools/a:1'))
     expect(launched('apptainer', 'tools/a:1', false).told).toBe('-q build')
   })

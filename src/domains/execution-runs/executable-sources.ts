@@ -312,7 +312,7 @@ const ofImage = async (given: Given): Promise<Resolved> => {
     return {
       pin: {
         ...base(given, image),
-        ...{ format: 'sif', strategy: 'use-in-place', reason: 'it is a file of the site' },
+        ...{ format: 'sif', strategy: 'use-in-place', reason: 'it is a file of the site', inPlace: true },
         image: isPinned(image) || digest === undefined ? image : `${image}@${digest}`,
         ...(digest === undefined ? {} : { digest }),
       },
@@ -456,7 +456,7 @@ const ofRemoteFile = (given: Given): Resolved => {
     return {
       pin: {
         ...base(given, path),
-        ...{ format, strategy: 'use-in-place', reason: 'it is a file of the site' },
+        ...{ format, strategy: 'use-in-place', reason: 'it is a file of the site', inPlace: true },
         ...{ image: `${real}@${digest}`, ...engineFor(target, format) },
         ...(finding.digest === undefined ? {} : { digest: finding.digest }),
       },

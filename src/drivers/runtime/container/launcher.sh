@@ -246,11 +246,12 @@ file_image() {
   case $image in *@*) want=${image##*@} ;; esac
   case $image in
     /*)
-      id=${image%@sha256:*}
-      [ -e "$id" ] || give_up refused "$node has no image at $id: no such file"
+      id=${image%@sha256:*} remedy=
+      [ "$brings" = 1 ] || remedy='; put the file there, or correct its path or digest'
+      [ -e "$id" ] || give_up refused "$node has no image at $id: no such file$remedy"
       [ ! -f "$id" ] || sum_of "$id"
       [ -z "$want" ] || [ "$want" = "$digest" ] ||
-        give_up refused "the digest of $id differs: asked for $want, but it is $digest"
+        give_up refused "the digest of $id differs: asked for $want, but it is $digest$remedy"
       return ;;
   esac
   source=${image#docker://}
