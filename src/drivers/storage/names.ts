@@ -10,6 +10,8 @@ export interface ReadNames {
 const leastKept = 1_000
 const mostBytes = 32 * 1024 * 1024
 const keptMs = 60_000
+/** A name takes so much beside its bytes. */
+const nameBytes = 32
 
 /**
  * The names of directories that were read lately: further pages of a large one need not read it
@@ -35,7 +37,7 @@ export const openNames = () => {
       const key = keyOf(path)
       forget(key)
       if (names.length < leastKept) return
-      const own = names.reduce((sum, name) => sum + name.length, 0)
+      const own = names.reduce((sum, name) => sum + name.length + nameBytes, 0)
       if (own > mostBytes) return
       kept.set(key, { stamp, names, bytes: own, until: performance.now() + keptMs })
       bytes += own
