@@ -95,10 +95,32 @@ const verified = async (
   return verification
 }
 
+/** Removes a name of an image, and those that the engine did not remove for this process before. */
+const openNameRemoval = (buildEngine: string) => {
+  const left = new Set<string>()
+  const remove = async (name: string): Promise<true | undefined> => {
+    try {
+      await removeImage(buildEngine, name)
+      left.delete(name)
+      return true
+    } catch (error) {
+      if (!(error instanceof NoAnswerError)) throw error
+      left.add(name)
+      return undefined
+    }
+  }
+  return async (name: string): Promise<void> => {
+    const signal = AbortSignal.timeout(removalPatienceMs)
+    if ((await poll(() => remove(name), { everyMs: 500, signal })) !== true) return
+    for (const other of left) if ((await remove(other)) === undefined) return
+  }
+}
+
 /** The steps of a run of a build, on the host that has the context and the engine. */
 export const openBuildWork = (parts: BuildWorkParts) => {
   const { db, artifactStore, buildEngine } = parts
   const gate = openGate(parts.buildConcurrency)
+  const removeName = openNameRemoval(buildEngine)
 
   /** The image of this work in the engine; undefined: not built yet. */
   const imageOf = async (work: BuildWork) => {
@@ -214,23 +236,6 @@ export const openBuildWork = (parts: BuildWorkParts) => {
     return { path, verification: await verified(work, name, path, { folder, journal, signal }) }
   }
 
-  /** Names of images whose removal the engine has not confirmed to this process. */
-  const named = new Set<string>()
-  const removeNames = async (): Promise<true | undefined> => {
-    for (const name of named) {
-      named.delete(name)
-      try {
-        await removeImage(buildEngine, name)
-      } catch (error) {
-        // The others come before it at the next try.
-        named.add(name)
-        if (error instanceof NoAnswerError) return undefined
-        throw error
-      }
-    }
-    return true
-  }
-
   /**
    * Removes what a run has left. An engine that does not answer keeps no run open: what it then has
    * goes with the end of a later run.
@@ -238,9 +243,7 @@ export const openBuildWork = (parts: BuildWorkParts) => {
   const tidy = async (work: BuildWork): Promise<void> => {
     await emptyDefinition(await artifactStore.folder(work.runId))
     await artifactStore.removeFolder(work.runId)
-    if (work.sourceType !== 'dockerfile') return
-    named.add(tagOf(work))
-    await poll(removeNames, { everyMs: 500, signal: AbortSignal.timeout(removalPatienceMs) })
+    if (work.sourceType === 'dockerfile') await removeName(tagOf(work))
   }
 
   return { fetch, build, publish, tidy }
