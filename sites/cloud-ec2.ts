@@ -164,27 +164,66 @@ const machineXml = (world: World, machine: CloudMachine): Xml => ({
 
 const named = (world: World, given: URLSearchParams): CloudMachine[] =>
   listOf(given, 'InstanceId').map((id) => {
+    if (!/^i-[0-9a-f]{8,17}$/.test(id))
+      throw new Refused('InvalidInstanceID.Malformed', `Invalid id: "${id}"`)
     const machine = world.machines.get(id)
     if (machine === undefined || hidden(world, machine))
       throw new Refused('InvalidInstanceID.NotFound', `The instance ID '${id}' does not exist`)
     return machine
   })
 
-const describeInstances = (world: World, given: URLSearchParams): CloudMachine[] => {
+/** Whether a text is one of the values of a filter, in which `*` and `?` stand for others. */
+const isAmong = (values: readonly string[], text: string): boolean =>
+  values.some((value) =>
+    new RegExp(
+      `^${value
+        .replace(/[.+^${}()|[\]\\]/g, '\\$&')
+        .replaceAll('*', '.*')
+        .replaceAll('?', '.')}$`,
+      's',
+    ).test(text),
+  )
+
+/** Whether all filters of a request fit. @throws Refused for a filter that `textsOf` does not know */
+const filtered = (
+  given: URLSearchParams,
+  textsOf: (name: string) => readonly string[] | undefined,
+): boolean => {
+  for (let n = 1; given.has(`Filter.${String(n)}.Name`); n++) {
+    const name = given.get(`Filter.${String(n)}.Name`)!
+    const texts = textsOf(name)
+    if (texts === undefined) throw new Refused('InvalidParameterValue', `The filter '${name}' is invalid`)
+    const values = listOf(given, `Filter.${String(n)}.Value`)
+    if (!texts.some((text) => isAmong(values, text))) return false
+  }
+  return true
+}
+
+const filterTexts = (machine: CloudMachine, name: string): string[] | undefined => {
+  if (name.startsWith('tag:'))
+    return [...machine.tags].flatMap(([key, value]) => (key === name.slice(4) ? [value] : []))
+  return {
+    'tag-key': [...machine.tags.keys()],
+    'client-token': machine.token === undefined ? [] : [machine.token],
+    'instance-state-name': [machine.state],
+    'instance-type': [machine.type],
+    'instance-id': [machine.id],
+    'image-id': [machine.image],
+    'availability-zone': [machine.zone],
+  }[name]
+}
+
+const describeInstances = (
+  world: World,
+  given: URLSearchParams,
+): { machines: CloudMachine[]; next?: string } => {
   const wanted = given.has('InstanceId.1') ? named(world, given) : [...world.machines.values()]
-  const filters: [string, string[]][] = []
-  for (let n = 1; given.has(`Filter.${String(n)}.Name`); n++)
-    filters.push([given.get(`Filter.${String(n)}.Name`)!, listOf(given, `Filter.${String(n)}.Value`)])
-  return wanted
-    .filter((machine) => !hidden(world, machine))
-    .filter((machine) =>
-      filters.every(([name, values]) => {
-        if (name.startsWith('tag:')) return values.includes(machine.tags.get(name.slice(4)) ?? '\0')
-        if (name === 'client-token') return values.includes(machine.token ?? '')
-        if (name === 'instance-state-name') return values.includes(machine.state)
-        throw new Refused('InvalidParameterValue', `The filter '${name}' is invalid`)
-      }),
-    )
+  const all = wanted.filter(
+    (machine) => !hidden(world, machine) && filtered(given, (name) => filterTexts(machine, name)),
+  )
+  const at = Number(given.get('NextToken') ?? '0')
+  const end = at + Number(given.get('MaxResults') ?? '1000')
+  return { machines: all.slice(at, end), ...(end < all.length ? { next: String(end) } : {}) }
 }
 
 /** Start, stop and end. Each answers the state before and after. */
@@ -256,6 +295,25 @@ const groupActions = (groups: Groups, action: string, given: URLSearchParams): X
   return undefined
 }
 
+const imageTexts =
+  (name: string, architecture: string) =>
+  (filter: string): readonly string[] | undefined =>
+    ({
+      ...{ name: [name], architecture: [architecture], state: ['available'], 'image-type': ['machine'] },
+      ...{ 'owner-id': ['136693071363'], 'virtualization-type': ['hvm'], 'root-device-type': ['ebs'] },
+    })[filter]
+
+/** @throws Refused for a type that does not exist */
+const typesOf = (names: readonly string[]) => {
+  const unknown = names.find((name) => types[name] === undefined)
+  if (unknown !== undefined)
+    throw new Refused(
+      'InvalidInstanceType',
+      `The following supplied instance types do not exist: [${unknown}]`,
+    )
+  return Object.entries(types).filter(([name]) => names.length === 0 || names.includes(name))
+}
+
 const catalogActions: Readonly<Record<string, (given: URLSearchParams) => Xml>> = {
   DescribeRegions: () => ({
     regionInfo: { item: [{ regionName: 'us-east-1', regionEndpoint: 'ec2.us-east-1.amazonaws.com' }] },
@@ -263,13 +321,15 @@ const catalogActions: Readonly<Record<string, (given: URLSearchParams) => Xml>> 
   DescribeAvailabilityZones: () => ({
     availabilityZoneInfo: { item: zones.map((zoneName) => ({ zoneName, zoneState: 'available' })) },
   }),
-  DescribeInstanceTypes: () => ({
+  DescribeInstanceTypes: (given) => ({
     instanceTypeSet: {
-      item: Object.entries(types).map(([instanceType, { vcpu, memoryMiB, architecture }]) => ({
-        ...{ instanceType, vCpuInfo: { defaultVCpus: vcpu }, memoryInfo: { sizeInMiB: memoryMiB } },
-        processorInfo: { supportedArchitectures: { item: [architecture] } },
-        supportedUsageClasses: { item: ['on-demand', 'spot'] },
-      })),
+      item: typesOf(listOf(given, 'InstanceType')).map(
+        ([instanceType, { vcpu, memoryMiB, architecture }]) => ({
+          ...{ instanceType, vCpuInfo: { defaultVCpus: vcpu }, memoryInfo: { sizeInMiB: memoryMiB } },
+          processorInfo: { supportedArchitectures: { item: [architecture] } },
+          supportedUsageClasses: { item: ['on-demand', 'spot'] },
+        }),
+      ),
     },
   }),
   DescribeInstanceTypeOfferings: () => ({
@@ -288,32 +348,37 @@ const catalogActions: Readonly<Record<string, (given: URLSearchParams) => Xml>> 
   }),
   DescribeImages: (given) => ({
     imagesSet: {
-      item: (given.has('ImageId.1') ? imagesOf(listOf(given, 'ImageId')) : images).map(
-        ({ root, id, name, architecture }) => ({
+      item: (given.has('ImageId.1') ? imagesOf(listOf(given, 'ImageId')) : images)
+        .filter(({ name, architecture }) => filtered(given, imageTexts(name, architecture)))
+        .map(({ root, id, name, architecture }) => ({
           rootDeviceName: root,
           ...{ imageId: id, name, architecture, imageState: 'available', imageOwnerId: '136693071363' },
           platformDetails: 'Linux/UNIX',
-        }),
-      ),
+        })),
     },
   }),
 }
 
 const perform = (world: World, groups: Groups, action: string, given: URLSearchParams): Xml => {
+  if (given.get('DryRun') === 'true')
+    throw new Refused('DryRunOperation', 'Request would have succeeded, but DryRun flag is set.', 412)
   if (action === 'RunInstances')
     return {
       ...{ reservationId: `r-${hex(8)}`, ownerId: '000000000000' },
       instancesSet: { item: runInstances(world, groups, given).map((one) => machineXml(world, one)) },
     }
-  if (action === 'DescribeInstances')
+  if (action === 'DescribeInstances') {
+    const { machines, next } = describeInstances(world, given)
     return {
       reservationSet: {
-        item: describeInstances(world, given).map((machine) => ({
+        item: machines.map((machine) => ({
           ...{ reservationId: `r-${machine.id.slice(2)}`, ownerId: '000000000000' },
           instancesSet: { item: [machineXml(world, machine)] },
         })),
       },
+      ...(next === undefined ? {} : { nextToken: next }),
     }
+  }
   if (action === 'StartInstances') return change(world, given, 'start')
   if (action === 'StopInstances') return change(world, given, 'stop')
   if (action === 'TerminateInstances') return change(world, given, 'end')

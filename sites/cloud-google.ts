@@ -189,6 +189,19 @@ const inZones = (member: string, of: (zone: string) => unknown[]): object => ({
   ),
 })
 
+/** A page of a list; the service takes at most 500 for one. */
+const page = (items: readonly object[], { url }: Asked): object => {
+  const at = Number(url.searchParams.get('pageToken') ?? '0')
+  const end = at + Math.min(500, Number(url.searchParams.get('maxResults') ?? '500'))
+  return { items: items.slice(at, end), ...(end < items.length ? { nextPageToken: String(end) } : {}) }
+}
+
+const operationOf = ({ operations }: State, name: string): Operation => {
+  const operation = operations.get(name)
+  if (operation === undefined) throw new Refused(404, 'notFound', `The operation '${name}' was not found`)
+  return operation
+}
+
 const hostKeys = (state: State, machine: CloudMachine): object => {
   const [type, key] = machine.host?.knownHosts().split(' ').slice(1) ?? []
   const isOn = state.metadata.get(machine)?.some(({ key: name }) => name === 'enable-guest-attributes')
@@ -277,17 +290,30 @@ const actions: readonly [
   [
     'operations.wait',
     /^POST \/(?:global|zones\/[^/]+)\/operations\/([^/]+)\/wait$/,
-    (state, [name = '']) => {
-      const operation = state.operations.get(name)
-      if (operation === undefined) throw new Refused(404, 'notFound', 'The operation was not found')
-      return operation
-    },
+    (state, [name = '']) => operationOf(state, name),
+  ],
+  [
+    'operations.get',
+    /^GET \/(?:global|zones\/[^/]+)\/operations\/([^/]+)$/,
+    (state, [name = '']) => operationOf(state, name),
   ],
   [
     'instances.insert',
     /^POST \/zones\/([^/]+)\/instances$/,
     (state, [zone = ''], { url, body }) =>
       insert(state, zone, url.searchParams.get('requestId'), body as Insert),
+  ],
+  [
+    'instances.list',
+    /^GET \/zones\/([^/]+)\/instances$/,
+    (state, [zone = ''], asked) => {
+      const isWanted = matches(asked.url.searchParams.get('filter'))
+      const all = [...state.world.machines.values()].filter((one) => isThere(state, one) && isWanted(one))
+      return page(
+        all.filter((one) => one.zone === zone).map((one) => shown(state, one)),
+        asked,
+      )
+    },
   ],
   [
     'instances.aggregatedList',

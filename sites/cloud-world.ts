@@ -187,7 +187,7 @@ export const boot = async (world: World, machine: CloudMachine): Promise<void> =
     return
   }
   machine.address =
-    machine.host?.address ?? machine.sshd?.address ?? `192.0.2.${String((world.machines.size % 250) + 1)}`
+    machine.host?.address ?? machine.sshd?.address ?? `192.0.2.${String((world.hosts++ % 250) + 1)}`
   machine.state = 'running'
   machine.runningSince = Date.now()
 }

@@ -205,6 +205,35 @@ describe('docker-compose.yml', () => {
     expect(without.services['temporal-ui']?.environment['TEMPORAL_CODEC_ENDPOINT'] ?? '').toBe('')
   })
 
+  test('lets our programs make namespaces for playbooks, and refuses what their sandbox does not need', () => {
+    const Profile = z.object({
+      defaultAction: z.literal('SCMP_ACT_ALLOW'),
+      syscalls: z.array(
+        z.object({
+          names: z.array(z.string()),
+          action: z.literal('SCMP_ACT_ERRNO'),
+          args: z.unknown().optional(),
+        }),
+      ),
+    })
+    for (const [name, service] of services.filter(([, { build }]) => build !== undefined)) {
+      const options = new Map(service.security_opt?.map((option) => option.split(/[:=]/) as [string, string]))
+      expect([
+        name,
+        options.get('no-new-privileges'),
+        options.get('apparmor'),
+        options.get('systempaths'),
+      ]).toEqual([...[name, 'true', 'unconfined', 'unconfined']])
+      const { syscalls } = Profile.parse(JSON.parse(text(options.get('seccomp') ?? '')))
+      const refused = new Set(syscalls.flatMap(({ names, args }) => (args === undefined ? names : [])))
+      expect(
+        ['bpf', 'keyctl', 'finit_module', 'io_uring_setup'].filter((call) => !refused.has(call)),
+      ).toEqual([])
+      const needed = ['clone', 'clone3', 'unshare', 'mount', 'umount2', 'pivot_root', 'sethostname', 'socket']
+      expect(needed.filter((call) => refused.has(call))).toEqual([])
+    }
+  })
+
   test('pulls images by their release, and builds ours under its own', () => {
     for (const [name, { image }] of services)
       expect([name, image]).toEqual([name, expect.stringMatching(/^[a-z/-]+:\d+\.\d+(?:\.\d+)?$/)])

@@ -204,6 +204,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'failures/cloud-runs',
       'failures/clouds',
       'failures/playbooks',
+      'sites/cloud-clients',
     ],
     askedBy: [
       'src/domains/cloud',

@@ -1,4 +1,5 @@
-import { Agent, type IncomingMessage } from 'node:http'
+import { Agent, type ClientRequestArgs, type IncomingMessage } from 'node:http'
+import type { Duplex } from 'node:stream'
 import type Docker from 'dockerode'
 import type { DockerOptions } from 'dockerode'
 import { StringDecoder } from 'node:string_decoder'
@@ -207,6 +208,28 @@ export class EngineRefusal extends Error {
   override readonly name = 'EngineRefusal'
 }
 
+/**
+ * Its end ends every connection that it made. An agent forgets one that became something else, as the
+ * session of a build does, and the library ends that only with a build that ends well.
+ */
+class EngineAgent extends Agent {
+  readonly #made = new Set<Duplex>()
+
+  override createConnection(options: ClientRequestArgs): Duplex | null | undefined {
+    const made = super.createConnection(options)
+    if (made != null) {
+      this.#made.add(made)
+      made.once('close', () => this.#made.delete(made))
+    }
+    return made
+  }
+
+  override destroy(): void {
+    super.destroy()
+    for (const made of this.#made) made.destroy()
+  }
+}
+
 const during = async <T>(
   socketPath: string,
   signal: AbortSignal,
@@ -214,7 +237,7 @@ const during = async <T>(
 ): Promise<T> => {
   const { default: Client } = await import('dockerode')
   signal.throwIfAborted()
-  const agent = new Agent()
+  const agent = new EngineAgent()
   const end = (): void => agent.destroy()
   signal.addEventListener('abort', end, { once: true })
   try {
@@ -383,12 +406,15 @@ export const saveImage = async (
   if (failed !== undefined) throw failed.error
 }
 
+/** An engine goes on with a removal that nobody waits for any more. */
+const removalMs = 20_000
+
 /**
  * Removes a name of an image, and the image where that was its last name; an absent name is no
  * error.
  */
 export const removeImage = (socketPath: string, name: string): Promise<void> =>
-  asked(socketPath, 60_000, async (engine) => {
+  asked(socketPath, removalMs, async (engine) => {
     try {
       await engine.getImage(name).remove()
     } catch (error) {

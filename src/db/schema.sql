@@ -1318,6 +1318,7 @@ create table storages (
   credential_reference text not null default ''::text,
   configuration jsonb,
   metadata jsonb,
+  probe jsonb,
   constraint storages_capacity CHECK ((capacity_bytes >= 0)),
   constraint storages_in_version UNIQUE (environment_version_id, id),
   constraint storages_name UNIQUE (environment_version_id, name),

@@ -21,6 +21,8 @@ export const PinnedExecutable = z.object({
   engine: z.string().optional(),
   /** The name under which the site's engine has or pulls it; absent: its bytes are brought. */
   image: z.string().optional(),
+  /** The site has to have it: it is neither pulled nor brought. */
+  inPlace: z.boolean().optional(),
   /** Of an archive of an image: the image's own id in engines. */
   imageId: z.string().optional(),
   buildId: z.string().optional(),

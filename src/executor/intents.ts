@@ -326,6 +326,7 @@ const containerFor = (
   return {
     ...container,
     ...(pin.engine === undefined ? {} : { engine: pin.engine }),
+    ...(pin.inPlace === true ? { inPlace: true } : {}),
     ...(pin.image === undefined ? { brought: { id: pin.id, label: labelOf(pin) } } : {}),
   }
 }

@@ -198,6 +198,8 @@ afterAll(async () => {
 
 const at = (storage: string, path: string, more = ''): string =>
   `/storages/${storage}/entries/?path=${encodeURIComponent(path)}${more}`
+const healthOf = async (storage: string) =>
+  (await app.call('GET', '/environments/lab/')).body.storages.find((one: any) => one.id === storage)?.health
 const put = (
   storage: string,
   path: string,
@@ -345,7 +347,9 @@ describe.each(['here', 'host', 'bucket'])('the storage %s', (storage) => {
   })
 
   test('its health is asked of it, and paths that lead away are refused', async () => {
-    expect((await app.call('POST', `/storages/${storage}/health/`)).body).toMatchObject({ status: 'healthy' })
+    const { body: probe } = await app.call('POST', `/storages/${storage}/health/`)
+    expect(probe).toMatchObject({ status: 'healthy' })
+    expect(await healthOf(storage)).toMatchObject({ status: 'healthy', probe })
     for (const path of ['..', '../x', 'a/../..', '/../etc/passwd'])
       for (const answer of [
         await app.call('GET', at(storage, path)),
@@ -747,7 +751,9 @@ test('a store that is away answers 503 with Retry-After, and its health says so'
   await site.kill()
   const answer = await app.call('GET', '/storages/bucket/entries/')
   expect([answer.status, Number(answer.headers.get('retry-after'))]).toEqual([503, 10])
-  expect((await app.call('POST', '/storages/bucket/health/')).body).toMatchObject({ status: 'unavailable' })
+  const { body: probe } = await app.call('POST', '/storages/bucket/health/')
+  expect(probe).toMatchObject({ status: 'unavailable' })
+  expect(await healthOf('bucket')).toEqual({ status: 'healthy', probe })
   await site.start()
   expect((await app.call('GET', '/storages/bucket/entries/')).status).toBe(200)
 })

@@ -272,14 +272,38 @@ describe('files and addresses', () => {
         expectedDigest: digest,
       }),
       there: from({ type: 'remote-file', path: '/srv/own.sif', resourceRef: 'files-host-1' }, 'use-in-place'),
+      named: from({ type: 'oci', reference: '/srv/own.sif' }, 'use-in-place', { expectedDigest: digest }),
     }).map(([name, executable]): WorldTask => ({ name, executable, run: 'echo it ran', lane: [0, 0] }))
     const world = await worldAt('files', tasks, [apptainer('files')])
     const detail = await run(world, 'files-run')
     expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
-    expect(await logOf('files-run', 'files-there')).toBe('it ran\n')
+    for (const name of ['there', 'named'])
+      expect([name, await logOf('files-run', `files-${name}`)]).toEqual([name, 'it ran\n'])
     expect(new Set(detail.artifactMaterializations.map((each: any) => each.digest))).toEqual(
       new Set([digest]),
     )
+  }, 300_000)
+
+  test('that have to be in place fail their attempts where the site has other bytes or none', async () => {
+    writeFileSync(join(host.folder, 'srv/other.sif'), randomBytes(4_096))
+    const expectedDigest = sha256(readFileSync(join(seeds, 'system.sif')))
+    const wanted = (path: string) =>
+      from({ type: 'oci', reference: path }, 'use-in-place', { expectedDigest })
+    const tasks = ['other', 'none'].map((name): WorldTask => ({
+      ...{ name, executable: wanted(`/srv/${name}.sif`), run: 'true', lane: [0, 0] },
+    }))
+    for (const task of tasks) {
+      const world = await worldAt(`place-${task.name}`, [task], [apptainer(`place-${task.name}`)])
+      const detail = await run(world, `place-${task.name}-run`)
+      expect([detail.run.status, activityOf(detail, world, task.name).failureReason]).toEqual([
+        'failed',
+        expect.stringMatching(
+          task.name === 'none'
+            ? /has no image at \/srv\/none\.sif.*put the file there/
+            : new RegExp(`digest of /srv/other\\.sif differs: asked for ${expectedDigest}`),
+        ),
+      ])
+    }
   }, 300_000)
 
   test('in a bucket run by the storage that has it; so do promoted ones', async () => {

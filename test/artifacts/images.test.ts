@@ -1,9 +1,12 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { mkdtempSync, readFileSync } from 'node:fs'
+import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
+import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { gzipSync, zstdCompressSync } from 'node:zlib'
+import { buildImage } from '../../src/clients/docker.ts'
 import { pull } from '../../src/domains/artifacts/pulls.ts'
 import { readImage } from '../../src/drivers/build/image.ts'
 import { packingLack } from '../../src/drivers/build/sif.ts'
@@ -13,6 +16,42 @@ import { sha256, tarOf } from './world.ts'
 /** Images as engines give them. */
 
 const folder = mkdtempSync(join(runFolder(), 'images-'))
+
+describe('the session of a build', () => {
+  test.each(['refuses the build', 'never answers it', 'breaks it off'])(
+    'ends with it where the engine %s',
+    async (how) => {
+      const ends: Promise<unknown>[] = []
+      const engine = createServer(({ url = '' }, response) => {
+        if (!url.includes('/build')) response.writeHead(404).end()
+        else if (how === 'refuses the build') response.writeHead(500).end('{"message":"no"}')
+        else if (how === 'breaks it off') {
+          response.write('{"stream":"begun"}\n')
+          setTimeout(() => response.destroy(), 50)
+        }
+      })
+      engine.on('upgrade', (_, session: Socket) => {
+        ends.push(once(session, 'end'))
+        session.on('error', () => undefined).resume()
+        session.write('HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n')
+      })
+      const socket = join(folder, `session-${String(how.length)}.sock`)
+      await new Promise<void>((resolve) => engine.listen(socket, resolve))
+      const cancelled = new AbortController()
+      if (how === 'never answers it') setTimeout(() => cancelled.abort(new Error('cancelled')), 200)
+      const build = {
+        ...{ context: Readable.from([Buffer.alloc(1_024)]), recipe: 'Dockerfile', tag: 'a:1', arguments: {} },
+        ...{ network: false, platform: 'linux/amd64', fresh: false },
+      }
+      const work = { signal: cancelled.signal, onLine: () => undefined }
+      await expect(buildImage(socket, build, work)).rejects.toThrow(/no|cancelled|connection/)
+      expect(ends).toHaveLength(1)
+      await Promise.all(ends)
+      engine.closeAllConnections()
+      engine.close()
+    },
+  )
+})
 
 describe('an image of many architectures', () => {
   const socket = join(folder, 'engine.sock')

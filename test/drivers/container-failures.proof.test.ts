@@ -275,6 +275,29 @@ describe('images', () => {
   )
 
   test(
+    'one that must be in place is refused while the engine lacks it or has other bytes, and nothing is pulled',
+    async () => {
+      const name = `${registry.address}/app/placed:1`
+      const digest = await push('app/placed:1')
+      const placed = (of: string): Intent => intent('exit 0', {}, { image: `${name}@${of}`, inPlace: true })
+      const refusalOf = async (of: string): Promise<unknown> =>
+        run(placed(of)).catch((error: unknown) => error)
+      expect(await refusalOf(digest)).toMatchObject({
+        trouble: 'refused',
+        message: expect.stringMatching(/does not have .*app\/placed:1.*use-in-place brings nothing; load it/),
+      })
+      expect(await engine.docker('images', '--quiet', name)).toBe('')
+      await engine.docker('pull', name)
+      expect((await run(placed(digest))).state).toMatchObject({ state: 'ended', exitCode: 0 })
+      expect(await refusalOf(`sha256:${'0'.repeat(64)}`)).toMatchObject({
+        trouble: 'refused',
+        message: expect.stringMatching(new RegExp(`asked for sha256:0+, but .* is ${digest}`)),
+      })
+    },
+    seconds,
+  )
+
+  test(
     'one that does not exist is refused; a registry that is away is a failure of the site, and the next attempt finds it back',
     async () => {
       const absent = intent('exit 0', {}, { image: `${registry.address}/no/such:1` })

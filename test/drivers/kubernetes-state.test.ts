@@ -289,6 +289,19 @@ describe('what is asked for', () => {
     ...more,
   })
 
+  test('an image that must be in place is not pulled, whatever the runtime says of others', () => {
+    const container = { image: 'a:1', network: false, reuse: false, scope: 'r' }
+    const policies = [true, false].map((inPlace) => {
+      const always = { ...settings, imagePullPolicy: 'Always' }
+      const request = podRequestOf(intent({ container: { ...container, inPlace } }), always)
+      const [job] = jobsOf(new Map([['task', request]]), here)
+      const options = { namespace: 'n', runtime: 'r', settings: always, command: ['true'] }
+      const manifest = jobManifest(job!, options) as any
+      return manifest.spec.template.spec.containers[0].imagePullPolicy
+    })
+    expect(policies).toEqual(['Never', 'Always'])
+  })
+
   test('limits are the plan, requests what the configuration reserves of it; nothing of the cluster is in reach', () => {
     const request = podRequestOf(
       intent({ gpus: 1, container: { image: 'a@sha256:0', network: false, reuse: false, scope: 'r' } }),

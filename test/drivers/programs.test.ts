@@ -16,7 +16,7 @@ import { answeringEnginesScript, enginesScript } from '../../src/connections/dis
 import { hostScript, readHost } from '../../src/connections/discovery/host.ts'
 import { slurmScript } from '../../src/connections/discovery/slurm.ts'
 import { arrayScript, packOf } from '../../src/drivers/runtime/batch/array-script.ts'
-import { insideScript } from '../../src/drivers/runtime/container/driver.ts'
+import { containerized, insideScript } from '../../src/drivers/runtime/container/driver.ts'
 import { launcher } from '../../src/drivers/runtime/container/launcher.ts'
 import { roomScript } from '../../src/drivers/runtime/contract/cgroups.ts'
 import { jobScript } from '../../src/drivers/runtime/kubernetes/job.ts'
@@ -157,6 +157,61 @@ describe.each(shells)('%s', (shell) => {
     expect(added('docker', '0:0', '/usr/bin/env', root)).toBe('')
     expect(added('docker', '1234:100', root, 'there:x:1234:5::/:')).toBe('')
     expect(added('apptainer', '1234:100', root)).toBe('')
+  })
+
+  always('an image that must be in place is neither pulled nor made, and its digest is compared', () => {
+    const [other, asked] = ['a', 'b'].map((digit) => `sha256:${digit.repeat(64)}`)
+    /** Launches a task with an engine that has `tools/b` alone. @returns what it was told, and why not */
+    const launched = (engine: 'docker' | 'apptainer', image: string, inPlace: boolean) => {
+      const at = place()
+      const base = join(at, 'containers')
+      mkdirSync(join(at, 'bin'))
+      writeFileSync(join(at, 'told'), '')
+      const script = [
+        '#!/bin/sh',
+        `echo "$1 $2" >> ${join(at, 'told')}`,
+        'case "$1 $5" in',
+        'version*) ;;',
+        'info*) echo false 26 ;;',
+        `'image tools/b:1') echo sha256:${'c'.repeat(64)} tools/b@${other} ;;`,
+        '*) echo not found >&2; exit 1 ;;',
+        'esac',
+      ].join('\n')
+      writeFileSync(join(at, 'bin', engine), script, { mode: 0o755 })
+      const container = { image, engine, inPlace, network: false, reuse: false, scope: 'run' }
+      const contact = { base, home: at, path: `${at}/bin:/usr/bin:/bin`, account: '1:1' }
+      const intent = { ...plainIntent('task', join(at, 'work'), ['true']), container }
+      const { argv, environment } = containerized(intent, contact, { engine, taskVariable: 'MARK' })
+      const [, file = ''] = argv
+      mkdirSync(join(file, '..'), { recursive: true })
+      mkdirSync(join(base, 'records'))
+      writeFileSync(file, launcher)
+      const { status } = spawnSync(shell, argv.slice(1), { env: environment })
+      const trouble = /^trouble .*$/m.exec(read(base, 'records/task'))?.[0]
+      return { status, told: read(at, 'told').match(/^(pull|-q build)/m)?.[0], trouble }
+    }
+    const absent = (engine: string, image: string) => ({
+      ...{ status: 125, told: undefined },
+      trouble: expect.stringMatching(
+        `^trouble refused ${engine} on .* does not have ${image}, and use-in-place .*load it there`,
+      ),
+    })
+    expect(launched('docker', 'tools/a:1', true)).toEqual(absent('docker', 'tools/a:1'))
+    expect(launched('docker', 'tools/a:1', false).told).toBe('pull')
+    expect(launched('docker', `tools/b:1@${asked}`, true)).toMatchObject({
+      ...{ told: undefined },
+      trouble: expect.stringMatching(`asked for ${asked}, but tools/b:1 is ${other}`),
+    })
+    // It is there: what fails is the start of its program.
+    expect(launched('docker', 'tools/b:1', true)).toMatchObject({
+      ...{ told: undefined, trouble: expect.stringMatching('cannot run tools/b:1|has no /bin/sh') },
+    })
+    expect(launched('apptainer', '/srv/none.sif', true).trouble).toMatch(
+      /^trouble refused .* has no image at \/srv\/none\.sif: no such file; put the file there/,
+    )
+    expect(launched('apptainer', '/srv/none.sif', false).trouble).toMatch(/no such file$/)
+    expect(launched('apptainer', 'tools/a:1', true)).toEqual(absent('apptainer', 'tools/a:1'))
+    expect(launched('apptainer', 'tools/a:1', false).told).toBe('-q build')
   })
 
   always('takes parameters as they are, whatever is in them', () => {

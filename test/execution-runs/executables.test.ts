@@ -13,7 +13,7 @@ import { removeUnnamed } from '../../src/domains/execution-runs/unnamed-bytes.ts
 import { openArtifactStore, type ArtifactStore } from '../../src/drivers/build/store.ts'
 import { describedBuild, sha256 } from '../artifacts/world.ts'
 import { until } from '../failures/programs.ts'
-import { inContainers, makeVaultKeyFile } from '../support/reach.ts'
+import { inContainers, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'
@@ -28,6 +28,10 @@ const digests = ['1', '2'].map((digit) => `sha256:${digit.repeat(64)}`)
 let tagged = digests[0]
 let registry: Server
 let engine: Server
+/** Requests that the engine never answers. */
+let silent: RegExp | undefined
+/** What the engine was asked to do. */
+const posted: { url: string; headers: Record<string, unknown> }[] = []
 let service: TestService
 let store: ArtifactStore
 const listening = (server: Server, ...at: unknown[]): Promise<void> =>
@@ -45,8 +49,14 @@ beforeAll(async () => {
   })
   // An engine that says it is there, and has one image, which no registry has.
   const own = JSON.stringify({ Id: digests[1], Architecture: 'amd64', Os: 'linux', Size: 1 })
-  engine = createServer(({ url = '' }, response) => {
-    if (url.endsWith('/_ping')) response.end('OK')
+  engine = createServer(({ method = '', url = '', headers }, response) => {
+    if (silent?.test(url) === true) return
+    if (method === 'POST') posted.push({ url, headers })
+    const isPulled = posted.some((each) => each.url.includes(encodeURIComponent('/closed/base')))
+    if (url.includes('/images/create')) response.end('{"status":"pulled"}\n')
+    else if (url.endsWith('/closed/base:2/json') && isPulled)
+      response.setHeader('content-type', 'application/json').end(own.replace('"Size":1', '"Size":2'))
+    else if (url.endsWith('/_ping')) response.end('OK')
     else if (url.endsWith('/own/a:1/json')) response.setHeader('content-type', 'application/json').end(own)
     else response.writeHead(404).end('{"message":"none"}')
   })
@@ -158,6 +168,55 @@ test('a tag of a closed registry is resolved by its login: each digest has a bui
   ])
 })
 
+test('what must be in place at another site is pinned so: nothing is pulled, made or converted for it', async () => {
+  const digest = digests[0] ?? ''
+  const away = (name: string, containerRuntime: string, executable: ReturnType<typeof from>) =>
+    makeWorld(service, {
+      ...{ name, cores: [2], tasks: [{ name: 'one', executable, memory: '64Mi', lane: [0, 0] }] },
+      places: [{ ...onHost(`${name}-away`, { containerRuntime }), capabilities: { container: true } }],
+      connections: [
+        {
+          ...{ id: `${name}-away`, name, type: 'ssh', endpoint: '127.0.0.1:1', username: 'ada' },
+          ...{ credentialRef: 'vault:ssh-key/absent', configuration: { trustOnFirstUse: true } },
+        },
+      ],
+    })
+  const ask = async (...[name, ...rest]: Parameters<typeof away>) => {
+    const { planId } = await away(name, ...rest)
+    const id = `${name}-run`
+    const answer = await service.call('POST', '/execution-runs/', {
+      id,
+      schedulePlanId: planId,
+      mode: 'real',
+    })
+    if (answer.status !== 202) return answer.body.details[0].message
+    await service.call('POST', `/execution-runs/${id}/cancel/`)
+    const [row] = await service.db.prepared<{ pin: object }>(
+      'pins',
+      `select executables -> 'pins' -> 0 as pin from run_snapshots where execution_run_id = $1`,
+      [id],
+    )
+    return row?.pin
+  }
+  const image = { type: 'oci', reference: `tools/a@${digest}` }
+  const whole = { strategy: 'use-in-place', inPlace: true, digest, image: image.reference }
+  expect(await ask('away', 'docker', from(image, 'use-in-place'))).toMatchObject(whole)
+  const free = await ask('free', 'docker', from(image, 'prefer-in-place'))
+  expect(free).toMatchObject({ strategy: 'destination-pull', image: image.reference })
+  expect(free).not.toHaveProperty('inPlace')
+  expect(await ask('made', 'apptainer', from(image, 'use-in-place'))).toMatch(
+    /apptainer at .* would have to make a SIF file of "tools\/a@.*give the SIF file there as remote-file/,
+  )
+  const file = { type: 'oci', reference: '/srv/a.sif' }
+  expect(
+    await ask('file', 'apptainer', from(file, 'use-in-place', { expectedDigest: digest })),
+  ).toMatchObject({ digest, image: `/srv/a.sif@${digest}` })
+  const named = { ...file, reference: `/srv/a.sif@${digest}` }
+  expect(
+    await ask('other', 'apptainer', from(named, 'use-in-place', { expectedDigest: digests[1] ?? '' })),
+  ).toMatch(/expectedDigest is sha256:2/)
+})
+
 test('an image that only the engine has that builds is brought from there', async () => {
   const image = `${address()}/own/a:1`
   const answer = await accept('own', { one: from({ type: 'oci', reference: image }, 'gateway-transfer') })
@@ -170,6 +229,68 @@ test('an image that only the engine has that builds is brought from there', asyn
   )
   expect(builds).toEqual([{ image: `${image}@${String(digests[1])}` }])
 })
+
+test('bases of a recipe come by the login of their registry before the build, which gets none', async () => {
+  const recipe =
+    'ARG NAME=base\nARG TAG=1\nFROM ${REGISTRY:-none}/closed/${NAME}:${TAG} AS First\nFROM debian:13\n' +
+    'COPY --from=first / /\nFROM first\n'
+  const credentialRef = 'vault:registry-credential/closed'
+  const buildArguments = JSON.stringify({ REGISTRY: address(), TAG: '2' })
+  const files = { Dockerfile: `ARG REGISTRY\n${recipe}` }
+  await describedBuild(service, 'private', files, { credentialRef, buildArguments })
+  const { id } = await service.post('/artifact-builds/private/runs/', {})
+  await until('its end', 120, async () => (await service.get(`/build-runs/${id}/`)).status === 'failed')
+  const [pulled, ...again] = posted.filter(({ url }) => url.includes('base'))
+  const others = posted.filter(({ url }) => !url.includes('/images/create'))
+  const { searchParams } = new URL(pulled?.url ?? '', 'http://engine')
+  const login = JSON.parse(Buffer.from(String(pulled?.headers['x-registry-auth']), 'base64').toString())
+  expect([searchParams.get('fromImage'), searchParams.get('tag'), login]).toEqual([
+    ...[`${address()}/closed/base`, '2'],
+    { username: 'ada', password: 'secret', serveraddress: address() },
+  ])
+  expect([again, posted.filter(({ url }) => url.includes('debian'))]).toEqual([[], []])
+  expect(others.length).toBeGreaterThan(0)
+  for (const { headers } of others) expect(JSON.stringify(headers)).not.toMatch(/x-registry|secret/)
+
+  const refused = await service.call('POST', '/artifact-builds/', {
+    ...(await service.get('/artifact-builds/private/')),
+    ...{ id: 'other', cacheKey: 'other', buildArguments: JSON.stringify({ REGISTRY: 'lab.example' }) },
+    createdAt: undefined,
+  })
+  expect([refused.status, refused.body.details]).toEqual([
+    422,
+    [
+      {
+        path: 'credentialRef',
+        message:
+          `is a login of ${address()}, and images are of lab.example, docker.io; ` +
+          'a login is used for its own registry alone',
+      },
+    ],
+  ])
+})
+
+test.each([
+  ['looks for the image', /orrery-build/],
+  ['opens a session of BuildKit', /\/session/],
+])(
+  'a build ends by its cancel where the engine never answers who %s; equal starts are one',
+  async (what, never) => {
+    silent = never
+    const id = `silent-${String(what.length)}`
+    await describedBuild(service, id, { Dockerfile: `FROM debian:13\nLABEL of=${id}\n` })
+    const started = await Promise.all(
+      Array.from({ length: 64 }, () => service.call('POST', `/artifact-builds/${id}/runs/`, {})),
+    )
+    const [runId, ...others] = new Set(started.map(({ body }) => body.id as string))
+    expect([others, new Set(started.map(({ status }) => status))]).toEqual([[], new Set([202])])
+    const stateOf = async () => (await service.get(`/build-runs/${String(runId)}/`)).status
+    await until('its build', 120, async () => (await stateOf()) === 'building')
+    await service.call('POST', `/build-runs/${String(runId)}/cancel/`)
+    await until('its end', 120, async () => (await stateOf()) === 'cancelled')
+    silent = undefined
+  },
+)
 
 test.each([
   ['registry.example.com', 'https://example.com/jwt/auth', true],

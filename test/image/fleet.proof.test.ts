@@ -65,7 +65,13 @@ const openProject = (engine: ImageEngine) => {
      * only.
      */
     use(checkout: string, images: Readonly<Record<string, string>>): void {
-      for (const name of ['docker-compose.yml', '.env.example', 'temporal-config', 'postgres-config'])
+      for (const name of [
+        'docker-compose.yml',
+        '.env.example',
+        'temporal-config',
+        'postgres-config',
+        'deploy',
+      ])
         if (existsSync(join(checkout, name)))
           cpSync(join(checkout, name), join(folder, name), { recursive: true })
       const services = Object.fromEntries(

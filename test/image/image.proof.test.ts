@@ -16,7 +16,15 @@ const readyFile = '/var/lib/orrery/ready.json'
 const token = 'image-test-token'
 
 /** As docker-compose.yml runs them, on the host's network. */
-const confined = ['--network', 'host', '--cap-drop', 'ALL', '--security-opt', 'no-new-privileges']
+const confined = [
+  ...['--network', 'host', '--cap-drop', 'ALL'],
+  ...[
+    'no-new-privileges',
+    `seccomp=${root}/deploy/seccomp.json`,
+    'apparmor=unconfined',
+    'systempaths=unconfined',
+  ].flatMap((option) => ['--security-opt', option]),
+]
 const variables = (values: Record<string, string>): string[] =>
   Object.entries(values).flatMap(([name, value]) => ['--env', `${name}=${value}`])
 
@@ -101,6 +109,37 @@ const suite = (): void => {
     ).toEqual([])
     expect(await inside('find', '/app', '-writable', '-not', '-type', 'l')).toBe('')
     expect(await inside('node', 'dist/src/main.js', '--print-config')).toContain('/var/lib/orrery')
+  }, 120_000)
+
+  test('the sandbox of playbooks comes up in the image, and what it does not need is refused', async () => {
+    const inside = (script: string) =>
+      docker(
+        'run',
+        '--rm',
+        ...confined,
+        '--entrypoint',
+        'node',
+        image,
+        '--input-type=module',
+        '--eval',
+        script,
+      )
+    const sandbox = '/app/dist/src/drivers/ansible/sandbox.js'
+    expect(
+      await inside(
+        `const { missingProgram, sandboxFault } = await import('${sandbox}')\n` +
+          'console.log(JSON.stringify([missingProgram() ?? "whole", (await sandboxFault()) ?? "up"]))',
+      ),
+    ).toBe('["whole","up"]')
+    const sockets = `import socket
+for family, kind, protocol in [(17, 3, 0), (38, 5, 0), (16, 3, 12), (16, 3, 6), (16, 3, 0), (2, 1, 0)]:
+    try:
+        socket.socket(family, kind, protocol)
+        print("made")
+    except OSError as error:
+        print(error.errno)`
+    const words = await docker('run', '--rm', ...confined, '--entrypoint', 'python3', image, '-c', sockets)
+    expect(words.split('\n')).toEqual(['97', '97', '93', '93', 'made', 'made'])
   }, 120_000)
 
   test('one container alone runs a workflow on its embedded servers, given the temporal program', async () => {

@@ -10,7 +10,8 @@ import type { ContextParts } from './contexts.ts'
 import { partsOfImage } from '../../clients/registry.ts'
 import { definitionImages, judgeDefinition } from './definition-work.ts'
 import { imageFault } from './images.ts'
-import { recipeFault, sourcesOfRecipe } from './recipes.ts'
+import { registryOfLogin } from './pulls.ts'
+import { pulledBy, recipeFault, sourcesOfRecipe } from './recipes.ts'
 import { argumentsOf, ArtifactBuild, type NewBuild, type NewDockerArtifact } from './schemas.ts'
 import { addVersion } from './store.ts'
 
@@ -80,7 +81,7 @@ export const addDockerArtifact = async (
   build: Build
 }> => {
   const fault = imageFault(given.image, addressAllowed)
-  const problems = await credentialProblems(db, given.image, given.credentialRef)
+  const problems = await credentialProblems(db, [given.image], given.credentialRef)
   if (fault !== undefined) problems.unshift({ path: 'image', message: fault })
   if (problems.length > 0) throw unacceptable(problems)
   const { artifactId, version, image, architecture = 'amd64', credentialRef } = given
@@ -103,31 +104,26 @@ export const addDockerArtifact = async (
   })
 }
 
-const RegistryRow = z.object({ registry: z.string() })
-
-/** Why a login must not be used for an image: it is unknown, or another registry's. */
+/**
+ * Why a login must not be used for images: it is unknown, or of another registry than each of them.
+ * Without images only the first is known.
+ */
 export const credentialProblems = async (
   db: Db,
-  image: string | undefined,
+  images: readonly string[] | undefined,
   credentialRef: string | undefined,
 ): Promise<Problem[]> => {
   if (credentialRef === undefined) return []
   const problem = (message: string): Problem[] => [{ path: 'credentialRef', message }]
-  if (image === undefined)
-    return problem('only the source type docker-image pulls with a login; leave it out')
-  const found = await db.maybe(
-    RegistryRow,
-    sql`select shown ->> 'registry' as registry from credentials where kind = 'registry-credential'
-        and 'vault:registry-credential/' || id = ${credentialRef}`,
-  )
-  if (found === undefined)
+  const registry = await registryOfLogin(db, credentialRef)
+  if (registry === undefined)
     return problem(`${JSON.stringify(credentialRef)} does not exist; store it by POST /registry-credentials/`)
-  const { registry } = partsOfImage(image)
-  return found.registry === registry
-    ? []
-    : problem(
-        `is a login of ${found.registry}, and the image is of ${registry}; a login is used for its own alone`,
-      )
+  const registries = new Set(images?.map((image) => partsOfImage(image).registry))
+  if (images === undefined || registries.has(registry)) return []
+  const others = registries.size === 0 ? 'no image is pulled' : `images are of ${[...registries].join(', ')}`
+  return problem(
+    `is a login of ${registry}, and ${others.slice(0, 300)}; a login is used for its own registry alone`,
+  )
 }
 
 const FoundRow = z.object({ version: z.boolean(), hostId: z.string().nullish() })
@@ -137,7 +133,8 @@ const buildProblems = async (
   { db, addressAllowed }: BuildParts,
   given: z.output<typeof NewBuild>,
 ): Promise<{ problems: Problem[]; hostId: string | undefined }> => {
-  const problems = await credentialProblems(db, given.image, given.credentialRef)
+  const { image, credentialRef } = given
+  const problems = await credentialProblems(db, image === undefined ? undefined : [image], credentialRef)
   const found = await db.one(
     FoundRow,
     sql`select exists (select from artifact_versions where id = ${given.artifactVersionId}) as version,
@@ -149,7 +146,6 @@ const buildProblems = async (
       message: `${JSON.stringify(given.artifactVersionId)} is unknown; add it by POST /artifacts/`,
     })
   if (given.sourceType === 'docker-image') {
-    const { image } = given
     const fault = image === undefined ? 'is missing: name the image' : imageFault(image, addressAllowed)
     if (fault !== undefined) problems.push({ path: 'image', message: fault })
     if (given.recipePath !== undefined)
@@ -159,7 +155,7 @@ const buildProblems = async (
         problems.push({ path, message: `must be ${imageTextDigest(image)}, the digest of the image’s name` })
     return { problems, hostId: undefined }
   }
-  if (given.image !== undefined)
+  if (image !== undefined)
     problems.push({ path: 'image', message: 'only the source type docker-image has an image; leave it out' })
   if (given.sourceType === 'definition' && given.network === true)
     problems.push({
@@ -228,13 +224,18 @@ const readRecipe = async (
 const checkRecipe = async (parts: BuildParts, build: Omit<Build, 'createdAt'>): Promise<void> => {
   const { addressAllowed } = parts
   const text = await readRecipe(parts, build)
+  let images: readonly string[]
   if (build.sourceType === 'definition') {
     checkDefinition(text, build, addressAllowed)
-    return
+    images = definitionImages(text, build.buildArguments)
+  } else {
+    const sources = sourcesOfRecipe(text, argumentsOf(build.buildArguments) ?? {}, build.targetArchitecture)
+    const fault = recipeFault(sources, build.network, addressAllowed)
+    if (fault !== undefined) throw unacceptable([{ path: 'recipePath', message: fault }])
+    images = pulledBy(sources)
   }
-  const sources = sourcesOfRecipe(text, argumentsOf(build.buildArguments) ?? {}, build.targetArchitecture)
-  const fault = recipeFault(sources, build.network, addressAllowed)
-  if (fault !== undefined) throw unacceptable([{ path: 'recipePath', message: fault }])
+  const problems = await credentialProblems(parts.db, images, build.credentialRef ?? undefined)
+  if (problems.length > 0) throw unacceptable(problems)
 }
 
 /** Whether a build needs the engine; the host of its context alone knows that of a definition. */

@@ -1,5 +1,7 @@
+import { z } from 'zod'
 import { EngineRefusal, inspectImage, pullImage } from '../../clients/docker.ts'
 import { partsOfImage, registryDenied, type RegistryLogin } from '../../clients/registry.ts'
+import { sql, type Db } from '../../db/sql.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 import { imageFault } from './images.ts'
@@ -11,6 +13,18 @@ export const platformOf = ({ targetOs, targetArchitecture }: BuildWork): string 
   `${targetOs}/${targetArchitecture}`
 /** A pinned image needs no resolution of its tag. */
 export const isPinned = (image: string): boolean => image.includes('@sha256:')
+
+const RegistryRow = z.object({ registry: z.string() })
+
+/** The registry of a login; undefined where there is no such login. */
+export const registryOfLogin = async (db: Db, credentialRef: string): Promise<string | undefined> =>
+  (
+    await db.maybe(
+      RegistryRow,
+      sql`select shown ->> 'registry' as registry from credentials where kind = 'registry-credential'
+        and 'vault:registry-credential/' || id = ${credentialRef}`,
+    )
+  )?.registry
 
 /**
  * The login for the registry of an image alone; undefined without a reference. @throws BuildError
@@ -37,9 +51,33 @@ const imageOf = async (buildEngine: string, image: string) =>
   (await inspectImage(buildEngine, image)) ??
   (isPinned(image) ? inspectImage(buildEngine, image.slice(image.indexOf('@') + 1)) : undefined)
 
-/** Pulls the image of a build. @returns its id in the engine */
+/** Whether the login of a build is that of an image's registry; a build from an image has no other. */
+const isLoggedIn = async (
+  db: Db,
+  { credentialRef, sourceType }: BuildWork,
+  image: string,
+): Promise<boolean> =>
+  credentialRef != null &&
+  (sourceType === 'docker-image' ||
+    (await registryOfLogin(db, credentialRef)) === partsOfImage(image).registry)
+
+/**
+ * Has the engine pull the images of a recipe that the build has a login for. The build takes them
+ * from the engine: its session gets no login, because it would show that to every registry.
+ */
+export const pullPrivateBases = async (
+  parts: BuildWorkParts,
+  work: BuildWork,
+  images: readonly string[],
+  { journal, signal }: { journal: Journal; signal: AbortSignal },
+): Promise<void> => {
+  for (const image of images)
+    if (await isLoggedIn(parts.db, work, image)) await pull(parts, work, image, journal, signal)
+}
+
+/** Pulls an image of a build. @returns its id in the engine */
 export const pull = async (
-  { buildEngine, addressAllowed, vault, http }: BuildWorkParts,
+  { db, buildEngine, addressAllowed, vault, http }: BuildWorkParts,
   work: BuildWork,
   image: string,
   journal: Journal,
@@ -47,8 +85,9 @@ export const pull = async (
 ): Promise<string> => {
   const fault = imageFault(image, addressAllowed) ?? (await registryDenied(http, image))
   if (fault !== undefined) throw new BuildError(`the image must not be pulled: ${fault}`)
-  const { credentialRef, id } = work
-  const login = await loginOf(vault, { credentialRef, image, purpose: `pull the image of the build ${id}` })
+  const credentialRef = (await isLoggedIn(db, work, image)) ? work.credentialRef : undefined
+  const purpose = `pull the image of the build ${work.id}`
+  const login = await loginOf(vault, { credentialRef, image, purpose })
   const before = await imageOf(buildEngine, image)
   // An image of many architectures may be here for another one.
   const fits = before?.architecture === work.targetArchitecture

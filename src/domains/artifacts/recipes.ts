@@ -15,6 +15,8 @@ export interface RecipeSources {
   addresses: string[]
   /** Sources whose value is not known before the build. */
   unclear: string[]
+  /** Names of stages, in lower case. */
+  stages: string[]
 }
 
 /** Arguments that builders give to every `FROM`. */
@@ -140,7 +142,8 @@ const readLines = (
     const instruction = word.toUpperCase()
     if (instruction === 'FROM') {
       isBeforeStages = false
-      const base = wordsOf(withoutFlags(rest))[0] ?? ''
+      const [base = '', as = '', stage = ''] = wordsOf(withoutFlags(rest))
+      if (as.toUpperCase() === 'AS') found.stages.push(stage.toLowerCase())
       const image = expanded(base, values)
       if (image === undefined) found.unclear.push(base)
       else found.images.push(image)
@@ -172,7 +175,7 @@ export const sourcesOfRecipe = (
   given: Readonly<Record<string, string>>,
   architecture: string,
 ): RecipeSources => {
-  const found: RecipeSources = { images: [], addresses: [], unclear: [] }
+  const found: RecipeSources = { images: [], addresses: [], unclear: [], stages: [] }
   for (const escape of [undefined, '\\', '`'])
     readLines(linesOf(text, escape), new Map(platformArguments(architecture)), given, found)
   for (const [, frontend = ''] of text.matchAll(/^\s*(?:#|\/\/)\s*syntax\s*=\s*(\S+)/gim))
@@ -184,8 +187,15 @@ export const sourcesOfRecipe = (
     images: each(found.images.map((image) => image.replace(/^docker(-image)?:\/\//, ''))),
     addresses: each(found.addresses),
     unclear: each(found.unclear),
+    stages: each(found.stages),
   }
 }
+
+/** The images of a recipe that registries have: neither stages nor `scratch`. */
+export const pulledBy = ({ images, stages }: RecipeSources): string[] =>
+  images.filter(
+    (image) => image !== 'scratch' && !/^\d+$/.test(image) && !stages.includes(image.toLowerCase()),
+  )
 
 /** Why a recipe must not be built, as far as it is seen without the network. */
 export const recipeFault = (

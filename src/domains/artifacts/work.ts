@@ -10,12 +10,14 @@ import { writeOci } from '../../drivers/build/oci.ts'
 import { writeSif } from '../../drivers/build/sif.ts'
 import { verifySif, type Verification } from '../../drivers/build/verify.ts'
 import { registryDenied } from '../../clients/registry.ts'
+import { NoAnswerError } from '../../clients/no-answer.ts'
 import { openGate } from '../../pacing/gate.ts'
+import { poll } from '../../pacing/poll.ts'
 import type { BuildWorkParts } from './build-parts.ts'
 import { buildFromDefinition, imageOfDefinition, pullBases } from './definition-work.ts'
 import { openJournal, type Journal } from './journal.ts'
-import { pull } from './pulls.ts'
-import { hostOf, recipeFault, sourcesOfRecipe } from './recipes.ts'
+import { pull, pullPrivateBases } from './pulls.ts'
+import { hostOf, pulledBy, recipeFault, sourcesOfRecipe } from './recipes.ts'
 import { buildFromRecipe } from './recipe-work.ts'
 import { addSbom } from './sboms.ts'
 import { earlierOutput, publishOutput, reuseText, type BuildWork } from './runs.ts'
@@ -27,9 +29,15 @@ const bounds = {
   ...{ seconds: 3_600, logBytes: 16 * 2 ** 20, imageBytes: 20 * 2 ** 30, freeBytes: 2 ** 30 },
 } as const
 
+/** For an engine that is started again. */
+const removalPatienceMs = 15_000
+
 /** The tag of a run's image in the engine. It is the same for every attempt. */
 const tagOf = ({ runId, hostId }: BuildWork): string =>
   `orrery-build/${createHash('sha256').update(`${hostId}\n${runId}`).digest('hex').slice(0, 40)}:latest`
+
+const sourcesOf = (work: BuildWork, text: string) =>
+  sourcesOfRecipe(text, argumentsOf(work.buildArguments) ?? {}, work.targetArchitecture)
 
 /**
  * Checks that the context is here, that its recipe is that of the build, and that the recipe names
@@ -58,7 +66,7 @@ const checkContext = async (
   const text = Buffer.concat(chunks).toString()
   // The images of a definition are judged where they are pulled.
   if (work.sourceType === 'definition') return text
-  const sources = sourcesOfRecipe(text, argumentsOf(work.buildArguments) ?? {}, work.targetArchitecture)
+  const sources = sourcesOf(work, text)
   const fault = recipeFault(sources, work.network, addressAllowed)
   if (fault !== undefined) throw new BuildError(fault)
   const hosts = sources.addresses.map((address) => `${hostOf(address)}/`)
@@ -87,10 +95,32 @@ const verified = async (
   return verification
 }
 
+/** Removes a name of an image, and those that the engine did not remove for this process before. */
+const openNameRemoval = (buildEngine: string) => {
+  const left = new Set<string>()
+  const remove = async (name: string): Promise<true | undefined> => {
+    try {
+      await removeImage(buildEngine, name)
+      left.delete(name)
+      return true
+    } catch (error) {
+      if (!(error instanceof NoAnswerError)) throw error
+      left.add(name)
+      return undefined
+    }
+  }
+  return async (name: string): Promise<void> => {
+    const signal = AbortSignal.timeout(removalPatienceMs)
+    if ((await poll(() => remove(name), { everyMs: 500, signal })) !== true) return
+    for (const other of left) if ((await remove(other)) === undefined) return
+  }
+}
+
 /** The steps of a run of a build, on the host that has the context and the engine. */
 export const openBuildWork = (parts: BuildWorkParts) => {
   const { db, artifactStore, buildEngine } = parts
   const gate = openGate(parts.buildConcurrency)
+  const removeName = openNameRemoval(buildEngine)
 
   /** The image of this work in the engine; undefined: not built yet. */
   const imageOf = async (work: BuildWork) => {
@@ -110,6 +140,7 @@ export const openBuildWork = (parts: BuildWorkParts) => {
     } else if (earlier === undefined) {
       const text = await checkContext(parts, work)
       if (work.sourceType === 'definition') await pullBases(parts, work, text, { journal, signal })
+      else await pullPrivateBases(parts, work, pulledBy(sourcesOf(work, text)), { journal, signal })
     }
     if (earlier === undefined) return false
     journal.say(reuseText(earlier.digest))
@@ -205,10 +236,14 @@ export const openBuildWork = (parts: BuildWorkParts) => {
     return { path, verification: await verified(work, name, path, { folder, journal, signal }) }
   }
 
+  /**
+   * Removes what a run has left. An engine that does not answer keeps no run open: what it then has
+   * goes with the end of a later run.
+   */
   const tidy = async (work: BuildWork): Promise<void> => {
     await emptyDefinition(await artifactStore.folder(work.runId))
     await artifactStore.removeFolder(work.runId)
-    if (work.sourceType === 'dockerfile') await removeImage(buildEngine, tagOf(work))
+    if (work.sourceType === 'dockerfile') await removeName(tagOf(work))
   }
 
   return { fetch, build, publish, tidy }

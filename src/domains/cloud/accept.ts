@@ -7,7 +7,7 @@ import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import { referenceOf, type Vault } from '../../vault/vault.ts'
 import { requireEnvironment } from '../environments/store.ts'
 import { builtProviders, connectionOf, type CloudConnection } from './clouds.ts'
-import { requirePrograms, wantedConfigurations } from './configurations.ts'
+import { programsFault, wantedConfigurations } from './configurations.ts'
 import type { InstanceAction, NewProvisioning } from './instance-schemas.ts'
 import { knownConfiguration, type CapacityTarget, type TargetConfiguration } from './schemas.ts'
 import { pricesOf } from './prices.ts'
@@ -20,6 +20,11 @@ export interface AcceptParts {
   cloudSshSourceRanges: readonly string[]
   /** The run that needs it; absent: a person asks. */
   executionRunId?: string
+}
+/** Within a transaction. */
+export type ProvisioningParts = Omit<AcceptParts, 'db'> & {
+  /** Of `configurationFault`, asked before the transaction. */
+  fault: Refusal | undefined
 }
 
 const monthSeconds = 730 * 3_600
@@ -152,15 +157,19 @@ export const usableTarget = async (
   return target
 }
 
-/** The refusal where playbooks of the target cannot run, because a program is missing here. */
-const requireConfigurable = async (tx: Db, targetId: string): Promise<void> => {
-  const target = await readTarget(tx, targetId)
-  if (wantedConfigurations(target?.machineConfigurations ?? []).length > 0) await requirePrograms()
+/**
+ * The refusal where playbooks of the target cannot run, because a program is missing here. It starts
+ * programs, so no transaction may be open.
+ */
+export const configurationFault = async (db: Db, targetId: string): Promise<Refusal | undefined> => {
+  const target = await readTarget(db, targetId)
+  const wanted = wantedConfigurations(target?.machineConfigurations ?? [])
+  return wanted.length === 0 ? undefined : programsFault()
 }
 
 const addInstance = async (
   tx: Db,
-  { vault, executionRunId }: AcceptParts,
+  { vault, executionRunId }: ProvisioningParts,
   given: { target: CapacityTarget; connection: CloudConnection; body: NewProvisioning; region: string },
 ): Promise<string> => {
   const { target, connection, body, region } = given
@@ -199,38 +208,47 @@ const addInstance = async (
  * @returns the id of the operation
  * @throws Refusal 404, 409, 422, 503
  */
-export const acceptProvisioning = (
+export const acceptProvisioning = async (
   parts: AcceptParts,
   environmentId: string,
   body: NewProvisioning,
-): Promise<string> =>
-  parts.db.transaction(async (tx) => {
-    await requireEnvironment(tx, environmentId)
-    const target = await usableTarget(tx, environmentId, body)
-    const { provider } = target
-    const { connectionId } = configurationOf(target)
-    const connection = await connectionOf(tx, environmentId, { provider, connectionId })
-    requireRanges(target, parts.cloudSshSourceRanges)
-    const region = target.region === '' ? (connection.region ?? '') : target.region
-    if (region === '')
-      throw wrong({
-        path: 'capacityTargetId',
-        message: 'neither the target nor its connection (configuration.region) names a region; give one',
-      })
-    const request = JSON.stringify(body)
-    const equal = await equalProvisioning(tx, request)
-    if (equal !== undefined) return equal.id
-    const { executionRunId } = parts
-    const of = { kind: 'provision', environmentId, targetId: target.id, request, executionRunId }
-    const stopped =
-      body.name === undefined ? await stoppedInstance(tx, target.id, body.instanceId) : undefined
-    if (stopped !== undefined) return addOperation(tx, { ...of, instanceId: stopped.id })
-    if (body.instanceId !== undefined) await refuseTaken(tx, body.instanceId)
-    await requireRoom(tx, target)
-    await requireConfigurable(tx, target.id)
-    const instanceId = await addInstance(tx, parts, { target, connection, body, region })
-    return addOperation(tx, { ...of, instanceId })
-  })
+): Promise<string> => {
+  const fault = await configurationFault(parts.db, body.capacityTargetId)
+  return parts.db.transaction((tx) => addProvisioning(tx, { ...parts, fault }, environmentId, body))
+}
+
+/** The same within a transaction. */
+export const addProvisioning = async (
+  tx: Db,
+  parts: ProvisioningParts,
+  environmentId: string,
+  body: NewProvisioning,
+): Promise<string> => {
+  await requireEnvironment(tx, environmentId)
+  const target = await usableTarget(tx, environmentId, body)
+  const { provider } = target
+  const { connectionId } = configurationOf(target)
+  const connection = await connectionOf(tx, environmentId, { provider, connectionId })
+  requireRanges(target, parts.cloudSshSourceRanges)
+  const region = target.region === '' ? (connection.region ?? '') : target.region
+  if (region === '')
+    throw wrong({
+      path: 'capacityTargetId',
+      message: 'neither the target nor its connection (configuration.region) names a region; give one',
+    })
+  const request = JSON.stringify(body)
+  const equal = await equalProvisioning(tx, request)
+  if (equal !== undefined) return equal.id
+  const { executionRunId } = parts
+  const of = { kind: 'provision', environmentId, targetId: target.id, request, executionRunId }
+  const stopped = body.name === undefined ? await stoppedInstance(tx, target.id, body.instanceId) : undefined
+  if (stopped !== undefined) return addOperation(tx, { ...of, instanceId: stopped.id })
+  if (body.instanceId !== undefined) await refuseTaken(tx, body.instanceId)
+  await requireRoom(tx, target)
+  if (parts.fault !== undefined) throw parts.fault
+  const instanceId = await addInstance(tx, parts, { target, connection, body, region })
+  return addOperation(tx, { ...of, instanceId })
+}
 
 const refuseTaken = async (tx: Db, instanceId: string): Promise<void> => {
   const active = await activeOf(tx, instanceId)
@@ -270,18 +288,31 @@ const possible: Readonly<Record<InstanceAction, { from: readonly string[]; done?
   configure: { from: ['ready', 'failed'] },
 }
 
+const TargetRow = z.object({ capacityTargetId: z.string() })
+
+/** As `configurationFault`, of the target of an instance. */
+const instanceFault = async (db: Db, instanceId: string): Promise<Refusal | undefined> => {
+  const of = await db.maybe(
+    TargetRow,
+    sql`select capacity_target_id from cloud_instances where id = ${instanceId}`,
+  )
+  return of === undefined ? undefined : configurationFault(db, of.capacityTargetId)
+}
+
 /**
- * Accepts an action on an instance, or finds the equal one that is under way.
+ * Accepts an action on an instance, or finds the equal one that is under way. `configure` is accepted
+ * outside of transactions alone.
  * @returns the id of the operation
  * @throws Refusal 404, 409 with the state, 503 for an action that is not built
  */
-export const acceptAction = (
+export const acceptAction = async (
   db: Db,
   instanceId: string,
   action: InstanceAction,
   executionRunId?: string,
-): Promise<string> =>
-  db.transaction(async (tx) => {
+): Promise<string> => {
+  const fault = action === 'configure' ? await instanceFault(db, instanceId) : undefined
+  return db.transaction(async (tx) => {
     const found = await tx.maybe(
       InstanceRow,
       sql`select ${instanceColumns} from cloud_instances i where i.id = ${instanceId} for update`,
@@ -312,7 +343,8 @@ export const acceptAction = (
             'is gone; destroy it and provision another',
           { extra: { state: found.status } },
         )
-      await requireConfigurable(tx, found.capacityTargetId)
+      if (fault !== undefined) throw fault
     }
     return addOperation(tx, of)
   })
+}

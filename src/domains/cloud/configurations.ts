@@ -3,23 +3,24 @@ import { Refusal } from '../../refusal.ts'
 import type { TargetMachineConfiguration } from './schemas.ts'
 
 /**
- * @throws Refusal 503 where a program that playbooks need is not on this machine, or may make no
- *   sandbox
+ * Starts the programs that playbooks need, so no transaction may be open.
+ * @returns the refusal, 503, where one is not on this machine, or may make no sandbox
  */
-export const requirePrograms = async (path?: string): Promise<void> => {
+export const programsFault = async (path?: string): Promise<Refusal | undefined> => {
   const refuse = (why: string): Refusal =>
     new Refusal('unavailable', `machines cannot be configured: ${why}`, { retryAfterSeconds: 300 })
   const lacks = missingProgram(path)
   if (lacks !== undefined)
-    throw refuse(
+    return refuse(
       `the program ${lacks.program} is not installed on this machine; install the Debian package ${lacks.package}`,
     )
   const fault = await sandboxFault(path)
-  if (fault !== undefined)
-    throw refuse(
-      `bubblewrap can make no sandbox on this machine (${fault}); let the account make user namespaces, or give a ` +
-        'container security_opt: [seccomp=unconfined, apparmor=unconfined, systempaths=unconfined]',
-    )
+  return fault === undefined
+    ? undefined
+    : refuse(
+        `bubblewrap can make no sandbox on this machine (${fault}); let the account make user namespaces, or give a ` +
+          'container the security_opt of docker-compose.yml (docs/operations.md, As containers)',
+      )
 }
 
 /** The configurations of a target that are in force, in their order. */

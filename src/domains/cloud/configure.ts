@@ -3,7 +3,7 @@ import { sql, type Db } from '../../db/sql.ts'
 import type { PlayEnd, PlayEvent } from '../../drivers/ansible/play.ts'
 import { CloudError } from '../../drivers/cloud/contract.ts'
 import { missing } from '../../refusal.ts'
-import { requirePrograms, variablesOf, wantedConfigurations } from './configurations.ts'
+import { programsFault, variablesOf, wantedConfigurations } from './configurations.ts'
 import { maskOf } from './masks.ts'
 import type { TargetMachineConfiguration } from './schemas.ts'
 import { readTarget } from './store.ts'
@@ -134,7 +134,8 @@ export const configureMachine = async (
   const { environmentId, machineConfigurations } = target
   const opened = await openVariables(parts.vault, target.id, environmentId, machineConfigurations)
   const wanted = wantedConfigurations(opened)
-  if (wanted.length > 0) await requirePrograms()
+  const fault = wanted.length === 0 ? undefined : await programsFault()
+  if (fault !== undefined) throw fault
   await db.run(sql`update cloud_instances set status = 'configuring',
     configuring_at = coalesce(configuring_at, now()) where id = ${job.id}`)
   const versions = new Map(

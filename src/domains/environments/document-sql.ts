@@ -117,8 +117,8 @@ const canSign = `(${canRead} and s.type in (${typesWith((ways) => ways.some(isBu
 /**
  * Members that reads add to a row `s` of storages (domain-reference 8). Roots and policy come from
  * the configuration, as far as they have the right shape. The capabilities are those of the driver
- * within approved roots. Health reports only that a driver exists: the storage itself was not
- * contacted.
+ * within approved roots. The status of health reports only that a driver exists; `probe` is what the
+ * storage itself answered when it was last asked.
  */
 const storageView = {
   browseRoots: `(select coalesce(json_agg(json_strip_nulls(json_build_object('path', r.root->'path', 'label',
@@ -128,11 +128,11 @@ const storageView = {
     ${canRead}, 'upload', ${canWrite},
     'checksum', ${canRead}, 'presignedDownload', ${canSign}, 'computeNodeVisible',
     s.shared or exists (select from storage_runtime_bindings b where b.storage_id = s.id))::text`,
-  health: `case when s.type = 'local' and current_setting('orrery.local_storage', true) = 'none'
-    then json_build_object('status', 'unavailable', 'message', 'no directory of this machine is approved; ' ||
-      'start the service with SERVICE_LOCAL_STORAGE_ROOT')::text
-    when ${isDriven} then '{"status":"healthy"}' else json_build_object('status', 'unavailable', 'message',
-    'this version has no driver for storages of type ' || s.type)::text end`,
+  health: `(select json_strip_nulls(json_build_object('status', case when h.message is null then 'healthy'
+    else 'unavailable' end, 'message', h.message, 'probe', s.probe))::text from (select case
+      when s.type = 'local' and current_setting('orrery.local_storage', true) = 'none'
+        then 'no directory of this machine is approved; start the service with SERVICE_LOCAL_STORAGE_ROOT'
+      when not ${isDriven} then 'this version has no driver for storages of type ' || s.type end as message) h)`,
   indexPolicy: object({
     enabled: `coalesce(${policy}->'enabled' <> 'false', true)`,
     roots: texts(policy, 'roots'),

@@ -179,6 +179,15 @@ export const Storage = z.strictObject({
   indexStatus: ServerManaged,
 })
 
+/** What a storage answered when it was asked. */
+export const StorageProbe = z.strictObject({
+  status: z.enum(['healthy', 'degraded', 'unavailable']),
+  message: z.string().optional(),
+  checkedAt: z.string(),
+  availableBytes: z.number().optional(),
+  latencyMs: z.number(),
+})
+
 /** A storage as reads return it, with the service's own members (domain-reference 8). */
 export const StorageProjection = Storage.extend({
   browseRoots: z.array(
@@ -199,6 +208,7 @@ export const StorageProjection = Storage.extend({
     message: z.string().optional(),
     checkedAt: z.string().optional(),
     availableBytes: z.number().optional(),
+    probe: StorageProbe.optional().describe('the newest answer to POST /storages/{storageId}/health/'),
   }),
   indexPolicy: z
     .strictObject({

@@ -4,7 +4,7 @@ import { missing } from '../../refusal.ts'
 import { storageObject } from './document-sql.ts'
 import { lockInventory, requireEnvironment } from './store.ts'
 import { maskedText } from './secrets.ts'
-import { storageTypes } from './schemas.ts'
+import { storageTypes, type StorageProbe } from './schemas.ts'
 
 const TextRow = z.object({ document: z.string() })
 
@@ -72,6 +72,15 @@ export const readStorage = async (db: Db, id: string): Promise<StorageFacts> => 
   )
   if (facts === undefined) throw missing('storage', id)
   return facts
+}
+
+/** Records what a storage answered; one that was deleted meanwhile has no record. */
+export const recordProbe = async (
+  db: Db,
+  id: string,
+  probe: z.output<typeof StorageProbe>,
+): Promise<void> => {
+  await db.run(sql`update storages set probe = ${JSON.stringify(probe)}::jsonb where id = ${id}`)
 }
 
 export interface BrowseRoot {

@@ -244,7 +244,7 @@ const authorizationOf = async (
   )
 }
 
-/** Fetches the bytes at an address into our store; every hop is judged. */
+/** Fetches the bytes at an address into our store; every hop is judged, and all share one deadline. */
 const findAddress = async (
   { http, vault, artifactStore }: FindingParts,
   { uri, credentialRef, expectedDigest }: Extract<OutsideQuestion, { kind: 'address' }>,
@@ -255,6 +255,7 @@ const findAddress = async (
   let url = new URL(uri)
   const first = url.host
   const authorization = await authorizationOf(vault, credentialRef)
+  const until = performance.now() + fetchDeadlineMs
   for (let hop = 0; hop <= mostHops; hop += 1) {
     if (url.protocol !== 'https:' && !(url.protocol === 'http:' && isHere(url.hostname)))
       return { problem: `${url.protocol}//${url.host} must be https, or an address of this machine` }
@@ -262,7 +263,7 @@ const findAddress = async (
     try {
       const answer = await http.request(url, {
         headers,
-        deadlineMs: fetchDeadlineMs,
+        deadlineMs: Math.max(1, Math.ceil(until - performance.now())),
         idleMs: 30_000,
         limitBytes,
       })

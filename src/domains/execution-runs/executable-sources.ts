@@ -269,7 +269,7 @@ const found = (findings: Findings, question: OutsideQuestion): Finding | undefin
 /** An image that the site's engine has or pulls. */
 const pulled = (given: Given, image: string, finding: Finding | undefined, why?: string): Resolved => {
   const { executable, target } = given
-  const strategy = strategyOf(executable)
+  const inPlace = strategyOf(executable) === 'use-in-place'
   const digest = image.includes('@') ? image.slice(image.indexOf('@') + 1) : finding?.digest
   const difference = digest === undefined ? undefined : differs(executable, digest)
   if (difference !== undefined) return { problem: difference }
@@ -285,11 +285,9 @@ const pulled = (given: Given, image: string, finding: Finding | undefined, why?:
     pin: {
       ...base(given, image),
       format: 'oci',
-      strategy:
-        strategy === 'use-in-place' || finding?.strategy === 'use-in-place'
-          ? 'use-in-place'
-          : 'destination-pull',
-      reason: `${why ?? usual}${unresolved}`,
+      strategy: inPlace || finding?.strategy === 'use-in-place' ? 'use-in-place' : 'destination-pull',
+      reason: `${inPlace ? 'the author asks that the site has it' : (why ?? usual)}${unresolved}`,
+      ...(inPlace ? { inPlace } : {}),
       image: image.includes('@') || pinned === undefined ? image : `${image}@${pinned}`,
       ...(digest === undefined ? {} : { digest }),
     },
@@ -305,11 +303,18 @@ const ofImage = async (given: Given): Promise<Resolved> => {
       return {
         problem: `${JSON.stringify(image)} is a file, which pods cannot run; give an image of a registry`,
       }
-    // A SIF file at the site, as older workflows name them.
+    // A SIF file at the site, as older workflows name them; the site compares its digest.
+    const digest = isPinned(image)
+      ? image.slice(image.lastIndexOf('@') + 1)
+      : has(executable, 'expectedDigest')
+    const difference = digest === undefined ? undefined : differs(executable, digest)
+    if (difference !== undefined) return { problem: difference }
     return {
       pin: {
         ...base(given, image),
-        ...{ format: 'sif', strategy: 'use-in-place', reason: 'it is a file of the site', image },
+        ...{ format: 'sif', strategy: 'use-in-place', reason: 'it is a file of the site', inPlace: true },
+        image: isPinned(image) || digest === undefined ? image : `${image}@${digest}`,
+        ...(digest === undefined ? {} : { digest }),
       },
     }
   }
@@ -323,17 +328,23 @@ const ofImage = async (given: Given): Promise<Resolved> => {
   if ('problem' in wanted) return wanted
   const strategy = strategyOf(executable)
   const credentialRef = has(executable, 'credentialRef')
-  const [refused] = await credentialProblems(tx, image, credentialRef)
+  const [refused] = await credentialProblems(tx, [image], credentialRef)
   if (refused !== undefined) return { problem: `credentialRef ${refused.message}` }
-  if ((throughStore.has(strategy) || credentialRef !== undefined) && target.engine === 'kubernetes')
+  const inPlace = strategy === 'use-in-place'
+  // A login is used here, for its own registry; no site gets it.
+  const isHeldHere = throughStore.has(strategy) || (credentialRef !== undefined && !inPlace)
+  if (isHeldHere && target.engine === 'kubernetes')
     return {
       problem: `delivery.strategy ${strategy}: nodes pull images of registries; use destination-pull or auto`,
     }
-  // A login is used here, for its own registry; no site gets it.
+  if (inPlace && wanted.format === 'sif')
+    return {
+      problem:
+        `delivery.strategy use-in-place: apptainer at ${target.site} would have to make a SIF file of ` +
+        `${JSON.stringify(image)}; give the SIF file there as remote-file, or use auto`,
+    }
   const mustConvert =
-    throughStore.has(strategy) ||
-    credentialRef !== undefined ||
-    (executable.delivery?.targetFormat === 'sif' && strategy !== 'destination-pull')
+    isHeldHere || (executable.delivery?.targetFormat === 'sif' && strategy !== 'destination-pull')
   const question: OutsideQuestion = {
     ...{ kind: 'image', image, engine: target.here ? target.engine : '' },
     ...(target.here && target.socket !== undefined ? { socket: target.socket } : {}),
@@ -351,7 +362,7 @@ const ofImage = async (given: Given): Promise<Resolved> => {
         `${JSON.stringify(image)} could not be resolved to a digest (${finding.reason ?? 'no answer'}); ` +
         'name it by name@sha256:…, or try again once its registry answers',
     }
-  if (strategy === 'use-in-place' && target.here && finding.strategy === undefined && !mustConvert)
+  if (inPlace && target.here && finding.strategy === undefined)
     return {
       problem:
         `delivery.strategy use-in-place: the ${target.engine} engine of ${target.site} does not have ` +
@@ -445,7 +456,7 @@ const ofRemoteFile = (given: Given): Resolved => {
     return {
       pin: {
         ...base(given, path),
-        ...{ format, strategy: 'use-in-place', reason: 'it is a file of the site' },
+        ...{ format, strategy: 'use-in-place', reason: 'it is a file of the site', inPlace: true },
         ...{ image: `${real}@${digest}`, ...engineFor(target, format) },
         ...(finding.digest === undefined ? {} : { digest: finding.digest }),
       },

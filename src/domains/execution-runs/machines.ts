@@ -7,7 +7,13 @@ import { dispatchOperation } from '../../operations/routes.ts'
 import { requestCancel } from '../../operations/records.ts'
 import { Refusal } from '../../refusal.ts'
 import { machineToStart } from './machine-start.ts'
-import { acceptAction, acceptProvisioning, type AcceptParts } from '../cloud/accept.ts'
+import {
+  acceptAction,
+  addProvisioning,
+  configurationFault,
+  type AcceptParts,
+  type ProvisioningParts,
+} from '../cloud/accept.ts'
 import { cloudKind } from '../cloud/operation.ts'
 import { readTarget } from '../cloud/store.ts'
 import type { CapacityTarget } from '../cloud/schemas.ts'
@@ -136,7 +142,7 @@ const isFull = (error: unknown): boolean =>
 /** Another instance for a run, or undefined where the target has its most. */
 const provisionFor = async (
   tx: Db,
-  parts: MachineParts,
+  parts: ProvisioningParts,
   runId: string,
   target: CapacityTarget,
   { effectKey, ordinal }: z.output<typeof RunRow>,
@@ -148,8 +154,8 @@ const provisionFor = async (
     instanceId: `cloud-instance-${key}`,
   }
   try {
-    const own = { ...parts, db: tx, executionRunId: runId }
-    const operationId = await acceptProvisioning(own, target.environmentId, body)
+    const own = { ...parts, executionRunId: runId }
+    const operationId = await addProvisioning(tx, own, target.environmentId, body)
     return { instanceId: body.instanceId, operationId }
   } catch (error) {
     if (isFull(error)) return undefined
@@ -169,6 +175,8 @@ export const acquireMachine = async (
   runId: string,
   targetId: string,
 ): Promise<{ waits: string } | undefined> => {
+  if ((await heldMachine(parts.db, runId, targetId)) !== undefined) return undefined
+  const fault = await configurationFault(parts.db, targetId)
   const made = await parts.db.transaction(async (tx) => {
     const target = await readTarget(tx, targetId, true)
     if (target === undefined)
@@ -186,7 +194,7 @@ export const acquireMachine = async (
       stopped !== undefined
         ? { instanceId: stopped.id, operationId: await acceptAction(tx, stopped.id, 'start', runId) }
         : shared === undefined
-          ? await provisionFor(tx, parts, runId, target, run)
+          ? await provisionFor(tx, { ...parts, fault }, runId, target, run)
           : undefined
     const instanceId = shared?.id ?? own?.instanceId
     if (instanceId === undefined) return { waits: await whoHasThem(tx, target) }

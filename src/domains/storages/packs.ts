@@ -8,7 +8,7 @@ import {
 } from '../../drivers/storage/contract.ts'
 import { isText, type ByteName, type StoragePath } from '../../drivers/storage/paths.ts'
 import type { JobEntry, OnConflict } from './job-store.ts'
-import { attributesOf, type Ends } from './send.ts'
+import { attributesOf, isUnchanged, type Ends } from './send.ts'
 
 /** A larger file is sent alone: its bytes then cost more than its calls. */
 const smallBytes = 64 * 1024
@@ -90,9 +90,8 @@ export const contentsOf = async (
       const { entry, stream } = await source.read(path, { signal })
       if ((entry.sizeBytes ?? Infinity) > smallBytes) return void stream.destroy()
       const bytes = await buffer(stream)
-      const { modifiedAt, mode, etag } = entry
-      const isSame = source.capabilities.versions || (await source.stat(path, { signal })).etag === etag
-      if (isSame && (source.capabilities.versions || etag !== undefined))
+      const { modifiedAt, mode } = entry
+      if (source.capabilities.versions || (await isUnchanged({ source }, { from: path, signal }, entry)))
         files.push({ name, bytes, modifiedAt, mode })
     } catch (error) {
       // Alone it is read again, and the job gets the reason.

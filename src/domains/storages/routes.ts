@@ -2,10 +2,11 @@ import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { StorageError } from '../../drivers/storage/contract.ts'
 import { parseRoot } from '../../drivers/storage/paths.ts'
+import { reasonText } from '../../outside-text.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { StorageProjection } from '../environments/schemas.ts'
-import { readStorage, setBrowseRoots, storagesOfEnvironment } from '../environments/storages.ts'
+import { StorageProbe, StorageProjection } from '../environments/schemas.ts'
+import { readStorage, recordProbe, setBrowseRoots, storagesOfEnvironment } from '../environments/storages.ts'
 import { downloadRoutes } from './download-routes.ts'
 import { startsOf } from './connection.ts'
 import { browseRootsOf } from './endpoint.ts'
@@ -13,7 +14,7 @@ import { entryRoutes } from './entry-routes.ts'
 import type { Storages } from './open.ts'
 import { promoteArtifact, promoteData } from './promote.ts'
 import type { PromotedData } from './promoted.ts'
-import { Health, NewArtifact, NewData, NewRoots, Promoted, Roots } from './schemas.ts'
+import { NewArtifact, NewData, NewRoots, Promoted, Roots } from './schemas.ts'
 import { pathOf } from './view.ts'
 
 /** Problems of roots that no path can be below. */
@@ -80,32 +81,36 @@ export const storageRoutes = ({
     path: '/storages/{storageId}/health/',
     tag: 'storages',
     summary: 'Ask the storage itself whether it can be reached now',
-    response: Health,
+    response: StorageProbe,
     status: 200,
     refuses: [422, 503],
     audit: false,
     handle: async ({ params, signal }) => {
       const { driver } = await storages.whole(params.storageId)
       const began = performance.now()
-      const facts = () => ({
-        checkedAt: new Date().toISOString(),
-        latencyMs: Math.round((performance.now() - began) * 10) / 10,
-      })
-      try {
-        const { availableBytes } = await driver.space({ signal })
-        return {
-          status: 'healthy' as const,
-          ...facts(),
-          ...(availableBytes === undefined ? {} : { availableBytes }),
-        }
-      } catch (error) {
-        if (!(error instanceof StorageError)) throw error
-        return {
-          status: error.passes ? ('unavailable' as const) : ('degraded' as const),
-          message: error.message,
-          ...facts(),
+      const ask = async () => {
+        try {
+          const { availableBytes } = await driver.space({ signal })
+          return {
+            status: 'healthy' as const,
+            ...(availableBytes === undefined ? {} : { availableBytes }),
+          }
+        } catch (error) {
+          if (!(error instanceof StorageError)) throw error
+          return {
+            status: error.passes ? ('unavailable' as const) : ('degraded' as const),
+            message: reasonText(error.message),
+          }
         }
       }
+      const probe = {
+        ...(await ask()),
+        checkedAt: new Date().toISOString(),
+        latencyMs: Math.round((performance.now() - began) * 10) / 10,
+      }
+      // A client that has left learns nothing, and what it broke off says nothing.
+      if (!signal.aborted) await recordProbe(db, params.storageId, probe)
+      return probe
     },
   }),
   ...entryRoutes({ db, storages, promoted }),

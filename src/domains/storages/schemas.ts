@@ -245,14 +245,6 @@ export const Uploaded = z.strictObject({
   entry: FileEntry.optional(),
 })
 
-export const Health = z.strictObject({
-  status: z.enum(['healthy', 'degraded', 'unavailable']),
-  message: z.string().optional(),
-  checkedAt: z.string(),
-  availableBytes: z.number().optional(),
-  latencyMs: z.number(),
-})
-
 export const NewArtifact = z.strictObject({
   ...PathBody,
   id: Id.optional(),

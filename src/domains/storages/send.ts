@@ -135,9 +135,9 @@ export const attributesOf = (
     : undefined
 
 /** Whether a file of the source is still the one that was seen. */
-const isUnchanged = async (
-  { source }: Ends,
-  { from, signal }: Sending,
+export const isUnchanged = async (
+  { source }: Pick<Ends, 'source'>,
+  { from, signal }: Pick<Sending, 'from' | 'signal'>,
   { etag, sizeBytes, modifiedAt }: Entry,
 ): Promise<boolean> => {
   const now = await source.stat(from, { signal })

@@ -191,6 +191,7 @@ export const containerized = (
     engine = options.engine,
     host = '',
     mounts = options.mounts ?? [],
+    inPlace = false,
   } = container
   const cpus = cores > 0 ? String(cores) : '0'
   const limits = [cpus, String(Math.ceil(memoryBytes)), String(Math.ceil(gpus)), network ? '1' : '0']
@@ -225,6 +226,7 @@ export const containerized = (
         contact.account,
         laneKey,
         shared,
+        inPlace ? '0' : '1',
       ],
       ...[...own.map((path) => mountWord(path)), ...more],
     ],

@@ -7,7 +7,8 @@
 # Arguments: ENGINE (`auto` too), IMAGE, the image's key, CPUS, MEMORY in bytes, GPUS, NETWORK (0,
 # 1), IDLE seconds of a kept container (0: a container of its own), engines that may keep one,
 # SCOPE, NAME, the variable that marks processes, UID:GID, the lane's key, the kept container's
-# mount, then those of work directory and home and further mounts (in the form of `--mount`).
+# mount, whether the image may be brought (0, 1), then the mounts of work directory and home and
+# further ones (in the form of `--mount`).
 # Environment: ORRERY_PARTS and ORRERY_PART_0 …, the task's script in pieces, because one variable
 # takes 128 KiB.
 #
@@ -29,8 +30,8 @@ LC_ALL=C
 export LC_ALL
 engine=$1 image=$2 known=$3 cpus=$4 memory=$5 gpus=$6 network=$7 idle=$8 keepers=$9
 shift 9
-scope=$1 name=$2 marker=$3 account=$4 lane=$5 shared=$6
-shift 6
+scope=$1 name=$2 marker=$3 account=$4 lane=$5 shared=$6 brings=$7
+shift 7
 unset "$marker"
 cd "${0%/*}/.." || exit 125
 base=$PWD
@@ -199,6 +200,15 @@ loaded_image() {
   pulled=$((up - begun))
 }
 
+differ() {
+  give_up refused "the digest of $image differs: asked for $want, but $plain is $digest"
+}
+
+stay_away() {
+  give_up refused "$engine on $node does not have $image, and use-in-place brings nothing; load it there, or give \
+delivery.strategy destination-pull or auto"
+}
+
 layered_image() {
   case $image in archive:*) loaded_image; return ;; esac
   plain_http=
@@ -208,6 +218,10 @@ layered_image() {
   inspect "$image" && return
   # An image that was built or loaded here has a name, and its id is its digest.
   [ -n "$want" ] && inspect "$plain" && [ "$digest" = "$want" ] && return
+  if [ "$brings" = 0 ]; then
+    [ -z "$want" ] || ! inspect "$plain" || differ
+    stay_away
+  fi
   if bring "$image"; then
     inspect "$image" && return
     give_up infrastructure "$engine on $node has pulled $image and does not know it"
@@ -215,7 +229,7 @@ layered_image() {
   classify "$said"
   words=$said
   if [ "$class" = refused ] && [ -n "$want" ] && { inspect "$plain" || { bring "$plain" && inspect "$plain"; }; }; then
-    give_up refused "the digest of $image differs: asked for $want, but $plain is $digest"
+    differ
   fi
   give_up "$class" "$node cannot pull $image: $words"
 }
@@ -232,11 +246,12 @@ file_image() {
   case $image in *@*) want=${image##*@} ;; esac
   case $image in
     /*)
-      id=${image%@sha256:*}
-      [ -e "$id" ] || give_up refused "$node has no image at $id: no such file"
+      id=${image%@sha256:*} remedy=
+      [ "$brings" = 1 ] || remedy='; put the file there, or correct its path or digest'
+      [ -e "$id" ] || give_up refused "$node has no image at $id: no such file$remedy"
       [ ! -f "$id" ] || sum_of "$id"
       [ -z "$want" ] || [ "$want" = "$digest" ] ||
-        give_up refused "the digest of $id differs: asked for $want, but it is $digest"
+        give_up refused "the digest of $id differs: asked for $want, but it is $digest$remedy"
       return ;;
   esac
   source=${image#docker://}
@@ -247,6 +262,7 @@ file_image() {
   key=${known#images/*-}
   id=$base/images/${key%%.*}.sif
   if ! [ -s "$id" ]; then
+    [ "$brings" = 1 ] || stay_away
     now
     begun=$up
     case $source in

@@ -156,6 +156,8 @@ export interface ContainerRequest {
    * of an image's archive, for Docker and Podman, with `@` and the image's id.
    */
   image: string
+  /** The image must be at the site already: it is not pulled, nor made from one that is. */
+  inPlace?: boolean
   /** Whether it may reach a network. */
   network: boolean
   /**

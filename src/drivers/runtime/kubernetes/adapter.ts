@@ -50,6 +50,13 @@ const newSeconds = 5
 /** Time beyond the grace of a cancel, for the transfer of the outputs. */
 const fetchGraceSeconds = 30
 
+/** Why no Pod can take an image, in the cluster's words. */
+const hopelessText = ({ image, inPlace }: PodRequest, words: string): string =>
+  `image ${JSON.stringify(image)} cannot be run here (${words})` +
+  (inPlace === true
+    ? '; use-in-place pulls nothing: load it on the nodes, or give delivery.strategy destination-pull or auto'
+    : '')
+
 interface KubernetesListing {
   asked: ClusterAnswer | 'silent'
   /** When the request was made, seconds since epoch. */
@@ -223,7 +230,7 @@ export function kubernetesAdapter(
         nameWords: [runtime, folder],
       }
     },
-    hopeless: ({ image }, words) => `image ${JSON.stringify(image)} cannot be run here (${words})`,
+    hopeless: hopelessText,
     script: async (_, elements, pack) =>
       jobScript(elements, {
         pack,

@@ -13,6 +13,8 @@ export interface PodRequest {
   memoryBytes: number
   gpus: number
   network: boolean
+  /** The node must have the image already. */
+  inPlace?: true
   /** The activity's own settings for its Pod; they override the runtime's. */
   pod?: Readonly<Record<string, unknown>>
   annotations?: Readonly<Record<string, string>>
@@ -88,6 +90,7 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
     memoryBytes: Math.ceil(memoryBytes),
     gpus,
     network: container?.network ?? true,
+    ...(container?.inPlace === true ? { inPlace: true as const } : {}),
     ...(Object.keys(pod).length === 0 ? {} : { pod }),
     ...(Object.keys(texts).length === 0 ? {} : { annotations: texts as Record<string, string> }),
   }
@@ -256,6 +259,7 @@ export function jobManifest(
               env: [field('ORRERY_POD', 'metadata.name'), field('ORRERY_NODE', 'spec.nodeName')],
               resources: resourcesOf(job.request, settings),
               ...containerSpec(settings),
+              ...(job.request.inPlace === true ? { imagePullPolicy: 'Never' } : {}),
             },
             ...(courier === undefined ? [] : [side(courierName, courier.stay)]),
           ],

@@ -39,6 +39,7 @@ import {
 import { setImmediate as turn } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import type { Attributes, Entry, SmallFile, StorageFault } from '../contract.ts'
+import { isSettled, placeBehind } from '../names.ts'
 import { bytesOf, quotedPath, type ByteName } from '../paths.ts'
 import type { CallName, Calls, FromHost, HostFault, ToHost, Where } from './calls.ts'
 
@@ -224,24 +225,11 @@ const entryAt = (folder: number, name: ByteName): Entry => {
 const namesOf = (folder: number): ByteName[] => {
   const { dev, ino, mtimeNs, ctimeNs } = fstatSync(folder, { bigint: true })
   const key = [dev, ino, mtimeNs, ctimeNs].join(' ')
-  // Two changes within one tick of the file system's clock look alike, so a file that has just
-  // changed is not cached.
-  const settled = Date.now() - Number(mtimeNs / 1_000_000n) > 2_000
+  const settled = isSettled(Number(mtimeNs / 1_000_000n) / 1_000, Date.now() / 1_000)
   if (listed?.key === key && settled) return listed.names
   const names = (readdirSync(`/proc/self/fd/${folder}`, 'latin1') as ByteName[]).sort()
   listed = settled && names.length > 1_000 ? { key, names } : undefined
   return names
-}
-
-/** Number of the sorted names up to `after`. */
-const placeBehind = (names: readonly ByteName[], after: string): number => {
-  let [low, high] = [0, names.length]
-  while (low < high) {
-    const middle = (low + high) >> 1
-    if ((names[middle] ?? '') <= after) low = middle + 1
-    else high = middle
-  }
-  return low
 }
 
 /** Looks at an entry once, where `entryAt` also asks for the rights to it. */
@@ -260,7 +248,7 @@ const list = ({ path, after, limit, brief }: Calls['list']['ask']): Calls['list'
   walk(path, (folder) => {
     try {
       const names = namesOf(folder)
-      const begin = after === undefined ? 0 : placeBehind(names, after)
+      const begin = placeBehind(names, after)
       const page = names.slice(begin, begin + limit)
       const entries = page.flatMap((name) => {
         try {

@@ -2,7 +2,9 @@ import { createHash, randomBytes } from 'node:crypto'
 import { Readable } from 'node:stream'
 import { FilesError, type FileFacts, type OpenSiteFile, type SiteFiles } from '../../../shell/site-files.ts'
 import { LinkError } from '../../../shell/site-shell.ts'
+import { append } from '../../../lists.ts'
 import { whole } from '../continued.ts'
+import { isSettled, openNames, placeBehind } from '../names.ts'
 import {
   StorageError,
   type Attributes,
@@ -18,6 +20,8 @@ import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } f
 const pieceBytes = 255 * 1024
 /** Requests under way for one file: a link of 100 ms then carries some 40 MB/s. */
 const piecesAtOnce = 16
+/** Requests under way for the entries of a page. */
+const looksAtOnce = 256
 /** Between two looks whether a later attempt has taken over the file. */
 const lookEveryBytes = 4 * 1024 * 1024
 
@@ -99,8 +103,11 @@ const openPlaces = ({ files, base }: SftpStorageOptions) => {
       throw errorOf(error, path)
     }
   }
-  /** Looks at each directory on the way. The server itself follows links in a path. */
-  const walk = async (folder: StoragePath): Promise<void> => {
+  /**
+   * Looks at each directory on the way. The server itself follows links in a path. @returns what it
+   * says of the last one
+   */
+  const walk = async (folder: StoragePath): Promise<FileFacts> => {
     const ways = Array.from({ length: folder.length + 1 }, (_, depth) => folder.slice(0, depth))
     const all = await Promise.all(ways.map((way) => factsAt(way).catch((error: unknown) => error as Error)))
     for (const [depth, facts] of all.entries()) {
@@ -111,7 +118,9 @@ const openPlaces = ({ files, base }: SftpStorageOptions) => {
       if (facts === undefined) throw fault('missing', way)
       if (facts.type === 'symlink') throw fault('link', way)
       if (facts.type !== 'directory') throw fault('notDirectory', way)
+      if (depth === folder.length) return facts
     }
+    throw fault('missing', folder)
   }
   const nameIn = (path: StoragePath): ByteName => {
     const name = path.at(-1)
@@ -179,7 +188,7 @@ async function* pieces(file: OpenSiteFile, offset: number, end: number, path: St
 }
 
 const readsOf = (places: Places) => {
-  const { files, at, named, walk, nameIn, stat } = places
+  const { files, at, named, factsAt, walk, nameIn, stat } = places
 
   const read: StorageDriver['read'] = async (path, { offset = 0, length = Infinity, signal } = {}) => {
     signal?.throwIfAborted()
@@ -199,25 +208,51 @@ const readsOf = (places: Places) => {
     return { entry: entryOf(nameIn(path), facts), stream }
   }
 
+  const kept = openNames()
+  const isExact = (name: ByteName): boolean => !textOf(name).includes('\ufffd')
+
+  /** Names that were read lately, or those of the server with its facts. */
+  const namesOf = async (path: StoragePath, isFurther: boolean) => {
+    const { modifiedSeconds } = await walk(path)
+    const stamp = String(modifiedSeconds)
+    const known = isFurther ? kept.find(path) : undefined
+    if (known?.stamp === stamp) return { names: known.names, facts: undefined }
+    const all = await named(path, () => files.readdir(at(path)))
+    const facts = new Map(all.map((one) => [nameOf(one.name), one.facts]))
+    const names = all.map((one) => nameOf(one.name)).sort()
+    // What SFTP cannot name is known from here alone.
+    if (isSettled(modifiedSeconds, Date.now() / 1_000) && names.every(isExact))
+      kept.keep(path, { stamp, names })
+    return { names, facts }
+  }
+
+  const listed = async (path: StoragePath, name: ByteName, facts: FileFacts): Promise<Entry> => {
+    const entry = entryOf(name, facts)
+    if (!isExact(name)) return { ...entry, readable: false, writable: false }
+    if (facts.type !== 'symlink') return entry
+    const target = await files.readlink(at([...path, name])).catch(() => '')
+    return { ...entry, linkTarget: nameOf(target) }
+  }
+
   return {
     async list(path, { limit, after, signal }) {
       signal?.throwIfAborted()
-      await walk(path)
-      const all = (await named(path, () => files.readdir(at(path))))
-        .map(({ name, facts }) => ({ name: nameOf(name), facts, isExact: !name.includes('\ufffd') }))
-        .toSorted((a, b) => (a.name < b.name ? -1 : 1))
-      const begin = after === undefined ? 0 : all.findIndex(({ name }) => name > after)
-      const page = begin === -1 ? [] : all.slice(begin, begin + limit)
-      const entries = await Promise.all(
-        page.map(async ({ name, facts, isExact }) => {
-          const entry = entryOf(name, facts)
-          if (!isExact) return { ...entry, readable: false, writable: false }
-          if (facts.type !== 'symlink') return entry
-          const target = await files.readlink(at([...path, name])).catch(() => '')
-          return { ...entry, linkTarget: nameOf(target) }
-        }),
-      )
-      const next = begin !== -1 && begin + limit < all.length ? page.at(-1)?.name : undefined
+      const { names, facts } = await namesOf(path, after !== undefined)
+      const begin = placeBehind(names, after)
+      const page = names.slice(begin, begin + limit)
+      const entries: Entry[] = []
+      for (let from = 0; from < page.length; from += looksAtOnce) {
+        signal?.throwIfAborted()
+        const found = await Promise.all(
+          page.slice(from, from + looksAtOnce).map(async (name) => {
+            const own = facts === undefined ? await factsAt([...path, name]) : facts.get(name)
+            // It was removed since the directory was read.
+            return own === undefined ? [] : [await listed(path, name, own)]
+          }),
+        )
+        append(entries, found.flat())
+      }
+      const next = begin + limit < names.length ? page.at(-1) : undefined
       return { entries, ...(next === undefined ? {} : { next }) }
     },
     async stat(path, { signal } = {}) {

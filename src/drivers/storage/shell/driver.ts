@@ -5,12 +5,16 @@ import type { ShellStream } from '../../../shell/site-shell.ts'
 import {
   StorageError,
   type Entry,
+  type EntryPage,
+  type ListOptions,
   type StorageDriver,
   type Watch,
   type WriteOptions,
   type Written,
 } from '../contract.ts'
 import { whole } from '../continued.ts'
+import { quote } from '../../../shell/quote.ts'
+import { isSettled, openNames, placeBehind, type ReadNames } from '../names.ts'
 import { bytesOf, quotedPath, type ByteName, type StoragePath } from '../paths.ts'
 import { smallFilesOf } from './packs.ts'
 import {
@@ -45,28 +49,45 @@ const readsOf = (scripts: Scripts) => {
     return firstOf(await run(script.line(`entry ${name}`), path, watch), path)
   }
 
-  const listNames = async (path: StoragePath, signal: AbortSignal | undefined): Promise<ByteName[]> => {
+  const kept = openNames()
+  const readNames = async (path: StoragePath, signal: AbortSignal | undefined): Promise<ReadNames> => {
     const answer = await run(new Script().walk(base, path).line('names'), path, {
       signal,
       maxBytes: namesBytes,
     })
-    return (answer.toString('latin1').split('\0').slice(0, -1) as ByteName[]).sort()
+    const [stamp = '', now = '', ...rest] = answer.toString('latin1').split('\0').slice(0, -1)
+    const read = { stamp, names: (rest as ByteName[]).sort() }
+    if (isSettled(Number(stamp.split(' ')[2]), Number(now))) kept.keep(path, read)
+    return read
+  }
+
+  /** Undefined where a name came or went since `known` was read; `known` without a stamp is as it is. */
+  const pageOf = async (
+    path: StoragePath,
+    { names, stamp }: ReadNames,
+    { limit, after, signal }: ListOptions,
+  ): Promise<EntryPage | undefined> => {
+    const begin = placeBehind(names, after)
+    const page = names.slice(begin, begin + limit)
+    if (page.length === 0) return { entries: [] }
+    const input = Buffer.concat(
+      page.map((name) => Buffer.concat([Buffer.from('./'), bytesOf(name), Buffer.of(0)])),
+    )
+    const script = new Script().walk(base, path).line(`page ${quote(stamp)}`)
+    const answer = await run(script, path, { signal, input })
+    const head = answer.indexOf(0)
+    if (answer.subarray(0, head).toString() === 'changed') return undefined
+    const next = begin + limit < names.length ? page.at(-1) : undefined
+    return { entries: entriesOf(answer.subarray(head + 1)), ...(next === undefined ? {} : { next }) }
   }
 
   return {
-    async list(path, { limit, after, signal }) {
-      const names = await listNames(path, signal)
-      const begin = after === undefined ? 0 : names.findIndex((name) => name > after)
-      const page = begin === -1 ? [] : names.slice(begin, begin + limit)
-      if (page.length === 0) return { entries: [] }
-      const input = Buffer.concat(
-        page.map((name) => Buffer.concat([Buffer.from('./'), bytesOf(name), Buffer.of(0)])),
-      )
-      const entries = entriesOf(
-        await run(new Script().walk(base, path).line('page'), path, { signal, input }),
-      )
-      const next = begin + limit < names.length ? page.at(-1) : undefined
-      return { entries, ...(next === undefined ? {} : { next }) }
+    async list(path, options) {
+      const known = options.after === undefined ? undefined : kept.find(path)
+      const further = known === undefined ? undefined : await pageOf(path, known, options)
+      if (further !== undefined) return further
+      const read = await readNames(path, options.signal)
+      return (await pageOf(path, { ...read, stamp: '' }, options)) ?? { entries: [] }
     },
 
     stat,

@@ -89,14 +89,24 @@ regular() { # name
   gone "$1"
 }
 
+# Of the current directory: it changes where a name comes or goes.
+stamp() {
+  find . -maxdepth 0 -printf '%D %i %T@ %C@' 2>"$words"
+}
+# The stamp, and the time, before the names.
 names() {
   [ -r . ] || fail denied .
-  printf +
+  printf '+%s\0%s\0' "$(stamp)" "$(date +%s)"
   find . -mindepth 1 -maxdepth 1 -printf '%f\0' 2>"$words"
 }
-# Of names on standard input.
-page() {
-  printf +
+# Of names on standard input. It prints no entry where the directory has another stamp than is given.
+page() { # stamp
+  if [ -n "$1" ] && [ "$1" != "$(stamp)" ]; then
+    cat >"$words"
+    printf '+changed\0'
+    exit 0
+  fi
+  printf '+same\0'
   # shellcheck disable=SC2016
   xargs -0 -r sh -c 'find "$@" -maxdepth 0 \( -readable -printf r -o -printf - \) \
     \( -writable -printf w -o -printf - \) \
