@@ -83,3 +83,37 @@ test('a call ends by its exit code, whatever the command leaves; names are bytes
     rmSync(scratch, { recursive: true, force: true })
   }
 })
+
+test.each([true, false])(
+  'a function that fails after it took the call is called again only where it is idempotent (%s)',
+  async (idempotent) => {
+    const scratch = mkdtempSync(join(runFolder(), 'orrery-serverless-'))
+    const driver = openServerlessDriver({
+      root: scratch,
+      runtime: 'serverless',
+      taskVariable: 'ORRERY_TASK',
+      configuration: { endpoint: site.gateway, idempotent, retries: 0 },
+      pollMilliseconds: 50,
+      invoke: functions.invoke,
+    })
+    const task = plainIntent(taskName(idempotent ? 11 : 12), join(scratch, 'w'), ['true'])
+    site.failure = (_, response) => {
+      response.writeHead(500).end('out of order')
+      return true
+    }
+    try {
+      const over = new Promise((resolve) => driver.watch([task.name], resolve))
+      await driver.submit([task])
+      await over
+      // A lost attempt is followed by another, and so by another call; a refused one is not.
+      await expect(driver.collect(task.name)).rejects.toMatchObject({
+        trouble: idempotent ? 'unknown' : 'refused',
+      })
+      expect(site.calls(task.name)).toBe(1)
+    } finally {
+      site.failure = undefined
+      await driver.close()
+      rmSync(scratch, { recursive: true, force: true })
+    }
+  },
+)
