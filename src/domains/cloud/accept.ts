@@ -22,6 +22,8 @@ export interface AcceptParts {
   executionRunId?: string
 }
 
+export const cloudOperationIdOf = (newId: string): string => `cloud-run-${newId}`
+
 const monthSeconds = 730 * 3_600
 const wrong = (...problems: Problem[]): Refusal => unacceptable(problems)
 
@@ -121,12 +123,13 @@ interface NewOperation {
   instanceId: string
   request: string
   over?: boolean
+  newId: string
   executionRunId?: string | undefined
 }
 
 /** The record is the intent: it is committed before the request to the provider. */
 const addOperation = async (tx: Db, given: NewOperation): Promise<string> => {
-  const id = `cloud-run-${randomUUID()}`
+  const id = cloudOperationIdOf(given.newId)
   const done = given.over === true
   await tx.run(sql`insert into cloud_operations (id, kind, status, phase, environment_id, capacity_target_id,
       instance_id, execution_run_id, request, started_at, finished_at, dispatched_at)
@@ -196,6 +199,7 @@ const addInstance = async (
 /**
  * Accepts a machine of a target: an equal request that is under way, a stopped machine to start, or
  * a new machine.
+ * @param newId the UUID in the id of a new operation
  * @returns the id of the operation
  * @throws Refusal 404, 409, 422, 503
  */
@@ -203,6 +207,7 @@ export const acceptProvisioning = (
   parts: AcceptParts,
   environmentId: string,
   body: NewProvisioning,
+  newId: string = randomUUID(),
 ): Promise<string> =>
   parts.db.transaction(async (tx) => {
     await requireEnvironment(tx, environmentId)
@@ -221,7 +226,7 @@ export const acceptProvisioning = (
     const equal = await equalProvisioning(tx, request)
     if (equal !== undefined) return equal.id
     const { executionRunId } = parts
-    const of = { kind: 'provision', environmentId, targetId: target.id, request, executionRunId }
+    const of = { kind: 'provision', newId, environmentId, targetId: target.id, request, executionRunId }
     const stopped =
       body.name === undefined ? await stoppedInstance(tx, target.id, body.instanceId) : undefined
     if (stopped !== undefined) return addOperation(tx, { ...of, instanceId: stopped.id })
@@ -279,7 +284,7 @@ export const acceptAction = (
   db: Db,
   instanceId: string,
   action: InstanceAction,
-  executionRunId?: string,
+  { executionRunId, newId = randomUUID() }: { executionRunId?: string | undefined; newId?: string } = {},
 ): Promise<string> =>
   db.transaction(async (tx) => {
     const found = await tx.maybe(
@@ -294,6 +299,7 @@ export const acceptAction = (
     const of = {
       ...{ kind: action, environmentId: found.environmentId, targetId: found.capacityTargetId, instanceId },
       request: JSON.stringify({ instanceId, action }),
+      newId,
       executionRunId,
     }
     if (found.status === done) return addOperation(tx, { ...of, over: true })
