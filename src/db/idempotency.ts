@@ -1,4 +1,4 @@
-import type { IdempotencyStore } from '../http/idempotency.ts'
+import { keyLifeMs, type IdempotencyStore } from '../http/idempotency.ts'
 import type { Db } from './sql.ts'
 
 interface Kept {
@@ -9,10 +9,10 @@ interface Kept {
 }
 
 /**
- * A key lives 24 hours. A key without an answer that is not renewed is free again after a minute:
+ * A key lives `keyLifeMs`. A key without an answer that is not renewed is free again after a minute:
  * its request died. The next begin deletes expired keys.
  */
-const beginText = `with gone as (delete from idempotency_keys where created_at < now() - interval '24 hours'
+const beginText = `with gone as (delete from idempotency_keys where created_at < now() - make_interval(secs => $3)
   or (key = $1 and status is null and created_at < now() - interval '1 minute') returning key),
   mine as (insert into idempotency_keys (key, fingerprint) select $1, $2 where (select count(*)
     from gone) >= 0 on conflict (key) do nothing returning key)
@@ -28,6 +28,7 @@ export const openIdempotency = (db: Db): IdempotencyStore => ({
     const [row] = await db.prepared<Partial<Kept> & { fresh: boolean }>('idempotency_begin', beginText, [
       key,
       fingerprint,
+      keyLifeMs / 1_000,
     ])
     if (row === undefined || row.fresh) return 'fresh'
     // The snapshot of this statement does not hold the key: another request began it at this

@@ -124,6 +124,7 @@ export const partOf: Readonly<Record<string, string>> = {
   'src/executor': 'execution-runs',
   'src/db': 'db',
   'src/db/functions/commit_site.sql': 'execution-runs',
+  'src/db/functions/connection_is_monitored.sql': 'environment-connections',
   'src/db/functions/machine_task_overheads.sql': 'execution-runs',
   'src/db/functions/machine_uses.sql': 'execution-runs',
   'src/db/views/activity_lifecycle_events.sql': 'execution-runs',

@@ -2001,6 +2001,16 @@ end
 $function$
 ;
 
+CREATE OR REPLACE FUNCTION public.connection_is_monitored(p_type text, p_endpoint text, p_credential_ref text)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+  select p_type = 'local' or (p_type in ('ssh', 'kubernetes') and p_endpoint <> '')
+    or (p_type = 'cloud' and p_credential_ref <> '')
+$function$
+;
+
 CREATE OR REPLACE FUNCTION public.machine_task_overheads(p_targets text[])
  RETURNS TABLE(target_id text, seconds double precision)
  LANGUAGE sql
@@ -2277,6 +2287,12 @@ create view service_gauges as
             min(build_runs.created_at) AS min
            FROM build_runs
           WHERE ((build_runs.dispatched_at IS NULL) AND (build_runs.status = ANY (ARRAY['queued'::text, 'running'::text])))
+        UNION ALL
+         SELECT 'connection-monitor'::text,
+            count(*) AS count,
+            min(connections.created_at) AS min
+           FROM connections
+          WHERE ((connections.monitored_since IS NULL) AND connection_is_monitored(connections.type, connections.endpoint, connections.credential_ref))
         ), gauges AS (
          SELECT 'orrery_runs'::text AS name,
             jsonb_build_object('state', runs.state, 'mode', runs.mode) AS labels,

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Refusal, invalid } from '../refusal.ts'
 import type { Actor } from './access.ts'
@@ -11,7 +12,6 @@ export class HttpCall implements Call<string, unknown, unknown, Upload | undefin
   readonly query: unknown
   body: unknown
   upload: Upload | undefined
-  repeatId: string | undefined
   readonly headers: Readonly<Record<string, string | undefined>>
   readonly requestId: string
   readonly target: string
@@ -19,6 +19,7 @@ export class HttpCall implements Call<string, unknown, unknown, Upload | undefin
   readonly grant: string | undefined
   readonly #res: ServerResponse
   #controller: AbortController | undefined
+  #newId: string | undefined
 
   constructor(
     req: IncomingMessage,
@@ -36,7 +37,6 @@ export class HttpCall implements Call<string, unknown, unknown, Upload | undefin
     this.query = given.query
     this.body = undefined
     this.upload = undefined
-    this.repeatId = undefined
     this.requestId = given.requestId
     this.target = given.target
     this.actor = given.actor
@@ -44,6 +44,15 @@ export class HttpCall implements Call<string, unknown, unknown, Upload | undefin
     // Only set-cookie is an array, and only in answers.
     this.headers = req.headers as Readonly<Record<string, string | undefined>>
     this.#res = res
+  }
+
+  get newId(): string {
+    this.#newId ??= randomUUID()
+    return this.#newId
+  }
+
+  set newId(id: string | undefined) {
+    this.#newId = id
   }
 
   get signal(): AbortSignal {

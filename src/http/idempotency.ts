@@ -10,7 +10,7 @@ export interface StoredAnswer {
 }
 
 /**
- * The store of `Idempotency-Key`s, for 24 hours. `begin` is atomic: of equal concurrent calls
+ * The store of `Idempotency-Key`s, for `keyLifeMs`. `begin` is atomic: of equal concurrent calls
  * exactly one gets `fresh`, and that one calls `renew` each `renewMs` until it calls `complete` or
  * `abandon`. A key of a process that died is free again after a minute.
  */

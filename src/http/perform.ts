@@ -15,6 +15,7 @@ import {
   idempotencyFingerprint,
   idempotencyKey,
   idOfRequest,
+  keyLifeMs,
   renewMs,
   type IdempotencyStore,
   type StoredAnswer,
@@ -126,6 +127,21 @@ const replayed = async (
 })
 
 /**
+ * What an earlier try of the request has made. A record that is older than a key lives is of
+ * another request, so this one gets an id of its own.
+ */
+const madeBefore = async (built: Route, call: HttpCall): Promise<unknown> => {
+  try {
+    const found = await built.made?.(call)
+    if (found === undefined || Date.now() - Date.parse(found.createdAt) < keyLifeMs) return found?.answer
+    call.newId = undefined
+  } catch (error) {
+    if (!(error instanceof Refusal) || error.code !== 'missing') throw error
+  }
+  return undefined
+}
+
+/**
  * A route's own part of a request: Accept, admission, body, schema, idempotency, handler, answer.
  */
 export const createPerform = ({ options, answers, audit, guarded, sockets, caller }: Surroundings) => {
@@ -172,9 +188,9 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
     return { format, bytes, upload: undefined }
   }
 
-  const handle = async (built: Route, call: HttpCall, { upload }: Taken): Promise<Done> => {
+  const handle = async (built: Route, call: HttpCall, { upload }: Taken, keyed: boolean): Promise<Done> => {
     try {
-      const result = await built.handle(call)
+      const result = (keyed ? await madeBefore(built, call) : undefined) ?? (await built.handle(call))
       // A handler that misses the failure of its stream has stored other bytes than the client's.
       if (upload?.stream.failure !== undefined) throw upload.stream.failure
       const reply = result instanceof Reply ? result : undefined
@@ -229,16 +245,16 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
 
   /** Runs the handler, under the request's Idempotency-Key or If-Match where it has one. */
   const perform = (exchange: Exchange, built: Route, call: HttpCall, taken: Taken): Promise<Done> => {
-    const run = (): Promise<Done> => handle(built, call, taken)
-    if (built.method === 'PUT' || built.method === 'DELETE') return guarded(exchange, call, run)
+    const run = (keyed = false): Promise<Done> => handle(built, call, taken, keyed)
+    if (built.method === 'PUT' || built.method === 'DELETE') return guarded(exchange, call, () => run())
     const given = exchange.req.headers['idempotency-key']
     const store = options.idempotency
     if (built.method !== 'POST' || given === undefined || store === undefined) return run()
     if (typeof given !== 'string') throw new Refusal('invalid', 'Idempotency-Key must be given once')
     const key = idempotencyKey(given, { method: built.method, path: exchange.path, caller })
     const fingerprint = idempotencyFingerprint({ query: exchange.search, ...comparable(taken) })
-    call.repeatId = idOfRequest(key, fingerprint)
-    return once({ store, key, fingerprint }, built, call, run)
+    call.newId = idOfRequest(key, fingerprint)
+    return once({ store, key, fingerprint }, built, call, () => run(true))
   }
 
   const openSocket = async (exchange: Exchange, built: Route, call: HttpCall): Promise<void> => {

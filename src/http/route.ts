@@ -55,8 +55,8 @@ export interface Call<P extends string, Query, Body, Streamed = undefined> {
   /** Lower-case header names. */
   headers: Readonly<Record<string, string | undefined>>
   requestId: string
-  /** An id that all repetitions of the request have; absent without an Idempotency-Key. */
-  repeatId?: string | undefined
+  /** A UUID for the record that the call makes: the same in repetitions under an Idempotency-Key. */
+  newId: string
   /** The request's path and query as sent, for links to further pages. */
   target: string
   /** The caller, for the audit record: the token's holder or the loopback peer. */
@@ -178,9 +178,20 @@ export interface RouteSpec<
     kept: (answer: Output<R>) => unknown
     again: (kept: unknown, call: Call<P, Output<Q>, BodyOf<B, U>>) => Promise<Output<R>>
   }
+  /**
+   * For a POST that gives its record an id: what an earlier try of the request has made under
+   * `newId`, whose answer was lost. @throws Refusal `missing` where it made nothing
+   */
+  made?: (call: Call<P, Output<Q>, BodyOf<B, U>>) => Promise<Made<Output<R>>>
   handle: (
     call: Call<P, Output<Q>, BodyOf<B, U>, UploadOf<B, U>>,
   ) => Promise<Output<R> | Reply> | Output<R> | Reply
+}
+
+/** The answer of a record, and the time when it was made (ISO 8601). */
+export interface Made<Answer> {
+  createdAt: string
+  answer: Answer | Reply
 }
 
 /** The document for a handler: none where the body is a stream. */
@@ -190,7 +201,7 @@ type UploadOf<B, U> = U extends UploadSpec ? (B extends Shape ? Upload | undefin
 /** A route without its type parameters, for the kernel, OpenAPI and the tests. */
 export type Route = Omit<
   RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined, UploadSpec | undefined>,
-  'handle' | 'renewed'
+  'handle' | 'renewed' | 'made'
 > & {
   /**
    * Present on a GET that becomes a WebSocket and whose `handle` returns an `Attend`. `limitBytes`
@@ -201,6 +212,7 @@ export type Route = Omit<
     kept: (answer: unknown) => unknown
     again: (kept: unknown, call: Call<string, unknown, unknown, Upload | undefined>) => Promise<unknown>
   }
+  made?: (call: Call<string, unknown, unknown, Upload | undefined>) => Promise<Made<unknown>>
   handle: (call: Call<string, unknown, unknown, Upload | undefined>) => unknown
 }
 

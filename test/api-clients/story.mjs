@@ -59,6 +59,11 @@ const load = (page) =>
   })
 seen.paged = []
 for await (const event of orrery.pages(load)) seen.paged.push(event.sequence)
+seen.audited = []
+const audits = (page) => api.GET('/audit-events/', { params: { query: { page, pageSize: 2 } } })
+for await (const event of orrery.pages(audits)) seen.audited.push(event.id)
+const busy = new Orrery({ baseUrl: `${baseUrl}/in-flight`, tries: 2 })
+seen.waited = (await busy.api.POST('/execution-scopes/', { body: documents.scope })).data.id
 const file = join(mkdtempSync(join(tmpdir(), 'story-')), 'shout.txt')
 await orrery.outputs.download('ts', 'shout', 'shout.txt', file)
 seen.output = readFileSync(file, 'utf8')

@@ -22,6 +22,8 @@ let service: TestService
 let between: Server
 let baseUrl: string
 const asked: { method: string; path: string; key: string | undefined; last: string | undefined }[] = []
+/** The answer to the last create of a scope. */
+let kept = ''
 const once = new Set<string>()
 const isFirst = (what: string): boolean => !once.has(what) && Boolean(once.add(what))
 
@@ -50,6 +52,13 @@ beforeAll(async () => {
         res.writeHead(503, { 'content-type': 'application/json', 'retry-after': '1' })
         return void res.end('{"error":"not part of this version","code":"not_built","details":[]}')
       }
+      if (path.includes('/in-flight/')) {
+        // The first request is answered for longer than a request is tried.
+        const times = asked.filter((one) => one.path === path && one.key === at.key).length
+        if (times < 6) res.writeHead(409, { 'retry-after': '1' })
+        else res.writeHead(201, { 'content-type': 'application/json' })
+        return void res.end(times < 6 ? '{"error":"in flight","code":"conflict"}' : kept)
+      }
       const chunks: Buffer[] = []
       for await (const chunk of req) chunks.push(chunk as Buffer)
       const headers = { ...req.headers }
@@ -63,6 +72,8 @@ beforeAll(async () => {
       // The run was accepted, its answer is lost.
       if (at.method === 'POST' && path.endsWith('/execution-runs/') && isFirst(String(at.key)))
         return void req.socket.destroy()
+      if (at.method === 'POST' && path.endsWith('/execution-scopes/') && answer.status === 201)
+        kept = body.toString()
       const given = Object.fromEntries(answer.headers)
       delete given['content-encoding']
       delete given['content-length']
@@ -72,6 +83,11 @@ beforeAll(async () => {
       const second = body.indexOf('\n\n', body.indexOf('\n\n') + 2)
       if (stream && at.last === undefined && second > 0) {
         res.write(body.subarray(0, second + 2))
+        return void setTimeout(() => req.socket.destroy(), 50)
+      }
+      // A download breaks off within its bytes.
+      if (path.endsWith('/outputs/shout.txt') && isFirst(path)) {
+        res.write(body.subarray(0, 5))
         return void setTimeout(() => req.socket.destroy(), 50)
       }
       res.end(answer.status === 204 || answer.status === 304 ? undefined : body)
@@ -126,6 +142,10 @@ test.each(languages)(
     expect(seen['events']).toEqual(sequences)
     expect(seen['behind']).toEqual(sequences.slice(2))
     expect(seen['paged'].toSorted((a: number, b: number) => a - b)).toEqual(sequences)
+    expect(seen['audited'].length).toBeGreaterThan(4)
+    expect(new Set(seen['audited']).size).toBe(seen['audited'].length)
+    expect(seen['waited']).toBe(JSON.parse(kept).id)
+    expect(asked.filter(({ path }) => path.endsWith('/outputs/shout.txt'))).toHaveLength(2)
     expect(seen['refusals']).toEqual([
       [404, 'missing'],
       [422, 'unacceptable'],

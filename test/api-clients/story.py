@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orrery import NotBuilt, NotFound, Orrery, Unacceptable
 from orrery_api import models
+from orrery_api.api.audit_events import list_audit_events
 from orrery_api.api.environments import create_environment
 from orrery_api.api.execution_runs import list_run_events, start_run
 from orrery_api.api.execution_scopes import create_execution_scope
@@ -66,6 +67,13 @@ with Orrery(base_url) as orrery:
         return list_run_events.sync("py", client=api, page=page, page_size=2)
 
     seen["paged"] = [event.sequence for event in orrery.pages(load)]
+
+    def audits(page: int):
+        return list_audit_events.sync_detailed(client=api, page=page, page_size=2)
+
+    seen["audited"] = [event.id for event in orrery.pages(audits)]
+    busy = Orrery(base_url + "/in-flight", tries=2)
+    seen["waited"] = create_execution_scope.sync(client=busy.api, body=scope).id
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "shout.txt"
         orrery.outputs.download("py", "shout", "shout.txt", target)

@@ -1,4 +1,5 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
+import { Client, Connection } from '@temporalio/client'
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
@@ -8,6 +9,7 @@ import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
 import { machineOfInstance, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { temporalAddress } from '../support/service.ts'
 
 /** Machines of an EC2 endpoint, each an sshd on loopback, from the request to the end, over HTTP. */
 
@@ -76,6 +78,43 @@ test('a machine is made with its disk, stopped, started with another address, an
   expect(await act('one', 'destroy')).toMatchObject({ kind: 'destroy', status: 'completed' })
   expect(await calls.instance('one')).toMatchObject({ status: 'destroyed' })
   expect(machine.state).toBe('terminated')
+})
+
+test('a machine and an action are asked for once where the answer was lost with the daemon', async () => {
+  const once = async (path: string, body: object | undefined, key: string) => {
+    const ask = () => service.call('POST', path, body, { 'idempotency-key': key })
+    const first = await ask()
+    expect([first.status, first.body.error]).toEqual([202, undefined])
+    await calls.over(first.body.id)
+    await service.db.run(sql`delete from idempotency_keys`)
+    const second = await ask()
+    expect([second.status, second.body.id]).toEqual([202, first.body.id])
+    return first.body
+  }
+  const { instanceId } = await once(
+    '/environments/clouds/cloud-instances/',
+    { capacityTargetId: 'small' },
+    'provision',
+  )
+  expect(living()).toHaveLength(1)
+  await once(`/cloud-instances/${instanceId}/destroy/`, undefined, 'destroy')
+})
+
+test("Request Cancellation on Temporal's page cancels the operation, and the machine that it makes is ended", async () => {
+  site.faults.silentSsh(true)
+  const { body } = await calls.provision({ capacityTargetId: 'small', instanceId: 'unwanted' })
+  await until(
+    'its wait for a login',
+    120,
+    async () => (await service.get(`/cloud-operations/${body.id}/`)).live?.phase === 'waiting-for-ssh',
+  )
+  expect(living()).toHaveLength(1)
+  const temporal = await Connection.connect({ address: temporalAddress() })
+  const { workflow } = new Client({ connection: temporal, namespace: service.namespace })
+  await workflow.getHandle(`cloud-operation/${body.id}/1`).cancel()
+  expect(await calls.over(body.id)).toMatchObject({ status: 'cancelled' })
+  site.faults.silentSsh(false)
+  await temporal.close()
 })
 
 test('a target makes as many machines as it may', async () => {

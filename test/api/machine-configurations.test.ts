@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, jest } from '@jest/globals'
 import { chmodSync, existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { machineConfigurationRoutes } from '../../src/domains/machine-configurations/routes.ts'
+import type { IdempotencyStore } from '../../src/http/idempotency.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { needs } from '../support/needs.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
@@ -10,13 +11,24 @@ import { runFolder } from '../support/run-folder.ts'
 const { test } = needs('ansible-core', 'bubblewrap')
 jest.setTimeout(60_000)
 
+/** Every answer is lost, as if the daemon had died behind the commit. */
+const forgetful: IdempotencyStore = {
+  begin: () => Promise.resolve('fresh'),
+  complete: () => Promise.resolve(),
+  abandon: () => Promise.resolve(),
+  renew: () => Promise.resolve(),
+}
+
 let app: OpenedRoutes
 const opened = (environment: Record<string, string> = {}) =>
-  openRoutes((db, atClose) => {
-    const localShell = openLocalShell({ environment })
-    atClose.defer(() => localShell.close())
-    return machineConfigurationRoutes({ db, links: { localShell } })
-  })
+  openRoutes(
+    (db, atClose) => {
+      const localShell = openLocalShell({ environment })
+      atClose.defer(() => localShell.close())
+      return machineConfigurationRoutes({ db, links: { localShell } })
+    },
+    { kernel: { idempotency: forgetful } },
+  )
 beforeAll(async () => {
   app = await opened()
 })
@@ -26,6 +38,20 @@ const good = '- hosts: all\n  tasks:\n    - name: greet\n      ansible.builtin.c
 const validate = (playbookYaml: unknown, at: OpenedRoutes = app) =>
   at.call('POST', '/machine-configuration-validations/', { playbookYaml })
 const task = (text: string): string => `- hosts: all\n  tasks:\n    - ${text}\n`
+
+test('a version whose answer was lost is added once', async () => {
+  await app.call('POST', '/machine-configurations/', { id: 'repeated', name: 'repeated' })
+  const add = () =>
+    app.call(
+      'POST',
+      '/machine-configurations/repeated/versions/',
+      { playbookYaml: good },
+      { 'idempotency-key': 'version' },
+    )
+  const [first, second] = [await add(), await add()]
+  expect([first.status, first.body.versions.length]).toEqual([201, 1])
+  expect([second.status, second.body.versions]).toEqual([201, first.body.versions])
+})
 
 test('a configuration has versions that never change, newest first', async () => {
   const made = await app.call('POST', '/machine-configurations/', { name: 'worker', description: 'd' })

@@ -1,7 +1,8 @@
 import { once } from 'node:events'
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { sql } from '../../src/db/sql.ts'
-import { durableKinds } from '../../src/kinds.ts'
+import { readGauges } from '../../src/gauges.ts'
+import { dispatchedKinds } from '../../src/kinds.ts'
 import { appendEvent } from '../../src/operations/events.ts'
 import { feedEvents, openFeed } from '../../src/operations/feed.ts'
 import { batchOf, streamEvents } from '../../src/operations/streams.ts'
@@ -98,14 +99,30 @@ test('without a stream the same events are pages; topics are known kinds', async
 })
 
 test('metrics know every kind of operation', async () => {
-  const rows = await service.db.prepared<{ kind: string }>(
-    'backlog',
-    "select labels ->> 'kind' as kind from service_gauges where name = 'orrery_dispatch_backlog'",
-    [],
-  )
-  expect(rows.map(({ kind }) => kind).sort()).toEqual(durableKinds.map(({ name }) => name).sort())
+  const kindsOf = async (gauge: string) =>
+    (await readGauges(service.db)).filter(({ name }) => name === gauge).map(({ labels }) => labels['kind'])
+  const dispatched = dispatchedKinds.map(({ kind }) => kind.name).sort()
+  for (const gauge of ['orrery_dispatch_backlog', 'orrery_dispatch_oldest_seconds'])
+    expect((await kindsOf(gauge)).sort()).toEqual(dispatched)
   const counts = await service.metrics.registry.getSingleMetricAsString('orrery_workflows_restarted_total')
-  for (const { name } of durableKinds) expect(counts).toContain(`kind="${name}"} 0`)
+  for (const name of dispatched) expect(counts).toContain(`kind="${name}"} 0`)
+})
+
+test('the backlog counts connections without a monitor, but for those that cannot be checked', async () => {
+  const seen = new Error('seen')
+  let gauges: Awaited<ReturnType<typeof readGauges>> = []
+  const looked = service.db.transaction(async (tx) => {
+    await tx.run(sql`insert into connections (id, environment_id, name, type, endpoint, created_at)
+      select 'unmonitored' || at, (select min(id) from environments), 'unmonitored' || at, 'ssh',
+        case at when 1 then '' else 'far.example:22' end, now() - interval '1 hour' from generate_series(1, 3) at`)
+    gauges = await readGauges(tx)
+    throw seen
+  })
+  await expect(looked).rejects.toBe(seen)
+  const valueOf = (gauge: string) =>
+    gauges.find(({ name, labels }) => name === gauge && labels['kind'] === 'connection-monitor')?.value
+  expect(valueOf('orrery_dispatch_backlog')).toBe(2)
+  expect(valueOf('orrery_dispatch_oldest_seconds')).toBeGreaterThanOrEqual(3_600)
 })
 
 test('readers hear on after the connection that listens was ended in the database', async () => {

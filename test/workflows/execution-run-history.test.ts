@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
 import { Worker } from '@temporalio/worker'
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -41,6 +41,17 @@ const payloads = (value: unknown, found: string[] = []): string[] => {
 const historyOf = async (workflowId: string): Promise<{ events: unknown[]; json: any }> => {
   const history = await client.workflow.getHandle(workflowId).fetchHistory()
   return { events: history.events ?? [], json: JSON.parse(historyToJSON(history)) }
+}
+
+/** Replays the history of an ended workflow, and records it under `name` where that is asked for. */
+const replayed = async (name: string, workflowId: string): Promise<void> => {
+  const { json } = await historyOf(workflowId)
+  await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
+  if (process.env['RECORD_HISTORIES'] !== undefined)
+    writeFileSync(
+      join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`),
+      `${JSON.stringify(json)}\n`,
+    )
 }
 
 test('a run of 300 activities costs a handful of events, carries ids and small facts only, and replays', async () => {
@@ -126,13 +137,7 @@ test('simulation, failure, cancel and planning replay as well', async () => {
       workflowId,
       end,
     ])
-    const { json } = await historyOf(workflowId)
-    await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
-    if (process.env['RECORD_HISTORIES'] !== undefined)
-      writeFileSync(
-        join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`),
-        `${JSON.stringify(json)}\n`,
-      )
+    await replayed(name, workflowId)
   }
 })
 
@@ -186,13 +191,7 @@ test('a workflow ends as its record, and each end replays', async () => {
       workflowId,
       end,
     ])
-    const { json } = await historyOf(workflowId)
-    await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
-    if (process.env['RECORD_HISTORIES'] !== undefined)
-      writeFileSync(
-        join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`),
-        `${JSON.stringify(json)}\n`,
-      )
+    await replayed(name, workflowId)
   }
 })
 
@@ -214,6 +213,61 @@ test('a long history begins anew while a task is in flight, and the task goes on
   const { run, activities } = await service.finished('renewed')
   expect([run.status, activities[0].attempt]).toEqual(['completed', 1])
   expect(readFileSync(`${go}.ledger`, 'utf8')).toBe('once\n')
+})
+
+test('a site that rests waits for nothing on the page, and its run replays', async () => {
+  const go = join(mkdtempSync(join(runFolder(), 'rests-')), 'go')
+  const world = await makeWorld(service, {
+    name: 'rests',
+    cores: [1, 1],
+    tasks: [
+      { name: 'a', lane: [0, 0], launch: 'none' },
+      { name: 'b', lane: [1, 0], run: `until [ -e ${go} ]; do sleep 0.1; done` },
+      { name: 'c', lane: [0, 0], launch: 'none', after: ['b'] },
+    ],
+  })
+  await service.post('/execution-runs/', { id: 'rests', schedulePlanId: world.planId, mode: 'real' })
+  const handle = client.workflow.getHandle('execution-run/rests/1')
+  const reasonIs = (reason: string | undefined) =>
+    until(`the reason ${String(reason)} on the page`, 120, async () => {
+      const { searchAttributes } = await handle.describe()
+      return (searchAttributes['WaitsFor']?.[0] ?? undefined) === reason
+    })
+  await until('a site that rests', 120, async () =>
+    (await service.get('/execution-runs/rests/')).live?.sites.some(
+      ({ site, state }: any) => site === 'rehearsal' && state === 'waiting for other sites',
+    ),
+  )
+  // What a site signals just before it has nothing left to do.
+  await handle.signal('progress', 'rehearsal', 1, 0, {
+    paused: false,
+    waits: [{ kind: 'cores', site: 'rehearsal', reason: 'waits for a core', tasks: 1 }],
+  })
+  await reasonIs('cores rehearsal')
+  await handle.signal('wake')
+  await reasonIs(undefined)
+  writeFileSync(go, '')
+  expect((await service.finished('rests')).run.status).toBe('completed')
+  await handle.result()
+  await replayed('execution-run-rests', 'execution-run/rests/1')
+})
+
+test('a run that waits for an approval says on the page which run it is', async () => {
+  const world = await makeWorld(service, { name: 'asks', launch: 'none', tasks: [{ name: 'a' }] })
+  const body = { id: 'asks', schedulePlanId: world.planId, mode: 'real', budget: 1e-9, onBudget: 'ask' }
+  await service.post('/execution-runs/', body)
+  await until(
+    'its question',
+    120,
+    async () => (await service.get('/execution-runs/asks/')).live?.waitingFor === 'approval',
+  )
+  const handle = client.workflow.getHandle('execution-run/asks/1')
+  const { currentDetails } = await handle.query<{ currentDetails: string }>('__temporal_workflow_metadata')
+  expect(currentDetails).toMatch(/^asks.*\n\nwaits for the approval/)
+  await service.post('/execution-runs/asks/approve/')
+  expect((await service.finished('asks')).run.status).toBe('completed')
+  await handle.result()
+  await replayed('execution-run-approved', 'execution-run/asks/1')
 })
 
 test('every recorded history of earlier releases replays on this code', async () => {

@@ -112,11 +112,16 @@ def _is_repeatable(request: httpx.Request) -> bool:
     return headers.get("content-type", "").split(";")[0].strip().lower() in _DOCUMENTS
 
 
+def _wait_seconds(attempt: int) -> float:
+    return min(0.2 * 2 ** min(attempt - 1, 5), 5.0)
+
+
 class _Retrying(httpx.BaseTransport):
     """Sends a request until it is answered, and raises what the service refuses.
 
     A POST gets an Idempotency-Key, so that it is done once. A body that is no document is sent once,
-    without a key: the service compares it by a digest that nobody knows before it is read. The
+    without a key: the service compares it by a digest that nobody knows before it is read. A request
+    that the service still answers under its key is no try, so that long work is waited for. The
     extension `until` of a request is the time, as of `time.monotonic`, to which it is sent again
     however often; then TimeoutError is raised.
     """
@@ -136,7 +141,7 @@ class _Retrying(httpx.BaseTransport):
             if until is not None:
                 request.extensions["timeout"] = httpx.Timeout(_left(until)).as_dict()
             last = not repeatable or (until is None and attempt >= self._tries)
-            wait = min(0.2 * 2 ** min(attempt - 1, 5), 5.0)
+            wait = _wait_seconds(attempt)
             try:
                 answer = self._transport.handle_request(request)
                 if answer.status_code < 300 or answer.status_code == 304:
@@ -150,8 +155,10 @@ class _Retrying(httpx.BaseTransport):
                 after = answer.headers.get("retry-after", "")
                 in_flight = answer.status_code == 409 and after != ""
                 again = answer.status_code in (429, 502, 503, 504) and not isinstance(refused, NotBuilt)
-                if not (again or in_flight) or last:
+                if not (again or in_flight) or (last and not in_flight):
                     raise refused
+                if in_flight:
+                    attempt -= 1
                 if after.isdigit() and int(after) > 0:
                     wait = min(float(after), 60.0)
             time.sleep(wait if until is None else max(0.0, min(wait, until - time.monotonic())))
@@ -174,7 +181,7 @@ class Orrery:
         )
         self.api = Client(base_url=base_url.rstrip("/")).set_httpx_client(self._http)
         self.runs = Runs(self._http)
-        self.outputs = Outputs(self._http)
+        self.outputs = Outputs(self._http, tries)
 
     def __enter__(self) -> Orrery:
         return self
@@ -184,12 +191,24 @@ class Orrery:
 
     @staticmethod
     def pages(load: Callable[[int], Any]) -> Iterator[Any]:
-        """Every item of a list; `load` reads one page of it, from 1 on."""
+        """Every item of a list; `load` reads one page of it, from 1 on.
+
+        A list that is a plain array names its next page in the header `Link`: `load` reads it by
+        `sync_detailed`.
+        """
         page = 1
         while True:
             answer = load(page)
-            yield from answer.items
-            if not answer.has_next:
+            listed = getattr(answer, "parsed", answer)
+            if isinstance(listed, list):
+                if listed is answer:
+                    raise TypeError("the list is a plain array: read its pages by sync_detailed in place of sync")
+                yield from listed
+                more = 'rel="next"' in answer.headers.get("link", "")
+            else:
+                yield from listed.items
+                more = listed.has_next
+            if not more:
                 return
             page += 1
 
@@ -263,26 +282,43 @@ class Runs:
 
 
 class Outputs:
-    def __init__(self, http: httpx.Client):
+    def __init__(self, http: httpx.Client, tries: int):
         self._http = http
+        self._tries = tries
 
     def download(self, run_id: str, activity_id: str, file: str, target: str | Path) -> None:
-        """Downloads a file that an activity made; raises DigestMismatch, and then leaves nothing."""
+        """Downloads a file that an activity made; raises DigestMismatch, and then leaves nothing.
+
+        One that breaks off begins anew, as often as requests are tried.
+        """
         folder = f"/execution-runs/{_segment(run_id)}/activities/{_segment(activity_id)}/outputs/"
         wanted = self._digest(folder, file)
-        digest = hashlib.sha256()
         partial = Path(f"{target}.{uuid.uuid4()}.part")
         try:
-            with self._http.stream("GET", folder + quote(file), headers={"accept-encoding": "identity"}) as answer:
-                with partial.open("wb") as out:
-                    for chunk in answer.iter_bytes():
-                        digest.update(chunk)
-                        out.write(chunk)
-            if digest.hexdigest() != wanted:
-                raise DigestMismatch(f"{file}: sha256 is {digest.hexdigest()}, recorded is {wanted}")
+            digest = self._save(folder + quote(file), partial)
+            if digest != wanted:
+                raise DigestMismatch(f"{file}: sha256 is {digest}, recorded is {wanted}")
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
+
+    def _save(self, path: str, target: Path) -> str:
+        """Writes the bytes of a path to a file, and gives their SHA-256 in hexadecimal."""
+        attempt = 0
+        while True:
+            attempt += 1
+            digest = hashlib.sha256()
+            with self._http.stream("GET", path, headers={"accept-encoding": "identity"}) as answer:
+                try:
+                    with target.open("wb") as out:
+                        for chunk in answer.iter_bytes():
+                            digest.update(chunk)
+                            out.write(chunk)
+                    return digest.hexdigest()
+                except httpx.TransportError:
+                    if attempt >= self._tries:
+                        raise
+            time.sleep(_wait_seconds(attempt))
 
     def _digest(self, folder: str, file: str) -> str:
         page = 1

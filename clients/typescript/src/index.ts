@@ -83,6 +83,8 @@ const ended = ['completed', 'failed', 'cancelled']
 const retried = [429, 502, 503, 504]
 const documents = ['application/json', 'application/yaml', 'application/x-yaml', 'text/yaml']
 
+const waitSeconds = (attempt: number): number => Math.min(0.2 * 2 ** (attempt - 1), 5)
+
 /** Whether a request has no body, or a document. Another body is a stream, which is read once. */
 const isRepeatable = ({ body, headers }: Request): boolean =>
   body === null ||
@@ -106,7 +108,8 @@ export class Orrery {
   /**
    * Sends a request until it is answered. A POST gets an Idempotency-Key, so that it is done once. A
    * body that is no document is sent once, without a key: the service compares it by a digest that
-   * nobody knows before it is read.
+   * nobody knows before it is read. A request that the service still answers under its key is no
+   * try, so that long work is waited for.
    * @throws Refused
    */
   async #send(request: Request, most = this.#options.tries ?? 5): Promise<Response> {
@@ -117,14 +120,15 @@ export class Orrery {
     if (request.method === 'POST' && repeatable && !request.headers.has('idempotency-key'))
       request.headers.set('idempotency-key', randomUUID())
     for (let attempt = 1; ; attempt += 1) {
-      let wait = Math.min(0.2 * 2 ** (attempt - 1), 5)
+      let wait = waitSeconds(attempt)
       try {
         const answer = await fetch(repeatable ? request.clone() : request)
         if (answer.ok || answer.status === 304) return answer
         const refused = await refusal(answer)
         const inFlight = answer.status === 409 && answer.headers.has('retry-after')
         const again = (retried.includes(answer.status) && !(refused instanceof NotBuilt)) || inFlight
-        if (!again || attempt >= tries) throw refused
+        if (!again || (attempt >= tries && !inFlight)) throw refused
+        if (inFlight) attempt -= 1
         const after = Number(answer.headers.get('retry-after'))
         if (after > 0) wait = Math.min(after, 60)
       } catch (error) {
@@ -144,11 +148,19 @@ export class Orrery {
     return this.#send(new Request(this.#options.baseUrl + path, init), Infinity)
   }
 
-  /** Every item of a list; `load` reads one page of it, from 1 on. */
-  async *pages<Item>(load: (page: number) => Promise<{ data?: unknown }>): AsyncGenerator<Item> {
+  /**
+   * Every item of a list; `load` reads one page of it, from 1 on. A list that is a plain array names
+   * its next page in the header `Link` of the response.
+   */
+  async *pages<Item>(
+    load: (page: number) => Promise<{ data?: unknown; response?: Response }>,
+  ): AsyncGenerator<Item> {
     for (let page = 1; ; page += 1) {
-      const { data } = await load(page)
-      const { items, hasNext } = data as { items: Item[]; hasNext: boolean }
+      const { data, response } = await load(page)
+      const link = response?.headers.get('link') ?? ''
+      const { items, hasNext } = Array.isArray(data)
+        ? { items: data as Item[], hasNext: link.includes('rel="next"') }
+        : (data as { items: Item[]; hasNext: boolean })
       yield* items
       if (!hasNext) return
     }
@@ -209,31 +221,51 @@ export class Orrery {
   }
 
   readonly outputs = {
-    /** Downloads a file that an activity made. @throws DigestMismatch, and then leaves nothing. */
+    /**
+     * Downloads a file that an activity made. One that breaks off begins anew, as often as requests are
+     * tried. @throws DigestMismatch, and then leaves nothing
+     */
     download: async (runId: string, activityId: string, file: string, target: string): Promise<void> => {
       const [run, activity] = [runId, activityId].map(encodeURIComponent)
       const folder = `/execution-runs/${run}/activities/${activity}/outputs/`
       const found = await this.#digest(folder, file)
       const name = file.split('/').map(encodeURIComponent).join('/')
-      const answer = await this.#get(folder + name, { 'accept-encoding': 'identity' })
-      const hash = createHash('sha256')
       const partial = `${target}.${randomUUID()}.part`
       try {
-        const body = Readable.from(answer.body ?? [])
-        const hashing = async function* (source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
-          for await (const chunk of source) {
-            hash.update(chunk)
-            yield chunk
-          }
-        }
-        await pipeline(body, hashing, createWriteStream(partial))
-        const digest = hash.digest('hex')
+        const digest = await this.#save(folder + name, partial)
         if (digest !== found) throw new DigestMismatch(`${file}: sha256 is ${digest}, recorded is ${found}`)
         await rename(partial, target)
       } finally {
         await rm(partial, { force: true })
       }
     },
+  }
+
+  /** Writes the bytes of a path to a file. @returns their SHA-256 in hexadecimal */
+  async #save(path: string, target: string): Promise<string> {
+    for (let attempt = 1; ; attempt += 1) {
+      const answer = await this.#get(path, { 'accept-encoding': 'identity' })
+      const hash = createHash('sha256')
+      let broken: unknown
+      const hashing = async function* (): AsyncGenerator<Uint8Array> {
+        try {
+          for await (const chunk of answer.body ?? []) {
+            hash.update(chunk)
+            yield chunk
+          }
+        } catch (error) {
+          broken = error
+          throw error
+        }
+      }
+      try {
+        await pipeline(Readable.from(hashing()), createWriteStream(target))
+        return hash.digest('hex')
+      } catch (error) {
+        if (broken === undefined || attempt >= (this.#options.tries ?? 5)) throw error
+      }
+      await pause(waitSeconds(attempt) * 1_000)
+    }
   }
 
   async #digest(folder: string, file: string): Promise<string> {

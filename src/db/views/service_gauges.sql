@@ -55,6 +55,9 @@ with open_runs as (
   union all
   select 'build-run', count(*), min(created_at) from build_runs
   where dispatched_at is null and status in ('queued', 'running')
+  union all
+  select 'connection-monitor', count(*), min(created_at) from connections
+  where monitored_since is null and connection_is_monitored(type, endpoint, credential_ref)
 ), gauges as (
   select 'orrery_runs' as name, jsonb_build_object('state', state, 'mode', mode) as labels, runs::double
     precision as value from runs

@@ -4,7 +4,15 @@ import { beginOperation, endOperation } from '../../operations/records.ts'
 import { buildRunKind } from './build-kind.ts'
 import { isPinned } from './pulls.ts'
 import { holdBytes } from './store.ts'
-import { acceptRun, earlierOutput, publishOutput, readWork, recordStep, reuseText } from './runs.ts'
+import {
+  acceptRun,
+  earlierOutput,
+  publishOutput,
+  readWork,
+  recordStep,
+  reuseText,
+  type WantedRun,
+} from './runs.ts'
 
 interface RepeatParts {
   db: Db
@@ -44,11 +52,11 @@ const completeAgain = async (
  */
 export const startRun = async (
   parts: RepeatParts,
-  { buildId, fresh }: { buildId: string; fresh: boolean },
+  wanted: WantedRun,
 ): Promise<{ id: string; needsWorkflow: boolean }> => {
   const { id, isNew, logs } = await parts.db.transaction(async (tx) => {
-    const run = await acceptRun(tx, { buildId, fresh, hostId: parts.hostId })
-    return { ...run, logs: run.isNew && !fresh ? await completeAgain(tx, parts, run.id) : undefined }
+    const run = await acceptRun(tx, { ...wanted, hostId: parts.hostId })
+    return { ...run, logs: run.isNew && !wanted.fresh ? await completeAgain(tx, parts, run.id) : undefined }
   })
   // A run that is not stored leaves no file.
   if (logs !== undefined) await parts.artifactStore.appendLog(id, logs)

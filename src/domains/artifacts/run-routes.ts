@@ -15,7 +15,7 @@ import { needsEngine, readBuild, type BuildParts } from './builds.ts'
 import { attestationKey, attestationOf, type AttestationParts } from './attestation.ts'
 import { readRunLog } from './logs.ts'
 import { startRun } from './repeats.ts'
-import { listRuns, readLive, readOutput, readRun } from './runs.ts'
+import { listRuns, readLive, readOutput, readRun, runIdOf } from './runs.ts'
 import { Attestation, BuildRun } from './schemas.ts'
 
 export interface BuildRunParts extends BuildParts {
@@ -195,6 +195,11 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
     ...{ kind: buildRunKind, path: '/build-runs/', parameter: 'runId', tag },
   }
   const of = operationRoutes(api)
+  const made = async (id: string) => {
+    const body = await readRun(db, id)
+    const headers = { location: `/build-runs/${encodeURIComponent(id)}/` }
+    return { createdAt: body.createdAt, answer: new Reply({ body, headers }) }
+  }
   return [
     route({
       method: 'GET',
@@ -225,15 +230,13 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
         eventType: 'artifact.build-run.created',
         summary: ({ params }) => `a run of the build ${params['buildId'] ?? ''} asked for`,
       },
-      handle: async ({ params: { buildId }, query }) => {
+      made: ({ newId }) => made(runIdOf(newId)),
+      handle: async ({ params: { buildId }, query, newId }) => {
         const build = await readBuild(db, buildId)
         await refuseUnbuildable(parts, build)
-        const { id, needsWorkflow } = await startRun(parts, { buildId, fresh: query.fresh === 'true' })
+        const { id, needsWorkflow } = await startRun(parts, { buildId, newId, fresh: query.fresh === 'true' })
         if (needsWorkflow) await dispatchOperation(api, { id, generation: 1 })
-        return new Reply({
-          body: await readRun(db, id),
-          headers: { location: `/build-runs/${encodeURIComponent(id)}/` },
-        })
+        return (await made(id)).answer
       },
     }),
     route({

@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
@@ -35,13 +34,22 @@ export const listRuns = async (db: Db, buildId: string, { limit, offset }: Page)
 
 const IdRow = z.object({ id: z.string() })
 
+/** A run of a build to accept; `newId` is the UUID in the id of a new one. */
+export interface WantedRun {
+  buildId: string
+  newId: string
+  fresh: boolean
+}
+
+export const runIdOf = (newId: string): string => `build-run-${newId}`
+
 /**
  * Accepts a run of a build, or returns the open run of that build. The run goes to the host that
  * has the context.
  */
 export const acceptRun = (
   db: Db,
-  { buildId, fresh, hostId }: { buildId: string; fresh: boolean; hostId: string },
+  { buildId, newId, fresh, hostId }: WantedRun & { hostId: string },
 ): Promise<{ id: string; isNew: boolean }> =>
   db.transaction(async (tx) => {
     const build = await tx.maybe(IdRow, sql`select id from artifact_builds where id = ${buildId} for update`)
@@ -51,7 +59,7 @@ export const acceptRun = (
       sql`select id from build_runs where artifact_build_id = ${buildId} and status in ('queued', 'running')`,
     )
     if (open !== undefined) return { id: open.id, isNew: false }
-    const id = `build-run-${randomUUID()}`
+    const id = runIdOf(newId)
     await tx.run(
       sql`insert into build_runs (id, artifact_build_id, fresh, host_id)
           select ${id}, b.id, ${fresh}, coalesce(c.host_id, ${hostId}) from artifact_builds b

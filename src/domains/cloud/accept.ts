@@ -27,6 +27,8 @@ export type ProvisioningParts = Omit<AcceptParts, 'db'> & {
   fault: Refusal | undefined
 }
 
+export const cloudOperationIdOf = (newId: string): string => `cloud-run-${newId}`
+
 const monthSeconds = 730 * 3_600
 const wrong = (...problems: Problem[]): Refusal => unacceptable(problems)
 
@@ -126,12 +128,13 @@ interface NewOperation {
   instanceId: string
   request: string
   over?: boolean
+  newId: string
   executionRunId?: string | undefined
 }
 
 /** The record is the intent: it is committed before the request to the provider. */
 const addOperation = async (tx: Db, given: NewOperation): Promise<string> => {
-  const id = `cloud-run-${randomUUID()}`
+  const id = cloudOperationIdOf(given.newId)
   const done = given.over === true
   await tx.run(sql`insert into cloud_operations (id, kind, status, phase, environment_id, capacity_target_id,
       instance_id, execution_run_id, request, started_at, finished_at, dispatched_at)
@@ -205,6 +208,7 @@ const addInstance = async (
 /**
  * Accepts a machine of a target: an equal request that is under way, a stopped machine to start, or
  * a new machine.
+ * @param newId the UUID in the id of a new operation
  * @returns the id of the operation
  * @throws Refusal 404, 409, 422, 503
  */
@@ -212,9 +216,10 @@ export const acceptProvisioning = async (
   parts: AcceptParts,
   environmentId: string,
   body: NewProvisioning,
+  newId?: string,
 ): Promise<string> => {
   const fault = await configurationFault(parts.db, body.capacityTargetId)
-  return parts.db.transaction((tx) => addProvisioning(tx, { ...parts, fault }, environmentId, body))
+  return parts.db.transaction((tx) => addProvisioning(tx, { ...parts, fault }, environmentId, body, newId))
 }
 
 /** The same within a transaction. */
@@ -223,6 +228,7 @@ export const addProvisioning = async (
   parts: ProvisioningParts,
   environmentId: string,
   body: NewProvisioning,
+  newId: string = randomUUID(),
 ): Promise<string> => {
   await requireEnvironment(tx, environmentId)
   const target = await usableTarget(tx, environmentId, body)
@@ -240,7 +246,7 @@ export const addProvisioning = async (
   const equal = await equalProvisioning(tx, request)
   if (equal !== undefined) return equal.id
   const { executionRunId } = parts
-  const of = { kind: 'provision', environmentId, targetId: target.id, request, executionRunId }
+  const of = { kind: 'provision', newId, environmentId, targetId: target.id, request, executionRunId }
   const stopped = body.name === undefined ? await stoppedInstance(tx, target.id, body.instanceId) : undefined
   if (stopped !== undefined) return addOperation(tx, { ...of, instanceId: stopped.id })
   if (body.instanceId !== undefined) await refuseTaken(tx, body.instanceId)
@@ -309,7 +315,7 @@ export const acceptAction = async (
   db: Db,
   instanceId: string,
   action: InstanceAction,
-  executionRunId?: string,
+  { executionRunId, newId = randomUUID() }: { executionRunId?: string | undefined; newId?: string } = {},
 ): Promise<string> => {
   const fault = action === 'configure' ? await instanceFault(db, instanceId) : undefined
   return db.transaction(async (tx) => {
@@ -325,6 +331,7 @@ export const acceptAction = async (
     const of = {
       ...{ kind: action, environmentId: found.environmentId, targetId: found.capacityTargetId, instanceId },
       request: JSON.stringify({ instanceId, action }),
+      newId,
       executionRunId,
     }
     if (found.status === done) return addOperation(tx, { ...of, over: true })

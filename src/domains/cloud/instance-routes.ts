@@ -7,7 +7,7 @@ import { dispatchOperation, operationRoutes, type OperationApi } from '../../ope
 import { readOperation } from '../../operations/records.ts'
 import { missing, Refusal } from '../../refusal.ts'
 import { requireEnvironment } from '../environments/store.ts'
-import { acceptAction, acceptProvisioning, type AcceptParts } from './accept.ts'
+import { acceptAction, acceptProvisioning, cloudOperationIdOf, type AcceptParts } from './accept.ts'
 import {
   CloudEvent,
   CloudInstance,
@@ -41,14 +41,17 @@ const required = async (parts: InstanceParts, id: string): Promise<CloudOperatio
   return found
 }
 
+const made = async (parts: InstanceParts, id: string) => {
+  const body = await required(parts, id)
+  const headers = { location: `/cloud-operations/${encodeURIComponent(id)}/` }
+  return { createdAt: body.createdAt, answer: new Reply({ body, headers }) }
+}
+
 /** Starts the workflow of an accepted operation, and answers with the operation. */
 const acceptedReply = async (parts: InstanceParts, id: string): Promise<Reply> => {
   if ((await required(parts, id)).status === 'queued')
     await dispatchOperation({ ...parts, kind: cloudKind }, { id, generation: 1 })
-  return new Reply({
-    body: await required(parts, id),
-    headers: { location: `/cloud-operations/${encodeURIComponent(id)}/` },
-  })
+  return (await made(parts, id)).answer
 }
 
 const provisioning = (parts: InstanceParts, path: 'cloud-instances' | 'cloud-provisioning'): Route =>
@@ -68,8 +71,9 @@ const provisioning = (parts: InstanceParts, path: 'cloud-instances' | 'cloud-pro
       eventType: 'cloud.instance.provision',
       summary: ({ body }) => `a machine of target ${(body as NewProvisioning).capacityTargetId} asked for`,
     },
-    handle: async ({ params, body }) =>
-      acceptedReply(parts, await acceptProvisioning(parts, params.environmentId, body)),
+    made: ({ newId }) => made(parts, cloudOperationIdOf(newId)),
+    handle: async ({ params, body, newId }) =>
+      acceptedReply(parts, await acceptProvisioning(parts, params.environmentId, body, newId)),
   })
 
 /** Machines of capacity targets, and the actions on them. */
@@ -123,7 +127,8 @@ export const instanceRoutes = (parts: InstanceParts): Route[] => [
       summary: ({ params }) =>
         `${params['action'] ?? ''} of cloud instance ${params['instanceId'] ?? ''} asked for`,
     },
-    handle: async ({ params }) => {
+    made: ({ newId }) => made(parts, cloudOperationIdOf(newId)),
+    handle: async ({ params, newId }) => {
       await readInstance(parts.db, params.instanceId)
       const action = instanceActions.find((one) => one === params.action)
       if (action === undefined)
@@ -131,7 +136,7 @@ export const instanceRoutes = (parts: InstanceParts): Route[] => [
           'missing',
           `the action ${JSON.stringify(params.action)} does not exist; there are ${instanceActions.join(', ')}`,
         )
-      return acceptedReply(parts, await acceptAction(parts.db, params.instanceId, action))
+      return acceptedReply(parts, await acceptAction(parts.db, params.instanceId, action, { newId }))
     },
   }),
 ]

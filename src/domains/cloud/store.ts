@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { columnsOf, time } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
@@ -117,8 +116,8 @@ export interface TargetParts {
 export const createTarget = (
   { db, vault }: TargetParts,
   environmentId: string,
-  target: NewCapacityTarget,
-): Promise<string> =>
+  target: NewCapacityTarget & { id: string },
+): Promise<void> =>
   db.transaction(async (tx) => {
     await requireEnvironment(tx, environmentId)
     if (!builtProviders.has(target.provider))
@@ -134,7 +133,7 @@ export const createTarget = (
           'register one with it, so that tasks can be given to the machines',
       })
     if (runtime?.runtimeId == null || problems.length > 0) throw unacceptable(problems)
-    const id = target.id ?? `cloud-capacity-${randomUUID()}`
+    const { id } = target
     const configurations = await hideVariables(tx, vault, id, withBuiltIn(target.machineConfigurations))
     const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
     await tx.run(sql`insert into cloud_capacity_targets (id, environment_id, name, provider, provider_machine_type,
@@ -152,7 +151,6 @@ export const createTarget = (
     // So plans on the target can be rehearsed.
     if (simulationRuntimeId != null)
       await bindResource(tx, { resourceId: id, runtimeId: simulationRuntimeId, versionId })
-    return id
   })
 
 const LivingRow = z.object({ id: z.string(), status: z.string() })

@@ -1,6 +1,8 @@
 import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
 import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
+import { missing } from '../../refusal.ts'
 import { masked } from '../environments/secrets.ts'
 import { requireEnvironment } from '../environments/store.ts'
 import { CapacityTarget, NewCapacityTarget } from './schemas.ts'
@@ -15,6 +17,15 @@ const shown = (target: CapacityTarget): CapacityTarget => ({
     one.variables === undefined ? one : { ...one, variables: masked(one.variables) },
   ),
 })
+
+const idOf = (newId: string): string => `cloud-capacity-${newId}`
+
+const made = async (db: Db, id: string) => {
+  const target = await readTarget(db, id)
+  if (target === undefined) throw missing('cloud capacity target', id)
+  const headers = { location: `/cloud-capacity-targets/${encodeURIComponent(id)}/` }
+  return { createdAt: target.createdAt, answer: new Reply({ body: shown(target), headers }) }
+}
 
 /** Capacity that plans may use before the machine exists. */
 export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
@@ -45,12 +56,11 @@ export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
       eventType: 'cloud.target.created',
       summary: ({ body }) => `capacity target ${(body as NewCapacityTarget).name} created`,
     },
-    handle: async ({ params, body }) => {
-      const id = await createTarget({ db, vault }, params.environmentId, body)
-      return new Reply({
-        body: shown((await readTarget(db, id))!),
-        headers: { location: `/cloud-capacity-targets/${encodeURIComponent(id)}/` },
-      })
+    made: ({ newId }) => made(db, idOf(newId)),
+    handle: async ({ params, body, newId }) => {
+      const id = body.id ?? idOf(newId)
+      await createTarget({ db, vault }, params.environmentId, { ...body, id })
+      return (await made(db, id)).answer
     },
   }),
   route({

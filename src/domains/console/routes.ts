@@ -1,8 +1,6 @@
-import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import type { Engine } from '../../engine.ts'
-import { keyLifeMs } from '../../http/idempotency.ts'
-import { Reply, route, type Route } from '../../http/route.ts'
+import { Reply, route, type Call, type Route } from '../../http/route.ts'
 import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
 import { openBackoff } from '../../pacing/backoff.ts'
@@ -78,17 +76,25 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
     if (row === undefined) throw missing('console command', id)
     return row
   }
-  /** The id of a request's command, and whether an earlier try of the request has begun it. */
-  const asked = async (repeatId: string | undefined): Promise<{ id: string; begun: boolean }> => {
-    const known = repeatId === undefined ? undefined : await readCommand(db, repeatId)
-    if (known === undefined) return { id: repeatId ?? randomUUID(), begun: false }
-    const begun = Date.now() - Date.parse(known.createdAt) < keyLifeMs
-    return { id: begun ? known.id : randomUUID(), begun }
-  }
   const over = async (id: string, deadlineMs: number, signal: AbortSignal): Promise<boolean> => {
     const everyMs = openBackoff({ firstMs: 10, longestMs: 250, growth: 1.2 })
     const isOver = async (): Promise<true | undefined> => (await commandIsOver(db, id)) || undefined
     return (await poll(isOver, { everyMs, deadlineMs, signal })) ?? false
+  }
+  /** The answer of a command: at its end, or at once where the client asks for that. */
+  const reply = async ({
+    newId: id,
+    body,
+    headers,
+    signal,
+  }: Call<'', undefined, CommandDocument>): Promise<Reply> => {
+    const waits = !asksAsync(headers['prefer'])
+    const ended = waits && (await over(id, body.timeoutSeconds * 1_000 + beyondTimeoutMs, signal))
+    return new Reply({
+      body: commandDocument(await documentOf(id)),
+      headers: { location: pathOf(id), ...(waits ? {} : { 'preference-applied': 'respond-async' }) },
+      ...(ended ? {} : { status: 202 }),
+    })
   }
 
   return [
@@ -117,20 +123,16 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
         summary: ({ body }) => `console command on ${(body as CommandDocument).resourceId} asked for`,
         resourceId: ({ body }) => (body as CommandDocument).resourceId,
       },
-      handle: async ({ body, headers, signal, actor, repeatId }) => {
-        const { id, begun } = await asked(repeatId)
-        if (!begun) {
-          const place = await consoleOf(db, body.resourceId, { hostId, kubernetesHelperImage })
-          await acceptCommand(db, id, { ...body, actorId: body.actorId ?? actor.id }, place)
-          await dispatchOperation(api, { id, generation: 1 })
-        }
-        const waits = !asksAsync(headers['prefer'])
-        const ended = waits && (await over(id, body.timeoutSeconds * 1_000 + beyondTimeoutMs, signal))
-        return new Reply({
-          body: commandDocument(await documentOf(id)),
-          headers: { location: pathOf(id), ...(waits ? {} : { 'preference-applied': 'respond-async' }) },
-          ...(ended ? {} : { status: 202 }),
-        })
+      made: async (call) => {
+        const { createdAt } = await documentOf(call.newId)
+        return { createdAt, answer: await reply(call) }
+      },
+      handle: async (call) => {
+        const { body, actor, newId: id } = call
+        const place = await consoleOf(db, body.resourceId, { hostId, kubernetesHelperImage })
+        await acceptCommand(db, id, { ...body, actorId: body.actorId ?? actor.id }, place)
+        await dispatchOperation(api, { id, generation: 1 })
+        return reply(call)
       },
     }),
     of.read({

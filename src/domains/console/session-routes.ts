@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
@@ -139,7 +138,11 @@ export const sessionRoutes = ({
         summary: ({ body }) => `console session on ${(body as ConsoleSessionDocument).resourceId} asked for`,
         resourceId: ({ body }) => (body as ConsoleSessionDocument).resourceId,
       },
-      handle: async ({ body: { resourceId, actorId }, actor }) => {
+      made: async ({ newId }) => {
+        const session = consoleSessionDocument(await rowOf(db, newId))
+        return { createdAt: session.createdAt, answer: session }
+      },
+      handle: async ({ body: { resourceId, actorId }, actor, newId: id }) => {
         const console = await consoleOf(db, resourceId, { hostId, kubernetesHelperImage })
         const { host } = console.place
         if (host !== undefined && host !== hostId)
@@ -149,7 +152,6 @@ export const sessionRoutes = ({
               `the host of this service only, ${JSON.stringify(hostId)}; run commands there ` +
               '(POST /console-commands/), or bind the resource to a runtime with driver ssh that leads to that host',
           )
-        const id = randomUUID()
         await acceptSession(db, {
           id,
           resourceId,

@@ -307,8 +307,7 @@ export const settleEnvironment = async (
 // monitor
 
 /** Whether a connection has the members that a check needs. */
-export const monitored = sql`(type = 'local' or (type in ('ssh', 'kubernetes') and endpoint <> '')
-  or (type = 'cloud' and credential_ref <> ''))`
+export const monitored = sql`connection_is_monitored(type, endpoint, credential_ref)`
 
 const SuccessesRow = z.object({ successes: z.number() })
 

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import type { Db } from '../../db/sql.ts'
 import type { PinnedExecutable, RunExecutables } from '../../executor/executables.ts'
 import { kindOf } from '../../drivers/runtime/registry.ts'
@@ -73,7 +74,7 @@ const startBuilds = async (tx: Db, pins: readonly PinnedExecutable[], hostId: st
   )
   const started: string[] = []
   for (const buildId of new Set(waiting)) {
-    const { id, isNew } = await acceptRun(tx, { buildId, fresh: false, hostId })
+    const { id, isNew } = await acceptRun(tx, { buildId, newId: randomUUID(), fresh: false, hostId })
     if (isNew) started.push(id)
   }
   return started

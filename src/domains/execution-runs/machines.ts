@@ -192,7 +192,10 @@ export const acquireMachine = async (
     const shared = stopped ?? (await sharedInstance(tx, runId, targetId))
     const own =
       stopped !== undefined
-        ? { instanceId: stopped.id, operationId: await acceptAction(tx, stopped.id, 'start', runId) }
+        ? {
+            instanceId: stopped.id,
+            operationId: await acceptAction(tx, stopped.id, 'start', { executionRunId: runId }),
+          }
         : shared === undefined
           ? await provisionFor(tx, { ...parts, fault }, runId, target, run)
           : undefined
@@ -231,7 +234,7 @@ export const turnMachine = async (
       const { flying, ready } = await machineNeed(tx, runId, targetId)
       if (others > 0 || flying > 0 || ready > 0) return undefined
     }
-    return acceptAction(tx, held.instanceId, action, runId)
+    return acceptAction(tx, held.instanceId, action, { executionRunId: runId })
   }
   const id = await parts.db.transaction(ask).catch((error: unknown) => {
     // A person acts on the machine: the run sees what comes of that.
@@ -356,7 +359,8 @@ const endUnused = (
 ) =>
   db.transaction(async (tx) => {
     if ((await stillUnused(tx, id)) === undefined) return undefined
-    if (operationId === undefined) return { start: await acceptAction(tx, id, action, runId) }
+    if (operationId === undefined)
+      return { start: await acceptAction(tx, id, action, { executionRunId: runId }) }
     const found = await requestCancel(tx, cloudKind, operationId, {
       actorId: 'service',
       reason: 'no run needs the machine any more',

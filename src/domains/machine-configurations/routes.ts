@@ -2,6 +2,7 @@ import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
+import { missing } from '../../refusal.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
 import { openPlaybooks } from './playbooks.ts'
 import {
@@ -27,6 +28,13 @@ export interface MachineConfigurationParts {
 
 export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationParts): Route[] => {
   const playbooks = openPlaybooks(links.localShell)
+  const idOf = (newId: string): string => `machine-configuration-${newId}`
+  const versionIdOf = (configurationId: string, newId: string): string => `${configurationId}-${newId}`
+  const stored = async (id: string) => {
+    const document = await readMachineConfiguration(db, id)
+    const headers = { location: `/machine-configurations/${encodeURIComponent(id)}/` }
+    return { document, reply: new Reply({ body: document, headers }) }
+  }
   return [
     route({
       method: 'GET',
@@ -53,12 +61,14 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
         eventType: 'machine-configuration.created',
         summary: ({ body }) => `machine configuration ${(body as NewMachineConfiguration).name} created`,
       },
-      handle: async ({ body }) => {
-        const id = await createMachineConfiguration(db, body)
-        return new Reply({
-          body: await readMachineConfiguration(db, id),
-          headers: { location: `/machine-configurations/${encodeURIComponent(id)}/` },
-        })
+      made: async ({ newId }) => {
+        const { document, reply } = await stored(idOf(newId))
+        return { createdAt: document.createdAt, answer: reply }
+      },
+      handle: async ({ body, newId }) => {
+        const id = body.id ?? idOf(newId)
+        await createMachineConfiguration(db, { ...body, id })
+        return (await stored(id)).reply
       },
     }),
     route({
@@ -82,14 +92,18 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
         eventType: 'machine-configuration.version-added',
         summary: ({ params }) => `version added to machine configuration ${params['configurationId'] ?? ''}`,
       },
-      handle: async ({ params, body }) => {
-        await readMachineConfiguration(db, params.configurationId)
+      made: async ({ params: { configurationId }, newId }) => {
+        const { document, reply } = await stored(configurationId)
+        const version = document.versions.find(({ id }) => id === versionIdOf(configurationId, newId))
+        if (version === undefined) throw missing('machine configuration version', newId)
+        return { createdAt: version.createdAt, answer: reply }
+      },
+      handle: async ({ params: { configurationId }, body, newId }) => {
+        await readMachineConfiguration(db, configurationId)
         const contentSha256 = await playbooks.accept(body.playbookYaml)
-        await addConfigurationVersion(db, params.configurationId, { ...body, contentSha256 })
-        return new Reply({
-          body: await readMachineConfiguration(db, params.configurationId),
-          headers: { location: `/machine-configurations/${encodeURIComponent(params.configurationId)}/` },
-        })
+        const id = body.id ?? versionIdOf(configurationId, newId)
+        await addConfigurationVersion(db, configurationId, { ...body, id, contentSha256 })
+        return (await stored(configurationId)).reply
       },
     }),
     route({

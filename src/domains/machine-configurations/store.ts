@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { array, fields, object, time } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
@@ -68,16 +67,14 @@ export const readMachineConfiguration = async (db: Db, id: string): Promise<Docu
   return row.document
 }
 
-/** Stores a configuration without versions. @returns its id */
+/** Stores a configuration without versions. */
 export const createMachineConfiguration = async (
   db: Db,
-  { id, name, description }: NewMachineConfiguration,
-): Promise<string> => {
-  const given = id ?? `machine-configuration-${randomUUID()}`
+  { id, name, description }: NewMachineConfiguration & { id: string },
+): Promise<void> => {
   await db.run(
-    sql`insert into machine_configurations (id, name, description) values (${given}, ${name}, ${description})`,
+    sql`insert into machine_configurations (id, name, description) values (${id}, ${name}, ${description})`,
   )
-  return given
 }
 
 const Owned = z.object({ ownership: z.string() })
@@ -93,7 +90,7 @@ const mostVersions = 100
 export const addConfigurationVersion = (
   db: Db,
   configurationId: string,
-  given: NewMachineConfigurationVersion & { contentSha256: string },
+  given: NewMachineConfigurationVersion & { id: string; contentSha256: string },
 ): Promise<void> =>
   db.transaction(async (tx) => {
     const owned = await tx.maybe(
@@ -132,7 +129,7 @@ export const addConfigurationVersion = (
     await tx.run(sql`insert into machine_configuration_versions
         (id, machine_configuration_id, version, status, playbook_yaml, content_sha256, compatibility,
           variables_schema, validation_checks)
-      values (${given.id ?? `${configurationId}-${randomUUID()}`}, ${configurationId},
+      values (${given.id}, ${configurationId},
         ${given.version ?? next}, ${given.status}, ${given.playbookYaml},
         ${given.contentSha256}, ${json(given.compatibility)}::jsonb, ${json(given.variablesSchema)}::jsonb,
           ${json(given.validationChecks)}::jsonb)`)

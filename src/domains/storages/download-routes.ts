@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
@@ -33,6 +32,13 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
     }
   }
 
+  const idOf = (newId: string): string => `download-${newId}`
+  const reply = async (download: Download): Promise<Reply> =>
+    new Reply({
+      body: await answer(download),
+      headers: { location: `/storage-downloads/${encodeURIComponent(download.id)}/` },
+    })
+
   return [
     route({
       method: 'POST',
@@ -52,7 +58,11 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
         kept: ({ url: _, ...record }) => record,
         again: async (kept) => answer(await readDownload(db, Kept.parse(kept).id)),
       },
-      handle: async ({ params, body, signal }) => {
+      made: async ({ newId }) => {
+        const download = await readDownload(db, idOf(newId))
+        return { createdAt: download.createdAt, answer: await reply(download) }
+      },
+      handle: async ({ params, body, signal, newId }) => {
         const { facts, driver } = await storages.open(params.storageId)
         const path = await pathOf(body, facts, 'body', true)
         const entry = await refusing('body', () => driver.stat(path, { signal }))
@@ -65,17 +75,9 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
                 `${entry.type === 'special' ? 'a device, a FIFO or a socket' : `a ${entry.type}`}, not a file`,
             },
           ])
-        const id = body.id === undefined || body.id === '' ? `download-${randomUUID()}` : body.id
-        const download = await addDownload(db, {
-          id,
-          storageId: facts.id,
-          path,
-          sizeBytes: entry.sizeBytes ?? 0,
-        })
-        return new Reply({
-          body: await answer(download),
-          headers: { location: `/storage-downloads/${encodeURIComponent(id)}/` },
-        })
+        const id = body.id === undefined || body.id === '' ? idOf(newId) : body.id
+        const sizeBytes = entry.sizeBytes ?? 0
+        return reply(await addDownload(db, { id, storageId: facts.id, path, sizeBytes }))
       },
     }),
     route({

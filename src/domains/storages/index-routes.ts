@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { pathInAnswer } from '../../drivers/storage/paths.ts'
 import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
@@ -55,11 +54,11 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
     if (row === undefined) throw missing('storage index run', id)
     return row
   }
-  const reply = async (storageId: string, id: string): Promise<Reply> =>
-    new Reply({
-      body: runView(await runAt(storageId, id)),
-      headers: { location: `/storages/${encodeURIComponent(storageId)}/index-runs/` },
-    })
+  const made = async (storageId: string, id: string) => {
+    const body = runView(await runAt(storageId, id))
+    const headers = { location: `/storages/${encodeURIComponent(storageId)}/index-runs/` }
+    return { createdAt: body.createdAt, answer: new Reply({ body, headers }) }
+  }
 
   return [
     route({
@@ -93,7 +92,8 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
         eventType: 'storage.index.created',
         summary: ({ params }) => `an index run of storage ${params['storageId'] ?? ''} accepted`,
       },
-      handle: async ({ params, body }) => {
+      made: ({ params, newId }) => made(params.storageId, `index-${newId}`),
+      handle: async ({ params, body, newId }) => {
         const storage = await storages.open(params.storageId)
         if (!isIndexed(storage.facts))
           throw unacceptable([
@@ -104,14 +104,14 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
                 `/storages/${encodeURIComponent(params.storageId)}/roots/ and indexPolicy`,
             },
           ])
-        const id = body.id === undefined || body.id === '' ? `index-${randomUUID()}` : body.id
+        const id = body.id === undefined || body.id === '' ? `index-${newId}` : body.id
         await acceptIndexRun(db, {
           ...{ id, storageId: storage.facts.id, checksums: body.checksums === true },
           rules: await indexRulesOf(storage),
           ...(storage.place.at === here ? { hostId } : {}),
         })
         await dispatchOperation(api, { id, generation: 1 })
-        return reply(storage.facts.id, id)
+        return (await made(storage.facts.id, id)).answer
       },
     }),
     route({
@@ -140,7 +140,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
         // The record is what counts; the workflow ends as Canceled by this, or asks for it at its
         // end.
         await engine.cancel(indexKind, runId, found.generation)
-        return reply(storageId, runId)
+        return (await made(storageId, runId)).answer
       },
     }),
     route({

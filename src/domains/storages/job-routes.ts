@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import type { Db } from '../../db/sql.ts'
 import { isBelow, quotedPath, type StoragePath } from '../../drivers/storage/paths.ts'
 import type { Engine } from '../../engine.ts'
@@ -90,12 +89,14 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
     schema: DownloadRun,
     read: async (id: string) => downloadView(await readDownload(db, id)),
   }
+  const made = async (id: string) => {
+    const body = await document.read(id)
+    const headers = { location: `/storage-downloads/${encodeURIComponent(id)}/` }
+    return { createdAt: body.createdAt, answer: new Reply({ body, headers }) }
+  }
   const accepted = async (id: string): Promise<Reply> => {
     await dispatchOperation(api, { id, generation: 1 })
-    return new Reply({
-      body: await document.read(id),
-      headers: { location: `/storage-downloads/${encodeURIComponent(id)}/` },
-    })
+    return (await made(id)).answer
   }
   const hostOf = (...ends: RootedStorage[]): { hostId?: string } =>
     ends.some(({ place }) => place.at === here) ? { hostId } : {}
@@ -114,7 +115,8 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
         eventType: 'storage.copy.created',
         summary: ({ params }) => `a copy from storage ${params['storageId'] ?? ''} accepted`,
       },
-      handle: async ({ params, body, signal }) => {
+      made: ({ newId }) => made(`copy-${newId}`),
+      handle: async ({ params, body, signal, newId }) => {
         const source = await storages.open(params.storageId)
         const path = await pathOf(body, source.facts, 'body', true)
         const target = await openDestination(storages, body.destinationStorageId)
@@ -130,7 +132,7 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
           throw wrong('destinationPath', 'is the storage itself; name the new file')
         refuseUnwritable(target, destinationPath, isNamed ? 'destinationPath' : 'destinationStorageId')
         refuseItself(source, path, target, destinationPath)
-        const id = body.id === undefined || body.id === '' ? `copy-${randomUUID()}` : body.id
+        const id = body.id === undefined || body.id === '' ? `copy-${newId}` : body.id
         await acceptJob(db, {
           ...{ id, storageId: source.facts.id, path, destinationStorageId: target.facts.id, destinationPath },
           ...{
@@ -156,7 +158,8 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
         eventType: 'storage.archive.created',
         summary: ({ params }) => `an archive in storage ${params['storageId'] ?? ''} accepted`,
       },
-      handle: async ({ params, body, signal }) => {
+      made: ({ newId }) => made(`archive-${newId}`),
+      handle: async ({ params, body, signal, newId }) => {
         const storage = await storages.open(params.storageId)
         const path = await pathOf(body, storage.facts, 'body', true)
         const entry = await refusing('body', () => storage.driver.stat(path, { signal }))
@@ -166,7 +169,7 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
         if (destinationPath === undefined)
           throw wrong('path', 'is the storage itself, beside which nothing can lie; name a directory in it')
         refuseUnwritable(storage, destinationPath, 'path')
-        const id = body.id === undefined || body.id === '' ? `archive-${randomUUID()}` : body.id
+        const id = body.id === undefined || body.id === '' ? `archive-${newId}` : body.id
         await acceptJob(db, {
           ...{
             id,
