@@ -81,10 +81,12 @@ const ended = (id: string, seconds = 120) =>
   })
 
 const lines = 163_840
-/** 10 MiB in numbered lines of 64 bytes with their end, over three seconds. */
-const tenMiB =
-  `stty -echo; PS1=; awk 'BEGIN { for (i = 1; i <= ${String(lines)}; i++) { printf "<%060d>\\n", i; ` +
+/** Numbered lines of 64 bytes with their end. */
+const numbered = (count: number): string =>
+  `stty -echo; PS1=; awk 'BEGIN { for (i = 1; i <= ${String(count)}; i++) { printf "<%060d>\\n", i; ` +
   'if (i % 1000 == 0) { fflush(); system("sleep 0.02") } } print "all" "-done" }\'\n'
+/** 10 MiB over three seconds. */
+const tenMiB = numbered(lines)
 /** The numbers of the lines that a log holds. */
 const numbersIn = (log: string): number[] =>
   [...log.matchAll(/<(\d{60})>\n/g)].map(([, digits]) => Number(digits))
@@ -159,7 +161,19 @@ test('a holder that is killed ends its session as failed; what it recorded stays
 test('a full disk at the host ends the session with that reason; what was recorded stays', async () => {
   const id = await open('full')
   const desk = await attach(id)
-  desk.ws.send(tenMiB)
+  desk.ws.send(numbered(4 * lines))
+  await until('the first output', 60, () => desk.text().includes(`<${'2000'.padStart(60, '0')}>`))
+  // The disk has to hold what nobody stores.
+  const { daemon } = await programs.pids()
+  process.kill(daemon, 'SIGSTOP')
+  try {
+    await until('a full disk', 120, async () => {
+      const { stdout } = await ssh.hosts[0].run('df --output=avail -k /mnt/orrery | tail -n 1')
+      return Number(stdout) < 128
+    })
+  } finally {
+    process.kill(daemon, 'SIGCONT')
+  }
   expect(await ended(id)).toMatchObject({
     status: 'failed',
     failure: expect.stringMatching(/the recording cannot be written: .*no space left/),

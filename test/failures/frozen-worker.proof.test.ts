@@ -41,7 +41,8 @@ test('a console command of a host runs at its worker; a terminal there is refuse
   expect(record.stdout).toContain(join(service.dataDir, 'fleet'))
   expect(await service.call('POST', '/console-sessions/', { resourceId: 'afar' })).toMatchObject({
     status: 503,
-    body: { code: 'not_built', message: expect.stringMatching(/"fleet".*\/console-commands\/.*driver ssh/) },
+    body: { code: 'not_built' },
+    text: expect.stringMatching(/fleet.*\/console-commands\/.*driver ssh/),
   })
 })
 
