@@ -5,7 +5,7 @@ import { parseRoot } from '../../drivers/storage/paths.ts'
 import { reasonText } from '../../outside-text.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { StorageProbe, StorageProjection } from '../environments/schemas.ts'
+import { StorageProjection } from '../environments/schemas.ts'
 import { readStorage, recordProbe, setBrowseRoots, storagesOfEnvironment } from '../environments/storages.ts'
 import { downloadRoutes } from './download-routes.ts'
 import { startsOf } from './connection.ts'
@@ -14,7 +14,7 @@ import { entryRoutes } from './entry-routes.ts'
 import type { Storages } from './open.ts'
 import { promoteArtifact, promoteData } from './promote.ts'
 import type { PromotedData } from './promoted.ts'
-import { NewArtifact, NewData, NewRoots, Promoted, Roots } from './schemas.ts'
+import { Health, NewArtifact, NewData, NewRoots, Promoted, Roots } from './schemas.ts'
 import { pathOf } from './view.ts'
 
 /** Problems of roots that no path can be below. */
@@ -81,7 +81,7 @@ export const storageRoutes = ({
     path: '/storages/{storageId}/health/',
     tag: 'storages',
     summary: 'Ask the storage itself whether it can be reached now',
-    response: StorageProbe,
+    response: Health,
     status: 200,
     refuses: [422, 503],
     audit: false,

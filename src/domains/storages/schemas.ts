@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { Id, Name, OptionalId, Timestamp } from '../../http/schema.ts'
+import { StorageProbe } from '../environments/schemas.ts'
 
 export const PathQuery = {
   path: z
@@ -245,6 +246,11 @@ export const Uploaded = z.strictObject({
   complete: z.boolean(),
   checksum: z.string().optional(),
   entry: FileEntry.optional(),
+})
+
+/** What differs gives it a name of its own in clients. */
+export const Health = StorageProbe.extend({
+  latencyMs: z.number().describe('until the storage answered'),
 })
 
 export const NewArtifact = z.strictObject({
