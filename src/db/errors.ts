@@ -44,6 +44,8 @@ interface PgError {
   table?: string
 }
 
+const tooLong = 'an id or a label is too long to be kept in an index; shorten it'
+
 const connectionLost = new RegExp(
   [
     'Connection terminated|connection timeout|timeout exceeded when trying to connect',
@@ -69,20 +71,22 @@ export const createTranslation =
         retryAfterSeconds: 2,
         cause: error,
       })
-    const { code, constraint, table } = error as PgError
+    const { code, constraint, message, table } = error as PgError
     if (code === undefined) return undefined
     if (violations.has(code)) {
       const known = constraint === undefined ? undefined : texts[constraint]
       if (known === undefined && code !== '23503') return undefined
-      const { path, message } = known ?? {
+      const { path, message: text } = known ?? {
         path: '',
         message: `the record is used by ${(table ?? 'another record').replaceAll('_', ' ')}`,
       }
-      return new Refusal(known?.code ?? 'unacceptable', path === '' ? message : `${path}: ${message}`, {
-        details: [{ path, message }],
+      return new Refusal(known?.code ?? 'unacceptable', path === '' ? text : `${path}: ${text}`, {
+        details: [{ path, message: text }],
         cause: error,
       })
     }
+    if (code === '54000' && message?.startsWith('index row ') === true)
+      return new Refusal('unacceptable', tooLong, { details: [{ path: '', message: tooLong }], cause: error })
     if (code === '40001' || code === '40P01' || code === '55P03')
       return new Refusal('unavailable', 'another request holds the same records; try again', {
         retryAfterSeconds: 1,

@@ -51,7 +51,6 @@ create table activity_resource_profiles (
   model_version text not null default ''::text,
   metadata jsonb,
   constraint activity_resource_profiles_environment FOREIGN KEY (environment_version_id) REFERENCES environment_versions(id) ON DELETE CASCADE,
-  constraint activity_resource_profiles_model UNIQUE (activity_type_id, resource_id, model_version),
   constraint activity_resource_profiles_not_negative CHECK ((runtime_seconds >= (0)::double precision)),
   constraint activity_resource_profiles_pkey PRIMARY KEY (id),
   constraint activity_resource_profiles_resource FOREIGN KEY (resource_id) REFERENCES resources(id) ON DELETE CASCADE,
@@ -810,7 +809,6 @@ create table network_links (
   constraint network_links_bandwidth CHECK ((bandwidth_bits_per_second > (0)::double precision)),
   constraint network_links_not_negative CHECK (((latency_seconds >= (0)::double precision) AND (price_per_byte >= (0)::double precision) AND (max_concurrent_transfers >= 0))),
   constraint network_links_not_self CHECK (((source_resource_id)::text <> (target_resource_id)::text)),
-  constraint network_links_pair UNIQUE (topology_id, source_resource_id, target_resource_id),
   constraint network_links_pkey PRIMARY KEY (id),
   constraint network_links_source FOREIGN KEY (source_resource_id) REFERENCES resources(id),
   constraint network_links_target FOREIGN KEY (target_resource_id) REFERENCES resources(id),
@@ -1447,6 +1445,8 @@ CREATE INDEX activity_definitions_by_id ON public.activity_definitions USING btr
 
 CREATE INDEX activity_dependencies_of_predecessor ON public.activity_dependencies USING btree (workflow_version_id, depends_on_position);
 
+CREATE UNIQUE INDEX activity_resource_profiles_model ON public.activity_resource_profiles USING btree (activity_type_id, resource_id, md5(model_version));
+
 CREATE INDEX activity_resource_profiles_of_resource ON public.activity_resource_profiles USING btree (resource_id);
 
 CREATE INDEX activity_resource_profiles_of_version ON public.activity_resource_profiles USING btree (environment_version_id);
@@ -1616,6 +1616,8 @@ CREATE INDEX execution_scopes_texts ON public.execution_scopes USING gin (lower(
 CREATE INDEX idempotency_keys_age ON public.idempotency_keys USING btree (created_at);
 
 CREATE INDEX lane_leases_of_task ON public.lane_leases USING btree (task_execution_id);
+
+CREATE UNIQUE INDEX network_links_pair ON public.network_links USING btree (topology_id, md5((source_resource_id)::text), md5((target_resource_id)::text));
 
 CREATE INDEX network_links_source_end ON public.network_links USING btree (source_resource_id);
 

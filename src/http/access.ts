@@ -63,12 +63,15 @@ const occurrences = (req: IncomingMessage, name: string): number => {
 const digest = (text: string): Buffer => hash('sha256', text, 'buffer')
 
 const corsMethods = 'GET, POST, PUT, DELETE, OPTIONS'
+/** The headers that the service reads and a page may set by itself. */
 const corsRequestHeaders =
-  'Content-Type, Authorization, Accept, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, ' +
-  'Range, X-Request-Id, Content-Digest'
+  'Content-Type, Authorization, Accept, Idempotency-Key, If-Match, If-None-Match, If-Range, Last-Event-ID, ' +
+  'Range, Content-Range, Content-Digest, Prefer, X-Request-Id'
+/** The headers of answers that a page reads, beside those that every page may read. */
 const corsAnswerHeaders =
-  'Location, Link, ETag, Retry-After, X-Total-Count, X-Request-Id, Idempotency-Replayed, ' +
-  'Content-Range, AKOFLOW-SERVER, Orrery-Version'
+  'Location, Link, ETag, Retry-After, X-Total-Count, X-Truncated, X-Request-Id, Idempotency-Replayed, ' +
+  'Content-Range, Accept-Ranges, Content-Disposition, Preference-Applied, Accept-Post, Allow, ' +
+  'WWW-Authenticate, AKOFLOW-SERVER, Orrery-Version, Orrery-Instance, Orrery-Attempt, Orrery-Offset'
 
 /**
  * The guards before every route. They check the socket's peer, never a forwarded header, which any

@@ -46,6 +46,10 @@ const expectedName: Record<string, string> = {
   date: 'a date',
 }
 
+/** The digits that decide a number, without sign, point, exponent and zeros behind them. */
+const decidingDigits = (text: string): string =>
+  text.replace(/e.*$/, '').replace(/[-.]/g, '').replace(/0+$/, '')
+
 /** A value for a message: short, and only where it is a scalar. */
 const shown = (value: unknown): string => {
   if (typeof value === 'number' || typeof value === 'boolean') return ` (got ${String(value)})`
@@ -104,8 +108,13 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
       }
     } else if (typeof value === 'bigint') {
       const number = Number(value)
-      if (at?.measure === true && Number.isFinite(number)) return number
       const digits = String(value)
+      // A double is written with the fewest digits that give it again, and zeros to its size.
+      if (
+        Number.isFinite(number) &&
+        (at?.measure === true || decidingDigits(digits) === decidingDigits(number.toExponential()))
+      )
+        return number
       report(
         422,
         `the integer ${digits.length > 40 ? `${digits.slice(0, 40)}…` : digits} is beyond 2^53-1 and would lose digits`,
@@ -114,22 +123,26 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
       // it as too small.
       return value < 0n ? Number.MIN_SAFE_INTEGER : Number.MAX_SAFE_INTEGER
     } else if (Array.isArray(value)) {
-      if (depth >= depthBound) report(400, `the document is nested deeper than ${depthBound} levels`)
-      else {
-        const element = at?.element?.()
-        for (let i = 0; i < value.length; i++) {
-          path.push(i)
-          const item: unknown = value[i]
-          const next = walk(item, element, depth + 1)
-          if (next !== item) value[i] = next
-          path.pop()
-        }
+      if (depth >= depthBound) return tooDeep([])
+      const element = at?.element?.()
+      for (let i = 0; i < value.length; i++) {
+        path.push(i)
+        const item: unknown = value[i]
+        const next = walk(item, element, depth + 1)
+        if (next !== item) value[i] = next
+        path.pop()
       }
     } else if (typeof value === 'object' && value !== null) {
-      if (depth >= depthBound) report(400, `the document is nested deeper than ${depthBound} levels`)
-      else fields(value as Record<string, unknown>, at, depth)
+      if (depth >= depthBound) return tooDeep({})
+      fields(value as Record<string, unknown>, at, depth)
     }
     return value
+  }
+
+  /** Further checks of the refused document see `rest` there: some go down by recursion. */
+  const tooDeep = (rest: unknown): unknown => {
+    report(400, `the document is nested deeper than ${depthBound} levels`)
+    return rest
   }
 
   const fields = (object: Record<string, unknown>, at: Shape | undefined, depth: number): void => {

@@ -6,6 +6,7 @@ import { Chunks } from './chunks.ts'
 import { uncoded } from './coding.ts'
 import { HttpRefusal } from './errors.ts'
 import type { Body, Exchange, Outgoing } from './exchange.ts'
+import type { Route } from './route.ts'
 import type { Table } from './table.ts'
 
 /** Strong entity tag of a body as it is sent. */
@@ -32,6 +33,21 @@ const tagged = async (body: Body): Promise<{ body: Body; tag: string }> => {
   return { body: bytes, tag: `"${(await digestOf(bytes)).toString('base64url')}"` }
 }
 
+/** The tag of an answer of `route`: `"AUTHORED.WHOLE"` where the route tells what is authored. */
+const tagOf = async (
+  { authored }: Pick<Route, 'authored'>,
+  body: Body,
+): Promise<{ body: Body; tag: string }> => {
+  const whole = await tagged(body)
+  if (authored === undefined || body instanceof Chunks) return whole
+  const part = await tagged(authored(body.toString()))
+  return { body: whole.body, tag: `${part.tag.slice(0, -1)}.${whole.tag.slice(1)}` }
+}
+
+/** The part of a tag that If-Match compares. */
+const authoredPart = ({ authored }: Pick<Route, 'authored'>, tag: string): string =>
+  authored === undefined ? tag : tag.replace(/\..*"$/, '"')
+
 const opaque = (tag: string): string => (tag.startsWith('W/') ? tag.slice(2) : tag)
 const tags = (header: string): string[] => header.split(',').map((tag) => tag.trim())
 
@@ -50,19 +66,31 @@ const knownTag = (ifNoneMatch: string | undefined, current: string): string | un
  * Whether If-Match excludes the current version (strong comparison); `current` is undefined where
  * no version exists.
  */
-const isOther = (ifMatch: string | undefined, current: string | undefined): boolean =>
-  ifMatch !== undefined &&
-  (current === undefined || (ifMatch.trim() !== '*' && !tags(ifMatch).map(uncoded).includes(current)))
+const isOther = (
+  route: Pick<Route, 'authored'>,
+  ifMatch: string | undefined,
+  current: string | undefined,
+): boolean => {
+  if (ifMatch === undefined) return false
+  if (current === undefined) return true
+  const part = (tag: string): string => authoredPart(route, uncoded(tag))
+  return ifMatch.trim() !== '*' && !tags(ifMatch).map(part).includes(part(current))
+}
 
 /** Reads: entity tag, 304 and 412. */
-export const conditional = async (exchange: Exchange, answer: Outgoing): Promise<Outgoing> => {
+export const conditional = async (
+  exchange: Exchange,
+  route: Pick<Route, 'authored'>,
+  answer: Outgoing,
+): Promise<Outgoing> => {
   if (answer.status !== 200 || answer.body === undefined) return answer
   const given = answer.headers['ETag']
-  const { body, tag } = given === undefined ? await tagged(answer.body) : { body: answer.body, tag: given }
+  const { body, tag } =
+    given === undefined ? await tagOf(route, answer.body) : { body: answer.body, tag: given }
   answer.headers['ETag'] = tag
   answer.headers['Cache-Control'] ??= 'private, no-cache'
   const { headers } = exchange.req
-  if (isOther(headers['if-match'], tag))
+  if (isOther(route, headers['if-match'], tag))
     throw new HttpRefusal('precondition_failed', 'If-Match names another version of this record')
   const known = knownTag(headers['if-none-match'], tag)
   if (known === undefined) return { ...answer, body }
@@ -95,8 +123,9 @@ export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'
         await reader.handle(new HttpCall(exchange.req, exchange.res, { ...call, query })),
       )
       const tag =
-        current.headers['ETag'] ?? (current.body === undefined ? undefined : (await tagged(current.body)).tag)
-      if (isOther(ifMatch, tag))
+        current.headers['ETag'] ??
+        (current.body === undefined ? undefined : (await tagOf(reader, current.body)).tag)
+      if (isOther(reader, ifMatch, tag))
         throw new HttpRefusal(
           'precondition_failed',
           'If-Match names another version of this record; read it again before changing it',

@@ -282,7 +282,7 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       await audit(exchange, built, call, { status: answer.status, code: undefined })
       return answers.stream(exchange, reply, answer.status, answer.headers)
     }
-    const final = built.method === 'GET' ? await conditional(exchange, answer) : answer
+    const final = built.method === 'GET' ? await conditional(exchange, built, answer) : answer
     // A replayed answer is no new event, unless it opens something anew.
     if (final.headers['Idempotency-Replayed'] === undefined || built.renewed !== undefined)
       await audit(exchange, built, call, { status: final.status, code: undefined, body: final.body })

@@ -149,6 +149,11 @@ export interface RouteSpec<
   requestHeaders?: Record<string, string>
   /** The route answers with streams. They have no ETag, so 304 and 412 never occur. For OpenAPI. */
   streams?: boolean
+  /**
+   * The body without what the service itself measures, on a GET whose path can be changed. If-Match
+   * compares this part alone; If-None-Match compares the whole body.
+   */
+  authored?: (body: string) => string
   /** Needs no token (the two bootstrap reads); `'get'` keeps the token for HEAD. */
   public?: boolean | 'get'
   /** Allowed while a read-only snapshot is activated. */

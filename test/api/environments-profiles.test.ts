@@ -126,6 +126,30 @@ test('profiles that exist already, here or elsewhere, and profiles of nothing ar
   expect(await app.counts()).toEqual(before)
 })
 
+test('a model version of any length is kept, once; a reference that no index holds is 422', async () => {
+  const random = (length: number): string => {
+    let seed = 7
+    return Array.from({ length }, () => {
+      seed = (seed * 48_271) % 2_147_483_647
+      return (seed % 36).toString(36)
+    }).join('')
+  }
+  const modelVersion = random(5_000)
+  const profile = (id: string) => ({ id, activityTypeId: 'fit', resourceId: 'long-a', modelVersion })
+  expect((await post(definition('long', [profile('long-1')]))).status).toBe(201)
+  const { body } = await app.call('GET', '/environments/long/')
+  expect(body.activityResourceProfiles).toEqual([expect.objectContaining({ modelVersion })])
+  const twice = await post(definition('longer', [profile('long-2')]))
+  expect([twice.status, twice.body.details[0].path]).toEqual([422, 'activityResourceProfiles.0'])
+
+  const connection = { id: 'c', name: 'c', type: 'local', credentialRef: random(20_000) }
+  const refused = await post({ ...definition('refused'), connections: [connection] })
+  expect([refused.status, refused.body.error]).toEqual([
+    422,
+    'an id or a label is too long to be kept in an index; shorten it',
+  ])
+})
+
 test('other parts of the service read the inventory as documents', async () => {
   expect((await post(definition('four'))).status).toBe(201)
   const { body } = await app.call('GET', '/environments/four/')

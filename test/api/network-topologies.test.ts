@@ -201,3 +201,22 @@ test.each([
     expect(answer.body.details[0].message).toMatch(/must be .*\d.*\(got /)
   }
 })
+
+test('three ids of 255 characters of four bytes each make a link, once', async () => {
+  let seed = 1
+  const longId = (): string =>
+    Array.from({ length: 255 }, () => {
+      seed = (seed * 48_271) % 2_147_483_647
+      return String.fromCodePoint(0x10000 + (seed % 60_000))
+    }).join('')
+  const [from, to] = [longId(), longId()]
+  const [first] = (await app.call<{ resources: object[] }[]>('GET', '/environments/')).body
+  for (const id of [from, to]) {
+    const resource = { ...first?.resources[0], id, providerId: id }
+    expect((await app.call('POST', '/resources/', resource)).status).toBe(201)
+  }
+  const id = longId()
+  expect((await post(topology(id, [link('long', from, to)]))).status).toBe(201)
+  const twice = await post(topology(longId(), [link('l1', from, to), link('l2', from, to)]))
+  expect([twice.status, paths(twice.body)]).toEqual([422, ['links.1']])
+})

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { request } from 'node:http'
 import { makeVaultKeyFile } from '../support/reach.ts'
+import { sql } from '../../src/db/sql.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { baseWorld, examples, worldVariables } from './whole-documents.ts'
 
@@ -99,6 +100,25 @@ describe('reads', () => {
     const stale = headers.get('etag') ?? ''
     const renamed = { ...document, environment: { ...document.environment, name: 'renamed' } }
     expect((await open.call('PUT', '/environments/spare/', renamed, { 'if-match': stale })).status).toBe(200)
+    const renewed = (await open.call('GET', '/environments/spare/')).headers.get('etag') ?? ''
+    // As the monitor of connections does.
+    await open.db.run(sql`update environments set status = 'unreachable' where id = 'spare'`)
+    await open.ok('PUT', '/environment-connections/spare-link/', {
+      ...{ id: 'spare-link', environmentId: 'spare', name: 'link', type: 'local' },
+    })
+    const linked = (await open.call('GET', '/environments/spare/')).headers.get('etag') ?? ''
+    expect((await open.call('PUT', '/environments/spare/', renamed, { 'if-match': renewed })).status).toBe(
+      412,
+    )
+    await open.call('POST', '/environment-connections/spare-link/health/')
+    const checked = await open.call('GET', '/environments/spare/', undefined, { 'if-none-match': linked })
+    expect([checked.status, checked.body.connectionChecks?.length]).toEqual([200, 1])
+    const packed = linked.replace(/"$/, '-br"')
+    for (const tag of [linked, packed])
+      expect((await open.call('GET', '/environments/spare/', undefined, { 'if-match': tag })).status).toBe(
+        200,
+      )
+    expect((await open.call('PUT', '/environments/spare/', renamed, { 'if-match': linked })).status).toBe(200)
     const refused = await open.call('PUT', '/environments/spare/', document, { 'if-match': stale })
     expect([refused.status, refused.body.code]).toEqual([412, 'precondition_failed'])
     expect((await open.call('DELETE', '/environments/spare/', undefined, { 'if-match': stale })).status).toBe(

@@ -309,6 +309,48 @@ describe('create and read', () => {
     ])
   })
 
+  test('a blank member of an activity counts as left out, in every form of the document', async () => {
+    const blank = { runtime: '', resourceSelector: '', workspaceSeedPath: '', mountPath: ' ' }
+    const activities = [
+      { ...simulated('a'), ...blank, activityType: '', cpuLimit: '', memoryLimit: ' ' },
+      simulated('b'),
+    ]
+    const made = await create(workflow('blanks', activities))
+    expect([made.status, made.body.warnings]).toEqual([201, []])
+    const [a, b] = made.body.version.activities
+    expect([a?.metadata, a?.resources, a?.activityTypeId]).toEqual([
+      undefined,
+      b?.resources,
+      b?.activityTypeId,
+    ])
+
+    const { activities: stored, ...version } = made.body.version
+    const embedded = {
+      ...version,
+      activities: stored.map((activity) => ({ ...activity, metadata: { ...blank, note: '' } })),
+    }
+    const id = await service.db.transaction((tx) => embedWorkflow(tx, embedded))
+    const graph = await loadGraph(service.db, id)
+    expect(
+      graph?.activities.map(({ resourceSelector, runtimeHint }) => [resourceSelector, runtimeHint]),
+    ).toEqual([
+      [undefined, undefined],
+      [undefined, undefined],
+    ])
+    expect((await loadCommands(service.db, id, [0, 1])).map((command) => command.workspaceSeedPath)).toEqual([
+      undefined,
+      undefined,
+    ])
+
+    const sent = { ...made.body, version: embedded }
+    const again = await service.call<Definition & Refused>(
+      'POST',
+      '/workflow-definitions/import/?name=again',
+      sent,
+    )
+    expect([again.status, again.body.version.activities[0]?.metadata]).toEqual([201, { note: '' }])
+  })
+
   test('keys in another case and nulls are read, unicode names too', async () => {
     const created = await create({
       Name: 'Größe 東京',
@@ -377,6 +419,68 @@ describe('a definition that is sent back as it was answered', () => {
       sent,
     )
     expect([other.status, other.body.warnings, other.body.version.id]).toEqual([201, [], 'other-v1'])
+  })
+
+  test('has limits in an older notation only where they are those of resources', async () => {
+    const older = [
+      { ...simulated('a'), cpuLimit: 2, memoryLimit: '64M' },
+      { ...simulated('b'), cpuLimit: 3 },
+    ]
+    const made = await create(workflow('older', older))
+    const again = await service.call<Definition>(
+      'POST',
+      '/workflow-definitions/import/?name=again',
+      made.body,
+    )
+    expect([again.status, again.body.warnings]).toEqual([201, []])
+    expect(again.body.version.activities[0]?.metadata).toEqual({
+      legacy: { cpuLimit: 2, memoryLimit: '64M' },
+    })
+    const wrong: unknown[] = [
+      ...[{ cpuLimit: {} }, { name: 7 }, { cpuLimit: 4 }, { cpuLimit: '2' }, { memoryLimit: [] }],
+      ...[{ memoryLimit: '1G' }, { memoryLimit: 'much' }, { run: 'false' }, 'text', 7, null, []],
+    ]
+    for (const [i, legacy] of wrong.entries()) {
+      const sent = structuredClone(made.body) as Loose
+      sent.version.activities[0].metadata.legacy = legacy
+      const answer = await service.call<Definition & Refused>(
+        'POST',
+        `/workflow-definitions/import/?name=wrong-${i}`,
+        sent,
+      )
+      expect([legacy, answer.status, answer.body.version.activities[0]]).toEqual([
+        legacy,
+        201,
+        expect.objectContaining({
+          name: 'a',
+          resources: { cpu: 2, memoryBytes: 64_000_000, storageBytes: 0 },
+          command: { entrypoint: '' },
+        }),
+      ])
+      expect(paths(answer.body.warnings)).toEqual(['version.activities.0.metadata.legacy'])
+      expect((await service.call('GET', `/workflow-definitions/wrong-${i}/export/`)).status).toBe(200)
+    }
+  })
+
+  test('is refused where no author could have written it, as its export would be', async () => {
+    const sent = await answered('unwritten')
+    const wrong: [string, (d: Loose) => unknown][] = [
+      ['metadata.runtime', (d) => (d.version.activities[0].metadata = { runtime: 7 })],
+      ['metadata.keepDisk', (d) => (d.version.activities[0].metadata = { keepDisk: 'no' })],
+      ['metadata.stage', (d) => (d.version.activities[0].metadata = { stage: 'some' })],
+      ['metadata.resourceSelector', (d) => (d.version.activities[0].metadata = { resourceSelector: {} })],
+      ['activityTypeId', (d) => (d.activityTypes[0].name = 'fit'.padEnd(300, ' .'))],
+      ['name', (d) => (d.version.activities[0].name = 'fit\ta')],
+    ]
+    for (const [member, change] of wrong) {
+      const document = structuredClone(sent) as Loose
+      change(document)
+      const answer = await create(document)
+      expect([member, answer.status, paths(answer.body.details)]).toEqual([
+        ...[member, 422],
+        [`version.activities.0.${member}`],
+      ])
+    }
   })
 
   const changes: [string, (d: Loose) => unknown, string][] = [
@@ -891,6 +995,83 @@ describe('names that become the same', () => {
       specification: { tasks: ids.map((id) => ({ id, name: id })), files: [], ...more },
       execution: { tasks: execution },
     },
+  })
+
+  test('the name and namespace of the query stand for those of the document, in every form of it', async () => {
+    const made = await create(workflow('source', [simulated('a')]))
+    const { name: _, namespace: __, ...definition } = made.body
+    const trace = { schemaVersion: '1.5', workflow: { specification: { tasks: [{ id: 'a' }] } } }
+    const { name: ___, ...authored } = workflow('x', [simulated('a')])
+    let count = 0
+    for (const form of [authored, trace, definition])
+      for (const names of [{}, { name: '' }, { Name: 7 }, { NAME: 'x'.repeat(300) }, { name: 'fine' }]) {
+        const name = `named-${count++}`
+        const answer = await service.call<Definition>(
+          'POST',
+          `/workflow-definitions/import/?name=${name}&namespace=there`,
+          { ...form, ...names },
+        )
+        expect([names, answer.status, answer.body.name, answer.body.namespace]).toEqual([
+          names,
+          201,
+          name,
+          'there',
+        ])
+      }
+    const refused = await service.call<Refused>('POST', '/workflow-definitions/import/?namespace=there', {
+      ...definition,
+      NameSpace: 7,
+    })
+    expect([refused.status, paths(refused.body.details)]).toEqual([422, ['name']])
+  })
+
+  test('what is imported from a WfFormat document can be exported and duplicated', async () => {
+    const ids = ['a', 'b', `c${'-'.repeat(1_100_000)}`, 'd', 'e', 'f']
+    const program = (id: string, command: object) => ({ id, command })
+    const deep = JSON.parse(`${'['.repeat(60)}${']'.repeat(60)}`) as unknown
+    const made = await create({
+      name: 'large',
+      description: '\u{1f600}'.repeat(600_000),
+      schemaVersion: '1.5',
+      workflow: {
+        specification: {
+          tasks: ids.map((id, i) => ({
+            id,
+            name: ['tab\tbed', 'line\nend', `${' '.repeat(300)}late`][i] ?? id,
+          })),
+        },
+        execution: {
+          tasks: [
+            program('a', { arguments: Array.from({ length: 20_000 }, () => 'x') }),
+            program('b', { arguments: ['y'.repeat(1_100_000)] }),
+            program('d', { program: 'bell\u0007', deep }),
+            program('e', { program: '\u0007' }),
+            program('f', { program: 'fit', arguments: ['z'] }),
+          ],
+        },
+      },
+    })
+    expect([made.status, paths(made.body.warnings)]).toEqual([
+      201,
+      expect.arrayContaining([
+        'description',
+        ...[0, 1, 2, 3].map((i) => `workflow.specification.tasks.${i}.id`),
+      ]),
+    ])
+    expect(made.body.activityTypes.map(({ name }) => name)).toEqual(
+      expect.arrayContaining(['tab bed', 'line end', 'late', 'bell', 'fit']),
+    )
+    expect(made.body.version.activities.at(-1)?.metadata).toEqual({
+      taskId: 'f',
+      command: { program: 'fit', arguments: ['z'] },
+    })
+    const exported = await service.call('GET', '/workflow-definitions/large/export/')
+    expect(exported.status).toBe(200)
+    const copy = await service.call('POST', '/workflow-definition-actions/duplicate/large/', { name: 'copy' })
+    expect(copy.status).toBe(201)
+    expect((await service.call('DELETE', '/workflow-definitions/large/')).status).toBe(204)
+    const again = await service.call<Definition>('POST', '/workflow-definitions/', exported.text)
+    expect([again.status, again.body.version.definitionHash]).toEqual([201, made.body.version.definitionHash])
   })
 
   test('tasks of a WfFormat document are told apart, with a warning, and keep their ids as metadata', async () => {

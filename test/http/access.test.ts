@@ -1,6 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
+import { globSync, readFileSync } from 'node:fs'
 import { networkInterfaces } from 'node:os'
+import { join } from 'node:path'
 import { createAccess, isLoopback } from '../../src/http/access.ts'
 import { json, raw, openStars, statusOf, type Stars } from './stars.ts'
 
@@ -281,6 +283,35 @@ describe('token', () => {
   })
 })
 
+/** The headers that a page cannot set, and those that it may read of every answer or never needs. */
+const notForPages = new RegExp(
+  [
+    '^(host|origin|expect|accept-encoding|content-(length|encoding|type|security-policy)',
+    '(sec|access-control)-.*|x-(content-type-options|frame-options|accel-buffering))$',
+  ].join('|'),
+)
+
+/** The names of headers that the sources of the API read from a request, and that they send. */
+const headersOfSource = (): { asked: string[]; sent: string[] } => {
+  const src = join(import.meta.dirname, '../../src')
+  const text = globSync('{http,domains,operations}/**/*.ts', { cwd: src })
+    .map((file) => readFileSync(join(src, file), 'utf8'))
+    .join('\n')
+  const names = (...patterns: RegExp[]): string[] => {
+    const found = patterns.flatMap((pattern) => [...text.matchAll(pattern)])
+    return [...new Set(found.map(([, name = '']) => name.toLowerCase()))].filter(
+      (name) => !notForPages.test(name),
+    )
+  }
+  return {
+    asked: names(/\bheaders\['([a-z-]+)'\]/g),
+    sent: names(
+      /'((?:x|orrery|accept|content|preference|idempotency|retry)-(?!digest)[a-z-]+)':/gi,
+      /'((?:Orrery|AKOFLOW)-[A-Za-z]+)'/g,
+    ),
+  }
+}
+
 describe('browser origins', () => {
   const own = (): string => `http://127.0.0.1:${open.port}`
   const call = (origin: string, method = 'GET', more = '') =>
@@ -298,6 +329,18 @@ describe('browser origins', () => {
     expect(statusOf(preflight)).toBe(200)
     expect(preflight).toContain('Access-Control-Allow-Methods: GET, POST, PUT, DELETE, OPTIONS\r\n')
     expect(preflight).toMatch(/Access-Control-Allow-Headers: Content-Type, Authorization/)
+    // No header is asked for or sent that a page could not use.
+    const named = (answer: string, header: string): string[] =>
+      (new RegExp(`${header}: (.*)\\r\\n`).exec(answer)?.[1] ?? '').toLowerCase().split(', ')
+    const allowed = named(preflight, 'Access-Control-Allow-Headers')
+    const exposed = named(answer, 'Access-Control-Expose-Headers')
+    const { asked, sent } = headersOfSource()
+    expect(asked.filter((name) => !allowed.includes(name))).toEqual([])
+    expect(sent.filter((name) => !exposed.includes(name))).toEqual([])
+    expect([asked, sent]).toEqual([
+      expect.arrayContaining(['prefer', 'if-range', 'content-range', 'last-event-id', 'idempotency-key']),
+      expect.arrayContaining(['preference-applied', 'x-truncated', 'orrery-attempt', 'content-disposition']),
+    ])
     expect(answer + preflight).not.toContain('*')
     const closedPreflight = await raw(
       closed.port,

@@ -31,6 +31,16 @@ const withoutViews = (document: EnvironmentDefinition): EnvironmentDefinition =>
   ),
 })
 
+/**
+ * The text of a document without the status of the environment, the states of indexes and the checks,
+ * which the service writes. Quotes inside strings are escaped, so the first `"status":` is a key.
+ */
+const authored = (text: string): string =>
+  text
+    .slice(0, text.lastIndexOf(',"connectionChecks":'))
+    .replace(/"status":"(?:[^"\\]|\\.)*"/, '')
+    .replace(/,"indexStatus":\{[^{}]*\}/g, '')
+
 export const environmentRoutes = ({
   db,
   uses,
@@ -94,6 +104,7 @@ export const environmentRoutes = ({
       summary: 'One environment with the ids that were saved and the 20 newest checks of each connection',
       response: EnvironmentDocument,
       raw: json,
+      authored,
       handle: ({ params }) => read(params.environmentId),
     }),
     route({

@@ -18,6 +18,7 @@ import type { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
 import type { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
 import { readNetworkTopology } from '../network-topologies/store.ts'
+import { unlessBlank } from '../workflow-definitions/names.ts'
 import { defaultCpu, defaultMemoryBytes } from '../workflow-definitions/quantities.ts'
 import type { WorkflowGraph } from '../workflow-definitions/graph.ts'
 import type { WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
@@ -332,14 +333,13 @@ const asFarAsReadable = (
   const byId = new Map(document.activities.map((activity) => [activity.id, activity]))
   const activities = [...byId.values()].map(
     ({ id, externalId, resources, metadata }, position): PlacedActivity => {
-      const selector = metadata?.['resourceSelector']
       return {
         position,
         id,
         externalId: externalId ?? id,
         cpu: resources?.cpu ?? defaultCpu,
         memoryBytes: resources?.memoryBytes ?? defaultMemoryBytes,
-        ...(typeof selector === 'string' ? { resourceSelector: selector } : {}),
+        resourceSelector: unlessBlank(metadata?.['resourceSelector']),
       }
     },
   )

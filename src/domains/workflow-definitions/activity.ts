@@ -1,7 +1,7 @@
 import type { Problem } from '../../refusal.ts'
 import { policyOf, type Content } from './content.ts'
 import { executableProblems } from './executable.ts'
-import { activityIdOf, defaultTypeIdOf, identifierTrouble, slug, typeIdOf } from './names.ts'
+import { activityIdOf, defaultTypeIdOf, identifierTrouble, slug, typeIdOf, unlessBlank } from './names.ts'
 import { pathProblems } from './rules.ts'
 import { defaultCpu, defaultMemoryBytes, parseCpu, parseMemory } from './quantities.ts'
 import type { Activity, ActivityType, AuthoringActivity } from './schemas.ts'
@@ -94,7 +94,7 @@ export function normaliseActivity(
   )
   if (memory.legacy) legacy['memoryLimit'] = activity.memoryLimit
 
-  const label = activity.activityType
+  const label = unlessBlank(activity.activityType)
   if (label !== undefined) {
     const trouble =
       slug(label) === ''
@@ -120,9 +120,7 @@ export function normaliseActivity(
   )
   const fields = Object.fromEntries(
     fieldKeys.flatMap((key) =>
-      activity[key] === undefined || (key === 'stage' && activity.stage === 'all')
-        ? []
-        : [[key, activity[key]]],
+      isBlank(activity[key]) || (key === 'stage' && activity.stage === 'all') ? [] : [[key, activity[key]]],
     ),
   )
   const metadata = { ...activity.metadata, ...fields, ...(Object.keys(legacy).length > 0 ? { legacy } : {}) }
@@ -163,7 +161,7 @@ function quantity<T>(
   path: string,
   report: Report,
 ): { value: number; legacy: boolean } {
-  const parsed = given === undefined ? { value: standard, legacy: false } : parse(given)
+  const parsed = given === undefined || isBlank(given) ? { value: standard, legacy: false } : parse(given)
   if (typeof parsed !== 'string') return parsed
   report(path, parsed)
   return { value: standard, legacy: false }
@@ -224,7 +222,7 @@ function commandOf(
       environment: given?.environment,
     }))
       report(`${path}.${own === '' && part === 'command.arguments.1' ? 'run' : part}`, message)
-  const image = blankless(activity.image) ?? blankless(shared)
+  const image = unlessBlank(activity.image) ?? unlessBlank(shared)
   const executable =
     given?.executable ??
     (image === undefined
@@ -258,5 +256,6 @@ function commandOf(
   }
 }
 
-const blankless = (text: string | undefined): string | undefined =>
-  text === undefined || text.trim() === '' ? undefined : text
+/** Whether a member is left out. */
+const isBlank = (value: unknown): boolean =>
+  value === undefined || (typeof value === 'string' && unlessBlank(value) === undefined)

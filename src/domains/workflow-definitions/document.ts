@@ -106,11 +106,7 @@ export async function furtherProblems(
 /** The limit of problems in one answer. */
 const bound = 1_000
 
-function read(body: Body, { name, namespace }: Override): { reading: Reading; form: Checked<unknown> } {
-  const override = {
-    ...(name === undefined ? {} : { name }),
-    ...(namespace === undefined ? {} : { namespace }),
-  }
+function read(body: Body, override: Override): { reading: Reading; form: Checked<unknown> } {
   switch (formOf(body)) {
     case 'pegasus':
       throw unacceptable([
@@ -122,20 +118,25 @@ function read(body: Body, { name, namespace }: Override): { reading: Reading; fo
         },
       ])
     case 'wfformat': {
-      const form = checked('wfformat', body)
+      // This form has no namespace.
+      const form = checked('wfformat', renamed(body, { name: override.name }))
       return { form, reading: form.value === undefined ? nothing : readWfFormat(form.value, override) }
     }
     case 'normalised': {
-      const form = checked('normalised', namespace === undefined ? body : { ...body, namespace })
-      return { form, reading: form.value === undefined ? nothing : readNormalised(form.value, override) }
-    }
-    case 'authoring': {
-      const form = checked('authoring', overridden(body, override))
+      const form = checked('normalised', renamed(body, override))
       return {
         form,
-        reading: readAuthoring(
-          form.value === undefined ? salvageDraft(overridden(body, override)) : draftOf(form.value),
-        ),
+        reading: form.value === undefined ? nothing : readNormalised(form.value, override.name !== undefined),
+      }
+    }
+    case 'authoring': {
+      renamed(body, { name: override.name })
+      const spec = body[keyOf(body, 'spec')]
+      if (typeof spec === 'object' && spec !== null) renamed(spec as Body, { namespace: override.namespace })
+      const form = checked('authoring', body)
+      return {
+        form,
+        reading: readAuthoring(form.value === undefined ? salvageDraft(body) : draftOf(form.value)),
       }
     }
   }
@@ -143,13 +144,13 @@ function read(body: Body, { name, namespace }: Override): { reading: Reading; fo
 
 const nothing: Reading = { problems: [], warnings: [], workflow: undefined, id: undefined }
 
-/** The document with the name and namespace from the request. */
-const overridden = (body: Body, { name, namespace }: { name?: string; namespace?: string }): Body => {
-  const key = (fields: Body, wanted: string): string =>
-    Object.keys(fields).find((given) => given.toLowerCase() === wanted) ?? wanted
-  if (name !== undefined) body[key(body, 'name')] = name
-  const spec = body[key(body, 'spec')]
-  if (namespace !== undefined && typeof spec === 'object' && spec !== null)
-    (spec as Body)[key(spec as Body, 'namespace')] = namespace
-  return body
+/** The key as the document writes it; `wanted` itself where it does not. */
+const keyOf = (fields: Body, wanted: string): string =>
+  Object.keys(fields).find((given) => given.toLowerCase() === wanted) ?? wanted
+
+/** The object with the members from the request in place of its own. */
+const renamed = (fields: Body, members: Override): Body => {
+  for (const [member, value] of Object.entries(members))
+    if (value !== undefined) fields[keyOf(fields, member)] = value
+  return fields
 }

@@ -1,6 +1,7 @@
 import { reservedMetadataKeys } from './activity.ts'
 import { defaultPolicy, type Content } from './content.ts'
 import { defaultTypeIdOf } from './names.ts'
+import { parseMemory } from './quantities.ts'
 import type { ActivityType, AuthoringActivity, AuthoringDocument, RawSpec } from './schemas.ts'
 import { isScript, withUnixEnds } from './script.ts'
 import { yamlOf } from './yaml-text.ts'
@@ -75,14 +76,28 @@ export function authoringActivity(
     ...commandFields(command),
     cpuLimit: String(resources.cpu),
     memoryLimit: memoryText(resources.memoryBytes),
-    // Older notations replace the readable ones, because the author used them.
-    ...(metadata['legacy'] as Partial<AuthoringActivity> | undefined),
+    ...olderNotations(metadata['legacy'], resources),
     ...(dependsOn.length === 0 ? {} : { dependsOn }),
     ...fields,
     ...(activity.simulation === undefined ? {} : { simulation: activity.simulation }),
     ...(Object.keys(policy).length === 0 ? {} : { policy }),
     ...(activity.priority === dependsOn.length + index ? {} : { priority: activity.priority }),
     ...(Object.keys(free).length === 0 ? {} : { metadata: free }),
+  }
+}
+
+/** The limits in an older notation that the author used, where they are still those of the activity. */
+function olderNotations(
+  legacy: unknown,
+  { cpu, memoryBytes }: ContentActivity['resources'],
+): Pick<AuthoringActivity, 'cpuLimit' | 'memoryLimit'> {
+  const { cpuLimit, memoryLimit } = (legacy ?? {}) as Record<string, unknown>
+  const memory = typeof memoryLimit === 'string' ? parseMemory(memoryLimit) : undefined
+  return {
+    ...(cpuLimit === cpu ? { cpuLimit: cpu } : {}),
+    ...(typeof memory === 'object' && memory.value === memoryBytes
+      ? { memoryLimit: memoryLimit as string }
+      : {}),
   }
 }
 

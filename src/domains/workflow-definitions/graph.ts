@@ -1,7 +1,7 @@
 import type { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { unacceptable } from '../../refusal.ts'
-import { activityIdOf } from './names.ts'
+import { activityIdOf, unlessBlank } from './names.ts'
 import type { Policy, Simulation } from './schemas.ts'
 
 /** One activity for planners and engine; `position` is its index. */
@@ -16,9 +16,9 @@ export interface GraphActivity {
   /** Cores. */
   cpu: number
   memoryBytes: number
-  resourceSelector?: string
+  resourceSelector?: string | undefined
   /** Driver, runtime id or runtime name that the author requested. */
-  runtimeHint?: string
+  runtimeHint?: string | undefined
   priority: number
   simulation?: z.output<typeof Simulation>
   baseRuntimeSeconds?: number
@@ -128,8 +128,8 @@ export async function loadGraph(db: Db, contentVersionId: string): Promise<Workf
         memoryBytes,
         priority,
         policy,
-        ...(typeof selector === 'string' ? { resourceSelector: selector } : {}),
-        ...(typeof hint === 'string' ? { runtimeHint: hint } : {}),
+        resourceSelector: unlessBlank(selector),
+        runtimeHint: unlessBlank(hint),
         ...(simulation === null ? {} : { simulation }),
         ...(base === null ? {} : { baseRuntimeSeconds: base }),
       }),

@@ -35,6 +35,13 @@ export const distinctSlugs = (texts: readonly string[]): string[] => {
   })
 }
 
+/** The text where it is one and not blank: a blank member of a document counts as left out. */
+export const unlessBlank = (value: unknown): string | undefined =>
+  typeof value === 'string' && value.trim() !== '' ? value : undefined
+
+/** The text with a blank for each control character. Its slug is the same. */
+export const withoutControls = (text: string): string => text.replace(/\p{Cc}/gu, ' ')
+
 export const firstVersionIdOf = (workflowId: string): string => `${workflowId}-v1`
 export const activityIdOf = (workflowId: string, externalId: string): string => `${workflowId}-${externalId}`
 /** The type of every activity without a type of its own. */

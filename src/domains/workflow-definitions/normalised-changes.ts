@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util'
 import { firstProblems, type Problem } from '../../refusal.ts'
 import { reservedMetadataKeys } from './activity.ts'
 import type { NewWorkflow } from './authoring.ts'
@@ -50,6 +51,11 @@ export function normalisedChanges(
       typesSeen.add(given.activityTypeId)
       differs(`${path}.activityTypeId`, given.activityTypeId, kept.activityTypeId)
     }
+    if (!isDeepStrictEqual(given.metadata?.['legacy'], kept.metadata?.['legacy']))
+      warn(
+        `${path}.metadata.legacy`,
+        'is not kept as it is: it holds limits in an older notation, equal to resources',
+      )
     capabilityChanges(given, kept, path, problems, warn)
     if (given.service !== undefined) warn(`${path}.service`, 'is not kept, because the activity is a task')
     if (given.command?.resolvedExecutable !== undefined)

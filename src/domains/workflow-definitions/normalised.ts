@@ -1,26 +1,27 @@
+import { z } from 'zod'
+import { checkDocument } from '../../http/check.ts'
+import { createShapes } from '../../http/keys.ts'
 import { append } from '../../lists.ts'
-import type { Problem } from '../../refusal.ts'
+import { Refusal, type Problem } from '../../refusal.ts'
 import { reservedMetadataKeys } from './activity.ts'
 import { readAuthoring, type Reading } from './authoring.ts'
 import { versionContent } from './content.ts'
 import type { AuthoringDraft } from './draft.ts'
 import { authoringActivity } from './export.ts'
 import { normalisedChanges } from './normalised-changes.ts'
-import { defaultTypeIdOf, slug } from './names.ts'
-import type { NormalisedDocument } from './schemas.ts'
+import { defaultTypeIdOf, slug, withoutControls } from './names.ts'
+import { AuthoringActivity, type NormalisedDocument } from './schemas.ts'
 import { versionProblems } from './version-rules.ts'
 
 /**
  * Reads a definition in the service's answer form as a new workflow. It is converted to the
  * authoring form and read from there, so that its ids follow from its names again. A value that is
- * not adopted as given is a problem or a warning.
+ * not adopted as given is a problem or a warning. `renamed`: the request gives the name, so that
+ * `id` need not follow from it.
  */
-export function readNormalised(
-  document: NormalisedDocument,
-  override: { name?: string; namespace?: string },
-): Reading {
+export function readNormalised(document: NormalisedDocument, renamed: boolean): Reading {
   const problems: Problem[] = versionProblems(document.version, 'version')
-  const name = override.name ?? document.name
+  const { name } = document
   if (problems.length > 0) return { problems, warnings: [], workflow: undefined, id: slug(name) }
 
   const content = versionContent(document.version)
@@ -33,7 +34,7 @@ export function readNormalised(
     const label =
       activity.activityTypeId === standard
         ? undefined
-        : (labels.get(activity.activityTypeId) ?? activity.activityTypeId)
+        : withoutControls(labels.get(activity.activityTypeId) ?? activity.activityTypeId)
     const written = authoringActivity(
       {
         ...activity,
@@ -46,6 +47,8 @@ export function readNormalised(
     )
     return written
   })
+  append(problems, memberProblems(activities))
+  if (problems.length > 0) return { problems, warnings: [], workflow: undefined, id: slug(name) }
   const byName = activities.map((activity) => activity.name)
   const rename = new Map(names.map((externalId, i) => [externalId, byName[i] ?? externalId]))
   for (const activity of activities)
@@ -56,7 +59,7 @@ export function readNormalised(
   )
   const draft: AuthoringDraft = {
     name,
-    namespace: override.namespace ?? document.namespace,
+    namespace: document.namespace,
     raw: Object.keys(free).length === 0 ? {} : { metadata: free },
     activities,
     dataDependencies: content.data
@@ -75,12 +78,7 @@ export function readNormalised(
       .replace(/^spec\.dataDependencies/, 'version.dataDependencies'),
     message,
   })
-  if (
-    document.id !== undefined &&
-    reading.id !== undefined &&
-    override.name === undefined &&
-    document.id !== reading.id
-  )
+  if (document.id !== undefined && reading.id !== undefined && !renamed && document.id !== reading.id)
     problems.push({
       path: 'id',
       message:
@@ -91,12 +89,44 @@ export function readNormalised(
   const changes =
     reading.workflow === undefined
       ? { problems: [], warnings: [] }
-      : normalisedChanges(document, reading.workflow, override.name !== undefined)
+      : normalisedChanges(document, reading.workflow, renamed)
   append(problems, changes.problems)
   return {
     id: reading.id,
     problems,
     warnings: [...changes.warnings, ...reading.warnings.map(at)],
     workflow: problems.length > 0 ? undefined : reading.workflow,
+  }
+}
+
+const Activities = z.array(AuthoringActivity)
+const shape = createShapes()(Activities)
+
+/** The places in the answer form of members that are elsewhere in the authoring form. */
+const placeOf: Readonly<Record<string, string>> = {
+  activityType: 'activityTypeId',
+  run: 'command.arguments.1',
+  cpuLimit: 'resources.cpu',
+  memoryLimit: 'resources.memoryBytes',
+}
+
+/**
+ * The members that an author could not have written: those of free form here, such as metadata.
+ * An export of the workflow would be refused because of them.
+ */
+function memberProblems(activities: AuthoringActivity[]): Problem[] {
+  try {
+    checkDocument(Activities, shape, activities)
+    return []
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error
+    return error.details.map(({ path, message }) => {
+      const [, position = '', member = '', rest = ''] = /^(\d+)\.(\w+)(.*)$/s.exec(path) ?? []
+      const place = reservedMetadataKeys.has(member) ? `metadata.${member}` : (placeOf[member] ?? member)
+      return {
+        path: position === '' ? 'version.activities' : `version.activities.${position}.${place}${rest}`,
+        message,
+      }
+    })
   }
 }

@@ -7,6 +7,7 @@ import {
   Id,
   JsonObject,
   Name,
+  OptionalId,
   Rank,
   Seconds,
   Text,
@@ -56,7 +57,7 @@ export const AuthoringActivity = z.strictObject({
     })
     .optional(),
   image: Text.optional(),
-  runtime: Id.optional(),
+  runtime: OptionalId.optional(),
   run: Script.optional().describe(
     'A script for sh. Line ends of Windows become those of Unix. All of it with the variables has at most ' +
       '1,572,864 bytes',
@@ -64,13 +65,13 @@ export const AuthoringActivity = z.strictObject({
   cpuLimit: z.union([z.string(), z.number()]).optional().describe('cores: 2, or 500m for half a core'),
   memoryLimit: z.string().optional(),
   dependsOn: z.array(z.string()).optional(),
-  resourceSelector: Id.optional(),
+  resourceSelector: OptionalId.optional(),
   keepDisk: z.boolean().optional(),
   mountPath: Text.optional(),
   workspaceSeedPath: Text.optional(),
   expectedOutputs: z.array(Text).optional(),
   simulation: Simulation.optional(),
-  activityType: Name.optional(),
+  activityType: OptionalId.optional(),
   policy: PolicyInput.optional(),
   priority: Rank.optional(),
   stage: Stage.optional(),

@@ -4,7 +4,7 @@ import { findUsers, type Use } from '../../db/uses.ts'
 import { unacceptable } from '../../refusal.ts'
 import type { NewWorkflow } from './authoring.ts'
 import { contentHash, versionContent, workflowIdOf, type Content } from './content.ts'
-import { firstVersionIdOf } from './names.ts'
+import { firstVersionIdOf, unlessBlank } from './names.ts'
 import { contentArrays, detailBound } from './definitions.ts'
 import type { Policy, WorkflowDefinition, WorkflowVersionDocument } from './schemas.ts'
 import { startable } from './script.ts'
@@ -205,7 +205,7 @@ export interface ActivityCommand {
   policy: Policy
   expectedOutputs: string[]
   stage: 'all' | 'declared'
-  workspaceSeedPath?: string
+  workspaceSeedPath: string | undefined
   /** Data dependencies whose consumer this activity is. */
   inputs: { producerPosition: number; logicalName: string; sizeBytes: number }[]
   metadata: Record<string, unknown>
@@ -276,7 +276,7 @@ export async function loadCommands(
       const { expectedOutputs, stage, workspaceSeedPath } = (metadata ?? {}) as {
         expectedOutputs?: string[]
         stage?: 'declared'
-        workspaceSeedPath?: string
+        workspaceSeedPath?: unknown
       }
       return {
         position,
@@ -292,7 +292,7 @@ export async function loadCommands(
         }),
         expectedOutputs: expectedOutputs ?? [],
         stage: stage ?? 'all',
-        ...(workspaceSeedPath === undefined ? {} : { workspaceSeedPath }),
+        workspaceSeedPath: unlessBlank(workspaceSeedPath),
         inputs: inputs.map(([producerPosition, logicalName, sizeBytes]) => ({
           producerPosition,
           logicalName,

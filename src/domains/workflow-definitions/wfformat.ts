@@ -1,14 +1,17 @@
+import { JsonObject, jsonObjectBounds } from '../../http/schema.ts'
 import { append, firstItems } from '../../lists.ts'
 import type { Problem } from '../../refusal.ts'
 import { readAuthoring, type Reading } from './authoring.ts'
 import type { AuthoringDraft } from './draft.ts'
-import { distinctSlugs, slug } from './names.ts'
+import { distinctSlugs, slug, withoutControls } from './names.ts'
 import { duplicates } from './rules.ts'
 import type { AuthoringActivity, AuthoringDataDependency, WfFormatDocument } from './schemas.ts'
 
 /** The number of warnings of one kind that are listed. One more warning counts the rest. */
 const listed = 100
 const defaultNamespace = 'default'
+/** The limit of a description: metadata has at most 1,048,576 characters in all. */
+const longestDescription = 1_000_000
 const tasksPath = 'workflow.specification.tasks'
 const filesPath = 'workflow.specification.files'
 const executionPath = 'workflow.execution.tasks'
@@ -24,7 +27,7 @@ type Execution = NonNullable<NonNullable<WfFormatDocument['workflow']['execution
  */
 export function readWfFormat(
   document: WfFormatDocument,
-  override: { name?: string; namespace?: string },
+  { namespace = defaultNamespace }: { namespace?: string | undefined },
 ): Reading {
   const { specification, execution } = document.workflow
   const problems: Problem[] = []
@@ -44,14 +47,21 @@ export function readWfFormat(
   const parents = controlParents(tasks, problems)
   const flows = fileFlows(specification, names, parents, warnings)
   const measured = measurements(document, problems, warnings)
+  const { description } = document
+  if (description !== undefined && description.length > longestDescription)
+    warnings.push({ path: 'description', message: `is cut to its first ${longestDescription} characters` })
+  const metadata = tasks.map((task) => metadataOf(task, measured.get(task.id)?.facts))
+  append(warnings, shortened(metadata))
 
   const draft: AuthoringDraft = {
-    name: override.name ?? document.name,
-    namespace: override.namespace ?? defaultNamespace,
+    name: document.name,
+    namespace,
     raw: {
       metadata: {
         format: `wfformat-${document.schemaVersion}`,
-        ...(document.description === undefined ? {} : { description: document.description }),
+        ...(description === undefined
+          ? {}
+          : { description: description.slice(0, longestDescription).toWellFormed() }),
         ...(execution?.makespanInSeconds === undefined
           ? {}
           : { measuredMakespanSeconds: execution.makespanInSeconds }),
@@ -64,6 +74,7 @@ export function readWfFormat(
         names[i] ?? '',
         [...(parents[i] ?? [])].map((parent) => names[parent] ?? ''),
         measured.get(task.id)?.facts,
+        metadata[i]?.kept,
       ),
     ),
     dataDependencies: flows.data,
@@ -304,17 +315,54 @@ function fileSizes(files: NonNullable<Specification['files']>, warnings: Problem
 const namedByProgram = (measured: Execution | undefined): boolean =>
   /^\S{1,100}$/.test(measured?.command?.program ?? '')
 
+/** The limit of characters of a type. */
+const longestType = 200
+
+/** The facts that are only kept: all of them, or those that the bounds of metadata leave room for. */
+const metadataOf = (
+  { id }: Specification['tasks'][number],
+  measured: Execution | undefined,
+): { kept: JsonObject | undefined; whole: boolean } => {
+  const all = { taskId: id, ...(measured?.command === undefined ? {} : { command: measured.command }) }
+  const kept = [all, { taskId: id }].find((metadata) => JsonObject.safeParse(metadata).success)
+  return { kept, whole: kept === all }
+}
+
+/** The tasks whose facts are too large. */
+const shortened = (metadata: readonly ReturnType<typeof metadataOf>[]): Problem[] =>
+  bounded(
+    metadata.flatMap(({ kept, whole }, i) =>
+      whole
+        ? []
+        : [
+            {
+              path: `${tasksPath}.${i}.id`,
+              message:
+                `metadata keeps ${kept === undefined ? 'neither the id nor the command' : 'no command'} of ` +
+                `the task: metadata has at most ${jsonObjectBounds.values} values and ` +
+                `${jsonObjectBounds.characters} characters, ${jsonObjectBounds.depth} levels deep`,
+            },
+          ],
+    ),
+    tasksPath,
+  )
+
 function activityOf(
   task: Specification['tasks'][number],
   name: string,
   dependsOn: string[],
   measured: Execution | undefined,
+  metadata: JsonObject | undefined,
 ): AuthoringActivity {
-  const label = namedByProgram(measured)
+  const given = namedByProgram(measured)
     ? measured?.command?.program
     : task.name !== task.id
       ? task.name
       : undefined
+  const label = (given === undefined ? undefined : withoutControls(given))
+    ?.trim()
+    .slice(0, longestType)
+    .toWellFormed()
   return {
     name,
     cpuLimit: String(measured?.coreCount === undefined || measured.coreCount === 0 ? 1 : measured.coreCount),
@@ -324,9 +372,7 @@ function activityOf(
       model: 'deterministic',
       ...(measured?.runtimeInSeconds === undefined ? {} : { durationSeconds: measured.runtimeInSeconds }),
     },
-    ...(label === undefined || slug(label) === ''
-      ? {}
-      : { activityType: label.slice(0, 200).toWellFormed() }),
-    metadata: { taskId: task.id, ...(measured?.command === undefined ? {} : { command: measured.command }) },
+    ...(label === undefined || slug(label) === '' ? {} : { activityType: label }),
+    ...(metadata === undefined ? {} : { metadata }),
   }
 }
