@@ -116,7 +116,7 @@ export const deleteScope = (db: Db, id: string, uses: readonly ScopeUse[]): Prom
           path: '',
           message:
             `execution scope ${JSON.stringify(id)} cannot be deleted: ` +
-            `it is used by ${userText(user)}; delete that first`,
+            `it is used by ${userText(user)}; delete that first, but a network topology stays, and its scope with it`,
         })),
       )
     }
