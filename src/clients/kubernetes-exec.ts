@@ -31,7 +31,7 @@ export interface ExecServer {
   url: string
   /** Connects to judged addresses only. */
   agent: Http['agents']['fresh']['https:']
-  tls: Pick<HttpTls, 'certificateAuthority'>
+  tls: HttpTls
 }
 
 /** The first byte of a frame gives the type of the rest. */

@@ -106,7 +106,9 @@ test('a scope in use is not deleted; every kind of user is named', async () => {
   const refused = await app.call('DELETE', '/execution-scopes/used/')
   expect(refused.status).toBe(422)
   expect(
-    refused.body.details.map((detail: { message: string }) => detail.message.replace(/^.*used by /, '')),
+    refused.body.details.map(
+      ({ message }: { message: string }) => /used by (.*); delete that first/.exec(message)?.[1],
+    ),
   ).toEqual(['network topology "t1" (and 1 more)', 'plan "p"', 'planning session "ps"'])
   expect((await app.call('GET', '/execution-scopes/used/')).status).toBe(200)
 })

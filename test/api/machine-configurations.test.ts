@@ -92,6 +92,10 @@ test('a configuration has versions that never change, newest first', async () =>
   expect((await app.call('GET', path)).body).toEqual(second.body)
   const again = await app.call('POST', `${path}versions/`, { playbookYaml: good, version: 2 })
   expect([again.status, again.body.details[0].path]).toEqual([422, 'version'])
+  const taken = { id: second.body.versions[0].id, playbookYaml: good }
+  expect((await app.call('POST', `${path}versions/`, taken)).body.details).toEqual([
+    { path: 'id', message: expect.stringMatching('is taken .*; .* choose another id') },
+  ])
   expect((await app.call('POST', '/machine-configurations/', { name: 'worker' })).status).toBe(422)
   expect(
     (await app.call('POST', '/machine-configurations/no/versions/', { playbookYaml: good })).status,

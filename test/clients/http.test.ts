@@ -638,6 +638,7 @@ describe('TLS', () => {
     ])
       expect(await failureOf(failure)).toMatchObject({ fault: 'certificate', stage: 'tls', sent: false })
     expect(asked).toBe(1)
+    expect(await ask(open({ tls: { certificateAuthority } }), undefined)).toBe('served')
   })
 })
 

@@ -114,7 +114,9 @@ export const deleteScope = (db: Db, id: string, uses: readonly ScopeUse[]): Prom
       throw unacceptable(
         users.map((user) => ({
           path: '',
-          message: `execution scope ${JSON.stringify(id)} cannot be deleted: it is used by ${userText(user)}; delete that first`,
+          message:
+            `execution scope ${JSON.stringify(id)} cannot be deleted: ` +
+            `it is used by ${userText(user)}; delete that first, but a network topology stays, and its scope with it`,
         })),
       )
     }
