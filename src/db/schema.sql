@@ -740,6 +740,7 @@ create table instance_archives (
 create table instance_cleanups (
   id identifier not null,
   requested_at timestamp with time zone not null default now(),
+  files_aside boolean not null default false,
   constraint instance_cleanups_pkey PRIMARY KEY (id)
 );
 
