@@ -4,7 +4,6 @@ import { auditEventRoutes } from './domains/audit-events/routes.ts'
 import { cloudRoutes } from './domains/cloud/routes.ts'
 import type { ConsoleKeeper } from './domains/console/keeper.ts'
 import { consoleRoutes } from './domains/console/routes.ts'
-import { terminalsOfReset } from './domains/console/sessions.ts'
 import { recordingProof } from './domains/console/sessions.ts'
 import { credentialRoutes } from './domains/credentials/routes.ts'
 import { environmentConnectionRoutes } from './domains/environment-connections/routes.ts'
@@ -41,7 +40,7 @@ const topics = [...durableKinds.map(({ name }) => name), 'connection']
 export const routesOf = (parts: Parts & { consoleKeeper: ConsoleKeeper }): Route[] => [
   ...systemInstanceRoutes(parts),
   ...archiveRoutes(parts),
-  ...resetRoutes({ ...parts, kinds: durableKinds, terminals: terminalsOfReset }),
+  ...resetRoutes({ ...parts, kinds: durableKinds }),
   ...searchRoutes(parts),
   ...auditEventRoutes({ ...parts, proofs: [endProof(durableKinds), recordingProof] }),
   ...environmentRoutes({ ...parts, uses }),

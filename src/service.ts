@@ -74,9 +74,9 @@ export const startService = async (
 ): Promise<Service> => {
   const { config, log, traces, metrics } = surroundings
   const parts = await openParts(surroundings)
-  const { workflows } = await finishResets(parts)
-  workflows.catch((error: unknown) => {
-    log.warn({ err: error }, 'workflows of records before a factory reset stay until the next start')
+  const { rest } = await finishResets(parts)
+  rest.catch((error: unknown) => {
+    log.warn({ err: error }, 'what a factory reset removes is not all gone; the next start goes on')
   })
   await sweepSpool(parts.ownDb, parts.instanceSpool)
   await ensureInstance(parts.db, hostname())

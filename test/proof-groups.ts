@@ -135,8 +135,9 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'provenance/closure-deep',
       'provenance/lineage',
       'execution-runs/many-files',
+      'archives/earlier',
     ],
-    askedBy: ['src/http', 'src/clients', 'src/domains/provenance'],
+    askedBy: ['src/http', 'src/clients', 'src/domains/provenance', 'src/db/migrations'],
   },
   data: {
     needs: '../shared, python3-simgrid, montage',

@@ -739,6 +739,7 @@ create table instance_archives (
 create table instance_cleanups (
   id identifier not null,
   requested_at timestamp with time zone not null default now(),
+  files_aside boolean not null default false,
   constraint instance_cleanups_pkey PRIMARY KEY (id)
 );
 
@@ -1463,7 +1464,7 @@ CREATE INDEX artifact_materializations_in_order ON public.artifact_materializati
 
 CREATE INDEX artifact_materializations_of_run ON public.artifact_materializations USING btree (run_id, created_at, id);
 
-CREATE INDEX artifact_materializations_texts ON public.artifact_materializations USING gin (lower((((((((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE((variant_id)::text, ''::text)) || chr(10)) || COALESCE(digest, ''::text)) || chr(10)) || COALESCE((resource_id)::text, ''::text)) || chr(10)) || COALESCE((run_id)::text, ''::text)) || chr(10)) || COALESCE((activity_id)::text, ''::text)) || chr(10)) || COALESCE(destination_path, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+CREATE INDEX artifact_materializations_texts ON public.artifact_materializations USING gin (replace(lower((((((((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE((variant_id)::text, ''::text)) || chr(10)) || COALESCE(digest, ''::text)) || chr(10)) || COALESCE((resource_id)::text, ''::text)) || chr(10)) || COALESCE((run_id)::text, ''::text)) || chr(10)) || COALESCE((activity_id)::text, ''::text)) || chr(10)) || COALESCE(destination_path, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")), chr(10), (chr(10) || 'qq'::text)) trigrams.gin_trgm_ops);
 
 CREATE INDEX artifact_transfer_runs_of_materialization ON public.artifact_transfer_runs USING btree (materialization_id);
 
@@ -1471,7 +1472,7 @@ CREATE INDEX artifact_transfer_runs_of_run ON public.artifact_transfer_runs USIN
 
 CREATE INDEX artifact_versions_by_name ON public.artifact_versions USING btree (name COLLATE "C", artifact_id, version COLLATE "C", id);
 
-CREATE INDEX artifact_versions_texts ON public.artifact_versions USING gin (lower((((((((((chr(10) || COALESCE((artifact_id)::text, ''::text)) || chr(10)) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(version, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+CREATE INDEX artifact_versions_texts ON public.artifact_versions USING gin (replace(lower((((((((((chr(10) || COALESCE((artifact_id)::text, ''::text)) || chr(10)) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(version, ''::text)) || chr(10)) COLLATE "default")), chr(10), (chr(10) || 'qq'::text)) trigrams.gin_trgm_ops);
 
 CREATE INDEX audit_events_newest ON public.audit_events USING btree (occurred_at DESC, id DESC);
 
@@ -1575,7 +1576,7 @@ CREATE INDEX data_transfer_observations_to ON public.data_transfer_observations 
 
 CREATE INDEX environments_by_name ON public.environments USING btree (name COLLATE "C", id);
 
-CREATE INDEX environments_texts ON public.environments USING gin (lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(description, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+CREATE INDEX environments_texts ON public.environments USING gin (replace(lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(description, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")), chr(10), (chr(10) || 'qq'::text)) trigrams.gin_trgm_ops);
 
 CREATE INDEX event_feed_of_operation ON public.event_feed USING btree (kind, operation_id, last_sequence);
 
@@ -1601,7 +1602,7 @@ CREATE INDEX execution_runs_on_budget ON public.execution_runs USING btree (id) 
 
 CREATE INDEX execution_runs_open ON public.execution_runs USING btree (created_at, id) WHERE (status = 'running'::text);
 
-CREATE INDEX execution_runs_texts ON public.execution_runs USING gin (lower((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(title, ''::text)) || chr(10)) || COALESCE(searched_places, ''::text)) || chr(10)) || COALESCE(failure_reason, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+CREATE INDEX execution_runs_texts ON public.execution_runs USING gin (replace(lower((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(title, ''::text)) || chr(10)) || COALESCE(searched_places, ''::text)) || chr(10)) || COALESCE(failure_reason, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")), chr(10), (chr(10) || 'qq'::text)) trigrams.gin_trgm_ops);
 
 CREATE INDEX execution_runs_titles ON public.execution_runs USING gin (lower((title COLLATE "default")) trigrams.gin_trgm_ops);
 
@@ -1611,7 +1612,7 @@ CREATE INDEX execution_scope_environments_version ON public.execution_scope_envi
 
 CREATE INDEX execution_scopes_by_name ON public.execution_scopes USING btree (name COLLATE "C", id);
 
-CREATE INDEX execution_scopes_texts ON public.execution_scopes USING gin (lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(network_topology_id, ''::text)) || chr(10)) || COALESCE(searched_environments, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+CREATE INDEX execution_scopes_texts ON public.execution_scopes USING gin (replace(lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(network_topology_id, ''::text)) || chr(10)) || COALESCE(searched_environments, ''::text)) || chr(10)) COLLATE "default")), chr(10), (chr(10) || 'qq'::text)) trigrams.gin_trgm_ops);
 
 CREATE INDEX idempotency_keys_age ON public.idempotency_keys USING btree (created_at);
 
@@ -1661,7 +1662,7 @@ CREATE INDEX resources_of_parent ON public.resources USING btree (parent_resourc
 
 CREATE INDEX resources_of_version ON public.resources USING btree (environment_version_id);
 
-CREATE INDEX resources_texts ON public.resources USING gin (lower((((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(provider_id, ''::text)) || chr(10)) || COALESCE(region, ''::text)) || chr(10)) || COALESCE(zone, ''::text)) || chr(10)) || COALESCE(type, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+CREATE INDEX resources_texts ON public.resources USING gin (replace(lower((((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(provider_id, ''::text)) || chr(10)) || COALESCE(region, ''::text)) || chr(10)) || COALESCE(zone, ''::text)) || chr(10)) || COALESCE(type, ''::text)) || chr(10)) COLLATE "default")), chr(10), (chr(10) || 'qq'::text)) trigrams.gin_trgm_ops);
 
 CREATE INDEX run_machines_held ON public.run_machines USING btree (execution_run_id) WHERE (released_at IS NULL);
 
@@ -1683,7 +1684,7 @@ CREATE INDEX schedule_plans_named_workflow ON public.schedule_plans USING btree 
 
 CREATE INDEX schedule_plans_newest ON public.schedule_plans USING btree (created_at DESC, id DESC);
 
-CREATE INDEX schedule_plans_texts ON public.schedule_plans USING gin (lower((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(algorithm, ''::text)) || chr(10)) || COALESCE(objective, ''::text)) || chr(10)) || COALESCE((workflow_version_id)::text, ''::text)) || chr(10)) || COALESCE((execution_scope_id)::text, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+CREATE INDEX schedule_plans_texts ON public.schedule_plans USING gin (replace(lower((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(algorithm, ''::text)) || chr(10)) || COALESCE(objective, ''::text)) || chr(10)) || COALESCE((workflow_version_id)::text, ''::text)) || chr(10)) || COALESCE((execution_scope_id)::text, ''::text)) || chr(10)) COLLATE "default")), chr(10), (chr(10) || 'qq'::text)) trigrams.gin_trgm_ops);
 
 CREATE INDEX schedule_plans_workflow ON public.schedule_plans USING btree (content_version_id);
 
@@ -1721,7 +1722,7 @@ CREATE INDEX workflow_data_dependencies_of_consumer ON public.workflow_data_depe
 
 CREATE INDEX workflow_definitions_by_namespace ON public.workflow_definitions USING btree (namespace COLLATE "C", name COLLATE "C", id);
 
-CREATE INDEX workflow_definitions_texts ON public.workflow_definitions USING gin (lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(external_id, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(namespace, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+CREATE INDEX workflow_definitions_texts ON public.workflow_definitions USING gin (replace(lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(external_id, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(namespace, ''::text)) || chr(10)) COLLATE "default")), chr(10), (chr(10) || 'qq'::text)) trigrams.gin_trgm_ops);
 
 CREATE UNIQUE INDEX workflow_versions_number ON public.workflow_versions USING btree (workflow_id, version) WHERE (NOT embedded);
 

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { recordRun } from '../../bench/provenance/rows.ts'
 import { sql } from '../../src/db/sql.ts'
-import { searchKinds, textsOf } from '../../src/domains/search/kinds.ts'
+import { indexedTexts, searchKinds } from '../../src/domains/search/kinds.ts'
 import { searchRoutes } from '../../src/domains/search/routes.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
@@ -142,7 +142,7 @@ describe('search', () => {
       try {
         await client.query('begin; set local enable_seqscan = off')
         const { rows } = await client.query<{ 'QUERY PLAN': string }>(
-          `explain select from ${table} where ${textsOf(columns)} like '%mosaic%'`,
+          `explain select from ${table} where ${indexedTexts(columns)} like '%mosaic%'`,
         )
         expect(rows.map((row) => row['QUERY PLAN']).join('\n')).toContain(`${table}_texts`)
       } finally {

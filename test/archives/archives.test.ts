@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { createHash, randomBytes } from 'node:crypto'
 import {
+  chmodSync,
   existsSync,
   mkdirSync,
   readdirSync,
@@ -18,6 +19,7 @@ import { fromBufferPromise } from 'yauzl'
 import { recordRun } from '../../bench/provenance/rows.ts'
 import { sql } from '../../src/db/sql.ts'
 import { importInstance } from '../../src/domains/instance/archives/import.ts'
+import { finishResets } from '../../src/domains/instance/archives/reset.ts'
 import { until } from '../failures/programs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
@@ -739,4 +741,23 @@ test('a factory reset empties records, credentials and files, keeps archives and
   expect(chain.first).toBeUndefined()
   expect(chain.head.number - chain.sealed).toBeGreaterThanOrEqual(head.number)
   expect(await service.get(`/instances/${String(id)}/`)).toMatchObject({ contents: { environments: 33 } })
+})
+
+test('a reset whose workflows cannot be removed yet removes no later file at the next start', async () => {
+  const { db, dataDir } = service
+  const [closed, later] = ['work/closed', 'work/later'].map((path) => join(dataDir, path)) as [string, string]
+  mkdirSync(join(closed, 'a'), { recursive: true })
+  for (const path of [join(closed, 'a'), closed]) chmodSync(path, 0o500)
+  await db.run(sql`insert into instance_cleanups (id) values ('cut')`)
+  const files = [{ root: dataDir, folders: ['work'] }]
+  const start = (removeWorkflows: () => Promise<number>) =>
+    finishResets({ ownDb: db, engine: { cancel: async () => false, removeWorkflows }, files })
+  const cut = await start(() => Promise.reject(new Error('Temporal is away')))
+  await expect(cut.rest).rejects.toThrow('Temporal is away')
+  expect([existsSync(closed), existsSync(join(dataDir, 'removed'))]).toEqual([false, false])
+  mkdirSync(later)
+  const { rest } = await start(async () => 0)
+  await rest
+  expect(existsSync(later)).toBe(true)
+  expect((await tableCounts(db))['instance_cleanups']).toBe(0)
 })

@@ -22,13 +22,14 @@ describe('the session of a build', () => {
     'ends with it where the engine %s',
     async (how) => {
       const ends: Promise<unknown>[] = []
+      const cancelled = new AbortController()
       const engine = createServer(({ url = '' }, response) => {
         if (!url.includes('/build')) response.writeHead(404).end()
         else if (how === 'refuses the build') response.writeHead(500).end('{"message":"no"}')
         else if (how === 'breaks it off') {
           response.write('{"stream":"begun"}\n')
           setTimeout(() => response.destroy(), 50)
-        }
+        } else cancelled.abort(new Error('cancelled'))
       })
       engine.on('upgrade', (_, session: Socket) => {
         ends.push(once(session, 'end'))
@@ -37,8 +38,6 @@ describe('the session of a build', () => {
       })
       const socket = join(folder, `session-${String(how.length)}.sock`)
       await new Promise<void>((resolve) => engine.listen(socket, resolve))
-      const cancelled = new AbortController()
-      if (how === 'never answers it') setTimeout(() => cancelled.abort(new Error('cancelled')), 200)
       const build = {
         ...{ context: Readable.from([Buffer.alloc(1_024)]), recipe: 'Dockerfile', tag: 'a:1', arguments: {} },
         ...{ network: false, platform: 'linux/amd64', fresh: false },

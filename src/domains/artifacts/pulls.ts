@@ -72,7 +72,14 @@ export const pullPrivateBases = async (
   { journal, signal }: { journal: Journal; signal: AbortSignal },
 ): Promise<void> => {
   for (const image of images)
-    if (await isLoggedIn(parts.db, work, image)) await pull(parts, work, image, journal, signal)
+    if (await isLoggedIn(parts.db, work, image))
+      try {
+        await pull(parts, work, image, journal, signal)
+      } catch (error) {
+        // The reading finds more names than the recipe has; the build knows those that it needs.
+        if (!(error instanceof EngineRefusal)) throw error
+        journal.say(`${image} is not pulled with the login: ${error.message}`)
+      }
 }
 
 /** Pulls an image of a build. @returns its id in the engine */

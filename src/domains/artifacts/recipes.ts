@@ -143,8 +143,10 @@ const readLines = (
     if (instruction === 'FROM') {
       isBeforeStages = false
       const [base = '', as = '', stage = ''] = wordsOf(withoutFlags(rest))
-      if (as.toUpperCase() === 'AS') found.stages.push(stage.toLowerCase())
       const image = expanded(base, values)
+      // `FROM node AS node` takes an image, whatever its stage is called.
+      if (as.toUpperCase() === 'AS' && stage.toLowerCase() !== image?.toLowerCase())
+        found.stages.push(stage.toLowerCase())
       if (image === undefined) found.unclear.push(base)
       else found.images.push(image)
     }

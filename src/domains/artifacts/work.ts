@@ -105,6 +105,8 @@ const openNameRemoval = (buildEngine: string) => {
       return true
     } catch (error) {
       if (!(error instanceof NoAnswerError)) throw error
+      // Behind the others: an image that a container uses does not keep their names.
+      left.delete(name)
       left.add(name)
       return undefined
     }

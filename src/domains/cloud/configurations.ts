@@ -2,6 +2,10 @@ import { missingProgram, sandboxFault } from '../../drivers/ansible/sandbox.ts'
 import { Refusal } from '../../refusal.ts'
 import type { TargetMachineConfiguration } from './schemas.ts'
 
+/** Runs that wait for a machine ask about twice a second. */
+const keptMs = 10_000
+const sandboxFaultHere = kept(keptMs, () => sandboxFault())
+
 /**
  * Starts the programs that playbooks need, so no transaction may be open.
  * @returns the refusal, 503, where one is not on this machine, or may make no sandbox
@@ -14,7 +18,7 @@ export const programsFault = async (path?: string): Promise<Refusal | undefined>
     return refuse(
       `the program ${lacks.program} is not installed on this machine; install the Debian package ${lacks.package}`,
     )
-  const fault = await sandboxFault(path)
+  const fault = await (path === undefined ? sandboxFaultHere() : sandboxFault(path))
   return fault === undefined
     ? undefined
     : refuse(

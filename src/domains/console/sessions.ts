@@ -193,22 +193,20 @@ export const unclearedSessions = async (
       order by s.finished_at limit ${limit}`,
   )) as ConsoleSessionRow[]
 
-/** The terminals, as a factory reset ends them. */
-export const terminalsOfReset = {
-  table: 'console_sessions',
-  open: sql`select id, status from console_sessions where status in ('starting', 'connected')`,
-  close: (db: Db, id: string): Promise<boolean> => requestClose(db, id),
-  left: async (db: Db): Promise<string[]> => {
-    const rows = await db.many(
-      Present,
-      sql`select 'console-session/' || id as id from console_sessions
-          where finished_at > now() - interval '30 days' and cleared_at is null
-        union all select 'console-command/' || id from console_commands
-          where finished_at > now() - interval '30 days' and cleared_at is null
-        order by 1 limit 100`,
-    )
-    return rows.map(({ id }) => id)
-  },
+/** Selects `id` and `status` of the terminals that are open. */
+export const openTerminals = sql`select id, status from console_sessions where status in ('starting', 'connected')`
+
+/** Ended terminals and commands that may still have something at their resource; 100 at most. */
+export const leftOfConsole = async (db: Db): Promise<string[]> => {
+  const rows = await db.many(
+    Present,
+    sql`select 'console-session/' || id as id from console_sessions
+        where finished_at > now() - interval '30 days' and cleared_at is null
+      union all select 'console-command/' || id from console_commands
+        where finished_at > now() - interval '30 days' and cleared_at is null
+      order by 1 limit 100`,
+  )
+  return rows.map(({ id }) => id)
 }
 
 /** Records that a session has left nothing at its resource. */

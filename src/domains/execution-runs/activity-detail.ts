@@ -61,7 +61,9 @@ const plannedJson = jsonObject({
 const nameOf = (position: string): string =>
   '(select x.activity_id from task_executions x where x.execution_run_id = r.id and ' +
   `x.activity_position = ${position} and x.latest)`
-const outputsOf = `data_object_instances o where o.execution_run_id = r.id and o.producer_activity_id = l.activity_id`
+const outputsOf =
+  'data_object_instances o where o.execution_run_id = r.id and ' +
+  'o.producer_activity_id = l.activity_id collate "default"'
 
 const detailText = `select ${jsonObject({
   executionRunId: 'r.id',

@@ -8,6 +8,7 @@ import { readableNames, type Entity } from './catalogue.ts'
 import { Item, type EntityQuery } from './schemas.ts'
 
 const Body = z.object({ body: Item })
+const Found = z.object({ total: z.number(), bodies: z.array(Item) })
 
 const column = (name: string): string => `r."${name}"`
 
@@ -64,9 +65,15 @@ const unknownField = (parameter: string, { name, fields }: Entity, given: string
     [{ path: parameter, message: 'is not a field of this entity; name one of its fields' }],
   )
 
-/** Every field of a record as answers show it, in lower case, for a search in all of them. */
-const searched = ({ fields }: Entity): Sql =>
-  sql`lower(concat_ws(chr(10), ${join(fields.map((field) => raw(`${shown(field)}::text`)))}))`
+/** What a number, a time, true, false or a number's `Infinity` and `NaN` may have, in lower case. */
+const inValues = /^[-+.:0-9aefilnrstuyz]*$/
+const values = new Set([...numeric, 'boolean', 'datetime'])
+
+/** Every field of a record that may have the text, as answers show it, in lower case. */
+const searched = ({ fields }: Entity, text: string): Sql => {
+  const mayHave = inValues.test(text.toLowerCase()) ? fields : fields.filter(({ type }) => !values.has(type))
+  return sql`lower(concat_ws(chr(10), ${join(mayHave.map((field) => raw(`${shown(field)}::text`)))}))`
+}
 
 const pattern = (text: string): string => `%${text.toLowerCase().replace(/[\\%_]/g, '\\$&')}%`
 
@@ -87,19 +94,26 @@ export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, pag
     query.filterField !== undefined &&
       query.filterValue !== undefined &&
       equals(entity, query.filterField, query.filterValue),
-    query.q !== undefined && sql`${searched(entity)} like ${pattern(query.q)}`,
+    query.q !== undefined && sql`${searched(entity, query.q)} like ${pattern(query.q)}`,
   )
   const view = raw(`provenance.${entity.table} r`)
   // Null sorts last in both directions. Ids are never null, and their index has only one order of
   // nulls.
   const order = query.sortOrder === 'desc' ? 'desc' : 'asc'
   const by = raw(sorted === 'id' ? `r.id ${order}` : `${column(sorted)} ${order} nulls last, r.id ${order}`)
-  const rows = await db.many(
-    Body,
-    sql`select ${raw(recordJson(entity))} as body from (
-          select r.* from ${view} ${matching} order by ${by} limit ${page.limit} offset ${page.offset}
-        ) r order by ${by}`,
-  )
+  const pageFrom = (records: Sql): Sql => sql`select ${raw(recordJson(entity))} as body from (
+      select r.* from ${records} order by ${by} limit ${page.limit} offset ${page.offset}) r order by ${by}`
+  if (query.q !== undefined) {
+    // A text is looked for in every record: once, where it is rare.
+    const found = await db.one(
+      Found,
+      sql`with found as materialized (select r.* from ${view} ${matching} limit ${countBound + 1})
+        select (select count(*) from found) as total,
+          array(select body from (${pageFrom(sql`found r`)}) shown) as bodies`,
+    )
+    if (found.total <= countBound) return { rows: found.bodies, total: found.total }
+  }
+  const rows = await db.many(Body, pageFrom(sql`${view} ${matching}`))
   const total = await countUpTo(db, sql`${view} ${matching}`, countBound)
   return { rows: rows.map(({ body }) => body), total }
 }

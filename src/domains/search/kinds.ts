@@ -96,9 +96,16 @@ export const searchKinds: readonly Kind[] = [
   },
 ]
 
-/**
- * Every text on its own line in lower case, so that a query can match its beginning and its end. An
- * index has the same expression.
- */
+/** Every text on its own line in lower case. */
 export const textsOf = (columns: readonly string[]): string =>
   `lower((chr(10) || ${columns.map((column) => `coalesce(${column}, '') || chr(10)`).join(' || ')}) collate "default")`
+
+/**
+ * Stands before every line of an index. With it the first letter of a line is three characters,
+ * which is what an index of trigrams finds; the beginning of a line is no other word's.
+ */
+export const lineMark = 'qq'
+
+/** The texts as an index has them, so that a query can match the beginning and the end of a line. */
+export const indexedTexts = (columns: readonly string[]): string =>
+  `replace(${textsOf(columns)}, chr(10), chr(10) || '${lineMark}')`

@@ -127,7 +127,8 @@ export const broughtBy = async (
         const up = ahead.indexOf('..')
         const way = posix.join(path, ...(up === -1 ? ahead : ahead.slice(0, up)))
         for (const folder of foldersAbove(way)) if (!alone.has(folder)) wanted.parents.add(folder)
-        wanted[up === -1 ? 'asked' : 'parents'].add(way)
+        // Alone: a link on the way may lead out of the directory, to a tree of any size.
+        wanted.parents.add(way)
       },
       below: (folder) => {
         if (!isWhole(folder)) wanted.asked.add(folder)

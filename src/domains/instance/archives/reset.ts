@@ -1,11 +1,13 @@
 import { randomUUID } from 'node:crypto'
-import { mkdir, readdir, rename, rm } from 'node:fs/promises'
+import { mkdir, readdir, rename } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
 import { emptyTables } from '../../../db/empty-tables.ts'
-import { join as joined, raw, sql, type Db, type Sql } from '../../../db/sql.ts'
+import { join as joined, raw, sql, type Db } from '../../../db/sql.ts'
+import { isErrno } from '../../../drivers/runtime/contract/errno.ts'
+import { removeTree } from '../../../drivers/runtime/local/remove-tree.ts'
 import type { Engine } from '../../../engine.ts'
 import { route, type Route } from '../../../http/route.ts'
 import type { OperationKind } from '../../../operations/kind.ts'
@@ -16,6 +18,7 @@ import type { VaultKeys } from '../../../vault/keys.ts'
 import { resetType } from '../../audit-events/seal.ts'
 import { sealAll } from '../../audit-events/sealer.ts'
 import { recordAudit } from '../../audit-events/store.ts'
+import { leftOfConsole, openTerminals, requestClose } from '../../console/sessions.ts'
 import { ensureInstance, readSystemInstance } from '../store.ts'
 import { counted, type Contents } from './manifest.ts'
 import { readArchive } from './store.ts'
@@ -26,15 +29,6 @@ export interface ResetParts {
   engine: Pick<Engine, 'cancel' | 'removeWorkflows'>
   /** Every kind of operation. */
   kinds: readonly OperationKind[]
-  /** The terminals of the console, which are no operations. */
-  terminals: {
-    table: string
-    /** Selects `id` and `status` of those that are open. */
-    open: Sql
-    close: (db: Db, id: string) => Promise<unknown>
-    /** Ended ones, and commands, that may still have something at their resource; 100 at most. */
-    left: (db: Db) => Promise<string[]>
-  }
   /** Folders below a root whose files belong to records. */
   files: readonly { root: string; folders: readonly string[] }[]
 }
@@ -47,12 +41,16 @@ const openNamed = 100
 /** The answer waits this long for the removal of workflows, which goes on after it. */
 const workflowsWithinMs = 5_000
 
+/** The number of records of which one more than `openNamed` were read at most. */
+const manyOf = ({ length }: readonly unknown[]): string =>
+  length > openNamed ? `more than ${String(openNamed)}` : String(length)
+
 const OpenRow = z.object({ kind: z.string(), id: z.string(), status: z.string() })
 type Open = z.output<typeof OpenRow>
 
 const terminalKind = 'console-session'
 
-const openWork = (db: Db, { kinds, terminals }: Pick<ResetParts, 'kinds' | 'terminals'>): Promise<Open[]> =>
+const openWork = (db: Db, { kinds }: Pick<ResetParts, 'kinds'>): Promise<Open[]> =>
   db.many(
     OpenRow,
     sql`${joined(
@@ -62,18 +60,20 @@ const openWork = (db: Db, { kinds, terminals }: Pick<ResetParts, 'kinds' | 'term
             sql`select ${name} as kind, ${raw(columns?.id ?? 'id')}::text as id, status from ${raw(table)}
             where status = any(${[states.accepted, states.running]}::text[])`,
         ),
-        sql`select ${terminalKind} as kind, id::text, status from (${terminals.open}) terminal`,
+        sql`select ${terminalKind} as kind, id::text, status from (${openTerminals}) terminal`,
       ],
       ' union all ',
-    )} order by 1, 2 limit ${openNamed}`,
+    )} order by 1, 2 limit ${openNamed + 1}`,
   )
 
 const refuseOpen = (open: readonly Open[]): never => {
   throw new Refusal(
     'conflict',
-    `${String(open.length)} operations are open; wait for their end, or reset with ?stop=true, which cancels them`,
+    `${manyOf(open)} operations are open; wait for their end, or reset with ?stop=true, which cancels them`,
     {
-      details: open.map(({ kind, id, status }) => ({ path: `${kind}/${id}`, message: `is ${status}` })),
+      details: open
+        .slice(0, openNamed)
+        .map(({ kind, id, status }) => ({ path: `${kind}/${id}`, message: `is ${status}` })),
       retryAfterSeconds: 5,
     },
   )
@@ -89,15 +89,15 @@ const refuseMachines = async (db: Db): Promise<void> => {
   const machines = await db.many(
     Machine,
     sql`select id, name, provider, status from cloud_instances
-      where status <> 'destroyed' and not machine_gone order by created_at, id limit ${openNamed}`,
+      where status <> 'destroyed' and not machine_gone order by created_at, id limit ${openNamed + 1}`,
   )
   if (machines.length === 0) return
   throw new Refusal(
     'conflict',
-    `${String(machines.length)} machines at providers may cost money; destroy them first ` +
+    `${manyOf(machines)} machines at providers may cost money; destroy them first ` +
       '(POST /cloud-instances/{id}/destroy/), also with ?stop=true',
     {
-      details: machines.map(({ id, name, provider, status }) => ({
+      details: machines.slice(0, openNamed).map(({ id, name, provider, status }) => ({
         path: `cloud-instance/${id}`,
         message: `${name} at ${provider} is ${status}`,
       })),
@@ -113,7 +113,7 @@ const pendingRemovals = (db: Db) =>
     Removal,
     sql`select site, execution_run_id as run_id, last_error is not null as failed from site_removals
       where host_id is null
-        order by id limit ${openNamed}`,
+        order by id limit ${openNamed + 1}`,
   )
 
 /**
@@ -130,10 +130,10 @@ const removalsLeft = async (db: Db, stop: boolean): Promise<string[]> => {
   if (pending.length === 0 || stop) return [...new Set(pending.map(({ site }) => site))]
   throw new Refusal(
     'conflict',
-    `files of ${String(pending.length)} deleted runs are still at their sites; wait for their removal, or reset ` +
+    `files of ${manyOf(pending)} deleted runs are still at their sites; wait for their removal, or reset ` +
       'with ?stop=true, which leaves there what is not removed within 20 s',
     {
-      details: pending.map(({ site, runId }) => ({
+      details: pending.slice(0, openNamed).map(({ site, runId }) => ({
         path: `execution-run/${runId}`,
         message: `its files are at ${site}`,
       })),
@@ -144,13 +144,13 @@ const removalsLeft = async (db: Db, stop: boolean): Promise<string[]> => {
 
 /** Cancels the open operations and waits for their end. */
 const stopWork = async (parts: ResetParts, actorId: string): Promise<void> => {
-  const { ownDb, engine, kinds, terminals } = parts
+  const { ownDb, engine, kinds } = parts
   let open: Open[] = []
   const cancelOpen = async (): Promise<true | undefined> => {
     open = await openWork(ownDb, parts)
     if (open.length === 0) return true
     for (const { kind: name, id } of open) {
-      if (name === terminalKind) await terminals.close(ownDb, id)
+      if (name === terminalKind) await requestClose(ownDb, id)
       const kind = kinds.find((one) => one.name === name)
       if (kind === undefined) continue
       const found = await requestCancel(ownDb, kind, id, { actorId, reason: 'factory reset' })
@@ -174,7 +174,7 @@ const emptyRecords = (
 ): Promise<Contents> =>
   parts.ownDb.transaction(async (tx) => {
     const { contents } = await readArchive(tx, 'default')
-    for (const table of new Set([...parts.kinds.map((kind) => kind.table), parts.terminals.table]))
+    for (const table of new Set([...parts.kinds.map((kind) => kind.table), 'console_sessions']))
       await tx.run(sql`lock table ${raw(table)} in access exclusive mode`)
     const open = await openWork(tx, parts)
     if (open.length > 0) refuseOpen(open)
@@ -199,47 +199,58 @@ const emptyRecords = (
     return contents ?? (Object.fromEntries(Object.keys(counted).map((name) => [name, 0])) as Contents)
   })
 
-const Pending = z.object({ id: z.string(), requestedAt: z.string() })
+const Pending = z.object({ id: z.string(), requestedAt: z.string(), filesAside: z.boolean() })
 
 const pendingResets = (db: Db) =>
-  db.many(Pending, sql`select id, requested_at from instance_cleanups order by requested_at, id`)
+  db.many(Pending, sql`select id, requested_at, files_aside from instance_cleanups order by requested_at, id`)
 
-/**
- * Removes the files of records that a reset has removed. These files are moved aside first, so that
- * files created meanwhile stay.
- */
-const removeFiles = async (id: string, { root, folders }: ResetParts['files'][number]): Promise<void> => {
-  const removed = join(root, 'removed')
+const removedIn = (root: string): string => join(root, 'removed')
+
+/** Moves the files of removed records out of the way, so that files created later stay. */
+const moveAside = async (id: string, { root, folders }: ResetParts['files'][number]): Promise<void> => {
   for (const folder of folders) {
-    const aside = join(removed, id, folder)
+    const aside = join(removedIn(root), id, folder)
     await mkdir(aside, { recursive: true, mode: 0o700 })
-    for (const name of await readdir(join(root, folder)).catch(() => []))
-      await rename(join(root, folder, name), join(aside, name)).catch((error: unknown) => {
-        if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+    for (const name of await readdir(join(root, folder)).catch(() => [])) {
+      const path = join(root, folder, name)
+      await rename(path, join(aside, name)).catch((error: unknown) => {
+        // A folder that is closed for writing cannot be moved.
+        if (isErrno(error, 'EACCES', 'EPERM')) return removeTree(path)
+        if (!isErrno(error, 'ENOENT')) throw error
       })
+    }
   }
-  await rm(join(removed, id), { recursive: true, force: true })
 }
 
 /**
  * Removes the files and the workflows of records that resets have removed. A reset is noted until
  * both are gone, so the next start goes on with one that was killed.
- * @returns the removal of the workflows, which goes on
+ * @returns the removal of the workflows, which goes on, and fails for files that cannot be removed too
  */
 export const finishResets = async ({
   ownDb,
   engine,
   files,
-}: Omit<ResetParts, 'kinds' | 'terminals' | 'vaultKeys'>): Promise<{ workflows: Promise<void> }> => {
+}: Omit<ResetParts, 'kinds' | 'vaultKeys'>): Promise<{ rest: Promise<void> }> => {
   const pending = await pendingResets(ownDb)
-  for (const { id } of pending) for (const each of files) await removeFiles(id, each)
-  const workflows = async (): Promise<void> => {
+  const troubles: unknown[] = []
+  /** The records are gone: files that stay are no reason to stop. */
+  const trying = (work: () => Promise<void>): Promise<void> =>
+    work().catch((error: unknown) => void troubles.push(error))
+  for (const { id, filesAside } of pending) {
+    if (filesAside) continue
+    for (const each of files) await trying(() => moveAside(id, each))
+    await ownDb.run(sql`update instance_cleanups set files_aside = true where id = ${id}`)
+  }
+  if (pending.length > 0) for (const { root } of files) await trying(() => removeTree(removedIn(root)))
+  const rest = async (): Promise<void> => {
     for (const { id, requestedAt } of pending) {
       await engine.removeWorkflows(requestedAt)
-      await ownDb.run(sql`delete from instance_cleanups where id = ${id}`)
+      if (troubles.length === 0) await ownDb.run(sql`delete from instance_cleanups where id = ${id}`)
     }
+    if (troubles.length > 0) throw new AggregateError(troubles, 'files of removed records cannot be removed')
   }
-  return { workflows: workflows() }
+  return { rest: rest() }
 }
 
 const Body = z.strictObject({ confirm: z.string() }).optional()
@@ -280,16 +291,13 @@ export const resetRoutes = (parts: ResetParts): Route[] => [
       // Without their records nothing would end a shell, or remove a recording, that is left.
       let consoleLeft: string[] = []
       const isCleared = async (): Promise<true | undefined> => {
-        consoleLeft = await parts.terminals.left(parts.ownDb)
+        consoleLeft = await leftOfConsole(parts.ownDb)
         return consoleLeft.length === 0 || undefined
       }
       await poll(isCleared, { everyMs: lookEveryMs, deadlineMs: leftWithinMs })
       const removed = await emptyRecords(parts, actor, { sitesWithFiles, consoleLeft })
-      const { workflows } = await finishResets(parts)
-      await Promise.race([
-        workflows.catch(() => undefined),
-        sleep(workflowsWithinMs, undefined, { ref: false }),
-      ])
+      const { rest } = await finishResets(parts)
+      await Promise.race([rest.catch(() => undefined), sleep(workflowsWithinMs, undefined, { ref: false })])
       return { restarting: false as const, removed }
     },
   }),

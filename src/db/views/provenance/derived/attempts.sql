@@ -19,6 +19,7 @@ create or replace view provenance.attempts as
       order by 1) as inputs,
     array(select i.relative_path from data_object_instances i
       where i.execution_run_id = t.execution_run_id and i.producer_activity_id = t.activity_id
+        collate "default"
         and i.attempt = t.attempt order by 1) as outputs
   from task_executions t
   join execution_runs r on r.id = t.execution_run_id
