@@ -1,4 +1,5 @@
 import { missingProgram, sandboxFault } from '../../drivers/ansible/sandbox.ts'
+import { kept } from '../../pacing/kept.ts'
 import { Refusal } from '../../refusal.ts'
 import type { TargetMachineConfiguration } from './schemas.ts'
 

@@ -1,7 +1,7 @@
 import type { QueuedElement } from '../batch/scheduler.ts'
 import { RecentMap } from '../contract/recent.ts'
 import type { Courier } from './courier/courier.ts'
-import { kept } from './kept.ts'
+import { kept } from '../../../pacing/kept.ts'
 import type { Namespace } from './namespace.ts'
 import { isPodOver, podKey, taskPodOf, type ApiJob, type ApiPod, type TaskPod } from './pods.ts'
 import { isHopeless } from './state.ts'
