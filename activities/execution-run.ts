@@ -32,6 +32,7 @@ import type { Wakes } from '../src/executor/wakes.ts'
 import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
 import type { Storages } from '../src/domains/storages/open.ts'
 import { StorageError } from '../src/drivers/storage/contract.ts'
+import { firstTexts } from '../src/lists.ts'
 import { Refusal } from '../src/refusal.ts'
 import { beating } from './beating.ts'
 import { endMachines, executeOnMachines, type MachineSiteParts } from './machine-site.ts'
@@ -71,8 +72,11 @@ type Opened = {
 
 /** Unexpected errors this often in a row, over about two minutes, count as a permanent fault. */
 const errorsBeforeGivingUp = 30
-/** A call that worked this long before its error has no error before it. */
-const workedSeconds = 60
+/**
+ * A call that worked this long before its error has no error before it. Far above
+ * `deliverySeconds`, which the end of a run may take each time.
+ */
+const workedSeconds = 600
 
 /** Counts the unexpected errors of calls in this process, by run, generation and site. */
 const openErrorCounts = () => {
@@ -132,14 +136,11 @@ const deliver = async (parts: ExecutionRunParts, runId: string): Promise<void> =
   if ((await poll(attempt, { everyMs: 2_000, deadlineMs: deliverySeconds * 1_000 })) !== true)
     await warnRun(parts.db, runId, `outputs are on host ${parts.hostId} only: ${String(last)}`)
   if (left.length === 0) return
-  const named = [
-    ...left.slice(0, mostNamed),
-    ...(left.length > mostNamed ? [`${String(left.length - mostNamed)} more`] : []),
-  ]
+  const named = firstTexts(left, mostNamed).join(', ')
   await warnRun(
     parts.db,
     runId,
-    `outputs that cannot be read on host ${parts.hostId} were not brought to their storage: ${named.join(', ')}`,
+    `outputs that cannot be read on host ${parts.hostId} were not brought to their storage: ${named}`,
   )
 }
 

@@ -33,18 +33,19 @@ const stopLeft = async (
   log: Log,
   signal: AbortSignal,
 ): Promise<void> => {
+  /** Sites that have not confirmed an end in this round: their other runs come in later ones. */
+  const silent = new Set<string>()
   const stop = async ({ site, runId }: { site: string; runId: string }): Promise<void> => {
+    if (silent.has(site)) return
     const facts = await findSiteSnapshot(db, runId)
     if (facts === undefined) return
     const place = placesOf(facts, await usedPairs(db, runId)).get(site)
     if (place === undefined || (place.host !== undefined && place.host !== hostId)) return
     const { driver } = sites.at(place, facts)
     const left = await stopLeftovers(db, { site, runId }, endedWithMachine(place) ? gone : driver)
-    if (left > 0)
-      log.warn(
-        { site, left },
-        'a site has not confirmed the end of what it was asked to end; it is asked again',
-      )
+    if (left === 0) return
+    silent.add(site)
+    log.warn({ site, left }, 'a site has not confirmed the end of what it was asked to end; it is asked again')
   }
   await eachRecord(
     await sitesWithLeftovers(db),

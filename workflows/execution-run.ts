@@ -211,7 +211,7 @@ const runSite = async (
     reported = outcome.completed
     Object.assign(entry, { completed: outcome.completed, running: 0 })
     rest(outcome.settled ? 'settled' : 'waiting for other sites')
-    if (outcome.settled) return
+    if (outcome.settled || run.detaching) return
     const seen = run.wakes
     await condition(() => run.wakes !== seen, `${String(restSeconds)} seconds`)
     if (renew()) return
@@ -246,7 +246,7 @@ const execute = async (run: Run, sites: Opened['sites']): Promise<boolean> => {
       runSite(run, run.live.sites[k] as LiveSite, taskQueue, { detach, renew }),
     ),
   )
-  return renewing
+  return renewing && run.live.sites.some(({ state }) => state === 'in flight' || state.startsWith('waiting'))
 }
 
 const simulate = async (run: Run): Promise<void> => {

@@ -409,10 +409,16 @@ const submitNow = async (
       stages: stagesOf(intents[k] as Intent),
     })
   flight.parts.failpoint('intended-not-started')
-  const answer = await flight.parts
+  const trouble = await flight.parts
     .endEarlier(tasks.map(({ position }) => position))
-    .then(() => flight.parts.driver.submit(intents))
-    .catch(errorOf)
+    .then(() => undefined, errorOf)
+  if (flight.closed) return
+  if (trouble !== undefined && tasks.length > 1 && linkErrorOf(trouble) === undefined) {
+    // An attempt that does not end keeps no other task waiting.
+    for (const [k, task] of tasks.entries()) submit(flight, [task], [intents[k] as Intent])
+    return
+  }
+  const answer = trouble ?? (await flight.parts.driver.submit(intents).catch(errorOf))
   for (const task of tasks) task.slowAt = Infinity
   flight.parts.failpoint('started-not-watched')
   if (answer instanceof DriverError) {

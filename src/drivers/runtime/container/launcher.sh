@@ -262,7 +262,8 @@ file_image() {
   key=${known#images/*-}
   id=$base/images/${key%%.*}.sif
   if ! [ -s "$id" ]; then
-    [ "$brings" = 1 ] || stay_away
+    [ "$brings" = 1 ] || give_up refused "apptainer on $node would have to make a SIF file of $image, and use-in-place \
+brings nothing; give the SIF file there as remote-file, or give delivery.strategy destination-pull or auto"
     now
     begun=$up
     case $source in

@@ -123,19 +123,12 @@ function* foundBelow(
   folder: string,
   unread: (path: string, error: unknown) => void,
 ): Generator<[path: string, found: Found]> {
-  const open: [string, Found][] = []
+  const open: string[] = []
   /** False where the folder cannot be read. */
   const opened = (path: string): boolean => {
     try {
       const names = readdirSync(systemPath(join(root, path)), { encoding: 'buffer' }).map(pathOfBytes)
-      for (const name of names.toReversed()) {
-        const below = path === '' ? name : `${path}/${name}`
-        try {
-          open.push([below, foundOf(root, below, lstatSync(systemPath(join(root, below))))])
-        } catch (error) {
-          unread(below, error)
-        }
-      }
+      for (const name of names.toReversed()) open.push(path === '' ? name : `${path}/${name}`)
       return true
     } catch (error) {
       unread(path, error)
@@ -143,8 +136,18 @@ function* foundBelow(
     }
   }
   opened(folder)
-  for (let next = open.pop(); next !== undefined; next = open.pop())
-    if (next[1].kind !== 'directory' || opened(next[0])) yield next
+  // Each is looked at in its turn: a look at all names of a large folder at once would hold up the
+  // whole process.
+  for (let path = open.pop(); path !== undefined; path = open.pop()) {
+    let found: Found
+    try {
+      found = foundOf(root, path, lstatSync(systemPath(join(root, path))))
+    } catch (error) {
+      unread(path, error)
+      continue
+    }
+    if (found.kind !== 'directory' || opened(path)) yield [path, found]
+  }
 }
 
 /** The absolute paths of a folder, also where the way to it has links. */
