@@ -45,7 +45,10 @@ const stopLeft = async (
     const left = await stopLeftovers(db, { site, runId }, endedWithMachine(place) ? gone : driver)
     if (left === 0) return
     silent.add(site)
-    log.warn({ site, left }, 'a site has not confirmed the end of what it was asked to end; it is asked again')
+    log.warn(
+      { site, left },
+      'a site has not confirmed the end of what it was asked to end; it is asked again',
+    )
   }
   await eachRecord(
     await sitesWithLeftovers(db),

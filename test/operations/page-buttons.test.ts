@@ -116,14 +116,15 @@ const startedAgain = async ({ kind, events }: Pressed, id: string): Promise<void
   )
 }
 
-test('Request Cancellation of an index run cancels the record', async () => {
-  await cancelled(index, await working(index))
-  expect(await service.get('/storages/files/index/')).toMatchObject({ entries: [] })
+test.each([
+  ['an index run', () => index],
+  ['a build', () => build],
+])('Request Cancellation of %s cancels the record', async (_, kind) => {
+  await cancelled(kind(), await working(kind()))
 })
 
 test.each([
   ['copy', () => copy],
-  ['build', () => build],
   ['command', command],
 ])('a %s goes on after Terminate, and Request Cancellation cancels it', async (_, kind) => {
   const one = kind()

@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
-import { Worker } from '@temporalio/worker'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { NativeConnection, Worker } from '@temporalio/worker'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { beating } from '../../activities/beating.ts'
 import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
@@ -216,40 +217,49 @@ test('a long history begins anew while a task is in flight, and the task goes on
 })
 
 test('a site that rests waits for nothing on the page, and its run replays', async () => {
-  const go = join(mkdtempSync(join(runFolder(), 'rests-')), 'go')
-  const world = await makeWorld(service, {
-    name: 'rests',
-    cores: [1, 1],
-    tasks: [
-      { name: 'a', lane: [0, 0], launch: 'none' },
-      { name: 'b', lane: [1, 0], run: `until [ -e ${go} ]; do sleep 0.1; done` },
-      { name: 'c', lane: [0, 0], launch: 'none', after: ['b'] },
-    ],
+  const taskQueue = 'rests'
+  /** By site: ends the activity that runs there. */
+  const release = new Map<string, (outcome: { settled: boolean; completed: number }) => void>()
+  const activities = {
+    openRun: () =>
+      Promise.resolve({
+        state: 'execute',
+        total: 2,
+        sites: ['near', 'far'].map((site) => ({ site, taskQueue })),
+      }),
+    runSite: (_run: string, _generation: number, site: string) =>
+      beating(() => new Promise((resolve) => release.set(site, resolve))),
+    closeRun: () => Promise.resolve({ status: 'completed', completed: 2 }),
+  }
+  const native = await NativeConnection.connect({ address: temporalAddress() })
+  const at = { connection: native, namespace: service.namespace, taskQueue }
+  const worker = await Worker.create({ ...at, workflowBundle: bundle, activities })
+  const workflowId = 'execution-run/rests/1'
+  await worker.runUntil(async () => {
+    const handle = await client.workflow.start('executionRun', { taskQueue, workflowId, args: ['rests', 1] })
+    const reasonIs = (reason: string | undefined) =>
+      until(`the reason ${String(reason)} on the page`, 120, async () => {
+        const { searchAttributes } = await handle.describe()
+        return (searchAttributes['WaitsFor']?.[0] ?? undefined) === reason
+      })
+    const end = async (site: string, settled: boolean): Promise<void> => {
+      const ends = await until(`the work at ${site}`, 120, () => release.get(site))
+      release.delete(site)
+      ends({ settled, completed: 1 })
+    }
+    await until('the work at both sites', 120, () => release.size === 2)
+    // What a site signals just before it has nothing left to do.
+    const waits = [{ kind: 'cores', site: 'near', reason: 'waits for a core', tasks: 1 }]
+    await handle.signal('progress', 'near', 1, 0, { paused: false, waits })
+    await reasonIs('cores near')
+    await end('near', false)
+    await reasonIs(undefined)
+    await end('far', true)
+    await end('near', true)
+    await handle.result()
   })
-  await service.post('/execution-runs/', { id: 'rests', schedulePlanId: world.planId, mode: 'real' })
-  const handle = client.workflow.getHandle('execution-run/rests/1')
-  const reasonIs = (reason: string | undefined) =>
-    until(`the reason ${String(reason)} on the page`, 120, async () => {
-      const { searchAttributes } = await handle.describe()
-      return (searchAttributes['WaitsFor']?.[0] ?? undefined) === reason
-    })
-  await until('a site that rests', 120, async () =>
-    (await service.get('/execution-runs/rests/')).live?.sites.some(
-      ({ site, state }: any) => site === 'rehearsal' && state === 'waiting for other sites',
-    ),
-  )
-  // What a site signals just before it has nothing left to do.
-  await handle.signal('progress', 'rehearsal', 1, 0, {
-    paused: false,
-    waits: [{ kind: 'cores', site: 'rehearsal', reason: 'waits for a core', tasks: 1 }],
-  })
-  await reasonIs('cores rehearsal')
-  await handle.signal('wake')
-  await reasonIs(undefined)
-  writeFileSync(go, '')
-  expect((await service.finished('rests')).run.status).toBe('completed')
-  await handle.result()
-  await replayed('execution-run-rests', 'execution-run/rests/1')
+  await native.close()
+  await replayed('execution-run-rests', workflowId)
 })
 
 test('a run that waits for an approval says on the page which run it is', async () => {

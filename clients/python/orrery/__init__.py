@@ -153,9 +153,11 @@ class _Retrying(httpx.BaseTransport):
                     raise
             else:
                 after = answer.headers.get("retry-after", "")
-                in_flight = answer.status_code == 409 and after != ""
+                passing = answer.status_code == 409 and after != ""
+                # Other conflicts that pass say what is in the way.
+                in_flight = repeatable and passing and not refused.details and "state" not in refused.body
                 again = answer.status_code in (429, 502, 503, 504) and not isinstance(refused, NotBuilt)
-                if not (again or in_flight) or (last and not in_flight):
+                if not (again or passing) or (last and not in_flight):
                     raise refused
                 if in_flight:
                     attempt -= 1

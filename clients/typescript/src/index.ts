@@ -125,8 +125,10 @@ export class Orrery {
         const answer = await fetch(repeatable ? request.clone() : request)
         if (answer.ok || answer.status === 304) return answer
         const refused = await refusal(answer)
-        const inFlight = answer.status === 409 && answer.headers.has('retry-after')
-        const again = (retried.includes(answer.status) && !(refused instanceof NotBuilt)) || inFlight
+        const passing = answer.status === 409 && answer.headers.has('retry-after')
+        // Other conflicts that pass say what is in the way.
+        const inFlight = repeatable && passing && refused.details.length === 0 && !('state' in refused.body)
+        const again = (retried.includes(answer.status) && !(refused instanceof NotBuilt)) || passing
         if (!again || (attempt >= tries && !inFlight)) throw refused
         if (inFlight) attempt -= 1
         const after = Number(answer.headers.get('retry-after'))
