@@ -220,7 +220,7 @@ const problemSchema: Json = {
       properties: {
         type: { type: 'string' },
         title: { type: 'string' },
-        status: { type: 'integer' },
+        status: { type: 'integer', description: 'of the answer, as in HTTP' },
         detail: { type: 'string' },
         instance: { type: 'string' },
       },

@@ -120,8 +120,11 @@ export const envelopeOf = <Item extends z.ZodType>(item: Item) =>
   z.strictObject({
     items: z.array(item),
     page: z.int().min(1),
-    pageSize: z.int().min(1),
-    total: z.int().min(0),
+    pageSize: z.int().min(1).describe('most items of a page'),
+    total: z
+      .int()
+      .min(0)
+      .describe(`items of all pages, counted up to ${String(countBound)}`),
     hasNext: z.boolean(),
-    totalIsLowerBound: z.literal(true).optional(),
+    totalIsLowerBound: z.literal(true).optional().describe('there are more than total'),
   })

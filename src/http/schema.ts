@@ -76,7 +76,11 @@ export const amount = (kind: Range) =>
     })
     .meta({ description: rangeText(kind, kind.least === 0 ? '' : '0, or ') })
 /** A number that only orders things, of either sign. */
-export const Rank = z.number().min(-ranges.rank.most).max(ranges.rank.most)
+export const Rank = z
+  .number()
+  .min(-ranges.rank.most)
+  .max(ranges.rank.most)
+  .describe(`${String(-ranges.rank.most)} to ${String(ranges.rank.most)}; only the order counts`)
 
 /** Kinds of `ranges`, each with 0. */
 export const Seconds = amount(ranges.seconds)
@@ -84,6 +88,11 @@ export const PlanSeconds = amount(ranges.planSeconds)
 export const Money = amount(ranges.money)
 export const Cost = amount(ranges.cost)
 export const Cores = amount(ranges.cores)
+/** Numbers of answers by what they measure; their bounds follow from what they are computed of. */
+export const Paid = z.number().describe('units of currency')
+export const PlanTime = z.number().describe('seconds from the start of the plan')
+export const EpochTime = z.number().describe('seconds since the epoch')
+
 /** An integer ≥ 0, at most 2^53-1 (bytes, counts). */
 export const Count = z.int().min(0)
 

@@ -9,7 +9,7 @@ import type { OperationKind, OperationRef } from './kind.ts'
 /** An event of an operation; `sequence` counts from 1 within it. */
 export const OperationEvent = z.strictObject({
   id: z.string(),
-  sequence: z.number(),
+  sequence: z.number().describe('place in the events of the operation, from 1'),
   eventType: z.string(),
   aggregateType: z.string(),
   aggregateId: z.string(),

@@ -56,6 +56,23 @@ test('every body and answer has a name, none above 40 characters', () => {
   )
 })
 
+test('every number says what it counts: by its name, or by a description', () => {
+  const ends = /(Seconds|Bytes|Ms|MiB|GiB|BitsPerSecond|Joules|Count|Version|Code|Cores|Speedup|Utilization)$/
+  const words = ['bytes', 'seconds', 'version', 'page', 'total']
+  const isPlain = (name: string): boolean => ends.test(name) || words.includes(name)
+  const isNumber = ({ type }: Json): boolean => [type].flat().some((one) => /^(number|integer)$/.test(one))
+  const silent = (schema: Json, at: string): string[] => [
+    ...Object.entries<Json>(schema['properties'] ?? {}).flatMap(([name, member]) => [
+      ...(isNumber(member) && member['description'] === undefined && !isPlain(name) ? [`${at}.${name}`] : []),
+      ...silent(member, `${at}.${name}`),
+    ]),
+    ...(schema['items'] === undefined ? [] : silent(schema['items'], `${at}[]`)),
+    ...[...(schema['anyOf'] ?? []), ...(schema['allOf'] ?? [])].flatMap((form: Json) => silent(form, at)),
+  ]
+  const schemas = Object.entries<Json>(document['components'].schemas)
+  expect(schemas.flatMap(([name, schema]) => silent(schema, name))).toEqual([])
+})
+
 test('pages are integers, streams have a schema, headers are parameters', () => {
   const parameter = (path: string, name: string): Json | undefined =>
     (document['paths'][path].get.parameters as Json[]).find((one) => one['name'] === name)

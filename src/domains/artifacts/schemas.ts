@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Id, Name, OptionalId, Timestamp } from '../../http/schema.ts'
+import { EpochTime, Id, Name, OptionalId, Timestamp } from '../../http/schema.ts'
 
 export const artifactScopes = ['system', 'organization', 'project', 'workflow', 'run', 'environment'] as const
 
@@ -262,8 +262,8 @@ export const ArtifactTransferRun = z.strictObject({
   status: z.enum(['running', 'completed', 'failed']),
   bytes: z.number().describe('content that moved'),
   networkBytes: z.number().describe('what left the source; 0 where the site’s engine pulled the image'),
-  startedAt: z.number().describe('seconds since the epoch'),
-  finishedAt: z.number().optional(),
+  startedAt: EpochTime,
+  finishedAt: EpochTime.optional(),
   failureReason: z.string().optional(),
 })
 export const NewMaterialization = z.strictObject({

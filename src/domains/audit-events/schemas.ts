@@ -51,10 +51,10 @@ export const AuditQuery = z.strictObject({
 export type AuditQuery = z.output<typeof AuditQuery>
 
 export const AuditVerdict = z.strictObject({
-  sealed: z.int().min(0),
+  sealed: z.int().min(0).describe('records that are numbered and sealed'),
   unsealed: z.int().min(0).describe('records that are not numbered yet; a second later they are'),
   head: z
-    .strictObject({ number: z.number(), seal: z.string() })
+    .strictObject({ number: z.number().describe('its place in the chain, from 1'), seal: z.string() })
     .nullable()
     .describe(
       'the newest link of the chain; kept outside it proves later that nothing before it was changed',
@@ -67,7 +67,10 @@ export const AuditVerdict = z.strictObject({
         'whoever has the database could have made it',
     ),
   witness: z
-    .strictObject({ number: z.number(), since: z.number() })
+    .strictObject({
+      number: z.number().describe('its place in the chain, from 1'),
+      since: z.number().describe('place of the head when the file began'),
+    })
     .nullable()
     .describe(
       'the newest link that a file outside of the database holds, and the head when that file began; ' +

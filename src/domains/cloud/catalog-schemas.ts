@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { JsonObject, Timestamp } from '../../http/schema.ts'
+import { JsonObject, Paid, Timestamp } from '../../http/schema.ts'
 
 const price = { priceCurrency: z.string().optional(), priceSource: z.string().optional() }
 
@@ -9,15 +9,15 @@ const Machine = z.strictObject({
   region: z.string(),
   zones: z.array(z.string()),
   family: z.string().optional(),
-  vcpu: z.number(),
+  vcpu: z.number().describe('virtual cores'),
   memoryMiB: z.number(),
   architecture: z.string(),
   gpuCount: z.number(),
   gpuModel: z.string().optional(),
   supportsSpot: z.boolean(),
   available: z.boolean(),
-  pricePerHour: z.number().optional(),
-  pricePerMinute: z.number().optional(),
+  pricePerHour: Paid.optional(),
+  pricePerMinute: Paid.optional(),
   ...price,
   providerMetadata: JsonObject.optional(),
 })
@@ -44,7 +44,7 @@ const Disk = z.strictObject({
   region: z.string(),
   zones: z.array(z.string()),
   available: z.boolean(),
-  pricePerGiBMonth: z.number().optional(),
+  pricePerGiBMonth: Paid.optional(),
   ...price,
 })
 

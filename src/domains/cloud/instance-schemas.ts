@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Id, JsonObject, Name, Timestamp } from '../../http/schema.ts'
+import { Id, JsonObject, Name, Paid, Timestamp } from '../../http/schema.ts'
 
 export const instanceStates = [
   ...(['provisioning', 'configuring', 'ready', 'stopped', 'destroying', 'destroyed', 'failed'] as const),
@@ -22,10 +22,10 @@ const Billing = z.strictObject({
   finishedAt: Timestamp.optional(),
   computeStartedAt: Timestamp.optional(),
   accumulatedComputeSeconds: z.number(),
-  computePricePerSecond: z.number(),
-  diskPricePerSecond: z.number(),
+  computePricePerSecond: Paid,
+  diskPricePerSecond: Paid,
   asOf: Timestamp.optional(),
-  currentCost: z.number(),
+  currentCost: z.number().describe('units of currency, from startedAt to asOf'),
 })
 
 export const CloudInstance = z.strictObject({
@@ -70,7 +70,7 @@ export type CloudOperation = z.output<typeof CloudOperation>
 
 export const CloudEvent = z.strictObject({
   operationId: Id,
-  sequence: z.number(),
+  sequence: z.number().describe('place in the events of the operation, from 1'),
   timestamp: z.string(),
   tool: z.string().optional(),
   phase: z.string().optional(),

@@ -66,7 +66,7 @@ export const knownConfiguration = (stored: Record<string, unknown> = {}): Target
 
 export const TargetMachineConfiguration = z.strictObject({
   configurationVersionId: Id,
-  executionOrder: Count.max(10_000),
+  executionOrder: Count.max(10_000).describe('the smallest is applied first'),
   variables: JsonObject.optional(),
   required: z.boolean().default(true),
   enabled: z.boolean().default(true),
@@ -82,13 +82,18 @@ const members = {
   fixedZone: z.string().max(255).optional(),
   zonePolicy: Name,
   architecture: Name.default('amd64'),
-  vcpu: z.number().gt(0).max(100_000),
+  vcpu: z.number().gt(0).max(100_000).describe('virtual cores'),
   memoryMiB: z
     .int()
     .min(1)
     .max(2 ** 32),
   provisioningMode: z.enum(['standard', 'spot']).default('standard'),
-  maximumInstances: z.int().min(1).max(10_000).default(1),
+  maximumInstances: z
+    .int()
+    .min(1)
+    .max(10_000)
+    .default(1)
+    .describe('machines of the target that may exist at a time'),
   lifecyclePolicy: Name,
 }
 

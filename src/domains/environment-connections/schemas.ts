@@ -28,7 +28,7 @@ const stageNames = [
 export const CheckStage = z.strictObject({
   stage: z.enum(stageNames),
   ok: z.boolean(),
-  milliseconds: z.number(),
+  milliseconds: z.number().describe('duration of the stage'),
   detail: z.string().optional(),
 })
 export type CheckStage = z.output<typeof CheckStage>

@@ -204,8 +204,8 @@ export const StorageProjection = Storage.extend({
     .strictObject({
       enabled: z.boolean(),
       roots: z.array(z.string()).optional(),
-      maxDepth: z.number().optional(),
-      maxEntries: z.number().optional(),
+      maxDepth: z.number().optional().describe('levels below a root that are read; 0: none'),
+      maxEntries: z.number().optional().describe('entries of one index run'),
       include: z.array(z.string()).optional(),
       exclude: z.array(z.string()).optional(),
       timeoutSeconds: z.number().optional(),
@@ -213,7 +213,7 @@ export const StorageProjection = Storage.extend({
     .describe('from configuration.indexPolicy'),
   indexStatus: z.strictObject({
     status: z.string().describe('not_indexed, or the status of the newest index run'),
-    indexedEntries: z.number().optional(),
+    indexedEntries: z.number().optional().describe('files, directories and links of the last run'),
     lastIndexedAt: z.string().optional(),
     message: z.string().optional(),
   }),
@@ -231,7 +231,7 @@ export const ActivityResourceProfile = z.strictObject({
   diskWriteBytes: Count,
   energyJoules: amount(ranges.energy).default(0),
   source: field.Text.default('configured'),
-  sampleSize: Count,
+  sampleSize: Count.describe('measurements behind the profile; 0: none'),
   modelVersion: Text,
   metadata: JsonObject.optional(),
 })

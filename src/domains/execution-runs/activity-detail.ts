@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { fields, jsonObject } from '../../db/projection.ts'
 import type { Db } from '../../db/sql.ts'
-import { Id, JsonObject } from '../../http/schema.ts'
+import { Id, JsonObject, Paid, PlanTime } from '../../http/schema.ts'
 import { DataObjectInstance, TaskExecution } from './schemas.ts'
 import { outputJson, taskJson } from './store.ts'
 
@@ -22,16 +22,16 @@ export const ActivityDetail = z
         resourceId: z.string(),
         coreId: z.string(),
         slotId: z.string(),
-        orderOnResource: z.number(),
-        readyAt: z.number(),
-        startAt: z.number(),
-        finishAt: z.number(),
+        orderOnResource: z.number().describe('place in the order of its lane'),
+        readyAt: PlanTime,
+        startAt: PlanTime,
+        finishAt: PlanTime,
         runtimeSeconds: z.number(),
         transferSeconds: z.number(),
-        cost: z.number(),
+        cost: Paid,
         durationSource: z.string().optional(),
       })
-      .describe('what the plan promises; times are seconds since its start'),
+      .describe('what the plan promises'),
     requested: JsonObject.describe("the activity's resource requirements"),
     command: JsonObject.describe("the activity's command, as its workflow version has it"),
     policy: JsonObject,

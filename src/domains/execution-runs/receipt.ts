@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
-import { Id } from '../../http/schema.ts'
+import { EpochTime, Id, Paid } from '../../http/schema.ts'
 import { computeSecondsOf } from '../cloud/billing.ts'
 import type { CloudCost } from '../schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../schedule-plans/schemas.ts'
@@ -10,9 +10,9 @@ import { secondsIn, sharesOf } from './machine-shares.ts'
 const Money = z.strictObject({
   seconds: z.number().describe('in which the machine runs'),
   diskSeconds: z.number().describe('in which the machine and its disk exist'),
-  compute: z.number(),
-  disk: z.number(),
-  money: z.number(),
+  compute: Paid,
+  disk: Paid,
+  money: z.number().describe('compute + disk'),
 })
 type Money = z.output<typeof Money>
 
@@ -27,17 +27,23 @@ export const Receipt = z
         instanceId: Id,
         capacityTargetId: Id,
         status: z.string(),
-        acquiredAt: z.number().describe('seconds since the epoch'),
-        releasedAt: z.number().optional(),
+        acquiredAt: EpochTime,
+        releasedAt: EpochTime.optional(),
         releaseReason: z.string().optional(),
         planned: Money.nullable().describe('null: the plan does not have this machine'),
         actual: Money.nullable().describe('null: the provider never made it'),
       }),
     ),
-    sum: z.strictObject({ planned: Money.nullable(), actual: Money.nullable() }),
+    sum: z.strictObject({
+      planned: Money.nullable().describe('null: known of no machine'),
+      actual: Money.nullable().describe('null: known of no machine'),
+    }),
     run: z
-      .strictObject({ planned: z.number().nullable(), actual: z.number() })
-      .describe('the cost of the run with all of its tasks'),
+      .strictObject({
+        planned: z.number().nullable().describe('null: the plan could not be predicted'),
+        actual: Paid,
+      })
+      .describe('the cost of the run with all of its tasks, in units of currency'),
     warnings: z.array(z.string()),
   })
   .meta({ id: 'RunReceipt' })

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { waitKinds } from '../../executor/journal.ts'
-import { Id, JsonObject, Money, OptionalId, Timestamp } from '../../http/schema.ts'
+import { EpochTime, Id, JsonObject, Money, OptionalId, Paid, Timestamp } from '../../http/schema.ts'
 import { CloudEvent, CloudOperation } from '../cloud/instance-schemas.ts'
 import { envelopeOf } from '../../http/paging.ts'
 import {
@@ -34,7 +34,7 @@ const runShape = {
   schedulePlanId: Id,
   // A mode that the service does not support answers 503 and is not listed.
   mode: z.enum(runModes).meta({ enum: ['real', 'simulation'] }),
-  seed: z.int().optional(),
+  seed: z.int().optional().describe('of the random numbers of a simulation; default 0'),
   status: z.string().optional().describe('accepted from older clients, ignored'),
   title: z.string().max(255).optional(),
   networkModel: z
@@ -51,7 +51,9 @@ const runShape = {
     .enum(['stop', 'finish-independent'])
     .optional()
     .describe('what a failed activity means for branches that do not need it; default stop'),
-  budget: Money.optional().describe('the most that the run may cost'),
+  budget: Money.optional().describe(
+    'the most that the run may cost, in units of currency; default: no limit',
+  ),
   onBudget: z
     .enum(['refuse', 'ask', 'stop'])
     .optional()
@@ -117,7 +119,7 @@ export const ExecutionRun = z
     id: Id,
     schedulePlanId: OptionalId.describe('blank for a session or command of the console'),
     mode: z.enum(runModes),
-    seed: z.number(),
+    seed: z.number().describe('of the random numbers of a simulation'),
     status: z.enum(runStates),
     kind: z.enum(['workflow', 'interactive', 'standalone']),
     title: z.string().optional(),
@@ -130,17 +132,19 @@ export const ExecutionRun = z
     networkModel: z.string().optional(),
     simulator: z.string().optional(),
     onFailure: z.string(),
-    generation: z.number(),
+    generation: z.number().describe('from 1; each retry begins the next one'),
     activityCount: z.number(),
     completedActivityCount: z.number(),
     failedActivityCount: z.number(),
-    makespanSeconds: z.number(),
-    cost: z.number(),
+    makespanSeconds: z.number().describe('from the start of the first activity to the end of the last'),
+    cost: Paid,
     cloudCost: z
       .number()
       .optional()
-      .describe('part of cost: machines of capacity targets, beside what their tasks are charged'),
-    budget: z.number().optional(),
+      .describe(
+        'part of cost, in its unit: machines of capacity targets, beside what their tasks are charged',
+      ),
+    budget: Paid.optional(),
     onBudget: z.string().optional(),
     approvedAt: Timestamp.optional(),
     breakdown: z.strictObject({
@@ -172,6 +176,8 @@ const TaskTime = z
   .optional()
   .describe('seconds since the epoch, in a simulation since its start; absent while it is not known')
 
+const TransferTime = z.number().describe('seconds since the epoch, in a simulation since its start')
+
 export const TaskExecution = z
   .strictObject({
     id: z.string(),
@@ -189,7 +195,7 @@ export const TaskExecution = z
     connectionId: z.string().optional(),
     cloudInstanceId: z.string().optional().describe('the machine that was made for it'),
     site: z.string().optional(),
-    attempt: z.number(),
+    attempt: z.number().describe('from 1'),
     status: z.enum(taskStates),
     readyAt: TaskTime,
     dataReadyAt: TaskTime,
@@ -208,17 +214,17 @@ export const TaskExecution = z
       .number()
       .describe('the part of transferSeconds that other flows on the same links caused'),
     overheadSeconds: z.number(),
-    cost: z.number(),
+    cost: Paid,
     cpuSeconds: z.number().optional(),
     peakMemoryBytes: z.number().optional(),
     measuredBy: z.string().optional(),
     durationSource: z.string().optional(),
-    exitCode: z.number().optional(),
+    exitCode: z.number().optional().describe('absent where no program ended by itself'),
     failureClass: z.string().optional(),
     failureReason: z.string().optional(),
     coreIds: z.array(z.string()),
     slotId: z.string(),
-    orderOnResource: z.number(),
+    orderOnResource: z.number().describe('place in the order of its lane'),
     metadata: z.record(z.string(), z.unknown()).optional(),
   })
   .meta({ id: 'TaskExecution' })
@@ -245,10 +251,10 @@ export const DataTransfer = z
     targetResourceId: z.string(),
     bytes: z.number().describe('content that moved; 0 where the files were there already'),
     status: z.string(),
-    startedAt: z.number(),
-    finishedAt: z.number(),
+    startedAt: TransferTime,
+    finishedAt: TransferTime,
     durationSeconds: z.number(),
-    cost: z.number().describe('bytes × Σ pricePerByte of the links'),
+    cost: z.number().describe('bytes × Σ pricePerByte of the links, in units of currency'),
     strategy: z.string().optional(),
     route: TransferRoute.optional(),
     logicalBytes: z.number().optional(),
@@ -272,8 +278,8 @@ export const Handle = z
     name: z.string(),
     externalId: z.string().optional(),
     status: z.enum(['starting', 'running', 'completed', 'failed', 'stopped']),
-    startedAt: z.number(),
-    finishedAt: z.number().optional(),
+    startedAt: EpochTime,
+    finishedAt: EpochTime.optional(),
     exitCode: z.number().optional(),
     failure: z.string().optional(),
     artifacts: z.record(z.string(), z.unknown()).optional(),
@@ -284,7 +290,7 @@ export const Handle = z
 export const RunEvent = z
   .strictObject({
     id: z.string(),
-    sequence: z.number(),
+    sequence: z.number().describe('place in the events of the run, from 1'),
     eventType: z.string(),
     aggregateType: z.enum(['execution_run', 'activity_execution']),
     aggregateId: z.string(),
@@ -299,13 +305,13 @@ export const DataObjectInstance = z
     dataObjectId: z.string(),
     executionRunId: Id,
     producerActivityId: z.string(),
-    attempt: z.number(),
+    attempt: z.number().describe('from 1'),
     relativePath: z
       .string()
       .describe('a byte that is no UTF-8 stands as \\xe9; the file is downloaded by this name'),
     pathBytes: z.string().optional().describe('the bytes of a path that is no text, in base64'),
     sizeBytes: z.number(),
-    checksum: z.string().optional(),
+    checksum: z.string().optional().describe('sha256: and 64 hexadecimal digits'),
     mediaType: z.string().optional(),
     discovered: z.boolean(),
   })
@@ -331,12 +337,12 @@ const LiveRun = z
         state: z
           .enum(['in flight', 'waiting', 'waiting for other sites', 'settled', 'given up'])
           .describe('waiting: nothing of the run runs there'),
-        completed: z.number(),
-        running: z.number(),
+        completed: z.number().describe('activities'),
+        running: z.number().describe('activities'),
       }),
     ),
-    completed: z.number(),
-    total: z.number(),
+    completed: z.number().describe('activities'),
+    total: z.number().describe('activities of the run'),
     waitingFor: z.literal('approval').optional().describe('a person has to approve what it will cost'),
     waitsFor: z
       .array(
@@ -349,8 +355,8 @@ const LiveRun = z
             .describe(
               'the reason with its time, for people: waits for ssh/far: connection refused, since 4 min',
             ),
-          activities: z.number(),
-          since: z.number().optional().describe('seconds since 1970'),
+          activities: z.number().describe('how many wait for it'),
+          since: EpochTime.optional(),
         }),
       )
       .describe('what activities wait for, those of most activities first, 20 at most'),
@@ -426,8 +432,8 @@ export const pages = {
 /** The phases of a run's time, on the clock of its activities. */
 export const Timeline = z
   .strictObject({
-    startedAt: z.number(),
-    finishedAt: z.number(),
+    startedAt: TransferTime,
+    finishedAt: TransferTime,
     wallSeconds: z.number(),
     computeMakespanSeconds: z.number().describe('last end minus first start of a program'),
     coveredWallSeconds: z.number().describe('time in which at least one phase was going on'),
@@ -452,26 +458,28 @@ export const Timeline = z
         operationId: z.string().optional().describe('of the cloud operation, for a phase of a machine'),
         status: z.string(),
         source: z.string(),
-        startedAt: z.number(),
-        finishedAt: z.number(),
+        startedAt: TransferTime,
+        finishedAt: TransferTime,
         durationSeconds: z.number(),
       }),
     ),
   })
   .meta({ id: 'Timeline' })
 
+/** The measure and its unit are those of the member. */
 const Delta = z.strictObject({
-  a: z.number(),
-  b: z.number(),
-  delta: z.number(),
-  relative: z.number().optional(),
+  a: z.number().describe('of the first run'),
+  b: z.number().describe('of the second run'),
+  delta: z.number().describe('b − a'),
+  relative: z.number().optional().describe('delta / a; absent where a is 0'),
 })
+const SinceStart = z.number().optional().describe('seconds from the first start of the run')
 const Side = z.strictObject({
   resourceId: z.string(),
-  startAt: z.number().optional(),
-  finishAt: z.number().optional(),
+  startAt: SinceStart,
+  finishAt: SinceStart,
   runtimeSeconds: z.number(),
-  cost: z.number(),
+  cost: Paid,
   status: z.string().optional(),
 })
 
@@ -481,8 +489,8 @@ export const RunComparison = z.strictObject({
   b: z.string(),
   totals: z.strictObject({ makespanSeconds: Delta, cost: Delta }),
   planned: z.strictObject({
-    a: z.strictObject({ makespanSeconds: z.number(), cost: z.number() }),
-    b: z.strictObject({ makespanSeconds: z.number(), cost: z.number() }),
+    a: z.strictObject({ makespanSeconds: z.number(), cost: Paid }),
+    b: z.strictObject({ makespanSeconds: z.number(), cost: Paid }),
   }),
   activities: envelopeOf(
     z.strictObject({
@@ -490,12 +498,17 @@ export const RunComparison = z.strictObject({
       externalId: z.string(),
       a: Side,
       b: Side,
-      planned: z.strictObject({ a: z.number(), b: z.number() }),
+      planned: z
+        .strictObject({
+          a: z.number().describe('by the plan of the first run'),
+          b: z.number().describe('by that of the second'),
+        })
+        .describe('runtimes in seconds'),
       delta: z.strictObject({
-        startAt: z.number().optional(),
-        finishAt: z.number().optional(),
+        startAt: z.number().optional().describe('seconds later in the second run'),
+        finishAt: z.number().optional().describe('seconds later in the second run'),
         runtimeSeconds: z.number(),
-        cost: z.number(),
+        cost: Paid,
       }),
       moved: z.boolean(),
     }),

@@ -3,7 +3,7 @@ import { hash } from 'node:crypto'
 import { fields, jsonObject, time } from '../../db/projection.ts'
 import type { Db } from '../../db/sql.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
-import { Id, Timestamp } from '../../http/schema.ts'
+import { EpochTime, Id, Paid, Timestamp } from '../../http/schema.ts'
 import { runModes, runStates, taskStates } from './schemas.ts'
 import { waitCounts } from './waiting.ts'
 
@@ -25,13 +25,13 @@ export const RunSummary = z
       mode: z.enum(runModes),
       status: z.enum(runStates),
       title: z.string().optional(),
-      generation: z.number(),
+      generation: z.number().describe('from 1; each retry begins the next one'),
       paused: z.boolean(),
       activityCount: z.number(),
       completedActivityCount: z.number(),
       failedActivityCount: z.number(),
       makespanSeconds: z.number().describe('0 until the run is over'),
-      cost: z.number(),
+      cost: Paid,
       failureReason: z.string().optional(),
       cancelRequestedAt: Timestamp.optional(),
       createdAt: Timestamp,
@@ -45,7 +45,7 @@ export const RunSummary = z
       .array(z.strictObject({ type: z.string(), states: Counts }))
       .describe('the same by type of activity, the types of most activities first'),
     otherTypes: z
-      .strictObject({ types: z.number(), states: Counts })
+      .strictObject({ types: z.number().describe('how many types'), states: Counts })
       .optional()
       .describe('the sum of all further types'),
     waitsFor: z
@@ -54,8 +54,8 @@ export const RunSummary = z
           site: z.string(),
           kind: z.string().optional().describe('cores, lane, site, login, data, retry or queue'),
           reason: z.string(),
-          activities: z.number(),
-          since: z.number().optional().describe('seconds since the epoch'),
+          activities: z.number().describe('how many wait for it'),
+          since: EpochTime.optional(),
         }),
       )
       .describe('what activities of an open run wait for, the reason of most first'),
@@ -63,7 +63,7 @@ export const RunSummary = z
       .array(
         z.strictObject({
           activityId: z.string(),
-          attempt: z.number(),
+          attempt: z.number().describe('from 1'),
           failureClass: z.string().optional(),
           exitCode: z.number().optional(),
           reason: z.string().optional(),

@@ -17,7 +17,7 @@ export const GivenAnswer = z
 
 /** A part of an output. */
 export const OutputPart = z.strictObject({
-  offset: z.int().min(0),
+  offset: z.int().min(0).describe('bytes from the start of the output'),
   contentBase64: z
     .string()
     .max(6 * 1024 * 1024)

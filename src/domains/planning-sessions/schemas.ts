@@ -1,21 +1,32 @@
 import { z } from 'zod'
 import { networkModels } from '../../simulator/channel.ts'
 import { ranges } from '../../ranges.ts'
-import { Count, Id, Money, OptionalId, PlanSeconds, positive, Text, Timestamp } from '../../http/schema.ts'
+import {
+  Count,
+  Id,
+  Money,
+  OptionalId,
+  Paid,
+  PlanSeconds,
+  positive,
+  Text,
+  Timestamp,
+} from '../../http/schema.ts'
 import { Plan, PlanSummary, Predicted } from '../schedule-plans/schemas.ts'
 import { Warning } from '../workflow-definitions/schemas.ts'
 
 const states = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 const Status = z.enum(states)
 
+const ofSearch = 'a number of choices, for algorithms that this version lacks; a warning names it'
 /**
  * Options of the search algorithms. An option that no algorithm reads is stored, and the session's
  * warnings name it.
  */
 export const AlgorithmConfiguration = z.looseObject({
-  beamWidth: z.int().min(1).max(10_000).optional(),
-  optionCount: z.int().min(1).max(1_000).optional(),
-  readyBranchLimit: z.int().min(1).max(16).optional(),
+  beamWidth: z.int().min(1).max(10_000).optional().describe(ofSearch),
+  optionCount: z.int().min(1).max(1_000).optional().describe(ofSearch),
+  readyBranchLimit: z.int().min(1).max(16).optional().describe(ofSearch),
 })
 
 const Choice = z.strictObject({
@@ -82,11 +93,11 @@ export const SessionDocument = z.strictObject({
     .describe('what candidates are simulated with, and runs of their plans; default: as for runs'),
   configuration: SessionConfiguration.optional(),
   status: z.string().optional(),
-  progress: z.number().optional(),
+  progress: z.number().optional().describe('of an answer; ignored'),
   candidateCount: Count.optional(),
   selectedCandidateId: OptionalId.optional(),
   selectedPlanId: OptionalId.optional(),
-  defaultedDurations: Count.optional(),
+  defaultedDurations: Count.optional().describe('of an answer; ignored'),
   failureReason: Text.optional(),
   warnings: z.array(Warning).optional(),
   createdAt: Timestamp.optional(),
@@ -104,20 +115,19 @@ export const Session = z.strictObject({
   algorithms: z.array(
     z.strictObject({ id: z.string(), configuration: z.record(z.string(), z.unknown()).optional() }),
   ),
-  /** 0…1. */
-  progress: z.number(),
+  progress: z.number().describe('0 to 1'),
   candidateCount: z.number(),
   selectedCandidateId: z.string().optional(),
   selectedPlanId: z.string().optional(),
   deadlineSeconds: z.number().optional(),
-  budget: z.number().optional(),
+  budget: Paid.optional(),
   networkModel: z.enum(networkModels).optional(),
   configuration: z.record(z.string(), z.unknown()).optional(),
-  /**
-   * Activities without any duration on a resource that can run them. They count 1 s / speedup
-   * there.
-   */
-  defaultedDurations: z.number(),
+  defaultedDurations: z
+    .number()
+    .describe(
+      'activities without any duration on a resource that can run them; they count 1 s / speedup there',
+    ),
   warnings: z
     .array(Warning)
     .describe('what a reader of the predictions has to know, and what of the configuration nothing reads'),
@@ -134,18 +144,18 @@ export const AlgorithmRun = z.strictObject({
   algorithm: z.string(),
   objective: z.string(),
   status: Status,
-  progress: z.number(),
+  progress: z.number().describe('0 to 1'),
   candidateCount: z.number(),
   configuration: z.record(z.string(), z.unknown()).optional(),
   estimate: z
     .strictObject({
       durationSeconds: z.number(),
-      expandedStates: z.number(),
+      expandedStates: z.number().describe('pairs of activity and resource that are weighed'),
       activityCount: z.number(),
       dependencyCount: z.number(),
-      compatibleResources: z.number(),
-      beamWidth: z.number().optional(),
-      readyBranchLimit: z.number().optional(),
+      compatibleResources: z.number().describe('resources that some activity fits'),
+      beamWidth: z.number().optional().describe('partial plans that a search keeps at each step'),
+      readyBranchLimit: z.number().optional().describe('activities that a search tries at each step'),
       confidence: z.literal('calibrated'),
     })
     .optional(),
@@ -164,7 +174,7 @@ export const SessionDetail = z.strictObject({
       phase: z.enum(['opening', 'planning', 'ranking']),
       algorithm: z.string().optional().describe('the algorithm that is planning'),
       ended: z.number().describe('algorithms that have ended'),
-      total: z.number(),
+      total: z.number().describe('algorithms of the session'),
     })
     .optional(),
 })
@@ -177,8 +187,10 @@ const candidate = {
   algorithmRunId: z.string(),
   algorithm: z.string(),
   objective: z.string(),
-  /** From 1 over the whole session; absent until every algorithm has ended. */
-  rank: z.number().optional(),
+  rank: z
+    .number()
+    .optional()
+    .describe('from 1 over the whole session; absent until every algorithm has ended'),
   paretoOptimal: z.boolean(),
   dominated: z.boolean(),
   feasible: z.boolean(),

@@ -45,7 +45,7 @@ export const EntityPage = z.strictObject({
   entity: EntityDescriptor,
   items: z.array(Item),
   page: z.int().min(1),
-  pageSize: z.int().min(1),
+  pageSize: z.int().min(1).describe('most items of a page'),
   total: z.int().min(0),
   hasNext: z.boolean(),
   totalIsLowerBound: z.literal(true).optional(),

@@ -3,6 +3,7 @@ import { fields, jsonObject } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, envelope, type Page } from '../../http/paging.ts'
+import { Paid, PlanTime } from '../../http/schema.ts'
 import { missing, unacceptable } from '../../refusal.ts'
 import { readPlan, type PlanHeader } from './store.ts'
 
@@ -10,26 +11,26 @@ const Side = z.strictObject({
   resourceId: z.string(),
   coreId: z.string().optional(),
   slotId: z.string().optional(),
-  startAt: z.number(),
-  finishAt: z.number(),
+  startAt: PlanTime,
+  finishAt: PlanTime,
   runtimeSeconds: z.number(),
   transferSeconds: z.number(),
-  cost: z.number(),
+  cost: Paid,
 })
 const Delta = z.strictObject({
-  startAt: z.number(),
-  finishAt: z.number(),
+  startAt: z.number().describe('seconds later in plan b'),
+  finishAt: z.number().describe('seconds later in plan b'),
   runtimeSeconds: z.number(),
   transferSeconds: z.number(),
-  cost: z.number(),
+  cost: Paid,
 })
 
 /** b − a; `relative` is the delta over a, absent where a is 0. */
 const Total = z.strictObject({
-  a: z.number(),
-  b: z.number(),
-  delta: z.number(),
-  relative: z.number().optional(),
+  a: z.number().describe('of plan a'),
+  b: z.number().describe('of plan b'),
+  delta: z.number().describe('b − a'),
+  relative: z.number().optional().describe('delta / a; absent where a is 0'),
 })
 
 const ActivityComparison = z.strictObject({
@@ -50,7 +51,7 @@ export const PlanComparison = z.strictObject({
   activities: z.strictObject({
     items: z.array(ActivityComparison),
     page: z.number(),
-    pageSize: z.number(),
+    pageSize: z.number().describe('most items of a page'),
     total: z.number(),
     hasNext: z.boolean(),
     totalIsLowerBound: z.literal(true).optional(),

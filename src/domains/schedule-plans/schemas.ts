@@ -8,7 +8,9 @@ import {
   JsonObject,
   Money,
   OptionalId,
+  Paid,
   PlanSeconds,
+  PlanTime,
   Rank,
   Seconds,
   Text,
@@ -16,15 +18,15 @@ import {
 } from '../../http/schema.ts'
 
 /** An order may be any integer that is unique in its lane, also a negative one. */
-const Order = z.int()
+const Order = z.int().describe('place in the order of its lane; unique there')
 
 const Times = z.strictObject({
-  predictedReadyAt: z.number(),
-  predictedStartAt: z.number(),
-  predictedFinishAt: z.number(),
+  predictedReadyAt: PlanTime,
+  predictedStartAt: PlanTime,
+  predictedFinishAt: PlanTime,
   predictedRuntimeSeconds: z.number(),
   predictedTransferSeconds: z.number(),
-  predictedCost: z.number(),
+  predictedCost: Paid,
 })
 export type Times = z.output<typeof Times>
 
@@ -38,16 +40,16 @@ export const Assignment = z.strictObject({
   resourceId: z.string(),
   coreId: z.string().optional(),
   slotId: z.string().optional(),
-  orderOnResource: z.number(),
-  priority: z.number(),
+  orderOnResource: z.number().describe('place in the order of its lane'),
+  priority: z.number().describe('only the order counts'),
   predictedReadyAt: z
     .number()
     .describe('when all of its data is there, in seconds from the start of the plan'),
-  predictedStartAt: z.number(),
-  predictedFinishAt: z.number(),
+  predictedStartAt: PlanTime,
+  predictedFinishAt: PlanTime,
   predictedRuntimeSeconds: z.number(),
   predictedTransferSeconds: z.number().describe("the wait for data after the last predecessor's finish"),
-  predictedCost: z.number(),
+  predictedCost: Paid,
   durationSource: z
     .enum(durationSources)
     .optional()
@@ -79,7 +81,7 @@ const LifecycleAction = z.strictObject({
   capacityTargetId: Id,
   cloudInstanceId: OptionalId.optional(),
   action: z.enum(lifecycleActionKinds),
-  earliestStart: PlanSeconds.default(0),
+  earliestStart: PlanSeconds.default(0).describe('seconds from the start of the plan'),
   expectedDuration: Seconds.default(0),
   dependsOn: z.array(Id).optional(),
   metadata: JsonObject.optional(),
@@ -88,7 +90,7 @@ export type LifecycleAction = z.output<typeof LifecycleAction>
 
 export const Predicted = z.strictObject({
   makespanSeconds: z.number(),
-  cost: z.number(),
+  cost: Paid,
   feasible: z.boolean(),
   reasons: z
     .array(z.string())
@@ -111,8 +113,8 @@ export const PlanSummary = z.strictObject({
   algorithm: z.string(),
   algorithmVersion: z.string().optional(),
   objective: z.string().optional(),
-  deadlineSeconds: z.number(),
-  budget: z.number(),
+  deadlineSeconds: z.number().describe('0: none'),
+  budget: z.number().describe('units of currency; 0: no limit'),
   predicted: Predicted.describe("the simulator's answer under `networkModel`"),
   networkModel: z
     .enum(networkModels)
@@ -202,7 +204,7 @@ export const PlanDocument = z.strictObject({
   assignmentCount: Count.optional(),
   contentionFreeMakespanSeconds: PlanSeconds.optional(),
   submittedPrediction: Submitted.optional(),
-  defaultedDurations: Count.optional(),
+  defaultedDurations: Count.optional().describe('of an answer; ignored'),
   embedded: z.array(z.string()).optional(),
   createdAt: Timestamp.optional(),
 })

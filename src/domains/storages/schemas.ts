@@ -59,8 +59,8 @@ export const Roots = z.array(Root)
 const IndexPolicy = z.strictObject({
   enabled: z.boolean(),
   roots: z.array(z.string()).optional(),
-  maxDepth: z.int().min(0).max(1_000).optional(),
-  maxEntries: z.int().min(1).max(10_000_000).optional(),
+  maxDepth: z.int().min(0).max(1_000).optional().describe('levels below a root that are read; 0: none'),
+  maxEntries: z.int().min(1).max(10_000_000).optional().describe('entries of one index run'),
   include: z.array(z.string()).optional(),
   exclude: z.array(z.string()).optional(),
   timeoutSeconds: z.int().min(1).max(604_800).optional(),
@@ -70,16 +70,18 @@ export const NewRoots = z.strictObject({
   indexPolicy: IndexPolicy.optional(),
 })
 
-export const Checksum = z.strictObject({ checksum: z.string() })
+export const Checksum = z.strictObject({
+  checksum: z.string().describe('sha256: and 64 hexadecimal digits'),
+})
 export const PathOnly = z.strictObject(PathBody)
 export const NewDownload = z.strictObject({ ...PathBody, id: OptionalId.optional() })
 
 /** The progress of an open record. */
 export const LiveJob = z.strictObject({
   phase: z.enum(['listing', 'sending', 'packing', 'indexing', 'hashing', 'recording']),
-  entries: z.number(),
-  bytes: z.number(),
-  totalEntries: z.number().optional(),
+  entries: z.number().describe('entries that are done'),
+  bytes: z.number().describe('bytes that are done'),
+  totalEntries: z.number().optional().describe('absent while they are being counted'),
   totalBytes: z.number().optional(),
   bytesPerSecond: z.number().optional(),
   estimatedSeconds: z.number().optional(),
@@ -173,11 +175,11 @@ export const IndexRun = z.strictObject({
   storageId: z.string(),
   status: z.enum(['running', 'completed', 'failed', 'cancelled']),
   checksums: z.boolean(),
-  indexedEntries: z.number(),
+  indexedEntries: z.number().describe('files, directories and links that were found'),
   indexedBytes: z.number(),
-  addedEntries: z.number().optional(),
-  changedEntries: z.number().optional(),
-  removedEntries: z.number().optional(),
+  addedEntries: z.number().optional().describe('absent until the run has completed'),
+  changedEntries: z.number().optional().describe('absent until the run has completed'),
+  removedEntries: z.number().optional().describe('absent until the run has completed'),
   skippedEntries: z.number().describe('What could not be read: directories, names that no path can hold'),
   truncated: z.boolean().describe('Whether the policy has cut the run off'),
   truncatedBy: z.enum(['depth', 'entries', 'time']).optional(),
@@ -228,7 +230,7 @@ export const IndexPage = z.strictObject({
   pathBytes: z.string().optional(),
   entries: z.array(IndexEntry),
   totals: z
-    .strictObject({ entries: z.number(), bytes: z.number() })
+    .strictObject({ entries: z.number().describe('files, directories and links'), bytes: z.number() })
     .describe('Of all that lies below the path, whatever the filters'),
   indexedAt: z.string().optional(),
   nextCursor: z.string().optional(),

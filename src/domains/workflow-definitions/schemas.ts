@@ -31,7 +31,7 @@ export const Simulation = z.strictObject({
 
 const policyShape = {
   timeoutSeconds: z.number().min(shortestTimeoutSeconds).max(ranges.seconds.most),
-  maxAttempts: z.int().min(1).max(1_000),
+  maxAttempts: z.int().min(1).max(1_000).describe('tries of the activity, the first one included'),
   retryDelaySeconds: Seconds,
 }
 export const Policy = z.strictObject(policyShape)
@@ -61,7 +61,7 @@ export const AuthoringActivity = z.strictObject({
     'A script for sh. Line ends of Windows become those of Unix. All of it with the variables has at most ' +
       '1,572,864 bytes',
   ),
-  cpuLimit: z.union([z.string(), z.number()]).optional(),
+  cpuLimit: z.union([z.string(), z.number()]).optional().describe('cores: 2, or 500m for half a core'),
   memoryLimit: z.string().optional(),
   dependsOn: z.array(z.string()).optional(),
   resourceSelector: Id.optional(),

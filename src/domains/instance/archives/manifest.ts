@@ -16,7 +16,7 @@ export const manifestEntry = 'manifest.json'
 export const artifactPrefix = 'artifacts/sha256/'
 export const format = 'akoflow-instance'
 
-const Count = z.int().min(0)
+const Count = z.int().min(0).describe('number of records')
 /** Numbers of records in an instance. */
 export const Contents = z.strictObject({
   workflows: Count,
