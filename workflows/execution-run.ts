@@ -19,7 +19,14 @@ import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/commo
 import type { ExecutionRunActivities } from '../activities/execution-run.ts'
 import type { Signals } from '../src/operations/kind.ts'
 import { endAsRecord, outOfReach, type End } from './ends.ts'
-import { runDetails, runStateOf, waitsFor, type SiteNews, type Headline } from '../src/page-details.ts'
+import {
+  runDetails,
+  runStateOf,
+  sentence,
+  waitsFor,
+  type SiteNews,
+  type Headline,
+} from '../src/page-details.ts'
 
 /** The live state of an open run; the status route serves it as `live`. */
 export interface LiveRun {
@@ -105,16 +112,20 @@ const showDetails = (run: Run): void => {
   setCurrentDetails(runDetails(run.headline, live, [...run.news.values()]))
 }
 
+/** Absent in histories of earlier versions, where the reason of a site that rests stayed. */
+const restIsShown = 'a site that rests waits for nothing'
+
 /**
  * Sets state and reason for the search of Temporal's page; only at a change, since each costs an
- * event.
+ * event. `isShown`: asked at a change alone.
  */
-const show = (run: Run): void => {
+const show = (run: Run, isShown: () => boolean = () => true): void => {
   const news = [...run.news.values()]
   const running = run.live.sites.reduce((sum, site) => sum + site.running, 0)
   const next = { state: runStateOf(news, running), waitsFor: waitsFor(news) }
   const { shown } = run
   if (run.live.phase !== 'running' || (shown.state === next.state && shown.waitsFor === next.waitsFor)) return
+  if (!isShown()) return
   run.shown = next
   upsertSearchAttributes([
     { key: runState, value: next.state },
@@ -154,6 +165,7 @@ const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () =
   const rest = (state: LiveSite['state']): void => {
     run.news.delete(site)
     entry.state = state
+    show(run, () => patched(restIsShown))
     showDetails(run)
   }
   let reported = 0
@@ -222,7 +234,9 @@ const openOnceApproved = async (run: Run, near: typeof dispatched): Promise<Open
       return opened
     }
     run.live.waitingFor = 'approval'
-    setCurrentDetails('waits for the approval of its predicted cost, which is above its budget')
+    setCurrentDetails(
+      sentence(run.headline, 'waits for the approval of its predicted cost, which is above its budget'),
+    )
     await condition(() => run.wakes !== seen)
   }
 }

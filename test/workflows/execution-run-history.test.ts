@@ -1,9 +1,11 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
-import { Worker } from '@temporalio/worker'
+import { NativeConnection, Worker } from '@temporalio/worker'
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { beating } from '../../activities/beating.ts'
+import { until } from '../failures/programs.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { workflowBundle } from '../support/workflow-bundle.ts'
@@ -39,6 +41,17 @@ const payloads = (value: unknown, found: string[] = []): string[] => {
 const historyOf = async (workflowId: string): Promise<{ events: unknown[]; json: any }> => {
   const history = await client.workflow.getHandle(workflowId).fetchHistory()
   return { events: history.events ?? [], json: JSON.parse(historyToJSON(history)) }
+}
+
+/** Replays the history of an ended workflow, and records it under `name` where that is asked for. */
+const replayed = async (name: string, workflowId: string): Promise<void> => {
+  const { json } = await historyOf(workflowId)
+  await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
+  if (process.env['RECORD_HISTORIES'] !== undefined)
+    writeFileSync(
+      join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`),
+      `${JSON.stringify(json)}\n`,
+    )
 }
 
 test('a run of 300 activities costs a handful of events, carries ids and small facts only, and replays', async () => {
@@ -124,13 +137,7 @@ test('simulation, failure, cancel and planning replay as well', async () => {
       workflowId,
       end,
     ])
-    const { json } = await historyOf(workflowId)
-    await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
-    if (process.env['RECORD_HISTORIES'] !== undefined)
-      writeFileSync(
-        join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`),
-        `${JSON.stringify(json)}\n`,
-      )
+    await replayed(name, workflowId)
   }
 })
 
@@ -184,14 +191,72 @@ test('a workflow ends as its record, and each end replays', async () => {
       workflowId,
       end,
     ])
-    const { json } = await historyOf(workflowId)
-    await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
-    if (process.env['RECORD_HISTORIES'] !== undefined)
-      writeFileSync(
-        join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`),
-        `${JSON.stringify(json)}\n`,
-      )
+    await replayed(name, workflowId)
   }
+})
+
+test('a site that rests waits for nothing on the page, and its run replays', async () => {
+  const taskQueue = 'rests'
+  /** By site: ends the activity that runs there. */
+  const release = new Map<string, (outcome: { settled: boolean; completed: number }) => void>()
+  const activities = {
+    openRun: () =>
+      Promise.resolve({
+        state: 'execute',
+        total: 2,
+        sites: ['near', 'far'].map((site) => ({ site, taskQueue })),
+      }),
+    runSite: (_run: string, _generation: number, site: string) =>
+      beating(() => new Promise((resolve) => release.set(site, resolve))),
+    closeRun: () => Promise.resolve({ status: 'completed', completed: 2 }),
+  }
+  const native = await NativeConnection.connect({ address: temporalAddress() })
+  const at = { connection: native, namespace: service.namespace, taskQueue }
+  const worker = await Worker.create({ ...at, workflowBundle: bundle, activities })
+  const workflowId = 'execution-run/rests/1'
+  await worker.runUntil(async () => {
+    const handle = await client.workflow.start('executionRun', { taskQueue, workflowId, args: ['rests', 1] })
+    const reasonIs = (reason: string | undefined) =>
+      until(`the reason ${String(reason)} on the page`, 120, async () => {
+        const { searchAttributes } = await handle.describe()
+        return (searchAttributes['WaitsFor']?.[0] ?? undefined) === reason
+      })
+    const end = async (site: string, settled: boolean): Promise<void> => {
+      const ends = await until(`the work at ${site}`, 120, () => release.get(site))
+      release.delete(site)
+      ends({ settled, completed: 1 })
+    }
+    await until('the work at both sites', 120, () => release.size === 2)
+    // What a site signals just before it has nothing left to do.
+    const waits = [{ kind: 'cores', site: 'near', reason: 'waits for a core', tasks: 1 }]
+    await handle.signal('progress', 'near', 1, 0, { paused: false, waits })
+    await reasonIs('cores near')
+    await end('near', false)
+    await reasonIs(undefined)
+    await end('far', true)
+    await end('near', true)
+    await handle.result()
+  })
+  await native.close()
+  await replayed('execution-run-rests', workflowId)
+})
+
+test('a run that waits for an approval says on the page which run it is', async () => {
+  const world = await makeWorld(service, { name: 'asks', launch: 'none', tasks: [{ name: 'a' }] })
+  const body = { id: 'asks', schedulePlanId: world.planId, mode: 'real', budget: 1e-9, onBudget: 'ask' }
+  await service.post('/execution-runs/', body)
+  await until(
+    'its question',
+    120,
+    async () => (await service.get('/execution-runs/asks/')).live?.waitingFor === 'approval',
+  )
+  const handle = client.workflow.getHandle('execution-run/asks/1')
+  const { currentDetails } = await handle.query<{ currentDetails: string }>('__temporal_workflow_metadata')
+  expect(currentDetails).toMatch(/^asks.*\n\nwaits for the approval/)
+  await service.post('/execution-runs/asks/approve/')
+  expect((await service.finished('asks')).run.status).toBe('completed')
+  await handle.result()
+  await replayed('execution-run-approved', 'execution-run/asks/1')
 })
 
 test('every recorded history of earlier releases replays on this code', async () => {
