@@ -1,7 +1,7 @@
 import { ActivityCancellationType, CancellationScope, proxyActivities } from '@temporalio/workflow'
 import type { BuildRunActivities } from '../activities/build-run.ts'
 import type { Headline } from '../src/page-details.ts'
-import { durably } from './operation.ts'
+import { durably, placed } from './operation.ts'
 
 const patient = {
   initialInterval: '500 milliseconds',
@@ -50,6 +50,9 @@ export async function buildRun(id: string, generation: number, headline?: Headli
       await there('convert, verify and publish').publishBuildRun(id)
       await CancellationScope.nonCancellable(tidy)
     },
-    leave: tidy,
+    leave: async () => {
+      taskQueue = await placed(taskQueue, () => placeBuildRun(id))
+      await tidy()
+    },
   })
 }

@@ -1,7 +1,7 @@
 import { proxyActivities } from '@temporalio/workflow'
 import type { ConsoleActivities } from '../activities/console.ts'
 import type { Headline } from '../src/page-details.ts'
-import { durably } from './operation.ts'
+import { durably, placed } from './operation.ts'
 
 const patient = {
   initialInterval: '200 milliseconds',
@@ -34,6 +34,7 @@ export async function consoleCommand(id: string, generation: number, headline?: 
       await there('run the command', { scheduleToCloseTimeout: '2 hours' }).runConsoleCommand(id)
     },
     leave: async () => {
+      taskQueue = await placed(taskQueue, () => placeConsoleCommand(id))
       if (taskQueue !== undefined)
         await there('end what is left of the command', { scheduleToCloseTimeout: '10 minutes' })
           .stopConsoleCommand(id)

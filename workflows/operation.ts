@@ -3,6 +3,7 @@ import {
   CancellationScope,
   defineQuery,
   isCancellation,
+  patched,
   proxyActivities,
   setCurrentDetails,
   setHandler,
@@ -88,6 +89,19 @@ export interface Work<Live extends Record<string, unknown>> {
   /** Undoes what unfinished steps left; also after a cancel, and never cancelled itself. */
   leave?: () => Promise<unknown>
 }
+
+/** Absent in histories of earlier versions, which left what an execution before them had begun. */
+const placedToLeave = 'what an execution before has begun is undone'
+
+/**
+ * Where the work of an operation is: as known, or asked for now. A cancel may come before an
+ * execution has placed the work, which an execution before it (ended on Temporal's page) had begun.
+ */
+export const placed = async (
+  known: string | undefined,
+  place: () => Promise<string>,
+): Promise<string | undefined> =>
+  known ?? (patched(placedToLeave) ? place().catch(() => undefined) : undefined)
 
 const causeOf = (error: ActivityFailure): string => error.cause?.message ?? error.message
 

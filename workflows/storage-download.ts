@@ -7,7 +7,7 @@ import {
 } from '@temporalio/workflow'
 import type { StorageDownloadActivities } from '../activities/storage-download.ts'
 import type { Headline } from '../src/page-details.ts'
-import { durably } from './operation.ts'
+import { durably, placed } from './operation.ts'
 
 const patient = {
   initialInterval: '200 milliseconds',
@@ -46,6 +46,7 @@ export async function storageDownload(id: string, generation: number, headline?:
       while (await there('send entries').sendStorageDownload(id));
     },
     leave: async () => {
+      taskQueue = await placed(taskQueue, () => placeStorageDownload(id))
       if (taskQueue === undefined) return
       try {
         await there('remove what is unfinished', {

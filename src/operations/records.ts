@@ -112,14 +112,17 @@ const outcomes = {
   'workflow-restarted': 'started',
 } as const
 
-/** Records a change without a request. Kinds without an audit record of it are skipped. */
+/**
+ * Records a change without a request. Kinds without an audit record of it are skipped. A given actor
+ * goes before the kind's, else it is the service.
+ */
 export const auditChange = async (
   tx: Db,
   kind: OperationKind,
   id: string,
   change: OperationChange,
   {
-    actorId = 'service',
+    actorId,
     summary,
     metadata,
   }: { actorId?: string; summary?: string; metadata?: Record<string, unknown> } = {},
@@ -127,9 +130,10 @@ export const auditChange = async (
   const record = await kind.audit(id, change, tx)
   if (record === undefined) return
   await recordAudit(tx, {
-    actorId,
+    actorId: 'service',
     actorType: 'service',
     ...record,
+    ...(actorId === undefined ? {} : { actorId, actorType: 'service' }),
     outcome: outcomes[change],
     summary: summary ?? `${kind.noun} ${id} ${change}`,
     ...(metadata === undefined ? {} : { metadata }),

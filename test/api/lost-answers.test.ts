@@ -9,7 +9,7 @@ import type { TestService } from '../support/service.ts'
 let opened: Awaited<ReturnType<typeof openEveryKind>>
 let service: TestService
 beforeAll(async () => {
-  opened = await openEveryKind('refused')
+  opened = await openEveryKind()
   ;({ service } = opened)
 })
 afterAll(() => opened?.close())

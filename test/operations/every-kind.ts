@@ -9,15 +9,15 @@ import { openService } from '../support/service.ts'
 /**
  * The service with what most kinds of operations need on this machine: a storage `files` with
  * `folder/one`, a resource `here` with a console, an environment `clouds`, and a build `image` whose
- * engine is there. `builds`: what the engine does with a build: it refuses it, or never answers.
+ * engine is there and refuses to build.
  */
-export const openEveryKind = async (builds: 'refused' | 'held') => {
+export const openEveryKind = async () => {
   const root = storageRoot()
   mkdirSync(join(root, 'folder'))
   writeFileSync(join(root, 'folder', 'one'), '1')
   const engine = createServer(({ url = '' }, response) => {
     if (url.endsWith('/_ping')) response.end('OK')
-    else if (builds === 'refused' || !/\/build\?/.test(url)) response.writeHead(404).end('{"message":"none"}')
+    else response.writeHead(404).end('{"message":"none"}')
   })
   const socket = join(root, 'engine.sock')
   await new Promise<void>((resolve) => engine.listen(socket, resolve))

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { Transform, type Readable } from 'node:stream'
+import { addAbortSignal, Transform, type Readable } from 'node:stream'
 import {
   StorageError,
   type Attributes,
@@ -198,7 +198,8 @@ const sendOnce = async (
   }
   const { through, digest } = checked(stream, counted, () => isUnchanged(ends, sending, entry), from)
   let sha256: string | undefined
-  await target.write(to, through, {
+  // A destination waits for the next bytes, which a slow source may give minutes later.
+  await target.write(to, addAbortSignal(signal, through), {
     overwrite: onConflict === 'overwrite',
     sizeBytes: entry.sizeBytes,
     ...upload,

@@ -1,5 +1,4 @@
 import { Transform, type Readable } from 'node:stream'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { StorageError, type StorageDriver, type StorageFault } from './contract.ts'
 import { through } from './through.ts'
 
@@ -147,6 +146,7 @@ export const withMeasures = (
 const limited = (source: Readable, bytesPerSecond: number): Transform => {
   let began: number | undefined
   let size = 0
+  let timer: NodeJS.Timeout | undefined
   const slowed = new Transform({
     highWaterMark: Math.max(1, Math.min(256 * 1024, Math.floor(bytesPerSecond / 4))),
     transform: (bytes: Buffer, _, done) => {
@@ -154,7 +154,12 @@ const limited = (source: Readable, bytesPerSecond: number): Transform => {
       size += bytes.length
       const early = (size / bytesPerSecond) * 1_000 - (performance.now() - began)
       if (early <= 0) done(null, bytes)
-      else void sleep(early).then(() => done(null, bytes))
+      else timer = setTimeout(() => done(null, bytes), early)
+    },
+    // A slow stream may be in a pause of minutes, which would hold its process.
+    destroy: (error, closed) => {
+      clearTimeout(timer)
+      closed(error)
     },
   })
   return through(source, slowed)
