@@ -113,6 +113,20 @@ describe('testing a connection before it is saved', () => {
       expect(after[table]).toBe(before[table])
   })
 
+  test('a configuration that is nested far too deep is 400', async () => {
+    for (const [open, close] of [
+      ['{"a":', '}'],
+      ['[', ']'],
+    ] as const) {
+      const deep = `{"a":${open.repeat(20_000)}1${close.repeat(20_000)}}`
+      const text = JSON.stringify({ ...login(), configuration: 'deep' }).replace('"deep"', deep)
+      const answer = await service.call('POST', '/connection-tests/', text, {
+        'content-type': 'application/json',
+      })
+      expect([answer.status, answer.body.code]).toEqual([400, 'invalid'])
+    }
+  })
+
   test.each([
     // Once something came: before, whether the connection ever stood is a matter of chance.
     ['refuses', () => serve((socket) => socket.once('data', () => socket.resetAndDestroy())), 'host key'],
