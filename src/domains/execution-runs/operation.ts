@@ -198,7 +198,8 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
     if (run.mode === 'real') await chargeWindows(tx, runId)
     const cloudCost = run.mode === 'real' ? await cloudCostOf(tx, runId) : 0
     await tx.run(sql`update execution_runs r set status = ${status}, paused = false,
-      finished_at = clock_timestamp(), makespan_seconds = s.makespan, cost = case when r.mode = 'simulation' then r.cost else s.cost + ${cloudCost} end,
+      finished_at = clock_timestamp(), makespan_seconds = s.makespan,
+      cost = case when r.mode = 'simulation' then r.cost else s.cost + ${cloudCost} end,
       cloud_cost = case when r.mode = 'simulation' then r.cloud_cost else ${cloudCost} end,
         compute_seconds = s.compute, transfer_seconds = s.transfer, queue_seconds = s.queue,
           interference_seconds = s.interference, overhead_seconds = s.overhead, transferred_bytes = s.bytes,

@@ -174,11 +174,14 @@ const record = (
     await tx.run(sql`insert into operation_events (kind, operation_id, sequence, event_type, aggregate_type,
       aggregate_id, payload)
       select 'execution-run', ${runId}, ${run.sequence} + row_number() over (order by e.at, e.turn,
-        e.position, e.kind), e.type, 'activity_execution', e.id, jsonb_build_object('activityId', e.activity_id, 'at', e.at)
+        e.position, e.kind), e.type, 'activity_execution', e.id,
+        jsonb_build_object('activityId', e.activity_id, 'at', e.at)
       from (select t.id, t.activity_id, t.activity_position as position, t.started_at as at,
-        case when t.finished_at > t.started_at then 2 else 1 end as turn, 1 as kind, 'activity.started' as type from task_executions t where t.execution_run_id = ${runId} and t.latest
+          case when t.finished_at > t.started_at then 2 else 1 end as turn, 1 as kind, 'activity.started' as type
+        from task_executions t where t.execution_run_id = ${runId} and t.latest
         union all select t.id, t.activity_id, t.activity_position, t.finished_at,
-          case when t.finished_at > t.started_at then 0 else 1 end, 2, 'activity.completed' from task_executions t where t.execution_run_id = ${runId} and t.latest) e`)
+          case when t.finished_at > t.started_at then 0 else 1 end, 2, 'activity.completed'
+        from task_executions t where t.execution_run_id = ${runId} and t.latest) e`)
     await tx.run(sql`update execution_runs set completed_activity_count = ${tasks.length}, cost =
       ${result.cost + cloudCost}, cloud_cost = ${cloudCost},
       last_event_sequence = last_event_sequence + ${2 * tasks.length},
