@@ -181,6 +181,7 @@ export const boot = async (world: World, machine: CloudMachine): Promise<void> =
     const folder = folderAt(join(world.ground.folder, machine.id.replace('/', '-')))
     const [address, port] = [loopbackAddress(world), world.sshPort]
     machine.sshd = await startHost(machine.id, folder, { keys: machine.keys, address, port })
+    if (world.settings.silentSsh) await machine.sshd.stopSshd()
   }
   if (machine.state !== 'pending') {
     powerOff(machine)

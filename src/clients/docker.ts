@@ -1,5 +1,5 @@
 import { Agent, type ClientRequestArgs, type IncomingMessage } from 'node:http'
-import type { Duplex } from 'node:stream'
+import type { Duplex, Readable } from 'node:stream'
 import type Docker from 'dockerode'
 import type { DockerOptions } from 'dockerode'
 import { StringDecoder } from 'node:string_decoder'
@@ -329,7 +329,7 @@ export const pullImage = (
   })
 
 export interface ImageBuild {
-  context: NodeJS.ReadableStream
+  context: Readable
   /** Path below the context. */
   recipe: string
   /** The name of the built image. */
@@ -342,22 +342,31 @@ export interface ImageBuild {
 }
 
 /** Builds an image with BuildKit. @throws EngineRefusal @throws NoAnswerError */
-export const buildImage = (socketPath: string, build: ImageBuild, work: LongWork): Promise<void> =>
-  during(socketPath, work.signal, async (engine) => {
-    const stream = await engine.buildImage(build.context, {
-      // The client provides the session that BuildKit asks for; without one the build fails with
-      // "no active sessions".
-      version: '2',
-      t: build.tag,
-      dockerfile: build.recipe,
-      buildargs: { ...build.arguments },
-      networkmode: build.network ? 'default' : 'none',
-      platform: build.platform,
-      nocache: build.fresh,
-      abortSignal: work.signal,
+export const buildImage = async (socketPath: string, build: ImageBuild, work: LongWork): Promise<void> => {
+  // The client listens to the context once its session is open, and never closes it.
+  const lost = new AbortController()
+  build.context.once('error', (error) => lost.abort(error))
+  const signal = AbortSignal.any([work.signal, lost.signal])
+  try {
+    await during(socketPath, signal, async (engine) => {
+      const stream = await engine.buildImage(build.context, {
+        // The client provides the session that BuildKit asks for; without one the build fails with
+        // "no active sessions".
+        version: '2',
+        t: build.tag,
+        dockerfile: build.recipe,
+        buildargs: { ...build.arguments },
+        networkmode: build.network ? 'default' : 'none',
+        platform: build.platform,
+        nocache: build.fresh,
+        abortSignal: signal,
+      })
+      await followed(stream, { ...work, signal })
     })
-    await followed(stream, work)
-  })
+  } finally {
+    build.context.on('error', () => undefined).destroy()
+  }
+}
 
 const Whole = z.object({ Id: z.string(), Architecture: z.string(), Os: z.string(), Size: z.number() })
 

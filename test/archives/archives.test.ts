@@ -754,7 +754,7 @@ test('a reset whose workflows cannot be removed yet removes no later file at the
     finishResets({ ownDb: db, engine: { cancel: async () => false, removeWorkflows }, files })
   const cut = await start(() => Promise.reject(new Error('Temporal is away')))
   await expect(cut.rest).rejects.toThrow('Temporal is away')
-  expect([existsSync(closed), existsSync(join(dataDir, 'removed'))]).toEqual([false, false])
+  expect([existsSync(closed), existsSync(join(dataDir, 'removed', 'cut'))]).toEqual([false, false])
   mkdirSync(later)
   const { rest } = await start(async () => 0)
   await rest

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { mkdtempSync, readFileSync } from 'node:fs'
+import { createReadStream, mkdtempSync, readFileSync } from 'node:fs'
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
 import type { Socket } from 'node:net'
@@ -50,6 +50,24 @@ describe('the session of a build', () => {
       engine.close()
     },
   )
+})
+
+test('a context that cannot be read ends its build alone', async () => {
+  const engine = createServer()
+  // It takes the session and says nothing, so the client does not look at the context yet.
+  engine.on('upgrade', (_, session: Socket) => session.on('error', () => undefined).resume())
+  const socket = join(folder, 'lost-context.sock')
+  await new Promise<void>((resolve) => engine.listen(socket, resolve))
+  const context = createReadStream(join(folder, 'no-such-context'))
+  const build = {
+    ...{ context, recipe: 'Dockerfile', tag: 'a:1', arguments: {} },
+    ...{ network: false, platform: 'linux/amd64', fresh: false },
+  }
+  const work = { signal: new AbortController().signal, onLine: () => undefined }
+  await expect(buildImage(socket, build, work)).rejects.toThrow('ENOENT')
+  expect(context.destroyed).toBe(true)
+  engine.closeAllConnections()
+  engine.close()
 })
 
 describe('an image of many architectures', () => {

@@ -210,7 +210,10 @@ describe.each(shells)('%s', (shell) => {
       /^trouble refused .* has no image at \/srv\/none\.sif: no such file; put the file there/,
     )
     expect(launched('apptainer', '/srv/none.sif', false).trouble).toMatch(/no such file$/)
-    expect(launched('apptainer', 'tools/a:1', true)).toEqual(absent('apptainer', 'tools/a:1'))
+    expect(launched('apptainer', 'tools/a:1', true)).toEqual({
+      ...absent('apptainer', 'tools/a:1'),
+      trouble: expect.stringMatching(/make a SIF file of tools\/a:1, and use-in-place .*remote-file/),
+    })
     expect(launched('apptainer', 'tools/a:1', false).told).toBe('-q build')
   })
 

@@ -150,7 +150,7 @@ export class SshSession {
 
   /** Whether it carries as many lasting streams as it has channels for streams. */
   get full(): boolean {
-    return this.#lasting >= this.#mostStreams
+    return Math.max(this.#lasting, this.#runsScripts ? 0 : this.#streams) >= this.#mostStreams
   }
 
   /** As `SiteShell.open`. @throws LinkError that is `full` */
@@ -417,7 +417,15 @@ export class SshSession {
   #endGroup(pid: string, signal: 'TERM' | 'KILL'): void {
     if (pid === '' || this.#lost !== undefined) return
     const script = `kill -s ${signal} -- -${pid} 2>/dev/null || kill -s ${signal} ${pid} 2>/dev/null`
-    this.run(script, { deadlineMs: 10_000 }).catch(() => undefined)
+    if (this.#runsScripts) {
+      this.run(script, { deadlineMs: 10_000 }).catch(() => undefined)
+      return
+    }
+    // Terminals may hold all channels that this connection counts; servers mostly have some more.
+    void this.#exec(script, performance.now() + 10_000).then(
+      (channel) => void channel.resume().stderr.resume(),
+      () => undefined,
+    )
   }
 
   /**

@@ -32,14 +32,15 @@ const withoutViews = (document: EnvironmentDefinition): EnvironmentDefinition =>
 })
 
 /**
- * The text of a document without the status of the environment, the states of indexes and the checks,
- * which the service writes. Quotes inside strings are escaped, so the first `"status":` is a key.
+ * The text of a document without what the service writes: the status of the environment, the states
+ * of indexes, the answers of storages and the checks. Quotes inside strings are escaped, so the first
+ * `"status":` is a key.
  */
 const authored = (text: string): string =>
   text
     .slice(0, text.lastIndexOf(',"connectionChecks":'))
     .replace(/"status":"(?:[^"\\]|\\.)*"/, '')
-    .replace(/,"indexStatus":\{[^{}]*\}/g, '')
+    .replace(/,"(?:indexStatus|probe)":\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}/g, '')
 
 export const environmentRoutes = ({
   db,

@@ -108,7 +108,9 @@ export const broughtBy = async (
   let wanted = { asked: new Set(asked), parents: new Set(asked.flatMap(foldersAbove)) }
   for (let lists = 1; ; lists++) {
     const isAll =
-      wanted.asked.has('') || wanted.asked.size + wanted.parents.size > mostPaths || lists > mostLists
+      wanted.asked.has('') ||
+      lists > mostLists ||
+      (lists > 1 && wanted.asked.size + wanted.parents.size > mostPaths)
     const { asked, parents } = wanted
     for (const path of isAll ? [''] : asked) whole.add(path)
     for (const path of parents) alone.add(path)

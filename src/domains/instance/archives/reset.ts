@@ -206,21 +206,29 @@ const pendingResets = (db: Db) =>
 
 const removedIn = (root: string): string => join(root, 'removed')
 
+type Trying = (work: () => Promise<void>) => Promise<void>
+
 /** Moves the files of removed records out of the way, so that files created later stay. */
-const moveAside = async (id: string, { root, folders }: ResetParts['files'][number]): Promise<void> => {
-  for (const folder of folders) {
-    const aside = join(removedIn(root), id, folder)
-    await mkdir(aside, { recursive: true, mode: 0o700 })
-    for (const name of await readdir(join(root, folder)).catch(() => [])) {
-      const path = join(root, folder, name)
-      await rename(path, join(aside, name)).catch((error: unknown) => {
-        // A folder that is closed for writing cannot be moved.
-        if (isErrno(error, 'EACCES', 'EPERM')) return removeTree(path)
-        if (!isErrno(error, 'ENOENT')) throw error
-      })
-    }
-  }
+const moveAside = async (
+  id: string,
+  { root, folders }: ResetParts['files'][number],
+  trying: Trying,
+): Promise<void> => {
+  for (const folder of folders)
+    await trying(async () => {
+      const aside = join(removedIn(root), id, folder)
+      await mkdir(aside, { recursive: true, mode: 0o700 })
+      for (const name of await readdir(join(root, folder)).catch(() => []))
+        await trying(() => moveOne(join(root, folder, name), join(aside, name)))
+    })
 }
+
+const moveOne = (path: string, aside: string): Promise<void> =>
+  rename(path, aside).catch((error: unknown) => {
+    // A folder that is closed for writing cannot be moved.
+    if (isErrno(error, 'EACCES', 'EPERM')) return removeTree(path)
+    if (!isErrno(error, 'ENOENT')) throw error
+  })
 
 /**
  * Removes the files and the workflows of records that resets have removed. A reset is noted until
@@ -235,14 +243,17 @@ export const finishResets = async ({
   const pending = await pendingResets(ownDb)
   const troubles: unknown[] = []
   /** The records are gone: files that stay are no reason to stop. */
-  const trying = (work: () => Promise<void>): Promise<void> =>
-    work().catch((error: unknown) => void troubles.push(error))
+  const trying: Trying = (work) => work().catch((error: unknown) => void troubles.push(error))
   for (const { id, filesAside } of pending) {
     if (filesAside) continue
-    for (const each of files) await trying(() => moveAside(id, each))
-    await ownDb.run(sql`update instance_cleanups set files_aside = true where id = ${id}`)
+    const before = troubles.length
+    for (const each of files) await moveAside(id, each, trying)
+    // What stayed is tried again at the next start.
+    if (troubles.length === before)
+      await ownDb.run(sql`update instance_cleanups set files_aside = true where id = ${id}`)
   }
-  if (pending.length > 0) for (const { root } of files) await trying(() => removeTree(removedIn(root)))
+  for (const { id } of pending)
+    for (const { root } of files) await trying(() => removeTree(join(removedIn(root), id)))
   const rest = async (): Promise<void> => {
     for (const { id, requestedAt } of pending) {
       await engine.removeWorkflows(requestedAt)

@@ -209,6 +209,7 @@ const readsOf = (places: Places) => {
   }
 
   const kept = openNames()
+  const mostSkewSeconds = 60
   const isExact = (name: ByteName): boolean => !textOf(name).includes('\ufffd')
 
   /** Names that were read lately, or those of the server with its facts. */
@@ -221,7 +222,8 @@ const readsOf = (places: Places) => {
     const facts = new Map(all.map((one) => [nameOf(one.name), one.facts]))
     const names = all.map((one) => nameOf(one.name)).sort()
     // What SFTP cannot name is known from here alone.
-    if (isSettled(modifiedSeconds, Date.now() / 1_000) && names.every(isExact))
+    // The server's clock may be behind this one.
+    if (isSettled(modifiedSeconds + mostSkewSeconds, Date.now() / 1_000) && names.every(isExact))
       kept.keep(path, { stamp, names })
     return { names, facts }
   }
