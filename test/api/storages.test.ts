@@ -200,6 +200,11 @@ const at = (storage: string, path: string, more = ''): string =>
   `/storages/${storage}/entries/?path=${encodeURIComponent(path)}${more}`
 const healthOf = async (storage: string) =>
   (await app.call('GET', '/environments/lab/')).body.storages.find((one: any) => one.id === storage)?.health
+/** The part of the environment's tag that `If-Match` compares. */
+const authoredTag = async () => {
+  const { headers } = await app.call('GET', '/environments/lab/')
+  return headers.get('etag')?.replace(/^"([^.]+)\..*$/, '$1')
+}
 const put = (
   storage: string,
   path: string,
@@ -350,6 +355,10 @@ describe.each(['here', 'host', 'bucket'])('the storage %s', (storage) => {
     const { body: probe } = await app.call('POST', `/storages/${storage}/health/`)
     expect(probe).toMatchObject({ status: 'healthy' })
     expect(await healthOf(storage)).toMatchObject({ status: 'healthy', probe })
+    const authored = await authoredTag()
+    await app.call('POST', `/storages/${storage}/health/`)
+    // Nobody has edited the environment.
+    expect(await authoredTag()).toBe(authored)
     for (const path of ['..', '../x', 'a/../..', '/../etc/passwd'])
       for (const answer of [
         await app.call('GET', at(storage, path)),
