@@ -458,6 +458,35 @@ describe('streams that last', () => {
     }
   })
 
+  test('share the only connection where a further login is asked for a code, which it tries once', async () => {
+    let asked = 0
+    const options: SshServerOptions = {}
+    const server = await startSshServer(options)
+    try {
+      const sessions = open()
+      const shell = sessions.shell({
+        ...{ host: '127.0.0.1', port: server.port, username: 'ada' },
+        secret: () => Promise.resolve({ privateKey: server.privateKey }),
+        hostKeys: {
+          policy: 'strict' as const,
+          knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}`,
+        },
+      })
+      await shell.run(':')
+      options.second = {
+        get rounds() {
+          asked++
+          return second.rounds
+        },
+      }
+      await lastingAt(shell, 5)
+      await expect(shell.open('exec cat', { lasting: true })).rejects.toMatchObject({ full: true })
+      expect([asked, server.logins]).toEqual([1, 1])
+    } finally {
+      await server.close()
+    }
+  })
+
   test('share the only connection where no further one can be opened, and one too many is told why', async () => {
     let opened = 0
     const target = sshd.target({

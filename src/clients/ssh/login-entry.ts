@@ -176,8 +176,9 @@ export class LoginEntry {
     if (state.is === 'waiting for login') return Promise.reject(waitsForPerson(state.prompts))
     if (state.is === 'connecting') return state.login.result.promise
     const pause = this.#notBefore - performance.now()
-    if (this.#error !== undefined && pause > (this.#error.permanent ? 0 : longestWaitMs))
-      return Promise.reject(this.#error)
+    // The streams of a further connection have the login's own meanwhile.
+    const longest = this.#error?.permanent === true || this.#isFurther ? 0 : longestWaitMs
+    if (this.#error !== undefined && pause > longest) return Promise.reject(this.#error)
     return this.#begin(pause)
   }
 
@@ -316,6 +317,12 @@ export class LoginEntry {
       this.#state.is === 'waiting for login' && this.#state.login === login ? this.#state : undefined
     // A host on the way waits: there was no attempt here.
     if (error instanceof LinkError && error.waitsForPerson && waiting === undefined) {
+      // Nobody is asked for a further connection: another attempt at once would only be broken off
+      // too, and a server shuts out addresses that do that often.
+      if (this.#isFurther && this.parent?.waits === undefined) {
+        this.#error = error
+        this.#backOff(10)
+      }
       if (this.#isCurrent(login)) this.#enter({ is: 'disconnected' })
       return error
     }

@@ -110,10 +110,19 @@ class Logins {
     return [...this.#entries].flatMap(([login, { held }]) => (held === undefined ? [] : [{ login, ...held }]))
   }
 
+  /** A login with its further connections. */
+  #withFurther(login: string): [key: string, entry: LoginEntry][] {
+    return [...this.#entries].filter(([key]) => key === login || key.startsWith(`${login}/`))
+  }
+
+  /** Forgets the refusals of a login and of its further connections: the next calls try at once. */
+  retryNow(login: string): void {
+    for (const [, entry] of this.#withFurther(login)) entry.retryNow()
+  }
+
   /** Ends a login with its further connections. */
   forget(login: string): void {
-    for (const [key, entry] of this.#entries) {
-      if (key !== login && !key.startsWith(`${login}/`)) continue
+    for (const [key, entry] of this.#withFurther(login)) {
       entry.close()
       this.#entries.delete(key)
     }
@@ -244,7 +253,7 @@ const probeFresh = async (pool: Pool, target: SshTarget, probing: Probing): Prom
       () => undefined,
     )
     const session = await within(dialled, probeMs, () => lateProbe(probing))
-    pool.logins.withKey(keyOf(target))?.retryNow()
+    pool.logins.retryNow(keyOf(target))
     await session.greet(leftOf(probing.until))
   } finally {
     over = true
@@ -271,7 +280,7 @@ const probeShared = async (
     entry.leaveLogin()
     return seen
   }
-  if (now) entry.retryNow()
+  if (now) logins.retryNow(entry.key)
   const was = entry.connected
   const attempt = entry.session()
   probing.journey = entry.journey ?? probing.journey
