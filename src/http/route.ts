@@ -185,7 +185,8 @@ export interface RouteSpec<
   }
   /**
    * For a POST that gives its record an id: what an earlier try of the request has made under
-   * `newId`, whose answer was lost. @throws Refusal `missing` where it made nothing
+   * `newId`, whose answer was lost. @throws Refusal `missing` where it made nothing, and for no other
+   * reason: the handler would run again
    */
   made?: (call: Call<P, Output<Q>, BodyOf<B, U>>) => Promise<Made<Output<R>>>
   handle: (
