@@ -215,7 +215,8 @@ describe.each(Object.keys(providers))('%s', (name) => {
       fault: expect.stringMatching(/refused|missing/),
     })
     await expect(driver.create(wish({ machineType: 'none' }))).rejects.toMatchObject({ fault: 'refused' })
-    await expect(driver.start('us-east1-b/i-00000000000000000')).rejects.toMatchObject({ fault: 'missing' })
+    const unknown = elsewhere.id.replace(/.{6}$/, '000000')
+    await expect(driver.start(unknown)).rejects.toMatchObject({ fault: 'missing' })
     const wrong = provider.open('wrong')
     await expect(wrong.identity()).rejects.toMatchObject({ fault: 'credential' })
     await expect(wrong.list(service)).rejects.toMatchObject({
