@@ -121,6 +121,29 @@ const sessionEnd = (id: string) =>
     return session.finishedAt === undefined ? undefined : session
   })
 
+test('a terminal can be connected to as soon as its session is answered', async () => {
+  const session = await service.post('/console-sessions/', { resourceId: 'here', actorId: '' })
+  const desk = await attachTo(service, session.id)
+  desk.ws.send('echo at""-once\n')
+  await desk.shows('at-once', 120)
+  // A blank actor is none: the caller is.
+  expect(session.actorId).toMatch(/./)
+  expect((await service.call('DELETE', `/console-sessions/${session.id}/`)).status).toBeLessThan(300)
+  await sessionEnd(session.id)
+})
+
+test('a list of commands has the beginning of their output', async () => {
+  const long = await service.post('/console-commands/', {
+    resourceId: 'here',
+    command: 'head -c 20000 /dev/zero | tr "\\0" x; echo short >&2',
+  })
+  expect([long.stdout.length, long.stdoutTruncated]).toEqual([20_000, undefined])
+  const listed = (await service.get('/console-commands/')).find(({ id }: any) => id === long.id)
+  expect([listed.stdout.length, listed.stdoutTruncated, listed.stderr, listed.stderrTruncated]).toEqual([
+    ...[16_384, true, 'short\n', undefined],
+  ])
+})
+
 test('a program that reads nothing stops neither its own end nor other terminals', async () => {
   const [deaf, other] = [await openTerminal(service, 'here'), await openTerminal(service, 'here')]
   const desk = await attachTo(service, deaf)

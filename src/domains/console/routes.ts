@@ -102,7 +102,7 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
       method: 'GET',
       path: '/console-commands/',
       tag,
-      summary: 'Console commands, newest first, without their output',
+      summary: 'Console commands, newest first, with the first 16 KiB of each output',
       query: limitQuery,
       response: z.array(Command),
       handle: ({ query: { limit } }) =>
@@ -130,7 +130,7 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
       handle: async (call) => {
         const { body, actor, newId: id } = call
         const place = await consoleOf(db, body.resourceId, { hostId, kubernetesHelperImage })
-        await acceptCommand(db, id, { ...body, actorId: body.actorId ?? actor.id }, place)
+        await acceptCommand(db, id, { ...body, actorId: body.actorId || actor.id }, place)
         await dispatchOperation(api, { id, generation: 1 })
         return reply(call)
       },

@@ -4,6 +4,7 @@ import type { Db } from '../../db/sql.ts'
 import { Reply, route, socketRoute, type Call, type Route } from '../../http/route.ts'
 import { ticketProtocol } from '../../http/ticket.ts'
 import { missing, Refusal } from '../../refusal.ts'
+import { poll } from '../../pacing/poll.ts'
 import type { ConsoleKeeper } from './keeper.ts'
 import { consoleOf } from './place.ts'
 import { ConsoleSession, ConsoleTicket, ConsoleSessionDocument, TicketDocument } from './schemas.ts'
@@ -27,6 +28,8 @@ export interface ConsoleSessionParts {
 }
 
 const tag = 'console'
+/** A connection waits this long for the terminal of a session that has just begun. */
+const takeUpMs = 15_000
 /** Subprotocol of the stream. */
 const protocol = 'orrery.console'
 const asciicast = 'application/x-asciicast'
@@ -85,6 +88,12 @@ const streamRoute = (db: Db, keeper: ConsoleKeeper): Route =>
         throw new Refusal('forbidden', 'the ticket is of mode watch; ask for one of mode write')
       const session = keeper.find(row.id)
       const writes = (grant ?? mode) !== 'watch' && mode !== 'watch'
+      if (session !== undefined && writes) {
+        // Clients connect as soon as they have the session; its terminal is there a moment later.
+        const isSettled = () => session.stream !== undefined || keeper.find(row.id) !== session || undefined
+        await poll(isSettled, { everyMs: 50, deadlineMs: takeUpMs })
+        refuseEnded(await rowOf(db, sessionId))
+      }
       if (session === undefined || (writes && session.stream === undefined))
         throw new Refusal('unavailable', 'the terminal is being taken up; connect again', {
           retryAfterSeconds: 2,
@@ -155,7 +164,7 @@ export const sessionRoutes = ({
         await acceptSession(db, {
           id,
           resourceId,
-          actorId: actorId ?? actor.id,
+          actorId: actorId || actor.id,
           console,
           most: consoleSessions,
         })

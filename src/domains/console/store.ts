@@ -118,11 +118,18 @@ export const readCommand = async (db: Db, id: string): Promise<CommandRow | unde
     | CommandRow
     | undefined
 
-/** Newest first, without their output: a list of a thousand would hold 2 GiB. */
+/** Bytes of each output in a list: with all of them, a list of a thousand would hold 2 GiB. */
+const listedBytes = 16_384
+const beginningOf = (name: 'stdout' | 'stderr') => ({
+  [name]: `substring(c.${name} from 1 for ${listedBytes})`,
+  [`${name}Truncated`]: `(c.${name}_truncated or coalesce(octet_length(c.${name}), 0) > ${listedBytes})`,
+})
+
+/** Newest first, with the beginning of their output. */
 export const listCommands = async (db: Db, limit: number): Promise<Command[]> => {
   const rows = await db.many(
     CommandRow,
-    sql`select ${columnsOf(CommandRow, 'c', { stdout: 'null::bytea', stderr: 'null::bytea' })}
+    sql`select ${columnsOf(CommandRow, 'c', { ...beginningOf('stdout'), ...beginningOf('stderr') })}
       from console_commands c order by c.created_at desc, c.id desc limit ${limit}`,
   )
   return rows.map((row) => commandDocument(row as CommandRow))
