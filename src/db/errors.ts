@@ -74,7 +74,12 @@ export const createTranslation =
     const { code, constraint, message, table } = error as PgError
     if (code === undefined) return undefined
     if (violations.has(code)) {
-      const known = constraint === undefined ? undefined : texts[constraint]
+      const known =
+        constraint === 'identifier_check'
+          ? { path: '', message: tooLong }
+          : constraint === undefined
+            ? undefined
+            : texts[constraint]
       if (known === undefined && code !== '23503') return undefined
       const { path, message: text } = known ?? {
         path: '',

@@ -2146,7 +2146,24 @@ UNION ALL
     (b.id)::text AS name,
     'build'::text AS kind
    FROM artifact_builds b
-  WHERE (b.credential_ref IS NOT NULL);
+  WHERE (b.credential_ref IS NOT NULL)
+UNION ALL
+ SELECT i.ssh_credential_ref AS credential_ref,
+    i.id AS connection_id,
+    i.environment_id,
+    i.name,
+    'instance'::text AS kind
+   FROM cloud_instances i
+  WHERE (i.ssh_credential_ref IS NOT NULL)
+UNION ALL
+ SELECT s.credential_reference AS credential_ref,
+    s.id AS connection_id,
+    v.environment_id,
+    s.name,
+    'storage'::text AS kind
+   FROM (storages s
+     JOIN environment_versions v ON (((v.id)::text = (s.environment_version_id)::text)))
+  WHERE ((s.credential_reference <> ''::text) AND ((s.configuration -> 'signed'::text) = 'true'::jsonb));
 
 create view recorded_connection_checks as
  SELECT id,

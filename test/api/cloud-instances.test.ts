@@ -61,6 +61,9 @@ test('a machine is made with its disk, stopped, started with another address, an
     sshUsername: userInfo().username,
   })
   expect(machine.sshd!.log()).toContain(`Accepted publickey for ${userInfo().username}`)
+  const key = (await service.get('/ssh-keys/')).find(({ usedBy }: any) => usedBy[0]?.instanceId === 'one')
+  const kept = await service.call('DELETE', `/ssh-keys/${key.id}/`)
+  expect([kept.status, kept.body.error]).toEqual([422, expect.stringMatching(/instance "one".*destroy/)])
   // The root device of this image is not that of the others.
   expect([...machine.disks]).toEqual([['/dev/sda1', 20]])
 
@@ -78,6 +81,7 @@ test('a machine is made with its disk, stopped, started with another address, an
   expect(await act('one', 'destroy')).toMatchObject({ kind: 'destroy', status: 'completed' })
   expect(await calls.instance('one')).toMatchObject({ status: 'destroyed' })
   expect(machine.state).toBe('terminated')
+  expect((await service.call('GET', `/ssh-keys/${key.id}/`)).status).toBe(404)
 })
 
 test('a machine and an action are asked for once where the answer was lost with the daemon', async () => {

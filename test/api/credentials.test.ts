@@ -336,6 +336,7 @@ test.each([
   ['/ssh-keys/', 'ssh', {}],
   ['/kubernetes-tokens/', 'kube', { token: 't' }],
   ['/cloud-credentials/', 'cloud', { provider: 'aws', credential: aws }],
+  ['/registry-credentials/', 'login', { registry: 'r.example', username: 'u', password: 'p' }],
 ])('a credential of %s is deleted only when no connection refers to it', async (path, id, rest) => {
   const { credentialRef } = (await app.call('POST', path, { id, ...rest })).body
   await bind(`e-${id}`, credentialRef)

@@ -8,4 +8,13 @@ where c.credential_ref <> ''
 union all
 select b.credential_ref, b.id, null::identifier, b.id::text, 'build'::text
 from artifact_builds b
-where b.credential_ref is not null;
+where b.credential_ref is not null
+union all
+select i.ssh_credential_ref, i.id, i.environment_id, i.name, 'instance'::text
+from cloud_instances i
+where i.ssh_credential_ref is not null
+union all
+select s.credential_reference, s.id, v.environment_id, s.name, 'storage'::text
+from storages s
+join environment_versions v on v.id = s.environment_version_id
+where s.credential_reference <> '' and s.configuration -> 'signed' = 'true'::jsonb;

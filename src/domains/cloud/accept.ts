@@ -1,4 +1,4 @@
-import { createHash, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { makeSshKey } from '../../clients/ssh/keys.ts'
 import { sql, type Db } from '../../db/sql.ts'
@@ -8,6 +8,7 @@ import { referenceOf, type Vault } from '../../vault/vault.ts'
 import { requireEnvironment } from '../environments/store.ts'
 import { builtProviders, connectionOf, type CloudConnection } from './clouds.ts'
 import { programsFault, wantedConfigurations } from './configurations.ts'
+import { keyIdOf } from './instance-keys.ts'
 import type { InstanceAction, NewProvisioning } from './instance-schemas.ts'
 import { knownConfiguration, type CapacityTarget, type TargetConfiguration } from './schemas.ts'
 import { pricesOf } from './prices.ts'
@@ -31,10 +32,6 @@ export const cloudOperationIdOf = (newId: string): string => `cloud-run-${newId}
 
 const monthSeconds = 730 * 3_600
 const wrong = (...problems: Problem[]): Refusal => unacceptable(problems)
-
-/** Id in the vault of an instance's key. */
-export const keyIdOf = (instanceId: string): string =>
-  `cloud-${createHash('sha256').update(instanceId).digest('hex').slice(0, 32)}`
 
 /** The members that the service knows of a target's configuration. */
 export const configurationOf = (target: CapacityTarget | undefined): TargetConfiguration =>

@@ -1,11 +1,10 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Machine } from '../../drivers/cloud/contract.ts'
-import { Refusal } from '../../refusal.ts'
-import { deleteCredential } from '../credentials/store.ts'
-import { keyIdOf } from './accept.ts'
+import { dropCredential } from '../credentials/store.ts'
 import { billingEnds, computeEnds } from './billing.ts'
 import type { Clouds } from './clouds.ts'
+import { keyIdOf } from './instance-keys.ts'
 
 /** An instance as far as its provider is asked about it. */
 export interface WatchedInstance {
@@ -70,11 +69,7 @@ export const recordLost = (db: Db, instanceId: string, { reason, stays }: Loss):
         failure_reason = ${reason}, public_address = null, private_address = null, ssh_credential_ref = null,
         ssh_public_key = null, ${billingEnds} where id = ${instanceId} and ${isIdle}`)
     if (changed === 0) return false
-    try {
-      await deleteCredential(tx, 'ssh-key', keyIdOf(instanceId))
-    } catch (error) {
-      if (!(error instanceof Refusal) || error.code !== 'missing') throw error
-    }
+    await dropCredential(tx, 'ssh-key', keyIdOf(instanceId))
     return true
   })
 

@@ -4,7 +4,8 @@ import { sql, type Db } from '../../db/sql.ts'
 import { lockOperation, reopenOperation, type Operation } from '../../operations/records.ts'
 import { Refusal } from '../../refusal.ts'
 import { referenceOf } from '../../vault/vault.ts'
-import { activeOf, busy, keyIdOf, requireRoom, usableTarget, type AcceptParts } from './accept.ts'
+import { activeOf, busy, requireRoom, usableTarget, type AcceptParts } from './accept.ts'
+import { keyIdOf } from './instance-keys.ts'
 import { cloudKind } from './operation.ts'
 
 const Row = z.object({
@@ -25,7 +26,8 @@ const renew = async (tx: Db, { vault }: AcceptParts, id: string): Promise<void> 
   const keyId = keyIdOf(id)
   await vault.put(tx, keyId, { kind: 'ssh-key', privateKey }, { publicKey, fingerprint })
   await tx.run(sql`update cloud_instances set reference = gen_random_uuid(), asked_at = null, provider_id = null,
-      zone = null, host_key = null, configuring_at = null, machine_gone = false, billing_started_at = null,
+      zone = null, host_key = null, configuring_at = null, ready_at = null, machine_gone = false,
+      billing_started_at = null,
       billing_finished_at = null, ssh_credential_ref = ${referenceOf('ssh-key', keyId)},
       ssh_public_key = ${publicKey} where id = ${id}`)
 }
@@ -60,6 +62,8 @@ export const retryCloudOperation = (parts: AcceptParts, id: string): Promise<Ope
       if (of.machineGone) {
         await requireRoom(tx, target)
         await renew(tx, parts, of.instanceId)
+        // What ran on the machine before is not on the new one.
+        await tx.run(sql`update cloud_operations set configured = '[]'::jsonb where id = ${id}`)
       }
       await tx.run(sql`update cloud_instances set status = 'provisioning', failure_reason = null
         where id = ${of.instanceId} and status = 'failed'`)

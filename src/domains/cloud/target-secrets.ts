@@ -1,10 +1,9 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
-import { Refusal } from '../../refusal.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 import { referenceOf, type Vault } from '../../vault/vault.ts'
-import { deleteCredential } from '../credentials/store.ts'
+import { dropCredential } from '../credentials/store.ts'
 import { mask, masked, secretsIn, unmaskedBy } from '../environments/secrets.ts'
 import type { TargetMachineConfiguration } from './schemas.ts'
 
@@ -66,11 +65,7 @@ export const openVariables = async (
 
 /** Removes a target's secret variables from the vault. */
 export const deleteVariables = async (tx: Db, targetId: string): Promise<void> => {
-  try {
-    await deleteCredential(tx, kind, idOf(targetId))
-  } catch (error) {
-    if (!(error instanceof Refusal) || error.code !== 'missing') throw error
-  }
+  await dropCredential(tx, kind, idOf(targetId))
 }
 
 const HeldRow = z.object({ id: z.string(), configurations: z.array(z.custom<TargetMachineConfiguration>()) })

@@ -7,10 +7,11 @@ import type { OperationRef } from '../../operations/kind.ts'
 import { poll } from '../../pacing/poll.ts'
 import { missing, Refusal } from '../../refusal.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
-import { deleteCredential } from '../credentials/store.ts'
-import { configurationOf, keyIdOf, sourceRanges } from './accept.ts'
+import { dropCredential } from '../credentials/store.ts'
+import { configurationOf, sourceRanges } from './accept.ts'
 import { billingEnds, computeBegins, computeEnds } from './billing.ts'
 import type { Cloud, Clouds } from './clouds.ts'
+import { keyIdOf } from './instance-keys.ts'
 import type { WatchedInstance } from './loss.ts'
 import { cloudKind } from './operation.ts'
 import type { Plays } from './plays.ts'
@@ -158,7 +159,9 @@ export const createMachine = async (parts: CloudWorkParts, operationId: string):
   const target = await readTarget(db, job.targetId)
   if (target === undefined) throw missing('capacity target', job.targetId)
   if (job.providerId != null) {
-    if (job.status === 'stopped') await cloud.driver.start(job.providerId)
+    // A retry finds the instance `provisioning`, whatever state its machine is in.
+    const isStopped = job.status === 'stopped' || (await cloud.look(job.providerId))?.state === 'stopped'
+    if (isStopped) await cloud.driver.start(job.providerId)
     return
   }
   // What was never asked for is not there. The first question of a process tells whether the
@@ -420,11 +423,7 @@ const recordGone = (db: Db, job: CloudJob, end: 'destroyed' | 'failed'): Promise
         private_address = null, ssh_credential_ref = null, ssh_public_key = null,
         destroyed_at = ${end === 'destroyed' ? sql`now()` : sql`destroyed_at`},
         ${billingEnds} where id = ${job.id}`)
-    try {
-      await deleteCredential(tx, 'ssh-key', keyIdOf(job.id))
-    } catch (error) {
-      if (!(error instanceof Refusal) || error.code !== 'missing') throw error
-    }
+    await dropCredential(tx, 'ssh-key', keyIdOf(job.id))
     await note(tx, job, 'destroyed', 'resource.destroyed')
   })
 

@@ -114,6 +114,7 @@ export const CloudCredentialVerdict = z.strictObject({
 
 export const CredentialReference = z.strictObject({ credentialRef: z.string() })
 
+const inEnvironment = { environmentId: z.string(), name: z.string() }
 /** The public members of every credential. */
 const Facts = z.strictObject({
   id: z.string(),
@@ -124,8 +125,16 @@ const Facts = z.strictObject({
   changedAt: Timestamp,
   /** Precise to the minute. */
   lastUsedAt: Timestamp.optional(),
-  /** Connections that refer to it, the first hundred by id. */
-  usedBy: z.array(z.strictObject({ connectionId: z.string(), environmentId: z.string(), name: z.string() })),
+  usedBy: z
+    .array(
+      z.union([
+        z.strictObject({ connectionId: z.string(), ...inEnvironment }),
+        z.strictObject({ instanceId: z.string(), ...inEnvironment }),
+        z.strictObject({ storageId: z.string(), ...inEnvironment }),
+        z.strictObject({ buildId: z.string() }),
+      ]),
+    )
+    .describe('what refers to it, the first hundred by id'),
 })
 
 const registryForm = /^[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::\d{1,5})?$/
@@ -147,7 +156,4 @@ export const CloudCredential = Facts.extend({ provider: z.string() })
 export const RegistryCredential = Facts.extend({
   registry: z.string(),
   username: z.string(),
-  usedBy: z
-    .array(z.strictObject({ buildId: z.string() }))
-    .describe('Builds that pull with it, the first hundred by id'),
 })

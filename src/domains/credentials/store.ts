@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
-import { missing, unacceptable, type Problem } from '../../refusal.ts'
+import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import type { SecretKind } from '../../vault/secret.ts'
 import { referenceOf } from '../../vault/vault.ts'
 
@@ -16,11 +16,17 @@ export const nouns: Record<SecretKind, string> = {
   'machine-variables': 'secret variables of playbooks',
 }
 
+/** What frees a credential, by what uses it. */
+const remedies: Readonly<Record<string, string>> = {
+  instance: 'destroy that',
+  storage: 'give the storage another credential',
+}
+
 /** The most connections that a credential, or the refusal of its deletion, names. */
 const usersShown = 100
 
 const users = sql`(select coalesce(json_agg(case u.kind when 'build' then json_build_object('buildId', u.connection_id)
-    else json_build_object('connectionId', u.connection_id, 'environmentId', u.environment_id, 'name', u.name) end
+    else json_build_object(u.kind || 'Id', u.connection_id, 'environmentId', u.environment_id, 'name', u.name) end
     order by u.connection_id), '[]')
   from (select connection_id, environment_id, name, kind from credential_users
     where credential_ref = 'vault:' || c.kind || '/' || c.id
@@ -95,8 +101,8 @@ export const takenProblems = async (db: Db, kind: SecretKind, id: string): Promi
 const UseRow = z.object({ connectionId: z.string(), environmentId: z.string().nullish(), kind: z.string() })
 
 /**
- * Deletes a credential that no connection refers to.
- * @throws Refusal `missing`, `unacceptable` with the connections
+ * Deletes a credential that nothing refers to.
+ * @throws Refusal `missing`, `unacceptable` with what does
  */
 export const deleteCredential = (db: Db, kind: SecretKind, id: string): Promise<void> =>
   db.transaction(async (tx) => {
@@ -112,14 +118,24 @@ export const deleteCredential = (db: Db, kind: SecretKind, id: string): Promise<
         using.map((connection) => ({
           path: '',
           message:
-            connection.kind === 'build'
-              ? `the ${nouns[kind]} is used by the build ${JSON.stringify(connection.connectionId)}; delete that first`
+            connection.kind !== 'connection'
+              ? `the ${nouns[kind]} is used by the ${connection.kind} ${JSON.stringify(connection.connectionId)}; ` +
+                `${remedies[connection.kind] ?? 'delete that'} first`
               : `the ${nouns[kind]} is used by connection ${JSON.stringify(connection.connectionId)} of ` +
                 `environment ${JSON.stringify(connection.environmentId)}; give that another credential first`,
         })),
       )
     await tx.run(sql`delete from credentials where kind = ${kind} and id = ${id}`)
   })
+
+/** As `deleteCredential`, of one that may be gone already. */
+export const dropCredential = async (tx: Db, kind: SecretKind, id: string): Promise<void> => {
+  try {
+    await deleteCredential(tx, kind, id)
+  } catch (error) {
+    if (!(error instanceof Refusal) || error.code !== 'missing') throw error
+  }
+}
 
 /**
  * Whether a connection may refer to a credential. Locks the record until the transaction ends, so

@@ -317,7 +317,7 @@ const unusedInstances = (db: Db, after: string, limit: number) =>
 /**
  * Instances of people that never became ready, or failed, and that nobody has configured or ended
  * within the idle time of their target. Their machines may exist and cost money. One that was ready
- * and whose start or stop failed stays: its disk holds what its owner made.
+ * and whose start or stop failed stays: its disk holds what its owner made. A provisioning starts it too.
  */
 const forgottenInstances = (db: Db, after: string, limit: number) =>
   db.many(
@@ -326,7 +326,7 @@ const forgottenInstances = (db: Db, after: string, limit: number) =>
       where i.execution_run_id is null and i.status not in ('ready', 'stopped', 'destroyed')
         and not i.machine_gone and ${isUnused}
         and not (i.ready_at is not null
-          and exists (select from ${lastOperation} l where l.kind in ('start', 'stop')))
+          and exists (select from ${lastOperation} l where l.kind in ('start', 'stop', 'provision')))
         and not exists (select from cloud_operations o where o.instance_id = i.id
           and (o.status in ('queued', 'running') or ${isWithin(sql`o.finished_at`, targetIdle)}))
         and i.id > ${after} order by i.id limit ${limit}`,

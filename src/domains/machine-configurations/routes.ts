@@ -44,7 +44,7 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
       query: z.strictObject(pageQuery),
       response: z.array(MachineConfiguration),
       handle: async ({ query, target }) => {
-        const page = pageOf(query, { usual: 20, largest: 100, beyond: 'largest' })
+        const page = pageOf(query, { usual: 100, largest: 100, beyond: 'largest' })
         const { rows, total } = await listMachineConfigurations(db, page)
         return pagedArray(rows, { page, total, target })
       },
