@@ -756,6 +756,24 @@ test('a search in all fields finds times as answers show them', async () => {
   }
 })
 
+test.each(['s3://bucket/../x', 'https://127.0.0.1/b%ZZ'])(
+  'a storage whose endpoint is %s is refused where it is used',
+  async (endpoint) => {
+    const id = `odd-${String(endpoint.length)}`
+    await app.post('/environments/', {
+      environment: { id, name: id },
+      version: { id: `${id}-v1`, version: 1 },
+      storages: [
+        { id, name: id, type: 's3', endpoint, shared: true, configuration: { browseRoots: [{ path: '/' }] } },
+      ],
+    })
+    for (const path of ['entries/', 'stat/?path=x']) {
+      const { status, body } = await app.call('GET', `/storages/${id}/${path}`)
+      expect([status, body.details[0].path]).toEqual([422, 'storage.endpoint'])
+    }
+  },
+)
+
 test('a store that is away answers 503 with Retry-After, and its health says so', async () => {
   await site.kill()
   const answer = await app.call('GET', '/storages/bucket/entries/')

@@ -22,6 +22,15 @@ export interface BucketAddress {
   pathStyle: boolean
 }
 
+/** The decoded path of a URL; '' where the text is none. */
+const pathOfUrl = (text: string): string => {
+  try {
+    return decodeURIComponent(new URL(text).pathname)
+  } catch {
+    return ''
+  }
+}
+
 /**
  * The bucket of a storage: `s3://bucket/prefix` or `gs://bucket/prefix`, a URL whose path begins
  * with the bucket, or the name of a bucket; the service is `configuration.endpointUrl`, else that
@@ -38,11 +47,7 @@ export const bucketAddress = ({
   const given = textOf(settings, 'endpointUrl')
   const pathStyle = typeof settings['pathStyle'] === 'boolean' ? settings['pathStyle'] : undefined
   const isUrl = /^https?:\/\//i.test(endpoint)
-  const inner = isUrl
-    ? URL.canParse(endpoint)
-      ? decodeURIComponent(new URL(endpoint).pathname)
-      : ''
-    : endpoint.replace(type === 'gcs' ? /^gs:\/\//i : /^s3:\/\//i, '')
+  const inner = isUrl ? pathOfUrl(endpoint) : endpoint.replace(type === 'gcs' ? /^gs:\/\//i : /^s3:\/\//i, '')
   const [bucket, ...prefix] = parseNames(nameOf(inner))
   if (bucket === undefined || !/^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$/.test(bucket))
     throw wrong(

@@ -207,6 +207,9 @@ export const openStorages = ({
     return { driver: withRetries(withMeasures(driver, beginCall)), place }
   }
 
+  /** An environment takes any text as an endpoint. */
+  const reached = (facts: StorageFacts) => refusing('body', () => reach(facts), 'storage.endpoint')
+
   return {
     /**
      * @throws Refusal 404 for an unknown storage, 503 without a driver, 422 without an approved
@@ -214,7 +217,7 @@ export const openStorages = ({
      */
     async open(id: string): Promise<RootedStorage> {
       const facts = await readStorage(db, id)
-      const { driver, place } = await reach(facts)
+      const { driver, place } = await reached(facts)
       const roots = await refusing('body', () => Promise.resolve(rootsOf(facts)))
       if (roots.length === 0)
         throw unacceptable([
@@ -231,7 +234,7 @@ export const openStorages = ({
     /** The driver without its roots, for requests about the storage as a whole. */
     async whole(id: string): Promise<OpenedStorage> {
       const facts = await readStorage(db, id)
-      return { facts, ...(await reach(facts)) }
+      return { facts, ...(await reached(facts)) }
     },
 
     close,
