@@ -100,7 +100,9 @@ export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, pag
   // Null sorts last in both directions. Ids are never null, and their index has only one order of
   // nulls.
   const order = query.sortOrder === 'desc' ? 'desc' : 'asc'
-  const by = raw(sorted === 'id' ? `r.id ${order}` : `${column(sorted)} ${order} nulls last, r.id ${order}`)
+  // Versions of a workflow share the ids of their activities.
+  const last = `r.id ${order}${entity.name === 'activities' ? `, r.workflow_version_id ${order}` : ''}`
+  const by = raw(sorted === 'id' ? last : `${column(sorted)} ${order} nulls last, ${last}`)
   const pageFrom = (records: Sql): Sql => sql`select ${raw(recordJson(entity))} as body from (
       select r.* from ${records} order by ${by} limit ${page.limit} offset ${page.offset}) r order by ${by}`
   if (query.q !== undefined) {

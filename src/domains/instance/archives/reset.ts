@@ -264,7 +264,7 @@ export const finishResets = async ({
   return { rest: rest() }
 }
 
-const Body = z.strictObject({ confirm: z.string() }).optional()
+const Body = z.strictObject({ confirm: z.string().optional() }).optional()
 const Query = z.strictObject({ stop: z.enum(['true', 'false']).optional() })
 const Answer = z.strictObject({
   restarting: z.literal(false),
@@ -285,7 +285,7 @@ export const resetRoutes = (parts: ResetParts): Route[] => [
     audit: false,
     handle: async ({ query, body, actor }) => {
       const instance = await readSystemInstance(parts.ownDb)
-      if (body !== undefined && body.confirm !== instance?.name)
+      if (body?.confirm !== undefined && body.confirm !== instance?.name)
         throw unacceptable([
           {
             path: 'confirm',
