@@ -126,6 +126,17 @@ describe('reads', () => {
       412,
     )
     expect((await open.get('/environments/spare/')).environment.name).toBe('renamed')
+    // Members of users are theirs, whatever their names are.
+    const probed = (path: string) => ({
+      ...document,
+      version: { ...document.version, metadata: { a: 1, apiToken: 'vault:x', probe: { path } } },
+    })
+    const tags = []
+    for (const path of ['/one', '/two']) {
+      await open.ok('PUT', '/environments/spare/', probed(path))
+      tags.push((await open.call('GET', '/environments/spare/')).headers.get('etag')?.split('.')[0])
+    }
+    expect(tags[1]).not.toBe(tags[0])
   })
 })
 

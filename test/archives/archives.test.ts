@@ -761,3 +761,20 @@ test('a reset whose workflows cannot be removed yet removes no later file at the
   expect(existsSync(later)).toBe(true)
   expect((await tableCounts(db))['instance_cleanups']).toBe(0)
 })
+
+test('a reset that could not move files takes no later ones at the next start', async () => {
+  const { db, dataDir } = service
+  const later = join(dataDir, 'work/of-a-later-run')
+  mkdirSync(join(dataDir, 'removed/blocked'), { recursive: true })
+  // A file where the folder of what is moved has to be.
+  writeFileSync(join(dataDir, 'removed/blocked/work'), '')
+  await db.run(sql`insert into instance_cleanups (id) values ('blocked')`)
+  const engine = { cancel: async () => false, removeWorkflows: async () => 0 }
+  const start = () => finishResets({ ownDb: db, engine, files: [{ root: dataDir, folders: ['work'] }] })
+  await expect((await start()).rest).rejects.toThrow('cannot be removed')
+  mkdirSync(later)
+  await (
+    await start()
+  ).rest
+  expect([existsSync(later), existsSync(join(dataDir, 'removed/blocked'))]).toEqual([true, false])
+})

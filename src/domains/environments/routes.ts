@@ -31,6 +31,13 @@ const withoutViews = (document: EnvironmentDefinition): EnvironmentDefinition =>
   ),
 })
 
+const flat = String.raw`\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}`
+/** The members that the service writes at the end of each storage, in the order of `storageView`. */
+const storageEnd = new RegExp(
+  String.raw`,"health":\{(?:[^"{}]|"(?:[^"\\]|\\.)*"|${flat})*\}(,"indexPolicy":${flat}),"indexStatus":${flat}\}`,
+  'g',
+)
+
 /**
  * The text of a document without what the service writes: the status of the environment, the states
  * of indexes, the answers of storages and the checks. Quotes inside strings are escaped, so the first
@@ -40,7 +47,7 @@ const authored = (text: string): string =>
   text
     .slice(0, text.lastIndexOf(',"connectionChecks":'))
     .replace(/"status":"(?:[^"\\]|\\.)*"/, '')
-    .replace(/,"(?:indexStatus|probe)":\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}/g, '')
+    .replace(storageEnd, '$1}')
 
 export const environmentRoutes = ({
   db,

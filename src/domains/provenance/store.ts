@@ -105,6 +105,7 @@ export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, pag
   const by = raw(sorted === 'id' ? last : `${column(sorted)} ${order} nulls last, ${last}`)
   const pageFrom = (records: Sql): Sql => sql`select ${raw(recordJson(entity))} as body from (
       select r.* from ${records} order by ${by} limit ${page.limit} offset ${page.offset}) r order by ${by}`
+  let total: number | undefined
   if (query.q !== undefined) {
     // A text is looked for in every record: once, where it is rare.
     const found = await db.one(
@@ -114,9 +115,10 @@ export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, pag
           array(select body from (${pageFrom(sql`found r`)}) shown) as bodies`,
     )
     if (found.total <= countBound) return { rows: found.bodies, total: found.total }
+    total = found.total
   }
   const rows = await db.many(Body, pageFrom(sql`${view} ${matching}`))
-  const total = await countUpTo(db, sql`${view} ${matching}`, countBound)
+  total ??= await countUpTo(db, sql`${view} ${matching}`, countBound)
   return { rows: rows.map(({ body }) => body), total }
 }
 

@@ -218,8 +218,11 @@ const moveAside = async (
     await trying(async () => {
       const aside = join(removedIn(root), id, folder)
       await mkdir(aside, { recursive: true, mode: 0o700 })
-      for (const name of await readdir(join(root, folder)).catch(() => []))
-        await trying(() => moveOne(join(root, folder, name), join(aside, name)))
+      const names = await readdir(join(root, folder)).catch((error: unknown) => {
+        if (isErrno(error, 'ENOENT')) return []
+        throw error
+      })
+      for (const name of names) await trying(() => moveOne(join(root, folder, name), join(aside, name)))
     })
 }
 
@@ -246,11 +249,9 @@ export const finishResets = async ({
   const trying: Trying = (work) => work().catch((error: unknown) => void troubles.push(error))
   for (const { id, filesAside } of pending) {
     if (filesAside) continue
-    const before = troubles.length
     for (const each of files) await moveAside(id, each, trying)
-    // What stayed is tried again at the next start.
-    if (troubles.length === before)
-      await ownDb.run(sql`update instance_cleanups set files_aside = true where id = ${id}`)
+    // Also where some could not be moved: at the next start the folders hold files of later records.
+    await ownDb.run(sql`update instance_cleanups set files_aside = true where id = ${id}`)
   }
   for (const { id } of pending)
     for (const { root } of files) await trying(() => removeTree(join(removedIn(root), id)))
