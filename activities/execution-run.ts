@@ -33,6 +33,7 @@ import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
 import type { Storages } from '../src/domains/storages/open.ts'
 import { StorageError } from '../src/drivers/storage/contract.ts'
 import { firstTexts } from '../src/lists.ts'
+import { RecentMap } from '../src/pacing/recent.ts'
 import { Refusal } from '../src/refusal.ts'
 import { beating } from './beating.ts'
 import { endMachines, executeOnMachines, type MachineSiteParts } from './machine-site.ts'
@@ -77,10 +78,12 @@ const errorsBeforeGivingUp = 30
  * `deliverySeconds`, which the end of a run may take each time.
  */
 const workedSeconds = 600
+/** The most sites whose errors a process remembers; a forgotten one has its tries anew. */
+const mostRemembered = 10_000
 
 /** Counts the unexpected errors of calls in this process, by run, generation and site. */
 const openErrorCounts = () => {
-  const counts = new Map<string, number>()
+  const counts = new RecentMap<string, number>(mostRemembered)
   const keyOf = ({ runId, generation, site }: CountedCall): string =>
     JSON.stringify([runId, generation ?? 0, site])
   return {

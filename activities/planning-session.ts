@@ -1,5 +1,5 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
-import { RecentMap } from '../src/drivers/runtime/contract/recent.ts'
+import { RecentMap } from '../src/pacing/recent.ts'
 import type { Db } from '../src/db/sql.ts'
 import { createTranslation } from '../src/db/errors.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'

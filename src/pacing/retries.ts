@@ -1,4 +1,5 @@
 import { openBackoff, type Backoff } from './backoff.ts'
+import { RecentMap } from './recent.ts'
 
 /** When each of many things whose work failed is tried again. */
 export interface Retries {
@@ -15,7 +16,7 @@ const mostRemembered = 10_000
 
 /** `firstMs`, `longestMs`: pauses of one thing, doubled from the first to the longest. */
 export const openRetries = (pauses: { firstMs: number; longestMs: number }): Retries => {
-  const later = new Map<string, { at: number; backoff: Backoff }>()
+  const later = new RecentMap<string, { at: number; backoff: Backoff }>(mostRemembered)
   return {
     get waiting() {
       return later.size
@@ -27,7 +28,6 @@ export const openRetries = (pauses: { firstMs: number; longestMs: number }): Ret
     },
     failed(key) {
       const backoff = later.get(key)?.backoff ?? openBackoff(pauses)
-      if (later.size >= mostRemembered) later.clear()
       later.set(key, { at: performance.now() + backoff.next(), backoff })
     },
     succeeded(key) {

@@ -175,7 +175,6 @@ export const acquireMachine = async (
   runId: string,
   targetId: string,
 ): Promise<{ waits: string } | undefined> => {
-  if ((await heldMachine(parts.db, runId, targetId)) !== undefined) return undefined
   const fault = await configurationFault(parts.db, targetId)
   const made = await parts.db.transaction(async (tx) => {
     const target = await readTarget(tx, targetId, true)

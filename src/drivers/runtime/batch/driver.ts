@@ -1,7 +1,7 @@
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { outcomesOf } from '../contract/outcomes.ts'
-import { RecentMap } from '../contract/recent.ts'
+import { RecentMap } from '../../../pacing/recent.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
 import { asDriverError } from '../remote/site.ts'
 import { openRemoteWatch } from '../remote/watch.ts'

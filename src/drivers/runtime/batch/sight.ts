@@ -1,6 +1,6 @@
 import { reasonText } from '../../../outside-text.ts'
 import { DriverError, type TaskState } from '../contract/driver.ts'
-import { RecentMap } from '../contract/recent.ts'
+import { RecentMap } from '../../../pacing/recent.ts'
 import type { RemoteSight } from '../remote/record.ts'
 import { asDriverError } from '../remote/site.ts'
 import type { SubmittedTask } from './submissions.ts'

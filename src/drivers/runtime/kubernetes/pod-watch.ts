@@ -1,5 +1,5 @@
 import type { QueuedElement } from '../batch/scheduler.ts'
-import { RecentMap } from '../contract/recent.ts'
+import { RecentMap } from '../../../pacing/recent.ts'
 import type { Courier } from './courier/courier.ts'
 import { kept } from '../../../pacing/kept.ts'
 import type { Namespace } from './namespace.ts'

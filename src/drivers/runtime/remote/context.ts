@@ -1,6 +1,6 @@
 import { quoteAll } from '../../../shell/quote.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
-import { RecentMap } from '../contract/recent.ts'
+import { RecentMap } from '../../../pacing/recent.ts'
 import type { TaskFacts } from './record.ts'
 import type { RemoteSite, RemoteSiteFacts } from './site.ts'
 

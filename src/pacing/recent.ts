@@ -1,6 +1,6 @@
 /**
- * A map that drops its oldest entries once it holds more than `most`: facts about tasks that may
- * never be queried again.
+ * A map that drops its oldest entries once it holds more than `most`: facts about things that
+ * may never be asked for again.
  */
 export class RecentMap<Key, Value> extends Map<Key, Value> {
   readonly most: number
