@@ -129,7 +129,10 @@ describe('reads', () => {
     // Members of users are theirs, whatever their names are.
     const probed = (path: string) => ({
       ...document,
-      version: { ...document.version, metadata: { a: 1, apiToken: 'vault:x', probe: { path } } },
+      resources: document.resources.map((one: object) => ({
+        ...one,
+        metadata: { a: 1, apiToken: 'vault:x', probe: { path } },
+      })),
     })
     const tags = []
     for (const path of ['/one', '/two']) {
