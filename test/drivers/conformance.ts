@@ -266,6 +266,18 @@ export function runtimeDriverConformance(
       seconds,
     )
 
+    test(
+      'takes a code above 128 that no signal gives as the code of the program',
+      async () => {
+        const codes = [147, 148, 149, 150, 156, 255]
+        const collected = await Promise.all(codes.map((code) => run(intent(sh(`exit ${code}`)))))
+        expect(collected.map(({ state }) => state)).toMatchObject(
+          codes.map((exitCode) => ({ exitCode, signal: null, reason: 'exited' })),
+        )
+      },
+      seconds,
+    )
+
     testOnce(
       'measures the peak memory of the largest process below the task',
       async () => {

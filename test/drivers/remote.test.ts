@@ -232,6 +232,8 @@ describe('the record of a task', () => {
 
   test.each([
     [['exit 143 exited 1 .'], null, 'SIGTERM'],
+    [['exit 147 exited 1 .'], 147, null],
+    [['exit 156 exited 1 .'], 156, null],
     [['peak 1', 'exit 143 exited 1 .'], 143, null],
     [['Command terminated by signal 11', 'peak 1', 'exit 139 exited 1 .'], null, 'SIGSEGV'],
     [['exit 255 exited 1 .'], 255, null],

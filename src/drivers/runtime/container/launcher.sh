@@ -54,10 +54,11 @@ clear_away() {
   esac
 }
 
-# Ends with the task's exit.
+# Ends with the task's exit. The signals 19 to 22 end no process, they would stop this one: such a
+# code is the program's own.
 end_with() {
   clear_away
-  if [ "$1" -gt 128 ] && [ "$1" -lt 160 ]; then
+  if [ "$1" -gt 128 ] && [ "$1" -lt 160 ] && { [ "$1" -lt 147 ] || [ "$1" -gt 150 ]; }; then
     trap - TERM
     kill "-$(($1 - 128))" $$ 2>/dev/null
   fi

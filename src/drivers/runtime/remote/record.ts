@@ -190,11 +190,15 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
 
 const signalNames = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]))
 
+/** SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH. */
+const endNoProcess = new Set([17, 18, 19, 20, 21, 22, 23, 28])
+
 /**
  * How it ended: the shell gives 128 + the signal's number; GNU time shows whether it was a signal.
  */
 function endOf(record: TaskRecord, code: number): { exitCode: number | null; signal: string | null } {
-  const number = record.killedBy ?? (record.peakKib === undefined && code > 128 ? code - 128 : 0)
+  const guessed = record.peakKib === undefined && code > 128 && !endNoProcess.has(code - 128) ? code - 128 : 0
+  const number = record.killedBy ?? guessed
   const signal = signalNames.get(number) ?? (record.killedBy === undefined ? undefined : `SIG${number}`)
   return signal === undefined ? { exitCode: code, signal: null } : { exitCode: null, signal }
 }
