@@ -1,5 +1,6 @@
 import {
   DriverError,
+  driverErrorOf,
   type Collected,
   type Intent,
   type RuntimeDriver,
@@ -45,13 +46,16 @@ export interface FlightParts {
   /** A silent site is queried for this long. */
   silentSeconds: number
   intentOf: (position: number) => Intent
-  /** Ends earlier attempts that the site has not confirmed to be over; rejects where it does not. */
+  /**
+   * Ends earlier attempts that the site has not confirmed to be over. Rejects with a `DriverError`
+   * where it does not; another error is a fault.
+   */
   endEarlier: (positions: readonly number[]) => Promise<void>
   ended: (position: number, outcome: Outcome) => void
   seen: (position: number, sight: Sight) => void
   /** The program of a task has ended, and the look at its files takes long. */
   programEnded: (position: number) => void
-  /** An error of `intentOf`, `ended` or `seen`: a fault of the engine, not of the site. */
+  /** An error of the functions above: a fault of the engine or its database, not of the site. */
   fault: (error: unknown) => void
 }
 
@@ -119,10 +123,11 @@ interface Flying {
   lookPause: number
 }
 
-const errorOf = (error: unknown): DriverError =>
-  error instanceof DriverError
-    ? error
-    : new DriverError('unknown', (error as Error).message, { cause: error })
+/** Rethrows what is no error of the site. */
+const siteErrorOf = (error: unknown): DriverError => {
+  if (error instanceof DriverError) return error
+  throw error
+}
 
 const linkErrorOf = (error: unknown): LinkError | undefined => {
   for (let cause: unknown = error; cause instanceof Error; cause = cause.cause)
@@ -334,18 +339,18 @@ const outcomeOf = async (flight: Underway, task: Flying): Promise<Outcome | unde
       : { kind: 'collected', collected }
   } catch (error) {
     // A refused login is no fact about the task.
-    if (errorOf(error).trouble === 'refused' && linkErrorOf(error) === undefined)
-      return { kind: 'refused', error: errorOf(error) }
+    if (driverErrorOf(error).trouble === 'refused' && linkErrorOf(error) === undefined)
+      return { kind: 'refused', error: driverErrorOf(error) }
     // Either the site does not answer, or there is nothing to collect because the task was lost.
     try {
       const state =
-        errorOf(error).trouble === 'unknown'
+        driverErrorOf(error).trouble === 'unknown'
           ? (await flight.parts.driver.find([task.name])).get(task.name)
           : undefined
       if (state?.state === 'lost') return { kind: 'lost', cause: state.cause, suspect: state.suspect }
-      unanswered(flight, task, state?.state === 'unknown' ? 'submit' : 'collect', errorOf(error))
+      unanswered(flight, task, state?.state === 'unknown' ? 'submit' : 'collect', driverErrorOf(error))
     } catch (again) {
-      unanswered(flight, task, 'collect', errorOf(again))
+      unanswered(flight, task, 'collect', driverErrorOf(again))
     }
     return undefined
   }
@@ -411,14 +416,14 @@ const submitNow = async (
   flight.parts.failpoint('intended-not-started')
   const trouble = await flight.parts
     .endEarlier(tasks.map(({ position }) => position))
-    .then(() => undefined, errorOf)
+    .then(() => undefined, siteErrorOf)
   if (flight.closed) return
   if (trouble !== undefined && tasks.length > 1 && linkErrorOf(trouble) === undefined) {
     // An attempt that does not end keeps no other task waiting.
     for (const [k, task] of tasks.entries()) submit(flight, [task], [intents[k] as Intent])
     return
   }
-  const answer = trouble ?? (await flight.parts.driver.submit(intents).catch(errorOf))
+  const answer = trouble ?? (await flight.parts.driver.submit(intents).catch(driverErrorOf))
   for (const task of tasks) task.slowAt = Infinity
   flight.parts.failpoint('started-not-watched')
   if (answer instanceof DriverError) {
@@ -472,7 +477,7 @@ const launchAgain = (flight: Underway, tasks: readonly Flying[]): void => {
  */
 const findNow = async (flight: Underway, tasks: readonly Flying[]): Promise<void> => {
   for (const task of tasks) Object.assign(task, { question: undefined, dueAt: Infinity })
-  const states = await flight.parts.driver.find(tasks.map(({ name }) => name)).catch(errorOf)
+  const states = await flight.parts.driver.find(tasks.map(({ name }) => name)).catch(driverErrorOf)
   if (states instanceof DriverError) {
     for (const task of tasks) unanswered(flight, task, 'find', states)
     return
@@ -572,7 +577,7 @@ const askToStop = async (flight: Underway): Promise<void> => {
       if (task !== undefined) collect(flight, task)
     }
   } catch (error) {
-    flight.stopTrouble = errorOf(error).message
+    flight.stopTrouble = driverErrorOf(error).message
     flight.askAgainAt = flight.parts.clock() + flight.askPause
     flight.askPause = Math.min(flight.askPause * 2, longestPauseSeconds)
   } finally {

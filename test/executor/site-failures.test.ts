@@ -362,6 +362,28 @@ test('a site that is silent for longer than it is waited for costs an attempt of
   expect((await local.find([first])).get(first)).toMatchObject({ state: 'ended', reason: 'cancelled' })
 })
 
+test('an error of the database before another attempt is no trouble of the site: the activity repeats it', async () => {
+  const run = await makeRun([{ name: 'only' }])
+  const first = intentName(run.runId, await run.position('only'), 1)
+  const driver: RuntimeDriver = {
+    ...local,
+    submit: (intents) =>
+      intents.some(({ name }) => name === first)
+        ? Promise.reject(new DriverError('infrastructure', 'the node is gone'))
+        : local.submit(intents),
+  }
+  const patience = { firstPauseSeconds: 0.1 }
+  const broken = Object.assign(new Error('value out of range: overflow'), { code: '22003' })
+  const db = new Proxy(service.db, {
+    get: (target, key) =>
+      key === 'many' ? () => Promise.reject(broken) : Reflect.get(target, key).bind(target),
+  })
+  await expect(run.execute(driver, { db, patience }).done).rejects.toBe(broken)
+  const { attempt, status, metadata } = await run.task('only')
+  expect([attempt, status, metadata?.waitsFor]).toEqual([2, 'preparing', undefined])
+  expect(await run.execute(driver).done).toEqual({ settled: true, completed: 1, failed: 0 })
+})
+
 test.each([false, true])(
   'cancel with the site away ends the run, says what could not be stopped, and stops it later (no answer at all: %s)',
   async (hangs) => {
