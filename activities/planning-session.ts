@@ -1,7 +1,5 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
-import { RecentMap } from '../src/pacing/recent.ts'
 import type { Db } from '../src/db/sql.ts'
-import { createTranslation } from '../src/db/errors.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
 import type { Compute } from '../src/compute/compute.ts'
 import { algorithmOf, estimateOf } from '../src/domains/planning-sessions/algorithms.ts'
@@ -22,6 +20,7 @@ import { requestCancel, temporalActor } from '../src/operations/records.ts'
 import { lifecycleOf } from '../src/domains/schedule-plans/lifecycle.ts'
 import { infeasibilities, predict } from '../src/domains/schedule-plans/prediction.ts'
 import { defaultedDurations } from '../src/domains/schedule-plans/problem.ts'
+import { openTries, passes } from './tries.ts'
 
 export interface PlanningSessionParts {
   db: Db
@@ -30,48 +29,12 @@ export interface PlanningSessionParts {
 }
 
 /**
- * An algorithm is given up after its worker died this often: the problem itself kills the worker.
+ * An algorithm is given up after its worker died this often, because the problem itself kills the
+ * worker; and so is a step of a session after this many errors in a row.
  */
 const attemptBound = 5
 const heartbeatMs = 2_000
 const giveBackMs = 1_000
-
-/** Errors of the database that pass by themselves: it is away, busy, or has no disk space. */
-const passes = (error: unknown): boolean => createTranslation({})(error)?.code === 'unavailable'
-
-/** The most steps whose failures a process remembers. A forgotten one has its tries anew. */
-const mostRemembered = 10_000
-
-/**
- * The steps of a session, each given up after `attemptBound` failures that do not pass by
- * themselves, as this process counts them: Temporal's own count has those that do, too. `step` names
- * the step in the reason.
- */
-const openSteps = ({ reports }: Pick<PlanningSessionParts, 'reports'>) => {
-  const failures = new RecentMap<string, number>(mostRemembered)
-  return async function inStep<T>(step: string, sessionId: string, work: () => Promise<T>): Promise<T> {
-    const { cancellationSignal } = Context.current()
-    const key = JSON.stringify([sessionId, step])
-    try {
-      const done = await work()
-      failures.delete(key)
-      return done
-    } catch (error) {
-      if (cancellationSignal.aborted || passes(error)) throw error
-      const count = (failures.get(key) ?? 0) + 1
-      if (count < attemptBound) {
-        failures.set(key, count)
-        throw error
-      }
-      failures.delete(key)
-      reports.planningFailed({ sessionId, error })
-      throw ApplicationFailure.nonRetryable(
-        `the service could not ${step} in ${attemptBound} tries; the cause is in the worker's log`,
-        'SessionGivenUp',
-      )
-    }
-  }
-}
 
 const stepsOf = ({ db, compute, reports }: PlanningSessionParts) => ({
   /** queued → running, once. Returns the algorithms to run; none when the session is over. */
@@ -217,8 +180,17 @@ const stepsOf = ({ db, compute, reports }: PlanningSessionParts) => ({
 })
 
 export const planningSessionActivities = (parts: PlanningSessionParts) => {
-  const inStep = openSteps(parts)
+  const tries = openTries(attemptBound)
   const steps = stepsOf(parts)
+  /** `step` names the step in the reason. */
+  const inStep = <T>(step: string, sessionId: string, work: () => Promise<T>): Promise<T> =>
+    tries([sessionId, step], work, (error) => {
+      parts.reports.planningFailed({ sessionId, error })
+      throw ApplicationFailure.nonRetryable(
+        `the service could not ${step} in ${attemptBound} tries; the cause is in the worker's log`,
+        'SessionGivenUp',
+      )
+    })
   return {
     ...steps,
     openSession: (sessionId: string) =>
