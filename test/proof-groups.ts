@@ -92,7 +92,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'execution-runs/machine-failures',
       'execution-runs/cancel',
       'execution-runs/waiting',
-      'executor/book',
+      'executor/scheduling',
       'operations/rounds',
       'workflows/temporal-page',
     ],

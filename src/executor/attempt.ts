@@ -7,7 +7,7 @@ import { encodedPath, pathBytes, pathOfShown, shownPath } from '../outside-path.
 import { outsideText, reasonText } from '../outside-text.ts'
 
 /**
- * How an attempt ended, from the site; its cost and its moved bytes are added when it is booked.
+ * How an attempt ended, from the site; its cost and its moved bytes are added when it is recorded.
  */
 export type AttemptEnd = Pick<
   TaskEnd,
@@ -309,7 +309,7 @@ const spanOf = (transfers: readonly TaskTransfer[]): number => {
  * The row of an ended attempt: its wait lasts from ready to its intent; its cost counts the time in
  * its lane (without the site's own queue) and the bytes moved for it.
  */
-export const bookedEnd = (
+export const endRecord = (
   task: LoadedTask,
   end: AttemptEnd,
   transfers: readonly TaskTransfer[],

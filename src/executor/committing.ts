@@ -1,5 +1,5 @@
-import type { Happening } from './book.ts'
-import type { Book, Step } from './book-state.ts'
+import type { SiteEvent } from './scheduling.ts'
+import type { SchedulingState, Step } from './scheduling-state.ts'
 import type { Hands } from './hands.ts'
 import type { CoreShare } from './host-cores.ts'
 import type { Intents } from './intents.ts'
@@ -7,7 +7,7 @@ import { commitSite, outlastingOutage } from './journal.ts'
 import { openNews, reportStep, type SiteProgress } from './news.ts'
 import type { SiteParts } from './site-parts.ts'
 
-/** Commits the steps of a site's book, and gives the answers of the database back to it as events. */
+/** Commits the steps of a site's scheduling, and gives the answers of the database back to it as events. */
 export const openCommitting = (
   {
     db,
@@ -16,11 +16,11 @@ export const openCommitting = (
     reports,
     cores,
   }: Pick<SiteParts, 'db' | 'clock' | 'failpoint' | 'reports'> & { cores: CoreShare | undefined },
-  site: { epoch: number; signal: AbortSignal; book: Book; intents: Intents; hands: Hands },
-  { happen, beat }: { happen: (what: Happening) => unknown; beat: (facts: SiteProgress) => void },
+  site: { epoch: number; signal: AbortSignal; state: SchedulingState; intents: Intents; hands: Hands },
+  { happen, beat }: { happen: (what: SiteEvent) => unknown; beat: (facts: SiteProgress) => void },
 ) => {
-  const { epoch, signal, book, intents, hands } = site
-  const { runId, site: name } = book.facts
+  const { epoch, signal, state, intents, hands } = site
+  const { runId, site: name } = state.facts
   const news = openNews()
   return {
     news,
@@ -43,8 +43,8 @@ export const openCommitting = (
       happen({ type: 'commitAnswered', acquired, holders })
       const freeCores = cores?.free ?? Infinity
       happen({ type: 'flagsSeen', sentAt, freeCores, cancelled, paused, failed, runStatus: run_status })
-      news.count(step, book)
-      beat({ completed: book.completed, running: hands.flight.size, paused, news: news.total })
+      news.count(step, state)
+      beat({ completed: state.completed, running: hands.flight.size, paused, news: news.total })
     },
   }
 }

@@ -12,7 +12,7 @@ import { withKeeping } from '../drivers/transfer/keeping-driver.ts'
 import { withTransfers, type EdgeTransfer } from '../drivers/transfer/staging-driver.ts'
 import type { TransferSide, Reach } from '../drivers/transfer/transfer.ts'
 import { openHostCores, type HostCores } from './host-cores.ts'
-import { usualAhead } from './book-state.ts'
+import { usualAhead } from './scheduling-state.ts'
 import { runScope } from './names.ts'
 import {
   isOwnMachine,

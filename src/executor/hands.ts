@@ -1,6 +1,13 @@
 import type { Bell } from './bell.ts'
-import type { Happening, SilentOutcome } from './book.ts'
-import { earlierNames, freeCores, nameAt, taskAt, type Book, type Effect } from './book-state.ts'
+import type { SiteEvent, SilentOutcome } from './scheduling.ts'
+import {
+  earlierNames,
+  freeCores,
+  nameAt,
+  taskAt,
+  type SchedulingState,
+  type Effect,
+} from './scheduling-state.ts'
 import { openFlight, type Outcome } from './flight.ts'
 import type { CoreShare } from './host-cores.ts'
 import type { Intents, SitePlan } from './intents.ts'
@@ -15,25 +22,25 @@ export type Question = Extract<
 >
 
 /**
- * Carries out the effects of a site's book, and returns their results to it as events. Questions
+ * Carries out the effects of a site's scheduling, and returns their results to it as events. Questions
  * are kept for the loop; so are the rest and the end of the loop itself.
  */
 export const openHands = (
   parts: Omit<SiteParts, 'cores'> & { cores: CoreShare | undefined },
   plan: SitePlan,
-  book: Book,
+  state: SchedulingState,
   intents: Intents,
   bell: Bell,
-  happen: (what: Happening) => unknown,
+  happen: (what: SiteEvent) => unknown,
 ) => {
   const { cores, clock } = parts
-  const { site, runId } = book.facts
+  const { site, runId } = state.facts
   const asked: Question[] = []
   let next: Extract<Effect, { type: 'rest' | 'gather' }> | undefined
   let left: 'settled' | 'idle' | 'drained' | undefined
   let trouble: unknown
 
-  const happens = (what: Happening): void => {
+  const happens = (what: SiteEvent): void => {
     happen(what)
     bell.ring()
   }
@@ -50,10 +57,10 @@ export const openHands = (
     site,
     clock,
     failpoint: parts.failpoint,
-    silentSeconds: book.facts.patience.silentSeconds,
+    silentSeconds: state.facts.patience.silentSeconds,
     intentOf: intents.of,
     endEarlier: async (positions) => {
-      const earlier = positions.flatMap((position) => earlierNames(book, position))
+      const earlier = positions.flatMap((position) => earlierNames(state, position))
       if (earlier.length > 0) await endLeftovers(parts.db, site, earlier, parts.driver)
     },
     ended,
@@ -68,13 +75,13 @@ export const openHands = (
       bell.ring()
     },
   })
-  const transfers = openTransfers(plan, book, flight, happens)
+  const transfers = openTransfers(plan, state, flight, happens)
   parts.onTransfer?.(transfers.hear)
 
   return {
     flight,
     transfers,
-    /** Unanswered questions of the book, the oldest first. */
+    /** Unanswered questions of the scheduling, the oldest first. */
     asked,
     /** A fault of the engine, not of the site. */
     get trouble(): unknown {
@@ -93,8 +100,8 @@ export const openHands = (
           flight.adopt(
             effect.positions.map((position) => ({
               position,
-              name: nameAt(book, position),
-              silentSince: taskAt(book, position).silent_since ?? undefined,
+              name: nameAt(state, position),
+              silentSince: taskAt(state, position).silent_since ?? undefined,
             })),
           )
           return
@@ -127,7 +134,7 @@ export const openHands = (
           asked.push(effect)
       }
     },
-    /** Rests as the book requires; an event ends the rest, and so does due work of the flight. */
+    /** Rests as the scheduling requires; an event ends the rest, and so does due work of the flight. */
     async pause(): Promise<void> {
       const rest = next
       next = undefined
@@ -141,9 +148,9 @@ export const openHands = (
     letGo(): void {
       transfers.close()
       flight.close()
-      for (const i of [...book.heldCores.keys()]) freeCores(book, i)
-      // Where the book threw, the cores that it took are listed before those that it returns.
-      for (const effect of book.effects) {
+      for (const i of [...state.heldCores.keys()]) freeCores(state, i)
+      // Where the scheduling threw, the cores that it took are listed before those that it returns.
+      for (const effect of state.effects) {
         if (effect.type === 'takeCores') cores?.take(effect.cores)
         if (effect.type === 'giveCores') cores?.give(effect.cores)
       }

@@ -6,7 +6,14 @@ import { isOpaque, type PlannedResource } from '../domains/schedule-plans/proble
 import { inputVariables } from '../domains/workflow-definitions/names.ts'
 import { loadCommands, loadPromises, type ActivityCommand } from '../domains/workflow-definitions/store.ts'
 import { usualPatience, type Copied } from './attempt.ts'
-import { nameAt, taskAt, type Book, type BookFacts, type TaskCommand, type Step } from './book-state.ts'
+import {
+  nameAt,
+  taskAt,
+  type SchedulingState,
+  type SchedulingFacts,
+  type TaskCommand,
+  type Step,
+} from './scheduling-state.ts'
 import { labelOf, pinOf } from './executables.ts'
 import type { LoadedTask } from './journal.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
@@ -63,8 +70,13 @@ export interface SitePlan {
   ) => Copied[]
 }
 
-/** The facts for opening a site's book. */
-export const bookFactsOf = (parts: SiteParts, plan: SitePlan, runId: string, site: string): BookFacts => ({
+/** The facts for opening a site's scheduling. */
+export const schedulingFactsOf = (
+  parts: SiteParts,
+  plan: SitePlan,
+  runId: string,
+  site: string,
+): SchedulingFacts => ({
   runId,
   contentVersionId: plan.contentVersionId,
   effectKey: plan.effectKey,
@@ -81,13 +93,13 @@ export const bookFactsOf = (parts: SiteParts, plan: SitePlan, runId: string, sit
 })
 
 /** The intents of a site in the driver's form, kept from their commit until the start. */
-export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, book: Book) => {
+export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, state: SchedulingState) => {
   const made = new Map<number, Intent>()
   const predecessorsOf = (i: number): LoadedTask[] =>
-    Array.from(book.frontier.predecessorsOf(i), (p) => taskAt(book, p))
+    Array.from(state.frontier.predecessorsOf(i), (p) => taskAt(state, p))
   const of = (i: number): Intent => {
-    const task = taskAt(book, i)
-    const intent = plan.intentOf(task, book.commands[i] as TaskCommand, nameAt(book, i), predecessorsOf(i))
+    const task = taskAt(state, i)
+    const intent = plan.intentOf(task, state.commands[i] as TaskCommand, nameAt(state, i), predecessorsOf(i))
     return task.walltime_extensions === 0
       ? intent
       : { ...intent, walltimeExtensions: task.walltime_extensions }
@@ -113,7 +125,7 @@ export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, book
       return { position: i, name: intent.name, intent }
     },
     copied: (i: number, staged: readonly StagedAmount[]): Copied[] =>
-      plan.copiedFor(taskAt(book, i), of(i), predecessorsOf(i), staged),
+      plan.copiedFor(taskAt(state, i), of(i), predecessorsOf(i), staged),
   }
 }
 

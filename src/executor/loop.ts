@@ -1,10 +1,10 @@
 import { answerTo } from './answers.ts'
 import { openBell } from './bell.ts'
-import { decide, openBook, type Happening } from './book.ts'
-import type { Step } from './book-state.ts'
+import { decide, type SiteEvent } from './scheduling.ts'
+import { openScheduling, type Step } from './scheduling-state.ts'
 import { openCommitting } from './committing.ts'
 import { openHands } from './hands.ts'
-import { bookFactsOf, openIntents, type SitePlan } from './intents.ts'
+import { schedulingFactsOf, openIntents, type SitePlan } from './intents.ts'
 import { claimSite, leaveSite, LeasePassedOn, loadRun, outlastingOutage } from './journal.ts'
 import type { SiteProgress } from './news.ts'
 import type { SiteParts } from './site-parts.ts'
@@ -24,7 +24,7 @@ export interface SiteOutcome {
  * Runs every task of one site of a run: the only writer of their rows while it holds the site's
  * lease.
  *
- * The book decides; this loop gathers events, answers the book's questions, commits its steps and
+ * The scheduling decides; this loop gathers events, answers the scheduling's questions, commits its steps and
  * carries out their effects. Only committed intents take effect. After a crash the next holder
  * finds the intents and queries the driver by their deterministic names: the tasks are adopted,
  * started for the first time, or lost with their machine, never started twice.
@@ -48,22 +48,27 @@ export const runSite = async (
   const run = await outlastingOutage(() => loadRun(db, runId, plan.contentVersionId), signal)
   const mine = run.tasks.map((task) => plan.siteOf(task) === site)
   const schedulesItself = run.tasks.map((task) => plan.schedulesItself(task))
-  const book = openBook(bookFactsOf(parts, plan, runId, site), run, { mine, schedulesItself }, clock())
-  const intents = openIntents(plan, book)
+  const state = openScheduling(
+    schedulingFactsOf(parts, plan, runId, site),
+    run,
+    { mine, schedulesItself },
+    clock(),
+  )
+  const intents = openIntents(plan, state)
   const cores = parts.cores?.share(parts.acceptedAt ?? 0)
   const bell = openBell()
 
-  const happen = (what: Happening): Step | undefined => {
+  const happen = (what: SiteEvent): Step | undefined => {
     const moment = { at: clock(), ms: performance.now(), contended: cores?.contended === true }
-    const { commit, effects } = decide(book, { ...moment, ...what })
+    const { commit, effects } = decide(state, { ...moment, ...what })
     for (const effect of effects) hands.act(effect)
     return commit
   }
-  const hands = openHands({ ...parts, cores }, plan, book, intents, bell, happen)
+  const hands = openHands({ ...parts, cores }, plan, state, intents, bell, happen)
 
   const committing = openCommitting(
     { ...parts, cores },
-    { epoch, signal, book, intents, hands },
+    { epoch, signal, state, intents, hands },
     { happen, beat },
   )
 
@@ -73,17 +78,17 @@ export const runSite = async (
   }
   signal.addEventListener('abort', drain)
   if (signal.aborted) drain()
-  const deaf = book.foreign ? parts.wakes?.listen(runId, bell.ring) : undefined
+  const deaf = state.foreign ? parts.wakes?.listen(runId, bell.ring) : undefined
   try {
     happen({ type: 'begin' })
     for (;;) {
       for (let asked = hands.asked.shift(); asked !== undefined; asked = hands.asked.shift())
-        happen(await answerTo(asked, { ...parts, cores }, plan, book, signal))
+        happen(await answerTo(asked, { ...parts, cores }, plan, state, signal))
       if (hands.trouble !== undefined) throw hands.trouble as Error
       if (hands.left !== undefined) await leaveSite(db, runId, site, epoch).catch(() => undefined)
       if (hands.left === 'drained') throw signal.reason as Error
       if (hands.left !== undefined)
-        return { settled: hands.left === 'settled', completed: book.completed, failed: book.failed }
+        return { settled: hands.left === 'settled', completed: state.completed, failed: state.failed }
       await hands.pause()
       bell.hush()
       hands.flight.turn()
@@ -93,7 +98,7 @@ export const runSite = async (
     }
   } catch (error) {
     if (error instanceof LeasePassedOn)
-      beat({ completed: book.completed, running: 0, paused: book.paused, news: committing.news.total })
+      beat({ completed: state.completed, running: 0, paused: state.paused, news: committing.news.total })
     throw error
   } finally {
     deaf?.()

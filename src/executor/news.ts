@@ -1,4 +1,4 @@
-import type { Book, Step } from './book-state.ts'
+import type { SchedulingState, Step } from './scheduling-state.ts'
 import type { SiteReports } from './reports.ts'
 
 /** Facts of a site after each of its steps. */
@@ -16,7 +16,7 @@ const newsIn = ({ entry }: Step): number =>
   entry.ends.filter(({ status }) => status === 'failed').length
 
 /** The kinds of waits at the site. */
-const kindsOf = ({ waits }: Book): string =>
+const kindsOf = ({ waits }: SchedulingState): string =>
   [...new Set(Array.from(waits.values(), ({ kind }) => kind))].toSorted().join()
 
 /** Counts what a site's steps have that its page on Temporal shows at once. */
@@ -24,9 +24,9 @@ export const openNews = () => {
   let total = 0
   let kinds = ''
   return {
-    count(step: Step, book: Book): void {
+    count(step: Step, state: SchedulingState): void {
       const before = kinds
-      kinds = kindsOf(book)
+      kinds = kindsOf(state)
       total += newsIn(step) + (kinds === before ? 0 : 1)
     },
     get total() {

@@ -29,7 +29,7 @@ export interface SiteParts {
   patience?: Partial<Patience>
   /** Other sites of the run in this process: they wake each other after ends. */
   wakes?: Wakes
-  /** As in `BookFacts`. */
+  /** As in `SchedulingFacts`. */
   machine?: string | undefined
   onlyEnds?: boolean
   /** The metrics and the log. */

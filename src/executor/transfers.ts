@@ -1,16 +1,16 @@
 import { DriverError } from '../drivers/runtime/contract/driver.ts'
 import { broughtTransfer, type TransferFacts } from './attempt.ts'
-import type { Happening } from './book.ts'
-import { taskAt, type Book } from './book-state.ts'
+import type { SiteEvent } from './scheduling.ts'
+import { taskAt, type SchedulingState } from './scheduling-state.ts'
 import type { Flight } from './flight.ts'
 import type { SitePlan } from './intents.ts'
 
 /** Records transfers from other sites, before the driver gets the task that needs them. */
 export const openTransfers = (
   plan: Pick<SitePlan, 'routeOf'>,
-  book: Book,
+  state: SchedulingState,
   flight: Pick<Flight, 'positionOf'>,
-  happens: (what: Happening) => void,
+  happens: (what: SiteEvent) => void,
 ) => {
   const waiting: { resolve: () => void; reject: (error: Error) => void }[] = []
   return {
@@ -25,14 +25,14 @@ export const openTransfers = (
     hear: (name: string, facts: TransferFacts): Promise<void> => {
       const i = flight.positionOf(name)
       const producers =
-        i === undefined ? [] : Array.from(book.frontier.predecessorsOf(i), (p) => taskAt(book, p))
+        i === undefined ? [] : Array.from(state.frontier.predecessorsOf(i), (p) => taskAt(state, p))
       const producer = producers.find(({ external_id }) => external_id === facts.label)
       if (i === undefined || producer === undefined) return Promise.resolve()
-      const task = taskAt(book, i)
+      const task = taskAt(state, i)
       const route = plan.routeOf(producer.resource_id, task.resource_id, facts.bytes)
-      const transfer = broughtTransfer(book.facts.runId, task, producer, facts, route)
+      const transfer = broughtTransfer(state.facts.runId, task, producer, facts, route)
       // Repeated after trouble on the way to the driver: the moved bytes are on record.
-      if (book.brought.get(i)?.has(transfer.id) === true) return Promise.resolve()
+      if (state.brought.get(i)?.has(transfer.id) === true) return Promise.resolve()
       return new Promise((resolve, reject) => {
         waiting.push({ resolve, reject })
         happens({ type: 'transferHeard', position: i, transfer })
@@ -47,7 +47,7 @@ export const openTransfers = (
      */
     close(): void {
       for (const { reject } of waiting)
-        reject(new DriverError('unknown', `the executor of ${book.facts.site} has let go of the run`))
+        reject(new DriverError('unknown', `the executor of ${state.facts.site} has let go of the run`))
     },
   }
 }

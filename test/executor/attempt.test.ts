@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import {
-  bookedEnd,
+  endRecord,
   broughtTransfer,
   copiedTransfer,
   attemptEndOf,
@@ -12,7 +12,7 @@ import {
   type AttemptEnd,
   type TransferFacts,
 } from '../../src/executor/attempt.ts'
-import * as book from '../../src/executor/book.ts'
+import * as scheduling from '../../src/executor/scheduling.ts'
 import { openFlight, type Outcome, type Sight } from '../../src/executor/flight.ts'
 import type { LoadedTask } from '../../src/executor/journal.ts'
 import {
@@ -105,7 +105,7 @@ describe('how an attempt ended', () => {
       runtimeSeconds: 6,
       finishedAt: 107,
     })
-    expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
+    expect(endRecord(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
   })
 
   test.each([
@@ -188,8 +188,8 @@ describe('how an attempt ended', () => {
     expect(nextAttempt('run', task({ attempt: 3, suspects: 1 }), other, undefined, 200)).toMatchObject({
       attempt: 4,
     })
-    expect(bookedEnd(task(), end, [], 0)).not.toHaveProperty('suspect')
-    expect(bookedEnd(task(), end, [], 0)).toMatchObject({ place: { suspect: true } })
+    expect(endRecord(task(), end, [], 0)).not.toHaveProperty('suspect')
+    expect(endRecord(task(), end, [], 0)).toMatchObject({ place: { suspect: true } })
   })
 
   test('time in the queue of the site is neither overhead nor paid for', () => {
@@ -206,7 +206,7 @@ describe('how an attempt ended', () => {
       place: { node: 'n7' },
       externalId: '1',
     })
-    expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
+    expect(endRecord(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
   })
 
   test('what was brought and what was copied is charged the price of its route', () => {
@@ -255,7 +255,7 @@ describe('how an attempt ended', () => {
       },
       route: { links: [], strategy: 'runtime-local', from: 'ssh/b', to: 'ssh/b' },
     })
-    expect(bookedEnd(task(), end, [brought, copied], 1)).toMatchObject({
+    expect(endRecord(task(), end, [brought, copied], 1)).toMatchObject({
       transferBytes: 15,
       transferSeconds: 1,
       cost: 7 + 5,
@@ -273,7 +273,7 @@ describe('how an attempt ended', () => {
           { timeoutSeconds: 0, memoryBytes: 64 * 1024 ** 2 },
           0,
         )
-        const row = bookedEnd(subject, end, [], 1)
+        const row = endRecord(subject, end, [], 1)
         for (const seconds of [row.queueSeconds, row.overheadSeconds, row.cost])
           expect(seconds).toBeGreaterThanOrEqual(0)
         expect(row.runtimeSeconds).toBeGreaterThanOrEqual(-1e-9)
@@ -400,7 +400,7 @@ describe('a site that answers and does not mention an attempt', () => {
     fc.assert(
       fc.property(scenarios({ moves: 30, tasks: 4 }), fc.array(fc.nat(11)), (scenario, picks) => {
         const moves = scenario.moves.flatMap((one, k) => [one, move('seen', 2 * (picks[k] ?? k) + 1)])
-        playScenario(book, { ...scenario, moves })
+        playScenario(scheduling, { ...scenario, moves })
       }),
       { seed: 20_261_126, numRuns: 400 },
     )

@@ -33,21 +33,21 @@ test('a build without intents, which acts before it records and under names that
       failpoint('before-commit')\n`,
     },
     {
-      file: 'src/executor/book-choose.ts',
+      file: 'src/executor/scheduling-starts.ts',
       function: 'offer',
-      replace: '  book.stage[i] = stages.offered\n',
-      by: '  book.stage[i] = stages.offered\n  book.flying.add(i)\n',
+      replace: '  state.stage[i] = stages.offered\n',
+      by: '  state.stage[i] = stages.offered\n  state.flying.add(i)\n',
     },
     {
-      file: 'src/executor/book-choose.ts',
+      file: 'src/executor/scheduling-starts.ts',
       function: 'commitAnswered',
-      replace: '    book.flying.add(i)\n',
+      replace: '    state.flying.add(i)\n',
       by: '',
     },
     {
-      file: 'src/executor/book-choose.ts',
+      file: 'src/executor/scheduling-starts.ts',
       function: 'commitAnswered',
-      replace: "  if (go.length > 0) book.effects.push({ type: 'start', positions: go })\n",
+      replace: "  if (go.length > 0) state.effects.push({ type: 'start', positions: go })\n",
       by: '',
     },
     {

@@ -43,7 +43,7 @@ import {
   type LiveCounts,
   type RunPart,
 } from './store.ts'
-import { startLeaseMs } from '../../executor/book-state.ts'
+import { startLeaseMs } from '../../executor/scheduling-state.ts'
 import { pauseRun, retryRun } from './steering.ts'
 import { readReceipt, Receipt } from './receipt.ts'
 import { summaryRoutes } from './summary-routes.ts'
