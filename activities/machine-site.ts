@@ -146,11 +146,11 @@ const awaitMachine = async (
       machineNeed(db, runId, targetId),
     ])
     if (held !== undefined && isOver(held)) {
-      if (need.flying > 0) return { held, isLost: true }
+      if (need.inFlight > 0) return { held, isLost: true }
       await replace(parts, of, held)
       return look()
     }
-    if (held?.status === 'ready' && !held.rests && (need.flying > 0 || !need.over))
+    if (held?.status === 'ready' && !held.rests && (need.inFlight > 0 || !need.over))
       return { held, isLost: false }
     if (need.over || need.open === 0) return 'not needed'
     if (held?.rests === true && held.phase === undefined && !need.paused) {

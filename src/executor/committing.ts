@@ -44,7 +44,7 @@ export const openCommitting = (
       const freeCores = cores?.free ?? Infinity
       happen({ type: 'flagsSeen', sentAt, freeCores, cancelled, paused, failed, runStatus: run_status })
       news.count(step, state)
-      beat({ completed: state.completed, running: hands.flight.size, paused, news: news.total })
+      beat({ completed: state.completed, running: hands.attempts.size, paused, news: news.total })
     },
   }
 }

@@ -8,7 +8,7 @@ import {
   type SchedulingState,
   type Effect,
 } from './scheduling-state.ts'
-import { openFlight, type Outcome } from './flight.ts'
+import { openAttempts, type Outcome } from './attempts-in-flight.ts'
 import type { CoreShare } from './host-cores.ts'
 import type { Intents, SitePlan } from './intents.ts'
 import type { SiteParts } from './site-parts.ts'
@@ -52,7 +52,7 @@ export const openHands = (
     const staged = outcome.kind === 'collected' ? outcome.collected.staged : undefined
     return staged === undefined || staged.length === 0 ? [] : intents.copied(position, staged)
   }
-  const flight = openFlight({
+  const attempts = openAttempts({
     driver: parts.driver,
     site,
     clock,
@@ -64,8 +64,8 @@ export const openHands = (
       if (earlier.length > 0) await endLeftovers(parts.db, site, earlier, parts.driver)
     },
     ended,
-    seen: (position, sight) => {
-      happens({ type: 'attemptSeen', position, sight })
+    observed: (position, observation) => {
+      happens({ type: 'attemptObserved', position, observation })
     },
     programEnded: (position) => {
       happens({ type: 'programEnded', position })
@@ -75,11 +75,11 @@ export const openHands = (
       bell.ring()
     },
   })
-  const transfers = openTransfers(plan, state, flight, happens)
+  const transfers = openTransfers(plan, state, attempts, happens)
   parts.onTransfer?.(transfers.hear)
 
   return {
-    flight,
+    attempts,
     transfers,
     /** Unanswered questions of the scheduling, the oldest first. */
     asked,
@@ -94,10 +94,10 @@ export const openHands = (
     act(effect: Effect): void {
       switch (effect.type) {
         case 'start':
-          flight.start(effect.positions.map((position) => intents.take(position)))
+          attempts.start(effect.positions.map((position) => intents.take(position)))
           return
         case 'adopt':
-          flight.adopt(
+          attempts.adopt(
             effect.positions.map((position) => ({
               position,
               name: nameAt(state, position),
@@ -106,7 +106,7 @@ export const openHands = (
           )
           return
         case 'stopAll':
-          flight.cancel()
+          attempts.cancel()
           return
         case 'takeCores':
           cores?.take(effect.cores)
@@ -134,7 +134,7 @@ export const openHands = (
           asked.push(effect)
       }
     },
-    /** Rests as the scheduling requires; an event ends the rest, and so does due work of the flight. */
+    /** Rests as the scheduling requires; an event ends the rest, and so do due queries. */
     async pause(): Promise<void> {
       const rest = next
       next = undefined
@@ -142,12 +142,12 @@ export const openHands = (
       if (rest?.type !== 'rest') return
       cores?.want(rest.wish, bell.ring)
       if (bell.rung) return
-      await bell.rest(Math.min(rest.ms, Math.max(0, (flight.dueAt - clock()) * 1_000)))
+      await bell.rest(Math.min(rest.ms, Math.max(0, (attempts.dueAt - clock()) * 1_000)))
     },
     /** Releases everything; running tasks go on. */
     letGo(): void {
       transfers.close()
-      flight.close()
+      attempts.close()
       for (const i of [...state.heldCores.keys()]) freeCores(state, i)
       // Where the scheduling threw, the cores that it took are listed before those that it returns.
       for (const effect of state.effects) {

@@ -91,8 +91,8 @@ export const runSite = async (
         return { settled: hands.left === 'settled', completed: state.completed, failed: state.failed }
       await hands.pause()
       bell.hush()
-      hands.flight.turn()
-      reports?.silent(hands.flight.silence)
+      hands.attempts.runDue()
+      reports?.silent(hands.attempts.silence)
       const step = happen({ type: 'tick', cores: cores?.inTurn() })
       if (step !== undefined) await committing.commit(step)
     }

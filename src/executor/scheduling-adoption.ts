@@ -78,8 +78,8 @@ export const holdsRead = (
   }
   for (const [i, held] of cores) state.heldCores.set(i, held)
   for (const i of positions) {
-    if (state.stage[i] === stages.none) state.stage[i] = stages.flying
-    state.flying.add(i)
+    if (state.stage[i] === stages.none) state.stage[i] = stages.submitted
+    state.submitted.add(i)
   }
   state.phase = 'resting'
   state.effects.push({ type: 'adopt', positions })

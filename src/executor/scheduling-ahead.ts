@@ -17,7 +17,7 @@ import { completed } from './frontier.ts'
 /**
  * Intents ahead of their turn. Where tasks are short, a commit between two of them would take most
  * of the time. So the next tasks of a lane are intended while those before them run: `none` →
- * `aheadOffered` → `ahead` → `flying`. An intent that is taken back goes to `none`, by way of
+ * `aheadOffered` → `ahead` → `submitted`. An intent that is taken back goes to `none`, by way of
  * `aheadRevoked` while its commit is under way.
  */
 
@@ -74,8 +74,8 @@ export const startAhead = (state: SchedulingState): void => {
     if (state.turn[i] !== 1 || state.stage[i] !== stages.ahead || !isWaiting(state, i)) continue
     state.ahead.delete(i)
     state.turn[i] = 0
-    state.stage[i] = stages.flying
-    state.flying.add(i)
+    state.stage[i] = stages.submitted
+    state.submitted.add(i)
     state.frontier.take(i)
     endWait(state, i)
     const task = taskAt(state, i)
@@ -114,7 +114,7 @@ export const unreadHeirs = (state: SchedulingState, chosen: readonly number[]): 
     const heir = state.frontier.heirOf(i)
     if (heir !== undefined && state.commands[heir] === undefined) unread.push(heir)
   }
-  for (const i of state.flying) look(i)
+  for (const i of state.submitted) look(i)
   for (const i of chosen) look(i)
   return unread
 }
@@ -175,7 +175,7 @@ export const chooseAhead = (
       last = heir
     }
   }
-  for (const i of state.flying) follow(i)
+  for (const i of state.submitted) follow(i)
   for (const i of chosen) follow(i)
   return offered
 }

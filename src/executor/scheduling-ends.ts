@@ -24,7 +24,7 @@ import {
   taskAt,
   type SchedulingState,
 } from './scheduling-state.ts'
-import type { Outcome, Sight } from './flight.ts'
+import type { Outcome, Observation } from './attempts-in-flight.ts'
 import type { TaskEnd, TaskRetry, TaskTransfer } from './journal.ts'
 
 /** More tasks are intended ahead where the last one took less than this. */
@@ -42,7 +42,7 @@ export const attemptEnded = (
   outcome: Outcome,
   copied: readonly Copied[],
 ): void => {
-  state.flying.delete(i)
+  state.submitted.delete(i)
   const waits = state.unrecorded.get(i)
   if (waits === undefined) conclude(state, i, outcome, copied)
   else Object.assign(waits, { outcome, copied })
@@ -51,7 +51,7 @@ export const attemptEnded = (
 
 /** Others may have the cores of the host from the program's end on; its lanes are its own to its end. */
 export const programEnded = (state: SchedulingState, i: number): void => {
-  if (state.stage[i] !== stages.flying || !state.flying.has(i) || !state.heldCores.has(i)) return
+  if (state.stage[i] !== stages.submitted || !state.submitted.has(i) || !state.heldCores.has(i)) return
   // Its heirs would get cores that it has no more.
   takeBack(state)
   freeCores(state, i)
@@ -59,18 +59,18 @@ export const programEnded = (state: SchedulingState, i: number): void => {
 }
 
 /** What to show of a task that goes on. */
-export const attemptSeen = (state: SchedulingState, i: number, seen: Sight): void => {
+export const attemptObserved = (state: SchedulingState, i: number, observed: Observation): void => {
   const waits = state.unrecorded.get(i)
   if (waits !== undefined) {
-    waits.sight = { ...waits.sight, ...seen }
+    waits.observation = { ...waits.observation, ...observed }
     return
   }
-  const { reason, ...sight } = seen
-  noteWait(state, i, seen)
+  const { reason, ...observation } = observed
+  noteWait(state, i, observed)
   change(state, {
     id: taskAt(state, i).id,
     atSite: true,
-    ...sight,
+    ...observation,
     ...(reason === undefined ? {} : { reason: reason ?? '' }),
   })
 }
@@ -79,7 +79,7 @@ export const attemptSeen = (state: SchedulingState, i: number, seen: Sight): voi
  * The reason for which a task waits at its site; the row is written with the other observations of
  * it.
  */
-const noteWait = (state: SchedulingState, i: number, { reason, waitsFor }: Sight): void => {
+const noteWait = (state: SchedulingState, i: number, { reason, waitsFor }: Observation): void => {
   const known = state.waits.get(i)
   if (reason === undefined || (known !== undefined && known.kind === waitsFor)) return
   endWait(state, i)
@@ -94,10 +94,10 @@ const noteWait = (state: SchedulingState, i: number, { reason, waitsFor }: Sight
 export const recordInOrder = (state: SchedulingState): void => {
   for (let again = state.unrecorded.size > 0; again;) {
     again = false
-    for (const [i, { startedAt, sight, outcome, copied }] of state.unrecorded) {
-      if (comesAfterFlying(state, i)) continue
+    for (const [i, { startedAt, observation, outcome, copied }] of state.unrecorded) {
+      if (followsOpenAttempt(state, i)) continue
       state.unrecorded.delete(i)
-      state.stage[i] = stages.flying
+      state.stage[i] = stages.submitted
       const { id, ready_at } = taskAt(state, i)
       state.starts.set(i, {
         id,
@@ -109,12 +109,12 @@ export const recordInOrder = (state: SchedulingState): void => {
       if (outcome !== undefined) {
         conclude(state, i, outcome, copied ?? [])
         again = true
-      } else if (sight !== undefined) attemptSeen(state, i, sight)
+      } else if (observation !== undefined) attemptObserved(state, i, observation)
     }
   }
 }
 
-const comesAfterFlying = (state: SchedulingState, i: number): boolean => {
+const followsOpenAttempt = (state: SchedulingState, i: number): boolean => {
   const before = state.heirFrom[i] as number
   if (before >= 0 && isInFlight(state, before)) return true
   for (const p of state.frontier.predecessorsOf(i)) if (isInFlight(state, p)) return true

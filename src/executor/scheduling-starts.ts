@@ -250,8 +250,8 @@ export const commitAnswered = (
     // Set once the lanes are held, so that no recorded start is before the end of the task that had
     // the lane.
     task.started_at = state.at
-    state.stage[i] = stages.flying
-    state.flying.add(i)
+    state.stage[i] = stages.submitted
+    state.submitted.add(i)
     endWait(state, i)
     state.oldCores.delete(i)
     go.push(i)

@@ -1,6 +1,6 @@
 import type { Copied, Patience } from './attempt.ts'
 import type { CoreWish } from './host-cores.ts'
-import type { Outcome, Sight } from './flight.ts'
+import type { Outcome, Observation } from './attempts-in-flight.ts'
 import { completed, createFrontier, dead, inFlight, waiting } from './frontier.ts'
 import type {
   JournalEntry,
@@ -90,7 +90,7 @@ export const stages = {
   /** Its intent is in the commit under way. */
   offered: 1,
   /** Its intent is committed: the driver has it. */
-  flying: 2,
+  submitted: 2,
   /** Its intent ahead of its turn is in the commit under way. */
   aheadOffered: 3,
   /** The same, and it will not start on this intent. */
@@ -116,7 +116,7 @@ export type Phase = 'adopting' | 'resting' | 'committing' | 'left'
  */
 export interface Unrecorded {
   startedAt: number
-  sight?: Sight
+  observation?: Observation
   outcome?: Outcome
   copied?: readonly Copied[]
 }
@@ -258,7 +258,7 @@ export const openScheduling = (
     /** Tasks intended ahead, in the order of their intents. */
     ahead: new Set<number>(),
     /** Tasks with the driver, in the order of their arrival there. */
-    flying: new Set<number>(),
+    submitted: new Set<number>(),
     unrecorded: new Map<number, Unrecorded>(),
     heldCores: new Map<number, readonly number[]>(),
     /**

@@ -11,7 +11,7 @@ import {
   unreadForStep,
   type Flags,
 } from './scheduling-starts.ts'
-import { attemptEnded, attemptSeen, programEnded } from './scheduling-ends.ts'
+import { attemptEnded, attemptObserved, programEnded } from './scheduling-ends.ts'
 import {
   coresOf,
   taskAt,
@@ -23,7 +23,7 @@ import {
 } from './scheduling-state.ts'
 import type { Copied } from './attempt.ts'
 import type { CoreWish } from './host-cores.ts'
-import type { Outcome, Sight } from './flight.ts'
+import type { Outcome, Observation } from './attempts-in-flight.ts'
 import { completed } from './frontier.ts'
 import type { CommitResult, ForeignEnd, TaskTransfer } from './journal.ts'
 
@@ -63,7 +63,7 @@ export type SiteEvent =
   | { type: 'attemptEnded'; position: number; outcome: KnownOutcome; copied: readonly Copied[] }
   /** The site did not report the attempt's end within the patience. */
   | { type: 'driverSilent'; position: number; outcome: SilentOutcome }
-  | { type: 'attemptSeen'; position: number; sight: Sight }
+  | { type: 'attemptObserved'; position: number; observation: Observation }
   /** The program has ended, and its files are still being read; `attemptEnded` follows. */
   | { type: 'programEnded'; position: number }
   | { type: 'transferHeard'; position: number; transfer: TaskTransfer }
@@ -91,7 +91,7 @@ const nothing: readonly Effect[] = []
  *
  * The order of events: `begin`, the answers to its questions, then ticks. A tick returns a
  * question, a rest, or a step; a step is answered by `commitAnswered` and `flagsSeen` before the
- * next tick. `attemptEnded`, `attemptSeen`, `programEnded`, `driverSilent`, `transferHeard` and `drain` may come
+ * next tick. `attemptEnded`, `attemptObserved`, `programEnded`, `driverSilent`, `transferHeard` and `drain` may come
  * between any two events.
  *
  * `decide` takes an event into the state, in place, and returns its consequences. Equal states and
@@ -118,8 +118,8 @@ const note = (state: SchedulingState, event: Exclude<TimedEvent, { type: 'tick' 
     case 'driverSilent':
       attemptEnded(state, event.position, event.outcome, [])
       break
-    case 'attemptSeen':
-      attemptSeen(state, event.position, event.sight)
+    case 'attemptObserved':
+      attemptObserved(state, event.position, event.observation)
       break
     case 'programEnded':
       programEnded(state, event.position)
@@ -157,7 +157,7 @@ const note = (state: SchedulingState, event: Exclude<TimedEvent, { type: 'tick' 
 /** The next step, unless it needs an answer or a wait before it. */
 const tick = (state: SchedulingState, cores: readonly number[] | undefined): Step | undefined => {
   if (state.phase !== 'resting') throw new Error(`a tick came while the site was ${state.phase}`)
-  const open = state.facts.onlyEnds === true && state.flying.size + state.unrecorded.size > 0
+  const open = state.facts.onlyEnds === true && state.submitted.size + state.unrecorded.size > 0
   if (state.draining && !open && state.ends.size === 0 && state.starts.size === 0) {
     leave(state, 'drained')
     return undefined
@@ -214,7 +214,7 @@ const afterCommit = (state: SchedulingState, freeCores: number): void => {
   const over = state.stopping !== 'no' || state.frontier.open === 0
   const pending =
     state.ends.size > 0 || state.starts.size > 0 || state.changes.size > 0 || state.entry.takenBack.length > 0
-  const idle = state.flying.size === 0 && state.unrecorded.size === 0
+  const idle = state.submitted.size === 0 && state.unrecorded.size === 0
   if (idle && over && !pending) {
     leave(state, 'settled')
     return

@@ -2,14 +2,14 @@ import { DriverError } from '../drivers/runtime/contract/driver.ts'
 import { broughtTransfer, type TransferFacts } from './attempt.ts'
 import type { SiteEvent } from './scheduling.ts'
 import { taskAt, type SchedulingState } from './scheduling-state.ts'
-import type { Flight } from './flight.ts'
+import type { AttemptsInFlight } from './attempts-in-flight.ts'
 import type { SitePlan } from './intents.ts'
 
 /** Records transfers from other sites, before the driver gets the task that needs them. */
 export const openTransfers = (
   plan: Pick<SitePlan, 'routeOf'>,
   state: SchedulingState,
-  flight: Pick<Flight, 'positionOf'>,
+  attempts: Pick<AttemptsInFlight, 'positionOf'>,
   happens: (what: SiteEvent) => void,
 ) => {
   const waiting: { resolve: () => void; reject: (error: Error) => void }[] = []
@@ -23,7 +23,7 @@ export const openTransfers = (
      * has no record.
      */
     hear: (name: string, facts: TransferFacts): Promise<void> => {
-      const i = flight.positionOf(name)
+      const i = attempts.positionOf(name)
       const producers =
         i === undefined ? [] : Array.from(state.frontier.predecessorsOf(i), (p) => taskAt(state, p))
       const producer = producers.find(({ external_id }) => external_id === facts.label)

@@ -13,7 +13,7 @@ import {
   type TransferFacts,
 } from '../../src/executor/attempt.ts'
 import * as scheduling from '../../src/executor/scheduling.ts'
-import { openFlight, type Outcome, type Sight } from '../../src/executor/flight.ts'
+import { openAttempts, type Outcome, type Observation } from '../../src/executor/attempts-in-flight.ts'
 import type { LoadedTask } from '../../src/executor/journal.ts'
 import {
   DriverError,
@@ -352,7 +352,7 @@ describe('the attempt after it', () => {
 })
 
 test('files that arrive late are a wait for data with its reason, and give the cores back', async () => {
-  const [ends, seen, freed]: [Outcome[], Sight[], number[]] = [[], [], []]
+  const [ends, seen, freed]: [Outcome[], Observation[], number[]] = [[], [], []]
   let arrive: () => void = () => undefined
   const arrived = new Promise<void>((resolve) => (arrive = resolve))
   const name = 't-1'
@@ -374,25 +374,25 @@ test('files that arrive late are a wait for data with its reason, and give the c
     remove: () => Promise.resolve(),
     close: () => Promise.resolve(),
   }
-  const flight = openFlight({
+  const attempts = openAttempts({
     ...{ driver, site: 'far', clock: () => 1000, failpoint: () => undefined, silentSeconds: 60 },
     intentOf: () => plainIntent(name, '/w', ['true']),
     endEarlier: () => Promise.resolve(),
     ended: (_, outcome) => ends.push(outcome),
-    seen: (_, sight) => seen.push(sight),
+    observed: (_, observation) => seen.push(observation),
     programEnded: (position) => freed.push(position),
     fault: (error) => {
       throw error
     },
   })
-  flight.start([{ position: 3, name, intent: plainIntent(name, '/w', ['true']) }])
+  attempts.start([{ position: 3, name, intent: plainIntent(name, '/w', ['true']) }])
   await until('the wait', 120, () => seen.length > 0)
   expect(seen.at(-1)).toEqual({ reason: '"a" is not at the site yet', waitsFor: 'data' })
-  expect([freed, ends, flight.dueAt]).toEqual([[3], [], Infinity])
+  expect([freed, ends, attempts.dueAt]).toEqual([[3], [], Infinity])
   arrive()
   await until('the end', 120, () => ends.length > 0)
   expect(ends).toMatchObject([{ kind: 'collected' }])
-  flight.close()
+  attempts.close()
 })
 
 describe('a site that answers and does not mention an attempt', () => {
@@ -439,26 +439,26 @@ describe('a site that answers and does not mention an attempt', () => {
       remove: () => Promise.resolve(),
       close: () => Promise.resolve(),
     }
-    const [ends, seen]: [Outcome[], Sight[]] = [[], []]
-    const flight = openFlight({
+    const [ends, seen]: [Outcome[], Observation[]] = [[], []]
+    const attempts = openAttempts({
       ...{ driver, site: 'far', clock: () => now, failpoint: () => undefined, silentSeconds: 1e9 },
       intentOf: () => plainIntent(name, '/w', ['true']),
       endEarlier: () => Promise.resolve(),
       ended: (_, outcome) => ends.push(outcome),
-      seen: (_, sight) => seen.push(sight),
+      observed: (_, observation) => seen.push(observation),
       programEnded: () => undefined,
       fault: (error) => {
         throw error
       },
     })
-    flight.start([{ position: 0, name, intent: plainIntent(name, '/w', ['true']) }])
+    attempts.start([{ position: 0, name, intent: plainIntent(name, '/w', ['true']) }])
     await until('it is seen to run', 120, () => {
       now += 40
-      flight.turn()
+      attempts.runDue()
       return seen.some(({ status }) => status === 'running')
     })
     expect({ asked, ends }).toEqual({ asked: ['submit', 'submit', 'find'], ends: [] })
-    flight.close()
+    attempts.close()
   })
 
   const moments = ['the answer to its submit is lost', 'it runs', 'its end is reported'] as const
@@ -489,30 +489,30 @@ describe('a site that answers and does not mention an attempt', () => {
         remove: () => Promise.resolve(),
         close: () => Promise.resolve(),
       }
-      const [ends, seen]: [Outcome[], Sight[]] = [[], []]
+      const [ends, seen]: [Outcome[], Observation[]] = [[], []]
       const faults: unknown[] = []
-      const flight = openFlight({
+      const attempts = openAttempts({
         ...{ driver, site: 'cluster', clock: () => now, failpoint: () => undefined, silentSeconds: 1e9 },
         intentOf: () => plainIntent(name, '/w', ['true']),
         endEarlier: () => Promise.resolve(),
         ended: (_, outcome) => ends.push(outcome),
-        seen: (_, sight) => seen.push(sight),
+        observed: (_, observation) => seen.push(observation),
         programEnded: () => undefined,
         fault: (error) => faults.push(error),
       })
       const turns = async (count: number): Promise<void> => {
         for (let k = 0; k < count; k++) {
           now += 40
-          flight.turn()
+          attempts.runDue()
           await new Promise((resolve) => setImmediate(resolve))
           await new Promise((resolve) => setImmediate(resolve))
         }
       }
       // A holder before has started it.
-      if (takesOver) flight.adopt([{ position: 0, name, silentSince: undefined }])
-      else flight.start([{ position: 0, name, intent: plainIntent(name, '/w', ['true']) }])
+      if (takesOver) attempts.adopt([{ position: 0, name, silentSince: undefined }])
+      else attempts.start([{ position: 0, name, intent: plainIntent(name, '/w', ['true']) }])
       await turns(50)
-      expect({ ends, faults, size: flight.size }).toEqual({ ends: [], faults: [], size: 1 })
+      expect({ ends, faults, size: attempts.size }).toEqual({ ends: [], faults: [], size: 1 })
       expect(seen.at(-1)?.reason).toMatch(/not mentioned|no recorded end/)
       mentions = true
       for (const told of watched) told()
@@ -520,7 +520,7 @@ describe('a site that answers and does not mention an attempt', () => {
       expect(ends).toMatchObject([{ kind: 'collected' }])
       // A submit whose answer was lost is given again: its name starts once.
       expect(started).toBeLessThanOrEqual(takesOver ? 0 : losesAnswer ? 2 : 1)
-      flight.close()
+      attempts.close()
     },
   )
 })

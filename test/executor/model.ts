@@ -9,7 +9,7 @@ import {
   type Effect,
   type Step,
 } from '../../src/executor/scheduling-state.ts'
-import type { Outcome } from '../../src/executor/flight.ts'
+import type { Outcome } from '../../src/executor/attempts-in-flight.ts'
 import { openHostCores, type CoreShare, type HostCores } from '../../src/executor/host-cores.ts'
 import type { CommitResult } from '../../src/executor/journal.ts'
 import { intentName } from '../../src/executor/names.ts'
@@ -79,7 +79,7 @@ interface Holder {
   sentAt: number
   answer: CommitResult | undefined
   /** Positions by name: what its driver watches. */
-  flying: Map<string, number>
+  submitted: Map<string, number>
   left: string | undefined
   frozen: boolean
   sawCancel: boolean
@@ -199,7 +199,7 @@ const takeOver = (play: Play, site: string): void => {
     step: undefined,
     sentAt: 0,
     answer: undefined,
-    flying: new Map(),
+    submitted: new Map(),
     left: undefined,
     frozen: false,
     sawCancel: false,
@@ -231,7 +231,7 @@ const act = (play: Play, holder: Holder, effect: Effect): void => {
       for (const i of effect.positions) adopt(play, holder, i)
       break
     case 'stopAll':
-      for (const name of holder.flying.keys()) {
+      for (const name of holder.submitted.keys()) {
         const thing = play.things.get(name)
         if (thing !== undefined) thing.unwanted = true
       }
@@ -282,7 +282,7 @@ const launch = (play: Play, holder: Holder, i: number): void => {
     broken(laws.cancelled, `${which}, ahead`)
   if (row.ahead && play.pausedAt !== undefined && play.ms > play.pausedAt + leaseMs)
     broken(laws.paused, `${which}, ahead`)
-  holder.flying.set(name, i)
+  holder.submitted.set(name, i)
   const known = things.get(name)
   // A frozen holder and its successor may both hand on what is committed: the driver starts a name
   // once.
@@ -312,7 +312,7 @@ const launch = (play: Play, holder: Holder, i: number): void => {
 
 const adopt = (play: Play, holder: Holder, i: number): void => {
   const name = nameOf(holder, i)
-  if (play.things.has(name)) holder.flying.set(name, i)
+  if (play.things.has(name)) holder.submitted.set(name, i)
   else launch(play, holder, i)
 }
 
@@ -370,16 +370,16 @@ const end = (play: Play, name: string, thing: Thing): void => {
   // The files of some are read for long.
   if ((thing.position + thing.attempt) % 2 === 0) return
   for (const holder of play.holders) {
-    const position = holder.flying.get(name)
+    const position = holder.submitted.get(name)
     if (position !== undefined && !holder.frozen) happen(play, holder, { type: 'programEnded', position })
   }
 }
 
 const deliver = (play: Play, holder: Holder, name: string): void => {
-  const position = holder.flying.get(name)
+  const position = holder.submitted.get(name)
   const outcome = play.things.get(name)?.outcome
   if (position === undefined || outcome === undefined) return
-  holder.flying.delete(name)
+  holder.submitted.delete(name)
   if (outcome.kind === 'silent' || outcome.kind === 'unstopped')
     happen(play, holder, { type: 'driverSilent', position, outcome })
   else happen(play, holder, { type: 'attemptEnded', position, outcome, copied: [] })
@@ -507,8 +507,8 @@ const leave = (play: Play, holder: Holder, why: string): void => {
     )
     if (undone.length > 0) broken(laws.settled, `${undone.map(({ id }) => id).join()} at ${site} did not run`)
   }
-  if (holder.flying.size > 0)
-    broken(laws.settled, `${[...holder.flying.values()].join()} are in flight at ${site}`)
+  if (holder.submitted.size > 0)
+    broken(laws.settled, `${[...holder.submitted.values()].join()} are in flight at ${site}`)
   if (host !== undefined && host.free < host.count)
     broken(laws.conserved, `cores are held at the end of ${site}`)
   play.settled.add(site)
@@ -581,10 +581,10 @@ const unmentioned = (
 ): void => {
   const [things, { attempt }] = [play.things.size, holder.state.tasks[position] as ModelTask]
   const reason = 'at the site: the scheduler does not mention job 7'
-  const sight = { status: 'running', externalId: 'x', reason, waitsFor: 'site' } as const
-  const step = happen(play, holder, { type: 'attemptSeen', position, sight })
+  const observation = { status: 'running', externalId: 'x', reason, waitsFor: 'site' } as const
+  const step = happen(play, holder, { type: 'attemptObserved', position, observation })
   const ends = step?.entry.ends.some((end) => end.activityId === `a${String(position)}`) === true
-  const goesOn = holder.flying.get(name) === position && holder.state.tasks[position]?.attempt === attempt
+  const goesOn = holder.submitted.get(name) === position && holder.state.tasks[position]?.attempt === attempt
   if (ends || !goesOn || play.things.size !== things) broken(laws.waits, name)
 }
 
@@ -606,7 +606,7 @@ const moves: Record<
   },
   deliver: (play, pick, holder) => {
     if (holder === undefined) return
-    const ended = [...holder.flying.keys()].filter((name) => play.things.get(name)?.outcome !== undefined)
+    const ended = [...holder.submitted.keys()].filter((name) => play.things.get(name)?.outcome !== undefined)
     const name = pickOf(ended, pick)
     if (name !== undefined) deliver(play, holder, name)
   },
@@ -642,18 +642,18 @@ const moves: Record<
     for (const intent of holder.step.entry.intents) intent.startedAt = seconds(play)
   },
   seen: (play, pick, holder) => {
-    const name = pickOf([...(holder?.flying.keys() ?? [])], pick)
+    const name = pickOf([...(holder?.submitted.keys() ?? [])], pick)
     if (holder === undefined || name === undefined) return
-    const position = holder.flying.get(name) as number
+    const position = holder.submitted.get(name) as number
     if (pick % 2 === 0) {
-      const sight = { status: 'running', externalId: 'x', reason: null } as const
-      happen(play, holder, { type: 'attemptSeen', position, sight })
+      const observation = { status: 'running', externalId: 'x', reason: null } as const
+      happen(play, holder, { type: 'attemptObserved', position, observation })
     } else unmentioned(play, holder, { name, position })
     holder.rung = true
   },
   silence: (play, pick, holder) => {
     if (holder === undefined || holder.frozen || pick % 3 !== 0) return
-    const name = [...holder.flying.keys()].find((one) => play.things.get(one)?.endedAt === undefined)
+    const name = [...holder.submitted.keys()].find((one) => play.things.get(one)?.endedAt === undefined)
     const thing = name === undefined ? undefined : play.things.get(name)
     if (name === undefined || thing === undefined) return
     play.disturbed = true
@@ -708,7 +708,7 @@ const finish = (play: Play): void => {
         if (!holder.frozen) takeOver(play, holder.site)
         continue
       }
-      for (const name of [...holder.flying.keys()]) {
+      for (const name of [...holder.submitted.keys()]) {
         const thing = play.things.get(name)
         if (thing?.endedAt === undefined && thing !== undefined) end(play, name, thing)
         deliver(play, holder, name)

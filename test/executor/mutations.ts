@@ -95,7 +95,7 @@ export const mutations: readonly NamedMutation[] = [
   {
     name: 'adopted starts are recorded before the ends they follow',
     file: ends,
-    function: 'comesAfterFlying',
+    function: 'followsOpenAttempt',
     replace: 'if (before >= 0 && isInFlight(state, before)) return true',
     by: '',
   },

@@ -36,12 +36,12 @@ test('a build without intents, which acts before it records and under names that
       file: 'src/executor/scheduling-starts.ts',
       function: 'offer',
       replace: '  state.stage[i] = stages.offered\n',
-      by: '  state.stage[i] = stages.offered\n  state.flying.add(i)\n',
+      by: '  state.stage[i] = stages.offered\n  state.submitted.add(i)\n',
     },
     {
       file: 'src/executor/scheduling-starts.ts',
       function: 'commitAnswered',
-      replace: '    state.flying.add(i)\n',
+      replace: '    state.submitted.add(i)\n',
       by: '',
     },
     {

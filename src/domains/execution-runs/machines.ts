@@ -230,8 +230,8 @@ export const turnMachine = async (
     if (action === 'stop') {
       const others = await tx.run(sql`select from run_machines where instance_id = ${held.instanceId}
         and released_at is null and execution_run_id <> ${runId}`)
-      const { flying, ready } = await machineNeed(tx, runId, targetId)
-      if (others > 0 || flying > 0 || ready > 0) return undefined
+      const { inFlight, ready } = await machineNeed(tx, runId, targetId)
+      if (others > 0 || inFlight > 0 || ready > 0) return undefined
     }
     return acceptAction(tx, held.instanceId, action, { executionRunId: runId })
   }
@@ -409,7 +409,7 @@ const NeedRow = z.object({
   paused: z.boolean(),
   open: z.number(),
   ready: z.number(),
-  flying: z.number(),
+  inFlight: z.number(),
 })
 /** What a run needs of a target now. */
 export interface MachineNeed {
@@ -420,7 +420,7 @@ export interface MachineNeed {
   open: number
   ready: number
   /** Attempts whose end is not on record. */
-  flying: number
+  inFlight: number
 }
 
 export const machineNeed = async (db: Db, runId: string, targetId: string): Promise<MachineNeed> => {
@@ -428,7 +428,7 @@ export const machineNeed = async (db: Db, runId: string, targetId: string): Prom
     NeedRow,
     sql`select r.status, r.paused,
         r.cancel_requested_at is not null or (r.on_failure = 'stop' and r.failed_activity_count > 0) as stopping,
-        count(t.id) as open, count(t.id) filter (where t.handle_name is not null) as flying,
+        count(t.id) as open, count(t.id) filter (where t.handle_name is not null) as in_flight,
         count(t.id) filter (where not exists (
           select from activity_dependencies d join task_executions p on p.execution_run_id = r.id and p.latest
             and p.activity_position = d.depends_on_position
@@ -438,8 +438,8 @@ export const machineNeed = async (db: Db, runId: string, targetId: string): Prom
         and t.planned_resource_id = ${targetId} and t.status not in ${over}
       where r.id = ${runId} group by r.id`,
   )
-  const { paused, open, ready, flying, status, stopping } = row
-  return { over: status !== 'running' || stopping, paused, open, ready, flying }
+  const { paused, open, ready, inFlight, status, stopping } = row
+  return { over: status !== 'running' || stopping, paused, open, ready, inFlight }
 }
 
 /** Shows why tasks wait that could start if their machine were there; blank: the wait is over. */
