@@ -28,7 +28,7 @@ import {
 } from '../src/domains/execution-runs/operation.ts'
 import { readExecutionRun } from '../src/domains/execution-runs/store.ts'
 import { requestCancel, temporalActor } from '../src/operations/records.ts'
-import type { Wakes } from '../src/executor/wakes.ts'
+import type { RunWakeUps } from '../src/executor/wake-ups.ts'
 import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
 import type { Storages } from '../src/domains/storages/open.ts'
 import { StorageError } from '../src/drivers/storage/contract.ts'
@@ -46,7 +46,7 @@ export interface ExecutionRunParts extends MachineSiteParts, Pick<DeliveryParts,
   engine: Pick<Engine, 'taskQueue' | 'signal' | 'start' | 'cancel'>
   compute: Compute
   sites: SiteDrivers
-  wakes: Wakes
+  wakeUps: RunWakeUps
   reports: Reports
   sitePatienceSeconds: number
   hostId: string
@@ -239,7 +239,7 @@ const executeAt = async (
       ...opened,
       ...{ driver, onlyEnds, machine: place.machine },
       ...(onlyEnds ? { cores: undefined } : {}),
-      wakes: parts.wakes,
+      wakeUps: parts.wakeUps,
       acceptedAt: snapshot.acceptedAt,
       reports: parts.reports.site({
         runId,

@@ -1,7 +1,7 @@
 import { transferIds } from './scheduling-adoption.ts'
 import type { SiteEvent } from './scheduling.ts'
 import { nameAt, taskAt, type SchedulingState } from './scheduling-state.ts'
-import type { Question } from './hands.ts'
+import type { Question } from './effect-runner.ts'
 import type { SitePlan } from './intents.ts'
 import { loadCores, loadEnds, loadTransfers, outlastingOutage } from './journal.ts'
 import type { CoreShare } from './host-cores.ts'

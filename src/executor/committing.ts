@@ -1,6 +1,6 @@
 import type { SiteEvent } from './scheduling.ts'
 import type { SchedulingState, Step } from './scheduling-state.ts'
-import type { Hands } from './hands.ts'
+import type { EffectRunner } from './effect-runner.ts'
 import type { CoreShare } from './host-cores.ts'
 import type { Intents } from './intents.ts'
 import { commitSite, outlastingOutage } from './journal.ts'
@@ -16,17 +16,26 @@ export const openCommitting = (
     reports,
     cores,
   }: Pick<SiteParts, 'db' | 'clock' | 'failpoint' | 'reports'> & { cores: CoreShare | undefined },
-  site: { epoch: number; signal: AbortSignal; state: SchedulingState; intents: Intents; hands: Hands },
-  { happen, beat }: { happen: (what: SiteEvent) => unknown; beat: (facts: SiteProgress) => void },
+  site: {
+    epoch: number
+    signal: AbortSignal
+    state: SchedulingState
+    intents: Intents
+    runner: EffectRunner
+  },
+  {
+    handle,
+    onProgress,
+  }: { handle: (event: SiteEvent) => unknown; onProgress: (facts: SiteProgress) => void },
 ) => {
-  const { epoch, signal, state, intents, hands } = site
+  const { epoch, signal, state, intents, runner } = site
   const { runId, site: name } = state.facts
   const news = openNews()
   return {
     news,
     async commit(step: Step): Promise<void> {
       intents.complete(step)
-      const heard = hands.transfers.waiting
+      const heard = runner.transfers.waiting
       failpoint('before-commit')
       let tries = 0
       let sentAt = 0
@@ -38,13 +47,13 @@ export const openCommitting = (
       }, signal)
       reports?.committed((performance.now() - sentAt) / 1_000)
       if (reports !== undefined) reportStep(reports, step)
-      hands.transfers.confirm(heard)
+      runner.transfers.confirm(heard)
       failpoint('committed')
-      happen({ type: 'commitAnswered', acquired, holders })
+      handle({ type: 'commitAnswered', acquired, holders })
       const freeCores = cores?.free ?? Infinity
-      happen({ type: 'flagsSeen', sentAt, freeCores, cancelled, paused, failed, runStatus: run_status })
+      handle({ type: 'flagsSeen', sentAt, freeCores, cancelled, paused, failed, runStatus: run_status })
       news.count(step, state)
-      beat({ completed: state.completed, running: hands.attempts.size, paused, news: news.total })
+      onProgress({ completed: state.completed, running: runner.attempts.size, paused, news: news.total })
     },
   }
 }

@@ -1,9 +1,9 @@
 import { answerTo } from './answers.ts'
-import { openBell } from './bell.ts'
+import { openWakeUp } from './wake-ups.ts'
 import { decide, type SiteEvent } from './scheduling.ts'
 import { openScheduling, type Step } from './scheduling-state.ts'
 import { openCommitting } from './committing.ts'
-import { openHands } from './hands.ts'
+import { openEffectRunner } from './effect-runner.ts'
 import { schedulingFactsOf, openIntents, type SitePlan } from './intents.ts'
 import { claimSite, leaveSite, LeasePassedOn, loadRun, outlastingOutage } from './journal.ts'
 import type { SiteProgress } from './news.ts'
@@ -40,7 +40,7 @@ export const runSite = async (
   plan: SitePlan,
   holder: string,
   signal: AbortSignal,
-  beat: (facts: SiteProgress) => void,
+  onProgress: (facts: SiteProgress) => void,
 ): Promise<SiteOutcome> => {
   const { db, clock, reports } = parts
   const { epoch, before } = await outlastingOutage(() => claimSite(db, runId, site, holder), signal)
@@ -56,54 +56,59 @@ export const runSite = async (
   )
   const intents = openIntents(plan, state)
   const cores = parts.cores?.share(parts.acceptedAt ?? 0)
-  const bell = openBell()
+  const wakeUp = openWakeUp()
 
-  const happen = (what: SiteEvent): Step | undefined => {
+  const handle = (event: SiteEvent): Step | undefined => {
     const moment = { at: clock(), ms: performance.now(), contended: cores?.contended === true }
-    const { commit, effects } = decide(state, { ...moment, ...what })
-    for (const effect of effects) hands.act(effect)
+    const { commit, effects } = decide(state, { ...moment, ...event })
+    for (const effect of effects) runner.run(effect)
     return commit
   }
-  const hands = openHands({ ...parts, cores }, plan, state, intents, bell, happen)
+  const runner = openEffectRunner({ ...parts, cores }, plan, state, intents, wakeUp, handle)
 
   const committing = openCommitting(
     { ...parts, cores },
-    { epoch, signal, state, intents, hands },
-    { happen, beat },
+    { epoch, signal, state, intents, runner },
+    { handle, onProgress },
   )
 
   const drain = (): void => {
-    happen({ type: 'drain' })
-    bell.ring()
+    handle({ type: 'drain' })
+    wakeUp.wake()
   }
   signal.addEventListener('abort', drain)
   if (signal.aborted) drain()
-  const deaf = state.foreign ? parts.wakes?.listen(runId, bell.ring) : undefined
+  const stopListening = state.foreign ? parts.wakeUps?.listen(runId, wakeUp.wake) : undefined
   try {
-    happen({ type: 'begin' })
+    handle({ type: 'begin' })
     for (;;) {
-      for (let asked = hands.asked.shift(); asked !== undefined; asked = hands.asked.shift())
-        happen(await answerTo(asked, { ...parts, cores }, plan, state, signal))
-      if (hands.trouble !== undefined) throw hands.trouble as Error
-      if (hands.left !== undefined) await leaveSite(db, runId, site, epoch).catch(() => undefined)
-      if (hands.left === 'drained') throw signal.reason as Error
-      if (hands.left !== undefined)
-        return { settled: hands.left === 'settled', completed: state.completed, failed: state.failed }
-      await hands.pause()
-      bell.hush()
-      hands.attempts.runDue()
-      reports?.silent(hands.attempts.silence)
-      const step = happen({ type: 'tick', cores: cores?.inTurn() })
+      for (let asked = runner.asked.shift(); asked !== undefined; asked = runner.asked.shift())
+        handle(await answerTo(asked, { ...parts, cores }, plan, state, signal))
+      if (runner.trouble !== undefined) throw runner.trouble as Error
+      if (runner.left !== undefined) await leaveSite(db, runId, site, epoch).catch(() => undefined)
+      if (runner.left === 'drained') throw signal.reason as Error
+      if (runner.left !== undefined)
+        return { settled: runner.left === 'settled', completed: state.completed, failed: state.failed }
+      await runner.pause()
+      wakeUp.reset()
+      runner.attempts.runDue()
+      reports?.silent(runner.attempts.silence)
+      const step = handle({ type: 'tick', cores: cores?.inTurn() })
       if (step !== undefined) await committing.commit(step)
     }
   } catch (error) {
     if (error instanceof LeasePassedOn)
-      beat({ completed: state.completed, running: 0, paused: state.paused, news: committing.news.total })
+      onProgress({
+        completed: state.completed,
+        running: 0,
+        paused: state.paused,
+        news: committing.news.total,
+      })
     throw error
   } finally {
-    deaf?.()
+    stopListening?.()
     reports?.left()
     signal.removeEventListener('abort', drain)
-    hands.letGo()
+    runner.close()
   }
 }

@@ -3,7 +3,7 @@ import type { RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
 import type { Patience, TransferFacts } from './attempt.ts'
 import type { SiteReports } from './reports.ts'
 import type { HostCores } from './host-cores.ts'
-import type { Wakes } from './wakes.ts'
+import type { RunWakeUps } from './wake-ups.ts'
 
 /** The parts for executing a site of a run. */
 export interface SiteParts {
@@ -28,7 +28,7 @@ export interface SiteParts {
   onTransfer?: (listener: (name: string, facts: TransferFacts) => Promise<void>) => void
   patience?: Partial<Patience>
   /** Other sites of the run in this process: they wake each other after ends. */
-  wakes?: Wakes
+  wakeUps?: RunWakeUps
   /** As in `SchedulingFacts`. */
   machine?: string | undefined
   onlyEnds?: boolean

@@ -10,7 +10,7 @@ export const openTransfers = (
   plan: Pick<SitePlan, 'routeOf'>,
   state: SchedulingState,
   attempts: Pick<AttemptsInFlight, 'positionOf'>,
-  happens: (what: SiteEvent) => void,
+  handleAndWake: (event: SiteEvent) => void,
 ) => {
   const waiting: { resolve: () => void; reject: (error: Error) => void }[] = []
   return {
@@ -35,7 +35,7 @@ export const openTransfers = (
       if (state.brought.get(i)?.has(transfer.id) === true) return Promise.resolve()
       return new Promise((resolve, reject) => {
         waiting.push({ resolve, reject })
-        happens({ type: 'transferHeard', position: i, transfer })
+        handleAndWake({ type: 'transferHeard', position: i, transfer })
       })
     },
     /** The oldest `count` are on record. */

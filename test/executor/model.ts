@@ -18,7 +18,7 @@ import { moveOf, type Fate, type Scenario } from './scenario.ts'
 
 /**
  * Plays a scenario with the real scheduling, a model of the database and a model of the sites, and throws
- * at the first law that is broken. What `loop.ts`, `hands.ts` and `answers.ts` do with promises
+ * at the first law that is broken. What `loop.ts`, `effect-runner.ts` and `answers.ts` do with promises
  * happens here in steps, between which anything may happen: a kill, a frozen holder that wakes
  * later, a lost answer, a cancel.
  */

@@ -27,7 +27,7 @@ test('a build without intents, which acts before it records and under names that
       file: 'src/executor/committing.ts',
       function: 'commit',
       replace: "      failpoint('before-commit')\n",
-      by: `      hands.act({ type: 'start',
+      by: `      runner.run({ type: 'start',
         positions: step.positions.filter((_, k) => step.entry.intents[k]?.ahead === false) })
       await new Promise((resolve) => setTimeout(resolve, 20))
       failpoint('before-commit')\n`,

@@ -1,4 +1,4 @@
-import type { Bell } from './bell.ts'
+import type { WakeUp } from './wake-ups.ts'
 import type { SiteEvent, SilentOutcome } from './scheduling.ts'
 import {
   earlierNames,
@@ -25,13 +25,13 @@ export type Question = Extract<
  * Carries out the effects of a site's scheduling, and returns their results to it as events. Questions
  * are kept for the loop; so are the rest and the end of the loop itself.
  */
-export const openHands = (
+export const openEffectRunner = (
   parts: Omit<SiteParts, 'cores'> & { cores: CoreShare | undefined },
   plan: SitePlan,
   state: SchedulingState,
   intents: Intents,
-  bell: Bell,
-  happen: (what: SiteEvent) => unknown,
+  wakeUp: WakeUp,
+  handle: (event: SiteEvent) => unknown,
 ) => {
   const { cores, clock } = parts
   const { site, runId } = state.facts
@@ -40,13 +40,13 @@ export const openHands = (
   let left: 'settled' | 'idle' | 'drained' | undefined
   let trouble: unknown
 
-  const happens = (what: SiteEvent): void => {
-    happen(what)
-    bell.ring()
+  const handleAndWake = (event: SiteEvent): void => {
+    handle(event)
+    wakeUp.wake()
   }
   const ended = (position: number, outcome: Outcome): void => {
-    if (isSilence(outcome)) happens({ type: 'driverSilent', position, outcome })
-    else happens({ type: 'attemptEnded', position, outcome, copied: copiedFor(position, outcome) })
+    if (isSilence(outcome)) handleAndWake({ type: 'driverSilent', position, outcome })
+    else handleAndWake({ type: 'attemptEnded', position, outcome, copied: copiedFor(position, outcome) })
   }
   const copiedFor = (position: number, outcome: Outcome) => {
     const staged = outcome.kind === 'collected' ? outcome.collected.staged : undefined
@@ -65,17 +65,17 @@ export const openHands = (
     },
     ended,
     observed: (position, observation) => {
-      happens({ type: 'attemptObserved', position, observation })
+      handleAndWake({ type: 'attemptObserved', position, observation })
     },
     programEnded: (position) => {
-      happens({ type: 'programEnded', position })
+      handleAndWake({ type: 'programEnded', position })
     },
     fault: (error) => {
       trouble ??= error
-      bell.ring()
+      wakeUp.wake()
     },
   })
-  const transfers = openTransfers(plan, state, attempts, happens)
+  const transfers = openTransfers(plan, state, attempts, handleAndWake)
   parts.onTransfer?.(transfers.hear)
 
   return {
@@ -91,7 +91,7 @@ export const openHands = (
     get left(): typeof left {
       return left
     },
-    act(effect: Effect): void {
+    run(effect: Effect): void {
       switch (effect.type) {
         case 'start':
           attempts.start(effect.positions.map((position) => intents.take(position)))
@@ -115,10 +115,10 @@ export const openHands = (
           cores?.give(effect.cores)
           return
         case 'wish':
-          cores?.want(effect.wish, bell.ring)
+          cores?.want(effect.wish, wakeUp.wake)
           return
         case 'wakeOthers':
-          parts.wakes?.notify(runId, bell.ring)
+          parts.wakeUps?.notify(runId, wakeUp.wake)
           return
         case 'rest':
         case 'gather':
@@ -138,14 +138,14 @@ export const openHands = (
     async pause(): Promise<void> {
       const rest = next
       next = undefined
-      if (rest?.type === 'gather') await bell.rest(rest.ms)
+      if (rest?.type === 'gather') await wakeUp.sleep(rest.ms)
       if (rest?.type !== 'rest') return
-      cores?.want(rest.wish, bell.ring)
-      if (bell.rung) return
-      await bell.rest(Math.min(rest.ms, Math.max(0, (attempts.dueAt - clock()) * 1_000)))
+      cores?.want(rest.wish, wakeUp.wake)
+      if (wakeUp.woken) return
+      await wakeUp.sleep(Math.min(rest.ms, Math.max(0, (attempts.dueAt - clock()) * 1_000)))
     },
     /** Releases everything; running tasks go on. */
-    letGo(): void {
+    close(): void {
       transfers.close()
       attempts.close()
       for (const i of [...state.heldCores.keys()]) freeCores(state, i)
@@ -159,7 +159,7 @@ export const openHands = (
   }
 }
 
-export type Hands = ReturnType<typeof openHands>
+export type EffectRunner = ReturnType<typeof openEffectRunner>
 
 const isSilence = (outcome: Outcome): outcome is SilentOutcome =>
   outcome.kind === 'silent' || outcome.kind === 'unstopped'
