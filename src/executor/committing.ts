@@ -4,7 +4,7 @@ import type { EffectRunner } from './effect-runner.ts'
 import type { CoreShare } from './host-cores.ts'
 import type { Intents } from './intents.ts'
 import { commitSite, outlastingOutage } from './journal.ts'
-import { openNews, reportStep, type SiteProgress } from './news.ts'
+import { openChangeCount, reportStep, type SiteProgress } from './site-progress.ts'
 import type { SiteParts } from './site-parts.ts'
 
 /** Commits the steps of a site's scheduling, and gives the answers of the database back to it as events. */
@@ -30,9 +30,9 @@ export const openCommitting = (
 ) => {
   const { epoch, signal, state, intents, runner } = site
   const { runId, site: name } = state.facts
-  const news = openNews()
+  const changes = openChangeCount()
   return {
-    news,
+    changes,
     async commit(step: Step): Promise<void> {
       intents.complete(step)
       const heard = runner.transfers.waiting
@@ -52,8 +52,13 @@ export const openCommitting = (
       handle({ type: 'commitAnswered', acquired, holders })
       const freeCores = cores?.free ?? Infinity
       handle({ type: 'flagsSeen', sentAt, freeCores, cancelled, paused, failed, runStatus: run_status })
-      news.count(step, state)
-      onProgress({ completed: state.completed, running: runner.attempts.size, paused, news: news.total })
+      changes.count(step, state)
+      onProgress({
+        completed: state.completed,
+        running: runner.attempts.size,
+        paused,
+        changes: changes.total,
+      })
     },
   }
 }

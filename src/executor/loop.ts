@@ -6,7 +6,7 @@ import { openCommitting } from './committing.ts'
 import { openEffectRunner } from './effect-runner.ts'
 import { schedulingFactsOf, openIntents, type SitePlan } from './intents.ts'
 import { claimSite, leaveSite, LeasePassedOn, loadRun, outlastingOutage } from './journal.ts'
-import type { SiteProgress } from './news.ts'
+import type { SiteProgress } from './site-progress.ts'
 import type { SiteParts } from './site-parts.ts'
 
 export interface SiteOutcome {
@@ -102,7 +102,7 @@ export const runSite = async (
         completed: state.completed,
         running: 0,
         paused: state.paused,
-        news: committing.news.total,
+        changes: committing.changes.total,
       })
     throw error
   } finally {

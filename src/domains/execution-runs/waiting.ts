@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { raw, sql, type Db } from '../../db/sql.ts'
-import type { SiteNews, SiteWait } from '../../page-details.ts'
+import type { SiteStatus, SiteWait } from '../../page-details.ts'
 
 /**
  * States of tasks that may wait (a running task waits where its site is silent), and of tasks that
@@ -48,11 +48,11 @@ const WaitRow = z.object({
 const FailureRow = z.object({ activity: z.string(), reason: z.string() })
 
 /** The reasons for which tasks of a site wait, and the newest failed attempt there. */
-export const readSiteNews = async (
+export const readSiteStatus = async (
   db: Db,
   runId: string,
   site: string,
-): Promise<Omit<SiteNews, 'paused'>> => {
+): Promise<Omit<SiteStatus, 'paused'>> => {
   const waiting = db.many(
     WaitRow,
     sql`select w.site, w.kind, w.reason, w.tasks from execution_runs r cross join lateral (${raw(waitingRows)}) w
