@@ -114,8 +114,8 @@ export const openEffectRunner = (
         case 'giveCores':
           cores?.give(effect.cores)
           return
-        case 'wish':
-          cores?.want(effect.wish, wakeUp.wake)
+        case 'requestCores':
+          cores?.request(effect.request, wakeUp.wake)
           return
         case 'wakeOthers':
           parts.wakeUps?.notify(runId, wakeUp.wake)
@@ -140,7 +140,7 @@ export const openEffectRunner = (
       next = undefined
       if (rest?.type === 'gather') await wakeUp.sleep(rest.ms)
       if (rest?.type !== 'rest') return
-      cores?.want(rest.wish, wakeUp.wake)
+      cores?.request(rest.request, wakeUp.wake)
       if (wakeUp.woken) return
       await wakeUp.sleep(Math.min(rest.ms, Math.max(0, (attempts.dueAt - clock()) * 1_000)))
     },

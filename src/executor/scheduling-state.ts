@@ -1,5 +1,5 @@
 import type { Copied, Patience } from './attempt.ts'
-import type { CoreWish } from './host-cores.ts'
+import type { CoreRequest } from './host-cores.ts'
 import type { Outcome, Observation } from './attempts-in-flight.ts'
 import { completed, createFrontier, dead, inFlight, waiting } from './frontier.ts'
 import type {
@@ -156,7 +156,7 @@ export type Effect =
   | { type: 'takeCores'; cores: readonly number[] }
   | { type: 'giveCores'; cores: readonly number[] }
   /** Waits for cores from now on, before the commit is answered; as `rest` repeats it. */
-  | { type: 'wish'; wish: CoreWish }
+  | { type: 'requestCores'; request: CoreRequest }
   /** The other sites of the run in this process look for ends here. */
   | { type: 'wakeOthers' }
   /** After `afterMs`: the starts of tasks that an earlier holder intended ahead → `aheadFound`. */
@@ -168,9 +168,9 @@ export type Effect =
   /** → `foreignEnds` */
   | { type: 'readForeignEnds' }
   /**
-   * Rests for this long, unless an event comes; `wish`: free cores of the host count as an event.
+   * Rests for this long, unless an event comes; `request`: free cores of the host count as an event.
    */
-  | { type: 'rest'; ms: number; wish: CoreWish | undefined }
+  | { type: 'rest'; ms: number; request: CoreRequest | undefined }
   /** Waits for more to commit, also after an event; the next event is a tick. */
   | { type: 'gather'; ms: number }
   /**

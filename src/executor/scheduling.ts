@@ -22,7 +22,7 @@ import {
   type Step,
 } from './scheduling-state.ts'
 import type { Copied } from './attempt.ts'
-import type { CoreWish } from './host-cores.ts'
+import type { CoreRequest } from './host-cores.ts'
 import type { Outcome, Observation } from './attempts-in-flight.ts'
 import { completed } from './frontier.ts'
 import type { CommitResult, ForeignEnd, TaskTransfer } from './journal.ts'
@@ -169,8 +169,8 @@ const tick = (state: SchedulingState, cores: readonly number[] | undefined): Ste
   }
   state.foreignRead = false
   const step = makeStep(state, cores)
-  const wish = wishOf(state)
-  if (wish !== undefined) state.effects.push({ type: 'wish', wish })
+  const request = coreRequestOf(state)
+  if (request !== undefined) state.effects.push({ type: 'requestCores', request })
   return step
 }
 
@@ -228,7 +228,11 @@ const afterCommit = (state: SchedulingState, freeCores: number): void => {
   }
   if (startable(state, freeCores) || state.entry.takenBack.length > 0) return
   const usual = coreRetryIsDue(state) ? coreRetryMs : waits ? laneRetryMs : tickMs
-  state.effects.push({ type: 'rest', ms: Math.min(usual, untilNextAttempt(state)), wish: wishOf(state) })
+  state.effects.push({
+    type: 'rest',
+    ms: Math.min(usual, untilNextAttempt(state)),
+    request: coreRequestOf(state),
+  })
 }
 
 /** Milliseconds until the time of the next waiting attempt; at least 1. */
@@ -241,8 +245,8 @@ const untilNextAttempt = (state: SchedulingState): number => {
   return Math.max(1, Math.ceil((next - state.at) * 1_000))
 }
 
-/** The wish of the next task in order; undefined: none waits for cores. */
-const wishOf = (state: SchedulingState): CoreWish | undefined => {
+/** The request of the next task in order; undefined: none waits for cores. */
+const coreRequestOf = (state: SchedulingState): CoreRequest | undefined => {
   const { hostCores } = state.facts
   const i = state.coresShort
     ? state.shortOf

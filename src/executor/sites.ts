@@ -200,7 +200,7 @@ export const containerOf = (
     containerHost: host,
     containerMounts: mounts,
   } = ContainerSettings.parse(place.configuration)
-  const { network, reuse } = ContainerWishes.parse(activity['container'])
+  const { network, reuse } = ContainerOptions.parse(activity['container'])
   return {
     ...{ image, network, reuse, scope },
     ...(engine === undefined ? {} : { engine }),
@@ -240,7 +240,7 @@ export const memoryLimitOf = (
 }
 
 /** `container` of an activity's metadata. */
-const ContainerWishes = z
+const ContainerOptions = z
   .object({ network: z.boolean().catch(false), reuse: z.boolean().catch(false) })
   .catch({ network: false, reuse: false })
 

@@ -74,7 +74,7 @@ interface Holder {
   cores: CoreShare | undefined
   asked: { question: Question; since: number }[]
   pause: { until: number } | undefined
-  rung: boolean
+  woken: boolean
   step: Step | undefined
   sentAt: number
   answer: CommitResult | undefined
@@ -195,7 +195,7 @@ const takeOver = (play: Play, site: string): void => {
     cores: host?.share(0),
     asked: [],
     pause: undefined,
-    rung: false,
+    woken: false,
     step: undefined,
     sentAt: 0,
     answer: undefined,
@@ -244,18 +244,18 @@ const act = (play: Play, holder: Holder, effect: Effect): void => {
     case 'giveCores':
       cores?.give(effect.cores)
       break
-    case 'wish':
-      cores?.want(effect.wish, () => (holder.rung = true))
+    case 'requestCores':
+      cores?.request(effect.request, () => (holder.woken = true))
       break
     case 'wakeOthers':
-      for (const other of play.holders) if (other !== holder) other.rung = true
+      for (const other of play.holders) if (other !== holder) other.woken = true
       break
     case 'rest':
-      cores?.want(effect.wish, () => (holder.rung = true))
+      cores?.request(effect.request, () => (holder.woken = true))
       holder.pause = { until: play.ms + effect.ms }
       break
     case 'gather':
-      holder.rung = false
+      holder.woken = false
       holder.pause = { until: play.ms + effect.ms }
       break
     case 'leave':
@@ -383,7 +383,7 @@ const deliver = (play: Play, holder: Holder, name: string): void => {
   if (outcome.kind === 'silent' || outcome.kind === 'unstopped')
     happen(play, holder, { type: 'driverSilent', position, outcome })
   else happen(play, holder, { type: 'attemptEnded', position, outcome, copied: [] })
-  holder.rung = true
+  holder.woken = true
 }
 
 /** The holder does the next thing that its loop would do; `hurry`: time passes until it can. */
@@ -403,12 +403,12 @@ const proceed = (play: Play, holder: Holder, hurry: boolean): void => {
     else answered(play, holder, holder.answer)
     return
   }
-  if (holder.pause !== undefined && !holder.rung && play.ms < holder.pause.until) {
+  if (holder.pause !== undefined && !holder.woken && play.ms < holder.pause.until) {
     if (!hurry) return
     play.ms = holder.pause.until
   }
   holder.pause = undefined
-  holder.rung = false
+  holder.woken = false
   holder.step = happen(play, holder, { type: 'tick', cores: holder.cores?.inTurn() })
   holder.sentAt = play.ms
 }
@@ -632,7 +632,7 @@ const moves: Record<
   drain: (play, _pick, holder) => {
     if (holder === undefined || holder.left !== undefined) return
     happen(play, holder, { type: 'drain' })
-    holder.rung = true
+    holder.woken = true
   },
   // The step is given again, with the moment of the second time.
   lose: (play, _pick, holder) => {
@@ -649,7 +649,7 @@ const moves: Record<
       const observation = { status: 'running', externalId: 'x', reason: null } as const
       happen(play, holder, { type: 'attemptObserved', position, observation })
     } else unmentioned(play, holder, { name, position })
-    holder.rung = true
+    holder.woken = true
   },
   silence: (play, pick, holder) => {
     if (holder === undefined || holder.frozen || pick % 3 !== 0) return
@@ -674,7 +674,7 @@ const moves: Record<
   },
   contend: (_play, _pick, holder) => {
     // Another run that wants a core for a second, and then does not take it.
-    holder?.host?.share(1).want({ need: 1, retry: false })
+    holder?.host?.share(1).request({ need: 1, retry: false })
   },
   pause: (play) => {
     if (play.db.run.paused) return
