@@ -110,7 +110,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'examples/demo-cold',
       'bench/command',
       'sites/remover',
-      'drivers/driver-keeper',
+      'drivers/driver-pool',
     ],
     askedBy: ['bin', 'src/main.ts', 'src/embedded', 'src/programs'],
   },

@@ -2,7 +2,7 @@ import { posix } from 'node:path'
 import type { RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
 import type { SiteDriver, WaysOut } from '../drivers/runtime/contract/kind.ts'
 import type { TerminalHost } from '../drivers/runtime/contract/terminal.ts'
-import { openDriverKeeper } from '../drivers/runtime/driver-keeper.ts'
+import { openDriverPool } from '../drivers/runtime/driver-pool.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
 import { withRoots } from '../drivers/runtime/contract/rooted.ts'
 import type { SiteShell } from '../shell/site-shell.ts'
@@ -116,7 +116,7 @@ const openCoresHeld = () => {
  * at first use and shared by all runs; a site is contacted only when it has work.
  */
 export const openSiteDrivers = (parts: SiteDriverParts) => {
-  const keeper = openDriverKeeper(parts.idleMs === undefined ? {} : { idleMs: parts.idleMs })
+  const pool = openDriverPool(parts.idleMs === undefined ? {} : { idleMs: parts.idleMs })
   const deliveries: Deliveries = new Map()
   const coresHeld = openCoresHeld()
   const remoteOf = (place: Place, facts: SiteFacts): Remote => {
@@ -124,7 +124,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
     // directory.
     const key = JSON.stringify([place.site, place.machine, place.configuration])
     const { site: runtime, connectionId, machine, configuration } = place
-    const opened = keeper.of(key, () => {
+    const opened = pool.of(key, () => {
       const { open } = kindOf(place.kind)
       if (open === undefined) throw new Error(`sites of kind ${place.kind} have no driver of their own`)
       return open(
@@ -257,9 +257,9 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
     },
 
     /** Drivers of other sites that are open now. */
-    opened: () => keeper.count(),
+    opened: () => pool.count(),
 
-    close: () => keeper.close(),
+    close: () => pool.close(),
   }
 }
 
