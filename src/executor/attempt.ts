@@ -1,5 +1,6 @@
 import { firstTexts } from '../lists.ts'
 import type { Collected, DriverError, StagedAmount } from '../drivers/runtime/contract/driver.ts'
+import type { EdgeTransfer } from '../drivers/transfer/staging-driver.ts'
 import type { LoadedTask, TaskEnd, TaskOutput, TaskRetry, TaskTransfer } from './journal.ts'
 import { dataInstanceId, dataObjectId, dataTransferId, taskExecutionId } from './names.ts'
 import type { RunRoute } from './network.ts'
@@ -275,24 +276,12 @@ export interface Copied extends StagedAmount {
   route: RunRoute
 }
 
-/**
- * The bytes that were really brought from another site for a task, from the driver that brought
- * them; `label` is that of the `Stage`. Seconds since epoch.
- */
-export interface TransferFacts {
-  label: string
-  fromSite: string
-  toSite: string
-  strategy: string
-  /** Why this strategy was chosen. */
-  reason: string
-  /** Moved content; `networkBytes` is the number of bytes that left the source. */
-  bytes: number
-  networkBytes: number
-  files: number
-  startedAt: number
-  finishedAt: number
-}
+/** The bytes that were brought from another site for a task, as far as its record has them. */
+export type TransferFacts = Pick<
+  EdgeTransfer,
+  | ('label' | 'fromSite' | 'toSite' | 'strategy' | 'reason')
+  | ('bytes' | 'networkBytes' | 'files' | 'startedAt' | 'finishedAt')
+>
 
 /** Seconds in which at least one of the transfers was under way. */
 const spanOf = (transfers: readonly TaskTransfer[]): number => {

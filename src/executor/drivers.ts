@@ -9,8 +9,9 @@ import type { SiteShell } from '../shell/site-shell.ts'
 import type { ContainerDriver } from '../drivers/runtime/container/driver.ts'
 import { withArtifacts, type ArtifactOptions, type Deliveries } from '../drivers/transfer/artifacts.ts'
 import { withKeeping } from '../drivers/transfer/keeping-driver.ts'
-import { withTransfers, type EdgeTransfer } from '../drivers/transfer/staging-driver.ts'
+import { withTransfers } from '../drivers/transfer/staging-driver.ts'
 import type { TransferSide, Reach } from '../drivers/transfer/transfer.ts'
+import type { TransferFacts } from './attempt.ts'
 import { openHostCores, type HostCores } from './host-cores.ts'
 import { usualAhead } from './scheduling-state.ts'
 import { runScope } from './names.ts'
@@ -32,16 +33,22 @@ export interface OpenSite {
    * machine.
    */
   hostId: string
+  /**
+   * Real cores of that host, shared by all runs of this worker; undefined where only the site
+   * counts them.
+   */
   cores: HostCores | undefined
   /**
-   * Intents that may be committed ahead of their turn, by lane: where a start needs no round trip.
+   * How many tasks of a lane may be intended ahead of their turn while short ones run, so that each
+   * follows the one before without a commit in between. For sites whose `find` always answers; 0 by
+   * default.
    */
   aheadPerLane?: number
   /**
-   * Sets the listener for transfers from other sites for a task, called before the task is passed
+   * Sets the one listener for transfers from other sites for a task, called before the task is passed
    * on; absent: no files come from other sites.
    */
-  onTransfer?: (listener: (name: string, facts: EdgeTransfer) => Promise<void>) => void
+  onTransfer?: (listener: (name: string, facts: TransferFacts) => Promise<void>) => void
   /** Ends the kept containers of a run. */
   closeScope?: (scope: string) => Promise<void>
 }
@@ -209,7 +216,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
       const own = withExecutables(site, place, at, { hooks, deliveries })
       const closing = own.closeScope === undefined ? {} : { closeScope: own.closeScope.bind(own) }
       if (local && places.size === 1) return { driver: own, ...held, ...closing, aheadPerLane: usualAhead }
-      let report: (name: string, facts: EdgeTransfer) => Promise<void> = () => Promise.resolve()
+      let report: (name: string, facts: TransferFacts) => Promise<void> = () => Promise.resolve()
       const bringing = withTransfers(own, {
         site: place.site,
         ends,

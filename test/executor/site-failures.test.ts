@@ -466,7 +466,7 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
     label: 'made',
     fromSite: 'local@here',
     toSite: site,
-    strategy: 'gateway',
+    strategy: 'gateway' as const,
     reason: 'no other way',
     bytes: 5,
     networkBytes: 7,
@@ -517,7 +517,7 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
   const { items } = await service.get(`/execution-runs/${run.runId}/data-transfers/`)
   expect(items).toMatchObject([
     {
-      strategy: 'gateway',
+      strategy: 'gateway' as const,
       bytes: 5,
       networkBytes: 7,
       filesTransferred: 1,
