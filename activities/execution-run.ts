@@ -251,11 +251,7 @@ const executeAt = async (
       clock: parts.clock,
       failpoint: parts.failpoint,
     },
-    runId,
-    site,
-    plan,
-    `${parts.hostId}/${String(process.pid)}`,
-    stop,
+    { runId, site, plan, holder: `${parts.hostId}/${String(process.pid)}`, signal: stop },
     (facts) => {
       progress.step(facts)
     },

@@ -1,32 +1,22 @@
 import { transferIds } from './scheduling-adoption.ts'
 import type { SiteEvent } from './scheduling.ts'
-import { nameAt, taskAt, type SchedulingState } from './scheduling-state.ts'
+import { nameAt, taskAt } from './scheduling-state.ts'
 import type { Question } from './effect-runner.ts'
-import type { SitePlan } from './intents.ts'
 import { loadCores, loadEnds, loadTransfers, outlastingOutage } from './journal.ts'
-import type { CoreShare } from './host-cores.ts'
-import type { SiteParts } from './site-parts.ts'
-
-/** With this run's share of the cores. */
-type SharedParts = Omit<SiteParts, 'cores'> & { cores: CoreShare | undefined }
+import type { HeldSite } from './site-parts.ts'
 
 /** Reads the answer to the scheduling's question, from the record or from the site. */
-export const answerTo = async (
-  question: Question,
-  parts: SharedParts,
-  plan: Pick<SitePlan, 'commandsOf'>,
-  state: SchedulingState,
-  signal: AbortSignal,
-): Promise<SiteEvent> => {
+export const answerTo = async (question: Question, site: HeldSite): Promise<SiteEvent> => {
+  const { db, plan, state, signal } = site
   const asking = <T>(work: () => Promise<T>): Promise<T> => outlastingOutage(work, signal)
   switch (question.type) {
     case 'findAhead':
-      return { type: 'aheadFound', started: await startsOf(question, parts, state, asking) }
+      return { type: 'aheadFound', started: await startsOf(question, site, asking) }
     case 'readHolds': {
       const { positions } = question
       const ids = state.facts.brings ? transferIds(state, positions).map(({ id }) => id) : []
-      const transfers = await asking(() => loadTransfers(parts.db, ids))
-      return { type: 'holdsRead', cores: await asking(() => coresHeld(positions, parts, state)), transfers }
+      const transfers = await asking(() => loadTransfers(db, ids))
+      return { type: 'holdsRead', cores: await asking(() => coresHeld(positions, site)), transfers }
     }
     case 'readCommands': {
       const commands = await asking(() => plan.commandsOf([...question.positions]))
@@ -35,7 +25,7 @@ export const answerTo = async (
       return { type: 'commandsRead', commands }
     }
     case 'readForeignEnds':
-      return { type: 'foreignEnds', ends: await asking(() => loadEnds(parts.db, state.facts.runId)) }
+      return { type: 'foreignEnds', ends: await asking(() => loadEnds(db, state.facts.runId)) }
   }
 }
 
@@ -44,8 +34,7 @@ type Asking = <T>(work: () => Promise<T>) => Promise<T>
 /** The starts of tasks that an earlier holder had intended ahead, in seconds since the epoch. */
 const startsOf = async (
   { positions, afterMs }: Extract<Question, { type: 'findAhead' }>,
-  { driver, clock }: SharedParts,
-  state: SchedulingState,
+  { driver, clock, state }: HeldSite,
   asking: Asking,
 ): Promise<Map<number, number | undefined>> => {
   await new Promise((resolve) => setTimeout(resolve, afterMs))
@@ -62,8 +51,7 @@ const startsOf = async (
 /** Cores that adopted tasks hold; this process holds them from now on. */
 const coresHeld = async (
   positions: readonly number[],
-  { db, cores, hostId }: SharedParts,
-  state: SchedulingState,
+  { db, cores, hostId, state }: HeldSite,
 ): Promise<Map<number, readonly number[]>> => {
   if (cores === undefined) return new Map()
   const held = await loadCores(

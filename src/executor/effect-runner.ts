@@ -1,17 +1,8 @@
 import type { WakeUp } from './wake-ups.ts'
-import type { SiteEvent, SilentOutcome } from './scheduling.ts'
-import {
-  earlierNames,
-  freeCores,
-  nameAt,
-  taskAt,
-  type SchedulingState,
-  type Effect,
-} from './scheduling-state.ts'
+import type { SiteEvent } from './scheduling.ts'
+import { earlierNames, freeCores, nameAt, taskAt, type Effect } from './scheduling-state.ts'
 import { openAttempts, type Outcome } from './attempts-in-flight.ts'
-import type { CoreShare } from './host-cores.ts'
-import type { Intents, SitePlan } from './intents.ts'
-import type { SiteParts } from './site-parts.ts'
+import type { HeldSite } from './site-parts.ts'
 import { endLeftovers } from './leftovers.ts'
 import { openTransfers } from './transfers.ts'
 
@@ -25,15 +16,8 @@ export type Question = Extract<
  * Carries out the effects of a site's scheduling, and returns their results to it as events. Questions
  * are kept for the loop; so are the rest and the end of the loop itself.
  */
-export const openEffectRunner = (
-  parts: Omit<SiteParts, 'cores'> & { cores: CoreShare | undefined },
-  plan: SitePlan,
-  state: SchedulingState,
-  intents: Intents,
-  wakeUp: WakeUp,
-  handle: (event: SiteEvent) => unknown,
-) => {
-  const { cores, clock } = parts
+export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event: SiteEvent) => unknown) => {
+  const { db, driver, cores, clock, failpoint, state, intents } = held
   const { site, runId } = state.facts
   const asked: Question[] = []
   let next: Extract<Effect, { type: 'rest' | 'gather' }> | undefined
@@ -44,26 +28,21 @@ export const openEffectRunner = (
     handle(event)
     wakeUp.wake()
   }
-  const ended = (position: number, outcome: Outcome): void => {
-    if (isSilence(outcome)) handleAndWake({ type: 'driverSilent', position, outcome })
-    else handleAndWake({ type: 'attemptEnded', position, outcome, copied: copiedFor(position, outcome) })
-  }
   const copiedFor = (position: number, outcome: Outcome) => {
     const staged = outcome.kind === 'collected' ? outcome.collected.staged : undefined
     return staged === undefined || staged.length === 0 ? [] : intents.copied(position, staged)
   }
   const attempts = openAttempts({
-    driver: parts.driver,
-    site,
-    clock,
-    failpoint: parts.failpoint,
+    ...{ driver, site, clock, failpoint },
     silentSeconds: state.facts.patience.silentSeconds,
     intentOf: intents.of,
     endEarlier: async (positions) => {
       const earlier = positions.flatMap((position) => earlierNames(state, position))
-      if (earlier.length > 0) await endLeftovers(parts.db, site, earlier, parts.driver)
+      if (earlier.length > 0) await endLeftovers(db, site, earlier, driver)
     },
-    ended,
+    ended: (position, outcome) => {
+      handleAndWake({ type: 'attemptEnded', position, outcome, copied: copiedFor(position, outcome) })
+    },
     observed: (position, observation) => {
       handleAndWake({ type: 'attemptObserved', position, observation })
     },
@@ -75,8 +54,8 @@ export const openEffectRunner = (
       wakeUp.wake()
     },
   })
-  const transfers = openTransfers(plan, state, attempts, handleAndWake)
-  parts.onTransfer?.(transfers.hear)
+  const transfers = openTransfers(held, attempts, handleAndWake)
+  held.onTransfer?.(transfers.hear)
 
   return {
     attempts,
@@ -118,7 +97,7 @@ export const openEffectRunner = (
           cores?.request(effect.request, wakeUp.wake)
           return
         case 'wakeOthers':
-          parts.wakeUps?.notify(runId, wakeUp.wake)
+          held.wakeUps?.notify(runId, wakeUp.wake)
           return
         case 'rest':
         case 'gather':
@@ -160,6 +139,3 @@ export const openEffectRunner = (
 }
 
 export type EffectRunner = ReturnType<typeof openEffectRunner>
-
-const isSilence = (outcome: Outcome): outcome is SilentOutcome =>
-  outcome.kind === 'silent' || outcome.kind === 'unstopped'

@@ -5,15 +5,8 @@ import type { Intent, Stage, StagedAmount } from '../drivers/runtime/contract/dr
 import { isOpaque, type PlannedResource } from '../domains/schedule-plans/problem.ts'
 import { inputVariables } from '../domains/workflow-definitions/names.ts'
 import { loadCommands, loadPromises, type ActivityCommand } from '../domains/workflow-definitions/store.ts'
-import { usualPatience, type Copied } from './attempt.ts'
-import {
-  nameAt,
-  taskAt,
-  type SchedulingState,
-  type SchedulingFacts,
-  type TaskCommand,
-  type Step,
-} from './scheduling-state.ts'
+import type { Copied } from './attempt.ts'
+import { nameAt, taskAt, type SchedulingState, type TaskCommand, type Step } from './scheduling-state.ts'
 import { labelOf, pinOf } from './executables.ts'
 import type { LoadedTask } from './journal.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
@@ -29,7 +22,6 @@ import {
   schedulingOf,
   type Place,
 } from './sites.ts'
-import type { SiteParts } from './site-parts.ts'
 import type { SiteSnapshot } from './snapshot.ts'
 
 /**
@@ -69,28 +61,6 @@ export interface SitePlan {
     staged: readonly StagedAmount[],
   ) => Copied[]
 }
-
-/** The facts for opening a site's scheduling. */
-export const schedulingFactsOf = (
-  parts: SiteParts,
-  plan: SitePlan,
-  runId: string,
-  site: string,
-): SchedulingFacts => ({
-  runId,
-  contentVersionId: plan.contentVersionId,
-  effectKey: plan.effectKey,
-  site,
-  hostId: parts.hostId,
-  onFailure: plan.onFailure,
-  prices: plan.pricePerSecond,
-  patience: { ...usualPatience, ...parts.patience },
-  aheadPerLane: parts.aheadPerLane ?? 0,
-  hostCores: parts.cores?.count,
-  brings: parts.onTransfer !== undefined,
-  machine: parts.machine,
-  onlyEnds: parts.onlyEnds,
-})
 
 /** The intents of a site in the driver's form, kept from their commit until the start. */
 export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, state: SchedulingState) => {

@@ -1,13 +1,14 @@
 import { answerTo } from './answers.ts'
-import { openWakeUp } from './wake-ups.ts'
+import { usualPatience } from './attempt.ts'
+import { commitStep } from './committing.ts'
+import { openEffectRunner } from './effect-runner.ts'
+import { openIntents, type SitePlan } from './intents.ts'
+import { claimSite, leaveSite, LeasePassedOn, loadRun, outlastingOutage } from './journal.ts'
 import { decide, type SiteEvent } from './scheduling.ts'
 import { openScheduling, type Step } from './scheduling-state.ts'
-import { openCommitting } from './committing.ts'
-import { openEffectRunner } from './effect-runner.ts'
-import { schedulingFactsOf, openIntents, type SitePlan } from './intents.ts'
-import { claimSite, leaveSite, LeasePassedOn, loadRun, outlastingOutage } from './journal.ts'
-import type { SiteProgress } from './site-progress.ts'
-import type { SiteParts } from './site-parts.ts'
+import { openChangeCount, type SiteProgress } from './site-progress.ts'
+import type { HeldSite, SiteParts } from './site-parts.ts'
+import { openWakeUp } from './wake-ups.ts'
 
 export interface SiteOutcome {
   /**
@@ -18,6 +19,48 @@ export interface SiteOutcome {
   /** Tasks of the site so far, over all its holders. */
   completed: number
   failed: number
+}
+
+/** A run at one of its sites, and who executes it there. */
+export interface RunAtSite {
+  runId: string
+  site: string
+  plan: SitePlan
+  /** The process that holds the lease. */
+  holder: string
+  /** Aborted when this worker is drained, or the activity is cancelled. */
+  signal: AbortSignal
+}
+
+/** Takes the lease of a site, and loads its run. */
+const takeSite = async (
+  parts: SiteParts,
+  { runId, site, plan, holder, signal }: RunAtSite,
+): Promise<HeldSite> => {
+  const { db, clock, reports } = parts
+  const { epoch, before } = await outlastingOutage(() => claimSite(db, runId, site, holder), signal)
+  if (before !== undefined && before !== holder) reports?.leaseTaken(before)
+  const run = await outlastingOutage(() => loadRun(db, runId, plan.contentVersionId), signal)
+  const { contentVersionId, effectKey, onFailure, pricePerSecond: prices } = plan
+  const state = openScheduling(
+    {
+      ...{ runId, contentVersionId, effectKey, site, onFailure, prices },
+      hostId: parts.hostId,
+      patience: { ...usualPatience, ...parts.patience },
+      aheadPerLane: parts.aheadPerLane ?? 0,
+      hostCores: parts.cores?.count,
+      brings: parts.onTransfer !== undefined,
+      ...{ machine: parts.machine, onlyEnds: parts.onlyEnds },
+    },
+    run,
+    {
+      mine: run.tasks.map((task) => plan.siteOf(task) === site),
+      schedulesItself: run.tasks.map((task) => plan.schedulesItself(task)),
+    },
+    clock(),
+  )
+  const cores = parts.cores?.share(parts.acceptedAt ?? 0)
+  return { ...parts, cores, plan, state, intents: openIntents(plan, state), epoch, signal }
 }
 
 /**
@@ -35,43 +78,24 @@ export interface SiteOutcome {
  */
 export const runSite = async (
   parts: SiteParts,
-  runId: string,
-  site: string,
-  plan: SitePlan,
-  holder: string,
-  signal: AbortSignal,
+  request: RunAtSite,
   onProgress: (facts: SiteProgress) => void,
 ): Promise<SiteOutcome> => {
-  const { db, clock, reports } = parts
-  const { epoch, before } = await outlastingOutage(() => claimSite(db, runId, site, holder), signal)
-  if (before !== undefined && before !== holder) reports?.leaseTaken(before)
-  const run = await outlastingOutage(() => loadRun(db, runId, plan.contentVersionId), signal)
-  const mine = run.tasks.map((task) => plan.siteOf(task) === site)
-  const schedulesItself = run.tasks.map((task) => plan.schedulesItself(task))
-  const state = openScheduling(
-    schedulingFactsOf(parts, plan, runId, site),
-    run,
-    { mine, schedulesItself },
-    clock(),
-  )
-  const intents = openIntents(plan, state)
-  const cores = parts.cores?.share(parts.acceptedAt ?? 0)
+  const held = await takeSite(parts, request)
+  const { db, clock, reports, cores, state, epoch, signal } = held
+  const { runId, site } = request
   const wakeUp = openWakeUp()
-
+  const changes = openChangeCount()
   const handle = (event: SiteEvent): Step | undefined => {
     const moment = { at: clock(), ms: performance.now(), contended: cores?.contended === true }
     const { commit, effects } = decide(state, { ...moment, ...event })
     for (const effect of effects) runner.run(effect)
     return commit
   }
-  const runner = openEffectRunner({ ...parts, cores }, plan, state, intents, wakeUp, handle)
-
-  const committing = openCommitting(
-    { ...parts, cores },
-    { epoch, signal, state, intents, runner },
-    { handle, onProgress },
-  )
-
+  const runner = openEffectRunner(held, wakeUp, handle)
+  const report = (running: number): void => {
+    onProgress({ completed: state.completed, running, paused: state.paused, changes: changes.total })
+  }
   const drain = (): void => {
     handle({ type: 'drain' })
     wakeUp.wake()
@@ -83,7 +107,7 @@ export const runSite = async (
     handle({ type: 'begin' })
     for (;;) {
       for (let asked = runner.asked.shift(); asked !== undefined; asked = runner.asked.shift())
-        handle(await answerTo(asked, { ...parts, cores }, plan, state, signal))
+        handle(await answerTo(asked, held))
       if (runner.trouble !== undefined) throw runner.trouble as Error
       if (runner.left !== undefined) await leaveSite(db, runId, site, epoch).catch(() => undefined)
       if (runner.left === 'drained') throw signal.reason as Error
@@ -94,16 +118,13 @@ export const runSite = async (
       runner.attempts.runDue()
       reports?.silent(runner.attempts.silence)
       const step = handle({ type: 'tick', cores: cores?.inTurn() })
-      if (step !== undefined) await committing.commit(step)
+      if (step === undefined) continue
+      await commitStep(held, runner, handle, step)
+      changes.count(step, state)
+      report(runner.attempts.size)
     }
   } catch (error) {
-    if (error instanceof LeasePassedOn)
-      onProgress({
-        completed: state.completed,
-        running: 0,
-        paused: state.paused,
-        changes: committing.changes.total,
-      })
+    if (error instanceof LeasePassedOn) report(0)
     throw error
   } finally {
     stopListening?.()

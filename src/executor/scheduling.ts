@@ -60,9 +60,7 @@ export type SiteEvent =
    * `copied`: files of predecessors that were copied inside the site, where the driver reports
    * them.
    */
-  | { type: 'attemptEnded'; position: number; outcome: KnownOutcome; copied: readonly Copied[] }
-  /** The site did not report the attempt's end within the patience. */
-  | { type: 'driverSilent'; position: number; outcome: SilentOutcome }
+  | { type: 'attemptEnded'; position: number; outcome: Outcome; copied: readonly Copied[] }
   | { type: 'attemptObserved'; position: number; observation: Observation }
   /** The program has ended, and its files are still being read; `attemptEnded` follows. */
   | { type: 'programEnded'; position: number }
@@ -72,9 +70,6 @@ export type SiteEvent =
   | { type: 'drain' }
 
 export type TimedEvent = Moment & SiteEvent
-
-export type SilentOutcome = Extract<Outcome, { kind: 'silent' | 'unstopped' }>
-export type KnownOutcome = Exclude<Outcome, SilentOutcome>
 
 /** The next commit and the actions. */
 export interface Decision {
@@ -91,7 +86,7 @@ const nothing: readonly Effect[] = []
  *
  * The order of events: `begin`, the answers to its questions, then ticks. A tick returns a
  * question, a rest, or a step; a step is answered by `commitAnswered` and `flagsSeen` before the
- * next tick. `attemptEnded`, `attemptObserved`, `programEnded`, `driverSilent`, `transferHeard` and `drain` may come
+ * next tick. `attemptEnded`, `attemptObserved`, `programEnded`, `transferHeard` and `drain` may come
  * between any two events.
  *
  * `decide` takes an event into the state, in place, and returns its consequences. Equal states and
@@ -114,9 +109,6 @@ const note = (state: SchedulingState, event: Exclude<TimedEvent, { type: 'tick' 
   switch (event.type) {
     case 'attemptEnded':
       attemptEnded(state, event.position, event.outcome, event.copied)
-      break
-    case 'driverSilent':
-      attemptEnded(state, event.position, event.outcome, [])
       break
     case 'attemptObserved':
       attemptObserved(state, event.position, event.observation)

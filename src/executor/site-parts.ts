@@ -1,7 +1,10 @@
 import type { Db } from '../db/sql.ts'
 import type { Patience } from './attempt.ts'
 import type { OpenSite } from './drivers.ts'
+import type { CoreShare } from './host-cores.ts'
+import type { Intents, SitePlan } from './intents.ts'
 import type { SiteReports } from './reports.ts'
+import type { SchedulingState } from './scheduling-state.ts'
 import type { RunWakeUps } from './wake-ups.ts'
 
 /** The parts for executing a site of a run. */
@@ -23,4 +26,17 @@ export interface SiteParts extends Omit<OpenSite, 'closeScope'> {
   /** Seconds since the epoch. */
   clock: () => number
   failpoint: (name: string) => void
+}
+
+/** A site of a run while this executor holds its lease. */
+export interface HeldSite extends Omit<SiteParts, 'cores'> {
+  /** This run's share of the cores. */
+  cores: CoreShare | undefined
+  plan: SitePlan
+  state: SchedulingState
+  intents: Intents
+  /** The epoch of the lease. */
+  epoch: number
+  /** Aborted when the worker is drained, or the activity is cancelled. */
+  signal: AbortSignal
 }

@@ -1,14 +1,13 @@
 import { DriverError } from '../drivers/runtime/contract/driver.ts'
 import { broughtTransfer, type TransferFacts } from './attempt.ts'
 import type { SiteEvent } from './scheduling.ts'
-import { taskAt, type SchedulingState } from './scheduling-state.ts'
+import { taskAt } from './scheduling-state.ts'
 import type { AttemptsInFlight } from './attempts-in-flight.ts'
-import type { SitePlan } from './intents.ts'
+import type { HeldSite } from './site-parts.ts'
 
 /** Records transfers from other sites, before the driver gets the task that needs them. */
 export const openTransfers = (
-  plan: Pick<SitePlan, 'routeOf'>,
-  state: SchedulingState,
+  { plan, state }: Pick<HeldSite, 'plan' | 'state'>,
   attempts: Pick<AttemptsInFlight, 'positionOf'>,
   handleAndWake: (event: SiteEvent) => void,
 ) => {

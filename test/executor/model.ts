@@ -380,9 +380,7 @@ const deliver = (play: Play, holder: Holder, name: string): void => {
   const outcome = play.things.get(name)?.outcome
   if (position === undefined || outcome === undefined) return
   holder.submitted.delete(name)
-  if (outcome.kind === 'silent' || outcome.kind === 'unstopped')
-    happen(play, holder, { type: 'driverSilent', position, outcome })
-  else happen(play, holder, { type: 'attemptEnded', position, outcome, copied: [] })
+  happen(play, holder, { type: 'attemptEnded', position, outcome, copied: [] })
   holder.woken = true
 }
 

@@ -160,7 +160,7 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
       failpoint: () => undefined,
       ...parts,
     }
-    const done = runSite(all, runId, site, plan, holder, stop.signal, () => undefined)
+    const done = runSite(all, { runId, site, plan, holder, signal: stop.signal }, () => undefined)
     started.push({ stop, done })
     done.catch(() => undefined)
     return { done, stop }

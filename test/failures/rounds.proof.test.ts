@@ -25,12 +25,12 @@ test('a build without intents, which acts before it records and under names that
   const build = copyBuild([
     {
       file: 'src/executor/committing.ts',
-      function: 'commit',
-      replace: "      failpoint('before-commit')\n",
-      by: `      runner.run({ type: 'start',
-        positions: step.positions.filter((_, k) => step.entry.intents[k]?.ahead === false) })
-      await new Promise((resolve) => setTimeout(resolve, 20))
-      failpoint('before-commit')\n`,
+      function: 'commitStep',
+      replace: "  failpoint('before-commit')\n",
+      by: `  runner.run({ type: 'start',
+    positions: step.positions.filter((_, k) => step.entry.intents[k]?.ahead === false) })
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  failpoint('before-commit')\n`,
     },
     {
       file: 'src/executor/scheduling-starts.ts',
