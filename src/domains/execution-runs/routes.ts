@@ -31,7 +31,6 @@ import {
   runModes,
   runStates,
   taskStates,
-  Timeline,
 } from './schemas.ts'
 import {
   listRunPart,
@@ -47,7 +46,7 @@ import { startLeaseMs } from '../../executor/scheduling-state.ts'
 import { pauseRun, retryRun } from './steering.ts'
 import { readReceipt, Receipt } from './receipt.ts'
 import { summaryRoutes } from './summary-routes.ts'
-import { timelineSummary } from './timeline.ts'
+import { Timeline, timelineSummary } from './timeline.ts'
 import { timelineHtml } from './timeline-page.ts'
 import { timelineOf } from './timeline-bands.ts'
 
