@@ -5,7 +5,7 @@ import { RunExecutables } from './executables.ts'
 import type { LoadedTask } from './journal.ts'
 import { SnapshotBinding, SnapshotResource, SnapshotRuntime } from './sites.ts'
 
-const Snapshot = z.object({
+export const SnapshotRow = z.object({
   generation: z.number(),
   acceptedAt: z.number(),
   contentVersionId: z.string(),
@@ -21,12 +21,12 @@ const Snapshot = z.object({
   networkTopology: z.looseObject({ links: z.array(z.custom<PlannedLink>()) }).optional(),
 })
 /** The accepted snapshot of a run, as far as its execution needs it. */
-export type SiteSnapshot = z.output<typeof Snapshot>
+export type SiteSnapshot = z.output<typeof SnapshotRow>
 
 /** The snapshot of a run; undefined for a run that was deleted. */
 export const findSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot | undefined> =>
   db.maybe(
-    Snapshot,
+    SnapshotRow,
     sql`select r.generation, extract(epoch from r.created_at)::double precision as accepted_at,
       r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources,
         s.runtime_bindings, s.storage_mounts, s.network_topology, s.executables,

@@ -423,17 +423,20 @@ export interface MachineNeed {
   inFlight: number
 }
 
+/** Whether all predecessors of a task `t` of a run `r` have completed. */
+const isReady = sql`not exists (
+  select from activity_dependencies d join task_executions p on p.execution_run_id = r.id and p.latest
+    and p.activity_position = d.depends_on_position
+  where d.workflow_version_id = r.content_version_id and d.activity_position = t.activity_position
+    and p.status <> 'completed')`
+
 export const machineNeed = async (db: Db, runId: string, targetId: string): Promise<MachineNeed> => {
   const row = await db.one(
     NeedRow,
     sql`select r.status, r.paused,
         r.cancel_requested_at is not null or (r.on_failure = 'stop' and r.failed_activity_count > 0) as stopping,
         count(t.id) as open, count(t.id) filter (where t.handle_name is not null) as in_flight,
-        count(t.id) filter (where not exists (
-          select from activity_dependencies d join task_executions p on p.execution_run_id = r.id and p.latest
-            and p.activity_position = d.depends_on_position
-          where d.workflow_version_id = r.content_version_id and d.activity_position = t.activity_position
-            and p.status <> 'completed')) as ready
+        count(t.id) filter (where ${isReady}) as ready
       from execution_runs r left join task_executions t on t.execution_run_id = r.id and t.latest
         and t.planned_resource_id = ${targetId} and t.status not in ${over}
       where r.id = ${runId} group by r.id`,
@@ -453,10 +456,5 @@ export const showMachineWait = async (
   await db.run(sql`update task_executions t set metadata = coalesce(t.metadata, '{}') || ${facts}::jsonb
     from execution_runs r where r.id = ${runId} and t.execution_run_id = r.id and t.latest
       and t.planned_resource_id = ${targetId} and t.status not in ${over} and t.handle_name is null
-      and t.metadata ->> 'queueReason' is distinct from ${reason}
-      and not exists (
-        select from activity_dependencies d join task_executions p on p.execution_run_id = r.id and p.latest
-          and p.activity_position = d.depends_on_position
-        where d.workflow_version_id = r.content_version_id and d.activity_position = t.activity_position
-          and p.status <> 'completed')`)
+      and t.metadata ->> 'queueReason' is distinct from ${reason} and ${isReady}`)
 }
