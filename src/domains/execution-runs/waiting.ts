@@ -7,7 +7,7 @@ import type { SiteStatus, SiteWait } from '../../page-details.ts'
  * are at their site.
  */
 const waitingStates = `('blocked', 'ready', 'queued', 'preparing', 'running')`
-const flyingStates = `('preparing', 'running')`
+const statesAtSite = `('preparing', 'running')`
 /** The most reasons in one answer, those with the most tasks first. */
 const mostReasons = 20
 
@@ -34,7 +34,7 @@ export const liveCounts = `json_build_object('completed', r.completed_activity_c
   'sites', (select coalesce(json_agg(json_build_object('site', s.site, 'completed', s.completed, 'running',
     s.running) order by s.site), '[]')
     from (select t.site, count(*) filter (where t.status = 'completed') as completed,
-        count(*) filter (where t.status in ${flyingStates} and not coalesce(t.metadata ? 'queueReason',
+        count(*) filter (where t.status in ${statesAtSite} and not coalesce(t.metadata ? 'queueReason',
           false)) as running
       from task_executions t where t.execution_run_id = r.id and t.latest and t.site is not null group by t.site) s),
   'waitsFor', ${waitCounts})`
