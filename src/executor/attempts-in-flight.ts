@@ -181,8 +181,10 @@ export const openAttempts = (parts: AttemptParts) => {
     start(tasks: readonly { position: number; name: string; intent: Intent }[]): void {
       launch(
         attempts,
-        tasks.map(({ position, name }) => add(attempts, position, name, undefined)),
-        tasks.map(({ intent }) => intent),
+        tasks.map(({ position, name, intent }) => ({
+          task: add(attempts, position, name, undefined),
+          intent,
+        })),
       )
     },
     /**
@@ -207,21 +209,11 @@ export const openAttempts = (parts: AttemptParts) => {
      * undefined: it answers.
      */
     get silence(): Silence | undefined {
-      let longest: Attempt | undefined
-      for (const task of byName.values())
-        if (
-          task.silentSince !== undefined &&
-          task.trouble !== undefined &&
-          task.silentSince < (longest?.silentSince ?? Infinity)
-        )
-          longest = task
-      return longest?.silentSince === undefined || longest.trouble === undefined
-        ? undefined
-        : {
-            since: longest.silentSince,
-            reason: longest.trouble.reason,
-            needsLogin: longest.trouble.needsLogin,
-          }
+      let longest: Silence | undefined
+      for (const { silentSince: since, trouble } of byName.values())
+        if (since !== undefined && trouble !== undefined && since < (longest?.since ?? Infinity))
+          longest = { since, ...trouble }
+      return longest
     },
     /** Seconds since the epoch at which `runDue` has work; Infinity when nothing is due by itself. */
     get dueAt(): number {
@@ -407,19 +399,16 @@ const refused = (attempts: Attempts, task: Attempt, error: DriverError): void =>
   else if (task.maybeThere) unanswered(attempts, task, 'find', error)
   else finish(attempts, task, { kind: 'refused', error })
 }
-const submitNow = async (
-  attempts: Attempts,
-  tasks: readonly Attempt[],
-  intents: readonly Intent[],
-): Promise<void> => {
+/** An attempt with the intent that the driver gets. */
+interface Start {
+  task: Attempt
+  intent: Intent
+}
+const submitNow = async (attempts: Attempts, starts: readonly Start[]): Promise<void> => {
+  const tasks = starts.map(({ task }) => task)
   const slowSubmitAt = attempts.parts.clock() + slowSubmitSeconds
-  for (const [k, task] of tasks.entries())
-    Object.assign(task, {
-      query: undefined,
-      dueAt: Infinity,
-      slowSubmitAt,
-      stages: stagesOf(intents[k] as Intent),
-    })
+  for (const { task, intent } of starts)
+    Object.assign(task, { query: undefined, dueAt: Infinity, slowSubmitAt, stages: stagesOf(intent) })
   attempts.parts.failpoint('intended-not-started')
   const trouble = await attempts.parts
     .endEarlier(tasks.map(({ position }) => position))
@@ -427,10 +416,11 @@ const submitNow = async (
   if (attempts.closed) return
   if (trouble !== undefined && tasks.length > 1 && linkErrorOf(trouble) === undefined) {
     // An attempt that does not end keeps no other task waiting.
-    for (const [k, task] of tasks.entries()) submit(attempts, [task], [intents[k] as Intent])
+    for (const start of starts) submit(attempts, [start])
     return
   }
-  const answer = trouble ?? (await attempts.parts.driver.submit(intents).catch(driverErrorOf))
+  const answer =
+    trouble ?? (await attempts.parts.driver.submit(starts.map(({ intent }) => intent)).catch(driverErrorOf))
   for (const task of tasks) task.slowSubmitAt = Infinity
   attempts.parts.failpoint('started-not-watched')
   if (answer instanceof DriverError) {
@@ -450,32 +440,23 @@ const submitNow = async (
   }
   watch(attempts, accepted)
 }
-const submit = (attempts: Attempts, tasks: readonly Attempt[], intents: readonly Intent[]): void =>
-  void submitNow(attempts, tasks, intents).catch(attempts.parts.fault)
+const submit = (attempts: Attempts, starts: readonly Start[]): void =>
+  void submitNow(attempts, starts).catch(attempts.parts.fault)
 /**
  * Tasks without files to stage start together; a long staging must not hide the ends of the others.
  */
-const launch = (attempts: Attempts, tasks: readonly Attempt[], intents: readonly Intent[]): void => {
-  const together = intents.map(
-    (intent) => attempts.parts.driver.capabilities.batch && intent.stage.length === 0,
-  )
-  const batch = tasks.filter((_, k) => together[k])
-  if (batch.length > 0)
-    submit(
-      attempts,
-      batch,
-      intents.filter((_, k) => together[k]),
-    )
-  for (const [k, task] of tasks.entries())
-    if (together[k] === false) submit(attempts, [task], [intents[k] as Intent])
+const launch = (attempts: Attempts, starts: readonly Start[]): void => {
+  const { batch } = attempts.parts.driver.capabilities
+  const isPlain = ({ intent }: Start): boolean => batch && intent.stage.length === 0
+  const together = starts.filter(isPlain)
+  if (together.length > 0) submit(attempts, together)
+  for (const start of starts) if (!isPlain(start)) submit(attempts, [start])
 }
 const launchAgain = (attempts: Attempts, tasks: readonly Attempt[]): void => {
-  if (tasks.length > 0)
-    launch(
-      attempts,
-      tasks,
-      tasks.map(({ position }) => attempts.parts.intentOf(position)),
-    )
+  launch(
+    attempts,
+    tasks.map((task) => ({ task, intent: attempts.parts.intentOf(task.position) })),
+  )
 }
 
 /**
