@@ -1,5 +1,5 @@
 import { realpath } from 'node:fs/promises'
-import { isAbsolute, join, relative, sep } from 'node:path'
+import { isAbsolute, join } from 'node:path'
 import type { Db } from '../db/sql.ts'
 import type { Intent, Stage, StagedAmount } from '../drivers/runtime/contract/driver.ts'
 import { isOpaque, type PlannedResource } from '../domains/schedule-plans/problem.ts'
@@ -12,8 +12,10 @@ import type { LoadedTask } from './journal.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
 import { attemptDirectory, runScope } from './names.ts'
 import { runNetwork, type RunRoute } from './network.ts'
+import { liesIn } from '../outside-path.ts'
 import {
   containerOf,
+  isOwnMachine,
   machineHost,
   memoryLimitOf,
   placer,
@@ -124,9 +126,7 @@ const seedFolder = async (root: string | undefined, path: string): Promise<strin
     realpath(root),
     realpath(join(root, path)).catch(() => undefined),
   ])
-  if (folder === undefined) return undefined
-  const inside = relative(base, folder)
-  return inside === '..' || inside.startsWith(`..${sep}`) || isAbsolute(inside) ? undefined : folder
+  return folder !== undefined && liesIn(base, folder) ? folder : undefined
 }
 
 type Detail = ActivityCommand & { seed: string | undefined; expectedSeconds: number }
@@ -177,15 +177,10 @@ const layoutOf = (snapshot: SiteSnapshot, workRoot: string): Layout => {
     attemptDirectory(root, snapshot.effectKey, position, external_id, attempt)
   return {
     place,
-    directoryOf: (task) => below(isHere(place(task)) ? workRoot : 'work', task),
+    directoryOf: (task) => below(isOwnMachine(place(task)) ? workRoot : 'work', task),
     keptDirectoryOf: (task) => below(workRoot, task),
   }
 }
-
-/**
- * This process starts the tasks of the place by the one driver it has, so it knows absolute paths.
- */
-const isHere = ({ kind }: Place): boolean => kindOf(kind).open === undefined
 
 /** The content of a task's directory: its seed, then the files of its predecessors. */
 const stagesOf = (
@@ -203,7 +198,7 @@ const stagesOf = (
     stages.push({
       from: seed ?? join(options.seedRoot ?? '/nonexistent', workspaceSeedPath),
       label: `workspaceSeedPath ${workspaceSeedPath}`,
-      ...(isHere(own) ? {} : { at: options.here }),
+      ...(isOwnMachine(own) ? {} : { at: options.here }),
     })
   for (const predecessor of predecessors) {
     const paths = inputs
@@ -382,7 +377,7 @@ export const makeSitePlan = (
             runId,
             prefix: options.variablePrefix,
             directory,
-            isHere: isHere(own),
+            isHere: isOwnMachine(own),
             inContainer: container !== undefined,
             inputs: inputVariables(detail.inputs.map(({ logicalName }) => logicalName)),
           },
@@ -400,7 +395,7 @@ export const makeSitePlan = (
         ...memoryLimitOf(own, command.memoryBytes),
         timeoutSeconds: command.timeoutSeconds,
         ...(container === undefined ? {} : { container }),
-        ...(isHere(own)
+        ...(isOwnMachine(own)
           ? {}
           : {
               gpus: detail.gpu,
