@@ -11,7 +11,6 @@ import type { OpenSite, SiteDrivers } from '../src/executor/drivers.ts'
 import { makeSitePlan } from '../src/executor/intents.ts'
 import { findSiteSnapshot, readSiteSnapshot, usedPairs, type SiteSnapshot } from '../src/executor/snapshot.ts'
 import { placesOf, runsOnMachines, taskQueueOf, type Place } from '../src/executor/sites.ts'
-import type { RuntimeDriver } from '../src/drivers/runtime/contract/driver.ts'
 import { deliveryHooks, type DeliveryParts } from '../src/domains/execution-runs/deliveries.ts'
 import { playRun } from '../src/domains/execution-runs/simulation.ts'
 import { deliverOutputs } from '../src/domains/execution-runs/deliver.ts'
@@ -35,7 +34,13 @@ import { StorageError } from '../src/drivers/storage/contract.ts'
 import { firstTexts } from '../src/lists.ts'
 import { Refusal } from '../src/refusal.ts'
 import { beating } from './beating.ts'
-import { endMachines, executeOnMachines, type MachineSiteParts } from './machine-site.ts'
+import {
+  endMachines,
+  executeOnMachines,
+  nothingDone,
+  type Differently,
+  type MachineSiteParts,
+} from './machine-site.ts'
 import { siteProgress } from './progress.ts'
 import { openTries } from './tries.ts'
 import { poll } from '../src/pacing/poll.ts'
@@ -199,17 +204,6 @@ const findSite = async (
   return { snapshot, places, place, alone: places.size === 1 }
 }
 
-/** What a site's executor does differently in one call. */
-interface Differently {
-  stop: AbortSignal
-  /** In place of the site's own driver. */
-  driver?: RuntimeDriver
-  onlyEnds?: boolean
-}
-
-/** The outcome where the run's only site has closed the run, and it is gone or open again. */
-const overtaken: SiteOutcome = { settled: true, completed: 0, failed: 0 }
-
 /** Runs the executor of a site until the site is settled or rests. */
 const executeAt = async (
   parts: ExecutionRunParts,
@@ -268,14 +262,15 @@ const executeAt = async (
 const execute = async (parts: ExecutionRunParts, call: SiteCall): Promise<SiteOutcome> => {
   const { runId, generation } = call
   const at = await findSite(parts, call)
-  if (at === undefined) return overtaken
+  // The run's only site has closed the run, and it is gone or open again.
+  if (at === undefined) return nothingDone
   const outcome = runsOnMachines(at.place)
     ? await executeOnMachines(parts, {
         ...{ runId, targetId: at.place.site.slice('cloud/'.length), stop: call.stop, context: call.context },
         kind: at.place.kind,
         execute: async (differently) => {
           const now = await findSite(parts, call)
-          return now === undefined ? overtaken : executeAt(parts, call, now, differently)
+          return now === undefined ? nothingDone : executeAt(parts, call, now, differently)
         },
       })
     : await executeAt(parts, call, at, { stop: call.stop })

@@ -299,10 +299,7 @@ export const flagsSeen = (state: SchedulingState, flags: Flags): void => {
     state.stopping = 'cancelled'
   if (flags.failed > 0 && state.facts.onFailure === 'stop' && state.stopping === 'no')
     state.stopping = 'failed'
-  if (state.stopping === 'cancelled' && !state.stopped) {
-    state.stopped = true
-    state.effects.push({ type: 'stopAll' })
-  }
+  if (state.stopping === 'cancelled') state.effects.push({ type: 'stopAll' })
   state.paused = flags.paused
   state.sentAt = flags.sentAt
   state.leaseUntil = flags.sentAt + startLeaseMs

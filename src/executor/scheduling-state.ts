@@ -150,7 +150,7 @@ export type Effect =
   | { type: 'start'; positions: readonly number[] }
   /** Takes over the commits of an earlier holder: the driver is queried by name. */
   | { type: 'adopt'; positions: readonly number[] }
-  /** Ends everything at the site. */
+  /** Ends everything at the site; repeated. */
   | { type: 'stopAll' }
   /** Takes these cores of the host; the event listed them as free. */
   | { type: 'takeCores'; cores: readonly number[] }
@@ -234,7 +234,6 @@ export const openScheduling = (
     stopping: (facts.onFailure === 'stop' && tasks.some(({ status }) => status === 'failed')
       ? 'failed'
       : 'no') as Stopping,
-    stopped: false,
     paused: false,
     draining: false,
     /** By position, with the values of `stages`. */

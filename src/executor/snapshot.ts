@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { sql, type Db } from '../db/sql.ts'
 import type { PlannedLink } from '../domains/schedule-plans/problem.ts'
 import { RunExecutables } from './executables.ts'
-import type { LoadedTask } from './journal.ts'
+import { taskColumns, type LoadedTask } from './journal.ts'
 import { SnapshotBinding, SnapshotResource, SnapshotRuntime } from './sites.ts'
 
 export const SnapshotRow = z.object({
@@ -63,9 +63,7 @@ export const loadTaskWithPredecessors = async (
 ): Promise<{ task: LoadedTask; predecessors: LoadedTask[] }> => {
   const tasks = await db.prepared<LoadedTask>(
     'task_with_predecessors',
-    `select t.id, t.activity_position as position, t.activity_id, t.external_id, t.planned_resource_id as
-      resource_id, t.runtime_id, t.attempt, t.user_attempts, t.status, t.core_ids,
-       t.slot_id, t.order_on_resource, t.ready_at, t.queued_at, t.started_at, t.finished_at, t.not_before, t.host_id
+    `select ${taskColumns}
      from task_executions t where t.execution_run_id = $1 and t.latest and (t.activity_position = $3
        or t.activity_position in (select depends_on_position from activity_dependencies
          where workflow_version_id = $2 and activity_position = $3))
