@@ -11,7 +11,7 @@ import { labelOf, pinOf } from './executables.ts'
 import type { LoadedTask } from './journal.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
 import { attemptDirectory, runScope } from './names.ts'
-import { runNetwork, type RunRoute } from './network.ts'
+import { runNetwork, type RouteOf } from './network.ts'
 import { liesIn } from '../outside-path.ts'
 import {
   containerOf,
@@ -50,8 +50,7 @@ export interface SitePlan {
     name: string,
     predecessors: readonly LoadedTask[],
   ) => Intent
-  /** The route between two resources for so many bytes. */
-  routeOf: (source: string, target: string, bytes: number) => RunRoute
+  routeOf: RouteOf
   /**
    * The part of `staged` (by entry of the intent's `stage`) from another resource of the task's own
    * site.
@@ -264,7 +263,7 @@ const variablesOf = (
 
 /** The staged files from another resource of the task's own site, and their route. */
 const copiedOf = (
-  routeOf: SitePlan['routeOf'],
+  routeOf: RouteOf,
   task: LoadedTask,
   stages: readonly Stage[],
   predecessors: readonly LoadedTask[],

@@ -53,8 +53,8 @@ test('a build without intents, which acts before it records and under names that
     {
       file: 'src/executor/names.ts',
       function: 'intentName',
-      replace: 'update(JSON.stringify([effectKey, position, attempt]))',
-      by: 'update(JSON.stringify([effectKey, position, attempt, process.pid]))',
+      replace: 'sha256(effectKey, position, attempt)',
+      by: 'sha256(effectKey, position, attempt, process.pid)',
     },
   ])
   try {

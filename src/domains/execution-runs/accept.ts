@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type { z } from 'zod'
 import { append } from '../../lists.ts'
 import type { Db } from '../../db/sql.ts'
@@ -49,7 +49,7 @@ import type { Finding, Findings } from './executable-findings.ts'
 import { executableOf, pinExecutables, Unfound, type Pinned } from './executables.ts'
 import { insertRun, readExecutionRun } from './store.ts'
 
-const hashOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('hex')
+const hashOf = (value: unknown): string => hash('sha256', JSON.stringify(value))
 
 /**
  * Differences between the envelope's assignments and the stored plan's in activity, resource, core,

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
@@ -131,10 +131,7 @@ const RunRow = z.object({ effectKey: z.string(), ordinal: z.number() })
 
 /** The same for the same run, target and ordinal at any time: the machine is never made twice. */
 const nameOf = (effectKey: string, targetId: string, ordinal: number): string =>
-  createHash('sha256')
-    .update(JSON.stringify([effectKey, targetId, ordinal]))
-    .digest('hex')
-    .slice(0, 32)
+  hash('sha256', JSON.stringify([effectKey, targetId, ordinal])).slice(0, 32)
 
 const isFull = (error: unknown): boolean =>
   error instanceof Refusal && error.extra['state'] === 'maximum-instances'
