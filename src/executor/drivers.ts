@@ -18,6 +18,7 @@ import { runScope } from './names.ts'
 import {
   isOwnMachine,
   machineHost,
+  ownPlace,
   placer,
   rehearsalSite,
   runsOnMachines,
@@ -202,11 +203,8 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         cores: local ? parts.cores : remote?.cores,
       }
       const placeNamed = (site: string): Place => {
-        const named =
-          places.get(site) ??
-          (site === `local@${parts.hostId}`
-            ? { site, kind: 'local' as const, host: parts.hostId, configuration: {} }
-            : undefined)
+        const own = ownPlace(parts.hostId)
+        const named = places.get(site) ?? (site === own.site ? own : undefined)
         if (named === undefined) throw new Error(`no runtime of the run is at ${site}`)
         return named
       }

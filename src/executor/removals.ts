@@ -6,7 +6,7 @@ import { reasonText } from '../outside-text.ts'
 import { quote } from '../shell/quote.ts'
 import type { SiteDrivers } from './drivers.ts'
 import { runScope } from './names.ts'
-import { isOwnMachine, type Place, placer, placesOf, rehearsalSite, runsOnMachines } from './sites.ts'
+import { isOwnMachine, ownPlace, placer, placesOf, rehearsalSite, runsOnMachines } from './sites.ts'
 import { readSiteSnapshot, SnapshotRow } from './snapshot.ts'
 
 /** Names that a site removes at once. */
@@ -92,11 +92,6 @@ export const recordRemovals = async (tx: Db, runId: string): Promise<void> => {
   const here = ownPlace(hostId)
   if (copiesHere && !bySite.has(here.site)) await insert(here.site, hostId, [], [])
 }
-
-/** The machine that accepted a run, as a place. */
-const ownPlace = (host: string): Place => ({
-  ...{ site: `local@${host}`, kind: 'local' as const, host, configuration: {} },
-})
 
 const RemovalRow = z.object({
   id: z.number(),

@@ -116,6 +116,11 @@ export const placer = (facts: SiteFacts): ((runtimeId: string, resourceId: strin
 export const placeOf = (facts: SiteFacts, runtimeId: string, resourceId: string): Place =>
   placer(facts)(runtimeId, resourceId)
 
+/** A host of the service, as a place. */
+export const ownPlace = (host: string): Place => ({
+  ...{ site: `local@${host}`, kind: 'local', host, configuration: {} },
+})
+
 /** Host of a machine's files and cores, as `task_executions.host_id` and the leases have it. */
 export const machineHost = (instanceId: string): string => `machine:${instanceId}`
 
