@@ -83,8 +83,8 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
   }
 
   /** Marks all tasks behind dead tasks as dead; returns the newly dead ones. */
-  const bury = (roots: readonly number[]): number[] => {
-    const buried: number[] = []
+  const killBehind = (roots: readonly number[]): number[] => {
+    const killed: number[] = []
     const stack = [...roots]
     while (stack.length > 0) {
       const i = stack.pop() as number
@@ -93,14 +93,14 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
         if (states[next] !== waiting) continue
         states[next] = dead
         if (mine[next] === true) open -= 1
-        buried.push(next)
+        killed.push(next)
         stack.push(next)
       }
     }
-    return buried
+    return killed
   }
   for (let i = 0; i < n; i++) if (mine[i] === true && (states[i] as number) < completed) open += 1
-  bury([...states.keys()].filter((i) => states[i] === dead))
+  killBehind([...states.keys()].filter((i) => states[i] === dead))
   count()
 
   const release = (next: number, ready: number[]): void => {
@@ -179,8 +179,8 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
       states[i] = dead
       if (mine[i] === true) open -= 1
       const ready: number[] = []
-      const buried = bury([i])
-      for (const gone of [i, ...buried]) releaseLanes(gone, ready)
+      const killed = killBehind([i])
+      for (const gone of [i, ...killed]) releaseLanes(gone, ready)
       return ready.filter((next) => states[next] === waiting)
     },
   }

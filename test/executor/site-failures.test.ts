@@ -94,7 +94,6 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
     join(folder, `${String(task.position)}-${String(task.attempt)}`)
   const taskOf = (task: LoadedTask): WorldTask =>
     world.tasks.find(({ name: own }) => world.activityId(own) === task.activity_id) as WorldTask
-  const byPosition = new Map<number, WorldTask>()
   const intents: Intent[] = []
   const plan: SitePlan = {
     contentVersionId: world.workflowVersionId,
@@ -105,18 +104,13 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
     pricePerSecond: new Map(),
     commandsOf: async (positions) =>
       new Map(
-        positions.map((position) => {
-          const policy = byPosition.get(position)?.policy
-          const own = {
-            timeoutSeconds: 0,
-            maxAttempts: policy?.maxAttempts ?? 1,
-            retryDelaySeconds: policy?.retryDelaySeconds ?? 0,
-          }
-          return [
-            position,
-            { argv: [], environment: {}, cpu: 1, memoryBytes: 2 ** 30, expectedOutputs: [], ...own },
-          ]
-        }),
+        positions.map((position) => [
+          position,
+          {
+            ...{ argv: [], environment: {}, cpu: 1, memoryBytes: 2 ** 30, expectedOutputs: [] },
+            ...{ timeoutSeconds: 0, maxAttempts: 1, retryDelaySeconds: 0 },
+          },
+        ]),
       ),
     intentOf: (task, _command, intended, predecessors) => {
       const intent: Intent = {
