@@ -49,8 +49,6 @@ import type { Finding, Findings } from './executable-findings.ts'
 import { executableOf, pinExecutables, Unfound, type Pinned } from './executables.ts'
 import { insertRun, readExecutionRun } from './store.ts'
 
-const hashOf = (value: unknown): string => hash('sha256', JSON.stringify(value))
-
 /**
  * Differences between the envelope's assignments and the stored plan's in activity, resource, core,
  * slot or order.
@@ -515,7 +513,7 @@ const snapshotOf = async (
     storageMounts: await storageMounts(tx, [...new Set(runtimeIds)]),
     ...(executables === undefined ? {} : { executables }),
   }
-  return { ...snapshot, documentsHash: hashOf(snapshot) }
+  return { ...snapshot, documentsHash: hash('sha256', JSON.stringify(snapshot)) }
 }
 
 /**
