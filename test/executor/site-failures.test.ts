@@ -237,18 +237,21 @@ test('a site that cannot be reached is asked again under the same names: nothing
 
 test('a submit without an answer is what its tasks wait for: the files that are on their way, or the site', async () => {
   const run = await makeRun([{ name: 'first' }, { name: 'second', after: ['first'] }])
-  const pause = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 2_000))
-  const { done } = run.execute({ ...local, submit: (intents) => pause().then(() => local.submit(intents)) })
+  let answer: () => void = () => undefined
+  const held = (): Promise<void> => new Promise((resolve) => (answer = resolve))
+  const { done } = run.execute({ ...local, submit: (intents) => held().then(() => local.submit(intents)) })
   await until('the first waits', async () => (await run.task('first')).metadata?.waitsFor === 'site')
   expect(await run.task('first')).toMatchObject({
     status: 'queued',
     metadata: { queueReason: 'waiting for ssh/far: it has not answered yet' },
   })
+  answer()
   await until('the second waits', async () => (await run.task('second')).metadata?.waitsFor === 'data')
   expect(await run.task('second')).toMatchObject({
     status: 'preparing',
     metadata: { queueReason: 'waiting for data: first' },
   })
+  answer()
   expect(await done).toEqual({ settled: true, completed: 2, failed: 0 })
   for (const name of ['first', 'second']) expect((await run.task(name)).metadata?.queueReason).toBeUndefined()
 })
