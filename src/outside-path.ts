@@ -109,6 +109,6 @@ export const pathTrouble = (path: string): string | undefined => {
     : undefined
 }
 
-/** Whether a path lies in a folder, or is that folder. Both are absolute, and have no links and no dots. */
+/** Whether a path lies in a folder, or is that folder. Both are absolute, without links and dots. */
 export const liesIn = (folder: string, path: string): boolean =>
   path === folder || path.startsWith(folder.endsWith('/') ? folder : `${folder}/`)

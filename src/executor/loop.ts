@@ -67,10 +67,10 @@ const takeSite = async (
  * Runs every task of one site of a run: the only writer of their rows while it holds the site's
  * lease.
  *
- * The scheduling decides; this loop gathers events, answers the scheduling's questions, commits its steps and
- * carries out their effects. Only committed intents take effect. After a crash the next holder
- * finds the intents and queries the driver by their deterministic names: the tasks are adopted,
- * started for the first time, or lost with their machine, never started twice.
+ * The scheduling decides; this loop gathers events, answers the scheduling's questions, commits its
+ * steps and carries out their effects. Only committed intents take effect. After a crash the next
+ * holder finds the intents and queries the driver by their deterministic names: the tasks are
+ * adopted, started for the first time, or lost with their machine, never started twice.
  *
  * Resolves when the site is settled or has been idle for a while; rejects with `LeasePassedOn` when
  * another worker took over, and with the signal's reason when this worker is being drained (running

@@ -194,8 +194,8 @@ export const emptyEntry = (): JournalEntry => ({
 export type SchedulingState = ReturnType<typeof openScheduling>
 
 /**
- * The scheduling state of a site at its opening: only the facts on record. `mine`: the tasks of this site.
- * `schedulesItself`: tasks whose site decides when they run; their slot is a name, not a lane.
+ * The scheduling state of a site at its opening: only the facts on record. `mine`: the tasks of
+ * this site. `schedulesItself`: tasks whose site decides when they run; their slot is a name, not a lane.
  */
 export const openScheduling = (
   facts: SchedulingFacts,

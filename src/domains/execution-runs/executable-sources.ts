@@ -92,7 +92,10 @@ const throughStore = new Set(['managed', 'build-and-transfer', 'gateway-transfer
 const formatOf = ({ engine }: Target): ArtifactFormat | undefined =>
   engine === 'apptainer' ? 'sif' : engine === 'auto' ? undefined : 'oci'
 
-/** The format of an executable at a site; undefined: any. @throws Unresolved where the site cannot run it */
+/**
+ * The format of an executable at a site; undefined: any.
+ * @throws Unresolved where the site cannot run it
+ */
 const wantedFormat = ({ executable, target }: Given): ArtifactFormat | undefined => {
   const asked = executable.delivery?.targetFormat
   if (asked !== undefined && asked !== 'sif' && asked !== 'oci')
