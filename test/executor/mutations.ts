@@ -1,4 +1,4 @@
-import { cpSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdtempSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { mutated, type Mutation } from '../support/mutation.ts'
 
@@ -123,13 +123,16 @@ export const mutations: readonly NamedMutation[] = [
 ]
 
 /**
- * Writes the executor with a mutation into a folder of its own below `parent`. @returns the path of
- * its scheduling
+ * Writes the executor with a mutation into a folder of its own below `parent`, beside links to the
+ * rest of the source. @returns the path of its scheduling
  */
 export const mutatedScheduling = (mutation: Mutation, parent: string): string => {
   const folder = mkdtempSync(join(parent, 'mutated-'))
-  cpSync(join(checkout, 'src/executor'), folder, { recursive: true })
-  const file = join(folder, basename(mutation.file))
+  const source = join(checkout, 'src')
+  for (const name of readdirSync(source))
+    if (name !== 'executor') symlinkSync(join(source, name), join(folder, name))
+  cpSync(join(source, 'executor'), join(folder, 'executor'), { recursive: true })
+  const file = join(folder, 'executor', basename(mutation.file))
   writeFileSync(file, mutated(readFileSync(file, 'utf8'), mutation))
-  return join(folder, 'scheduling.ts')
+  return join(folder, 'executor/scheduling.ts')
 }
