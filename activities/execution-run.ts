@@ -11,7 +11,6 @@ import type { OpenSite, SiteDrivers } from '../src/executor/drivers.ts'
 import { makeSitePlan } from '../src/executor/intents.ts'
 import { findSiteSnapshot, readSiteSnapshot, usedPairs, type SiteSnapshot } from '../src/executor/snapshot.ts'
 import { placesOf, runsOnMachines, taskQueueOf, type Place } from '../src/executor/sites.ts'
-import type { RuntimeDriver } from '../src/drivers/runtime/contract/driver.ts'
 import { deliveryHooks, type DeliveryParts } from '../src/domains/execution-runs/deliveries.ts'
 import { playRun } from '../src/domains/execution-runs/simulation.ts'
 import { deliverOutputs } from '../src/domains/execution-runs/deliver.ts'
@@ -28,16 +27,22 @@ import {
 } from '../src/domains/execution-runs/operation.ts'
 import { readExecutionRun } from '../src/domains/execution-runs/store.ts'
 import { requestCancel, temporalActor } from '../src/operations/records.ts'
-import type { Wakes } from '../src/executor/wakes.ts'
+import type { RunWakeUps } from '../src/executor/wake-ups.ts'
 import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
 import type { Storages } from '../src/domains/storages/open.ts'
 import { StorageError } from '../src/drivers/storage/contract.ts'
 import { firstTexts } from '../src/lists.ts'
-import { RecentMap } from '../src/pacing/recent.ts'
 import { Refusal } from '../src/refusal.ts'
 import { beating } from './beating.ts'
-import { endMachines, executeOnMachines, type MachineSiteParts } from './machine-site.ts'
+import {
+  endMachines,
+  executeOnMachines,
+  nothingDone,
+  type Differently,
+  type MachineSiteParts,
+} from './machine-site.ts'
 import { siteProgress } from './progress.ts'
+import { openTries } from './tries.ts'
 import { poll } from '../src/pacing/poll.ts'
 
 export interface ExecutionRunParts extends MachineSiteParts, Pick<DeliveryParts, 'artifactStore'> {
@@ -46,7 +51,7 @@ export interface ExecutionRunParts extends MachineSiteParts, Pick<DeliveryParts,
   engine: Pick<Engine, 'taskQueue' | 'signal' | 'start' | 'cancel'>
   compute: Compute
   sites: SiteDrivers
-  wakes: Wakes
+  wakeUps: RunWakeUps
   reports: Reports
   sitePatienceSeconds: number
   hostId: string
@@ -73,39 +78,6 @@ type Opened = {
 
 /** Unexpected errors this often in a row, over about two minutes, count as a permanent fault. */
 const errorsBeforeGivingUp = 30
-/**
- * A call that worked this long before its error has no error before it. Far above
- * `deliverySeconds`, which the end of a run may take each time.
- */
-const workedSeconds = 600
-/** The most sites whose errors a process remembers; a forgotten one has its tries anew. */
-const mostRemembered = 10_000
-
-/** Counts the unexpected errors of calls in this process, by run, generation and site. */
-const openErrorCounts = () => {
-  const counts = new RecentMap<string, number>(mostRemembered)
-  const keyOf = ({ runId, generation, site }: CountedCall): string =>
-    JSON.stringify([runId, generation ?? 0, site])
-  return {
-    /** Counts another error; true: it is one too many. */
-    isLast(call: CountedCall): boolean {
-      const key = keyOf(call)
-      const worked = performance.now() - call.since > workedSeconds * 1_000
-      const count = worked ? 1 : (counts.get(key) ?? 0) + 1
-      if (count < errorsBeforeGivingUp) counts.set(key, count)
-      else counts.delete(key)
-      return count >= errorsBeforeGivingUp
-    },
-    forget: (call: CountedCall): void => void counts.delete(keyOf(call)),
-  }
-}
-interface CountedCall {
-  runId: string
-  generation?: number
-  site: string
-  /** When the call began, on the clock of `performance`. */
-  since: number
-}
 const cancelGraceSeconds = 5
 
 /** A storage that is down for this long does not keep a run from its end. */
@@ -206,8 +178,6 @@ interface SiteCall {
   context: Context
   /** Aborted when the worker is drained, or the activity cancelled. */
   stop: AbortSignal
-  /** When it began, on the clock of `performance`. */
-  since: number
   /** The site's driver, once it is open; the code that ends the call needs it too. */
   opened?: OpenSite
   progress?: ReturnType<typeof siteProgress>
@@ -233,17 +203,6 @@ const findSite = async (
   if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)
   return { snapshot, places, place, alone: places.size === 1 }
 }
-
-/** What a site's executor does differently in one call. */
-interface Differently {
-  stop: AbortSignal
-  /** In place of the site's own driver. */
-  driver?: RuntimeDriver
-  onlyEnds?: boolean
-}
-
-/** The outcome where the run's only site has closed the run, and it is gone or open again. */
-const overtaken: SiteOutcome = { settled: true, completed: 0, failed: 0 }
 
 /** Runs the executor of a site until the site is settled or rests. */
 const executeAt = async (
@@ -274,7 +233,7 @@ const executeAt = async (
       ...opened,
       ...{ driver, onlyEnds, machine: place.machine },
       ...(onlyEnds ? { cores: undefined } : {}),
-      wakes: parts.wakes,
+      wakeUps: parts.wakeUps,
       acceptedAt: snapshot.acceptedAt,
       reports: parts.reports.site({
         runId,
@@ -286,11 +245,7 @@ const executeAt = async (
       clock: parts.clock,
       failpoint: parts.failpoint,
     },
-    runId,
-    site,
-    plan,
-    `${parts.hostId}/${String(process.pid)}`,
-    stop,
+    { runId, site, plan, holder: `${parts.hostId}/${String(process.pid)}`, signal: stop },
     (facts) => {
       progress.step(facts)
     },
@@ -307,14 +262,15 @@ const executeAt = async (
 const execute = async (parts: ExecutionRunParts, call: SiteCall): Promise<SiteOutcome> => {
   const { runId, generation } = call
   const at = await findSite(parts, call)
-  if (at === undefined) return overtaken
+  // The run's only site has closed the run, and it is gone or open again.
+  if (at === undefined) return nothingDone
   const outcome = runsOnMachines(at.place)
     ? await executeOnMachines(parts, {
         ...{ runId, targetId: at.place.site.slice('cloud/'.length), stop: call.stop, context: call.context },
         kind: at.place.kind,
         execute: async (differently) => {
           const now = await findSite(parts, call)
-          return now === undefined ? overtaken : executeAt(parts, call, now, differently)
+          return now === undefined ? nothingDone : executeAt(parts, call, now, differently)
         },
       })
     : await executeAt(parts, call, at, { stop: call.stop })
@@ -344,30 +300,17 @@ const giveUp = (
   )
 }
 
-/**
- * The error that Temporal receives for an error at a site; a fault that does not pass ends the run.
- */
-const failureOf = async (
-  parts: ExecutionRunParts,
-  call: SiteCall,
-  errors: ReturnType<typeof openErrorCounts>,
-  error: unknown,
-): Promise<unknown> => {
+/** The error that Temporal receives for an error at a site. */
+const shownAs = (error: unknown, draining: AbortSignal): unknown => {
   if (error instanceof LeasePassedOn)
     return ApplicationFailure.create({ message: error.message, type: 'LeasePassedOn', cause: error })
-  if (parts.draining.aborted)
-    return ApplicationFailure.create({
-      message: 'this worker is being drained; what runs goes on',
-      type: 'Draining',
-    })
-  if (databaseAway(error) || call.context.cancellationSignal.aborted || !errors.isLast(call)) return error
-  const names = await giveUp(parts, call.runId, call.site, call.opened?.hostId, error)
-  await call.opened?.driver.cancel(names, cancelGraceSeconds)
-  return ApplicationFailure.nonRetryable(`site ${call.site} was given up`, 'SiteGivenUp')
+  if (!draining.aborted) return error
+  const message = 'this worker is being drained; what runs goes on'
+  return ApplicationFailure.create({ message, type: 'Draining' })
 }
 
 export const executionRunActivities = (parts: ExecutionRunParts) => {
-  const errors = openErrorCounts()
+  const tries = openTries(errorsBeforeGivingUp)
   return {
     /** created → running, once; returns what each site has to do. Ids and small facts only. */
     openRun: (runId: string, generation: number): Promise<Opened> =>
@@ -380,31 +323,30 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
     async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
       const context = Context.current()
       const stop = AbortSignal.any([parts.draining, context.cancellationSignal])
-      const call: SiteCall = { runId, generation, site, context, stop, since: performance.now() }
-      const work = async (): Promise<SiteOutcome> => {
-        try {
-          const outcome = await execute(parts, call)
-          errors.forget(call)
-          return outcome
-        } catch (error) {
-          throw await failureOf(parts, call, errors, error)
-        }
+      const call: SiteCall = { runId, generation, site, context, stop }
+      const work = (): Promise<SiteOutcome> =>
+        execute(parts, call).catch((error: unknown) => {
+          throw shownAs(error, parts.draining)
+        })
+      const endRun = async (error: unknown): Promise<never> => {
+        const names = await giveUp(parts, runId, site, call.opened?.hostId, error)
+        await call.opened?.driver.cancel(names, cancelGraceSeconds)
+        throw ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
       }
-      return beating(work, { beat: () => context.heartbeat(call.progress?.heartbeat()) })
+      return beating(() => tries([runId, generation, site], work, endRun), {
+        beat: () => context.heartbeat(call.progress?.heartbeat()),
+      })
     },
 
     /** Simulates the run's plan and records it like an execution, with seconds from 0. */
     simulateRun: (runId: string): Promise<void> =>
       beating(async () => {
         const { cancellationSignal } = Context.current()
-        const call = { runId, site: 'simulation', since: performance.now() }
-        try {
-          await playRun(parts.db, parts.compute, runId, cancellationSignal)
-          errors.forget(call)
-        } catch (error) {
-          if (databaseAway(error) || cancellationSignal.aborted || !errors.isLast(call)) throw error
-          await giveUp(parts, runId, call.site, undefined, error)
-        }
+        await tries(
+          [runId, 'simulation'],
+          () => playRun(parts.db, parts.compute, runId, cancellationSignal),
+          async (error) => void (await giveUp(parts, runId, 'simulation', undefined, error)),
+        )
       }),
 
     /**

@@ -33,6 +33,14 @@ export interface MachineSiteParts extends MachineParts {
   clouds: Clouds
 }
 
+/** What a site's executor does differently in one call. */
+export interface Differently {
+  stop: AbortSignal
+  /** In place of the site's own driver. */
+  driver?: RuntimeDriver
+  onlyEnds?: boolean
+}
+
 /** A run at a site whose machine is made for it. */
 interface MachineSite {
   runId: string
@@ -41,11 +49,7 @@ interface MachineSite {
   stop: AbortSignal
   context: Context
   /** Runs the executor over the present instance of the run. */
-  execute: (differently: {
-    stop: AbortSignal
-    driver?: RuntimeDriver
-    onlyEnds?: boolean
-  }) => Promise<SiteOutcome>
+  execute: (differently: Differently) => Promise<SiteOutcome>
 }
 
 /**
@@ -60,7 +64,7 @@ const mostUnseen = 5
 /** After so many machines that failed before their first task, the run fails. */
 const mostFailures = 3
 
-const nothingDone: SiteOutcome = { settled: true, completed: 0, failed: 0 }
+export const nothingDone: SiteOutcome = { settled: true, completed: 0, failed: 0 }
 
 /** The machine was lost; the site goes on with another one. */
 class MachineLost extends Error {}
@@ -146,11 +150,11 @@ const awaitMachine = async (
       machineNeed(db, runId, targetId),
     ])
     if (held !== undefined && isOver(held)) {
-      if (need.flying > 0) return { held, isLost: true }
+      if (need.inFlight > 0) return { held, isLost: true }
       await replace(parts, of, held)
       return look()
     }
-    if (held?.status === 'ready' && !held.rests && (need.flying > 0 || !need.over))
+    if (held?.status === 'ready' && !held.rests && (need.inFlight > 0 || !need.over))
       return { held, isLost: false }
     if (need.over || need.open === 0) return 'not needed'
     if (held?.rests === true && held.phase === undefined && !need.paused) {

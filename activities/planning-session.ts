@@ -1,7 +1,5 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
-import { RecentMap } from '../src/pacing/recent.ts'
 import type { Db } from '../src/db/sql.ts'
-import { createTranslation } from '../src/db/errors.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
 import type { Compute } from '../src/compute/compute.ts'
 import { algorithmOf, estimateOf } from '../src/domains/planning-sessions/algorithms.ts'
@@ -22,6 +20,7 @@ import { requestCancel, temporalActor } from '../src/operations/records.ts'
 import { lifecycleOf } from '../src/domains/schedule-plans/lifecycle.ts'
 import { infeasibilities, predict } from '../src/domains/schedule-plans/prediction.ts'
 import { defaultedDurations } from '../src/domains/schedule-plans/problem.ts'
+import { openTries, passes } from './tries.ts'
 
 export interface PlanningSessionParts {
   db: Db
@@ -30,195 +29,176 @@ export interface PlanningSessionParts {
 }
 
 /**
- * An algorithm is given up after its worker died this often: the problem itself kills the worker.
+ * An algorithm is given up after its worker died this often, because the problem itself kills the
+ * worker; and so is a step of a session after this many errors in a row.
  */
 const attemptBound = 5
 const heartbeatMs = 2_000
 const giveBackMs = 1_000
 
-/** Errors of the database that pass by themselves: it is away, busy, or has no disk space. */
-const passes = (error: unknown): boolean => createTranslation({})(error)?.code === 'unavailable'
+/** What one algorithm makes of a session's problem: a candidate, or why there is none. */
+const candidateOf = async (
+  { db, compute, reports }: PlanningSessionParts,
+  sessionId: string,
+  algorithm: string,
+  { session, configuration }: { session: sessions.SessionRow; configuration: Record<string, unknown> },
+  watch: { signal: AbortSignal; onProgress: (step: { progress: number }) => void },
+): Promise<Parameters<typeof sessions.endAlgorithm>[3]> => {
+  const { problem, networkModel, resources, measured } = await loadProblem(db, session)
+  const known = algorithmOf(algorithm)
+  if (known === undefined) return { failure: 'this version of the service does not have the algorithm' }
+  await sessions.recordProblem(db, sessionId, algorithm, {
+    defaultedDurations: defaultedDurations(problem),
+    networkModel,
+    estimate: estimateOf(known, problemSize(problem), configuration),
+  })
+  const startedAt = performance.now()
+  const { schedule } = await compute.plan({ problem, algorithm: algorithm as AlgorithmId }, watch)
+  reports.planned(algorithm, (performance.now() - startedAt) / 1_000)
+  const assignments = placesIn(problem, schedule)
+  const prediction = await predict(compute, { problem, assignments, networkModel }, watch.signal)
+  if (prediction.failure !== undefined) return { failure: prediction.failure }
+  const columns = scheduleColumns(problem, schedule, prediction)
+  const fingerprint = fingerprintOf(columns)
+  const lifecycle = lifecycleOf(planIdOf(sessionId, fingerprint), {
+    ...{ resources, measured },
+    tasks: prediction.tasks.map((task, at) => ({ ...task, resourceId: assignments[at]!.resourceId })),
+  })
+  const cost = prediction.cost + lifecycle.cost
+  const candidate = {
+    id: candidateId(sessionId, fingerprint),
+    fingerprint,
+    feasible: infeasibilities({ ...session, ...prediction, cost }).length === 0,
+    makespanSeconds: prediction.makespanSeconds,
+    cost,
+    lifecycle: lifecycle.actions.length === 0 ? undefined : lifecycle,
+    contentionFreeMakespanSeconds: schedule.makespanSeconds,
+    defaultedDurations: prediction.tasks.filter(({ durationSource }) => durationSource === 'default').length,
+    columns,
+  }
+  return { candidates: [candidate] }
+}
 
-/** The most steps whose failures a process remembers. A forgotten one has its tries anew. */
-const mostRemembered = 10_000
+const stepsOf = (parts: PlanningSessionParts) => {
+  const { db, reports } = parts
+  return {
+    /** queued → running, once. Returns the algorithms to run; none when the session is over. */
+    openSession: (sessionId: string): Promise<{ algorithm: string }[]> => sessions.openSession(db, sessionId),
 
-/**
- * The steps of a session, each given up after `attemptBound` failures that do not pass by
- * themselves, as this process counts them: Temporal's own count has those that do, too. `step` names
- * the step in the reason.
- */
-const openSteps = ({ reports }: Pick<PlanningSessionParts, 'reports'>) => {
-  const failures = new RecentMap<string, number>(mostRemembered)
-  return async function inStep<T>(step: string, sessionId: string, work: () => Promise<T>): Promise<T> {
-    const { cancellationSignal } = Context.current()
-    const key = JSON.stringify([sessionId, step])
-    try {
-      const done = await work()
-      failures.delete(key)
-      return done
-    } catch (error) {
-      if (cancellationSignal.aborted || passes(error)) throw error
-      const count = (failures.get(key) ?? 0) + 1
-      if (count < attemptBound) {
-        failures.set(key, count)
-        throw error
+    /**
+     * Runs one algorithm on a thread of its own and records its schedule, or why it found none.
+     * Idempotent: a candidate's id is derived from its schedule, and nothing is written once the
+     * algorithm's run or the session is over. Throws only errors that may pass by themselves.
+     */
+    async planAlgorithm(sessionId: string, algorithm: string): Promise<void> {
+      const context = Context.current()
+      const begun = await sessions.beginAlgorithm(db, sessionId, algorithm)
+      if (begun === undefined) return
+      const fail = (failure: string): Promise<void> =>
+        sessions.endAlgorithm(db, sessionId, algorithm, { failure })
+      /** An attempt that an outage ended counts for nothing, once the database takes that. */
+      const giveBack = (attempts: number, until: AbortSignal): Promise<unknown> =>
+        poll(
+          () =>
+            sessions.giveBackAttempt(db, sessionId, algorithm, attempts).catch((error: unknown) => {
+              if (!passes(error)) throw error
+              return undefined
+            }),
+          { everyMs: giveBackMs, signal: until },
+        )
+      if (begun.attempts > attemptBound) {
+        await fail(`${attemptBound} workers died or were stopped while they planned`)
+        return
       }
-      failures.delete(key)
-      reports.planningFailed({ sessionId, error })
+
+      const over = new AbortController()
+      const signal = AbortSignal.any([context.cancellationSignal, over.signal])
+      let progress = 0
+      // With each heartbeat the record learns the progress, and this activity learns whether the
+      // record is over.
+      const beats = setInterval(() => {
+        context.heartbeat({ progress })
+        sessions.recordProgress(db, sessionId, algorithm, progress).then(
+          (open) => {
+            if (!open) over.abort()
+          },
+          (error: unknown) => {
+            context.log.debug('progress was not recorded', { error: String(error) })
+          },
+        )
+      }, heartbeatMs)
+      try {
+        const found = await candidateOf(parts, sessionId, algorithm, begun, {
+          signal,
+          onProgress: (step) => void (progress = step.progress),
+        })
+        await sessions.endAlgorithm(db, sessionId, algorithm, found)
+      } catch (error) {
+        if (over.signal.aborted) return
+        if (context.cancellationSignal.aborted) throw error
+        if (passes(error)) {
+          await giveBack(begun.attempts, context.cancellationSignal)
+          throw error
+        }
+        const reason =
+          error instanceof Infeasible || error instanceof CyclicWorkflow ? error.message : undefined
+        // A fault of the service fails this algorithm and not the session; the record does not show
+        // its internals.
+        if (reason === undefined) reports.planningFailed({ sessionId, algorithm, error })
+        await fail(reason ?? "the planner failed; the cause is in the worker's log")
+      } finally {
+        clearInterval(beats)
+      }
+    },
+
+    /** Records that an algorithm could not be run. */
+    failAlgorithm: (sessionId: string, algorithm: string, reason: string): Promise<void> =>
+      sessions.endAlgorithm(db, sessionId, algorithm, { failure: reason }),
+
+    /** Records that a step of the session was given up; returns how the session ended. */
+    failSession: async (sessionId: string, reason: string): Promise<sessions.SessionEnd> => {
+      if (await sessions.failSession(db, sessionId, reason))
+        reports.sessionEnded({ sessionId, status: 'failed', reason })
+      return sessions.readSessionEnd(db, sessionId)
+    },
+
+    /** Ranks the candidates and ends the session; returns how it ended. */
+    rankSession: async (sessionId: string): Promise<sessions.SessionEnd> => {
+      const ended = await sessions.closeSession(db, sessionId, rankCandidates)
+      const end = await sessions.readSessionEnd(db, sessionId)
+      if (ended)
+        reports.sessionEnded({
+          sessionId,
+          status: end.status ?? 'gone',
+          ...(end.reason === undefined ? {} : { reason: end.reason }),
+        })
+      return end
+    },
+
+    /** How a session ended, where it is over. */
+    sessionEnd: (sessionId: string): Promise<sessions.SessionEnd> => sessions.readSessionEnd(db, sessionId),
+
+    /** Applies a cancel from Temporal's page to the session; returns the state afterwards. */
+    cancelSession: async (sessionId: string): Promise<string | undefined> => {
+      const found = await requestCancel(db, sessionKind, sessionId, { actorId: temporalActor })
+      if (found?.change === 'ended') reports.sessionEnded({ sessionId, status: 'cancelled' })
+      return (await sessions.readSessionEnd(db, sessionId)).status
+    },
+  }
+}
+
+export const planningSessionActivities = (parts: PlanningSessionParts) => {
+  const tries = openTries(attemptBound)
+  const steps = stepsOf(parts)
+  /** `step` names the step in the reason. */
+  const inStep = <T>(step: string, sessionId: string, work: () => Promise<T>): Promise<T> =>
+    tries([sessionId, step], work, (error) => {
+      parts.reports.planningFailed({ sessionId, error })
       throw ApplicationFailure.nonRetryable(
         `the service could not ${step} in ${attemptBound} tries; the cause is in the worker's log`,
         'SessionGivenUp',
       )
-    }
-  }
-}
-
-const stepsOf = ({ db, compute, reports }: PlanningSessionParts) => ({
-  /** queued → running, once. Returns the algorithms to run; none when the session is over. */
-  openSession: (sessionId: string): Promise<{ algorithm: string }[]> => sessions.openSession(db, sessionId),
-
-  /**
-   * Runs one algorithm on a thread of its own and records its schedule, or why it found none.
-   * Idempotent: a candidate's id is derived from its schedule, and nothing is written once the
-   * algorithm's run or the session is over. Throws only errors that may pass by themselves.
-   */
-  async planAlgorithm(sessionId: string, algorithm: string): Promise<void> {
-    const context = Context.current()
-    const begun = await sessions.beginAlgorithm(db, sessionId, algorithm)
-    if (begun === undefined) return
-    const fail = (failure: string): Promise<void> =>
-      sessions.endAlgorithm(db, sessionId, algorithm, { failure })
-    /** An attempt that an outage ended counts for nothing, once the database takes that. */
-    const giveBack = (attempts: number, until: AbortSignal): Promise<unknown> =>
-      poll(
-        () =>
-          sessions.giveBackAttempt(db, sessionId, algorithm, attempts).catch((error: unknown) => {
-            if (!passes(error)) throw error
-            return undefined
-          }),
-        { everyMs: giveBackMs, signal: until },
-      )
-    if (begun.attempts > attemptBound) {
-      await fail(`${attemptBound} workers died or were stopped while they planned`)
-      return
-    }
-
-    const over = new AbortController()
-    const signal = AbortSignal.any([context.cancellationSignal, over.signal])
-    let progress = 0
-    // With each heartbeat the record learns the progress, and this activity learns whether the
-    // record is over.
-    const beats = setInterval(() => {
-      context.heartbeat({ progress })
-      sessions.recordProgress(db, sessionId, algorithm, progress).then(
-        (open) => {
-          if (!open) over.abort()
-        },
-        (error: unknown) => {
-          context.log.debug('progress was not recorded', { error: String(error) })
-        },
-      )
-    }, heartbeatMs)
-    try {
-      const { problem, networkModel, resources, measured } = await loadProblem(db, begun.session)
-      const known = algorithmOf(algorithm)
-      if (known === undefined) {
-        await fail('this version of the service does not have the algorithm')
-        return
-      }
-      await sessions.recordProblem(db, sessionId, algorithm, {
-        defaultedDurations: defaultedDurations(problem),
-        networkModel,
-        estimate: estimateOf(known, problemSize(problem), begun.configuration),
-      })
-      const startedAt = performance.now()
-      const { schedule } = await compute.plan(
-        { problem, algorithm: algorithm as AlgorithmId },
-        { signal, onProgress: (step) => void (progress = step.progress) },
-      )
-      reports.planned(algorithm, (performance.now() - startedAt) / 1_000)
-      const assignments = placesIn(problem, schedule)
-      const prediction = await predict(compute, { problem, assignments, networkModel }, signal)
-      if (prediction.failure !== undefined) {
-        await fail(prediction.failure)
-        return
-      }
-      const columns = scheduleColumns(problem, schedule, prediction)
-      const fingerprint = fingerprintOf(columns)
-      const lifecycle = lifecycleOf(planIdOf(sessionId, fingerprint), {
-        ...{ resources, measured },
-        tasks: prediction.tasks.map((task, at) => ({ ...task, resourceId: assignments[at]!.resourceId })),
-      })
-      const cost = prediction.cost + lifecycle.cost
-      const candidate = {
-        id: candidateId(sessionId, fingerprint),
-        fingerprint,
-        feasible: infeasibilities({ ...begun.session, ...prediction, cost }).length === 0,
-        makespanSeconds: prediction.makespanSeconds,
-        cost,
-        lifecycle: lifecycle.actions.length === 0 ? undefined : lifecycle,
-        contentionFreeMakespanSeconds: schedule.makespanSeconds,
-        defaultedDurations: prediction.tasks.filter(({ durationSource }) => durationSource === 'default')
-          .length,
-        columns,
-      }
-      await sessions.endAlgorithm(db, sessionId, algorithm, { candidates: [candidate] })
-    } catch (error) {
-      if (over.signal.aborted) return
-      if (context.cancellationSignal.aborted) throw error
-      if (passes(error)) {
-        await giveBack(begun.attempts, context.cancellationSignal)
-        throw error
-      }
-      const reason =
-        error instanceof Infeasible || error instanceof CyclicWorkflow ? error.message : undefined
-      // A fault of the service fails this algorithm and not the session; the record does not show
-      // its internals.
-      if (reason === undefined) reports.planningFailed({ sessionId, algorithm, error })
-      await fail(reason ?? "the planner failed; the cause is in the worker's log")
-    } finally {
-      clearInterval(beats)
-    }
-  },
-
-  /** Records that an algorithm could not be run. */
-  failAlgorithm: (sessionId: string, algorithm: string, reason: string): Promise<void> =>
-    sessions.endAlgorithm(db, sessionId, algorithm, { failure: reason }),
-
-  /** Records that a step of the session was given up; returns how the session ended. */
-  failSession: async (sessionId: string, reason: string): Promise<sessions.SessionEnd> => {
-    if (await sessions.failSession(db, sessionId, reason))
-      reports.sessionEnded({ sessionId, status: 'failed', reason })
-    return sessions.readSessionEnd(db, sessionId)
-  },
-
-  /** Ranks the candidates and ends the session; returns how it ended. */
-  rankSession: async (sessionId: string): Promise<sessions.SessionEnd> => {
-    const ended = await sessions.closeSession(db, sessionId, rankCandidates)
-    const end = await sessions.readSessionEnd(db, sessionId)
-    if (ended)
-      reports.sessionEnded({
-        sessionId,
-        status: end.status ?? 'gone',
-        ...(end.reason === undefined ? {} : { reason: end.reason }),
-      })
-    return end
-  },
-
-  /** How a session ended, where it is over. */
-  sessionEnd: (sessionId: string): Promise<sessions.SessionEnd> => sessions.readSessionEnd(db, sessionId),
-
-  /** Applies a cancel from Temporal's page to the session; returns the state afterwards. */
-  cancelSession: async (sessionId: string): Promise<string | undefined> => {
-    const found = await requestCancel(db, sessionKind, sessionId, { actorId: temporalActor })
-    if (found?.change === 'ended') reports.sessionEnded({ sessionId, status: 'cancelled' })
-    return (await sessions.readSessionEnd(db, sessionId)).status
-  },
-})
-
-export const planningSessionActivities = (parts: PlanningSessionParts) => {
-  const inStep = openSteps(parts)
-  const steps = stepsOf(parts)
+    })
   return {
     ...steps,
     openSession: (sessionId: string) =>

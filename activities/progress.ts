@@ -1,8 +1,8 @@
 import type { Db } from '../src/db/sql.ts'
 import { runKind } from '../src/domains/execution-runs/operation.ts'
-import { readSiteNews } from '../src/domains/execution-runs/waiting.ts'
+import { readSiteStatus } from '../src/domains/execution-runs/waiting.ts'
 import type { Engine } from '../src/engine.ts'
-import type { SiteProgress } from '../src/executor/news.ts'
+import type { SiteProgress } from '../src/executor/site-progress.ts'
 
 /**
  * Doubling pauses between progress signals: a run of an hour sends about a dozen, a run of a second
@@ -14,7 +14,7 @@ const lastProgressSeconds = 300
  * A changed reason and a failure are reported at once, and this often at most: each signal costs
  * events.
  */
-const newsEveryMs = 10_000
+const changesEveryMs = 10_000
 /** A resting site receives a wake for ends at other sites this often at most. */
 const wakeEveryMs = 500
 
@@ -34,14 +34,17 @@ export const siteProgress = (
   let wokenFor = 0
   let wokenAt = 0
   let saidAt = 0
-  let before: Pick<SiteProgress, 'news' | 'paused'> = { news: 0, paused: false }
+  let before: Pick<SiteProgress, 'changes' | 'paused'> = { changes: 0, paused: false }
   let beat: { completed: number; running: number; waitsFor?: string } = { completed: 0, running: 0 }
 
   const report = async ({ completed, running, paused }: SiteProgress): Promise<void> => {
-    const news = await readSiteNews(db, runId, site)
-    const [first] = news.waits
+    const status = await readSiteStatus(db, runId, site)
+    const [first] = status.waits
     beat = { completed, running, ...(first === undefined ? {} : { waitsFor: first.reason }) }
-    await engine.signal(runKind, runId, generation, 'progress', site, completed, running, { ...news, paused })
+    await engine.signal(runKind, runId, generation, 'progress', site, completed, running, {
+      ...status,
+      paused,
+    })
   }
 
   return {
@@ -61,8 +64,8 @@ export const siteProgress = (
           debug('a resting site was not woken', { error: String(error) })
         })
       }
-      const changed = facts.news !== before.news || facts.paused !== before.paused
-      if (now < progressAt && !(changed && now - saidAt >= newsEveryMs)) return
+      const changed = facts.changes !== before.changes || facts.paused !== before.paused
+      if (now < progressAt && !(changed && now - saidAt >= changesEveryMs)) return
       if (now >= progressAt) {
         pause = Math.min(pause * 2, lastProgressSeconds)
         progressAt = now + pause * 1_000

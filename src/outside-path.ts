@@ -108,3 +108,7 @@ export const pathTrouble = (path: string): string | undefined => {
     ? `has ${String(bytes)} bytes, and the system takes ${String(longestPath)} at most`
     : undefined
 }
+
+/** Whether a path lies in a folder, or is that folder. Both are absolute, without links and dots. */
+export const liesIn = (folder: string, path: string): boolean =>
+  path === folder || path.startsWith(folder.endsWith('/') ? folder : `${folder}/`)

@@ -21,7 +21,7 @@ export interface SiteWait {
 }
 
 /** The facts that a working site reports now and then. */
-export interface SiteNews {
+export interface SiteStatus {
   paused: boolean
   /** Most tasks first; the first few. */
   waits: SiteWait[]
@@ -71,15 +71,15 @@ export const runDetails = (
     total: number
     sites: readonly { site: string; state: string; running: number }[]
   },
-  news: readonly SiteNews[],
+  sites: readonly SiteStatus[],
 ): string => {
   const points = run.sites.map(
     ({ site, state, running }) => `- ${plain(`${site}: ${state}, ${String(running)} running`)}`,
   )
-  const waits = news
+  const waits = sites
     .flatMap(({ waits: here }) => here)
     .map(({ reason, tasks }) => `- ${plain(`${String(tasks)} × ${reason}`)}`)
-  const failure = news.findLast((one) => one.failure !== undefined)?.failure
+  const failure = sites.findLast((one) => one.failure !== undefined)?.failure
   return lines(headline, [
     plain(`${run.phase}: ${String(run.completed)} of ${String(run.total)} activities completed`),
     ...(points.length === 0 ? [] : ['', ...points]),
@@ -95,8 +95,8 @@ const mostOfAttribute = 255
 export const attribute = (text: string): string => text.slice(0, mostOfAttribute).toWellFormed()
 
 /** Kind and site of the reason for which most tasks wait; undefined where none waits. */
-export const waitsFor = (news: readonly SiteNews[]): string | undefined => {
-  const most = news
+export const waitsFor = (sites: readonly SiteStatus[]): string | undefined => {
+  const most = sites
     .flatMap(({ waits }) => waits)
     .reduce<SiteWait | undefined>(
       (best, one) => (best === undefined || one.tasks > best.tasks ? one : best),
@@ -106,9 +106,9 @@ export const waitsFor = (news: readonly SiteNews[]): string | undefined => {
 }
 
 /** A run's state as a value to search for. */
-export const runStateOf = (news: readonly SiteNews[], running: number): 'running' | 'paused' | 'waiting' =>
-  news.some(({ paused }) => paused)
+export const runStateOf = (sites: readonly SiteStatus[], running: number): 'running' | 'paused' | 'waiting' =>
+  sites.some(({ paused }) => paused)
     ? 'paused'
-    : running === 0 && waitsFor(news) !== undefined
+    : running === 0 && waitsFor(sites) !== undefined
       ? 'waiting'
       : 'running'

@@ -48,7 +48,7 @@ import { openEngine } from './engine.ts'
 import { openFeed } from './operations/feed.ts'
 import { openSiteDrivers } from './executor/drivers.ts'
 import { openHostCores } from './executor/host-cores.ts'
-import { openWakes } from './executor/wakes.ts'
+import { openRunWakeUps } from './executor/wake-ups.ts'
 import { openFailpoints } from './failpoints.ts'
 import { readGauges } from './gauges.ts'
 import { openReports, type Reports } from './observability/reports.ts'
@@ -380,7 +380,7 @@ export const openParts = async ({
     storages: openStorageDrivers(opening, records, { ...connections, addressAllowed, reports }),
     sites,
     functionCalls,
-    wakes: openWakes(),
+    wakeUps: openRunWakeUps(),
     feed: opened.use(openFeed({ db, log })),
     reports,
     addressAllowed,

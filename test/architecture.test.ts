@@ -413,9 +413,9 @@ describe('what may import what', () => {
     ).toEqual([])
   })
 
-  test('the book decides and does nothing: no I/O, no clock, no dice, no promise, nothing of ours but what is as pure', () => {
+  test('the scheduling decides and does nothing: no I/O, no clock, no dice, no promise, nothing of ours but what is as pure', () => {
     const places = files.filter((file) =>
-      /^src\/executor\/(book(-[a-z]+)?|frontier|attempt|names)\.ts$/.test(file),
+      /^src\/executor\/(scheduling(-[a-z]+)?|frontier|attempt|names)\.ts$/.test(file),
     )
     expect(places.length).toBeGreaterThan(5)
     const pure = [...places, ...plain, 'node:crypto', 'node:path']

@@ -75,7 +75,7 @@ describe('the timeline as data', () => {
           summary.wallSeconds,
           9,
         )
-        const counted = Object.values(summary.totals).reduce((total, each) => total + each, 0)
+        const counted = Object.values(summary.totals).reduce<number>((total, each = 0) => total + each, 0)
         expect(counted).toBeCloseTo(
           bars.reduce((total, { readyAt, startAt, finishAt }) => total + finishAt - (readyAt ?? startAt), 0),
           9,

@@ -26,7 +26,7 @@ import {
   runStateOf,
   sentence,
   waitsFor,
-  type SiteNews,
+  type SiteStatus,
   type Headline,
 } from '../src/page-details.ts'
 
@@ -48,7 +48,7 @@ export const liveRunQuery = defineQuery<LiveRun>('live')
 /** Sent after a change for a resting site: a cancel, a resume, a predecessor's end elsewhere. */
 export const wakeSignal = defineSignal('wake')
 /**
- * Sent by a working site now and then: its progress, and (since there is `news`) what its tasks
+ * Sent by a working site now and then: its progress, and (since there is `status`) what its tasks
  * wait for.
  */
 export const progressSignal = defineSignal<Signals['progress']>('progress')
@@ -100,7 +100,7 @@ interface Run {
   headline: Headline | undefined
   live: LiveRun
   /** By site: its last signal. */
-  news: Map<string, SiteNews>
+  statuses: Map<string, SiteStatus>
   /** Counts events for a resting site. */
   wakes: number
   /** The values in the search attributes of Temporal's page. */
@@ -115,7 +115,7 @@ interface Run {
 const showDetails = (run: Run): void => {
   const { live } = run
   live.completed = live.sites.reduce((sum, { completed }) => sum + completed, 0)
-  setCurrentDetails(runDetails(run.headline, live, [...run.news.values()]))
+  setCurrentDetails(runDetails(run.headline, live, [...run.statuses.values()]))
 }
 
 /** Absent in histories of earlier versions, where the reason of a site that rests stayed. */
@@ -126,9 +126,9 @@ const restIsShown = 'a site that rests waits for nothing'
  * event. `isShown`: asked at a change alone.
  */
 const show = (run: Run, isShown: () => boolean = () => true): void => {
-  const news = [...run.news.values()]
+  const statuses = [...run.statuses.values()]
   const running = run.live.sites.reduce((sum, site) => sum + site.running, 0)
-  const next = { state: runStateOf(news, running), waitsFor: waitsFor(news) }
+  const next = { state: runStateOf(statuses, running), waitsFor: waitsFor(statuses) }
   const { shown } = run
   if (run.live.phase !== 'running' || (shown.state === next.state && shown.waitsFor === next.waitsFor)) return
   if (!isShown()) return
@@ -145,11 +145,11 @@ const listen = (run: Run): void => {
     run.wakes += 1
     run.renew()
   })
-  setHandler(progressSignal, (site, completed, running, news) => {
+  setHandler(progressSignal, (site, completed, running, status) => {
     const entry = run.live.sites.find((candidate) => candidate.site === site)
     if (entry !== undefined) Object.assign(entry, { completed, running })
-    if (entry !== undefined && news !== undefined) {
-      run.news.set(site, news)
+    if (entry !== undefined && status !== undefined) {
+      run.statuses.set(site, status)
       show(run)
     }
     showDetails(run)
@@ -185,7 +185,7 @@ const runSite = async (
     retry: { initialInterval: '100 milliseconds', backoffCoefficient: 1.5, maximumInterval: '5 seconds' },
   })
   const rest = (state: LiveSite['state']): void => {
-    run.news.delete(site)
+    run.statuses.delete(site)
     entry.state = state
     show(run, () => patched(restIsShown))
     showDetails(run)
@@ -312,7 +312,7 @@ const work = async (run: Run): Promise<End | undefined> => {
     runDetails(
       run.headline,
       { phase: closed.status, completed: closed.completed, total: opened.total, sites: [] },
-      [...run.news.values()],
+      [...run.statuses.values()],
     ),
   )
   return closed
@@ -330,7 +330,7 @@ export async function executionRun(runId: string, generation: number, headline?:
     generation,
     headline,
     live: { phase: 'opening', sites: [], completed: 0, total: 0 },
-    news: new Map(),
+    statuses: new Map(),
     wakes: 0,
     shown: { state: '', waitsFor: undefined },
     stopSimulation: () => undefined,

@@ -1,41 +1,31 @@
-import { transferIds } from './book-adopt.ts'
-import type { Happening } from './book.ts'
-import { nameAt, taskAt, type Book } from './book-state.ts'
-import type { Question } from './hands.ts'
-import type { SitePlan } from './intents.ts'
+import { transferIds } from './scheduling-adoption.ts'
+import type { SiteEvent } from './scheduling.ts'
+import { nameAt, taskAt } from './scheduling-state.ts'
+import type { Question } from './effect-runner.ts'
 import { loadCores, loadEnds, loadTransfers, outlastingOutage } from './journal.ts'
-import type { CoreShare } from './host-cores.ts'
-import type { SiteParts } from './site-parts.ts'
+import type { HeldSite } from './site-parts.ts'
 
-/** With this run's share of the cores. */
-type SharedParts = Omit<SiteParts, 'cores'> & { cores: CoreShare | undefined }
-
-/** Reads the answer to the book's question, from the record or from the site. */
-export const answerTo = async (
-  question: Question,
-  parts: SharedParts,
-  plan: Pick<SitePlan, 'commandsOf'>,
-  book: Book,
-  signal: AbortSignal,
-): Promise<Happening> => {
+/** Reads the answer to the scheduling's question, from the record or from the site. */
+export const answerTo = async (question: Question, site: HeldSite): Promise<SiteEvent> => {
+  const { db, plan, state, signal } = site
   const asking = <T>(work: () => Promise<T>): Promise<T> => outlastingOutage(work, signal)
   switch (question.type) {
     case 'findAhead':
-      return { type: 'aheadFound', started: await startsOf(question, parts, book, asking) }
+      return { type: 'aheadFound', started: await startsOf(question, site, asking) }
     case 'readHolds': {
       const { positions } = question
-      const ids = book.facts.brings ? transferIds(book, positions).map(({ id }) => id) : []
-      const transfers = await asking(() => loadTransfers(parts.db, ids))
-      return { type: 'holdsRead', cores: await asking(() => coresHeld(positions, parts, book)), transfers }
+      const ids = state.facts.brings ? transferIds(state, positions).map(({ id }) => id) : []
+      const transfers = await asking(() => loadTransfers(db, ids))
+      return { type: 'holdsRead', cores: await asking(() => coresHeld(positions, site)), transfers }
     }
     case 'readCommands': {
       const commands = await asking(() => plan.commandsOf([...question.positions]))
       for (const i of question.positions)
-        if (!commands.has(i)) throw new Error(`the command of ${taskAt(book, i).id} is not on record`)
+        if (!commands.has(i)) throw new Error(`the command of ${taskAt(state, i).id} is not on record`)
       return { type: 'commandsRead', commands }
     }
     case 'readForeignEnds':
-      return { type: 'foreignEnds', ends: await asking(() => loadEnds(parts.db, book.facts.runId)) }
+      return { type: 'foreignEnds', ends: await asking(() => loadEnds(db, state.facts.runId)) }
   }
 }
 
@@ -44,17 +34,16 @@ type Asking = <T>(work: () => Promise<T>) => Promise<T>
 /** The starts of tasks that an earlier holder had intended ahead, in seconds since the epoch. */
 const startsOf = async (
   { positions, afterMs }: Extract<Question, { type: 'findAhead' }>,
-  { driver, clock }: SharedParts,
-  book: Book,
+  { driver, clock, state }: HeldSite,
   asking: Asking,
 ): Promise<Map<number, number | undefined>> => {
   await new Promise((resolve) => setTimeout(resolve, afterMs))
-  const found = await asking(() => driver.find(positions.map((i) => nameAt(book, i))))
+  const found = await asking(() => driver.find(positions.map((i) => nameAt(state, i))))
   return new Map(
     positions.map((i) => {
-      const state = found.get(nameAt(book, i)) ?? { state: 'unknown' }
-      if (state.state === 'unknown') return [i, undefined]
-      return [i, 'startedAt' in state ? state.startedAt : clock()]
+      const seen = found.get(nameAt(state, i)) ?? { state: 'unknown' }
+      if (seen.state === 'unknown') return [i, undefined]
+      return [i, 'startedAt' in seen ? seen.startedAt : clock()]
     }),
   )
 }
@@ -62,14 +51,13 @@ const startsOf = async (
 /** Cores that adopted tasks hold; this process holds them from now on. */
 const coresHeld = async (
   positions: readonly number[],
-  { db, cores, hostId }: SharedParts,
-  book: Book,
+  { db, cores, hostId, state }: HeldSite,
 ): Promise<Map<number, readonly number[]>> => {
   if (cores === undefined) return new Map()
   const held = await loadCores(
     db,
     hostId,
-    positions.map((i) => taskAt(book, i).id),
+    positions.map((i) => taskAt(state, i).id),
   )
-  return new Map(positions.map((i) => [i, cores.hold(held.get(taskAt(book, i).id) ?? [])]))
+  return new Map(positions.map((i) => [i, cores.hold(held.get(taskAt(state, i).id) ?? [])]))
 }

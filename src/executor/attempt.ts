@@ -1,5 +1,6 @@
 import { firstTexts } from '../lists.ts'
 import type { Collected, DriverError, StagedAmount } from '../drivers/runtime/contract/driver.ts'
+import type { EdgeTransfer } from '../drivers/transfer/staging-driver.ts'
 import type { LoadedTask, TaskEnd, TaskOutput, TaskRetry, TaskTransfer } from './journal.ts'
 import { dataInstanceId, dataObjectId, dataTransferId, taskExecutionId } from './names.ts'
 import type { RunRoute } from './network.ts'
@@ -7,7 +8,7 @@ import { encodedPath, pathBytes, pathOfShown, shownPath } from '../outside-path.
 import { outsideText, reasonText } from '../outside-text.ts'
 
 /**
- * How an attempt ended, from the site; its cost and its moved bytes are added when it is booked.
+ * How an attempt ended, from the site; its cost and its moved bytes are added when it is recorded.
  */
 export type AttemptEnd = Pick<
   TaskEnd,
@@ -275,24 +276,12 @@ export interface Copied extends StagedAmount {
   route: RunRoute
 }
 
-/**
- * The bytes that were really brought from another site for a task, from the driver that brought
- * them; `label` is that of the `Stage`. Seconds since epoch.
- */
-export interface TransferFacts {
-  label: string
-  fromSite: string
-  toSite: string
-  strategy: string
-  /** Why this strategy was chosen. */
-  reason: string
-  /** Moved content; `networkBytes` is the number of bytes that left the source. */
-  bytes: number
-  networkBytes: number
-  files: number
-  startedAt: number
-  finishedAt: number
-}
+/** The bytes that were brought from another site for a task, as far as its record has them. */
+export type TransferFacts = Pick<
+  EdgeTransfer,
+  | ('label' | 'fromSite' | 'toSite' | 'strategy' | 'reason')
+  | ('bytes' | 'networkBytes' | 'files' | 'startedAt' | 'finishedAt')
+>
 
 /** Seconds in which at least one of the transfers was under way. */
 const spanOf = (transfers: readonly TaskTransfer[]): number => {
@@ -309,7 +298,7 @@ const spanOf = (transfers: readonly TaskTransfer[]): number => {
  * The row of an ended attempt: its wait lasts from ready to its intent; its cost counts the time in
  * its lane (without the site's own queue) and the bytes moved for it.
  */
-export const bookedEnd = (
+export const endRecord = (
   task: LoadedTask,
   end: AttemptEnd,
   transfers: readonly TaskTransfer[],

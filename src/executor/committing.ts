@@ -1,50 +1,34 @@
-import type { Happening } from './book.ts'
-import type { Book, Step } from './book-state.ts'
-import type { Hands } from './hands.ts'
-import type { CoreShare } from './host-cores.ts'
-import type { Intents } from './intents.ts'
+import type { EffectRunner } from './effect-runner.ts'
 import { commitSite, outlastingOutage } from './journal.ts'
-import { openNews, reportStep, type SiteProgress } from './news.ts'
-import type { SiteParts } from './site-parts.ts'
+import type { SiteEvent } from './scheduling.ts'
+import type { Step } from './scheduling-state.ts'
+import { reportStep } from './site-progress.ts'
+import type { HeldSite } from './site-parts.ts'
 
-/** Commits the steps of a site's book, and gives the answers of the database back to it as events. */
-export const openCommitting = (
-  {
-    db,
-    clock,
-    failpoint,
-    reports,
-    cores,
-  }: Pick<SiteParts, 'db' | 'clock' | 'failpoint' | 'reports'> & { cores: CoreShare | undefined },
-  site: { epoch: number; signal: AbortSignal; book: Book; intents: Intents; hands: Hands },
-  { happen, beat }: { happen: (what: Happening) => unknown; beat: (facts: SiteProgress) => void },
-) => {
-  const { epoch, signal, book, intents, hands } = site
-  const { runId, site: name } = book.facts
-  const news = openNews()
-  return {
-    news,
-    async commit(step: Step): Promise<void> {
-      intents.complete(step)
-      const heard = hands.transfers.waiting
-      failpoint('before-commit')
-      let tries = 0
-      let sentAt = 0
-      const { acquired, holders, cancelled, paused, failed, run_status } = await outlastingOutage(() => {
-        // After an outage the lanes may have been acquired only now.
-        if ((tries += 1) > 1) for (const intent of step.entry.intents) intent.startedAt = clock()
-        sentAt = performance.now()
-        return commitSite(db, runId, name, epoch, step.entry)
-      }, signal)
-      reports?.committed((performance.now() - sentAt) / 1_000)
-      if (reports !== undefined) reportStep(reports, step)
-      hands.transfers.confirm(heard)
-      failpoint('committed')
-      happen({ type: 'commitAnswered', acquired, holders })
-      const freeCores = cores?.free ?? Infinity
-      happen({ type: 'flagsSeen', sentAt, freeCores, cancelled, paused, failed, runStatus: run_status })
-      news.count(step, book)
-      beat({ completed: book.completed, running: hands.flight.size, paused, news: news.total })
-    },
-  }
+/** Commits a step of a site, and gives the answer of the database back to its scheduling as events. */
+export const commitStep = async (
+  { db, clock, failpoint, reports, cores, epoch, signal, state, intents }: HeldSite,
+  runner: Pick<EffectRunner, 'transfers'>,
+  handle: (event: SiteEvent) => unknown,
+  step: Step,
+): Promise<void> => {
+  const { runId, site } = state.facts
+  intents.complete(step)
+  const heard = runner.transfers.waiting
+  failpoint('before-commit')
+  let tries = 0
+  let sentAt = 0
+  const { acquired, holders, cancelled, paused, failed, run_status } = await outlastingOutage(() => {
+    // After an outage the lanes may have been acquired only now.
+    if ((tries += 1) > 1) for (const intent of step.entry.intents) intent.startedAt = clock()
+    sentAt = performance.now()
+    return commitSite(db, runId, site, epoch, step.entry)
+  }, signal)
+  reports?.committed((performance.now() - sentAt) / 1_000)
+  if (reports !== undefined) reportStep(reports, step)
+  runner.transfers.confirm(heard)
+  failpoint('committed')
+  handle({ type: 'commitAnswered', acquired, holders })
+  const freeCores = cores?.free ?? Infinity
+  handle({ type: 'flagsSeen', sentAt, freeCores, cancelled, paused, failed, runStatus: run_status })
 }

@@ -2,21 +2,23 @@ import { posix } from 'node:path'
 import type { RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
 import type { SiteDriver, WaysOut } from '../drivers/runtime/contract/kind.ts'
 import type { TerminalHost } from '../drivers/runtime/contract/terminal.ts'
-import { openDriverKeeper } from '../drivers/runtime/driver-keeper.ts'
+import { openDriverPool } from '../drivers/runtime/driver-pool.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
 import { withRoots } from '../drivers/runtime/contract/rooted.ts'
 import type { SiteShell } from '../shell/site-shell.ts'
 import type { ContainerDriver } from '../drivers/runtime/container/driver.ts'
 import { withArtifacts, type ArtifactOptions, type Deliveries } from '../drivers/transfer/artifacts.ts'
 import { withKeeping } from '../drivers/transfer/keeping-driver.ts'
-import { withTransfers, type EdgeTransfer } from '../drivers/transfer/staging-driver.ts'
+import { withTransfers } from '../drivers/transfer/staging-driver.ts'
 import type { TransferSide, Reach } from '../drivers/transfer/transfer.ts'
+import type { TransferFacts } from './attempt.ts'
 import { openHostCores, type HostCores } from './host-cores.ts'
-import { usualAhead } from './book-state.ts'
+import { usualAhead } from './scheduling-state.ts'
 import { runScope } from './names.ts'
 import {
   isOwnMachine,
   machineHost,
+  ownPlace,
   placer,
   rehearsalSite,
   runsOnMachines,
@@ -32,16 +34,22 @@ export interface OpenSite {
    * machine.
    */
   hostId: string
+  /**
+   * Real cores of that host, shared by all runs of this worker; undefined where only the site
+   * counts them.
+   */
   cores: HostCores | undefined
   /**
-   * Intents that may be committed ahead of their turn, by lane: where a start needs no round trip.
+   * How many tasks of a lane may be intended ahead of their turn while short ones run, so that each
+   * follows the one before without a commit in between. For sites whose `find` always answers; 0 by
+   * default.
    */
   aheadPerLane?: number
   /**
-   * Sets the listener for transfers from other sites for a task, called before the task is passed
+   * Sets the one listener for transfers from other sites for a task, called before the task is passed
    * on; absent: no files come from other sites.
    */
-  onTransfer?: (listener: (name: string, facts: EdgeTransfer) => Promise<void>) => void
+  onTransfer?: (listener: (name: string, facts: TransferFacts) => Promise<void>) => void
   /** Ends the kept containers of a run. */
   closeScope?: (scope: string) => Promise<void>
 }
@@ -116,7 +124,7 @@ const openCoresHeld = () => {
  * at first use and shared by all runs; a site is contacted only when it has work.
  */
 export const openSiteDrivers = (parts: SiteDriverParts) => {
-  const keeper = openDriverKeeper(parts.idleMs === undefined ? {} : { idleMs: parts.idleMs })
+  const pool = openDriverPool(parts.idleMs === undefined ? {} : { idleMs: parts.idleMs })
   const deliveries: Deliveries = new Map()
   const coresHeld = openCoresHeld()
   const remoteOf = (place: Place, facts: SiteFacts): Remote => {
@@ -124,7 +132,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
     // directory.
     const key = JSON.stringify([place.site, place.machine, place.configuration])
     const { site: runtime, connectionId, machine, configuration } = place
-    const opened = keeper.of(key, () => {
+    const opened = pool.of(key, () => {
       const { open } = kindOf(place.kind)
       if (open === undefined) throw new Error(`sites of kind ${place.kind} have no driver of their own`)
       return open(
@@ -195,11 +203,8 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         cores: local ? parts.cores : remote?.cores,
       }
       const placeNamed = (site: string): Place => {
-        const named =
-          places.get(site) ??
-          (site === `local@${parts.hostId}`
-            ? { site, kind: 'local' as const, host: parts.hostId, configuration: {} }
-            : undefined)
+        const own = ownPlace(parts.hostId)
+        const named = places.get(site) ?? (site === own.site ? own : undefined)
         if (named === undefined) throw new Error(`no runtime of the run is at ${site}`)
         return named
       }
@@ -209,7 +214,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
       const own = withExecutables(site, place, at, { hooks, deliveries })
       const closing = own.closeScope === undefined ? {} : { closeScope: own.closeScope.bind(own) }
       if (local && places.size === 1) return { driver: own, ...held, ...closing, aheadPerLane: usualAhead }
-      let report: (name: string, facts: EdgeTransfer) => Promise<void> = () => Promise.resolve()
+      let report: (name: string, facts: TransferFacts) => Promise<void> = () => Promise.resolve()
       const bringing = withTransfers(own, {
         site: place.site,
         ends,
@@ -257,9 +262,9 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
     },
 
     /** Drivers of other sites that are open now. */
-    opened: () => keeper.count(),
+    opened: () => pool.count(),
 
-    close: () => keeper.close(),
+    close: () => pool.close(),
   }
 }
 

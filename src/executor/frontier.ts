@@ -18,6 +18,12 @@ export interface FrontierInput {
   mine: ArrayLike<boolean>
 }
 
+/** The tasks of a lane in their order, and the index of the first that is not over. */
+interface Lane {
+  members: number[]
+  first: number
+}
+
 /** Adjacency in compressed rows: neighbours of i are `items[start[i] … start[i + 1])`. */
 const rowsOf = (
   n: number,
@@ -48,7 +54,7 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
   // A lane is free for the first of its tasks that is not over. (Waiting only for the nearest
   // earlier neighbour would be wrong: one that dies behind a failed predecessor is over without
   // having waited for those before it.)
-  const laneOfName = new Map<string, { members: number[]; first: number }>()
+  const laneOfName = new Map<string, Lane>()
   const lanesOf = lanes.map((names, i) =>
     [...new Set(names)].map((name) => {
       const lane = laneOfName.get(name) ?? { members: [], first: 0 }
@@ -59,24 +65,26 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
   )
   for (const { members } of laneOfName.values())
     members.sort((a, b) => (orders[a] as number) - (orders[b] as number) || a - b)
+  /** Moves the lane to the first of its tasks that is not over. */
+  const advance = (lane: Lane): void => {
+    const { members } = lane
+    while (lane.first < members.length && (states[members[lane.first] as number] as number) >= completed)
+      lane.first += 1
+  }
 
   const needs = new Int32Array(n)
   const count = (): void => {
     for (let k = 0; k < from.length; k++)
       if (states[from[k] as number] !== completed) needs[to[k] as number]! += 1
     for (const lane of laneOfName.values()) {
-      while (
-        lane.first < lane.members.length &&
-        (states[lane.members[lane.first] as number] as number) >= completed
-      )
-        lane.first += 1
+      advance(lane)
       for (let k = lane.first + 1; k < lane.members.length; k++) needs[lane.members[k] as number]! += 1
     }
   }
 
   /** Marks all tasks behind dead tasks as dead; returns the newly dead ones. */
-  const bury = (roots: readonly number[]): number[] => {
-    const buried: number[] = []
+  const killBehind = (roots: readonly number[]): number[] => {
+    const killed: number[] = []
     const stack = [...roots]
     while (stack.length > 0) {
       const i = stack.pop() as number
@@ -85,14 +93,14 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
         if (states[next] !== waiting) continue
         states[next] = dead
         if (mine[next] === true) open -= 1
-        buried.push(next)
+        killed.push(next)
         stack.push(next)
       }
     }
-    return buried
+    return killed
   }
   for (let i = 0; i < n; i++) if (mine[i] === true && (states[i] as number) < completed) open += 1
-  bury([...states.keys()].filter((i) => states[i] === dead))
+  killBehind([...states.keys()].filter((i) => states[i] === dead))
   count()
 
   const release = (next: number, ready: number[]): void => {
@@ -100,13 +108,9 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
     if (needs[next] === 0 && states[next] === waiting && mine[next] === true) ready.push(next)
   }
   const releaseLanes = (i: number, ready: number[]): void => {
-    for (const lane of lanesOf[i] as { members: number[]; first: number }[]) {
+    for (const lane of lanesOf[i] as Lane[]) {
       const before = lane.first
-      while (
-        lane.first < lane.members.length &&
-        (states[lane.members[lane.first] as number] as number) >= completed
-      )
-        lane.first += 1
+      advance(lane)
       if (lane.first > before && lane.first < lane.members.length)
         release(lane.members[lane.first] as number, ready)
     }
@@ -128,7 +132,7 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
     },
     /** The task that comes next in all lanes of `i` and has no others, over or not. */
     followerOf(i: number): number | undefined {
-      const own = lanesOf[i] as { members: number[] }[]
+      const own = lanesOf[i] as Lane[]
       const next = own.map(({ members }) => members[members.indexOf(i) + 1])
       return next.every((one) => one === next[0]) &&
         next[0] !== undefined &&
@@ -141,7 +145,7 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
      * may start by then.
      */
     heirOf(i: number): number | undefined {
-      const own = lanesOf[i] as { members: number[]; first: number }[]
+      const own = lanesOf[i] as Lane[]
       let heir: number | undefined
       for (const lane of own) {
         let k = lane.members.indexOf(i, lane.first) + 1
@@ -175,8 +179,8 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
       states[i] = dead
       if (mine[i] === true) open -= 1
       const ready: number[] = []
-      const buried = bury([i])
-      for (const gone of [i, ...buried]) releaseLanes(gone, ready)
+      const killed = killBehind([i])
+      for (const gone of [i, ...killed]) releaseLanes(gone, ready)
       return ready.filter((next) => states[next] === waiting)
     },
   }

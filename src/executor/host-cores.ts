@@ -1,5 +1,5 @@
-/** A run's wish for a host: cores for the next task in order. */
-export interface CoreWish {
+/** A run's request to a host: cores for the next task in order. */
+export interface CoreRequest {
   need: number
   /** It is another attempt of an activity: it had its turn already. */
   retry: boolean
@@ -9,11 +9,11 @@ interface User {
   /** When its run was accepted. */
   acceptedAt: number
   held: number
-  wish: (CoreWish & { since: number; seenAt: number; call: () => void }) | undefined
+  request: (CoreRequest & { since: number; seenAt: number; call: () => void }) | undefined
 }
 
 /**
- * A run that has not repeated its wish for this long is stuck, and the others do not wait for it.
+ * A run that has not repeated its request for this long is stuck, and the others do not wait for it.
  * Milliseconds.
  */
 const staleMs = 1_000
@@ -23,12 +23,12 @@ const staleMs = 1_000
  * fewest cores, then the one that has waited longest.
  */
 const isBefore = (one: User, other: User, now: number): boolean => {
-  const retries = Number(one.wish?.retry === true) - Number(other.wish?.retry === true)
+  const retries = Number(one.request?.retry === true) - Number(other.request?.retry === true)
   if (retries !== 0) return retries > 0
-  if (one.wish?.retry === true && one.acceptedAt !== other.acceptedAt)
+  if (one.request?.retry === true && one.acceptedAt !== other.acceptedAt)
     return one.acceptedAt < other.acceptedAt
   if (one.held !== other.held) return one.held < other.held
-  return (one.wish?.since ?? now) < (other.wish?.since ?? now)
+  return (one.request?.since ?? now) < (other.request?.since ?? now)
 }
 
 /**
@@ -44,7 +44,7 @@ export const openHostCores = (count: number, now: () => number = () => performan
 
   const waiting = (except: User): User[] =>
     [...users].filter(
-      (user) => user !== except && user.wish !== undefined && now() - user.wish.seenAt < staleMs,
+      (user) => user !== except && user.request !== undefined && now() - user.request.seenAt < staleMs,
     )
   const freeInTurn = (): number[] => {
     const free: number[] = []
@@ -70,12 +70,12 @@ export const openHostCores = (count: number, now: () => number = () => performan
     inTurn(): number[] {
       const free = freeInTurn()
       const before = waiting(user).filter((other) => isBefore(other, user, now()))
-      const kept = before.reduce((sum, { wish }) => sum + (wish?.need ?? 0), 0)
+      const kept = before.reduce((sum, { request }) => sum + (request?.need ?? 0), 0)
       return free.slice(0, Math.max(0, free.length - kept))
     },
     /** Takes free cores; the run waits no longer. */
     take(cores: readonly number[]): void {
-      if (cores.length > 0) user.wish = undefined
+      if (cores.length > 0) user.request = undefined
       for (const core of cores) used[core]! += 1
       user.held += cores.length
       cursor = ((cores.at(-1) ?? 0) + 1) % count
@@ -101,20 +101,22 @@ export const openHostCores = (count: number, now: () => number = () => performan
      * The run waits for so many cores from now on, and `call` is called when some become free;
      * undefined: it does not wait. Repeated while it waits.
      */
-    want(wish: CoreWish | undefined, call: () => void = () => undefined): void {
-      user.wish =
-        wish === undefined ? undefined : { ...wish, since: user.wish?.since ?? now(), seenAt: now(), call }
+    request(request: CoreRequest | undefined, call: () => void = () => undefined): void {
+      user.request =
+        request === undefined
+          ? undefined
+          : { ...request, since: user.request?.since ?? now(), seenAt: now(), call }
     },
     give(cores: readonly number[]): void {
       if (cores.length === 0) return
       for (const core of cores) used[core]! -= 1
       user.held -= cores.length
-      for (const { wish } of waiting(user)) wish?.call()
+      for (const { request } of waiting(user)) request?.call()
     },
     /** The run uses the host no longer; its cores were returned. */
     close(): void {
       users.delete(user)
-      for (const { wish } of waiting(user)) wish?.call()
+      for (const { request } of waiting(user)) request?.call()
     },
   })
 
@@ -126,7 +128,7 @@ export const openHostCores = (count: number, now: () => number = () => performan
     },
     /** The share of one run. `acceptedAt` in seconds since the epoch. */
     share(acceptedAt: number) {
-      const user: User = { acceptedAt, held: 0, wish: undefined }
+      const user: User = { acceptedAt, held: 0, request: undefined }
       users.add(user)
       return openShare(user)
     },

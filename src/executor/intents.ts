@@ -1,19 +1,21 @@
 import { realpath } from 'node:fs/promises'
-import { isAbsolute, join, relative, sep } from 'node:path'
+import { isAbsolute, join } from 'node:path'
 import type { Db } from '../db/sql.ts'
 import type { Intent, Stage, StagedAmount } from '../drivers/runtime/contract/driver.ts'
 import { isOpaque, type PlannedResource } from '../domains/schedule-plans/problem.ts'
 import { inputVariables } from '../domains/workflow-definitions/names.ts'
 import { loadCommands, loadPromises, type ActivityCommand } from '../domains/workflow-definitions/store.ts'
-import { usualPatience, type Copied } from './attempt.ts'
-import { nameAt, taskAt, type Book, type BookFacts, type TaskCommand, type Step } from './book-state.ts'
+import type { Copied } from './attempt.ts'
+import { nameAt, taskAt, type SchedulingState, type TaskCommand, type Step } from './scheduling-state.ts'
 import { labelOf, pinOf } from './executables.ts'
 import type { LoadedTask } from './journal.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
 import { attemptDirectory, runScope } from './names.ts'
-import { runNetwork, type RunRoute } from './network.ts'
+import { runNetwork, type RouteOf } from './network.ts'
+import { liesIn } from '../outside-path.ts'
 import {
   containerOf,
+  isOwnMachine,
   machineHost,
   memoryLimitOf,
   placer,
@@ -22,7 +24,6 @@ import {
   schedulingOf,
   type Place,
 } from './sites.ts'
-import type { SiteParts } from './site-parts.ts'
 import type { SiteSnapshot } from './snapshot.ts'
 
 /**
@@ -49,8 +50,7 @@ export interface SitePlan {
     name: string,
     predecessors: readonly LoadedTask[],
   ) => Intent
-  /** The route between two resources for so many bytes. */
-  routeOf: (source: string, target: string, bytes: number) => RunRoute
+  routeOf: RouteOf
   /**
    * The part of `staged` (by entry of the intent's `stage`) from another resource of the task's own
    * site.
@@ -63,31 +63,14 @@ export interface SitePlan {
   ) => Copied[]
 }
 
-/** The facts for opening a site's book. */
-export const bookFactsOf = (parts: SiteParts, plan: SitePlan, runId: string, site: string): BookFacts => ({
-  runId,
-  contentVersionId: plan.contentVersionId,
-  effectKey: plan.effectKey,
-  site,
-  hostId: parts.hostId,
-  onFailure: plan.onFailure,
-  prices: plan.pricePerSecond,
-  patience: { ...usualPatience, ...parts.patience },
-  aheadPerLane: parts.aheadPerLane ?? 0,
-  hostCores: parts.cores?.count,
-  brings: parts.onTransfer !== undefined,
-  machine: parts.machine,
-  onlyEnds: parts.onlyEnds,
-})
-
 /** The intents of a site in the driver's form, kept from their commit until the start. */
-export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, book: Book) => {
+export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, state: SchedulingState) => {
   const made = new Map<number, Intent>()
   const predecessorsOf = (i: number): LoadedTask[] =>
-    Array.from(book.frontier.predecessorsOf(i), (p) => taskAt(book, p))
+    Array.from(state.frontier.predecessorsOf(i), (p) => taskAt(state, p))
   const of = (i: number): Intent => {
-    const task = taskAt(book, i)
-    const intent = plan.intentOf(task, book.commands[i] as TaskCommand, nameAt(book, i), predecessorsOf(i))
+    const task = taskAt(state, i)
+    const intent = plan.intentOf(task, state.commands[i] as TaskCommand, nameAt(state, i), predecessorsOf(i))
     return task.walltime_extensions === 0
       ? intent
       : { ...intent, walltimeExtensions: task.walltime_extensions }
@@ -113,7 +96,7 @@ export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, book
       return { position: i, name: intent.name, intent }
     },
     copied: (i: number, staged: readonly StagedAmount[]): Copied[] =>
-      plan.copiedFor(taskAt(book, i), of(i), predecessorsOf(i), staged),
+      plan.copiedFor(taskAt(state, i), of(i), predecessorsOf(i), staged),
   }
 }
 
@@ -142,9 +125,7 @@ const seedFolder = async (root: string | undefined, path: string): Promise<strin
     realpath(root),
     realpath(join(root, path)).catch(() => undefined),
   ])
-  if (folder === undefined) return undefined
-  const inside = relative(base, folder)
-  return inside === '..' || inside.startsWith(`..${sep}`) || isAbsolute(inside) ? undefined : folder
+  return folder !== undefined && liesIn(base, folder) ? folder : undefined
 }
 
 type Detail = ActivityCommand & { seed: string | undefined; expectedSeconds: number }
@@ -195,15 +176,10 @@ const layoutOf = (snapshot: SiteSnapshot, workRoot: string): Layout => {
     attemptDirectory(root, snapshot.effectKey, position, external_id, attempt)
   return {
     place,
-    directoryOf: (task) => below(isHere(place(task)) ? workRoot : 'work', task),
+    directoryOf: (task) => below(isOwnMachine(place(task)) ? workRoot : 'work', task),
     keptDirectoryOf: (task) => below(workRoot, task),
   }
 }
-
-/**
- * This process starts the tasks of the place by the one driver it has, so it knows absolute paths.
- */
-const isHere = ({ kind }: Place): boolean => kindOf(kind).open === undefined
 
 /** The content of a task's directory: its seed, then the files of its predecessors. */
 const stagesOf = (
@@ -221,7 +197,7 @@ const stagesOf = (
     stages.push({
       from: seed ?? join(options.seedRoot ?? '/nonexistent', workspaceSeedPath),
       label: `workspaceSeedPath ${workspaceSeedPath}`,
-      ...(isHere(own) ? {} : { at: options.here }),
+      ...(isOwnMachine(own) ? {} : { at: options.here }),
     })
   for (const predecessor of predecessors) {
     const paths = inputs
@@ -287,7 +263,7 @@ const variablesOf = (
 
 /** The staged files from another resource of the task's own site, and their route. */
 const copiedOf = (
-  routeOf: SitePlan['routeOf'],
+  routeOf: RouteOf,
   task: LoadedTask,
   stages: readonly Stage[],
   predecessors: readonly LoadedTask[],
@@ -400,7 +376,7 @@ export const makeSitePlan = (
             runId,
             prefix: options.variablePrefix,
             directory,
-            isHere: isHere(own),
+            isHere: isOwnMachine(own),
             inContainer: container !== undefined,
             inputs: inputVariables(detail.inputs.map(({ logicalName }) => logicalName)),
           },
@@ -418,7 +394,7 @@ export const makeSitePlan = (
         ...memoryLimitOf(own, command.memoryBytes),
         timeoutSeconds: command.timeoutSeconds,
         ...(container === undefined ? {} : { container }),
-        ...(isHere(own)
+        ...(isOwnMachine(own)
           ? {}
           : {
               gpus: detail.gpu,

@@ -390,19 +390,22 @@ export interface LoadedRun {
   to: Int32Array
 }
 
+/** SQL: the columns of a `LoadedTask`, of a row `t`. */
+export const taskColumns = `t.id, t.activity_position as position, t.activity_id, t.external_id,
+  t.planned_resource_id as resource_id, t.runtime_id, t.attempt, t.user_attempts, t.status, t.core_ids, t.slot_id,
+  t.order_on_resource, t.ready_at, t.queued_at, t.started_at, t.finished_at, t.not_before,
+  t.handle_name is not null as intended, t.ahead, t.walltime_extensions, t.host_id,
+  (t.metadata ->> 'silentSince')::double precision as silent_since,
+  case when t.attempt = 1 then 0 else (select count(*)::integer from task_executions e
+    where e.execution_run_id = t.execution_run_id and e.activity_position = t.activity_position
+      and e.attempt < t.attempt and e.metadata @> '{"suspect": true}') end as suspects`
+
 /** The latest attempt of every task by position, and the control edges. */
 export const loadRun = async (db: Db, runId: string, contentVersionId: string): Promise<LoadedRun> => {
   const tasks = db.prepared<LoadedTask>(
     'load_run_tasks',
-    `select id, activity_position as position, activity_id, external_id, planned_resource_id as resource_id,
-      runtime_id, attempt, user_attempts, status, core_ids, slot_id,
-       order_on_resource, ready_at, queued_at, started_at, finished_at, not_before, handle_name is not null as
-         intended, ahead, walltime_extensions, host_id,
-       (metadata ->> 'silentSince')::double precision as silent_since,
-       case when attempt = 1 then 0 else (select count(*)::integer from task_executions e
-         where e.execution_run_id = t.execution_run_id and e.activity_position = t.activity_position
-           and e.attempt < t.attempt and e.metadata @> '{"suspect": true}') end as suspects
-     from task_executions t where execution_run_id = $1 and latest order by activity_position`,
+    `select ${taskColumns} from task_executions t where t.execution_run_id = $1 and t.latest
+      order by t.activity_position`,
     [runId],
   )
   const edges = db.prepared<{ from: number[] | null; to: number[] | null }>(

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { sql, type Db } from '../db/sql.ts'
-import type { RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
+import { DriverError, driverErrorOf, type RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
 import { reasonText } from '../outside-text.ts'
 
 /** Names in one call to the site. */
@@ -24,7 +24,10 @@ const LeftRow = z.object({ left: z.number() })
 
 const NameRow = z.object({ name: z.string() })
 
-/** Ends attempts at a site and forgets them as leftovers. Rejects where the site does not confirm it. */
+/**
+ * Ends attempts at a site and forgets them as leftovers. Rejects with a `DriverError` where the site
+ * does not confirm it, and with the database's own error.
+ */
 const endNamed = async (
   db: Db,
   site: string,
@@ -32,13 +35,16 @@ const endNamed = async (
   driver: Pick<RuntimeDriver, 'cancel'>,
 ): Promise<void> => {
   if (names.length === 0) return
-  await driver.cancel(names, graceSeconds)
+  await driver.cancel(names, graceSeconds).catch((error: unknown) => {
+    throw driverErrorOf(error)
+  })
   await db.run(sql`delete from site_leftovers where site = ${site} and name = any(${names}::text[])`)
 }
 
 /**
  * Ends those of the attempts `names` that are left at a site, before others take their place.
- * Rejects where the site does not confirm it.
+ * Rejects with a `DriverError` where the site does not confirm it, and with the database's own
+ * error.
  */
 export const endLeftovers = async (
   db: Db,
@@ -78,7 +84,8 @@ export const stopLeftovers = async (
   try {
     await endNamed(db, site, names, driver)
   } catch (error) {
-    const reason = reasonText((error as Error).message)
+    if (!(error instanceof DriverError)) throw error
+    const reason = reasonText(error.message)
     await db.run(sql`update site_leftovers set tries = tries + 1, last_error = ${reason},
       next_try_at = now() + least(300, 5 * 2 ^ least(tries, 10)) * interval '1 second' where site = ${site}
         and name = any(${names}::text[])`)

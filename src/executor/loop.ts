@@ -1,13 +1,14 @@
 import { answerTo } from './answers.ts'
-import { openBell } from './bell.ts'
-import { decide, openBook, type Happening } from './book.ts'
-import type { Step } from './book-state.ts'
-import { openCommitting } from './committing.ts'
-import { openHands } from './hands.ts'
-import { bookFactsOf, openIntents, type SitePlan } from './intents.ts'
+import { usualPatience } from './attempt.ts'
+import { commitStep } from './committing.ts'
+import { openEffectRunner } from './effect-runner.ts'
+import { openIntents, type SitePlan } from './intents.ts'
 import { claimSite, leaveSite, LeasePassedOn, loadRun, outlastingOutage } from './journal.ts'
-import type { SiteProgress } from './news.ts'
-import type { SiteParts } from './site-parts.ts'
+import { decide, type SiteEvent } from './scheduling.ts'
+import { openScheduling, type Step } from './scheduling-state.ts'
+import { openChangeCount, type SiteProgress } from './site-progress.ts'
+import type { HeldSite, SiteParts } from './site-parts.ts'
+import { openWakeUp } from './wake-ups.ts'
 
 export interface SiteOutcome {
   /**
@@ -20,14 +21,56 @@ export interface SiteOutcome {
   failed: number
 }
 
+/** A run at one of its sites, and who executes it there. */
+export interface RunAtSite {
+  runId: string
+  site: string
+  plan: SitePlan
+  /** The process that holds the lease. */
+  holder: string
+  /** Aborted when this worker is drained, or the activity is cancelled. */
+  signal: AbortSignal
+}
+
+/** Takes the lease of a site, and loads its run. */
+const takeSite = async (
+  parts: SiteParts,
+  { runId, site, plan, holder, signal }: RunAtSite,
+): Promise<HeldSite> => {
+  const { db, clock, reports } = parts
+  const { epoch, before } = await outlastingOutage(() => claimSite(db, runId, site, holder), signal)
+  if (before !== undefined && before !== holder) reports?.leaseTaken(before)
+  const run = await outlastingOutage(() => loadRun(db, runId, plan.contentVersionId), signal)
+  const { contentVersionId, effectKey, onFailure, pricePerSecond: prices } = plan
+  const state = openScheduling(
+    {
+      ...{ runId, contentVersionId, effectKey, site, onFailure, prices },
+      hostId: parts.hostId,
+      patience: { ...usualPatience, ...parts.patience },
+      aheadPerLane: parts.aheadPerLane ?? 0,
+      hostCores: parts.cores?.count,
+      brings: parts.onTransfer !== undefined,
+      ...{ machine: parts.machine, onlyEnds: parts.onlyEnds },
+    },
+    run,
+    {
+      mine: run.tasks.map((task) => plan.siteOf(task) === site),
+      schedulesItself: run.tasks.map((task) => plan.schedulesItself(task)),
+    },
+    clock(),
+  )
+  const cores = parts.cores?.share(parts.acceptedAt ?? 0)
+  return { ...parts, cores, plan, state, intents: openIntents(plan, state), epoch, signal }
+}
+
 /**
  * Runs every task of one site of a run: the only writer of their rows while it holds the site's
  * lease.
  *
- * The book decides; this loop gathers events, answers the book's questions, commits its steps and
- * carries out their effects. Only committed intents take effect. After a crash the next holder
- * finds the intents and queries the driver by their deterministic names: the tasks are adopted,
- * started for the first time, or lost with their machine, never started twice.
+ * The scheduling decides; this loop gathers events, answers the scheduling's questions, commits its
+ * steps and carries out their effects. Only committed intents take effect. After a crash the next
+ * holder finds the intents and queries the driver by their deterministic names: the tasks are
+ * adopted, started for the first time, or lost with their machine, never started twice.
  *
  * Resolves when the site is settled or has been idle for a while; rejects with `LeasePassedOn` when
  * another worker took over, and with the signal's reason when this worker is being drained (running
@@ -35,70 +78,58 @@ export interface SiteOutcome {
  */
 export const runSite = async (
   parts: SiteParts,
-  runId: string,
-  site: string,
-  plan: SitePlan,
-  holder: string,
-  signal: AbortSignal,
-  beat: (facts: SiteProgress) => void,
+  request: RunAtSite,
+  onProgress: (facts: SiteProgress) => void,
 ): Promise<SiteOutcome> => {
-  const { db, clock, reports } = parts
-  const { epoch, before } = await outlastingOutage(() => claimSite(db, runId, site, holder), signal)
-  if (before !== undefined && before !== holder) reports?.leaseTaken(before)
-  const run = await outlastingOutage(() => loadRun(db, runId, plan.contentVersionId), signal)
-  const mine = run.tasks.map((task) => plan.siteOf(task) === site)
-  const schedulesItself = run.tasks.map((task) => plan.schedulesItself(task))
-  const book = openBook(bookFactsOf(parts, plan, runId, site), run, { mine, schedulesItself }, clock())
-  const intents = openIntents(plan, book)
-  const cores = parts.cores?.share(parts.acceptedAt ?? 0)
-  const bell = openBell()
-
-  const happen = (what: Happening): Step | undefined => {
+  const held = await takeSite(parts, request)
+  const { db, clock, reports, cores, state, epoch, signal } = held
+  const { runId, site } = request
+  const wakeUp = openWakeUp()
+  const changes = openChangeCount()
+  const handle = (event: SiteEvent): Step | undefined => {
     const moment = { at: clock(), ms: performance.now(), contended: cores?.contended === true }
-    const { commit, effects } = decide(book, { ...moment, ...what })
-    for (const effect of effects) hands.act(effect)
+    const { commit, effects } = decide(state, { ...moment, ...event })
+    for (const effect of effects) runner.run(effect)
     return commit
   }
-  const hands = openHands({ ...parts, cores }, plan, book, intents, bell, happen)
-
-  const committing = openCommitting(
-    { ...parts, cores },
-    { epoch, signal, book, intents, hands },
-    { happen, beat },
-  )
-
+  const runner = openEffectRunner(held, wakeUp, handle)
+  const report = (running: number): void => {
+    onProgress({ completed: state.completed, running, paused: state.paused, changes: changes.total })
+  }
   const drain = (): void => {
-    happen({ type: 'drain' })
-    bell.ring()
+    handle({ type: 'drain' })
+    wakeUp.wake()
   }
   signal.addEventListener('abort', drain)
   if (signal.aborted) drain()
-  const deaf = book.foreign ? parts.wakes?.listen(runId, bell.ring) : undefined
+  const stopListening = state.foreign ? parts.wakeUps?.listen(runId, wakeUp.wake) : undefined
   try {
-    happen({ type: 'begin' })
+    handle({ type: 'begin' })
     for (;;) {
-      for (let asked = hands.asked.shift(); asked !== undefined; asked = hands.asked.shift())
-        happen(await answerTo(asked, { ...parts, cores }, plan, book, signal))
-      if (hands.trouble !== undefined) throw hands.trouble as Error
-      if (hands.left !== undefined) await leaveSite(db, runId, site, epoch).catch(() => undefined)
-      if (hands.left === 'drained') throw signal.reason as Error
-      if (hands.left !== undefined)
-        return { settled: hands.left === 'settled', completed: book.completed, failed: book.failed }
-      await hands.pause()
-      bell.hush()
-      hands.flight.turn()
-      reports?.silent(hands.flight.silence)
-      const step = happen({ type: 'tick', cores: cores?.inTurn() })
-      if (step !== undefined) await committing.commit(step)
+      for (let asked = runner.asked.shift(); asked !== undefined; asked = runner.asked.shift())
+        handle(await answerTo(asked, held))
+      if (runner.trouble !== undefined) throw runner.trouble as Error
+      if (runner.left !== undefined) await leaveSite(db, runId, site, epoch).catch(() => undefined)
+      if (runner.left === 'drained') throw signal.reason as Error
+      if (runner.left !== undefined)
+        return { settled: runner.left === 'settled', completed: state.completed, failed: state.failed }
+      await runner.pause()
+      wakeUp.reset()
+      runner.attempts.runDue()
+      reports?.silent(runner.attempts.silence)
+      const step = handle({ type: 'tick', cores: cores?.inTurn() })
+      if (step === undefined) continue
+      await commitStep(held, runner, handle, step)
+      changes.count(step, state)
+      report(runner.attempts.size)
     }
   } catch (error) {
-    if (error instanceof LeasePassedOn)
-      beat({ completed: book.completed, running: 0, paused: book.paused, news: committing.news.total })
+    if (error instanceof LeasePassedOn) report(0)
     throw error
   } finally {
-    deaf?.()
+    stopListening?.()
     reports?.left()
     signal.removeEventListener('abort', drain)
-    hands.letGo()
+    runner.close()
   }
 }

@@ -1,5 +1,8 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { join } from 'node:path'
+
+/** Hexadecimal digits of the SHA-256 of a list. */
+const sha256 = (...parts: (string | number)[]): string => hash('sha256', JSON.stringify(parts))
 
 /**
  * Deterministic name of an attempt's effect: the same for every worker at any time, never the
@@ -9,14 +12,10 @@ import { join } from 'node:path'
  * account of a site.
  */
 export const intentName = (effectKey: string, position: number, attempt: number): string =>
-  `t-${createHash('sha256')
-    .update(JSON.stringify([effectKey, position, attempt]))
-    .digest('hex')
-    .slice(0, 40)}`
+  `t-${sha256(effectKey, position, attempt).slice(0, 40)}`
 
 /** A run in names outside this service: 24 hexadecimal digits of its effect key's SHA-256. */
-export const runScope = (effectKey: string): string =>
-  createHash('sha256').update(effectKey).digest('hex').slice(0, 24)
+export const runScope = (effectKey: string): string => hash('sha256', effectKey).slice(0, 24)
 
 /**
  * `<root>/<hash(run)>/<position>-<readable part of the activity>/<attempt>`; the position makes it
@@ -53,7 +52,7 @@ const joined = (...parts: string[]): string => {
   const text = parts.map(part).join(':')
   return Buffer.byteLength(text) <= longest
     ? text
-    : `${text.slice(0, 200).toWellFormed()}#${createHash('sha256').update(JSON.stringify(parts)).digest('hex')}`
+    : `${text.slice(0, 200).toWellFormed()}#${sha256(...parts)}`
 }
 
 /**
@@ -77,12 +76,6 @@ export const dataTransferId = (runId: string, producerId: string, consumerId: st
  * long, so the ids are hashes.
  */
 export const dataObjectId = (versionId: string, activityId: string, path: string): string =>
-  `data-${createHash('sha256')
-    .update(JSON.stringify([versionId, activityId, path]))
-    .digest('hex')
-    .slice(0, 40)}`
+  `data-${sha256(versionId, activityId, path).slice(0, 40)}`
 export const dataInstanceId = (runId: string, activityId: string, attempt: number, path: string): string =>
-  `file-${createHash('sha256')
-    .update(JSON.stringify([runId, activityId, attempt, path]))
-    .digest('hex')
-    .slice(0, 40)}`
+  `file-${sha256(runId, activityId, attempt, path).slice(0, 40)}`

@@ -9,6 +9,9 @@ export interface RunRoute {
   pricePerByte: number
 }
 
+/** The route from one resource to another for so many bytes. */
+export type RouteOf = (source: string, target: string, bytes: number) => RunRoute
+
 const none: RunRoute = { links: [], pricePerByte: 0 }
 
 /**
@@ -19,9 +22,9 @@ const none: RunRoute = { links: [], pricePerByte: 0 }
 export const runNetwork = (
   resources: readonly PlannedResource[],
   links: readonly PlannedLink[] | undefined,
-): ((source: string, target: string, bytes: number) => RunRoute) => {
-  let ask: ((source: string, target: string, bytes: number) => RunRoute) | undefined
-  const open = (): typeof ask & {} => {
+): RouteOf => {
+  let ask: RouteOf | undefined
+  const open = (): RouteOf => {
     const problem = problemOf({
       graph: { activities: [], edges: [] },
       resources,

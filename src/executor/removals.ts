@@ -6,18 +6,8 @@ import { reasonText } from '../outside-text.ts'
 import { quote } from '../shell/quote.ts'
 import type { SiteDrivers } from './drivers.ts'
 import { runScope } from './names.ts'
-import {
-  isOwnMachine,
-  type Place,
-  placer,
-  placesOf,
-  rehearsalSite,
-  runsOnMachines,
-  SnapshotBinding,
-  SnapshotResource,
-  SnapshotRuntime,
-} from './sites.ts'
-import { readSiteSnapshot } from './snapshot.ts'
+import { isOwnMachine, ownPlace, placer, placesOf, rehearsalSite, runsOnMachines } from './sites.ts'
+import { readSiteSnapshot, SnapshotRow } from './snapshot.ts'
 
 /** Names that a site removes at once. */
 const namesAtOnce = 50
@@ -30,14 +20,9 @@ const removalMs = 600_000
 
 const Pair = z.object({ runtimeId: z.string(), resourceId: z.string() })
 /** The part of a run's snapshot that leads to its sites. */
-const Facts = z.object({
-  hostId: z.string(),
-  runtimes: z.array(SnapshotRuntime),
-  resources: z.array(SnapshotResource),
-  runtimeBindings: z.array(SnapshotBinding),
-  storageMounts: z.array(z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() })),
-  pairs: z.array(Pair),
-})
+const Facts = SnapshotRow.pick({
+  ...{ hostId: true, runtimes: true, resources: true, runtimeBindings: true, storageMounts: true },
+}).extend({ pairs: z.array(Pair) })
 
 const StartedRow = Pair.extend({ name: z.string() })
 
@@ -107,11 +92,6 @@ export const recordRemovals = async (tx: Db, runId: string): Promise<void> => {
   const here = ownPlace(hostId)
   if (copiesHere && !bySite.has(here.site)) await insert(here.site, hostId, [], [])
 }
-
-/** The machine that accepted a run, as a place. */
-const ownPlace = (host: string): Place => ({
-  ...{ site: `local@${host}`, kind: 'local' as const, host, configuration: {} },
-})
 
 const RemovalRow = z.object({
   id: z.number(),

@@ -116,6 +116,11 @@ export const placer = (facts: SiteFacts): ((runtimeId: string, resourceId: strin
 export const placeOf = (facts: SiteFacts, runtimeId: string, resourceId: string): Place =>
   placer(facts)(runtimeId, resourceId)
 
+/** A host of the service, as a place. */
+export const ownPlace = (host: string): Place => ({
+  ...{ site: `local@${host}`, kind: 'local', host, configuration: {} },
+})
+
 /** Host of a machine's files and cores, as `task_executions.host_id` and the leases have it. */
 export const machineHost = (instanceId: string): string => `machine:${instanceId}`
 
@@ -200,7 +205,7 @@ export const containerOf = (
     containerHost: host,
     containerMounts: mounts,
   } = ContainerSettings.parse(place.configuration)
-  const { network, reuse } = ContainerWishes.parse(activity['container'])
+  const { network, reuse } = ContainerOptions.parse(activity['container'])
   return {
     ...{ image, network, reuse, scope },
     ...(engine === undefined ? {} : { engine }),
@@ -240,7 +245,7 @@ export const memoryLimitOf = (
 }
 
 /** `container` of an activity's metadata. */
-const ContainerWishes = z
+const ContainerOptions = z
   .object({ network: z.boolean().catch(false), reuse: z.boolean().catch(false) })
   .catch({ network: false, reuse: false })
 
@@ -261,9 +266,9 @@ export interface Needs {
  */
 const configurationProblems = (
   place: Place,
-  demand: Omit<Needs, 'activityId' | 'runtimeId' | 'resourceId'>,
+  { gpus, image, timeoutSeconds, memoryBytes }: Needs,
 ): Problem[] => {
-  const { image, ...amounts } = demand
+  const amounts = { gpus, timeoutSeconds, memoryBytes }
   const wanted = { ...amounts, ...(image === undefined || image === '' ? {} : { image }) }
   const { problems: ofKind } = kindOf(place.kind)
   if (ofKind !== undefined) return ofKind(place.configuration, wanted)
@@ -273,90 +278,100 @@ const configurationProblems = (
   return problems.map(({ path, message }) => ({ path: ['configuration', ...path].join('.'), message }))
 }
 
+/** The capabilities that an activity needs and its runtime has not, or does not declare. */
+const capabilityProblems = (
+  runtime: z.output<typeof SnapshotRuntime>,
+  place: Place,
+  { activityId, gpus, image }: Needs,
+): Problem[] => {
+  const declared = (runtime['capabilities'] ?? {}) as Record<string, unknown>
+  const inContainer = image !== undefined && image !== '' && runsContainers(place)
+  const demanded: Capability[] = [
+    ...(gpus > 0 ? (['gpu'] as const) : []),
+    ...(inContainer ? (['container'] as const) : []),
+  ]
+  return demanded.flatMap((name) => {
+    const has = kindNamed(runtime.driver)?.capabilities[name] ?? false
+    if (has && declared[name] === true) return []
+    const message = has
+      ? `is not declared, and activity ${JSON.stringify(activityId)} needs it; set it to true ` +
+        'if the site has it, or plan the activity elsewhere'
+      : `is needed by activity ${JSON.stringify(activityId)} and the ${runtime.driver} driver ` +
+        'does not have it; plan the activity elsewhere'
+    return { path: `runtimes.${runtime.id}.capabilities.${name}`, message }
+  })
+}
+
+/** Why a place cannot be reached by its connection, whose type is `type`. */
+const connectionProblems = (
+  { id, driver }: z.output<typeof SnapshotRuntime>,
+  { kind, connectionId }: Place,
+  resourceId: string,
+  type: string | undefined,
+): Problem[] => {
+  const { connection } = kindOf(kind)
+  const problem = (message: string): Problem[] => [
+    { path: `runtimes.${id}.configuration.connectionId`, message },
+  ]
+  if (connectionId === undefined)
+    return connection?.optional === false
+      ? problem(
+          `is missing: a runtime of driver ${driver}, or its binding to ${JSON.stringify(resourceId)}, ` +
+            'names the connection to use',
+        )
+      : []
+  if (type === undefined)
+    return problem(
+      `is ${JSON.stringify(connectionId)}, which is no connection; save it with its environment or by ` +
+        'PUT /environment-connections/',
+    )
+  const needed = connection?.type
+  if (needed === undefined || type === needed || (needed === 'ssh' && type === 'local')) return []
+  return problem(
+    `is ${JSON.stringify(connectionId)}, a connection of type ${type}; a runtime of driver ${driver} needs ` +
+      `one of type ${needed}`,
+  )
+}
+
 /**
  * Reasons why the sites of a plan cannot meet its activities' demands: one for each runtime and
  * capability, by name; a runtime without the connection it needs; two machines whose files would
- * have to meet.
+ * have to meet. `connections`: their types by id.
  */
 export const siteProblems = (
   facts: SiteFacts,
   needs: readonly Needs[],
   connections: ReadonlyMap<string, string>,
 ): Problem[] => {
-  const problems: Problem[] = []
-  const reported = new Set<string>()
-  const report = (path: string, message: string): void => {
-    if (reported.has(path + message)) return
-    reported.add(path + message)
-    problems.push({ path, message })
+  const problems = new Map<string, Problem>()
+  const report = (problem: Problem): void => {
+    const key = problem.path + problem.message
+    if (!problems.has(key)) problems.set(key, problem)
   }
-  const hosts = new Map<string, string>()
+  const hosts = new Set<string>()
   const placed = placer(facts)
   const runtimes = new Map(facts.runtimes.map((runtime) => [runtime.id, runtime]))
-  for (const { activityId, runtimeId, resourceId, ...demand } of needs) {
+  for (const need of needs) {
+    const { activityId, runtimeId, resourceId } = need
     const runtime = runtimes.get(runtimeId)
     const place = placed(runtimeId, resourceId)
     if (runtime === undefined || place.site === rehearsalSite) continue
-    const capabilities = (runtime['capabilities'] ?? {}) as Record<string, unknown>
-    const inContainer = demand.image !== undefined && demand.image !== '' && runsContainers(place)
-    const demanded: Capability[] = [
-      ...(demand.gpus > 0 ? (['gpu'] as const) : []),
-      ...(inContainer ? (['container'] as const) : []),
-    ]
-    for (const { path, message } of configurationProblems(place, demand))
-      report(
-        path.startsWith('configuration')
-          ? `runtimes.${runtimeId}.${path}`
-          : `activities.${activityId}.${path}`,
-        message,
-      )
-    for (const name of demanded) {
-      const has = kindNamed(runtime.driver)?.capabilities[name] ?? false
-      if (!has || capabilities[name] !== true)
-        report(
-          `runtimes.${runtimeId}.capabilities.${name}`,
-          has
-            ? `is not declared, and activity ${JSON.stringify(activityId)} needs it; set it to true ` +
-                'if the site has it, or plan the activity elsewhere'
-            : `is needed by activity ${JSON.stringify(activityId)} and the ${runtime.driver} driver ` +
-                'does not have it; plan the activity elsewhere',
-        )
+    for (const { path, message } of configurationProblems(place, need)) {
+      const of = path.startsWith('configuration') ? `runtimes.${runtimeId}` : `activities.${activityId}`
+      report({ path: `${of}.${path}`, message })
     }
-    if (place.host !== undefined) hosts.set(place.host, runtimeId)
-    const { connection } = kindOf(place.kind)
-    const needed = connection?.type
-    if (connection?.optional === false && place.connectionId === undefined)
-      report(
-        `runtimes.${runtimeId}.configuration.connectionId`,
-        `is missing: a runtime of driver ${runtime.driver}, or its binding to ` +
-          `${JSON.stringify(resourceId)}, names the connection to use`,
-      )
     const type = place.connectionId === undefined ? undefined : connections.get(place.connectionId)
-    if (place.connectionId !== undefined && type === undefined)
-      report(
-        `runtimes.${runtimeId}.configuration.connectionId`,
-        `is ${JSON.stringify(place.connectionId)}, which is no connection; save it with its ` +
-          'environment or by PUT /environment-connections/',
-      )
-    else if (
-      type !== undefined &&
-      needed !== undefined &&
-      type !== needed &&
-      !(needed === 'ssh' && type === 'local')
-    )
-      report(
-        `runtimes.${runtimeId}.configuration.connectionId`,
-        `is ${JSON.stringify(place.connectionId)}, a connection of type ${type}; a runtime of ` +
-          `driver ${runtime.driver} needs one of type ${needed}`,
-      )
-    if (place.connectionId === undefined || type !== 'local') continue
-    hosts.set(facts.hostId, runtimeId)
+    capabilityProblems(runtime, place, need).forEach(report)
+    connectionProblems(runtime, place, resourceId, type).forEach(report)
+    if (place.host !== undefined) hosts.add(place.host)
+    if (type === 'local') hosts.add(facts.hostId)
   }
   if (hosts.size > 1)
-    report(
-      'runtimes',
-      `use the files of several machines (${[...hosts.keys()].join(', ')}) without a connection; ` +
+    report({
+      path: 'runtimes',
+      message:
+        `use the files of several machines (${[...hosts].join(', ')}) without a connection; ` +
         'reach all but one through a connection of type ssh',
-    )
-  return problems
+    })
+  return [...problems.values()]
 }

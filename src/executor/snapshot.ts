@@ -2,10 +2,10 @@ import { z } from 'zod'
 import { sql, type Db } from '../db/sql.ts'
 import type { PlannedLink } from '../domains/schedule-plans/problem.ts'
 import { RunExecutables } from './executables.ts'
-import type { LoadedTask } from './journal.ts'
+import { taskColumns, type LoadedTask } from './journal.ts'
 import { SnapshotBinding, SnapshotResource, SnapshotRuntime } from './sites.ts'
 
-const Snapshot = z.object({
+export const SnapshotRow = z.object({
   generation: z.number(),
   acceptedAt: z.number(),
   contentVersionId: z.string(),
@@ -21,12 +21,12 @@ const Snapshot = z.object({
   networkTopology: z.looseObject({ links: z.array(z.custom<PlannedLink>()) }).optional(),
 })
 /** The accepted snapshot of a run, as far as its execution needs it. */
-export type SiteSnapshot = z.output<typeof Snapshot>
+export type SiteSnapshot = z.output<typeof SnapshotRow>
 
 /** The snapshot of a run; undefined for a run that was deleted. */
 export const findSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot | undefined> =>
   db.maybe(
-    Snapshot,
+    SnapshotRow,
     sql`select r.generation, extract(epoch from r.created_at)::double precision as accepted_at,
       r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources,
         s.runtime_bindings, s.storage_mounts, s.network_topology, s.executables,
@@ -63,9 +63,7 @@ export const loadTaskWithPredecessors = async (
 ): Promise<{ task: LoadedTask; predecessors: LoadedTask[] }> => {
   const tasks = await db.prepared<LoadedTask>(
     'task_with_predecessors',
-    `select t.id, t.activity_position as position, t.activity_id, t.external_id, t.planned_resource_id as
-      resource_id, t.runtime_id, t.attempt, t.user_attempts, t.status, t.core_ids,
-       t.slot_id, t.order_on_resource, t.ready_at, t.queued_at, t.started_at, t.finished_at, t.not_before, t.host_id
+    `select ${taskColumns}
      from task_executions t where t.execution_run_id = $1 and t.latest and (t.activity_position = $3
        or t.activity_position in (select depends_on_position from activity_dependencies
          where workflow_version_id = $2 and activity_position = $3))

@@ -1,16 +1,15 @@
 import { DriverError } from '../drivers/runtime/contract/driver.ts'
 import { broughtTransfer, type TransferFacts } from './attempt.ts'
-import type { Happening } from './book.ts'
-import { taskAt, type Book } from './book-state.ts'
-import type { Flight } from './flight.ts'
-import type { SitePlan } from './intents.ts'
+import type { SiteEvent } from './scheduling.ts'
+import { taskAt } from './scheduling-state.ts'
+import type { AttemptsInFlight } from './attempts-in-flight.ts'
+import type { HeldSite } from './site-parts.ts'
 
 /** Records transfers from other sites, before the driver gets the task that needs them. */
 export const openTransfers = (
-  plan: Pick<SitePlan, 'routeOf'>,
-  book: Book,
-  flight: Pick<Flight, 'positionOf'>,
-  happens: (what: Happening) => void,
+  { plan, state }: Pick<HeldSite, 'plan' | 'state'>,
+  attempts: Pick<AttemptsInFlight, 'positionOf'>,
+  handleAndWake: (event: SiteEvent) => void,
 ) => {
   const waiting: { resolve: () => void; reject: (error: Error) => void }[] = []
   return {
@@ -23,19 +22,19 @@ export const openTransfers = (
      * has no record.
      */
     hear: (name: string, facts: TransferFacts): Promise<void> => {
-      const i = flight.positionOf(name)
+      const i = attempts.positionOf(name)
       const producers =
-        i === undefined ? [] : Array.from(book.frontier.predecessorsOf(i), (p) => taskAt(book, p))
+        i === undefined ? [] : Array.from(state.frontier.predecessorsOf(i), (p) => taskAt(state, p))
       const producer = producers.find(({ external_id }) => external_id === facts.label)
       if (i === undefined || producer === undefined) return Promise.resolve()
-      const task = taskAt(book, i)
+      const task = taskAt(state, i)
       const route = plan.routeOf(producer.resource_id, task.resource_id, facts.bytes)
-      const transfer = broughtTransfer(book.facts.runId, task, producer, facts, route)
+      const transfer = broughtTransfer(state.facts.runId, task, producer, facts, route)
       // Repeated after trouble on the way to the driver: the moved bytes are on record.
-      if (book.brought.get(i)?.has(transfer.id) === true) return Promise.resolve()
+      if (state.brought.get(i)?.has(transfer.id) === true) return Promise.resolve()
       return new Promise((resolve, reject) => {
         waiting.push({ resolve, reject })
-        happens({ type: 'transferHeard', position: i, transfer })
+        handleAndWake({ type: 'transferHeard', position: i, transfer })
       })
     },
     /** The oldest `count` are on record. */
@@ -47,7 +46,7 @@ export const openTransfers = (
      */
     close(): void {
       for (const { reject } of waiting)
-        reject(new DriverError('unknown', `the executor of ${book.facts.site} has let go of the run`))
+        reject(new DriverError('unknown', `the executor of ${state.facts.site} has let go of the run`))
     },
   }
 }

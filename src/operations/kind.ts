@@ -1,6 +1,6 @@
 import type { Db } from '../db/sql.ts'
 import type { NewAuditEvent } from '../domains/audit-events/schemas.ts'
-import type { SiteNews } from '../page-details.ts'
+import type { SiteStatus } from '../page-details.ts'
 
 /** A type of workflow with the names of its workflows: `<name>/<id of the record>/<generation>`. */
 export interface WorkflowKind<Type extends string = string> {
@@ -32,10 +32,10 @@ export interface Signals {
   /** A change that the workflow may act on: it checks now. */
   wake: []
   /**
-   * The progress of a run's site and, where `news` is present, the reasons for which its tasks
+   * The progress of a run's site and, where `status` is present, the reasons for which its tasks
    * wait.
    */
-  progress: [site: string, completed: number, running: number, news?: SiteNews]
+  progress: [site: string, completed: number, running: number, status?: SiteStatus]
   /** Sent by earlier versions, which did not use Temporal's cancel. */
   cancel: []
 }

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { startLeaseMs } from '../../src/executor/book-state.ts'
+import { startLeaseMs } from '../../src/executor/scheduling-state.ts'
 import type { Answer } from '../support/client.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, recordOf, type WorldTask } from '../support/worlds.ts'

@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import {
-  bookedEnd,
+  endRecord,
   broughtTransfer,
   copiedTransfer,
   attemptEndOf,
@@ -12,8 +12,8 @@ import {
   type AttemptEnd,
   type TransferFacts,
 } from '../../src/executor/attempt.ts'
-import * as book from '../../src/executor/book.ts'
-import { openFlight, type Outcome, type Sight } from '../../src/executor/flight.ts'
+import * as scheduling from '../../src/executor/scheduling.ts'
+import { openAttempts, type Outcome, type Observation } from '../../src/executor/attempts-in-flight.ts'
 import type { LoadedTask } from '../../src/executor/journal.ts'
 import {
   DriverError,
@@ -105,7 +105,7 @@ describe('how an attempt ended', () => {
       runtimeSeconds: 6,
       finishedAt: 107,
     })
-    expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
+    expect(endRecord(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
   })
 
   test.each([
@@ -188,8 +188,8 @@ describe('how an attempt ended', () => {
     expect(nextAttempt('run', task({ attempt: 3, suspects: 1 }), other, undefined, 200)).toMatchObject({
       attempt: 4,
     })
-    expect(bookedEnd(task(), end, [], 0)).not.toHaveProperty('suspect')
-    expect(bookedEnd(task(), end, [], 0)).toMatchObject({ place: { suspect: true } })
+    expect(endRecord(task(), end, [], 0)).not.toHaveProperty('suspect')
+    expect(endRecord(task(), end, [], 0)).toMatchObject({ place: { suspect: true } })
   })
 
   test('time in the queue of the site is neither overhead nor paid for', () => {
@@ -206,7 +206,7 @@ describe('how an attempt ended', () => {
       place: { node: 'n7' },
       externalId: '1',
     })
-    expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
+    expect(endRecord(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
   })
 
   test('what was brought and what was copied is charged the price of its route', () => {
@@ -255,7 +255,7 @@ describe('how an attempt ended', () => {
       },
       route: { links: [], strategy: 'runtime-local', from: 'ssh/b', to: 'ssh/b' },
     })
-    expect(bookedEnd(task(), end, [brought, copied], 1)).toMatchObject({
+    expect(endRecord(task(), end, [brought, copied], 1)).toMatchObject({
       transferBytes: 15,
       transferSeconds: 1,
       cost: 7 + 5,
@@ -273,7 +273,7 @@ describe('how an attempt ended', () => {
           { timeoutSeconds: 0, memoryBytes: 64 * 1024 ** 2 },
           0,
         )
-        const row = bookedEnd(subject, end, [], 1)
+        const row = endRecord(subject, end, [], 1)
         for (const seconds of [row.queueSeconds, row.overheadSeconds, row.cost])
           expect(seconds).toBeGreaterThanOrEqual(0)
         expect(row.runtimeSeconds).toBeGreaterThanOrEqual(-1e-9)
@@ -352,7 +352,7 @@ describe('the attempt after it', () => {
 })
 
 test('files that arrive late are a wait for data with its reason, and give the cores back', async () => {
-  const [ends, seen, freed]: [Outcome[], Sight[], number[]] = [[], [], []]
+  const [ends, seen, freed]: [Outcome[], Observation[], number[]] = [[], [], []]
   let arrive: () => void = () => undefined
   const arrived = new Promise<void>((resolve) => (arrive = resolve))
   const name = 't-1'
@@ -374,25 +374,25 @@ test('files that arrive late are a wait for data with its reason, and give the c
     remove: () => Promise.resolve(),
     close: () => Promise.resolve(),
   }
-  const flight = openFlight({
+  const attempts = openAttempts({
     ...{ driver, site: 'far', clock: () => 1000, failpoint: () => undefined, silentSeconds: 60 },
     intentOf: () => plainIntent(name, '/w', ['true']),
     endEarlier: () => Promise.resolve(),
     ended: (_, outcome) => ends.push(outcome),
-    seen: (_, sight) => seen.push(sight),
+    observed: (_, observation) => seen.push(observation),
     programEnded: (position) => freed.push(position),
     fault: (error) => {
       throw error
     },
   })
-  flight.start([{ position: 3, name, intent: plainIntent(name, '/w', ['true']) }])
+  attempts.start([{ position: 3, name, intent: plainIntent(name, '/w', ['true']) }])
   await until('the wait', 120, () => seen.length > 0)
   expect(seen.at(-1)).toEqual({ reason: '"a" is not at the site yet', waitsFor: 'data' })
-  expect([freed, ends, flight.dueAt]).toEqual([[3], [], Infinity])
+  expect([freed, ends, attempts.dueAt]).toEqual([[3], [], Infinity])
   arrive()
   await until('the end', 120, () => ends.length > 0)
   expect(ends).toMatchObject([{ kind: 'collected' }])
-  flight.close()
+  attempts.close()
 })
 
 describe('a site that answers and does not mention an attempt', () => {
@@ -400,7 +400,7 @@ describe('a site that answers and does not mention an attempt', () => {
     fc.assert(
       fc.property(scenarios({ moves: 30, tasks: 4 }), fc.array(fc.nat(11)), (scenario, picks) => {
         const moves = scenario.moves.flatMap((one, k) => [one, move('seen', 2 * (picks[k] ?? k) + 1)])
-        playScenario(book, { ...scenario, moves })
+        playScenario(scheduling, { ...scenario, moves })
       }),
       { seed: 20_261_126, numRuns: 400 },
     )
@@ -439,26 +439,26 @@ describe('a site that answers and does not mention an attempt', () => {
       remove: () => Promise.resolve(),
       close: () => Promise.resolve(),
     }
-    const [ends, seen]: [Outcome[], Sight[]] = [[], []]
-    const flight = openFlight({
+    const [ends, seen]: [Outcome[], Observation[]] = [[], []]
+    const attempts = openAttempts({
       ...{ driver, site: 'far', clock: () => now, failpoint: () => undefined, silentSeconds: 1e9 },
       intentOf: () => plainIntent(name, '/w', ['true']),
       endEarlier: () => Promise.resolve(),
       ended: (_, outcome) => ends.push(outcome),
-      seen: (_, sight) => seen.push(sight),
+      observed: (_, observation) => seen.push(observation),
       programEnded: () => undefined,
       fault: (error) => {
         throw error
       },
     })
-    flight.start([{ position: 0, name, intent: plainIntent(name, '/w', ['true']) }])
+    attempts.start([{ position: 0, name, intent: plainIntent(name, '/w', ['true']) }])
     await until('it is seen to run', 120, () => {
       now += 40
-      flight.turn()
+      attempts.runDue()
       return seen.some(({ status }) => status === 'running')
     })
     expect({ asked, ends }).toEqual({ asked: ['submit', 'submit', 'find'], ends: [] })
-    flight.close()
+    attempts.close()
   })
 
   const moments = ['the answer to its submit is lost', 'it runs', 'its end is reported'] as const
@@ -489,30 +489,30 @@ describe('a site that answers and does not mention an attempt', () => {
         remove: () => Promise.resolve(),
         close: () => Promise.resolve(),
       }
-      const [ends, seen]: [Outcome[], Sight[]] = [[], []]
+      const [ends, seen]: [Outcome[], Observation[]] = [[], []]
       const faults: unknown[] = []
-      const flight = openFlight({
+      const attempts = openAttempts({
         ...{ driver, site: 'cluster', clock: () => now, failpoint: () => undefined, silentSeconds: 1e9 },
         intentOf: () => plainIntent(name, '/w', ['true']),
         endEarlier: () => Promise.resolve(),
         ended: (_, outcome) => ends.push(outcome),
-        seen: (_, sight) => seen.push(sight),
+        observed: (_, observation) => seen.push(observation),
         programEnded: () => undefined,
         fault: (error) => faults.push(error),
       })
       const turns = async (count: number): Promise<void> => {
         for (let k = 0; k < count; k++) {
           now += 40
-          flight.turn()
+          attempts.runDue()
           await new Promise((resolve) => setImmediate(resolve))
           await new Promise((resolve) => setImmediate(resolve))
         }
       }
       // A holder before has started it.
-      if (takesOver) flight.adopt([{ position: 0, name, silentSince: undefined }])
-      else flight.start([{ position: 0, name, intent: plainIntent(name, '/w', ['true']) }])
+      if (takesOver) attempts.adopt([{ position: 0, name, silentSince: undefined }])
+      else attempts.start([{ position: 0, name, intent: plainIntent(name, '/w', ['true']) }])
       await turns(50)
-      expect({ ends, faults, size: flight.size }).toEqual({ ends: [], faults: [], size: 1 })
+      expect({ ends, faults, size: attempts.size }).toEqual({ ends: [], faults: [], size: 1 })
       expect(seen.at(-1)?.reason).toMatch(/not mentioned|no recorded end/)
       mentions = true
       for (const told of watched) told()
@@ -520,7 +520,7 @@ describe('a site that answers and does not mention an attempt', () => {
       expect(ends).toMatchObject([{ kind: 'collected' }])
       // A submit whose answer was lost is given again: its name starts once.
       expect(started).toBeLessThanOrEqual(takesOver ? 0 : losesAnswer ? 2 : 1)
-      flight.close()
+      attempts.close()
     },
   )
 })

@@ -1,12 +1,12 @@
 import { pathToFileURL } from 'node:url'
 import { parseArgs } from 'node:util'
 import fc from '../support/fast-check.ts'
-import type * as BookModule from '../../src/executor/book.ts'
+import type * as SchedulingModule from '../../src/executor/scheduling.ts'
 import { playScenario } from './model.ts'
 import { scenarios } from './scenario.ts'
 
 // node test/executor/model-check.ts [--sequences 200000] [--seed N] [--moves 80] [--tasks 8]
-// [--book FILE] [--raw] Plays random runs with the book of the executor, or with the one in FILE,
+// [--scheduling FILE] [--raw] Plays random runs with the scheduling of the executor, or with the one in FILE,
 // and prints the first that breaks a law, shrunk; with --raw as it was found.
 
 const { values } = parseArgs({
@@ -15,20 +15,20 @@ const { values } = parseArgs({
     seed: { type: 'string', default: String(Date.now() % 1_000_000) },
     moves: { type: 'string', default: '80' },
     tasks: { type: 'string', default: '8' },
-    book: { type: 'string' },
+    scheduling: { type: 'string' },
     raw: { type: 'boolean', default: false },
   },
 })
 const file =
-  values.book === undefined
-    ? new URL('../../src/executor/book.ts', import.meta.url)
-    : pathToFileURL(values.book)
-const book = (await import(file.href)) as typeof BookModule
+  values.scheduling === undefined
+    ? new URL('../../src/executor/scheduling.ts', import.meta.url)
+    : pathToFileURL(values.scheduling)
+const scheduling = (await import(file.href)) as typeof SchedulingModule
 const began = performance.now()
 let takeOvers = 0
 const result = fc.check(
   fc.property(scenarios({ moves: Number(values.moves), tasks: Number(values.tasks) }), (scenario) => {
-    takeOvers += playScenario(book, scenario).takeOvers
+    takeOvers += playScenario(scheduling, scenario).takeOvers
   }),
   { seed: Number(values.seed), numRuns: Number(values.sequences), endOnFailure: values.raw },
 )

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import { openRun } from '../../src/domains/execution-runs/operation.ts'
-import { emptyEntry } from '../../src/executor/book-state.ts'
+import { emptyEntry } from '../../src/executor/scheduling-state.ts'
 import {
   claimSite,
   commitSite,
@@ -76,7 +76,7 @@ const endsOf = (tasks: readonly ModelTask[], dice: Dice): JournalEntry['ends'] =
     }
   })
 
-/** A step as a book might give it, and as none would: of tasks in any state. */
+/** A step as the scheduling might give it, and as none would: of tasks in any state. */
 const entryOf = (db: ModelDb, dice: Dice): JournalEntry => {
   const all = [...db.tasks.values()]
   const entry = emptyEntry()

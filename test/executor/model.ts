@@ -1,8 +1,15 @@
 import { isDeepStrictEqual } from 'node:util'
 import { DriverError } from '../../src/drivers/runtime/contract/driver.ts'
-import type * as BookModule from '../../src/executor/book.ts'
-import type { Book, BookFacts, TaskCommand, Effect, Step } from '../../src/executor/book-state.ts'
-import type { Outcome } from '../../src/executor/flight.ts'
+import type * as SchedulingModule from '../../src/executor/scheduling.ts'
+import {
+  openScheduling,
+  type SchedulingState,
+  type SchedulingFacts,
+  type TaskCommand,
+  type Effect,
+  type Step,
+} from '../../src/executor/scheduling-state.ts'
+import type { Outcome } from '../../src/executor/attempts-in-flight.ts'
 import { openHostCores, type CoreShare, type HostCores } from '../../src/executor/host-cores.ts'
 import type { CommitResult } from '../../src/executor/journal.ts'
 import { intentName } from '../../src/executor/names.ts'
@@ -10,8 +17,8 @@ import { claim, commit, laneOf, load, makeDb, Replaced, type ModelDb, type Model
 import { moveOf, type Fate, type Scenario } from './scenario.ts'
 
 /**
- * Plays a scenario with the real book, a model of the database and a model of the sites, and throws
- * at the first law that is broken. What `loop.ts`, `hands.ts` and `answers.ts` do with promises
+ * Plays a scenario with the real scheduling, a model of the database and a model of the sites, and throws
+ * at the first law that is broken. What `loop.ts`, `effect-runner.ts` and `answers.ts` do with promises
  * happens here in steps, between which anything may happen: a kill, a frozen holder that wakes
  * later, a lost answer, a cancel.
  */
@@ -37,7 +44,7 @@ const laws = {
 } as const
 
 type Question = Extract<Effect, { type: 'findAhead' | 'readHolds' | 'readCommands' | 'readForeignEnds' }>
-type Happening = Parameters<(typeof BookModule)['decide']>[1] extends infer E
+type SiteEvent = Parameters<(typeof SchedulingModule)['decide']>[1] extends infer E
   ? E extends unknown
     ? Omit<E, 'at' | 'ms' | 'contended'>
     : never
@@ -60,27 +67,26 @@ interface Thing {
 interface Holder {
   site: string
   epoch: number
-  book: Book
-  /** The same book, from a load of its own; it is given the same events. */
-  shadow: Book
+  state: SchedulingState
+  /** The same state, from a load of its own; it is given the same events. */
+  shadow: SchedulingState
   host: HostCores | undefined
   cores: CoreShare | undefined
   asked: { question: Question; since: number }[]
   pause: { until: number } | undefined
-  rung: boolean
+  woken: boolean
   step: Step | undefined
   sentAt: number
   answer: CommitResult | undefined
   /** Positions by name: what its driver watches. */
-  flying: Map<string, number>
+  submitted: Map<string, number>
   left: string | undefined
   frozen: boolean
   sawCancel: boolean
 }
 
 interface Play {
-  decide: (typeof BookModule)['decide']
-  openBook: (typeof BookModule)['openBook']
+  decide: (typeof SchedulingModule)['decide']
   scenario: Scenario
   db: ModelDb
   ms: number
@@ -145,7 +151,7 @@ const rowsOf = (scenario: Scenario): ModelTask[] =>
     externalIdAtSite: null,
   }))
 
-const factsOf = (play: Play, site: string): BookFacts => ({
+const factsOf = (play: Play, site: string): SchedulingFacts => ({
   runId,
   contentVersionId: 'version',
   effectKey: 'key',
@@ -172,28 +178,28 @@ const commandOf = (scenario: Scenario, i: number): TaskCommand => ({
 
 /** A new holder of a site, made from what is committed. */
 const takeOver = (play: Play, site: string): void => {
-  const { scenario, db, openBook } = play
+  const { scenario, db } = play
   const epoch = claim(db, site)
   const of = {
     mine: scenario.tasks.map((task) => siteName(task.site) === site),
     schedulesItself: scenario.tasks.map(({ free }) => free),
   }
-  const open = (): Book => openBook(factsOf(play, site), load(db), of, seconds(play))
+  const open = (): SchedulingState => openScheduling(factsOf(play, site), load(db), of, seconds(play))
   const host = scenario.hostCores === undefined ? undefined : openHostCores(scenario.hostCores, () => play.ms)
   const holder: Holder = {
     site,
     epoch,
-    book: open(),
+    state: open(),
     shadow: open(),
     host,
     cores: host?.share(0),
     asked: [],
     pause: undefined,
-    rung: false,
+    woken: false,
     step: undefined,
     sentAt: 0,
     answer: undefined,
-    flying: new Map(),
+    submitted: new Map(),
     left: undefined,
     frozen: false,
     sawCancel: false,
@@ -202,11 +208,11 @@ const takeOver = (play: Play, site: string): void => {
   happen(play, holder, { type: 'begin' })
 }
 
-/** Gives an event to both books of a holder, and does what follows. */
-const happen = (play: Play, holder: Holder, what: Happening): Step | undefined => {
+/** Gives an event to both states of a holder, and does what follows. */
+const happen = (play: Play, holder: Holder, what: SiteEvent): Step | undefined => {
   const moment = { at: seconds(play), ms: play.ms, contended: holder.cores?.contended === true }
   const event = { ...moment, ...what } as Parameters<Play['decide']>[1]
-  const decision = play.decide(holder.book, event)
+  const decision = play.decide(holder.state, event)
   const same = play.decide(holder.shadow, event)
   if (!isDeepStrictEqual(decision, same))
     broken(laws.equal, `${what.type}: ${JSON.stringify([decision, same])}`)
@@ -225,7 +231,7 @@ const act = (play: Play, holder: Holder, effect: Effect): void => {
       for (const i of effect.positions) adopt(play, holder, i)
       break
     case 'stopAll':
-      for (const name of holder.flying.keys()) {
+      for (const name of holder.submitted.keys()) {
         const thing = play.things.get(name)
         if (thing !== undefined) thing.unwanted = true
       }
@@ -238,18 +244,18 @@ const act = (play: Play, holder: Holder, effect: Effect): void => {
     case 'giveCores':
       cores?.give(effect.cores)
       break
-    case 'wish':
-      cores?.want(effect.wish, () => (holder.rung = true))
+    case 'requestCores':
+      cores?.request(effect.request, () => (holder.woken = true))
       break
     case 'wakeOthers':
-      for (const other of play.holders) if (other !== holder) other.rung = true
+      for (const other of play.holders) if (other !== holder) other.woken = true
       break
     case 'rest':
-      cores?.want(effect.wish, () => (holder.rung = true))
+      cores?.request(effect.request, () => (holder.woken = true))
       holder.pause = { until: play.ms + effect.ms }
       break
     case 'gather':
-      holder.rung = false
+      holder.woken = false
       holder.pause = { until: play.ms + effect.ms }
       break
     case 'leave':
@@ -261,22 +267,22 @@ const act = (play: Play, holder: Holder, effect: Effect): void => {
 }
 
 const nameOf = (holder: Holder, i: number): string =>
-  intentName('key', i, (holder.book.tasks[i] as ModelTask).attempt)
+  intentName('key', i, (holder.state.tasks[i] as ModelTask).attempt)
 
 const launch = (play: Play, holder: Holder, i: number): void => {
   const { db, scenario, things, alive } = play
-  const task = holder.book.tasks[i] as ModelTask
+  const task = holder.state.tasks[i] as ModelTask
   const name = nameOf(holder, i)
   const row = db.tasks.get(task.id)
   const which = `${task.id} at ${String(play.ms)} by ${String(holder.epoch)}`
   if (row === undefined || !(row.handle === name || row.ahead)) return broken(laws.intent, which)
   if (holder.sawCancel) broken(laws.cancelled, which)
-  if (row.ahead && holder.book.paused) broken(laws.paused, which)
+  if (row.ahead && holder.state.paused) broken(laws.paused, which)
   if (row.ahead && play.cancelledAt !== undefined && play.ms > play.cancelledAt + leaseMs)
     broken(laws.cancelled, `${which}, ahead`)
   if (row.ahead && play.pausedAt !== undefined && play.ms > play.pausedAt + leaseMs)
     broken(laws.paused, `${which}, ahead`)
-  holder.flying.set(name, i)
+  holder.submitted.set(name, i)
   const known = things.get(name)
   // A frozen holder and its successor may both hand on what is committed: the driver starts a name
   // once.
@@ -306,7 +312,7 @@ const launch = (play: Play, holder: Holder, i: number): void => {
 
 const adopt = (play: Play, holder: Holder, i: number): void => {
   const name = nameOf(holder, i)
-  if (play.things.has(name)) holder.flying.set(name, i)
+  if (play.things.has(name)) holder.submitted.set(name, i)
   else launch(play, holder, i)
 }
 
@@ -364,20 +370,18 @@ const end = (play: Play, name: string, thing: Thing): void => {
   // The files of some are read for long.
   if ((thing.position + thing.attempt) % 2 === 0) return
   for (const holder of play.holders) {
-    const position = holder.flying.get(name)
+    const position = holder.submitted.get(name)
     if (position !== undefined && !holder.frozen) happen(play, holder, { type: 'programEnded', position })
   }
 }
 
 const deliver = (play: Play, holder: Holder, name: string): void => {
-  const position = holder.flying.get(name)
+  const position = holder.submitted.get(name)
   const outcome = play.things.get(name)?.outcome
   if (position === undefined || outcome === undefined) return
-  holder.flying.delete(name)
-  if (outcome.kind === 'silent' || outcome.kind === 'unstopped')
-    happen(play, holder, { type: 'driverSilent', position, outcome })
-  else happen(play, holder, { type: 'attemptEnded', position, outcome, copied: [] })
-  holder.rung = true
+  holder.submitted.delete(name)
+  happen(play, holder, { type: 'attemptEnded', position, outcome, copied: [] })
+  holder.woken = true
 }
 
 /** The holder does the next thing that its loop would do; `hurry`: time passes until it can. */
@@ -397,17 +401,17 @@ const proceed = (play: Play, holder: Holder, hurry: boolean): void => {
     else answered(play, holder, holder.answer)
     return
   }
-  if (holder.pause !== undefined && !holder.rung && play.ms < holder.pause.until) {
+  if (holder.pause !== undefined && !holder.woken && play.ms < holder.pause.until) {
     if (!hurry) return
     play.ms = holder.pause.until
   }
   holder.pause = undefined
-  holder.rung = false
+  holder.woken = false
   holder.step = happen(play, holder, { type: 'tick', cores: holder.cores?.inTurn() })
   holder.sentAt = play.ms
 }
 
-const answerTo = (play: Play, holder: Holder, question: Question): Happening => {
+const answerTo = (play: Play, holder: Holder, question: Question): SiteEvent => {
   const { db, scenario } = play
   switch (question.type) {
     case 'findAhead':
@@ -440,14 +444,14 @@ const coresHeld = (
   holder: Holder,
   positions: readonly number[],
 ): Map<number, readonly number[]> => {
-  const { cores, book, site } = holder
+  const { cores, state, site } = holder
   if (cores === undefined) return new Map()
   return new Map(
     positions.map((i) => {
       const held: number[] = []
       for (const [lane, id] of db.leases) {
         const [resource, core] = JSON.parse(lane) as [string, string]
-        if (id === book.tasks[i]?.id && resource === `@host/${site}`)
+        if (id === state.tasks[i]?.id && resource === `@host/${site}`)
           held.push(Number(core.replace('core-', '')))
       }
       return [i, cores.hold(held)]
@@ -489,20 +493,20 @@ const leave = (play: Play, holder: Holder, why: string): void => {
   if (why === 'idle' && !holder.frozen) checkIdle(play, holder)
   // What a holder says that has been replaced is not heard.
   if (why !== 'settled' || holder.frozen) return
-  const { book, site, host } = holder
-  const mine = play.db.latest.filter(({ position }) => book.mine[position])
+  const { state, site, host } = holder
+  const mine = play.db.latest.filter(({ position }) => state.mine[position])
   const open = mine.filter(
     (task) => task.ahead || (task.handle !== null && !isOver(task.status) && !neverGiven(play, task)),
   )
   if (open.length > 0) broken(laws.settled, `${open.map(({ id }) => id).join()} at ${site}`)
-  if (book.stopping === 'no') {
+  if (state.stopping === 'no') {
     const undone = mine.filter(
-      ({ status, position }) => !isOver(status) && book.frontier.states[position] !== 3,
+      ({ status, position }) => !isOver(status) && state.frontier.states[position] !== 3,
     )
     if (undone.length > 0) broken(laws.settled, `${undone.map(({ id }) => id).join()} at ${site} did not run`)
   }
-  if (holder.flying.size > 0)
-    broken(laws.settled, `${[...holder.flying.values()].join()} are in flight at ${site}`)
+  if (holder.submitted.size > 0)
+    broken(laws.settled, `${[...holder.submitted.values()].join()} are in flight at ${site}`)
   if (host !== undefined && host.free < host.count)
     broken(laws.conserved, `cores are held at the end of ${site}`)
   play.settled.add(site)
@@ -516,10 +520,10 @@ const isStopping = ({ db, scenario }: Play): boolean =>
  * A site that leaves its slot to others has nothing that could start; of several sites one may have
  * ended something since.
  */
-const checkIdle = (play: Play, { site, book }: Holder): void => {
+const checkIdle = (play: Play, { site, state }: Holder): void => {
   if (play.sites.length > 1) return
-  const { mine, schedulesItself } = book
-  const { queue, deferred } = play.openBook(
+  const { mine, schedulesItself } = state
+  const { queue, deferred } = openScheduling(
     factsOf(play, site),
     load(play.db),
     { mine, schedulesItself },
@@ -536,14 +540,14 @@ const checkIdle = (play: Play, { site, book }: Holder): void => {
 const neverGiven = (play: Play, { handle }: ModelTask): boolean =>
   isStopping(play) && handle !== null && !play.things.has(handle)
 
-const checkCores = (_play: Play, { host, book }: Holder): void => {
+const checkCores = (_play: Play, { host, state }: Holder): void => {
   if (host === undefined) return
   let held = 0
-  for (const some of book.heldCores.values()) held += some.length
+  for (const some of state.heldCores.values()) held += some.length
   if (host.count - host.free !== held)
     broken(
       laws.conserved,
-      `${String(held)} cores are in the book, ${String(host.count - host.free)} are taken`,
+      `${String(held)} cores are in the state, ${String(host.count - host.free)} are taken`,
     )
 }
 
@@ -573,12 +577,12 @@ const unmentioned = (
   holder: Holder,
   { name, position }: { name: string; position: number },
 ): void => {
-  const [things, { attempt }] = [play.things.size, holder.book.tasks[position] as ModelTask]
+  const [things, { attempt }] = [play.things.size, holder.state.tasks[position] as ModelTask]
   const reason = 'at the site: the scheduler does not mention job 7'
-  const sight = { status: 'running', externalId: 'x', reason, waitsFor: 'site' } as const
-  const step = happen(play, holder, { type: 'attemptSeen', position, sight })
+  const observation = { status: 'running', externalId: 'x', reason, waitsFor: 'site' } as const
+  const step = happen(play, holder, { type: 'attemptObserved', position, observation })
   const ends = step?.entry.ends.some((end) => end.activityId === `a${String(position)}`) === true
-  const goesOn = holder.flying.get(name) === position && holder.book.tasks[position]?.attempt === attempt
+  const goesOn = holder.submitted.get(name) === position && holder.state.tasks[position]?.attempt === attempt
   if (ends || !goesOn || play.things.size !== things) broken(laws.waits, name)
 }
 
@@ -600,7 +604,7 @@ const moves: Record<
   },
   deliver: (play, pick, holder) => {
     if (holder === undefined) return
-    const ended = [...holder.flying.keys()].filter((name) => play.things.get(name)?.outcome !== undefined)
+    const ended = [...holder.submitted.keys()].filter((name) => play.things.get(name)?.outcome !== undefined)
     const name = pickOf(ended, pick)
     if (name !== undefined) deliver(play, holder, name)
   },
@@ -626,7 +630,7 @@ const moves: Record<
   drain: (play, _pick, holder) => {
     if (holder === undefined || holder.left !== undefined) return
     happen(play, holder, { type: 'drain' })
-    holder.rung = true
+    holder.woken = true
   },
   // The step is given again, with the moment of the second time.
   lose: (play, _pick, holder) => {
@@ -636,18 +640,18 @@ const moves: Record<
     for (const intent of holder.step.entry.intents) intent.startedAt = seconds(play)
   },
   seen: (play, pick, holder) => {
-    const name = pickOf([...(holder?.flying.keys() ?? [])], pick)
+    const name = pickOf([...(holder?.submitted.keys() ?? [])], pick)
     if (holder === undefined || name === undefined) return
-    const position = holder.flying.get(name) as number
+    const position = holder.submitted.get(name) as number
     if (pick % 2 === 0) {
-      const sight = { status: 'running', externalId: 'x', reason: null } as const
-      happen(play, holder, { type: 'attemptSeen', position, sight })
+      const observation = { status: 'running', externalId: 'x', reason: null } as const
+      happen(play, holder, { type: 'attemptObserved', position, observation })
     } else unmentioned(play, holder, { name, position })
-    holder.rung = true
+    holder.woken = true
   },
   silence: (play, pick, holder) => {
     if (holder === undefined || holder.frozen || pick % 3 !== 0) return
-    const name = [...holder.flying.keys()].find((one) => play.things.get(one)?.endedAt === undefined)
+    const name = [...holder.submitted.keys()].find((one) => play.things.get(one)?.endedAt === undefined)
     const thing = name === undefined ? undefined : play.things.get(name)
     if (name === undefined || thing === undefined) return
     play.disturbed = true
@@ -668,7 +672,7 @@ const moves: Record<
   },
   contend: (_play, _pick, holder) => {
     // Another run that wants a core for a second, and then does not take it.
-    holder?.host?.share(1).want({ need: 1, retry: false })
+    holder?.host?.share(1).request({ need: 1, retry: false })
   },
   pause: (play) => {
     if (play.db.run.paused) return
@@ -702,7 +706,7 @@ const finish = (play: Play): void => {
         if (!holder.frozen) takeOver(play, holder.site)
         continue
       }
-      for (const name of [...holder.flying.keys()]) {
+      for (const name of [...holder.submitted.keys()]) {
         const thing = play.things.get(name)
         if (thing?.endedAt === undefined && thing !== undefined) end(play, name, thing)
         deliver(play, holder, name)
@@ -778,11 +782,10 @@ const checkEnd = (play: Play): Ending => {
   return ending
 }
 
-const playOnce = (module: typeof BookModule, scenario: Scenario): { play: Play; ending: Ending } => {
+const playOnce = (module: typeof SchedulingModule, scenario: Scenario): { play: Play; ending: Ending } => {
   const sites = [...new Set(scenario.tasks.map(({ site }) => siteName(site)))]
   const play: Play = {
     decide: module.decide,
-    openBook: module.openBook,
     scenario,
     db: makeDb(rowsOf(scenario), scenario.edges),
     ms: 0,
@@ -808,7 +811,7 @@ const playOnce = (module: typeof BookModule, scenario: Scenario): { play: Play; 
 
 /** Plays a scenario. @throws Error that names the broken law */
 export const playScenario = (
-  module: typeof BookModule,
+  module: typeof SchedulingModule,
   scenario: Scenario,
 ): { takeOvers: number; moves: number } => {
   const { play, ending } = playOnce(module, scenario)

@@ -1,4 +1,4 @@
-import { cpSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdtempSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { mutated, type Mutation } from '../support/mutation.ts'
 
@@ -8,39 +8,39 @@ interface NamedMutation extends Mutation {
   name: string
 }
 
-const ahead = 'src/executor/book-ahead.ts'
-const choosing = 'src/executor/book-choose.ts'
-const ends = 'src/executor/book-ends.ts'
-const adoption = 'src/executor/book-adopt.ts'
+const ahead = 'src/executor/scheduling-ahead.ts'
+const choosing = 'src/executor/scheduling-starts.ts'
+const ends = 'src/executor/scheduling-ends.ts'
+const adoption = 'src/executor/scheduling-adoption.ts'
 
-/** Deletions and swaps in the book, each of which breaks a law. */
+/** Deletions and swaps in the scheduling, each of which breaks a law. */
 export const mutations: readonly NamedMutation[] = [
   {
     name: 'what is ahead starts however old the flags are',
     file: ahead,
     function: 'startAhead',
-    replace: ' || book.ms > book.leaseUntil',
+    replace: ' || state.ms > state.leaseUntil',
     by: '',
   },
   {
     name: 'what is taken back while its commit is under way stays intended',
     file: ahead,
     function: 'takeBack',
-    replace: 'if (book.stage[i] === stages.aheadOffered) book.stage[i] = stages.aheadRevoked',
+    replace: 'if (state.stage[i] === stages.aheadOffered) state.stage[i] = stages.aheadRevoked',
     by: '',
   },
   {
     name: 'a task whose turn has come is forgotten with its intent',
     file: ahead,
     function: 'forget',
-    replace: 'if (book.turn[i] === 1 && isWaiting(book, i)) book.queue.push(i)',
+    replace: 'if (state.turn[i] === 1 && isWaiting(state, i)) state.queue.push(i)',
     by: '',
   },
   {
     name: 'what was not acquired ahead is not taken back',
     file: ahead,
     function: 'aheadAnswered',
-    replace: 'book.entry.takenBack.push(id)',
+    replace: 'state.entry.takenBack.push(id)',
     by: '',
   },
   {
@@ -54,14 +54,14 @@ export const mutations: readonly NamedMutation[] = [
     name: 'cores of a refused task are not given back',
     file: choosing,
     function: 'refuse',
-    replace: '  freeCores(book, i)\n',
+    replace: '  freeCores(state, i)\n',
     by: '',
   },
   {
     name: 'lanes are passed on to a task that is over',
     file: choosing,
     function: 'heirAfter',
-    replace: 'while (heir >= 0 && book.ends.has(heir)) heir = book.heirTo[heir] as number',
+    replace: 'while (heir >= 0 && state.ends.has(heir)) heir = state.heirTo[heir] as number',
     by: '',
   },
   {
@@ -89,21 +89,21 @@ export const mutations: readonly NamedMutation[] = [
     name: 'a task that is tried again stays in flight',
     file: ends,
     function: 'tryAgain',
-    replace: 'book.frontier.putBack(i)',
+    replace: 'state.frontier.putBack(i)',
     by: '',
   },
   {
     name: 'adopted starts are recorded before the ends they follow',
     file: ends,
-    function: 'comesAfterFlying',
-    replace: 'if (before >= 0 && isInFlight(book, before)) return true',
+    function: 'followsOpenAttempt',
+    replace: 'if (before >= 0 && isInFlight(state, before)) return true',
     by: '',
   },
   {
     name: 'lanes and cores of a completed task are kept from everybody where it has no heir',
     file: ahead,
     function: 'handOver',
-    replace: '    freeCores(book, i)\n',
+    replace: '    freeCores(state, i)\n',
     by: '',
   },
   {
@@ -115,7 +115,7 @@ export const mutations: readonly NamedMutation[] = [
   },
   {
     name: 'what completes elsewhere counts as failed',
-    file: 'src/executor/book.ts',
+    file: 'src/executor/scheduling.ts',
     function: 'foreignEnds',
     replace: "status === 'completed'",
     by: "status !== 'completed'",
@@ -123,13 +123,16 @@ export const mutations: readonly NamedMutation[] = [
 ]
 
 /**
- * Writes the executor with a mutation into a folder of its own below `parent`. @returns the path of
- * its book
+ * Writes the executor with a mutation into a folder of its own below `parent`, beside links to the
+ * rest of the source. @returns the path of its scheduling
  */
-export const mutatedBook = (mutation: Mutation, parent: string): string => {
+export const mutatedScheduling = (mutation: Mutation, parent: string): string => {
   const folder = mkdtempSync(join(parent, 'mutated-'))
-  cpSync(join(checkout, 'src/executor'), folder, { recursive: true })
-  const file = join(folder, basename(mutation.file))
+  const source = join(checkout, 'src')
+  for (const name of readdirSync(source))
+    if (name !== 'executor') symlinkSync(join(source, name), join(folder, name))
+  cpSync(join(source, 'executor'), join(folder, 'executor'), { recursive: true })
+  const file = join(folder, 'executor', basename(mutation.file))
   writeFileSync(file, mutated(readFileSync(file, 'utf8'), mutation))
-  return join(folder, 'book.ts')
+  return join(folder, 'executor/scheduling.ts')
 }

@@ -94,7 +94,6 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
     join(folder, `${String(task.position)}-${String(task.attempt)}`)
   const taskOf = (task: LoadedTask): WorldTask =>
     world.tasks.find(({ name: own }) => world.activityId(own) === task.activity_id) as WorldTask
-  const byPosition = new Map<number, WorldTask>()
   const intents: Intent[] = []
   const plan: SitePlan = {
     contentVersionId: world.workflowVersionId,
@@ -105,18 +104,13 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
     pricePerSecond: new Map(),
     commandsOf: async (positions) =>
       new Map(
-        positions.map((position) => {
-          const policy = byPosition.get(position)?.policy
-          const own = {
-            timeoutSeconds: 0,
-            maxAttempts: policy?.maxAttempts ?? 1,
-            retryDelaySeconds: policy?.retryDelaySeconds ?? 0,
-          }
-          return [
-            position,
-            { argv: [], environment: {}, cpu: 1, memoryBytes: 2 ** 30, expectedOutputs: [], ...own },
-          ]
-        }),
+        positions.map((position) => [
+          position,
+          {
+            ...{ argv: [], environment: {}, cpu: 1, memoryBytes: 2 ** 30, expectedOutputs: [] },
+            ...{ timeoutSeconds: 0, maxAttempts: 1, retryDelaySeconds: 0 },
+          },
+        ]),
       ),
     intentOf: (task, _command, intended, predecessors) => {
       const intent: Intent = {
@@ -160,7 +154,7 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
       failpoint: () => undefined,
       ...parts,
     }
-    const done = runSite(all, runId, site, plan, holder, stop.signal, () => undefined)
+    const done = runSite(all, { runId, site, plan, holder, signal: stop.signal }, () => undefined)
     started.push({ stop, done })
     done.catch(() => undefined)
     return { done, stop }
@@ -243,18 +237,21 @@ test('a site that cannot be reached is asked again under the same names: nothing
 
 test('a submit without an answer is what its tasks wait for: the files that are on their way, or the site', async () => {
   const run = await makeRun([{ name: 'first' }, { name: 'second', after: ['first'] }])
-  const pause = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 2_000))
-  const { done } = run.execute({ ...local, submit: (intents) => pause().then(() => local.submit(intents)) })
+  let answer: () => void = () => undefined
+  const held = (): Promise<void> => new Promise((resolve) => (answer = resolve))
+  const { done } = run.execute({ ...local, submit: (intents) => held().then(() => local.submit(intents)) })
   await until('the first waits', async () => (await run.task('first')).metadata?.waitsFor === 'site')
   expect(await run.task('first')).toMatchObject({
     status: 'queued',
     metadata: { queueReason: 'waiting for ssh/far: it has not answered yet' },
   })
+  answer()
   await until('the second waits', async () => (await run.task('second')).metadata?.waitsFor === 'data')
   expect(await run.task('second')).toMatchObject({
     status: 'preparing',
     metadata: { queueReason: 'waiting for data: first' },
   })
+  answer()
   expect(await done).toEqual({ settled: true, completed: 2, failed: 0 })
   for (const name of ['first', 'second']) expect((await run.task(name)).metadata?.queueReason).toBeUndefined()
 })
@@ -362,6 +359,28 @@ test('a site that is silent for longer than it is waited for costs an attempt of
   expect((await local.find([first])).get(first)).toMatchObject({ state: 'ended', reason: 'cancelled' })
 })
 
+test('an error of the database before another attempt is no trouble of the site: the activity repeats it', async () => {
+  const run = await makeRun([{ name: 'only' }])
+  const first = intentName(run.runId, await run.position('only'), 1)
+  const driver: RuntimeDriver = {
+    ...local,
+    submit: (intents) =>
+      intents.some(({ name }) => name === first)
+        ? Promise.reject(new DriverError('infrastructure', 'the node is gone'))
+        : local.submit(intents),
+  }
+  const patience = { firstPauseSeconds: 0.1 }
+  const broken = Object.assign(new Error('value out of range: overflow'), { code: '22003' })
+  const db = new Proxy(service.db, {
+    get: (target, key) =>
+      key === 'many' ? () => Promise.reject(broken) : Reflect.get(target, key).bind(target),
+  })
+  await expect(run.execute(driver, { db, patience }).done).rejects.toBe(broken)
+  const { attempt, status, metadata } = await run.task('only')
+  expect([attempt, status, metadata?.waitsFor]).toEqual([2, 'preparing', undefined])
+  expect(await run.execute(driver).done).toEqual({ settled: true, completed: 1, failed: 0 })
+})
+
 test.each([false, true])(
   'cancel with the site away ends the run, says what could not be stopped, and stops it later (no answer at all: %s)',
   async (hangs) => {
@@ -444,7 +463,7 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
     label: 'made',
     fromSite: 'local@here',
     toSite: site,
-    strategy: 'gateway',
+    strategy: 'gateway' as const,
     reason: 'no other way',
     bytes: 5,
     networkBytes: 7,
@@ -495,7 +514,7 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
   const { items } = await service.get(`/execution-runs/${run.runId}/data-transfers/`)
   expect(items).toMatchObject([
     {
-      strategy: 'gateway',
+      strategy: 'gateway' as const,
       bytes: 5,
       networkBytes: 7,
       filesTransferred: 1,

@@ -25,36 +25,36 @@ test('a build without intents, which acts before it records and under names that
   const build = copyBuild([
     {
       file: 'src/executor/committing.ts',
-      function: 'commit',
-      replace: "      failpoint('before-commit')\n",
-      by: `      hands.act({ type: 'start',
-        positions: step.positions.filter((_, k) => step.entry.intents[k]?.ahead === false) })
-      await new Promise((resolve) => setTimeout(resolve, 20))
-      failpoint('before-commit')\n`,
+      function: 'commitStep',
+      replace: "  failpoint('before-commit')\n",
+      by: `  runner.run({ type: 'start',
+    positions: step.positions.filter((_, k) => step.entry.intents[k]?.ahead === false) })
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  failpoint('before-commit')\n`,
     },
     {
-      file: 'src/executor/book-choose.ts',
+      file: 'src/executor/scheduling-starts.ts',
       function: 'offer',
-      replace: '  book.stage[i] = stages.offered\n',
-      by: '  book.stage[i] = stages.offered\n  book.flying.add(i)\n',
+      replace: '  state.stage[i] = stages.offered\n',
+      by: '  state.stage[i] = stages.offered\n  state.submitted.add(i)\n',
     },
     {
-      file: 'src/executor/book-choose.ts',
+      file: 'src/executor/scheduling-starts.ts',
       function: 'commitAnswered',
-      replace: '    book.flying.add(i)\n',
+      replace: '    state.submitted.add(i)\n',
       by: '',
     },
     {
-      file: 'src/executor/book-choose.ts',
+      file: 'src/executor/scheduling-starts.ts',
       function: 'commitAnswered',
-      replace: "  if (go.length > 0) book.effects.push({ type: 'start', positions: go })\n",
+      replace: "  if (go.length > 0) state.effects.push({ type: 'start', positions: go })\n",
       by: '',
     },
     {
       file: 'src/executor/names.ts',
       function: 'intentName',
-      replace: 'update(JSON.stringify([effectKey, position, attempt]))',
-      by: 'update(JSON.stringify([effectKey, position, attempt, process.pid]))',
+      replace: 'sha256(effectKey, position, attempt)',
+      by: 'sha256(effectKey, position, attempt, process.pid)',
     },
   ])
   try {

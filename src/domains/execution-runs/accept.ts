@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type { z } from 'zod'
 import { append } from '../../lists.ts'
 import type { Db } from '../../db/sql.ts'
@@ -48,8 +48,6 @@ import {
 import type { Finding, Findings } from './executable-findings.ts'
 import { executableOf, pinExecutables, Unfound, type Pinned } from './executables.ts'
 import { insertRun, readExecutionRun } from './store.ts'
-
-const hashOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('hex')
 
 /**
  * Differences between the envelope's assignments and the stored plan's in activity, resource, core,
@@ -515,7 +513,7 @@ const snapshotOf = async (
     storageMounts: await storageMounts(tx, [...new Set(runtimeIds)]),
     ...(executables === undefined ? {} : { executables }),
   }
-  return { ...snapshot, documentsHash: hashOf(snapshot) }
+  return { ...snapshot, documentsHash: hash('sha256', JSON.stringify(snapshot)) }
 }
 
 /**

@@ -1,8 +1,9 @@
 import { z } from 'zod'
 import { countUpTo } from '../../db/rows.ts'
-import { sql, type Db } from '../../db/sql.ts'
+import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound } from '../../http/paging.ts'
 import { Refusal } from '../../refusal.ts'
+import { ComparedSide } from './schemas.ts'
 
 const Compared = z.object({
   workflowVersionId: z.string(),
@@ -26,21 +27,17 @@ const header = (db: Db, runId: string) =>
 const Pair = z.object({
   activityId: z.string(),
   externalId: z.string(),
-  aResource: z.string(),
-  aStart: z.number().optional(),
-  aFinish: z.number().optional(),
-  aRuntime: z.number(),
-  aCost: z.number(),
-  aStatus: z.string(),
+  a: ComparedSide,
+  b: ComparedSide,
   aPlanned: z.number(),
-  bResource: z.string(),
-  bStart: z.number().optional(),
-  bFinish: z.number().optional(),
-  bRuntime: z.number(),
-  bCost: z.number(),
-  bStatus: z.string(),
   bPlanned: z.number(),
 })
+
+/** A task as `ComparedSide`; `origin`: the first start of its run. */
+const sideOf = (task: 'x' | 'y', origin = 0): Sql =>
+  sql`json_strip_nulls(json_build_object('resourceId', ${raw(task)}.planned_resource_id,
+    'startAt', ${raw(task)}.started_at - ${origin}::float8, 'finishAt', ${raw(task)}.finished_at - ${origin}::float8,
+    'runtimeSeconds', ${raw(task)}.runtime_seconds, 'cost', ${raw(task)}.cost, 'status', ${raw(task)}.status))`
 
 const delta = (a: number, b: number) => ({
   a,
@@ -48,10 +45,6 @@ const delta = (a: number, b: number) => ({
   delta: b - a,
   ...(a === 0 ? {} : { relative: (b - a) / a }),
 })
-const present = <T extends object>(value: T) =>
-  Object.fromEntries(Object.entries(value).filter(([, item]) => item !== undefined)) as {
-    [K in keyof T]: Exclude<T[K], undefined>
-  }
 const minus = (b: number | undefined, a: number | undefined): number | undefined =>
   a === undefined || b === undefined ? undefined : b - a
 
@@ -78,12 +71,8 @@ export const compareRuns = async (db: Db, a: string, b: string, page: { limit: n
   const rows = await db.many(
     Pair,
     sql`select x.activity_id, x.external_id,
-        x.planned_resource_id as a_resource, x.started_at - ${first.origin ?? 0}::float8 as a_start,
-          x.finished_at - ${first.origin ?? 0}::float8 as a_finish, x.runtime_seconds as a_runtime,
-        x.cost as a_cost, x.status as a_status, pa.predicted_runtime_seconds as a_planned,
-        y.planned_resource_id as b_resource, y.started_at - ${second.origin ?? 0}::float8 as b_start,
-          y.finished_at - ${second.origin ?? 0}::float8 as b_finish, y.runtime_seconds as b_runtime,
-        y.cost as b_cost, y.status as b_status, pb.predicted_runtime_seconds as b_planned
+        ${sideOf('x', first.origin)} as a, pa.predicted_runtime_seconds as a_planned,
+        ${sideOf('y', second.origin)} as b, pb.predicted_runtime_seconds as b_planned
       from task_executions x
       join execution_runs rx on rx.id = x.execution_run_id
       join schedule_plan_assignments pa on pa.schedule_plan_id = rx.schedule_plan_id
@@ -111,33 +100,16 @@ export const compareRuns = async (db: Db, a: string, b: string, page: { limit: n
       b: { makespanSeconds: second.plannedMakespan, cost: second.plannedCost },
     },
     total,
-    rows: rows.map((row) => ({
-      activityId: row.activityId,
-      externalId: row.externalId,
-      a: present({
-        resourceId: row.aResource,
-        startAt: row.aStart,
-        finishAt: row.aFinish,
-        runtimeSeconds: row.aRuntime,
-        cost: row.aCost,
-        status: row.aStatus,
-      }),
-      b: present({
-        resourceId: row.bResource,
-        startAt: row.bStart,
-        finishAt: row.bFinish,
-        runtimeSeconds: row.bRuntime,
-        cost: row.bCost,
-        status: row.bStatus,
-      }),
-      planned: { a: row.aPlanned, b: row.bPlanned },
-      delta: present({
-        startAt: minus(row.bStart, row.aStart),
-        finishAt: minus(row.bFinish, row.aFinish),
-        runtimeSeconds: row.bRuntime - row.aRuntime,
-        cost: row.bCost - row.aCost,
-      }),
-      moved: row.aResource !== row.bResource,
+    rows: rows.map(({ aPlanned, bPlanned, ...pair }) => ({
+      ...pair,
+      planned: { a: aPlanned, b: bPlanned },
+      delta: {
+        startAt: minus(pair.b.startAt, pair.a.startAt),
+        finishAt: minus(pair.b.finishAt, pair.a.finishAt),
+        runtimeSeconds: pair.b.runtimeSeconds - pair.a.runtimeSeconds,
+        cost: pair.b.cost - pair.a.cost,
+      },
+      moved: pair.a.resourceId !== pair.b.resourceId,
     })),
   }
 }

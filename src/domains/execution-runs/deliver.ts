@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { StorageDriver } from '../../drivers/storage/contract.ts'
@@ -69,7 +69,7 @@ const makeParents = async (driver: StorageDriver, path: StoragePath, made: Set<s
 
 const recordPlace = (db: Db, runId: string, { id, storageId }: OutputRow, path: string): Promise<number> => {
   const uri = `storage://${encodeURIComponent(storageId)}/${encodeURI(path)}`
-  const location = createHash('md5').update(`${id} ${uri}`).digest('hex')
+  const location = hash('md5', `${id} ${uri}`)
   return db.run(sql`insert into data_locations (id, data_object_instance_id, execution_run_id, uri, status,
       available_at)
     values (${`location-${location}`}, ${id}, ${runId}, ${uri}, 'available', clock_timestamp())

@@ -11,6 +11,7 @@ import { BuildError } from '../../drivers/build/errors.ts'
 import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { isOwnMachine, placesOf, type SiteFacts } from '../../executor/sites.ts'
+import { liesIn } from '../../outside-path.ts'
 import { quote } from '../../shell/quote.ts'
 import { LinkError } from '../../shell/site-shell.ts'
 import { Refusal } from '../../refusal.ts'
@@ -160,8 +161,6 @@ const factsOf = async (path: string): Promise<Finding> => {
   }
 }
 
-const isInside = (root: string, path: string): boolean => path === root || path.startsWith(`${root}/`)
-
 /** A file below SERVICE_SEED_ROOT or SERVICE_LOCAL_STORAGE_ROOT, with links resolved. */
 const findFile = async (
   { seedRoot, localStorageRoot, hostId }: FindingParts,
@@ -174,7 +173,7 @@ const findFile = async (
   for (const root of roots) {
     const base = await realpath(root).catch(() => undefined)
     const real = await realpath(isAbsolute(path) ? path : join(root, path)).catch(() => undefined)
-    if (base === undefined || real === undefined || !isInside(base, real)) continue
+    if (base === undefined || real === undefined || !liesIn(base, real)) continue
     if (!(await stat(real)).isFile()) return { problem: `${JSON.stringify(path)} is no regular file` }
     const facts = await factsOf(real)
     return {

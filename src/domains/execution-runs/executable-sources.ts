@@ -53,13 +53,33 @@ export interface Target {
 }
 
 /** The pin without its id, or why there is none, or what has to be found out first. */
-export type Resolved =
-  | { pin: Omit<PinnedExecutable, 'id'> }
-  | { problem: string }
-  | { question: OutsideQuestion }
-  | { busy: string }
+export type Resolved = { pin: Pin } | { problem: string } | { question: OutsideQuestion } | { busy: string }
 
 type Given = { executable: Executable; target: Target; findings: Findings; tx: Db }
+type Pin = Omit<PinnedExecutable, 'id'>
+
+/** Ends a resolution without a pin. */
+class Unresolved extends Error {
+  readonly resolved: Exclude<Resolved, { pin: Pin }>
+  constructor(resolved: Exclude<Resolved, { pin: Pin }>) {
+    super('the executable has no pin')
+    this.resolved = resolved
+  }
+}
+const unfit = (problem: string): Unresolved => new Unresolved({ problem })
+
+/** @throws Unresolved where the question has no answer yet */
+const found = ({ findings }: Given, question: OutsideQuestion): Finding => {
+  const finding = findings.get(JSON.stringify(question))
+  if (finding === undefined) throw new Unresolved({ question })
+  return finding
+}
+/** @throws Unresolved where there is no answer yet, or a problem for one */
+const foundWell = (given: Given, question: OutsideQuestion): Finding => {
+  const finding = found(given, question)
+  if (finding.problem !== undefined) throw unfit(finding.problem)
+  return finding
+}
 
 const has = (
   executable: Executable,
@@ -72,49 +92,46 @@ const throughStore = new Set(['managed', 'build-and-transfer', 'gateway-transfer
 const formatOf = ({ engine }: Target): ArtifactFormat | undefined =>
   engine === 'apptainer' ? 'sif' : engine === 'auto' ? undefined : 'oci'
 
-/** The format of an executable at a site, or why the site cannot run it. */
-const wantedFormat = ({
-  executable,
-  target,
-}: Given): { format: ArtifactFormat | undefined } | { problem: string } => {
+/**
+ * The format of an executable at a site; undefined: any.
+ * @throws Unresolved where the site cannot run it
+ */
+const wantedFormat = ({ executable, target }: Given): ArtifactFormat | undefined => {
   const asked = executable.delivery?.targetFormat
   if (asked !== undefined && asked !== 'sif' && asked !== 'oci')
-    return { problem: `delivery.targetFormat ${JSON.stringify(asked)} is neither sif nor oci` }
+    throw unfit(`delivery.targetFormat ${JSON.stringify(asked)} is neither sif nor oci`)
   const own = formatOf(target)
   if (asked !== undefined && own !== undefined && asked !== own)
-    return {
-      problem: `delivery.targetFormat is ${asked}, and ${target.engine} at ${target.site} runs ${own}; leave it out`,
-    }
-  return { format: asked ?? own }
+    throw unfit(
+      `delivery.targetFormat is ${asked}, and ${target.engine} at ${target.site} runs ${own}; leave it out`,
+    )
+  return asked ?? own
 }
 
-const differs = (executable: Executable, digest: string): string | undefined => {
+/** @throws Unresolved where the author expects another digest than a known one */
+const compareDigest = (executable: Executable, digest: string | undefined): void => {
   const expected = has(executable, 'expectedDigest')
-  return expected === undefined || expected === digest
-    ? undefined
-    : `expectedDigest is ${expected}, and the executable has ${digest}; correct one of them`
+  if (expected !== undefined && digest !== undefined && expected !== digest)
+    throw unfit(`expectedDigest is ${expected}, and the executable has ${digest}; correct one of them`)
 }
 
-/** The strategy for bytes that are in our store, or in a file of this machine. */
-const storedStrategy = ({
-  executable,
-  target,
-}: Given): { strategy: string; reason: string } | { problem: string } => {
+/**
+ * The strategy for bytes that are in our store, or in a file of this machine.
+ * @throws Unresolved where the site cannot have them so
+ */
+const storedStrategy = ({ executable, target }: Given): { strategy: string; reason: string } => {
   const strategy = strategyOf(executable)
   if (target.engine === 'kubernetes')
-    return {
-      problem: 'pods take images of registries only; push the image to one, and give source.type oci',
-    }
+    throw unfit('pods take images of registries only; push the image to one, and give source.type oci')
   if (strategy === 'destination-pull')
-    return {
-      problem:
-        `delivery.strategy destination-pull: ${target.site} has no registry to pull it from; ` +
+    throw unfit(
+      `delivery.strategy destination-pull: ${target.site} has no registry to pull it from; ` +
         'use managed or auto',
-    }
+    )
   if (strategy === 'use-in-place' && !target.here)
-    return {
-      problem: `delivery.strategy use-in-place: the bytes are not at ${target.site}; use gateway-transfer or auto`,
-    }
+    throw unfit(
+      `delivery.strategy use-in-place: the bytes are not at ${target.site}; use gateway-transfer or auto`,
+    )
   if (throughStore.has(strategy)) return { strategy, reason: `the author asks for ${strategy}` }
   return target.here
     ? { strategy: 'use-in-place', reason: 'its bytes are on the machine of the task' }
@@ -134,46 +151,37 @@ const engineFor = (target: Target, format: ArtifactFormat): { engine?: string } 
   target.engine === 'auto' && format === 'sif' ? { engine: 'apptainer' } : {}
 
 /** An executable that a build makes; one without a completed run is waited for. */
-const ofBuild = async (given: Given, buildId: string): Promise<Resolved> => {
+const ofBuild = async (given: Given, buildId: string): Promise<Pin> => {
   const { executable, target, tx } = given
   const build = await readBuildOrNothing(tx, buildId)
-  if (build === undefined)
-    return { problem: `names the build ${JSON.stringify(buildId)}, which does not exist` }
+  const named = JSON.stringify(buildId)
+  if (build === undefined) throw unfit(`names the build ${named}, which does not exist`)
   const wanted = wantedFormat(given)
-  if ('problem' in wanted) return wanted
   const { targetFormat: format, targetArchitecture: architecture } = build
-  if (wanted.format !== undefined && wanted.format !== format)
-    return {
-      problem:
-        `the build ${JSON.stringify(buildId)} makes ${format}, and ${target.site} needs ${wanted.format}; ` +
-        `describe a build of targetFormat ${wanted.format}`,
-    }
+  if (wanted !== undefined && wanted !== format)
+    throw unfit(
+      `the build ${named} makes ${format}, and ${target.site} needs ${wanted}; ` +
+        `describe a build of targetFormat ${wanted}`,
+    )
   if (architecture !== target.architecture)
-    return {
-      problem:
-        `the build ${JSON.stringify(buildId)} is for ${architecture}, and resource ${target.resourceId} is ` +
-        target.architecture,
-    }
-  const how = storedStrategy(given)
-  if ('problem' in how) return how
+    throw unfit(
+      `the build ${named} is for ${architecture}, and resource ${target.resourceId} is ${target.architecture}`,
+    )
   const pin = {
     ...base(given, buildId),
-    ...{ format, buildId, ...how, ...engineFor(target, format) },
+    ...{ format, buildId, ...storedStrategy(given), ...engineFor(target, format) },
   }
   const run = await newestRunOf(tx, buildId)
-  if (run?.status !== 'completed' || run.digest == null) return { pin }
+  if (run?.status !== 'completed' || run.digest == null) return pin
   if (run.hostId !== target.hostId)
-    return { problem: `the output of the build ${JSON.stringify(buildId)} lies on the host ${run.hostId}` }
-  const difference = differs(executable, run.digest)
-  if (difference !== undefined) return { problem: difference }
+    throw unfit(`the output of the build ${named} lies on the host ${run.hostId}`)
+  compareDigest(executable, run.digest)
   return {
-    pin: {
-      ...pin,
-      digest: run.digest,
-      ...(run.sizeBytes == null ? {} : { sizeBytes: run.sizeBytes }),
-      ...(run.imageId == null || format === 'sif' ? {} : { imageId: run.imageId }),
-      ...(run.variantId == null ? {} : { variantId: run.variantId }),
-    },
+    ...pin,
+    digest: run.digest,
+    ...(run.sizeBytes == null ? {} : { sizeBytes: run.sizeBytes }),
+    ...(run.imageId == null || format === 'sif' ? {} : { imageId: run.imageId }),
+    ...(run.variantId == null ? {} : { variantId: run.variantId }),
   }
 }
 
@@ -192,53 +200,42 @@ const fits = (
 /**
  * The variant of an artifact for the site's engine and architecture, or the build that makes one.
  */
-const ofCatalog = async (given: Given): Promise<Resolved> => {
+const ofCatalog = async (given: Given): Promise<Pin> => {
   const { executable, target, tx } = given
   const { artifactRef } = executable.source
   const entry = await catalogEntry(tx, artifactRef?.id ?? '', artifactRef?.version)
   const named = JSON.stringify(
     artifactRef?.version === undefined ? artifactRef?.id : `${artifactRef.id}:${artifactRef.version}`,
   )
-  if (entry === undefined) return { problem: `names the artifact ${named}, which does not exist` }
+  if (entry === undefined) throw unfit(`names the artifact ${named}, which does not exist`)
   const wanted = wantedFormat(given)
-  if ('problem' in wanted) return wanted
   const how = storedStrategy(given)
-  if ('problem' in how) return how
-  const fitting = fits(entry, wanted.format, target)
+  const locator = `${artifactRef?.id}:${entry.version}`
+  const fitting = fits(entry, wanted, target)
   const stored = fitting.find(({ hosts }) => hosts.includes(target.hostId))
   if (stored !== undefined) {
-    const difference = differs(executable, stored.digest)
-    if (difference !== undefined) return { problem: difference }
+    const { digest, variantId } = stored
+    compareDigest(executable, digest)
     const format = stored.format === 'sif' ? 'sif' : 'oci'
     return {
-      pin: {
-        ...base(given, `${artifactRef?.id}:${entry.version}`),
-        ...{
-          format,
-          digest: stored.digest,
-          variantId: stored.variantId,
-          ...how,
-          ...engineFor(target, format),
-        },
-        ...(stored.sizeBytes == null ? {} : { sizeBytes: stored.sizeBytes }),
-        ...(stored.imageId == null || format === 'sif' ? {} : { imageId: stored.imageId }),
-      },
+      ...base(given, locator),
+      ...{ format, digest, variantId, ...how, ...engineFor(target, format) },
+      ...(stored.sizeBytes == null ? {} : { sizeBytes: stored.sizeBytes }),
+      ...(stored.imageId == null || format === 'sif' ? {} : { imageId: stored.imageId }),
     }
   }
   const [promoted] = fitting.filter(({ places }) => places.length > 0)
-  if (promoted !== undefined) return ofPromoted(given, promoted, `${artifactRef?.id}:${entry.version}`)
+  if (promoted !== undefined) return ofPromoted(given, promoted, locator)
   const build = entry.builds.find(
-    ({ format, architecture }) =>
-      (wanted.format ?? format) === format && architecture === target.architecture,
+    ({ format, architecture }) => (wanted ?? format) === format && architecture === target.architecture,
   )
   if (build !== undefined) return ofBuild(given, build.id)
-  const what = `${wanted.format ?? 'sif or oci'} variant for ${target.architecture}`
-  return {
-    problem:
-      fitting.length > 0
-        ? `the ${what} of ${named} is not in the store of ${target.hostId}; build it there`
-        : `artifact ${named} has no ${what}, and no build that makes one; describe it by POST /artifact-builds/`,
-  }
+  const what = `${wanted ?? 'sif or oci'} variant for ${target.architecture}`
+  throw unfit(
+    fitting.length > 0
+      ? `the ${what} of ${named} is not in the store of ${target.hostId}; build it there`
+      : `artifact ${named} has no ${what}, and no build that makes one; describe it by POST /artifact-builds/`,
+  )
 }
 
 /** A promoted variant: it is brought from its storage into our store first, once. */
@@ -246,103 +243,85 @@ const ofPromoted = (
   given: Given,
   { digest, variantId, places }: CatalogEntry['variants'][number],
   locator: string,
-): Resolved => {
-  const difference = differs(given.executable, digest)
-  if (difference !== undefined) return { problem: difference }
-  const question: OutsideQuestion = { kind: 'address', uri: places[0] ?? '', expectedDigest: digest }
-  const resolved = ofFile(given, question, locator)
-  if (!('pin' in resolved)) return resolved
-  if (resolved.pin.digest !== digest)
-    return {
-      problem:
-        `${locator} was promoted with ${digest}, and ${places[0] ?? ''} has ${resolved.pin.digest ?? 'other bytes'}; ` +
-        'promote it again',
-    }
-  return { pin: { ...resolved.pin, variantId } }
+): Pin => {
+  compareDigest(given.executable, digest)
+  const [uri = ''] = places
+  const pin = ofFile(given, { kind: 'address', uri, expectedDigest: digest }, locator)
+  if (pin.digest !== digest)
+    throw unfit(
+      `${locator} was promoted with ${digest}, and ${uri} has ${pin.digest ?? 'other bytes'}; promote it again`,
+    )
+  return { ...pin, variantId }
 }
 
 const imageForm = /^(?:docker:\/\/)?[a-zA-Z0-9][\w.\-/:]*(@sha256:[0-9a-f]{64})?$/
 
-const found = (findings: Findings, question: OutsideQuestion): Finding | undefined =>
-  findings.get(JSON.stringify(question))
-
 /** An image that the site's engine has or pulls. */
-const pulled = (given: Given, image: string, finding: Finding | undefined, why?: string): Resolved => {
+const pulled = (given: Given, image: string, finding: Finding, why?: string): Pin => {
   const { executable, target } = given
   const inPlace = strategyOf(executable) === 'use-in-place'
-  const digest = image.includes('@') ? image.slice(image.indexOf('@') + 1) : finding?.digest
-  const difference = digest === undefined ? undefined : differs(executable, digest)
-  if (difference !== undefined) return { problem: difference }
+  const digest = image.includes('@') ? image.slice(image.indexOf('@') + 1) : finding.digest
+  compareDigest(executable, digest)
   const pinned = digest ?? has(executable, 'expectedDigest')
   const usual = target.engine === 'kubernetes' ? 'nodes pull images' : 'the engine there has it or pulls it'
   const unresolved =
     digest !== undefined
       ? ''
-      : finding?.reason === undefined
+      : finding.reason === undefined
         ? '; the site resolves its name once for the run'
         : `; the site resolves its name once for the run, because here ${finding.reason}`
   return {
-    pin: {
-      ...base(given, image),
-      format: 'oci',
-      strategy: inPlace || finding?.strategy === 'use-in-place' ? 'use-in-place' : 'destination-pull',
-      reason: `${inPlace ? 'the author asks that the site has it' : (why ?? usual)}${unresolved}`,
-      ...(inPlace ? { inPlace } : {}),
-      image: image.includes('@') || pinned === undefined ? image : `${image}@${pinned}`,
-      ...(digest === undefined ? {} : { digest }),
-    },
+    ...base(given, image),
+    format: 'oci',
+    strategy: inPlace || finding.strategy === 'use-in-place' ? 'use-in-place' : 'destination-pull',
+    reason: `${inPlace ? 'the author asks that the site has it' : (why ?? usual)}${unresolved}`,
+    ...(inPlace ? { inPlace } : {}),
+    image: image.includes('@') || pinned === undefined ? image : `${image}@${pinned}`,
+    ...(digest === undefined ? {} : { digest }),
   }
 }
 
-const ofImage = async (given: Given): Promise<Resolved> => {
-  const { executable, target, findings, tx } = given
+/** A SIF file at the site, as older workflows name them; the site compares its digest. */
+const ofSiteFile = (given: Given, image: string): Pin => {
+  const { executable, target } = given
+  if (target.engine === 'kubernetes')
+    throw unfit(`${JSON.stringify(image)} is a file, which pods cannot run; give an image of a registry`)
+  const digest = isPinned(image) ? image.slice(image.lastIndexOf('@') + 1) : has(executable, 'expectedDigest')
+  compareDigest(executable, digest)
+  return {
+    ...base(given, image),
+    ...{ format: 'sif', strategy: 'use-in-place', reason: 'it is a file of the site', inPlace: true },
+    image: isPinned(image) || digest === undefined ? image : `${image}@${digest}`,
+    ...(digest === undefined ? {} : { digest }),
+  }
+}
+
+const ofImage = async (given: Given): Promise<Pin> => {
+  const { executable, target, tx } = given
   const image = (executable.source.reference ?? '').replace(/^docker:\/\//, '')
   const local = executable.source.type === 'local-container-image'
-  if (image.startsWith('/')) {
-    if (target.engine === 'kubernetes')
-      return {
-        problem: `${JSON.stringify(image)} is a file, which pods cannot run; give an image of a registry`,
-      }
-    // A SIF file at the site, as older workflows name them; the site compares its digest.
-    const digest = isPinned(image)
-      ? image.slice(image.lastIndexOf('@') + 1)
-      : has(executable, 'expectedDigest')
-    const difference = digest === undefined ? undefined : differs(executable, digest)
-    if (difference !== undefined) return { problem: difference }
-    return {
-      pin: {
-        ...base(given, image),
-        ...{ format: 'sif', strategy: 'use-in-place', reason: 'it is a file of the site', inPlace: true },
-        image: isPinned(image) || digest === undefined ? image : `${image}@${digest}`,
-        ...(digest === undefined ? {} : { digest }),
-      },
-    }
-  }
+  if (image.startsWith('/')) return ofSiteFile(given, image)
   if (!imageForm.test(image))
-    return {
-      problem: `${JSON.stringify(image.slice(0, 200))} is no name of an image; give name[:tag][@sha256:…]`,
-    }
+    throw unfit(`${JSON.stringify(image.slice(0, 200))} is no name of an image; give name[:tag][@sha256:…]`)
   if (local && target.engine === 'kubernetes')
-    return { problem: 'nodes take images of registries only; push it to one, and give source.type oci' }
+    throw unfit('nodes take images of registries only; push it to one, and give source.type oci')
   const wanted = wantedFormat(given)
-  if ('problem' in wanted) return wanted
   const strategy = strategyOf(executable)
   const credentialRef = has(executable, 'credentialRef')
   const [refused] = await credentialProblems(tx, [image], credentialRef)
-  if (refused !== undefined) return { problem: `credentialRef ${refused.message}` }
+  if (refused !== undefined) throw unfit(`credentialRef ${refused.message}`)
   const inPlace = strategy === 'use-in-place'
   // A login is used here, for its own registry; no site gets it.
   const isHeldHere = throughStore.has(strategy) || (credentialRef !== undefined && !inPlace)
   if (isHeldHere && target.engine === 'kubernetes')
-    return {
-      problem: `delivery.strategy ${strategy}: nodes pull images of registries; use destination-pull or auto`,
-    }
-  if (inPlace && wanted.format === 'sif')
-    return {
-      problem:
-        `delivery.strategy use-in-place: apptainer at ${target.site} would have to make a SIF file of ` +
+    throw unfit(
+      `delivery.strategy ${strategy}: nodes pull images of registries; use destination-pull or auto`,
+    )
+  if (inPlace && wanted === 'sif')
+    throw unfit(
+      `delivery.strategy use-in-place: apptainer at ${target.site} would have to make a SIF file of ` +
         `${JSON.stringify(image)}; give the SIF file there as remote-file, or use auto`,
-    }
+    )
   const mustConvert =
     isHeldHere || (executable.delivery?.targetFormat === 'sif' && strategy !== 'destination-pull')
   const question: OutsideQuestion = {
@@ -351,28 +330,22 @@ const ofImage = async (given: Given): Promise<Resolved> => {
     ...(mustConvert ? { isConverted: true } : {}),
     ...(credentialRef === undefined ? {} : { credentialRef }),
   }
-  const finding = found(findings, question)
-  if (finding === undefined) return { question }
-  if (finding.problem !== undefined) return { problem: finding.problem }
+  const finding = foundWell(given, question)
   const digest = isPinned(image) ? image.slice(image.indexOf('@') + 1) : finding.digest
   // A build by a tag would give its first output to all later runs.
   if (mustConvert && digest === undefined)
-    return {
-      problem:
-        `${JSON.stringify(image)} could not be resolved to a digest (${finding.reason ?? 'no answer'}); ` +
+    throw unfit(
+      `${JSON.stringify(image)} could not be resolved to a digest (${finding.reason ?? 'no answer'}); ` +
         'name it by name@sha256:…, or try again once its registry answers',
-    }
+    )
   if (inPlace && target.here && finding.strategy === undefined)
-    return {
-      problem:
-        `delivery.strategy use-in-place: the ${target.engine} engine of ${target.site} does not have ` +
+    throw unfit(
+      `delivery.strategy use-in-place: the ${target.engine} engine of ${target.site} does not have ` +
         `${JSON.stringify(image)}; load it there, or use destination-pull or auto`,
-    }
-  if (!mustConvert && wanted.format !== 'sif') return pulled(given, image, finding)
-  const builder = { kind: 'builder' } as const
-  const answers = found(findings, builder)
-  if (answers === undefined) return { question: builder }
-  if (mustConvert && answers.problem !== undefined) return { busy: answers.problem }
+    )
+  if (!mustConvert && wanted !== 'sif') return pulled(given, image, finding)
+  const answers = found(given, { kind: 'builder' })
+  if (mustConvert && answers.problem !== undefined) throw new Unresolved({ busy: answers.problem })
   if (!mustConvert && (strategy !== 'auto' || local || digest === undefined || answers.problem !== undefined))
     return pulled(
       given,
@@ -382,12 +355,11 @@ const ofImage = async (given: Given): Promise<Resolved> => {
         ? 'apptainer there makes its SIF file of it'
         : 'apptainer there makes its SIF file of it, because no engine here can convert it',
     )
-  const difference = digest === undefined ? undefined : differs(executable, digest)
-  if (difference !== undefined) return { problem: difference }
+  compareDigest(executable, digest)
   const named = isPinned(image) || digest === undefined ? image : `${image}@${digest}`
   const buildId = await ensureImageBuild(tx, {
     ...{ image: named, architecture: target.architecture },
-    format: wanted.format ?? 'oci',
+    format: wanted ?? 'oci',
     credentialRef,
   })
   const { expectedDigest: _own, ...others } = executable
@@ -396,70 +368,52 @@ const ofImage = async (given: Given): Promise<Resolved> => {
 }
 
 /** A file of this machine, or one that was fetched into our store. */
-const ofFile = (given: Given, question: OutsideQuestion, locator: string): Resolved => {
-  const { executable, target, findings } = given
+const ofFile = (given: Given, question: OutsideQuestion, locator: string): Pin => {
+  const { executable, target } = given
   const how = storedStrategy(given)
-  if ('problem' in how) return how
-  const finding = findings.get(JSON.stringify(question))
-  if (finding === undefined) return { question }
-  if (finding.problem !== undefined) return { problem: finding.problem }
-  const { digest, format = 'oci', file, sizeBytes, imageId } = finding
+  const { digest, format = 'oci', file, sizeBytes, imageId } = foundWell(given, question)
   const wanted = wantedFormat(given)
-  if ('problem' in wanted) return wanted
-  if (digest === undefined || sizeBytes === undefined) return { problem: 'could not be read' }
-  const difference = differs(executable, digest)
-  if (difference !== undefined) return { problem: difference }
+  if (digest === undefined || sizeBytes === undefined) throw unfit('could not be read')
+  compareDigest(executable, digest)
   const declared = has(executable, 'format')
   if (declared !== undefined && declared !== format)
-    return { problem: `format is ${declared}, and the file is ${format}` }
-  if (wanted.format !== undefined && wanted.format !== format)
-    return { problem: `the file is ${format}, and ${target.engine} at ${target.site} runs ${wanted.format}` }
+    throw unfit(`format is ${declared}, and the file is ${format}`)
+  if (wanted !== undefined && wanted !== format)
+    throw unfit(`the file is ${format}, and ${target.engine} at ${target.site} runs ${wanted}`)
   return {
-    pin: {
-      ...base(given, locator),
-      ...{ format, digest, sizeBytes, ...how, ...engineFor(target, format) },
-      ...(imageId === undefined ? {} : { imageId }),
-      ...(file === undefined ? {} : { file }),
-    },
+    ...base(given, locator),
+    ...{ format, digest, sizeBytes, ...how, ...engineFor(target, format) },
+    ...(imageId === undefined ? {} : { imageId }),
+    ...(file === undefined ? {} : { file }),
   }
 }
 
 /** A file at a site: used there in place, brought elsewhere. */
-const ofRemoteFile = (given: Given): Resolved => {
+const ofRemoteFile = (given: Given): Pin => {
   const { executable, target } = given
   const { path = '', resourceRef, environmentRef } = executable.source
   if (!path.startsWith('/') || path.split('/').includes('..'))
-    return {
-      problem: `source.path ${JSON.stringify(path.slice(0, 200))} must be an absolute path at its site`,
-    }
+    throw unfit(`source.path ${JSON.stringify(path.slice(0, 200))} must be an absolute path at its site`)
   if (target.engine === 'kubernetes')
-    return { problem: 'is a file, which pods cannot run; give an image of a registry' }
+    throw unfit('is a file, which pods cannot run; give an image of a registry')
   const reference = resourceRef?.id ?? environmentRef?.id ?? ''
   const holder = target.holderOf(reference)
   if (holder === undefined)
-    return {
-      problem:
-        `${JSON.stringify(reference)} is no resource and no environment whose runtime this run uses; ` +
+    throw unfit(
+      `${JSON.stringify(reference)} is no resource and no environment whose runtime this run uses; ` +
         'plan an activity there, or give the file as local-file',
-    }
+    )
   const question: OutsideQuestion = { kind: 'remote', site: holder, path }
   if (holder === target.site && strategyOf(executable) !== 'managed') {
-    const finding = given.findings.get(JSON.stringify(question))
-    if (finding === undefined) return { question }
-    if (finding.problem !== undefined) return { problem: finding.problem }
-    const difference = differs(executable, finding.digest ?? '')
-    if (difference !== undefined) return { problem: difference }
-    const format = finding.format ?? 'sif'
-    const digest = format === 'sif' ? finding.digest : finding.imageId
+    const { digest, format = 'sif', imageId, file } = foundWell(given, question)
+    compareDigest(executable, digest ?? '')
     // The path with its links resolved is the one that was read.
-    const real = finding.file === undefined ? path : posix.join(finding.file.directory, finding.file.path)
+    const real = file === undefined ? path : posix.join(file.directory, file.path)
     return {
-      pin: {
-        ...base(given, path),
-        ...{ format, strategy: 'use-in-place', reason: 'it is a file of the site', inPlace: true },
-        ...{ image: `${real}@${digest}`, ...engineFor(target, format) },
-        ...(finding.digest === undefined ? {} : { digest: finding.digest }),
-      },
+      ...base(given, path),
+      ...{ format, strategy: 'use-in-place', reason: 'it is a file of the site', inPlace: true },
+      ...{ image: `${real}@${format === 'sif' ? digest : imageId}`, ...engineFor(target, format) },
+      ...(digest === undefined ? {} : { digest }),
     }
   }
   return ofFile({ ...given, target: { ...target, here: false } }, question, path)
@@ -467,12 +421,20 @@ const ofRemoteFile = (given: Given): Resolved => {
 
 /** Resolves one executable at one site. */
 export const resolveExecutable = async (given: Given): Promise<Resolved> => {
+  try {
+    return { pin: await pinOfSource(given) }
+  } catch (error) {
+    if (error instanceof Unresolved) return error.resolved
+    throw error
+  }
+}
+
+/** @throws Unresolved where there is no pin, or none yet */
+const pinOfSource = async (given: Given): Promise<Pin> => {
   const { source } = given.executable
   const expectedDigest = has(given.executable, 'expectedDigest')
   if (expectedDigest !== undefined && !/^sha256:[0-9a-f]{64}$/.test(expectedDigest))
-    return {
-      problem: `expectedDigest ${JSON.stringify(expectedDigest)} must be like sha256:… with 64 digits`,
-    }
+    throw unfit(`expectedDigest ${JSON.stringify(expectedDigest)} must be like sha256:… with 64 digits`)
   switch (source.type) {
     case 'oci':
     case 'local-container-image':

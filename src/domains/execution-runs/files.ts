@@ -1,8 +1,8 @@
 import { constants } from 'node:fs'
 import { open, realpath } from 'node:fs/promises'
-import { isAbsolute, join, relative, sep } from 'node:path'
+import { isAbsolute, join } from 'node:path'
 import type { Readable } from 'node:stream'
-import { pathOfShown, systemPath } from '../../outside-path.ts'
+import { liesIn, pathOfShown, systemPath } from '../../outside-path.ts'
 import { quote } from '../../shell/quote.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
 import type { LogSlice } from '../../drivers/runtime/contract/driver.ts'
@@ -35,9 +35,7 @@ export const openOutput = async (directory: string, path: string): Promise<Opene
   const base = await real(directory)
   const file = await real(systemPath(join(directory, pathOfShown(path))))
   if (base === undefined || file === undefined) throw missing('output', path)
-  const inside = relative(base.toString('latin1'), file.toString('latin1'))
-  if (inside === '' || inside === '..' || inside.startsWith(`..${sep}`) || isAbsolute(inside))
-    throw outside(path)
+  if (base.equals(file) || !liesIn(base.toString('latin1'), file.toString('latin1'))) throw outside(path)
   // Links were resolved above. A link that was created since is not followed.
   const handle = await open(file, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK)
   const facts = await handle.stat()

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
@@ -131,10 +131,7 @@ const RunRow = z.object({ effectKey: z.string(), ordinal: z.number() })
 
 /** The same for the same run, target and ordinal at any time: the machine is never made twice. */
 const nameOf = (effectKey: string, targetId: string, ordinal: number): string =>
-  createHash('sha256')
-    .update(JSON.stringify([effectKey, targetId, ordinal]))
-    .digest('hex')
-    .slice(0, 32)
+  hash('sha256', JSON.stringify([effectKey, targetId, ordinal])).slice(0, 32)
 
 const isFull = (error: unknown): boolean =>
   error instanceof Refusal && error.extra['state'] === 'maximum-instances'
@@ -230,8 +227,8 @@ export const turnMachine = async (
     if (action === 'stop') {
       const others = await tx.run(sql`select from run_machines where instance_id = ${held.instanceId}
         and released_at is null and execution_run_id <> ${runId}`)
-      const { flying, ready } = await machineNeed(tx, runId, targetId)
-      if (others > 0 || flying > 0 || ready > 0) return undefined
+      const { inFlight, ready } = await machineNeed(tx, runId, targetId)
+      if (others > 0 || inFlight > 0 || ready > 0) return undefined
     }
     return acceptAction(tx, held.instanceId, action, { executionRunId: runId })
   }
@@ -409,7 +406,7 @@ const NeedRow = z.object({
   paused: z.boolean(),
   open: z.number(),
   ready: z.number(),
-  flying: z.number(),
+  inFlight: z.number(),
 })
 /** What a run needs of a target now. */
 export interface MachineNeed {
@@ -420,26 +417,29 @@ export interface MachineNeed {
   open: number
   ready: number
   /** Attempts whose end is not on record. */
-  flying: number
+  inFlight: number
 }
+
+/** Whether all predecessors of a task `t` of a run `r` have completed. */
+const isReady = sql`not exists (
+  select from activity_dependencies d join task_executions p on p.execution_run_id = r.id and p.latest
+    and p.activity_position = d.depends_on_position
+  where d.workflow_version_id = r.content_version_id and d.activity_position = t.activity_position
+    and p.status <> 'completed')`
 
 export const machineNeed = async (db: Db, runId: string, targetId: string): Promise<MachineNeed> => {
   const row = await db.one(
     NeedRow,
     sql`select r.status, r.paused,
         r.cancel_requested_at is not null or (r.on_failure = 'stop' and r.failed_activity_count > 0) as stopping,
-        count(t.id) as open, count(t.id) filter (where t.handle_name is not null) as flying,
-        count(t.id) filter (where not exists (
-          select from activity_dependencies d join task_executions p on p.execution_run_id = r.id and p.latest
-            and p.activity_position = d.depends_on_position
-          where d.workflow_version_id = r.content_version_id and d.activity_position = t.activity_position
-            and p.status <> 'completed')) as ready
+        count(t.id) as open, count(t.id) filter (where t.handle_name is not null) as in_flight,
+        count(t.id) filter (where ${isReady}) as ready
       from execution_runs r left join task_executions t on t.execution_run_id = r.id and t.latest
         and t.planned_resource_id = ${targetId} and t.status not in ${over}
       where r.id = ${runId} group by r.id`,
   )
-  const { paused, open, ready, flying, status, stopping } = row
-  return { over: status !== 'running' || stopping, paused, open, ready, flying }
+  const { paused, open, ready, inFlight, status, stopping } = row
+  return { over: status !== 'running' || stopping, paused, open, ready, inFlight }
 }
 
 /** Shows why tasks wait that could start if their machine were there; blank: the wait is over. */
@@ -453,10 +453,5 @@ export const showMachineWait = async (
   await db.run(sql`update task_executions t set metadata = coalesce(t.metadata, '{}') || ${facts}::jsonb
     from execution_runs r where r.id = ${runId} and t.execution_run_id = r.id and t.latest
       and t.planned_resource_id = ${targetId} and t.status not in ${over} and t.handle_name is null
-      and t.metadata ->> 'queueReason' is distinct from ${reason}
-      and not exists (
-        select from activity_dependencies d join task_executions p on p.execution_run_id = r.id and p.latest
-          and p.activity_position = d.depends_on_position
-        where d.workflow_version_id = r.content_version_id and d.activity_position = t.activity_position
-          and p.status <> 'completed')`)
+      and t.metadata ->> 'queueReason' is distinct from ${reason} and ${isReady}`)
 }

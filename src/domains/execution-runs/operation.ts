@@ -108,8 +108,6 @@ export const abandonRun = (db: Db, runId: string, hostId: string, reason: string
     return alive.map(({ activityPosition, attempt }) => intentName(effectKey, activityPosition, attempt))
   })
 
-const Closed = z.object({ status: z.enum(runStates), completed: z.number() })
-
 const RunEndRow = z.object({
   status: z.enum(runStates),
   completed: z.number(),
@@ -187,7 +185,8 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
     const reopened = generation !== undefined && generation !== run.generation
     if (reopened || (run.status !== 'created' && run.status !== 'running'))
       return { status: run.status, completed: run.completed }
-    const status = run.completed === run.total ? 'completed' : run.cancelled ? 'cancelled' : 'failed'
+    const status: RunEnd['status'] =
+      run.completed === run.total ? 'completed' : run.cancelled ? 'cancelled' : 'failed'
     // These include intents that never took effect: recorded, then withheld from their executor
     // because the run was being cancelled.
     await tx.run(sql`update task_executions set status = 'cancelled', finished_at = case
@@ -219,7 +218,7 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
     await tx.run(sql`update site_leases set epoch = epoch + 1, holder = '' where execution_run_id = ${runId}`)
     await appendRunEvent(tx, runId, `execution.run.${status}`, { completed: run.completed, total: run.total })
     await recordRunEnd(tx, runKind, runId, status)
-    return { ...Closed.parse({ status, completed: run.completed }), costBefore: run.cost }
+    return { status, completed: run.completed, costBefore: run.cost }
   })
 
 /** Adds a warning to a run's results. */

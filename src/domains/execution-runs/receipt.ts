@@ -86,8 +86,9 @@ const usesOf = (db: Db, runId: string): Promise<UseRow[]> =>
       order by m.acquired_at, m.ordinal limit 10000`,
   )
 
-/** The share of a run in one instance; null where the provider never made it. */
-const actualOf = (runId: string, uses: readonly UseRow[]): Money | null => {
+/** The share of a run in one instance; null where the provider never made it. `all`: as `usesOf`. */
+const actualOf = (runId: string, instance: string, all: readonly UseRow[]): Money | null => {
+  const uses = all.filter(({ instanceId }) => instanceId === instance)
   const [one] = uses
   if (one?.madeAt === undefined) return null
   const life = { from: one.madeAt, to: one.overAt ?? one.now }
@@ -158,10 +159,7 @@ export const readReceipt = async (
       ...{ instanceId: use.instanceId, capacityTargetId: use.targetId, status: use.status },
       ...{ acquiredAt: use.acquiredAt, releasedAt: use.releasedAt, releaseReason: use.releaseReason },
       planned: isFirst ? plannedOf(plan, use.targetId) : null,
-      actual: actualOf(
-        runId,
-        uses.filter(({ instanceId }) => instanceId === use.instanceId),
-      ),
+      actual: actualOf(runId, use.instanceId, uses),
     }
   })
   const free = own.filter(({ pricePerSecond }) => pricePerSecond === 0).map(({ targetId }) => targetId)
@@ -217,12 +215,7 @@ export const cloudCostOf = async (
   const uses = await usesOf(db, runId)
   const instances = new Set(uses.filter((use) => use.runId === runId).map(({ instanceId }) => instanceId))
   let money = 0
-  for (const id of instances)
-    money +=
-      actualOf(
-        runId,
-        uses.filter(({ instanceId }) => instanceId === id),
-      )?.money ?? 0
+  for (const id of instances) money += actualOf(runId, id, uses)?.money ?? 0
   return whole ? money : money - (await windowMoney(db, runId))
 }
 

@@ -31,7 +31,6 @@ import {
   runModes,
   runStates,
   taskStates,
-  Timeline,
 } from './schemas.ts'
 import {
   listRunPart,
@@ -43,11 +42,11 @@ import {
   type LiveCounts,
   type RunPart,
 } from './store.ts'
-import { startLeaseMs } from '../../executor/book-state.ts'
+import { startLeaseMs } from '../../executor/scheduling-state.ts'
 import { pauseRun, retryRun } from './steering.ts'
 import { readReceipt, Receipt } from './receipt.ts'
 import { summaryRoutes } from './summary-routes.ts'
-import { timelineSummary } from './timeline.ts'
+import { Timeline, timelineSummary } from './timeline.ts'
 import { timelineHtml } from './timeline-page.ts'
 import { timelineOf } from './timeline-bands.ts'
 
@@ -122,34 +121,27 @@ const executionOf = ({
 }): string | undefined =>
   params['runId'] ?? (body as RunRequest | undefined)?.run?.id ?? (body as RunRequest | undefined)?.id
 
-/** A list of parts of a run, in pages. */
-const partRoute = <Part extends Exclude<RunPart, 'outputs'>>(
-  db: Db,
-  name: Part,
-  summary: string,
-  extra: z.ZodRawShape = {},
-): Route =>
+const attemptsQuery = z.enum(['latest', 'all']).optional()
+const activityFilters = { attempts: attemptsQuery, status: all(taskStates) }
+
+/** A list of parts of a run, in pages; that of the activities can be filtered. */
+const partRoute = (db: Db, name: Exclude<RunPart, 'outputs'>, summary: string): Route =>
   route({
     method: 'GET',
-    path: `/execution-runs/{runId}/${name}/`,
+    path: `/execution-runs/{runId}/${name}/` as const,
     tag: 'execution-runs',
     summary,
-    query: z.strictObject({ ...pageQuery, ...extra }),
+    query: z.strictObject({
+      ...pageQuery,
+      ...((name === 'activities' ? activityFilters : {}) as typeof activityFilters),
+    }),
     response: pages[name] as z.ZodType,
     handle: async ({ params, query }) => {
-      await existingRun(db, (params as { runId: string }).runId)
-      const { attempts, status, ...asked } = query as {
-        page?: number
-        pageSize?: number
-        attempts?: 'latest' | 'all'
-        status?: string
-      }
-      const page = pageOf(asked)
-      const { rows, total } = await listRunPart(db, name, (params as { runId: string }).runId, {
-        ...page,
-        attempts: attempts ?? 'latest',
-        status: chosen(status),
-      })
+      await existingRun(db, params.runId)
+      const page = pageOf(query)
+      const { attempts = 'latest', status } = query
+      const asked = { ...page, attempts, status: chosen(status) }
+      const { rows, total } = await listRunPart(db, name, params.runId, asked)
       return envelope(rows, { page, total })
     },
   })
@@ -244,7 +236,7 @@ const detailRoute = (api: OperationApi): Route => {
     path: '/execution-runs/{runId}/',
     tag: 'execution-runs',
     summary: 'One run with its activities, transfers, handles, events and files; `live` while it is open',
-    query: z.strictObject({ attempts: z.enum(['latest', 'all']).optional() }),
+    query: z.strictObject({ attempts: attemptsQuery }),
     response: RunDetail,
     raw: ['application/json'],
     handle: async ({ params, query, target }) => {
@@ -404,10 +396,7 @@ export const executionRunRoutes = (parts: ExecutionRunRouteParts): Route[] => {
     acceptRoute(api, parts),
     detailRoute(api),
     ...steerRoutes(api, engine),
-    partRoute(db, 'activities', 'Activities of a run with their attempts, times and measurements', {
-      attempts: z.enum(['latest', 'all']).optional(),
-      status: all(taskStates),
-    }),
+    partRoute(db, 'activities', 'Activities of a run with their attempts, times and measurements'),
     partRoute(db, 'data-transfers', 'Data transfers of a run'),
     partRoute(db, 'handles', 'What a run started outside, under which name'),
     operationRoutes(api).events(RunEvent),

@@ -11,7 +11,6 @@ import {
 } from '../environments/schemas.ts'
 import { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
 import { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
-import { infrastructureCategories } from './timeline.ts'
 import { networkModels } from '../../simulator/channel.ts'
 import { PlanDocument } from '../schedule-plans/schemas.ts'
 import { Warning, WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
@@ -176,7 +175,7 @@ const TaskTime = z
   .optional()
   .describe('seconds since the epoch, in a simulation since its start; absent while it is not known')
 
-const TransferTime = z.number().describe('seconds since the epoch, in a simulation since its start')
+export const TransferTime = z.number().describe('seconds since the epoch, in a simulation since its start')
 
 export const TaskExecution = z
   .strictObject({
@@ -429,43 +428,6 @@ export const pages = {
   outputs: envelopeOf(DataObjectInstance),
 } as const
 
-/** The phases of a run's time, on the clock of its activities. */
-export const Timeline = z
-  .strictObject({
-    startedAt: TransferTime,
-    finishedAt: TransferTime,
-    wallSeconds: z.number(),
-    computeMakespanSeconds: z.number().describe('last end minus first start of a program'),
-    coveredWallSeconds: z.number().describe('time in which at least one phase was going on'),
-    unclassifiedWallSeconds: z.number(),
-    totals: z.strictObject({
-      workspaceTransferSeconds: z.number(),
-      resourceQueueSeconds: z.number(),
-      executablePreparationSeconds: z.number().describe('bringing the images of containers'),
-      launchSeconds: z.number(),
-      runtimeSeconds: z.number(),
-      infrastructureSeconds: z.number().optional().describe('of operations on cloud machines'),
-    }),
-    phases: z.array(
-      z.strictObject({
-        id: z.string(),
-        category: z.enum([
-          ...(['workspace-transfer', 'resource-queue', 'executable-preparation'] as const),
-          ...(['launch', 'runtime'] as const),
-          ...infrastructureCategories,
-        ]),
-        activityId: z.string().describe('blank for a phase of a machine'),
-        operationId: z.string().optional().describe('of the cloud operation, for a phase of a machine'),
-        status: z.string(),
-        source: z.string(),
-        startedAt: TransferTime,
-        finishedAt: TransferTime,
-        durationSeconds: z.number(),
-      }),
-    ),
-  })
-  .meta({ id: 'Timeline' })
-
 /** The measure and its unit are those of the member. */
 const Delta = z.strictObject({
   a: z.number().describe('of the first run'),
@@ -474,7 +436,8 @@ const Delta = z.strictObject({
   relative: z.number().optional().describe('delta / a; absent where a is 0'),
 })
 const SinceStart = z.number().optional().describe('seconds from the first start of the run')
-const Side = z.strictObject({
+/** A task of one of two compared runs. */
+export const ComparedSide = z.strictObject({
   resourceId: z.string(),
   startAt: SinceStart,
   finishAt: SinceStart,
@@ -496,8 +459,8 @@ export const RunComparison = z.strictObject({
     z.strictObject({
       activityId: z.string(),
       externalId: z.string(),
-      a: Side,
-      b: Side,
+      a: ComparedSide,
+      b: ComparedSide,
       planned: z
         .strictObject({
           a: z.number().describe('by the plan of the first run'),

@@ -181,76 +181,79 @@ const asPieces: Writing = {
   nothing: "'{}'",
 }
 
-/** A list of a run's part: its name, its rows, and their JSON and order. */
-type ListOfRun = readonly [name: string, from: string, condition: string, json: string, order: string]
+/** A list of a run: its rows with their alias, the column of the run's id, their JSON and order. */
+interface ListOfRun {
+  from: string
+  of: string
+  only: string | undefined
+  json: string
+  order: string
+}
+const listOf = (
+  from: string,
+  json: string,
+  order: string,
+  { of = `${aliasOf(from)}.execution_run_id`, only }: { of?: string; only?: string } = {},
+): ListOfRun => ({ from, of, only, json, order })
+const lists = {
+  activities: listOf('task_executions t', taskJson, 't.activity_position, t.attempt'),
+  dataTransfers: listOf('data_transfer_observations d', transferJson, 'd.started_at, d.id'),
+  handles: listOf('task_executions t', handleJson, 't.handle_started_at, t.id', {
+    only: 't.handle_name is not null',
+  }),
+  events: listOf('operation_events e', eventJson, 'e.sequence', {
+    of: 'e.operation_id',
+    only: `e.kind = 'execution-run'`,
+  }),
+  dataObjects: listOf('data_object_instances o', outputJson, 'o.id'),
+  dataLocations: listOf('data_locations l', locationJson, 'l.id'),
+  artifactMaterializations: listOf('artifact_materializations m', materializationJson, 'm.id', {
+    of: 'm.run_id',
+  }),
+  artifactTransferRuns: listOf('artifact_transfer_runs f', artifactTransferJson, 'f.id'),
+}
+type ListName = keyof typeof lists
+
+/** The condition for the rows of a run `r`. */
+const ofRun = ({ of, only }: ListOfRun): string => `${of} = r.id${only === undefined ? '' : ` and ${only}`}`
 
 /** SQL: a list of every row up to the limit of activities, `<name>Total` above it. */
-const listOrTotal = ({ text, list }: Writing, [name, from, condition, json, order]: ListOfRun): string =>
-  `case when ${small} then ${text(`',"${name}":'`)} || ${list(from, condition, json, order)}
+const listOrTotal = ({ text, list }: Writing, name: ListName, also = ''): string => {
+  const { from, json, order } = lists[name]
+  const condition = ofRun(lists[name]) + also
+  return `case when ${small} then ${text(`',"${name}":'`)} || ${list(from, condition, json, order)}
     else ${text(`',"${name}Total":' || (select count(*) from ${from} where ${condition})`)} end`
+}
 /** SQL: the first `limit` rows, with `<name>Truncated` and `<name>Total` where there are more. */
-const listBegin = (
-  { text, list, nothing }: Writing,
-  [name, from, condition, json, order]: ListOfRun,
-  limit: number,
-): string => {
+const listBegin = ({ text, list, nothing }: Writing, name: ListName, limit = detailLimit): string => {
+  const { from, json, order } = lists[name]
+  const condition = ofRun(lists[name])
   const total = `',"${name}Truncated":true,"${name}Total":' || (select count(*) from ${from} where ${condition})`
   return `${text(`',"${name}":'`)} || ${list(from, condition, json, order, limit)}
-    || case when ${more(from, condition, limit)} then ${text(total)} else ${nothing} end`
+    || case when ${hasMore(name, limit)} then ${text(total)} else ${nothing} end`
 }
-const more = (from: string, condition: string, limit: number): string =>
-  `exists (select from ${from} where ${condition} offset ${String(limit)})`
+const hasMore = (name: ListName, limit: number): string =>
+  `exists (select from ${lists[name].from} where ${ofRun(lists[name])} offset ${String(limit)})`
 
-const eventsOf = ['operation_events e', "e.kind = 'execution-run' and e.operation_id = r.id"] as const
-const objectsOf = ['data_object_instances o', 'o.execution_run_id = r.id'] as const
-const locationsOf = ['data_locations l', 'l.execution_run_id = r.id'] as const
-const materializationsOf = ['artifact_materializations m', 'm.run_id = r.id'] as const
-const artifactTransfersOf = ['artifact_transfer_runs f', 'f.execution_run_id = r.id'] as const
 const cut = [
   `not (${small})`,
-  more(...eventsOf, detailEvents),
-  more(...objectsOf, detailLimit),
-  more(...locationsOf, detailLimit),
+  hasMore('events', detailEvents),
+  hasMore('dataObjects', detailLimit),
+  hasMore('dataLocations', detailLimit),
 ]
 
 /** SQL: the detail up to its last brace. */
 const detailOf = (writing: Writing): string =>
   [
     writing.text(`'{"run":' || (${runJson})::text`),
-    listOrTotal(writing, [
-      'activities',
-      'task_executions t',
-      't.execution_run_id = r.id and (t.latest or $2)',
-      taskJson,
-      't.activity_position, t.attempt',
-    ]),
-    listOrTotal(writing, [
-      'dataTransfers',
-      'data_transfer_observations d',
-      'd.execution_run_id = r.id',
-      transferJson,
-      'd.started_at, d.id',
-    ]),
-    listOrTotal(writing, [
-      'handles',
-      'task_executions t',
-      't.execution_run_id = r.id and t.handle_name is not null',
-      handleJson,
-      't.handle_started_at, t.id',
-    ]),
-    listBegin(writing, ['events', ...eventsOf, eventJson, 'e.sequence'], detailEvents),
-    listBegin(writing, ['dataObjects', ...objectsOf, outputJson, 'o.id'], detailLimit),
-    listBegin(writing, ['dataLocations', ...locationsOf, locationJson, 'l.id'], detailLimit),
-    listBegin(
-      writing,
-      ['artifactMaterializations', ...materializationsOf, materializationJson, 'm.id'],
-      detailLimit,
-    ),
-    listBegin(
-      writing,
-      ['artifactTransferRuns', ...artifactTransfersOf, artifactTransferJson, 'f.id'],
-      detailLimit,
-    ),
+    listOrTotal(writing, 'activities', ' and (t.latest or $2)'),
+    listOrTotal(writing, 'dataTransfers'),
+    listOrTotal(writing, 'handles'),
+    listBegin(writing, 'events', detailEvents),
+    listBegin(writing, 'dataObjects'),
+    listBegin(writing, 'dataLocations'),
+    listBegin(writing, 'artifactMaterializations'),
+    listBegin(writing, 'artifactTransferRuns'),
   ].join('\n  || ')
 
 /** SQL: what is read with the detail. */
@@ -354,18 +357,23 @@ export interface RunFilter {
   sort?: string | undefined
 }
 
+/** The conditions that rows of runs and of the console share; `row`: their alias. */
+const commonConditions = (row: string, { kind, mode, status, since, until }: RunFilter) => [
+  kind !== undefined && sql`${raw(row)}.kind = ${kind}`,
+  mode !== undefined && sql`${raw(row)}.mode = ${mode}`,
+  status !== undefined && sql`${raw(row)}.status = ${status}`,
+  since !== undefined && sql`${raw(row)}.created_at >= ${since}`,
+  until !== undefined && sql`${raw(row)}.created_at < ${until}`,
+]
+
 /** The filter for sessions and commands of the console; undefined where none can match. */
 const consoleCondition = (filter: RunFilter): Sql | undefined => {
   const { kind, planId, workflowId, environmentId } = filter
   if (kind === 'workflow' || [planId, workflowId, environmentId].some((id) => id !== undefined))
     return undefined
   return where(
-    kind === undefined ? undefined : sql`c.kind = ${kind}`,
-    filter.mode === undefined ? undefined : sql`c.mode = ${filter.mode}`,
-    filter.status === undefined ? undefined : sql`c.status = ${filter.status}`,
-    filter.title === undefined ? undefined : sql`position(lower(${filter.title}) in lower(c.title)) > 0`,
-    filter.since === undefined ? undefined : sql`c.created_at >= ${filter.since}`,
-    filter.until === undefined ? undefined : sql`c.created_at < ${filter.until}`,
+    ...commonConditions('c', filter),
+    filter.title !== undefined && sql`position(lower(${filter.title}) in lower(c.title)) > 0`,
   )
 }
 
@@ -379,23 +387,17 @@ export const listExecutionRuns = async (
   limit: number,
   offset: number,
 ): Promise<{ rows: { run: ExecutionRun }[]; total: number }> => {
+  const { planId, workflowId, environmentId, title } = filter
   const condition = where(
-    filter.kind === undefined ? undefined : sql`r.kind = ${filter.kind}`,
-    filter.mode === undefined ? undefined : sql`r.mode = ${filter.mode}`,
-    filter.status === undefined ? undefined : sql`r.status = ${filter.status}`,
-    filter.planId === undefined ? undefined : sql`r.schedule_plan_id = ${filter.planId}`,
-    filter.workflowId === undefined
-      ? undefined
-      : sql`r.content_version_id in (select id from workflow_versions where workflow_id = ${filter.workflowId})`,
-    filter.environmentId === undefined
-      ? undefined
-      : sql`r.schedule_plan_id in (select p.id from schedule_plans p
-        where p.execution_scope_id in (${scopesWith(filter.environmentId)}))`,
-    filter.title === undefined
-      ? undefined
-      : sql`lower(r.title collate "default") like lower(${`%${filter.title.replace(/[\\%_]/g, '\\$&')}%`})`,
-    filter.since === undefined ? undefined : sql`r.created_at >= ${filter.since}`,
-    filter.until === undefined ? undefined : sql`r.created_at < ${filter.until}`,
+    ...commonConditions('r', filter),
+    planId !== undefined && sql`r.schedule_plan_id = ${planId}`,
+    workflowId !== undefined &&
+      sql`r.content_version_id in (select id from workflow_versions where workflow_id = ${workflowId})`,
+    environmentId !== undefined &&
+      sql`r.schedule_plan_id in (select p.id from schedule_plans p
+        where p.execution_scope_id in (${scopesWith(environmentId)}))`,
+    title !== undefined &&
+      sql`lower(r.title collate "default") like lower(${`%${title.replace(/[\\%_]/g, '\\$&')}%`})`,
   )
   const sort = filter.sort ?? usualRunOrder
   const order = orderOf(runOrders, sort, 'r')
@@ -424,32 +426,13 @@ export const listExecutionRuns = async (
 }
 
 const Row = z.record(z.string(), z.unknown())
+/** The paged lists, by the last part of their paths. */
 const parts = {
-  activities: {
-    json: taskJson,
-    from: 'task_executions t',
-    of: 't.execution_run_id',
-    order: 't.activity_position, t.attempt',
-  },
-  'data-transfers': {
-    json: transferJson,
-    from: 'data_transfer_observations d',
-    of: 'd.execution_run_id',
-    order: 'd.started_at, d.id',
-  },
-  handles: {
-    json: handleJson,
-    from: 'task_executions t',
-    of: 't.execution_run_id',
-    order: 't.handle_started_at, t.id',
-  },
-  outputs: {
-    json: outputJson,
-    from: 'data_object_instances o',
-    of: 'o.execution_run_id',
-    order: 'o.relative_path, o.id',
-  },
-} as const
+  activities: lists.activities,
+  'data-transfers': lists.dataTransfers,
+  handles: lists.handles,
+  outputs: { ...lists.dataObjects, order: 'o.relative_path, o.id' },
+}
 export type RunPart = keyof typeof parts
 
 /** A page of one of a run's lists, one row more than requested; `total` is counted to 10,001. */
@@ -465,12 +448,12 @@ export const listRunPart = async (
     activityId?: string
   },
 ): Promise<{ rows: Record<string, unknown>[]; total: number }> => {
-  const { json, from, of, order } = parts[part]
-  const alias = from.slice(from.lastIndexOf(' ') + 1)
+  const { json, from, of, only, order } = parts[part]
+  const alias = aliasOf(from)
   const condition = where(
     sql`${raw(of)} = ${runId}`,
+    only !== undefined && raw(only),
     part === 'activities' && options.attempts !== 'all' && raw('t.latest'),
-    part === 'handles' && raw('t.handle_name is not null'),
     part === 'activities' && options.status !== undefined && sql`t.status = ${options.status}`,
     part === 'outputs' &&
       options.activityId !== undefined &&

@@ -4,6 +4,7 @@ import { fields, jsonObject, time } from '../../db/projection.ts'
 import type { Db } from '../../db/sql.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
 import { EpochTime, Id, Paid, Timestamp } from '../../http/schema.ts'
+import { RecentMap } from '../../pacing/recent.ts'
 import { runModes, runStates, taskStates } from './schemas.ts'
 import { waitCounts } from './waiting.ts'
 
@@ -225,7 +226,7 @@ const mostKept = 200
  * Its activities are counted once per event, or once a second while the run is open.
  */
 export const openSummaries = (db: Db) => {
-  const kept = new Map<string, { version: string; at: number; text: SummaryText }>()
+  const kept = new RecentMap<string, { version: string; at: number; text: SummaryText }>(mostKept)
   const versionOf = sharedReads(
     async (runId) => (await db.prepared<Version>('run_version', versionText, [runId]))[0],
   )
@@ -246,10 +247,7 @@ export const openSummaries = (db: Db) => {
     const counted = await count(runId)
     if (counted === undefined) return undefined
     const text = { ...counted, isOver: found.status !== 'created' && found.status !== 'running' }
-    kept.delete(runId)
     kept.set(runId, { version, at, text })
-    const [oldest] = kept.keys()
-    if (kept.size > mostKept && oldest !== undefined) kept.delete(oldest)
     return text
   }
   return { read }

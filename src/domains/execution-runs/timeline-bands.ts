@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
-import { infrastructureCategories, type TimelineBar, type TimelineInput } from './timeline.ts'
+import { infrastructureCategories, type TimelineInput } from './timeline.ts'
 
 const Header = z.object({
   id: z.string(),
@@ -32,15 +32,6 @@ const Bar = z.object({
   preparedAt: z.number().optional(),
   preparationSeconds: z.number().optional(),
 })
-
-/** Rows in the form of the timeline's input, without absent members. */
-const bars = (rows: z.output<typeof Bar>[]): TimelineBar[] =>
-  rows.map(
-    (row) =>
-      Object.fromEntries(
-        Object.entries(row).filter(([, value]) => value !== undefined),
-      ) as unknown as TimelineBar,
-  )
 
 const header = (db: Db, runId: string) =>
   db.maybe(
@@ -124,7 +115,7 @@ export const timelineOf = async (
     withRun === undefined ? undefined : header(db, withRun),
   ])
   if (run === undefined || (withRun !== undefined && other === undefined)) return undefined
-  const plannedBars = bars(await planned(db, runId))
+  const plannedBars = await planned(db, runId)
   const bands: TimelineInput['bands'] = plannedBars.some((bar) => bar.finishAt > 0)
     ? [{ label: 'planned', bars: plannedBars }]
     : []
@@ -134,7 +125,7 @@ export const timelineOf = async (
   for (const shown of runs) {
     const label = shown.mode === 'simulation' ? ('simulated' as const) : ('measured' as const)
     if (bands.some((band) => band.label === label)) continue
-    bands.push({ label, bars: bars(await attempts(db, shown.id, shown.origin ?? 0)) })
+    bands.push({ label, bars: await attempts(db, shown.id, shown.origin ?? 0) })
   }
   const infrastructure = run.mode === 'simulation' ? [] : await phasesOfMachines(db, runId, run.origin ?? 0)
   return {

@@ -1,3 +1,6 @@
+import { z } from 'zod'
+import { TransferTime } from './schemas.ts'
+
 /**
  * The timeline of a run: the phases of its time on one clock. Pure; `timeline-page.ts` draws the
  * same input as a page.
@@ -32,12 +35,11 @@ export const infrastructureCategories = [
   ...(['infrastructure-provision', 'infrastructure-start', 'connection-validation'] as const),
   ...(['infrastructure-stop', 'infrastructure-destroy'] as const),
 ] as const
-export type InfrastructureCategory = (typeof infrastructureCategories)[number]
 
 /** One step of an operation at a cloud provider. */
 export interface InfrastructurePhase {
   operationId: string
-  category: InfrastructureCategory
+  category: (typeof infrastructureCategories)[number]
   status: string
   from: number
   /** Of one that goes on: now. */
@@ -65,65 +67,64 @@ export interface TimelineBar {
    * The predecessors are done. From here to `startAt` the task waits: for its data, then for its
    * lane.
    */
-  readyAt?: number
-  queuedAt?: number
+  readyAt?: number | undefined
+  queuedAt?: number | undefined
   /** Before the overheads (boot, container, launch). */
   startAt: number
   /** For a running task: now. */
   finishAt: number
-  status?: string
-  attempt?: number
-  cost?: number
-  transferSeconds?: number
+  status?: string | undefined
+  attempt?: number | undefined
+  cost?: number | undefined
+  transferSeconds?: number | undefined
   /** The part of `startAt` … `finishAt` before the program ran. */
-  overheadSeconds?: number
+  overheadSeconds?: number | undefined
   /** When its executable was there, and how long that took: within its overhead. */
-  preparedAt?: number
-  preparationSeconds?: number
+  preparedAt?: number | undefined
+  preparationSeconds?: number | undefined
 }
 
-export type PhaseCategory =
-  | 'workspace-transfer'
-  | 'resource-queue'
-  | 'executable-preparation'
-  | 'launch'
-  | 'runtime'
+const phaseCategories = [
+  ...(['workspace-transfer', 'resource-queue', 'executable-preparation'] as const),
+  ...(['launch', 'runtime'] as const),
+] as const
+type PhaseCategory = (typeof phaseCategories)[number]
 
 /**
- * Times on the clock of the run's task records: seconds since epoch, or simulated seconds from 0.
+ * The phases of a run's time, on the clock of its activities. `totals` are sums over phases and can
+ * exceed the wall time.
  */
-export interface TimelinePhase {
-  id: string
-  category: PhaseCategory | InfrastructureCategory
-  activityId: string
-  operationId?: string
-  status: string
-  source: BandLabel
-  startedAt: number
-  finishedAt: number
-  durationSeconds: number
-}
-
-/** Shape of the API's timeline. `totals` are sums over phases and can exceed the wall time. */
-export interface TimelineSummary {
-  startedAt: number
-  finishedAt: number
-  wallSeconds: number
-  /** Last end minus first start of a program. */
-  computeMakespanSeconds: number
-  /** Time during which at least one phase went on. */
-  coveredWallSeconds: number
-  unclassifiedWallSeconds: number
-  totals: {
-    workspaceTransferSeconds: number
-    resourceQueueSeconds: number
-    executablePreparationSeconds: number
-    launchSeconds: number
-    runtimeSeconds: number
-    infrastructureSeconds?: number
-  }
-  phases: TimelinePhase[]
-}
+export const Timeline = z
+  .strictObject({
+    startedAt: TransferTime,
+    finishedAt: TransferTime,
+    wallSeconds: z.number(),
+    computeMakespanSeconds: z.number().describe('last end minus first start of a program'),
+    coveredWallSeconds: z.number().describe('time in which at least one phase was going on'),
+    unclassifiedWallSeconds: z.number(),
+    totals: z.strictObject({
+      workspaceTransferSeconds: z.number(),
+      resourceQueueSeconds: z.number(),
+      executablePreparationSeconds: z.number().describe('bringing the images of containers'),
+      launchSeconds: z.number(),
+      runtimeSeconds: z.number(),
+      infrastructureSeconds: z.number().optional().describe('of operations on cloud machines'),
+    }),
+    phases: z.array(
+      z.strictObject({
+        id: z.string(),
+        category: z.enum([...phaseCategories, ...infrastructureCategories]),
+        activityId: z.string().describe('blank for a phase of a machine'),
+        operationId: z.string().optional().describe('of the cloud operation, for a phase of a machine'),
+        status: z.string(),
+        source: z.string(),
+        startedAt: TransferTime,
+        finishedAt: TransferTime,
+        durationSeconds: z.number(),
+      }),
+    ),
+  })
+  .meta({ id: 'Timeline' })
 
 interface Interval {
   from: number
@@ -198,7 +199,7 @@ const truest = (bands: readonly TimelineBand[]): TimelineBand | undefined =>
  * start; empty ones are left out.
  * @throws RangeError naming the activity whose times are not finite or not in order.
  */
-export const timelineSummary = (input: TimelineInput): TimelineSummary => {
+export const timelineSummary = (input: TimelineInput): z.output<typeof Timeline> => {
   const band = truest(input.bands)
   const bars = band?.bars ?? []
   bars.forEach(assertBar)

@@ -1,13 +1,13 @@
 import { z } from 'zod'
 import { raw, sql, type Db } from '../../db/sql.ts'
-import type { SiteNews, SiteWait } from '../../page-details.ts'
+import type { SiteStatus, SiteWait } from '../../page-details.ts'
 
 /**
  * States of tasks that may wait (a running task waits where its site is silent), and of tasks that
  * are at their site.
  */
 const waitingStates = `('blocked', 'ready', 'queued', 'preparing', 'running')`
-const flyingStates = `('preparing', 'running')`
+const statesAtSite = `('preparing', 'running')`
 /** The most reasons in one answer, those with the most tasks first. */
 const mostReasons = 20
 
@@ -34,7 +34,7 @@ export const liveCounts = `json_build_object('completed', r.completed_activity_c
   'sites', (select coalesce(json_agg(json_build_object('site', s.site, 'completed', s.completed, 'running',
     s.running) order by s.site), '[]')
     from (select t.site, count(*) filter (where t.status = 'completed') as completed,
-        count(*) filter (where t.status in ${flyingStates} and not coalesce(t.metadata ? 'queueReason',
+        count(*) filter (where t.status in ${statesAtSite} and not coalesce(t.metadata ? 'queueReason',
           false)) as running
       from task_executions t where t.execution_run_id = r.id and t.latest and t.site is not null group by t.site) s),
   'waitsFor', ${waitCounts})`
@@ -48,11 +48,11 @@ const WaitRow = z.object({
 const FailureRow = z.object({ activity: z.string(), reason: z.string() })
 
 /** The reasons for which tasks of a site wait, and the newest failed attempt there. */
-export const readSiteNews = async (
+export const readSiteStatus = async (
   db: Db,
   runId: string,
   site: string,
-): Promise<Omit<SiteNews, 'paused'>> => {
+): Promise<Omit<SiteStatus, 'paused'>> => {
   const waiting = db.many(
     WaitRow,
     sql`select w.site, w.kind, w.reason, w.tasks from execution_runs r cross join lateral (${raw(waitingRows)}) w

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { durationSources, type PlanningProblem, type Schedule } from '../../schedulers/problem.ts'
 import type { Prediction } from '../schedule-plans/prediction.ts'
@@ -79,13 +79,10 @@ export const scheduleColumns = (
  * SHA-256 (hexadecimal) of the schedule: equal for equal places and times, whichever algorithm
  * found them.
  */
-export const fingerprintOf = (columns: ScheduleColumns): string =>
-  createHash('sha256').update(JSON.stringify(columns)).digest('hex')
+export const fingerprintOf = (columns: ScheduleColumns): string => hash('sha256', JSON.stringify(columns))
 
 const digest = (sessionId: string, fingerprint: string): string =>
-  createHash('sha256')
-    .update(JSON.stringify([sessionId, fingerprint]))
-    .digest('hex')
+  hash('sha256', JSON.stringify([sessionId, fingerprint]))
 
 /**
  * The same schedule in the same session is the same candidate, however often a Temporal activity

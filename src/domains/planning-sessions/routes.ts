@@ -23,6 +23,7 @@ import {
   SessionDetail,
   type SessionDocument as Document,
   SessionDocument,
+  sessionStates,
 } from './schemas.ts'
 import { candidateAssignments, candidatePlan, selectCandidate } from './select-candidate.ts'
 import {
@@ -33,7 +34,6 @@ import {
   readSession,
   sessionDocument,
   sessionOrders,
-  sessionStates,
   usualSessionOrder,
   type CandidateRow,
   type SessionRow,
@@ -154,10 +154,11 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
         const session = await sessionOf(db, params.sessionId)
         const candidate = await readCandidate(db, session.id, params.candidateId)
         if (candidate === undefined) throw missing('planning candidate', params.candidateId)
-        const summary = candidateSummary(session, candidate)
-        if (candidate.activityCount > detailBound) return summary
+        const { columns, lifecycle: _lifecycle, ...row } = candidate
+        const summary = candidateSummary(session, row)
+        if (row.activityCount > detailBound) return summary
         const { plan } = summary
-        const assignments = await candidateAssignments(db, session, candidate)
+        const assignments = await candidateAssignments(db, session, { ...row, columns })
         return {
           ...summary,
           plan: {
@@ -208,22 +209,7 @@ const candidateSummary = (session: SessionRow, row: CandidateRow): z.output<type
     lifecycleActions: undefined,
     createdAt: row.createdAt,
   })
-  return {
-    id: row.id,
-    planningSessionId: row.planningSessionId,
-    algorithmRunId: row.algorithmRunId,
-    algorithm: row.algorithm,
-    objective: row.objective,
-    ...(row.rank === undefined ? {} : { rank: row.rank }),
-    paretoOptimal: row.paretoOptimal,
-    dominated: row.dominated,
-    feasible: row.feasible,
-    predicted: plan.predicted,
-    ...(row.contentionFreeMakespanSeconds === undefined
-      ? {}
-      : { contentionFreeMakespanSeconds: row.contentionFreeMakespanSeconds }),
-    fingerprint: row.fingerprint,
-    createdAt: row.createdAt,
-    plan,
-  }
+  const { predictedMakespanSeconds: _seconds, predictedCost: _cost, ...members } = row
+  const { defaultedDurations: _defaulted, activityCount: _count, ...shown } = members
+  return { ...shown, predicted: plan.predicted, plan }
 }

@@ -15,8 +15,8 @@ import {
 import { Plan, PlanSummary, Predicted } from '../schedule-plans/schemas.ts'
 import { Warning } from '../workflow-definitions/schemas.ts'
 
-const states = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
-const Status = z.enum(states)
+export const sessionStates = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
+const Status = z.enum(sessionStates)
 
 const ofSearch = 'a number of choices, for algorithms that this version lacks; a warning names it'
 /**
@@ -181,7 +181,8 @@ export const SessionDetail = z.strictObject({
 
 export type SessionDetail = z.output<typeof SessionDetail>
 
-const candidate = {
+/** The members of a candidate that its record has in the same form. */
+export const candidateMembers = {
   id: z.string(),
   planningSessionId: z.string(),
   algorithmRunId: z.string(),
@@ -194,13 +195,16 @@ const candidate = {
   paretoOptimal: z.boolean(),
   dominated: z.boolean(),
   feasible: z.boolean(),
-  predicted: Predicted.describe("the simulator's answer under the session's `networkModel`"),
   contentionFreeMakespanSeconds: z
     .number()
     .optional()
     .describe('what the algorithm assumed while it constructed the schedule'),
   fingerprint: z.string(),
   createdAt: z.string(),
+}
+const candidate = {
+  ...candidateMembers,
+  predicted: Predicted.describe("the simulator's answer under the session's `networkModel`"),
 }
 export const CandidateSummary = z.strictObject({ ...candidate, plan: PlanSummary })
 /**

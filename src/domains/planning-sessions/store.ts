@@ -3,12 +3,11 @@ import { columnsOf } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
 import { orderOf } from '../../db/orders.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
-import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
+import type { NetworkModel } from '../../simulator/channel.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import type { Problem } from '../../refusal.ts'
 import { scopesWith } from '../execution-scopes/store.ts'
-import { Warning } from '../workflow-definitions/schemas.ts'
-import { AlgorithmRun, type Session } from './schemas.ts'
+import { AlgorithmRun, candidateMembers, Session, sessionStates } from './schemas.ts'
 import { sessionWarnings } from './warnings.ts'
 import type { Lifecycle } from '../schedule-plans/lifecycle.ts'
 import { ScheduleColumns } from './candidate-plan.ts'
@@ -16,36 +15,21 @@ import type { Ranked } from './ranking.ts'
 import { beginOperation, endOperation } from '../../operations/records.ts'
 import { sessionKind } from './operation.ts'
 
-export const sessionStates = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 const FreeObject = z.record(z.string(), z.unknown())
 
+/** A deadline or budget of 0 means none. */
 const SessionRow = z.object({
-  id: z.string(),
-  workflowVersionId: z.string(),
-  executionScopeId: z.string(),
-  networkTopologyId: z.string(),
-  status: z.enum(sessionStates),
+  ...Session.shape,
   algorithms: z.array(z.object({ id: z.string(), configuration: FreeObject.optional() })),
-  progress: z.number(),
-  candidateCount: z.number(),
-  selectedCandidateId: z.string().optional(),
-  selectedPlanId: z.string().optional(),
   deadlineSeconds: z.number(),
   budget: z.number(),
-  networkModel: z.enum(networkModels).optional(),
-  configuration: FreeObject.optional(),
-  defaultedDurations: z.number(),
-  warnings: z.array(Warning).optional(),
-  failureReason: z.string().optional(),
-  createdAt: z.string(),
-  startedAt: z.string().optional(),
-  completedAt: z.string().optional(),
+  warnings: Session.shape.warnings.optional(),
 })
 export type SessionRow = z.output<typeof SessionRow>
 
 const sessionColumns = columnsOf(SessionRow, 's')
 
-/** A session in the form of the API. A deadline or budget of 0 means none. */
+/** A session in the form of the API. */
 export const sessionDocument = ({ deadlineSeconds, budget, ...row }: SessionRow): Session => ({
   ...row,
   ...(deadlineSeconds === 0 ? {} : { deadlineSeconds }),
@@ -381,21 +365,10 @@ export const failSession = (db: Db, id: string, reason: string): Promise<boolean
   })
 
 const candidateFields = {
-  id: z.string(),
-  planningSessionId: z.string(),
-  algorithmRunId: z.string(),
-  algorithm: z.string(),
-  objective: z.string(),
-  rank: z.number().optional(),
-  paretoOptimal: z.boolean(),
-  dominated: z.boolean(),
-  feasible: z.boolean(),
+  ...candidateMembers,
   predictedMakespanSeconds: z.number(),
   predictedCost: z.number(),
-  contentionFreeMakespanSeconds: z.number().optional(),
   defaultedDurations: z.number(),
-  fingerprint: z.string(),
-  createdAt: z.string(),
   activityCount: z.number(),
 }
 const CandidateRow = z.object(candidateFields)

@@ -371,3 +371,9 @@ export class DriverError extends Error {
     this.trouble = trouble
   }
 }
+
+/** An error that a driver threw, as a `DriverError`. */
+export const driverErrorOf = (error: unknown): DriverError =>
+  error instanceof DriverError
+    ? error
+    : new DriverError('unknown', (error as Error).message, { cause: error })

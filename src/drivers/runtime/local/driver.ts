@@ -10,12 +10,12 @@ import { messageOf } from '../contract/errno.ts'
 import { collect, readLog } from './collect.ts'
 import { checkIntent } from '../contract/intent.ts'
 import { homeOf } from '../contract/task-script.ts'
-import { openLooks } from './looks.ts'
+import { openFileReads } from './file-reads.ts'
 import { openRunnerPool } from './pool.ts'
 import { bootId } from './processes.ts'
 import { externalId, openControlFolder, settledRecord } from './records.ts'
 import { openEnding } from '../contract/ending.ts'
-import { endByRunner, endMarked, see, type Site } from './sight.ts'
+import { endByRunner, endMarked, see, type Site } from './task-states.ts'
 import { openWatcher } from './watch.ts'
 import { removeTree } from './remove-tree.ts'
 import { removeStagingRemains, stage, writeStagedFiles } from './staging.ts'
@@ -85,7 +85,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
   })
   /** Tasks whose runner will report their end, or has reported it before a caller waited for it. */
   const announced = new Map<string, 'running' | 'ended'>()
-  const looks = openLooks()
+  const reads = openFileReads()
   let closed = false
 
   const look = async (names: string[]): Promise<string[]> => {
@@ -186,12 +186,12 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
     find: async (names) => new Map([...see(site, names)].map(([name, { state }]) => [name, state])),
     watch: watcher.watch,
     async cancel(names, graceSeconds) {
-      looks.end(names)
+      reads.end(names)
       await Promise.all(names.map((name) => endByRunner(site, name, graceSeconds)))
       await endMarked(site, new Set(names), graceSeconds)
     },
     collect: (name) =>
-      looks.during(name, (signal) => collect(control, options.runtime ?? 'local', hostname(), name, signal)),
+      reads.during(name, (signal) => collect(control, options.runtime ?? 'local', hostname(), name, signal)),
     logs: async (name, stream, range) => readLog(control, name, stream, range),
     async remove(name) {
       const record = control.record(name)
@@ -208,7 +208,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
     },
     async close() {
       closed = true
-      looks.close()
+      reads.close()
       pool.close()
       await watcher.close()
     },

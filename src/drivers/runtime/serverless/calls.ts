@@ -29,7 +29,7 @@ import type { StagedFile } from '../local/staging.ts'
  * uploads.
  *
  * The record is created exclusively, with the call's facts or its burial, and grows by lines: its
- * attendant, the time of sending, the answer, the end. The first line of each claim, of answers and
+ * owner, the time of sending, the answer, the end. The first line of each claim, of answers and
  * of ends counts, so a second answer changes nothing. Each entry begins on a new line, whatever a
  * crash has left before it; an unreadable line does not count. One file, because a new inode on a
  * disk in use costs up to 0.9 ms.
@@ -75,7 +75,7 @@ export type CallEnd =
   | { form: 'failed'; at: number; startedAt: number; trouble: 'refused' | 'infrastructure'; message: string }
 
 /** A driver of a process. */
-export interface Attendant {
+export interface CallOwner {
   process: ProcessIdentity
   driver: string
 }
@@ -90,9 +90,9 @@ export interface CallRecords {
   accept(name: string, facts: CallFacts): boolean
   /** Ensures that the call is never made. False if it has a record already. */
   bury(name: string): boolean
-  /** Makes this driver the call's attendant, unless another living driver is. */
-  claim(name: string, attendant: Attendant): boolean
-  release(name: string, attendant: Attendant): void
+  /** Makes this driver the call's owner, unless another living driver is. */
+  claim(name: string, owner: CallOwner): boolean
+  release(name: string, owner: CallOwner): void
   /** When it was first sent to the platform. */
   sentAt(name: string): number | undefined
   markSent(name: string, at: number): void
@@ -149,7 +149,7 @@ const writeOnce = (path: string, text: string): boolean => {
 interface View {
   record: CallRecord | undefined
   claims: number
-  by: Attendant | null
+  by: CallOwner | null
   sentAt: number | undefined
   answer: string | undefined
   end: CallEnd | undefined
@@ -157,7 +157,7 @@ interface View {
 
 type Line =
   | { record: CallRecord }
-  | { claim: number; by: Attendant | null }
+  | { claim: number; by: CallOwner | null }
   | { sent: number | null }
   | { answer: KeptAnswer }
   | { end: CallEnd }
@@ -240,17 +240,17 @@ export const openCalls = (root: string): CallRecords => {
     record: (name) => look(name)?.record,
     accept: (name, facts) => begin(name, { form: 'accepted', facts }),
     bury: (name) => begin(name, { form: 'buried', at: Date.now() / 1000 }),
-    claim(name, attendant) {
+    claim(name, owner) {
       const view = look(name)
       if (view === undefined) return false
-      if (view.by?.driver === attendant.driver) return true
+      if (view.by?.driver === owner.driver) return true
       if (view.by !== null && isAlive(view.by.process)) return false
-      add(name, { claim: view.claims + 1, by: attendant })
-      return look(name)?.by?.driver === attendant.driver
+      add(name, { claim: view.claims + 1, by: owner })
+      return look(name)?.by?.driver === owner.driver
     },
-    release(name, attendant) {
+    release(name, owner) {
       const view = look(name)
-      if (view?.by?.driver === attendant.driver) add(name, { claim: view.claims + 1, by: null })
+      if (view?.by?.driver === owner.driver) add(name, { claim: view.claims + 1, by: null })
     },
     sentAt: (name) => look(name)?.sentAt,
     markSent: (name, at) => add(name, { sent: at }),

@@ -11,7 +11,7 @@ import {
 import { messageOf } from '../contract/errno.ts'
 import { openGate } from '../../../pacing/gate.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
-import { openLooks } from '../local/looks.ts'
+import { openFileReads } from '../local/file-reads.ts'
 import { removeTree } from '../local/remove-tree.ts'
 import { removeStagingRemains } from '../local/staging.ts'
 import { openWatcher } from '../local/watch.ts'
@@ -20,7 +20,7 @@ import { openAsking, type Ask } from './asking.ts'
 import type { CallFacts } from './calls.ts'
 import { cancelCall } from './cancelling.ts'
 import { collectCall } from './collecting.ts'
-import { conduct, type Attendance } from './conduct.ts'
+import { runCall, type OwnedCall } from './call-run.ts'
 import { openFunctionSite, type FunctionSite, type ServerlessDriverOptions } from './site.ts'
 
 export type { ServerlessDriverOptions } from './site.ts'
@@ -75,65 +75,60 @@ function stateOf({ calls }: FunctionSite, name: string, cause: string | undefine
 }
 
 /** The calls of this driver. */
-interface Attendances {
-  of(name: string): Attendance | undefined
-  /** Takes a call without an attendant; undefined: it is over, or another driver's. */
-  attend(name: string): Attendance | undefined
+interface OwnedCalls {
+  of(name: string): OwnedCall | undefined
+  /** Takes a call without an owner; undefined: it is over, or another driver's. */
+  own(name: string): OwnedCall | undefined
   count(): number
   close(): Promise<void>
 }
 
-function openAttendances(site: FunctionSite, ask: Ask, ended: (name: string) => void): Attendances {
-  const { calls, attendant } = site
-  const attending = new Map<string, Attendance>()
+function openOwnedCalls(site: FunctionSite, ask: Ask, ended: (name: string) => void): OwnedCalls {
+  const { calls, owner } = site
+  const byName = new Map<string, OwnedCall>()
   let closed = false
 
   /** A full disk proves nothing about the call: the function keeps its answer. */
-  const attended = async (name: string, facts: CallFacts, attendance: Attendance): Promise<void> => {
-    const { signal } = attendance.controller
+  const runOwned = async (name: string, facts: CallFacts, owned: OwnedCall): Promise<void> => {
+    const { signal } = owned.controller
     for (const backoff = openBackoff(pauses); !signal.aborted;) {
       try {
-        await conduct(site, ask, name, facts, attendance)
+        await runCall(site, ask, name, facts, owned)
         break
       } catch (error) {
         if (calls.record(name) === undefined) break
-        attendance.cause = messageOf(error)
+        owned.cause = messageOf(error)
         await backoff.pause(signal)
       }
     }
-    attending.delete(name)
+    byName.delete(name)
     if (calls.end(name) !== undefined) ended(name)
   }
 
   return {
-    of: (name) => attending.get(name),
-    attend(name) {
-      const known = attending.get(name)
+    of: (name) => byName.get(name),
+    own(name) {
+      const known = byName.get(name)
       if (known !== undefined) return known
       const record = calls.record(name)
-      if (
-        closed ||
-        record?.form !== 'accepted' ||
-        calls.end(name) !== undefined ||
-        !calls.claim(name, attendant)
-      )
+      if (closed || record?.form !== 'accepted' || calls.end(name) !== undefined || !calls.claim(name, owner))
         return undefined
-      const attendance: Attendance = {
+      const owned: OwnedCall = {
         controller: new AbortController(),
         cause: undefined,
         done: Promise.resolve(),
       }
-      attending.set(name, attendance)
-      attendance.done = attended(name, record.facts, attendance)
-      return attendance
+      byName.set(name, owned)
+      owned.done = runOwned(name, record.facts, owned)
+      return owned
     },
-    count: () => attending.size,
+    count: () => byName.size,
     async close() {
       closed = true
-      const open = [...attending.entries()]
+      const open = [...byName.entries()]
       for (const [, { controller }] of open) controller.abort()
       await Promise.all(open.map(([, { done }]) => done))
-      for (const [name] of open) calls.release(name, attendant)
+      for (const [name] of open) calls.release(name, owner)
     },
   }
 }
@@ -143,7 +138,7 @@ function openAttendances(site: FunctionSite, ask: Ask, ended: (name: string) => 
  * the request and come back with the answer.
  *
  * At-least-once is made exactly-once by the attempt's name: a call is recorded before it is made,
- * and one driver of this machine attends it. After its death another driver makes the call again
+ * and one driver of this machine owns it. After its death another driver makes the call again
  * under the same name, and the function answers from its own ledger. The first complete answer is
  * kept and later ones change nothing. A function that is not idempotent is called once: without an
  * answer within its time limit the attempt is lost.
@@ -156,26 +151,26 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
   const { calls } = site
   const ask = openAsking(site)
   const cancelling = openGate(cancelsAtOnce)
-  const looks = openLooks()
+  const reads = openFileReads()
   let closed = false
-  const attendances = openAttendances(site, ask, (name) => watcher.ended(name))
-  const state = (name: string): TaskState => stateOf(site, name, attendances.of(name)?.cause)
+  const ownedCalls = openOwnedCalls(site, ask, (name) => watcher.ended(name))
+  const state = (name: string): TaskState => stateOf(site, name, ownedCalls.of(name)?.cause)
   const isOver = (name: string): boolean => ['ended', 'lost'].includes(state(name).state)
 
   const look = async (names: string[]): Promise<string[]> =>
     names.filter((name) => {
       if (isOver(name)) return true
-      attendances.attend(name)
+      ownedCalls.own(name)
       return false
     })
-  const watcher = openWatcher(look, (name) => attendances.of(name) !== undefined, site.pollSeconds * 1000)
+  const watcher = openWatcher(look, (name) => ownedCalls.of(name) !== undefined, site.pollSeconds * 1000)
 
   const submitOne = async (intent: Intent): Promise<SubmitOutcome> => {
     const { name } = intent
     try {
       if (closed) throw new DriverError('infrastructure', 'the serverless driver is closed; open another')
       await acceptCall(site, intent)
-      attendances.attend(name)
+      ownedCalls.own(name)
       return { name, ok: true, externalId: name }
     } catch (error) {
       return { name, ok: false, error: asDriverError(error) }
@@ -183,8 +178,8 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
   }
   const cancelOne = async (name: string, grace: number): Promise<void> => {
     await cancelling.inTurn(() => cancelCall(site, ask, name, grace))
-    attendances.of(name)?.controller.abort()
-    await attendances.of(name)?.done
+    ownedCalls.of(name)?.controller.abort()
+    await ownedCalls.of(name)?.done
     watcher.ended(name)
   }
   /**
@@ -192,10 +187,9 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
    */
   const adopt = async (names: readonly string[]): Promise<void> => {
     const orphans = names.filter(
-      (name) =>
-        attendances.of(name) === undefined && calls.record(name)?.form === 'accepted' && !isOver(name),
+      (name) => ownedCalls.of(name) === undefined && calls.record(name)?.form === 'accepted' && !isOver(name),
     )
-    const adopted = orphans.flatMap((name) => attendances.attend(name)?.done ?? [])
+    const adopted = orphans.flatMap((name) => ownedCalls.own(name)?.done ?? [])
     if (adopted.length === 0) return
     const waiting = new AbortController()
     const late = sleep(adoptionSeconds * 1000, undefined, { signal: waiting.signal }).catch(() => undefined)
@@ -218,14 +212,14 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
     },
     watch: watcher.watch,
     async cancel(names, grace) {
-      looks.end(names)
+      reads.end(names)
       const settled = await Promise.allSettled(names.map((name) => cancelOne(name, grace)))
       const troubles = settled.flatMap((result) =>
         result.status === 'rejected' ? [result.reason as unknown] : [],
       )
       if (troubles.length > 0) throw asDriverError(troubles[0])
     },
-    collect: (name) => looks.during(name, (signal) => collectCall(site, name, state(name), signal)),
+    collect: (name) => reads.during(name, (signal) => collectCall(site, name, state(name), signal)),
     logs: async (name, stream, range) => calls.readLog(name, stream === 'stdout' ? 'out' : 'err', range),
     async remove(name) {
       const record = calls.record(name)
@@ -238,12 +232,12 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
       }
       calls.forget(name)
     },
-    isBusy: () => attendances.count() > 0,
+    isBusy: () => ownedCalls.count() > 0,
     async close() {
       closed = true
-      looks.close()
+      reads.close()
       site.closing.abort()
-      await attendances.close()
+      await ownedCalls.close()
       await watcher.close()
     },
   }

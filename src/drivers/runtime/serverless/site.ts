@@ -5,7 +5,7 @@ import { DriverError } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { openGate, type Gate } from '../../../pacing/gate.ts'
 import { processOf } from '../local/processes.ts'
-import { openCalls, type Attendant, type CallFacts, type CallRecords } from './calls.ts'
+import { openCalls, type CallOwner, type CallFacts, type CallRecords } from './calls.ts'
 import { serverlessConfiguration, type ServerlessConfiguration } from './configuration.ts'
 import type { CallLinks } from './links.ts'
 
@@ -66,7 +66,7 @@ export interface FunctionSite {
   options: ServerlessDriverOptions
   calls: CallRecords
   /** This driver, in the records of calls. */
-  attendant: Attendant
+  owner: CallOwner
   graceSeconds: number
   patienceSeconds: number
   pollSeconds: number
@@ -98,7 +98,7 @@ export function openFunctionSite(options: ServerlessDriverOptions): FunctionSite
   return {
     options,
     calls: openCalls(join(options.root, 'calls')),
-    attendant: {
+    owner: {
       process: { pid: process.pid, birth: processOf(process.pid)?.birth ?? 0 },
       driver: randomUUID(),
     },

@@ -16,7 +16,7 @@ import { atKeeper, tokenScript } from './scripts.ts'
  * Tasks whose Pods share no file system with the keeper: their inputs are carried to the Pod before
  * they start, and their outputs are carried back before their end counts. Each Pod has a folder of
  * its own at the path of the site's root. Beside the task's container it has one of the helper
- * image, the *courier*, in which our commands run.
+ * image, a sidecar called the *courier*, in which our commands run.
  *
  * In the Pod, below the root:
  * - `.alive`: a FIFO that the task's container holds open; its end is the end of that container,

@@ -19,7 +19,7 @@ let scratch: string
 let shell: ReturnType<typeof openLocalShell>
 let sites: SiteDrivers | undefined
 beforeEach(() => {
-  scratch = mkdtempSync(join(runFolder(), 'orrery-keeper-'))
+  scratch = mkdtempSync(join(runFolder(), 'orrery-pool-'))
   shell = openLocalShell()
 })
 afterEach(async () => {

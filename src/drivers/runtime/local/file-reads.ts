@@ -1,16 +1,16 @@
 import { DriverError } from '../contract/driver.ts'
 
-/** The looks at files of ended tasks that are under way: reading large files takes long. */
-export interface Looks {
-  /** Looks at the files of a task; `signal` is aborted by a cancel, or by the close of the driver. */
+/** The reads of ended tasks' files that are under way: large files take long. */
+export interface FileReads {
+  /** Reads the files of a task; `signal` is aborted by a cancel, or by the close of the driver. */
   during<T>(name: string, look: (signal: AbortSignal) => Promise<T>): Promise<T>
-  /** A cancel: the looks at the files of these tasks end. */
+  /** A cancel: the reads of these tasks' files end. */
   end(names: readonly string[]): void
-  /** @throws from now on DriverError `unknown` where a look is under way */
+  /** @throws from now on DriverError `unknown` where a read is under way */
   close(): void
 }
 
-export const openLooks = (): Looks => {
+export const openFileReads = (): FileReads => {
   const underWay = new Map<AbortController, string>()
   let closed = false
   return {

@@ -1,4 +1,4 @@
-import type { Book, Step } from './book-state.ts'
+import type { SchedulingState, Step } from './scheduling-state.ts'
 import type { SiteReports } from './reports.ts'
 
 /** Facts of a site after each of its steps. */
@@ -6,28 +6,28 @@ export interface SiteProgress {
   completed: number
   running: number
   paused: boolean
-  /** Counts failures and changes of the tasks' reasons for waiting. */
-  news: number
+  /** Counts failures and changes of the reasons for which tasks wait. */
+  changes: number
 }
 
-/** Cores come and go with each task: only whether any task waits for one is news. */
-const newsIn = ({ entry }: Step): number =>
+/** Cores come and go with each task: only whether any task waits for one is a change. */
+const changesIn = ({ entry }: Step): number =>
   entry.states.filter(({ reason, waitsFor }) => reason !== undefined && waitsFor !== 'cores').length +
   entry.ends.filter(({ status }) => status === 'failed').length
 
 /** The kinds of waits at the site. */
-const kindsOf = ({ waits }: Book): string =>
+const kindsOf = ({ waits }: SchedulingState): string =>
   [...new Set(Array.from(waits.values(), ({ kind }) => kind))].toSorted().join()
 
 /** Counts what a site's steps have that its page on Temporal shows at once. */
-export const openNews = () => {
+export const openChangeCount = () => {
   let total = 0
   let kinds = ''
   return {
-    count(step: Step, book: Book): void {
+    count(step: Step, state: SchedulingState): void {
       const before = kinds
-      kinds = kindsOf(book)
-      total += newsIn(step) + (kinds === before ? 0 : 1)
+      kinds = kindsOf(state)
+      total += changesIn(step) + (kinds === before ? 0 : 1)
     },
     get total() {
       return total

@@ -4,11 +4,11 @@ import { mkdtempSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import fc from '../support/fast-check.ts'
-import * as book from '../../src/executor/book.ts'
+import * as scheduling from '../../src/executor/scheduling.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { mutated } from '../support/mutation.ts'
 import { playScenario } from './model.ts'
-import { mutatedBook, mutations } from './mutations.ts'
+import { mutatedScheduling, mutations } from './mutations.ts'
 import { moveOf, move, scenarios, type Kind, type Scenario, type ScenarioTask } from './scenario.ts'
 
 const run = promisify(execFile)
@@ -17,22 +17,22 @@ test('2,000 random runs with kills, frozen holders, lost answers, pauses and can
   let takeOvers = 0
   fc.assert(
     fc.property(scenarios({ moves: 80 }), (scenario) => {
-      takeOvers += playScenario(book, scenario).takeOvers
+      takeOvers += playScenario(scheduling, scenario).takeOvers
     }),
     { seed: 20_261_123, numRuns: 2_000 },
   )
   expect(takeOvers).toBeGreaterThan(2_000)
 }, 600_000)
 
-describe('each mutation of the book breaks a law within as many runs', () => {
+describe('each mutation of the scheduling breaks a law within as many runs', () => {
   test.each(mutations.map((mutation) => [mutation.name, mutation] as const))(
     '%s',
     async (_name, mutation) => {
-      const file = mutatedBook(mutation, mkdtempSync(join(runFolder(), 'orrery-mutated-')))
+      const file = mutatedScheduling(mutation, mkdtempSync(join(runFolder(), 'orrery-mutated-')))
       const check = join(import.meta.dirname, 'model-check.ts')
       const found = run(process.execPath, [
         check,
-        '--book',
+        '--scheduling',
         file,
         '--sequences',
         '2000',
@@ -83,7 +83,7 @@ describe('runs that broke a law once', () => {
   test('a failed attempt does not hand its lanes to what is intended behind its next attempt in the same step', () => {
     // The run is paused before that step: the lane stayed with a task that had no intent, and
     // nothing started any more.
-    playScenario(book, {
+    playScenario(scheduling, {
       ...row([], [], [], ['user']),
       tasks: [
         free(),
@@ -111,10 +111,10 @@ describe('runs that broke a law once', () => {
   })
   test('what is intended ahead and hidden by a lost answer and a pause is taken back', () => {
     const story = moved('go', 'go', 'go', 'go', 'go', 'endHeard', 'go', 'go', 'pause', 'lose', 'go')
-    playScenario(book, { ...row([], [], []), moves: story })
+    playScenario(scheduling, { ...row([], [], []), moves: story })
   })
   test('cores that a lost answer and a pause hide are asked for again', () => {
-    playScenario(book, {
+    playScenario(scheduling, {
       ...row([], [], [], [], []),
       tasks: [0, 1, 0, 0, 0].map((core, i) => ({
         ...free(),
@@ -128,7 +128,7 @@ describe('runs that broke a law once', () => {
     })
   })
   test('a task that a lost answer and a pause hide keeps its lanes while others ask for its cores', () => {
-    playScenario(book, {
+    playScenario(scheduling, {
       ...row([], [], [], [], [], []),
       tasks: [0, 0, 1, 0, 0, 0].map((core, i) => ({
         ...free(),
@@ -146,7 +146,7 @@ describe('runs that broke a law once', () => {
   })
   test('a drained site with a task ahead whose turn has come does not rest', () => {
     const ahead = moved('go', 'go', 'go', 'go', 'go', 'endHeard', 'go', 'go', 'go', 'go', 'go')
-    playScenario(book, {
+    playScenario(scheduling, {
       ...row([], [], []),
       orders: [1, 2, 0],
       onFailure: 'stop',
@@ -173,7 +173,7 @@ describe('runs that broke a law once', () => {
       [4, 3, 2, 1, 0],
       [2, 4, 0, 3, 1],
     ])
-      playScenario(book, {
+      playScenario(scheduling, {
         ...row([], [], [], [], []),
         aheadPerLane: 8,
         orders,

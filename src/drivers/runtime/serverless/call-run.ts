@@ -17,8 +17,8 @@ import {
   type TroubledCall,
 } from './site.ts'
 
-/** A call whose attendant is this driver. */
-export interface Attendance {
+/** A call whose owner is this driver. */
+export interface OwnedCall {
   /** Ends the request under way; the call goes on at its platform. */
   controller: AbortController
   /** Why the call waits. */
@@ -117,27 +117,27 @@ export const afterTrouble = (
 }
 
 /** One call, from its slot to its end. */
-class Conduct {
+class CallRun {
   readonly #site: FunctionSite
   readonly #ask: Ask
   readonly #name: string
   readonly #facts: CallFacts
-  readonly #attendance: Attendance
+  readonly #owned: OwnedCall
   readonly #rules: Rules
   readonly #state: CallState
 
-  constructor(site: FunctionSite, ask: Ask, name: string, facts: CallFacts, attendance: Attendance) {
+  constructor(site: FunctionSite, ask: Ask, name: string, facts: CallFacts, owned: OwnedCall) {
     this.#site = site
     this.#ask = ask
     this.#name = name
     this.#facts = facts
-    this.#attendance = attendance
+    this.#owned = owned
     this.#rules = site.settings().configuration
     this.#state = beginCall(site.calls.sentAt(name), this.#rules)
   }
 
   get #signal(): AbortSignal {
-    return this.#attendance.controller.signal
+    return this.#owned.controller.signal
   }
 
   /** Waits until the time is over, or an event has come. */
@@ -206,7 +206,7 @@ class Conduct {
   }
 
   async #given(response: FunctionResponse, firstEver: boolean): Promise<void> {
-    this.#attendance.cause = undefined
+    this.#owned.cause = undefined
     this.#state.pause = firstPauseSeconds
     const result = response.status === 202 ? 'running' : readAnswer(this.#name, response.body)
     if (result === 'running') this.#state.heldSince = clock()
@@ -250,7 +250,7 @@ class Conduct {
     const name = this.#name
     if (step === 'cancelled') endUnanswered(calls, name, 'cancelled')
     else if (step === 'unreachable') {
-      const reason = this.#attendance.cause ?? 'nothing was heard of it'
+      const reason = this.#owned.cause ?? 'nothing was heard of it'
       fail(
         calls,
         name,
@@ -277,7 +277,7 @@ class Conduct {
     if (this.#signal.aborted) return true
     const verdict = afterTrouble(this.#state, error, this.#rules)
     if (verdict.end === undefined) {
-      this.#attendance.cause = verdict.message
+      this.#owned.cause = verdict.message
       await this.#wait(verdict.retryAfterSeconds ?? this.#state.pause)
       this.#state.pause = Math.min(this.#state.pause * 2, longestPauseSeconds)
       return false
@@ -313,18 +313,18 @@ class Conduct {
   }
 }
 
-/** Attends a call until it has an end, or this driver closes. */
-export async function conduct(
+/** Runs a call until it has an end, or this driver closes. */
+export async function runCall(
   site: FunctionSite,
   ask: Ask,
   name: string,
   facts: CallFacts,
-  attendance: Attendance,
+  owned: OwnedCall,
 ): Promise<void> {
   const { configuration, underWay } = site.settings()
-  attendance.cause = `waiting for one of ${configuration.concurrency} calls under way to end`
+  owned.cause = `waiting for one of ${configuration.concurrency} calls under way to end`
   await underWay.inTurn(async () => {
-    attendance.cause = undefined
-    await new Conduct(site, ask, name, facts, attendance).run()
-  }, attendance.controller.signal)
+    owned.cause = undefined
+    await new CallRun(site, ask, name, facts, owned).run()
+  }, owned.controller.signal)
 }

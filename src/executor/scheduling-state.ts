@@ -1,6 +1,6 @@
 import type { Copied, Patience } from './attempt.ts'
-import type { CoreWish } from './host-cores.ts'
-import type { Outcome, Sight } from './flight.ts'
+import type { CoreRequest } from './host-cores.ts'
+import type { Outcome, Observation } from './attempts-in-flight.ts'
 import { completed, createFrontier, dead, inFlight, waiting } from './frontier.ts'
 import type {
   JournalEntry,
@@ -42,7 +42,7 @@ export interface TaskCommand {
   expectedOutputs: string[]
 }
 
-/** The moment of an event; the book has no clock. */
+/** The moment of an event; the scheduling has no clock. */
 export interface Moment {
   /** Seconds since the epoch. */
   at: number
@@ -52,8 +52,8 @@ export interface Moment {
   contended: boolean
 }
 
-/** The book's facts about its site and run before the first event; plain data. */
-export interface BookFacts {
+/** The facts about a site and its run before the first event; plain data. */
+export interface SchedulingFacts {
   runId: string
   contentVersionId: string
   /** With position and attempt, it gives the names of effects. */
@@ -90,7 +90,7 @@ export const stages = {
   /** Its intent is in the commit under way. */
   offered: 1,
   /** Its intent is committed: the driver has it. */
-  flying: 2,
+  submitted: 2,
   /** Its intent ahead of its turn is in the commit under way. */
   aheadOffered: 3,
   /** The same, and it will not start on this intent. */
@@ -116,7 +116,7 @@ export type Phase = 'adopting' | 'resting' | 'committing' | 'left'
  */
 export interface Unrecorded {
   startedAt: number
-  sight?: Sight
+  observation?: Observation
   outcome?: Outcome
   copied?: readonly Copied[]
 }
@@ -144,19 +144,19 @@ export interface Step {
   waited: readonly EndedWait[]
 }
 
-/** Actions for the book, in this order; the event behind the arrow answers a question. */
+/** Actions that the scheduling asks for, in this order; the event behind the arrow answers a question. */
 export type Effect =
   /** Starts the committed tasks. */
   | { type: 'start'; positions: readonly number[] }
   /** Takes over the commits of an earlier holder: the driver is queried by name. */
   | { type: 'adopt'; positions: readonly number[] }
-  /** Ends everything at the site. */
+  /** Ends everything at the site; repeated. */
   | { type: 'stopAll' }
   /** Takes these cores of the host; the event listed them as free. */
   | { type: 'takeCores'; cores: readonly number[] }
   | { type: 'giveCores'; cores: readonly number[] }
   /** Waits for cores from now on, before the commit is answered; as `rest` repeats it. */
-  | { type: 'wish'; wish: CoreWish }
+  | { type: 'requestCores'; request: CoreRequest }
   /** The other sites of the run in this process look for ends here. */
   | { type: 'wakeOthers' }
   /** After `afterMs`: the starts of tasks that an earlier holder intended ahead → `aheadFound`. */
@@ -168,9 +168,9 @@ export type Effect =
   /** → `foreignEnds` */
   | { type: 'readForeignEnds' }
   /**
-   * Rests for this long, unless an event comes; `wish`: free cores of the host count as an event.
+   * Rests for this long, unless an event comes; `request`: free cores of the host count as an event.
    */
-  | { type: 'rest'; ms: number; wish: CoreWish | undefined }
+  | { type: 'rest'; ms: number; request: CoreRequest | undefined }
   /** Waits for more to commit, also after an event; the next event is a tick. */
   | { type: 'gather'; ms: number }
   /**
@@ -191,14 +191,14 @@ export const emptyEntry = (): JournalEntry => ({
   leftovers: [],
 })
 
-export type Book = ReturnType<typeof makeBook>
+export type SchedulingState = ReturnType<typeof openScheduling>
 
 /**
- * The book of a site at its opening: only the facts on record. `mine`: the tasks of this site.
- * `schedulesItself`: tasks whose site decides when they run; their slot is a name, not a lane.
+ * The scheduling state of a site at its opening: only the facts on record. `mine`: the tasks of
+ * this site. `schedulesItself`: tasks whose site decides when they run; their slot is a name, not a lane.
  */
-export const makeBook = (
-  facts: BookFacts,
+export const openScheduling = (
+  facts: SchedulingFacts,
   run: LoadedRun,
   of: { mine: readonly boolean[]; schedulesItself: readonly boolean[] },
   at: number,
@@ -234,7 +234,6 @@ export const makeBook = (
     stopping: (facts.onFailure === 'stop' && tasks.some(({ status }) => status === 'failed')
       ? 'failed'
       : 'no') as Stopping,
-    stopped: false,
     paused: false,
     draining: false,
     /** By position, with the values of `stages`. */
@@ -258,7 +257,7 @@ export const makeBook = (
     /** Tasks intended ahead, in the order of their intents. */
     ahead: new Set<number>(),
     /** Tasks with the driver, in the order of their arrival there. */
-    flying: new Set<number>(),
+    submitted: new Set<number>(),
     unrecorded: new Map<number, Unrecorded>(),
     heldCores: new Map<number, readonly number[]>(),
     /**
@@ -332,57 +331,59 @@ export const lanesOf = ({
 }: LoadedTask): (readonly [string, string, string])[] =>
   (core_ids.length === 0 ? [''] : core_ids).map((core) => [resource_id, core, slot_id] as const)
 
-export const taskAt = (book: Book, i: number): LoadedTask => book.tasks[i] as LoadedTask
+export const taskAt = (state: SchedulingState, i: number): LoadedTask => state.tasks[i] as LoadedTask
 
 /** Name of the effect of the task's latest attempt. */
-export const nameAt = (book: Book, i: number): string =>
-  (book.names[i] ??= intentName(book.facts.effectKey, i, taskAt(book, i).attempt))
+export const nameAt = (state: SchedulingState, i: number): string =>
+  (state.names[i] ??= intentName(state.facts.effectKey, i, taskAt(state, i).attempt))
 /** Names of the effects of its earlier attempts. */
-export const earlierNames = (book: Book, i: number): string[] =>
-  Array.from({ length: taskAt(book, i).attempt - 1 }, (_, k) => intentName(book.facts.effectKey, i, k + 1))
+export const earlierNames = (state: SchedulingState, i: number): string[] =>
+  Array.from({ length: taskAt(state, i).attempt - 1 }, (_, k) => intentName(state.facts.effectKey, i, k + 1))
 
-export const isWaiting = (book: Book, i: number): boolean => book.frontier.states[i] === waiting
-export const isInFlight = (book: Book, i: number): boolean => book.frontier.states[i] === inFlight
+export const isWaiting = (state: SchedulingState, i: number): boolean => state.frontier.states[i] === waiting
+export const isInFlight = (state: SchedulingState, i: number): boolean =>
+  state.frontier.states[i] === inFlight
 /** Seconds since the epoch at which the last predecessor ended, now where there is none. */
-const lastFinish = (book: Book, i: number): number => {
+const lastFinish = (state: SchedulingState, i: number): number => {
   let latest = 0
-  for (const p of book.frontier.predecessorsOf(i)) latest = Math.max(latest, taskAt(book, p).finished_at ?? 0)
-  return latest || book.at
+  for (const p of state.frontier.predecessorsOf(i))
+    latest = Math.max(latest, taskAt(state, p).finished_at ?? 0)
+  return latest || state.at
 }
 
 /** The earliest moment at which a task could have started; settled at first use. */
-export const readyAt = (book: Book, i: number): number => {
-  if (Number.isNaN(book.readyAt[i])) book.readyAt[i] = taskAt(book, i).ready_at ?? lastFinish(book, i)
-  return book.readyAt[i] as number
+export const readyAt = (state: SchedulingState, i: number): number => {
+  if (Number.isNaN(state.readyAt[i])) state.readyAt[i] = taskAt(state, i).ready_at ?? lastFinish(state, i)
+  return state.readyAt[i] as number
 }
 
 /** A change of a row in the next commit, over an earlier one of the same row. */
-export const change = (book: Book, next: TaskStateChange): void => {
-  const known = book.changes.get(next.id)
-  book.changes.set(next.id, known === undefined ? next : { ...known, ...next })
+export const change = (state: SchedulingState, next: TaskStateChange): void => {
+  const known = state.changes.get(next.id)
+  state.changes.set(next.id, known === undefined ? next : { ...known, ...next })
 }
 
 /**
  * Shows why a task waits: written only when the reason has changed. Its wait began with the first
  * of them.
  */
-export const showWait = (book: Book, i: number, kind: WaitKind, reason: string): void => {
-  const known = book.waits.get(i)
-  if (known?.kind === kind) known.foundAt = book.at
+export const showWait = (state: SchedulingState, i: number, kind: WaitKind, reason: string): void => {
+  const known = state.waits.get(i)
+  if (known?.kind === kind) known.foundAt = state.at
   if (known?.kind === kind && known.reason === reason) return
   if (known?.kind === kind) known.reason = reason
   else {
-    endWait(book, i)
-    book.waits.set(i, { kind, reason, since: book.at, foundAt: book.at })
+    endWait(state, i)
+    state.waits.set(i, { kind, reason, since: state.at, foundAt: state.at })
   }
-  const task = taskAt(book, i)
+  const task = taskAt(state, i)
   task.status = 'queued'
-  task.queued_at ??= book.at
-  change(book, {
+  task.queued_at ??= state.at
+  change(state, {
     id: task.id,
     atSite: false,
     status: 'queued',
-    readyAt: readyAt(book, i),
+    readyAt: readyAt(state, i),
     queuedAt: task.queued_at,
     waitsFor: kind,
     reason,
@@ -390,18 +391,18 @@ export const showWait = (book: Book, i: number, kind: WaitKind, reason: string):
 }
 
 /** The task's wait is over. */
-export const endWait = (book: Book, i: number): void => {
-  const wait = book.waits.get(i)
+export const endWait = (state: SchedulingState, i: number): void => {
+  const wait = state.waits.get(i)
   if (wait === undefined) return
-  book.waits.delete(i)
-  book.waited.push({ kind: wait.kind, seconds: Math.max(0, book.at - wait.since) })
+  state.waits.delete(i)
+  state.waited.push({ kind: wait.kind, seconds: Math.max(0, state.at - wait.since) })
 }
 
-export const freeCores = (book: Book, i: number): void => {
-  const cores = book.heldCores.get(i)
+export const freeCores = (state: SchedulingState, i: number): void => {
+  const cores = state.heldCores.get(i)
   if (cores === undefined) return
-  book.heldCores.delete(i)
-  if (cores.length > 0) book.effects.push({ type: 'giveCores', cores })
+  state.heldCores.delete(i)
+  if (cores.length > 0) state.effects.push({ type: 'giveCores', cores })
 }
 
 /** Cores of the host that a task needs. */
@@ -409,15 +410,15 @@ export const coresOf = (command: TaskCommand, hostCores: number): number =>
   Math.min(hostCores, Math.max(1, Math.ceil(command.cpu)))
 
 /** The task of `to` gets the lanes of the task of `from`. */
-export const setHeir = (book: Book, from: number, to: number): void => {
-  book.heirTo[from] = to
-  book.heirFrom[to] = from
+export const setHeir = (state: SchedulingState, from: number, to: number): void => {
+  state.heirTo[from] = to
+  state.heirFrom[to] = from
 }
 
 /** The task of `from` has no heir any more. */
-export const dropHeir = (book: Book, from: number): void => {
-  const to = book.heirTo[from] as number
+export const dropHeir = (state: SchedulingState, from: number): void => {
+  const to = state.heirTo[from] as number
   if (to < 0) return
-  book.heirTo[from] = -1
-  if (book.heirFrom[to] === from) book.heirFrom[to] = -1
+  state.heirTo[from] = -1
+  if (state.heirFrom[to] === from) state.heirFrom[to] = -1
 }

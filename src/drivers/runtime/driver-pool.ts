@@ -2,7 +2,7 @@ import type { RuntimeDriver } from './contract/driver.ts'
 import type { ShellStream, SiteShell, TerminalSize } from '../../shell/site-shell.ts'
 import type { OpenedDriver } from './contract/kind.ts'
 
-export interface DriverKeeper {
+export interface DriverPool {
   /**
    * The driver of a key, and its shell, both usable at any time. The driver beneath is opened on
    * use, shared by all callers of the same key, and closed and forgotten after a while without use.
@@ -32,7 +32,7 @@ const usualIdleMs = 60_000
  * driver, because a run goes on with the configuration with which it was accepted. The driver
  * before is closed when the last run that uses it makes no more calls.
  */
-export function openDriverKeeper({ idleMs = usualIdleMs }: { idleMs?: number } = {}): DriverKeeper {
+export function openDriverPool({ idleMs = usualIdleMs }: { idleMs?: number } = {}): DriverPool {
   const entries = new Map<string, Entry>()
   const closing = new Set<Promise<void>>()
   let closed = false

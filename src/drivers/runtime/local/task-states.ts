@@ -14,7 +14,7 @@ import {
  * The state from records and processes together. `orphaned`: it lives, and no process is left that
  * could record its end.
  */
-export interface LocalSight {
+export interface LocalTaskState {
   state: TaskState
   orphaned: boolean
 }
@@ -32,7 +32,7 @@ export interface Site {
 /** A record without its first lines has no living writer at this age. */
 const incompleteSeconds = 5
 
-function whileAlive(record: LocalTaskRecord, boot: string): LocalSight | undefined {
+function whileAlive(record: LocalTaskRecord, boot: string): LocalTaskState | undefined {
   if (record.form === 'tombstone') return undefined
   const since = record.form === 'incomplete' ? record.changedAt : record.startedAt
   const state: TaskState = { state: 'running', externalId: externalId(record), startedAt: since }
@@ -63,18 +63,18 @@ const lostState = (externalId: string, startedAt: number, isRunnerless: boolean)
 export function see(
   { control, boot, taskVariable, runnerless }: Site,
   names: readonly string[],
-): Map<string, LocalSight> {
-  const sights = new Map<string, LocalSight>()
+): Map<string, LocalTaskState> {
+  const states = new Map<string, LocalTaskState>()
   const silent = new Map<string, LocalTaskRecord>()
   for (const name of names) {
     const record = control.record(name)
     const state = recordedState(record)
-    const sight = state === undefined && record !== undefined ? whileAlive(record, boot) : undefined
-    if (state !== undefined) sights.set(name, { state, orphaned: false })
-    else if (sight !== undefined) sights.set(name, sight)
+    const found = state === undefined && record !== undefined ? whileAlive(record, boot) : undefined
+    if (state !== undefined) states.set(name, { state, orphaned: false })
+    else if (found !== undefined) states.set(name, found)
     else if (record !== undefined) silent.set(name, record)
   }
-  if (silent.size === 0) return sights
+  if (silent.size === 0) return states
   const marked = findMarked(taskVariable, new Set(silent.keys()))
   for (const [name, record] of silent) {
     // Read again now that its writer is known to be dead: it is complete, or never will be.
@@ -86,12 +86,12 @@ export function see(
           ? record.changedAt
           : record.at
     const id = externalId(record)
-    if (state !== undefined) sights.set(name, { state, orphaned: false })
+    if (state !== undefined) states.set(name, { state, orphaned: false })
     else if (marked.has(name))
-      sights.set(name, { state: { state: 'running', externalId: id, startedAt }, orphaned: true })
-    else sights.set(name, { state: lostState(id, startedAt, runnerless.has(name)), orphaned: false })
+      states.set(name, { state: { state: 'running', externalId: id, startedAt }, orphaned: true })
+    else states.set(name, { state: lostState(id, startedAt, runnerless.has(name)), orphaned: false })
   }
-  return sights
+  return states
 }
 
 /**
