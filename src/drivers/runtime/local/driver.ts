@@ -1,7 +1,7 @@
 import { hostname } from 'node:os'
 import {
+  capabilitiesOf,
   DriverError,
-  type Capability,
   type Intent,
   type RuntimeDriver,
   type SubmitOutcome,
@@ -20,19 +20,14 @@ import { openWatcher } from './watch.ts'
 import { removeTree } from './remove-tree.ts'
 import { removeStagingRemains, stage, writeStagedFiles } from './staging.ts'
 
-export const localCapabilities: Readonly<Record<Capability, boolean>> = {
-  batch: true,
-  interactive: true,
-  container: false,
-  serverless: false,
-  gpu: false,
-  mpi: false,
-  sharedStorage: true,
-  dataStaging: true,
-  cancellation: true,
-  logStreaming: true,
-  simulation: false,
-}
+export const localCapabilities = capabilitiesOf(
+  'batch',
+  'interactive',
+  'sharedStorage',
+  'dataStaging',
+  'cancellation',
+  'logStreaming',
+)
 
 export interface LocalDriverOptions {
   /**

@@ -6,7 +6,7 @@ import { call, readProgram } from '../../../shell/program.ts'
 import { DriverError } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { chunks } from './answers.ts'
-import type { CollectedPart, RemoteCollected } from './collecting.ts'
+import type { CollectedPart, EndedPart, RemoteCollected } from './collecting.ts'
 import type { RemoteContext } from './context.ts'
 import { parseSums } from './files.ts'
 import { digests } from './staging.ts'
@@ -94,11 +94,11 @@ export function openCompleting(
     name: string,
     signal: AbortSignal,
     onWait: (reason: string) => void,
-  ): Promise<{ last: CollectedPart; isCut: boolean }> => {
+  ): Promise<EndedPart> => {
     for (;;) {
       const last = await part(name)
+      if ('complete' in last) return last
       const { next } = last
-      if (typeof next === 'string') return { last, isCut: next === 'cut' }
       if (next.reason !== undefined) onWait(next.reason)
       if (next.afterMs > 0) await sleep(next.afterMs, undefined, untilAborted(signal)).catch(() => undefined)
       checkOpen()
@@ -111,7 +111,7 @@ export function openCompleting(
    */
   const read = async (
     name: string,
-    { unread, unreadBytes }: CollectedPart,
+    { unread, unreadBytes }: EndedPart,
     signal: AbortSignal,
   ): Promise<Answer> => {
     const sums = new Map<string, string>()
@@ -135,7 +135,7 @@ export function openCompleting(
     return { state: 'sums', sums }
   }
 
-  const readInTurn = async (name: string, last: CollectedPart, signal: AbortSignal): Promise<Answer> => {
+  const readInTurn = async (name: string, last: EndedPart, signal: AbortSignal): Promise<Answer> => {
     const size = Math.floor(Math.log10(last.unreadBytes + 1))
     const gate = gates.get(size) ?? openGate(readAtOnce)
     gates.set(size, gate)
@@ -154,14 +154,14 @@ export function openCompleting(
       const wait = new AbortController()
       waits.set(name, wait)
       try {
-        const { last, isCut } = await arrived(name, wait.signal, onWait)
+        const last = await arrived(name, wait.signal, onWait)
         const { state, sums } =
           last.unread.length === 0
             ? { state: 'sums', sums: new Map<string, string>() }
             : await readInTurn(name, last, wait.signal)
         const { sight, ...collected } = last.complete(sums, state === 'cut')
         // It did not get the time that others have for their outputs.
-        return isCut && sight.form === 'ended'
+        return last.next === 'cut' && sight.form === 'ended'
           ? { sight: { ...sight, reason: 'cancelled' }, ...collected }
           : { sight, ...collected }
       } finally {

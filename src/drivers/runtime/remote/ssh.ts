@@ -2,31 +2,26 @@ import { poll } from '../../../pacing/poll.ts'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import {
+  capabilitiesOf,
   DriverError,
-  type Capability,
-  type EndReason,
   type RuntimeDriver,
   type SubmitOutcome,
   type TaskState,
 } from '../contract/driver.ts'
+import { buriedEnd, endedState } from '../contract/results.ts'
 import { endingUntil, openEnding, pauseUntil } from '../contract/ending.ts'
 import type { RemoteOptions } from './context.ts'
 import { openRemoteTasks, type RemoteSight } from './tasks.ts'
 import { openRemoteWatch } from './watch.ts'
 
-export const sshCapabilities: Readonly<Record<Capability, boolean>> = {
-  batch: true,
-  interactive: true,
-  container: false,
-  serverless: false,
-  gpu: false,
-  mpi: false,
-  sharedStorage: true,
-  dataStaging: true,
-  cancellation: true,
-  logStreaming: true,
-  simulation: false,
-}
+export const sshCapabilities = capabilitiesOf(
+  'batch',
+  'interactive',
+  'sharedStorage',
+  'dataStaging',
+  'cancellation',
+  'logStreaming',
+)
 
 export interface SshDriverOptions extends Omit<RemoteOptions, 'elsewhere'> {
   shell: SiteShell
@@ -48,11 +43,7 @@ const stateOf = (sight: RemoteSight): TaskState => {
     const startedAt = Date.now() / 1000 - sight.ageSeconds
     return { state: sight.ageSeconds < claimedSeconds ? 'running' : 'lost', externalId: 'none', startedAt }
   }
-  if (sight.form === 'buried')
-    return ended(
-      { ...sight, startedAt: sight.at, finishedAt: sight.at, exitCode: null, signal: null },
-      'cancelled',
-    )
+  if (sight.form === 'buried') return buriedEnd(sight.at)
   const { startedAt } = sight
   const externalId = String(sight.pid)
   const lost = { state: 'lost', externalId, startedAt } as const
@@ -64,29 +55,7 @@ const stateOf = (sight: RemoteSight): TaskState => {
   }
   // A machine that shuts down sends it to all.
   if (sight.reason === 'stopped') return { ...lost, cause: 'its supervisor received SIGTERM' }
-  return ended(sight, sight.reason)
-}
-
-const ended = (
-  sight: {
-    pid?: number
-    startedAt: number
-    finishedAt: number
-    exitCode: number | null
-    signal: string | null
-  },
-  reason: EndReason,
-): Extract<TaskState, { state: 'ended' }> => {
-  const { pid, startedAt, finishedAt, exitCode, signal } = sight
-  return {
-    state: 'ended',
-    externalId: pid === undefined ? 'none' : String(pid),
-    startedAt,
-    finishedAt,
-    exitCode,
-    signal,
-    reason,
-  }
+  return endedState(sight, externalId, sight.reason)
 }
 
 /**

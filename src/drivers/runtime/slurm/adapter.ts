@@ -10,7 +10,7 @@ import type {
   BatchScheduler,
 } from '../batch/scheduler.ts'
 import type { BatchSite } from '../batch/site.ts'
-import { DriverError, type Capability } from '../contract/driver.ts'
+import { capabilitiesOf, DriverError } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { chunks } from '../remote/answers.ts'
 import { jobOf, type SlurmJob } from './jobs.ts'
@@ -19,19 +19,15 @@ import { jobRequest, leaveOutHint, type SlurmRequest } from './request.ts'
 import type { SlurmScheduler } from './scheduler.ts'
 import { isJobOver, judgeJob, type QueuePatience } from './state.ts'
 
-export const slurmCapabilities: Readonly<Record<Capability, boolean>> = {
-  batch: true,
-  interactive: true,
-  container: false,
-  serverless: false,
-  gpu: true,
-  mpi: false,
-  sharedStorage: true,
-  dataStaging: true,
-  cancellation: true,
-  logStreaming: true,
-  simulation: false,
-}
+export const slurmCapabilities = capabilitiesOf(
+  'batch',
+  'interactive',
+  'gpu',
+  'sharedStorage',
+  'dataStaging',
+  'cancellation',
+  'logStreaming',
+)
 
 export interface SlurmAdapterOptions {
   site: BatchSite
