@@ -7,9 +7,9 @@ import { asDriverError } from '../remote/site.ts'
 import { openRemoteWatch } from '../remote/watch.ts'
 import { cancelTasks } from './cancelling.ts'
 import { collectTask } from './collecting.ts'
-import { openPlacing } from './placing.ts'
+import { Placing } from './placing.ts'
 import type { QueuedElement, BatchScheduler } from './scheduler.ts'
-import { openBatchSight } from './sight.ts'
+import { BatchSight } from './sight.ts'
 import type { BatchSite } from './site.ts'
 import { isTaskOver } from './verdict.ts'
 
@@ -39,13 +39,13 @@ export function openBatchDriver<Request extends object, Listing>(
   { pollMilliseconds }: { pollMilliseconds: number },
 ): RootedDriver {
   const { tasks, submissions } = site
-  const sight = openBatchSight(site, scheduler)
+  const sight = new BatchSight(site, scheduler)
   /**
    * Names by array, for the arrays that this process submitted: kept as long as the scheduler keeps
    * something of an array.
    */
   const tasksOf = new RecentMap<string, readonly string[]>(arraysKept)
-  const placing = openPlacing(site, scheduler, sight, {
+  const placing = new Placing(site, scheduler, sight, {
     ready: () => watcher.ready(),
     accepted: ({ name, tasks: names }) =>
       void (scheduler.drop === undefined ? undefined : tasksOf.set(name, names)),
@@ -165,8 +165,7 @@ export function openBatchDriver<Request extends object, Listing>(
       const { place } = await unbook(name)
       await tasks.remove(name)
       await scheduler.forget?.(name, place)
-      const { requestsOf, overSince, ranSince, removed } = sight.memory
-      for (const memory of [requestsOf, overSince, ranSince, removed]) memory.delete(name)
+      sight.forget(name)
       watcher.forget(name)
     },
     async close() {

@@ -20,13 +20,6 @@ const submitPatienceMs = 120_000
 const answerSeconds = 1
 const pauses = { firstMs: 100, longestMs: 2000 }
 
-export interface Placing {
-  /** Puts new names into arrays and submits them; returns the result for each name. */
-  submit(intents: readonly Intent[]): Promise<Submitted>
-  /** Stops further submissions. */
-  close(): void
-}
-
 const removed = (name: string): DriverError =>
   new DriverError('infrastructure', `${name} was removed while it was submitted`)
 
@@ -40,17 +33,17 @@ export interface PlacingHooks<Request> {
  * A name is submitted once: an exclusive file puts it into one array, and the scheduler can be
  * queried for an array's name when an answer was lost.
  */
-class ArrayPlacing<Request extends object, Listing> implements Placing {
+export class Placing<Request extends object, Listing> {
   readonly #site: BatchSite
   readonly #scheduler: BatchScheduler<Request, Listing>
-  readonly #sight: BatchSight
+  readonly #sight: BatchSight<Request, Listing>
   readonly #hooks: PlacingHooks<Request>
   #closed = false
 
   constructor(
     site: BatchSite,
     scheduler: BatchScheduler<Request, Listing>,
-    sight: BatchSight,
+    sight: BatchSight<Request, Listing>,
     hooks: PlacingHooks<Request>,
   ) {
     this.#site = site
@@ -229,6 +222,7 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     )
   }
 
+  /** Puts new names into arrays and submits them; returns the result for each name. */
   async submit(intents: readonly Intent[]): Promise<Submitted> {
     const results: Submitted = new Map()
     const requests = new Map<string, Request>()
@@ -266,14 +260,8 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     return results
   }
 
+  /** Stops further submissions. */
   close(): void {
     this.#closed = true
   }
 }
-
-export const openPlacing = <Request extends object, Listing>(
-  site: BatchSite,
-  scheduler: BatchScheduler<Request, Listing>,
-  sight: BatchSight,
-  hooks: PlacingHooks<Request>,
-): Placing => new ArrayPlacing(site, scheduler, sight, hooks)

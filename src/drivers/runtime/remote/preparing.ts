@@ -68,7 +68,7 @@ const limitsOf = (intent: Intent, elsewhere: boolean): string => {
 }
 
 /** Free space and quota of the work directory, in the site's own output. */
-export async function spaceAt({ site }: RemoteContext): Promise<string> {
+async function spaceAt({ site }: RemoteContext): Promise<string> {
   const { stdout } = await site.run(
     () => `df -Pk . | tail -n 1; command -v quota > /dev/null && quota -w 2> /dev/null | tail -n +2\ntrue`,
   )

@@ -163,7 +163,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
       let left = [...names]
       let unknownHere: string | undefined
       for (const backoff = openBackoff({ firstMs: 20, longestMs: 250 }); left.length > 0;) {
-        await tasks.markCancelled(left, graceSeconds, { signal: true })
+        await tasks.markCancelled(left, graceSeconds)
         const orphans: string[] = []
         const alive: string[] = []
         for (const [name, sight] of await tasks.look(left)) {

@@ -1,13 +1,12 @@
 import { DriverError, type Intent, type LogSlice } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
-import type { SiteShell } from '../../../shell/site-shell.ts'
 import { markCancelled } from './cancelling.ts'
 import { collectTasks, type CollectedPart, type RemoteCollected } from './collecting.ts'
 import { openCompleting } from './completing.ts'
 import { namesAtOnce, openMemory, supervisor, type RemoteContext, type RemoteOptions } from './context.ts'
 import { followEnds } from './ends.ts'
 import { look, signalMarked } from './looking.ts'
-import { prepareTasks, spaceAt, type PreparedTask, type Started } from './preparing.ts'
+import { prepareTasks, type PreparedTask, type Started } from './preparing.ts'
 import type { RemoteSight } from './record.ts'
 import { removeTasks } from './removing.ts'
 import { asDriverError, openRemoteSite } from './site.ts'
@@ -33,7 +32,6 @@ import { largestSlice, parseSlice, sliceScript, type SliceRange } from './slice.
  * by this machine's clock, whatever the site's clock shows.
  */
 export interface RemoteTasks {
-  readonly shell: SiteShell
   /** Absolute, at the site; queried once. */
   root(): Promise<string>
   /**
@@ -52,16 +50,15 @@ export interface RemoteTasks {
    */
   foregroundCommand(scriptWord: string): Promise<string>
   /**
-   * The content of the records, and whether the supervisors live; `processes: false` where those
-   * run on other machines than the shell's. Calls that come close together share a query: any
-   * number of names, 1,000 a round trip.
+   * The content of the records, and whether the supervisors live, where those run on the shell's
+   * machine. Calls that come close together share a query: any number of names, 1,000 a round trip.
    */
-  look(names: readonly string[], options?: { processes?: boolean }): Promise<Map<string, RemoteSight>>
+  look(names: readonly string[]): Promise<Map<string, RemoteSight>>
   /**
-   * Buries names that have no record (they never start); leaves a cancel mark for the others. With
-   * `signal`, signals their supervisors.
+   * Buries names that have no record (they never start); leaves a cancel mark for the others, and
+   * signals their supervisors where those run on the shell's machine.
    */
-  markCancelled(names: readonly string[], graceSeconds: number, options?: { signal?: boolean }): Promise<void>
+  markCancelled(names: readonly string[], graceSeconds: number): Promise<void>
   /**
    * Sends a signal to every process that carries the mark of one of the names; returns the names
    * with any such process.
@@ -82,8 +79,6 @@ export interface RemoteTasks {
    * function stops it.
    */
   readonly onEnds: (ended: (name: string) => void, stands: (now: boolean) => void) => () => void
-  /** Free space and quota of the work directory, in the site's own output. */
-  space(): Promise<string>
   /** Ends the waits of `collect`, which reject. */
   close(): void
 }
@@ -147,26 +142,21 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
     memory: openMemory(),
   }
   const [prepareOne, startOne] = [submitter(context, false), submitter(context, true)]
-  const looker = (processes: boolean): ((name: string) => Promise<RemoteSight>) =>
-    gather((names) => look(context, names, processes), { most: namesAtOnce })
-  const [lookWith, lookWithout] = [looker(true), looker(false)]
+  const lookAt = gather<string, RemoteSight>((names) => look(context, names), { most: namesAtOnce })
   const part = gather<string, CollectedPart>((names) => collectTasks(context, names), { most: 100 })
   const completing = openCompleting(context, part)
   const removeOne = gather<string, true>((names) => removeTasks(context, names))
 
   return {
-    shell,
     root: async () => (await site.facts()).root,
     prepare: async (intents) => (await each(intents, prepareOne)) as Map<string, PreparedTask>,
     start: async (intents) => (await each(intents, startOne)) as Map<string, Started>,
     foregroundCommand: async (scriptWord) =>
       `${supervisor(context, await site.facts(), 'foreground')} ${scriptWord}`,
-    look: async (names, { processes = true } = {}) => {
-      const ask = processes ? lookWith : lookWithout
-      return new Map(await Promise.all(names.map(async (name) => [name, await ask(name)] as const)))
-    },
-    async markCancelled(names, graceSeconds, { signal = false } = {}) {
-      await markCancelled(context, names, graceSeconds, signal)
+    look: async (names) =>
+      new Map(await Promise.all(names.map(async (name) => [name, await lookAt(name)] as const))),
+    async markCancelled(names, graceSeconds) {
+      await markCancelled(context, names, graceSeconds)
       completing.cancelled(names)
     },
     signalMarked: (names, signal) => signalMarked(context, names, signal),
@@ -180,7 +170,6 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
       await removeOne(name)
     },
     onEnds: (ended, stands) => followEnds(context, ended, stands),
-    space: () => spaceAt(context),
     close: () => completing.close(),
   }
 }
