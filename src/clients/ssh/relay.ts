@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { openBackoff, type Backoff } from '../../pacing/backoff.ts'
+import { fresh } from '../../pacing/fresh.ts'
 import type { FleetKeys } from './relay-keys.ts'
 import { NotHeld } from './relay-frames.ts'
 import { RelayLink } from './relay-link.ts'
@@ -167,24 +168,6 @@ const openListener = ({ keys, address, warn }: RelayOptions, held: HeldLogins) =
   }
 }
 
-/** Runs `work` one call at a time. Calls during a run share the next run. */
-const oneAtATime = (work: () => Promise<void>): (() => Promise<void>) => {
-  let underWay: Promise<void> | undefined
-  let again: Promise<void> | undefined
-  const next = (): Promise<void> => {
-    underWay = work().finally(() => (underWay = undefined))
-    return underWay
-  }
-  return () => {
-    if (underWay === undefined) return next()
-    again ??= underWay.then(() => {
-      again = undefined
-      return next()
-    })
-    return again
-  }
-}
-
 /**
  * Lends the logins that a person made in this process to the other processes of the fleet, and
  * theirs to this one. It listens from the first such login on. It skips processes that have lost a
@@ -212,7 +195,7 @@ export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcess
     onRecord = rows.length > 0
   }
 
-  const changed = oneAtATime(() =>
+  const changed = fresh(() =>
     publish().catch((error: unknown) => {
       warn(error, 'what this process holds of logins could not be put on record; it is tried again')
     }),
