@@ -11,16 +11,6 @@ import type { RemoteContext } from './context.ts'
 import { parseSums } from './files.ts'
 import { digests } from './staging.ts'
 
-/** What each ended task alone waits for: files that arrive late, and the digests of large ones. */
-export interface Completing {
-  /** `onWait` gets the reason of a wait that people should see. */
-  collect(name: string, onWait?: (reason: string) => void): Promise<RemoteCollected>
-  /** Cancels of these tasks are recorded at the site: their waits end. */
-  cancelled(names: readonly string[]): void
-  /** Ends all waits; their calls reject. */
-  close(): void
-}
-
 /** Files of a task, absolute, whose digests are read together; one reading of a task at a time. */
 interface Reading {
   name: string
@@ -73,12 +63,11 @@ const openReadings = ({ site }: RemoteContext): ((reading: Reading) => Promise<A
   })
 
 /**
+ * What each ended task alone waits for: files that arrive late, and the digests of large ones.
+ *
  * @param part the result of an ended task as far as it is soon read; many share a question
  */
-export function openCompleting(
-  context: RemoteContext,
-  part: (name: string) => Promise<CollectedPart>,
-): Completing {
+export function openCompleting(context: RemoteContext, part: (name: string) => Promise<CollectedPart>) {
   const { chunkBytes } = context
   const look = openReadings(context)
   const gates = new Map<number, Gate>()
@@ -150,7 +139,11 @@ export function openCompleting(
   }
 
   return {
-    async collect(name, onWait = () => undefined) {
+    /** `onWait` gets the reason of a wait that people should see. */
+    async collect(
+      name: string,
+      onWait: (reason: string) => void = () => undefined,
+    ): Promise<RemoteCollected> {
       const wait = new AbortController()
       waits.set(name, wait)
       try {
@@ -168,10 +161,12 @@ export function openCompleting(
         if (waits.get(name) === wait) waits.delete(name)
       }
     },
-    cancelled(names) {
+    /** Cancels of these tasks are recorded at the site: their waits end. */
+    cancelled(names: readonly string[]): void {
       for (const name of names) waits.get(name)?.abort()
     },
-    close() {
+    /** Ends all waits; their calls reject. */
+    close(): void {
       closed = true
       for (const wait of waits.values()) wait.abort()
     },

@@ -1,7 +1,7 @@
 import { DriverError, type Intent, type LogSlice } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { markCancelled } from './cancelling.ts'
-import { collectTasks, type CollectedPart, type RemoteCollected } from './collecting.ts'
+import { collectTasks, type CollectedPart } from './collecting.ts'
 import { openCompleting } from './completing.ts'
 import { namesAtOnce, openMemory, supervisor, type RemoteContext, type RemoteOptions } from './context.ts'
 import { followEnds } from './ends.ts'
@@ -11,77 +11,6 @@ import type { RemoteSight } from './record.ts'
 import { removeTasks } from './removing.ts'
 import { asDriverError, openRemoteSite } from './site.ts'
 import { largestSlice, parseSlice, sliceScript, type SliceRange } from './slice.ts'
-
-/**
- * Tasks at a site that is reached through a `SiteShell`: the common part of all drivers of such
- * sites. The starter of the tasks (`ssh.ts`: at once; `batch`: as a job) prepares them here, makes
- * the site run their supervisor, and reads their records here.
- *
- * At the site, below `root`:
- * - `bin/<hash>/wrapper`: the supervisor (`wrapper.sh`), installed once per content.
- * - `tasks/NAME.TOKEN.run`: the script of the task (`contract/task-script.ts`), a token per
- *   submission, so that no script is ever overwritten; `NAME.task`: its record, created
- *   exclusively before the start, growing by whole lines; `NAME.out`, `NAME.err`;
- *   `NAME.TOKEN.staged`: the content of the work directory before; `NAME.TOKEN.moved`: how much
- *   of it came from where; `NAME.cancel`: a cancel was requested. A name cancelled before its start
- *   has a record of that, and never starts.
- * - `ends`: names of ended tasks, appended as they end.
- *
- * Calls that come within some milliseconds share a round trip. Links that break reject with
- * `DriverError` class `unknown` (cause: the `LinkError`); every script can be run again. Times are
- * by this machine's clock, whatever the site's clock shows.
- */
-export interface RemoteTasks {
-  /** Absolute, at the site; queried once. */
-  root(): Promise<string>
-  /**
-   * Makes work directories, stages predecessors' files, writes the scripts. Where there is nothing
-   * to stage and the parent of the work directory is missing too, the task does that itself
-   * (`packed`). `ready`: the site may run its supervisor. `known`: the name has a record already
-   * (it runs, has ended, or was cancelled) and must not be submitted again.
-   */
-  prepare(intents: readonly Intent[]): Promise<Map<string, PreparedTask>>
-  /** The same, and starts them detached. `known` also if another worker was faster. */
-  start(intents: readonly Intent[]): Promise<Map<string, Started>>
-  /**
-   * The `sh` command at the site that runs one prepared task to its end, with its exit code: for a
-   * batch scheduler's job. `scriptWord` is inserted unchanged: `'NAME.TOKEN'` as `prepare` gave it,
-   * or a variable that holds it (`"$script"`).
-   */
-  foregroundCommand(scriptWord: string): Promise<string>
-  /**
-   * The content of the records, and whether the supervisors live, where those run on the shell's
-   * machine. Calls that come close together share a query: any number of names, 1,000 a round trip.
-   */
-  look(names: readonly string[]): Promise<Map<string, RemoteSight>>
-  /**
-   * Buries names that have no record (they never start); leaves a cancel mark for the others, and
-   * signals their supervisors where those run on the shell's machine.
-   */
-  markCancelled(names: readonly string[], graceSeconds: number): Promise<void>
-  /**
-   * Sends a signal to every process that carries the mark of one of the names; returns the names
-   * with any such process.
-   */
-  signalMarked(names: readonly string[], signal: 'TERM' | 'KILL'): Promise<Set<string>>
-  /**
-   * The full result of an ended name; many calls at once share their round trips. `unknown` while
-   * it has no recorded end. Declared outputs that are missing are waited for, and large files are
-   * read, without a delay for other names; a cancel ends both. `onWait`: as `RuntimeDriver.collect`.
-   */
-  collect(name: string, onWait?: (reason: string) => void): Promise<RemoteCollected>
-  logs(name: string, stream: 'stdout' | 'stderr', range: SliceRange): Promise<LogSlice>
-  /** Removes work directory and all records. Does not check whether it runs. */
-  remove(name: string): Promise<void>
-  /**
-   * Reports ended names promptly, from the call `stands(true)` until `stands(false)`: `look`, which
-   * is the truth, finds the ends in between. Resumes by itself when the site is back. The returned
-   * function stops it.
-   */
-  readonly onEnds: (ended: (name: string) => void, stands: (now: boolean) => void) => () => void
-  /** Ends the waits of `collect`, which reject. */
-  close(): void
-}
 
 export type { Packed } from './preparing.ts'
 export type { EndedSight, RemoteSight, StartedSight } from './record.ts'
@@ -125,7 +54,26 @@ const submitter = (
     )
   })
 
-export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
+/**
+ * Tasks at a site that is reached through a `SiteShell`: the common part of all drivers of such
+ * sites. The starter of the tasks (`ssh.ts`: at once; `batch`: as a job) prepares them here, makes
+ * the site run their supervisor, and reads their records here.
+ *
+ * At the site, below `root`:
+ * - `bin/<hash>/wrapper`: the supervisor (`wrapper.sh`), installed once per content.
+ * - `tasks/NAME.TOKEN.run`: the script of the task (`contract/task-script.ts`), a token per
+ *   submission, so that no script is ever overwritten; `NAME.task`: its record, created
+ *   exclusively before the start, growing by whole lines; `NAME.out`, `NAME.err`;
+ *   `NAME.TOKEN.staged`: the content of the work directory before; `NAME.TOKEN.moved`: how much
+ *   of it came from where; `NAME.cancel`: a cancel was requested. A name cancelled before its start
+ *   has a record of that, and never starts.
+ * - `ends`: names of ended tasks, appended as they end.
+ *
+ * Calls that come within some milliseconds share a round trip. Links that break reject with
+ * `DriverError` class `unknown` (cause: the `LinkError`); every script can be run again. Times are
+ * by this machine's clock, whatever the site's clock shows.
+ */
+export function openRemoteTasks(options: RemoteOptions) {
   const {
     shell,
     runtime,
@@ -148,28 +96,67 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
   const removeOne = gather<string, true>((names) => removeTasks(context, names))
 
   return {
-    root: async () => (await site.facts()).root,
-    prepare: async (intents) => (await each(intents, prepareOne)) as Map<string, PreparedTask>,
-    start: async (intents) => (await each(intents, startOne)) as Map<string, Started>,
-    foregroundCommand: async (scriptWord) =>
+    /** Absolute, at the site; queried once. */
+    root: async (): Promise<string> => (await site.facts()).root,
+    /**
+     * Makes work directories, stages predecessors' files, writes the scripts. Where there is nothing
+     * to stage and the parent of the work directory is missing too, the task does that itself
+     * (`packed`). `ready`: the site may run its supervisor. `known`: the name has a record already
+     * (it runs, has ended, or was cancelled) and must not be submitted again.
+     */
+    prepare: async (intents: readonly Intent[]) =>
+      (await each(intents, prepareOne)) as Map<string, PreparedTask>,
+    /** The same, and starts them detached. `known` also if another worker was faster. */
+    start: async (intents: readonly Intent[]) => (await each(intents, startOne)) as Map<string, Started>,
+    /**
+     * The `sh` command at the site that runs one prepared task to its end, with its exit code: for a
+     * batch scheduler's job. `scriptWord` is inserted unchanged: `'NAME.TOKEN'` as `prepare` gave it,
+     * or a variable that holds it (`"$script"`).
+     */
+    foregroundCommand: async (scriptWord: string): Promise<string> =>
       `${supervisor(context, await site.facts(), 'foreground')} ${scriptWord}`,
-    look: async (names) =>
+    /**
+     * The content of the records, and whether the supervisors live, where those run on the shell's
+     * machine. Calls that come close together share a query: any number of names, 1,000 a round trip.
+     */
+    look: async (names: readonly string[]): Promise<Map<string, RemoteSight>> =>
       new Map(await Promise.all(names.map(async (name) => [name, await lookAt(name)] as const))),
-    async markCancelled(names, graceSeconds) {
+    /**
+     * Buries names that have no record (they never start); leaves a cancel mark for the others, and
+     * signals their supervisors where those run on the shell's machine.
+     */
+    async markCancelled(names: readonly string[], graceSeconds: number): Promise<void> {
       await markCancelled(context, names, graceSeconds)
       completing.cancelled(names)
     },
-    signalMarked: (names, signal) => signalMarked(context, names, signal),
-    collect: (name, onWait) => completing.collect(name, onWait),
-    async logs(name, stream, range) {
+    /**
+     * Sends a signal to every process that carries the mark of one of the names; returns the names
+     * with any such process.
+     */
+    signalMarked: (names: readonly string[], signal: 'TERM' | 'KILL') => signalMarked(context, names, signal),
+    /**
+     * The full result of an ended name; many calls at once share their round trips. `unknown` while
+     * it has no recorded end. Declared outputs that are missing are waited for, and large files are
+     * read, without a delay for other names; a cancel ends both. `onWait`: as `RuntimeDriver.collect`.
+     */
+    collect: (name: string, onWait?: (reason: string) => void) => completing.collect(name, onWait),
+    async logs(name: string, stream: 'stdout' | 'stderr', range: SliceRange): Promise<LogSlice> {
       const file = `${name}.${stream === 'stdout' ? 'out' : 'err'}`
       const { stdout } = await site.run(() => sliceScript(file, range), { maxBytes: 2 * largestSlice })
       return parseSlice(stdout)
     },
-    remove: async (name) => {
-      await removeOne(name)
-    },
-    onEnds: (ended, stands) => followEnds(context, ended, stands),
+    /** Removes work directory and all records. Does not check whether it runs. */
+    remove: async (name: string): Promise<void> => void (await removeOne(name)),
+    /**
+     * Reports ended names promptly, from the call `stands(true)` until `stands(false)`: `look`, which
+     * is the truth, finds the ends in between. Resumes by itself when the site is back. The returned
+     * function stops it.
+     */
+    onEnds: (ended: (name: string) => void, stands: (now: boolean) => void) =>
+      followEnds(context, ended, stands),
+    /** Ends the waits of `collect`, which reject. */
     close: () => completing.close(),
   }
 }
+
+export type RemoteTasks = ReturnType<typeof openRemoteTasks>
