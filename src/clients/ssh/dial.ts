@@ -1,9 +1,10 @@
 import type { Duplex } from 'node:stream'
 import type { Client } from 'ssh2'
+import { within } from '../../pacing/within.ts'
 import { LinkError } from '../../shell/site-shell.ts'
 import { printableMessage, type Journey } from './journey.ts'
 import { ChangedHostKey, logIn, type AskPerson } from './login.ts'
-import { openProxyCommand, openRoute, within } from './route.ts'
+import { openProxyCommand, openRoute } from './route.ts'
 import type { SshSession } from './session.ts'
 import type { SshSessionsOptions } from './sessions-options.ts'
 import type { LoginPrompts, SshSecret, SshTarget } from './target.ts'
@@ -55,7 +56,6 @@ export const dial = async (
     parent: Forwarder | undefined,
     journey: Journey,
     options: SshSessionsOptions,
-    record: boolean,
     ask: AskPerson,
   ]
 ): Promise<{ client: Client; route: Duplex }> => {
@@ -85,7 +85,6 @@ const dialWithout = async (
   parent: Forwarder | undefined,
   journey: Journey,
   options: SshSessionsOptions,
-  record: boolean,
   ask: AskPerson,
 ): Promise<{ client: Client; route: Duplex }> => {
   const fault = faultOf(target)
@@ -109,10 +108,8 @@ const dialWithout = async (
     printed = proxy.printed
   } else route = await openRoute(target, journey, options.addressAllowed ?? (() => true))
   journey.reached('host key', journey.address)
-  const { record: _record, ...hostKeys } = target.hostKeys
   try {
-    const client = await logIn(record ? target : { ...target, hostKeys }, secret, route, journey, ask, types)
-    return { client, route }
+    return { client: await logIn(target, secret, route, journey, ask, types), route }
   } catch (error) {
     route.destroy()
     const output = (await printed?.()) ?? ''

@@ -245,7 +245,6 @@ export class LoginEntry {
         parent,
         journey,
         this.#options,
-        true,
         async (prompts, error) => {
           if (this.#isFurther) throw waitsForPerson(prompts)
           const { given } = login
@@ -440,7 +439,6 @@ export class LoginEntry {
       this.#announced = now
       void this.#others()?.changed()
     }
-    if (!this.#isFurther) this.#options.onState?.(this.target, this.state())
   }
 }
 

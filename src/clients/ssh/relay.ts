@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto'
+import { within } from '../../pacing/within.ts'
 import { openBackoff, type Backoff } from '../../pacing/backoff.ts'
 import { fresh } from '../../pacing/fresh.ts'
 import type { FleetKeys } from './relay-keys.ts'
@@ -6,7 +7,6 @@ import { NotHeld } from './relay-frames.ts'
 import { RelayLink } from './relay-link.ts'
 import { openRelayServer, type HeldLogins, type RelayServer } from './relay-server.ts'
 import { RelaySession } from './relay-session.ts'
-import { within } from './route.ts'
 
 /**
  * The record of a login at a process: a person logged in there (`address` is where other processes

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { quote } from '../../shell/quote.ts'
+import { LastBytes } from '../../shell/outputs.ts'
 import { LinkError, type ShellResult } from '../../shell/site-shell.ts'
 import { printable } from './journey.ts'
 
@@ -14,9 +15,6 @@ export interface ResidentChannel {
   signal(name: string): unknown
   close(): unknown
 }
-
-/** Bytes of the standard error that are kept. */
-export const stderrBytes = 64 * 1024
 
 /**
  * Collects bytes up to a mark, which may arrive in pieces; bytes before the first mark are not part
@@ -76,20 +74,6 @@ class Marked {
   /** The end of the bytes before the first mark. */
   get before(): string {
     return this.#begun ? '' : this.#before + this.#held.toString('utf8')
-  }
-}
-
-/** The last bytes of a stream, as text. */
-export class LastBytes {
-  #chunks: Buffer[] = []
-  #size = 0
-  add(chunk: Buffer): void {
-    this.#chunks.push(chunk)
-    this.#size += chunk.length
-    while (this.#size - this.#chunks[0]!.length >= stderrBytes) this.#size -= this.#chunks.shift()!.length
-  }
-  toString(): string {
-    return Buffer.concat(this.#chunks).subarray(-stderrBytes).toString('utf8')
   }
 }
 

@@ -2,16 +2,19 @@ import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Duplex } from 'node:stream'
 import type { Client, ClientChannel, ExecOptions, SFTPWrapper } from 'ssh2'
+import { leftOf, within } from '../../pacing/within.ts'
+import { collectOutput, LastBytes } from '../../shell/outputs.ts'
 import {
   LinkError,
+  runDefaults,
   type RunOptions,
   type ShellResult,
   type ShellStream,
   type TerminalSize,
 } from '../../shell/site-shell.ts'
 import { printableMessage, printable } from './journey.ts'
-import { LastBytes, Resident } from './resident.ts'
-import { collectOutput, endsOf } from './shell-stream.ts'
+import { Resident } from './resident.ts'
+import { endsOf } from './shell-stream.ts'
 
 /**
  * Longest script that goes into the request for its channel; servers other than OpenSSH take
@@ -27,8 +30,6 @@ const refusedPauseMs = 50
 const noticeMs = 1_000
 /** Pause between TERM and KILL. */
 const politeMs = 5000
-
-export const runDefaults = { deadlineMs: 60_000, maxBytes: 64 * 1024 * 1024 }
 
 /**
  * A command for whatever shell the account has (sh, fish, csh …) that makes `/bin/sh` evaluate a
@@ -141,7 +142,7 @@ export class SshSession {
         // The first resident reports whether its `sh` is a bash.
         resident.bash && script.length > longestForResident.bash
           ? undefined
-          : resident.run(script, input, Math.max(1, until - performance.now()), maxBytes),
+          : resident.run(script, input, leftOf(until), maxBytes),
       )
       if (answer !== undefined) return answer
     }
@@ -187,71 +188,36 @@ export class SshSession {
     const mark = `<${randomBytes(16).toString('hex')} `
     // The mark ends the output of the account's start files and gives the process id.
     const { command, first } = commandOf(`printf '${mark}%s\\n' "$$"\n${script}`, hasInput)
-    const channel = await this.#channel(command, until, { terminal, lasting })
-    return new Promise<ShellStream>((resolve, reject) => {
-      const late = (): void => {
-        reject(new LinkError('shell', `no shell at the site within ${Math.round(deadlineMs / 100) / 10} s`))
-        stream.kill()
-      }
-      const timer = setTimeout(late, Math.max(1, until - performance.now()))
-      const fail = (error: unknown): void => {
-        clearTimeout(timer)
-        reject(error instanceof Error ? error : new Error(String(error)))
-      }
-      const stream = this.#stream(channel, Buffer.from(mark), () => {
-        clearTimeout(timer)
-        resolve(
-          terminal === undefined
-            ? stream
-            : { ...stream, resize: (rows, columns) => channel.setWindow(rows, columns, 0, 0) },
-        )
-      })
-      // After the mark this changes nothing: the promise is settled.
-      stream.done.then(({ code, stderr }) => {
-        const detail = stderr === '' ? '' : `: ${printable(stderr)}`
-        fail(new LinkError('shell', `the account has no usable shell (exit code ${code ?? 'none'})${detail}`))
-      }, fail)
-      if (!hasInput) channel.end(first)
-      else if (first !== undefined) channel.write(first)
+    const channel = await this.#channel(() => this.#exec(command, until, terminal), until, lasting)
+    const begun = Promise.withResolvers<undefined>()
+    const stream = this.#stream(channel, Buffer.from(mark), () => begun.resolve(undefined))
+    stream.done.then(({ code, stderr }) => {
+      const detail = stderr === '' ? '' : `: ${printable(stderr)}`
+      const fault = `the account has no usable shell (exit code ${code ?? 'none'})${detail}`
+      begun.reject(new LinkError('shell', fault))
+    }, begun.reject)
+    if (!hasInput) channel.end(first)
+    else if (first !== undefined) channel.write(first)
+    await within(begun.promise, leftOf(until), () => {
+      stream.kill()
+      return new LinkError('shell', `no shell at the site within ${Math.round(deadlineMs / 100) / 10} s`)
     })
+    return terminal === undefined
+      ? stream
+      : { ...stream, resize: (rows, columns) => channel.setWindow(rows, columns, 0, 0) }
   }
 
   /** A channel of the SFTP subsystem; it counts as one of the streams until it is closed. */
-  async files(deadlineMs = runDefaults.deadlineMs): Promise<SFTPWrapper> {
+  files(deadlineMs = runDefaults.deadlineMs): Promise<SFTPWrapper> {
     const until = performance.now() + deadlineMs
-    await this.#turn(this.#opens, () => this.#mayOpen(), until)
-    this.#streams++
-    const left = (): void => {
-      this.#streams--
-      this.#next()
-    }
-    const { promise, resolve, reject } = Promise.withResolvers<SFTPWrapper>()
-    let isLate = false
-    const timer = setTimeout(
-      () => {
-        isLate = true
-        reject(new LinkError('shell', 'the server opens no SFTP channel until the deadline'))
-      },
-      Math.max(1, until - performance.now()),
-    )
-    try {
-      this.#client.sftp((error, sftp) => {
-        if (error !== undefined)
-          reject(new LinkError('shell', `the server has no SFTP: ${printableMessage(error)}`))
-        else if (isLate) sftp.end()
-        else resolve(sftp)
-      })
-      const sftp = await promise
-      sftp.once('close', left)
-      return sftp
-    } catch (error) {
-      left()
-      throw error instanceof LinkError
-        ? error
-        : (this.#lost ?? new LinkError('link', printableMessage(error)))
-    } finally {
-      clearTimeout(timer)
-    }
+    const open = (): Promise<SFTPWrapper> =>
+      this.#opened(
+        'has no SFTP',
+        until,
+        (answer) => this.#client.sftp(answer),
+        (sftp) => sftp.end(),
+      )
+    return this.#channel(open, until)
   }
 
   /** A connection from the host on, for a host behind it. */
@@ -351,13 +317,10 @@ export class SshSession {
           else reject(this.#lost)
         },
       }
-      const timer = setTimeout(
-        () => {
-          queue.splice(queue.indexOf(waiter), 1)
-          reject(new LinkError('link', 'all channels of the connection were busy until the deadline'))
-        },
-        Math.max(1, until - performance.now()),
-      )
+      const timer = setTimeout(() => {
+        queue.splice(queue.indexOf(waiter), 1)
+        reject(new LinkError('link', 'all channels of the connection were busy until the deadline'))
+      }, leftOf(until))
       queue.push(waiter)
     })
   }
@@ -388,7 +351,7 @@ export class SshSession {
     let resident: Resident | undefined
     try {
       resident = new Resident(await this.#exec('exec /bin/sh', until))
-      await resident.greet(Math.max(1, until - performance.now()))
+      await resident.greet(leftOf(until))
     } catch (error) {
       resident?.close()
       if (error instanceof ChannelRefused && (await this.#refused(this.#inUse - 1, until, true))) return
@@ -444,17 +407,18 @@ export class SshSession {
     return true
   }
 
-  async #channel(
-    command: string,
+  /** Opens a channel in its turn; it counts as one of the streams until it is closed. */
+  async #channel<Channel extends ClientChannel | SFTPWrapper>(
+    open: () => Promise<Channel>,
     until: number,
-    { terminal, lasting }: { terminal: TerminalSize | undefined; lasting: boolean },
-  ): Promise<ClientChannel> {
+    lasting = false,
+  ): Promise<Channel> {
     for (let isSure = false; ;) {
       await this.#turn(this.#opens, () => this.#mayOpen(), until)
       if (!this.#mayOpen()) continue
       this.#streams++
       try {
-        const channel = await this.#exec(command, until, terminal)
+        const channel = await open()
         channel.once('close', () => {
           this.#endedAt = performance.now()
           this.#streams--
@@ -474,46 +438,41 @@ export class SshSession {
   }
 
   #exec(command: string, until: number, terminal?: TerminalSize): Promise<ClientChannel> {
-    return new Promise((resolve, reject) => {
-      if (this.#lost !== undefined) {
-        reject(this.#lost)
-        return
-      }
-      let over = false
-      const timer = setTimeout(
-        () => {
-          over = true
-          reject(new LinkError('shell', 'the server did not open a channel until the deadline'))
-        },
-        Math.max(1, until - performance.now()),
-      )
+    return this.#opened(
+      'runs no command',
+      until,
+      (answer) => this.#client.exec(command, ptyOf(terminal), answer),
+      (channel) => channel.close(),
+    )
+  }
+
+  /** What a call of the client opens. @throws ChannelRefused; LinkError that says `lacks` of the server */
+  #opened<Channel extends ClientChannel | SFTPWrapper>(
+    lacks: string,
+    until: number,
+    ask: (answer: (error: Error | undefined, channel: Channel) => void) => unknown,
+    end: (channel: Channel) => void,
+  ): Promise<Channel> {
+    const opened = new Promise<Channel>((resolve, reject) => {
+      const refused = (error: Error): Error =>
+        (error as { reason?: unknown }).reason === undefined
+          ? new LinkError('shell', `the server ${lacks}: ${printableMessage(error)}`, { cause: error })
+          : new ChannelRefused(error)
       try {
-        this.#client.exec(command, ptyOf(terminal), (error, channel) => {
-          clearTimeout(timer)
-          if (over) {
-            channel?.close()
-            return
-          }
-          if (error === undefined || error === null) {
-            this.#everOpened = true
-            resolve(channel)
-            return
-          }
-          if (this.#lost !== undefined) reject(this.#lost)
-          else if ((error as { reason?: unknown }).reason !== undefined) reject(new ChannelRefused(error))
-          else
-            reject(
-              new LinkError('shell', `the server runs no command: ${printableMessage(error)}`, {
-                cause: error,
-              }),
-            )
+        if (this.#lost !== undefined) throw this.#lost
+        ask((error, channel) => {
+          if (error !== undefined && error !== null) return reject(this.#lost ?? refused(error))
+          this.#everOpened = true
+          resolve(channel)
         })
       } catch (error) {
-        clearTimeout(timer)
         // The socket has ended and its close event is on the way.
         reject(this.#lost ?? new LinkError('link', `the link was lost: ${printableMessage(error)}`))
       }
     })
+    const late = (): LinkError =>
+      new LinkError('shell', 'the server did not open a channel until the deadline')
+    return within(opened, leftOf(until), late, end)
   }
 
   /** Runs a script on a channel of its own: one with large input, or too long for a resident. */
@@ -523,9 +482,13 @@ export class SshSession {
     until: number,
     maxBytes: number,
   ): Promise<ShellResult> {
-    const deadlineMs = Math.max(1, until - performance.now())
+    const deadlineMs = leftOf(until)
     const stream = await this.open(script, { deadlineMs, hasInput: input !== undefined })
-    return collectOutput(stream, input, until, maxBytes)
+    return collectOutput(stream, {
+      ...(input === undefined ? {} : { input }),
+      deadlineMs: leftOf(until),
+      maxBytes,
+    })
   }
 
   #stream(channel: ClientChannel, mark: Buffer, begun: () => void): ShellStream {

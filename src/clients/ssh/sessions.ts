@@ -1,14 +1,16 @@
-import { createHash } from 'node:crypto'
+import { createHash, randomUUID } from 'node:crypto'
+import { leftOf, within } from '../../pacing/within.ts'
+import { present } from '../../json-object.ts'
 import type { SiteFiles } from '../../shell/site-files.ts'
 import {
   LinkError,
+  runDefaults,
   type RunOptions,
   type ShellResult,
   type ShellStream,
   type SiteShell,
   type TerminalSize,
 } from '../../shell/site-shell.ts'
-import { dial, onTheWay, waitsForPerson } from './dial.ts'
 import { openFiles } from './files.ts'
 import { Journey, printableMessage } from './journey.ts'
 import { LoginEntry } from './login-entry.ts'
@@ -18,8 +20,7 @@ import { NotHeld } from './relay-frames.ts'
 import type { OtherProcesses } from './relay.ts'
 import type { HeldLogins } from './relay-server.ts'
 import type { RelaySession } from './relay-session.ts'
-import { within } from './route.ts'
-import { runDefaults, SshSession } from './session.ts'
+import { SshSession } from './session.ts'
 import type { SshSessionsOptions } from './sessions-options.ts'
 import type { LoginPrompts, SshProbe, SshSessions, SshState, SshTarget } from './target.ts'
 
@@ -35,23 +36,11 @@ const jumpOf = (target: SshTarget): SshTarget | undefined => {
  * Equal for targets that share a connection: it covers the host, the way to it and its identity.
  */
 const keyOf = (target: SshTarget): string => {
-  const { host, port, username, credential, proxyCommand, forwardAgent, timeouts, hostKeys } = target
-  const { policy, knownHosts, fingerprints, hostKeyAlias } = hostKeys
-  const own = {
-    host,
-    port,
-    username,
-    credential,
-    proxyCommand,
-    forwardAgent,
-    timeouts,
-    policy,
-    knownHosts,
-    fingerprints,
-    hostKeyAlias,
-  }
+  const { jump = [], secret: _secret, hostKeys, ...own } = target
+  const { record: _record, ...keys } = hostKeys
+  const parts = [own, keys].map((each) => Object.entries(each).sort(([a], [b]) => (a < b ? -1 : 1)))
   return createHash('sha256')
-    .update(JSON.stringify([own, ...(target.jump ?? []).map(keyOf)]))
+    .update(JSON.stringify([...parts, ...jump.map(keyOf)]))
     .digest('hex')
 }
 
@@ -75,7 +64,7 @@ class Logins {
 
   gateOf(target: SshTarget): LoginGate {
     const name = `${target.host.toLowerCase()}:${target.port}`
-    const gate = this.#gates.get(name) ?? new LoginGate(this.#options.loginsPerHost ?? 5)
+    const gate = this.#gates.get(name) ?? new LoginGate()
     this.#gates.set(name, gate)
     return gate
   }
@@ -200,37 +189,6 @@ const answerLogin = async (pool: Pool, entry: LoginEntry, answers: readonly stri
   return state
 }
 
-/** Uses connections of its own, also for the jumps. */
-const dialFresh = async (
-  pool: Pick<Pool, 'logins' | 'options'>,
-  target: SshTarget,
-  journey: Journey,
-  opened: SshSession[],
-  asked: (prompts: LoginPrompts) => void,
-): Promise<SshSession> => {
-  const { logins, options } = pool
-  const jump = jumpOf(target)
-  let parent: SshSession | undefined
-  if (jump !== undefined) {
-    journey.reached('route', `behind ${jump.host}`)
-    parent = await dialFresh(pool, jump, new Journey(), opened, asked).catch((error: unknown) => {
-      throw onTheWay(jump, error)
-    })
-  }
-  const leave = await logins.gateOf(target).enter()
-  try {
-    const { client, route } = await dial(target, parent, journey, options, false, (prompts) => {
-      asked(prompts)
-      return Promise.reject(waitsForPerson(prompts))
-    })
-    const session = new SshSession(client, route, options.channels ?? 8)
-    opened.push(session)
-    return session
-  } finally {
-    leave()
-  }
-}
-
 /** A probe under way: its progress, and the prompts that it received. */
 interface Probing {
   readonly until: number
@@ -240,36 +198,12 @@ interface Probing {
 
 const lateProbe = ({ journey }: Probing): LinkError =>
   new LinkError(journey.stage, `no answer within ${probeMs / 1000} s`)
-const leftOf = (until: number): number => Math.max(1, until - performance.now())
 
-/** Probes over connections that are closed afterwards, also those that open too late. */
-const probeFresh = async (pool: Pool, target: SshTarget, probing: Probing): Promise<void> => {
-  const opened: SshSession[] = []
-  let over = false
-  try {
-    const dialled = dialFresh(pool, target, probing.journey, opened, (asked) => (probing.prompts = asked))
-    dialled.then(
-      (late) => over && late.close(),
-      () => undefined,
-    )
-    const session = await within(dialled, probeMs, () => lateProbe(probing))
-    pool.logins.retryNow(keyOf(target))
-    await session.greet(leftOf(probing.until))
-  } finally {
-    over = true
-    for (const session of opened.reverse()) session.close()
-  }
-}
-
-/**
- * Probes over the shared connection. @returns the result of another process, where that one holds
- * the login
- */
-const probeShared = async (
+/** @returns the result of another process, where that one holds the login */
+const probeOnce = async (
   { logins, others }: Pool,
   target: SshTarget,
   probing: Probing,
-  now: boolean,
 ): Promise<SshProbe | undefined> => {
   const entry = logins.of(target)
   const other = entry.connected === undefined ? await others?.find(entry.key) : undefined
@@ -280,7 +214,6 @@ const probeShared = async (
     entry.leaveLogin()
     return seen
   }
-  if (now) logins.retryNow(entry.key)
   const was = entry.connected
   const attempt = entry.session()
   probing.journey = entry.journey ?? probing.journey
@@ -292,17 +225,11 @@ const probeShared = async (
   return undefined
 }
 
-/** As `SshSessions.probe`. */
-const probeLogin = async (
-  pool: Pool,
-  target: SshTarget,
-  { fresh = false, now = false }: { fresh?: boolean; now?: boolean } = {},
-): Promise<SshProbe> => {
+/** Probes over the shared connection. */
+const probeLogin = async (pool: Pool, target: SshTarget): Promise<SshProbe> => {
   const probing: Probing = { until: performance.now() + probeMs, journey: new Journey(), prompts: undefined }
   try {
-    const seen = fresh
-      ? await probeFresh(pool, target, probing)
-      : await probeShared(pool, target, probing, now)
+    const seen = await probeOnce(pool, target, probing)
     if (seen !== undefined) return seen
     probing.journey.arrived()
   } catch (error) {
@@ -310,6 +237,23 @@ const probeLogin = async (
     if (!probing.journey.hasFailed) probing.journey.failed(error)
   }
   return probeOf(probing.journey, probing.prompts)
+}
+
+/** Probes over a connection of its own; its login is another one than that of the target. */
+const probeFresh = async (pool: Pool, target: SshTarget): Promise<SshProbe> => {
+  const { credential = '', hostKeys } = target
+  const own: SshTarget = {
+    ...target,
+    credential: `${credential} ${randomUUID()}`,
+    hostKeys: { ...hostKeys, record: () => Promise.resolve() },
+  }
+  try {
+    const seen = await probeLogin(pool, own)
+    if (seen.healthy) pool.logins.retryNow(keyOf(target))
+    return seen
+  } finally {
+    pool.logins.forget(keyOf(own))
+  }
 }
 
 /** The connection of a login of this process. */
@@ -412,11 +356,11 @@ const openShell = (pool: Pool, target: SshTarget): SiteShell => {
 }
 
 /** As `SshSessions.files`. */
-const openTargetFiles = (pool: Pool, target: SshTarget): SiteFiles =>
+const openTargetFiles = (pool: Pool, targetOf: () => Promise<SshTarget>): SiteFiles =>
   openFiles(async () => {
     const until = performance.now() + runDefaults.deadlineMs
     if (pool.closed) throw new LinkError('link', 'the connections are closed')
-    const made = await sessionOf(pool, target, until)
+    const made = await sessionOf(pool, await targetOf(), until)
     if (made instanceof SshSession) return made.files(leftOf(until))
     throw new LinkError(
       'login',
@@ -452,9 +396,8 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
 
   return {
     shell: (target) => openShell(pool, target),
-    files: (target) => openTargetFiles(pool, target),
-    state: (target) => logins.of(target).state(),
-    standing: (target) => standing(pool, logins.of(target)),
+    files: (targetOf) => openTargetFiles(pool, targetOf),
+    state: (target) => standing(pool, logins.of(target)),
     answer: (target, answers) => answerLogin(pool, logins.of(target), answers),
     forget: async (target) => {
       const key = keyOf(target)
@@ -468,21 +411,18 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
       logins.close()
       await pool.others?.close()
     },
-    probe: (target, how) => probeLogin(pool, target, how),
+    probe: (target, { fresh = false } = {}) => (fresh ? probeFresh : probeLogin)(pool, target),
   }
 }
 
 const probeOf = (journey: Journey, prompts: LoginPrompts | undefined): SshProbe => {
-  const { stages, address, banner, hostKey, hostKeyIsNew } = journey
+  const { stages, address, banner, hostKey } = journey
+  const hostKeyIsNew = journey.hostKeyIsNew === true || undefined
   const failed = stages.find(({ ok }) => !ok)
   return {
     healthy: failed === undefined,
     stages: [...stages],
-    ...(address === undefined ? {} : { address }),
-    ...(banner === undefined ? {} : { banner }),
-    ...(hostKey === undefined ? {} : { hostKey }),
-    ...(hostKeyIsNew === true ? { hostKeyIsNew } : {}),
-    ...(prompts === undefined ? {} : { prompts }),
+    ...present({ address, banner, hostKey, hostKeyIsNew, prompts }),
     message:
       failed === undefined
         ? 'the login works and a shell answers'
