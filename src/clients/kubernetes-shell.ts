@@ -13,7 +13,7 @@ import {
 } from '../shell/site-shell.ts'
 import type { ExecChannel } from './kubernetes-exec.ts'
 import { KubernetesError } from './kubernetes.ts'
-import { Resident, type ResidentChannel } from './ssh/resident.ts'
+import { fedInput, Resident, type ResidentChannel } from './ssh/resident.ts'
 
 export interface PodShellOptions {
   /** Runs a command in the container of the shell, in whichever pod that is now. */
@@ -23,7 +23,6 @@ export interface PodShellOptions {
 const residentShells = 3
 /** bash reads its input byte by byte, 1 µs each. */
 const longestForResident = { bash: 64 * 1024, other: 512 * 1024 }
-const longestFedInput = 16 * 1024
 const longestHeader = 64
 
 /**
@@ -175,17 +174,11 @@ export function openPodShell({ exec }: PodShellOptions): SiteShell {
   async function run(script: string, options: RunOptions = {}): Promise<ShellResult> {
     const { deadlineMs = runDefaults.deadlineMs, maxBytes = runDefaults.maxBytes } = options
     const until = performance.now() + deadlineMs
-    const input =
-      options.input === undefined || options.input.length === 0 ? undefined : Buffer.from(options.input)
-    const small = input === undefined || (input.length <= longestFedInput && !input.includes(0))
-    // Such input is not text: a shell's variable holds neither NUL nor bytes that are not UTF-8.
-    const fed = input === undefined || !small ? undefined : input.toString('utf8')
-    const plain = fed === undefined ? small : Buffer.from(fed).equals(input ?? Buffer.alloc(0))
-    if (plain && script.length <= (bash ? longestForResident.bash : longestForResident.other)) {
-      return onResident(until, (resident) => resident.run(script, fed, leftOf(until), maxBytes))
-    }
+    const input = fedInput(options.input)
+    if (input !== false && script.length <= (bash ? longestForResident.bash : longestForResident.other))
+      return onResident(until, (resident) => resident.run(script, input, leftOf(until), maxBytes))
     const stream = await openStream(script, until)
-    return collectOutput(stream, { ...(input && { input }), deadlineMs: leftOf(until), maxBytes })
+    return collectOutput(stream, { ...options, deadlineMs: leftOf(until) })
   }
 
   const openStream = async (script: string, until: number): Promise<ShellStream> => {

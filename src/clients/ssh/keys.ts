@@ -42,7 +42,8 @@ const mostBcryptRounds = 200
 /** OpenSSL's default is 2,048, cautious users take 600,000; two million cost a second. */
 const mostIterations = 2_000_000
 
-const field = (bytes: Buffer | string): Buffer => {
+/** Bytes with their length before them. */
+export const field = (bytes: Buffer | string): Buffer => {
   const content = Buffer.from(bytes)
   const length = Buffer.alloc(4)
   length.writeUInt32BE(content.length)

@@ -13,7 +13,8 @@ import {
 } from '../../shell/site-shell.ts'
 import { errorOf, Frames, headBytes, frameKinds, NotHeld, type Head } from './relay-frames.ts'
 import type { RelayLink } from './relay-link.ts'
-import { fedInput, type OpenOptions } from './session.ts'
+import type { OpenOptions } from './session.ts'
+import { fedInput } from './resident.ts'
 import { endsOf } from './shell-stream.ts'
 import type { SshProbe } from './target.ts'
 

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { quote } from '../../shell/quote.ts'
 import { LastBytes } from '../../shell/outputs.ts'
 import { LinkError, type ShellResult } from '../../shell/site-shell.ts'
-import { printable } from './journey.ts'
+import { printable } from './printable.ts'
 
 /** Standard input and outputs of a shell, over an SSH channel or any other channel. */
 export interface ResidentChannel {
@@ -75,6 +75,20 @@ class Marked {
   get before(): string {
     return this.#begun ? '' : this.#before + this.#held.toString('utf8')
   }
+}
+
+const longestFedInput = 16 * 1024
+
+/**
+ * Input that can be part of a script, undefined for none; false: only a channel's own input can carry
+ * it, as it is long, has NUL, or is no text.
+ */
+export const fedInput = (input: Uint8Array | string = ''): string | undefined | false => {
+  if (input.length === 0) return undefined
+  if (input.length > longestFedInput) return false
+  const text = typeof input === 'string' ? input : Buffer.from(input).toString()
+  const isText = typeof input === 'string' || Buffer.from(text).equals(input)
+  return isText && !text.includes('\0') ? text : false
 }
 
 interface Work {

@@ -7,7 +7,8 @@ import { Duplex } from 'node:stream'
 import { LinkError } from '../../shell/site-shell.ts'
 import { within } from '../../pacing/within.ts'
 import { quote } from '../../shell/quote.ts'
-import { printable, type Journey } from './journey.ts'
+import type { LoginProgress } from './login-progress.ts'
+import { printable } from './printable.ts'
 import type { SshTarget } from './target.ts'
 
 /**
@@ -19,7 +20,7 @@ import type { SshTarget } from './target.ts'
  */
 export const openRoute = async (
   target: SshTarget,
-  journey: Journey,
+  progress: LoginProgress,
   addressAllowed: (address: string) => true | string,
 ): Promise<Socket> => {
   const timeout = target.timeouts?.routeMs ?? 10_000
@@ -35,7 +36,7 @@ export const openRoute = async (
           `the name ${printable(target.host)} is not known (${(error as NodeJS.ErrnoException).code ?? 'no answer'})`,
         )
       })
-  journey.reached('route', found.map(({ address }) => address).join(', '))
+  progress.reached('route', found.map(({ address }) => address).join(', '))
 
   const refused: string[] = []
   const failed: string[] = []
@@ -51,7 +52,7 @@ export const openRoute = async (
       (error: unknown) => error as NodeJS.ErrnoException,
     )
     if ('destroy' in attempt) {
-      journey.address = address
+      progress.address = address
       return attempt
     }
     failed.push(

@@ -12,8 +12,8 @@ import {
   type ShellStream,
   type TerminalSize,
 } from '../../shell/site-shell.ts'
-import { printableMessage, printable } from './journey.ts'
-import { Resident } from './resident.ts'
+import { printableMessage, printable } from './printable.ts'
+import { fedInput, Resident } from './resident.ts'
 import { endsOf } from './shell-stream.ts'
 
 /**
@@ -23,7 +23,6 @@ import { endsOf } from './shell-stream.ts'
 const longestInRequest = 20 * 1024
 /** Longest script for a resident shell; bash reads its input byte by byte, 1 µs each. */
 const longestForResident = { bash: 16 * 1024, other: 512 * 1024 }
-const longestFedInput = 16 * 1024
 const residentShells = 3
 const refusedPauseMs = 50
 /** A server may count a channel for this long after its end. */
@@ -42,9 +41,7 @@ export const shellCommand = (script: string): string =>
 const encoded = (script: string): string =>
   script.replace(/[\\'"`$!%\n\r\t]/g, (letter) => `\\0${letter.charCodeAt(0).toString(8).padStart(3, '0')}`)
 
-interface Waiter {
-  start: () => void
-}
+type Waiter = PromiseWithResolvers<undefined>
 
 export interface OpenOptions {
   /** Until the script begins; default 60 s. */
@@ -257,7 +254,7 @@ export class SshSession {
   #end(error: LinkError): void {
     if (this.#lost !== undefined) return
     this.#lost = error
-    for (const waiter of [...this.#runs.splice(0), ...this.#opens.splice(0)]) waiter.start()
+    for (const waiter of [...this.#runs.splice(0), ...this.#opens.splice(0)]) waiter.reject(error)
     for (const listener of this.#onEnd.splice(0)) listener(error)
   }
 
@@ -285,8 +282,8 @@ export class SshSession {
       residentShells - this.#residents.length - this.#opening,
       this.#channels - this.#inUse,
     )
-    for (const waiter of this.#runs.splice(0, idle + Math.max(0, more))) waiter.start()
-    if (this.#opens.length > 0 && this.#mayOpen()) this.#opens.shift()!.start()
+    for (const waiter of this.#runs.splice(0, idle + Math.max(0, more))) waiter.resolve(undefined)
+    if (this.#opens.length > 0 && this.#mayOpen()) this.#opens.shift()!.resolve(undefined)
   }
 
   #mayRun(): boolean {
@@ -306,22 +303,14 @@ export class SshSession {
     return this.#inUse < this.#channels
   }
 
-  #turn(queue: Waiter[], may: () => boolean, until: number): Promise<void> {
+  #turn(queue: Waiter[], may: () => boolean, until: number): Promise<unknown> {
     if (this.#lost !== undefined) return Promise.reject(this.#lost)
     if (queue.length === 0 && may()) return Promise.resolve()
-    return new Promise((resolve, reject) => {
-      const waiter = {
-        start: () => {
-          clearTimeout(timer)
-          if (this.#lost === undefined) resolve()
-          else reject(this.#lost)
-        },
-      }
-      const timer = setTimeout(() => {
-        queue.splice(queue.indexOf(waiter), 1)
-        reject(new LinkError('link', 'all channels of the connection were busy until the deadline'))
-      }, leftOf(until))
-      queue.push(waiter)
+    const waiter = Promise.withResolvers<undefined>()
+    queue.push(waiter)
+    return within(waiter.promise, leftOf(until), () => {
+      queue.splice(queue.indexOf(waiter), 1)
+      return new LinkError('link', 'all channels of the connection were busy until the deadline')
     })
   }
 
@@ -574,13 +563,6 @@ class ChannelRefused extends Error {
       cause: error,
     })
   }
-}
-
-/** Input that can be part of a script; false: only a channel's own input can carry it. */
-export const fedInput = (input: Uint8Array | string | undefined): string | undefined | false => {
-  if (input === undefined) return undefined
-  if (typeof input !== 'string' || input.length > longestFedInput || input.includes('\0')) return false
-  return input
 }
 
 /** The request for a script, and the bytes to write first where the script is too long for one. */

@@ -12,7 +12,8 @@ import {
   type TerminalSize,
 } from '../../shell/site-shell.ts'
 import { openFiles } from './files.ts'
-import { Journey, printableMessage } from './journey.ts'
+import { LoginProgress } from './login-progress.ts'
+import { printableMessage } from './printable.ts'
 import { LoginEntry } from './login-entry.ts'
 import { LoginGate } from './login-gate.ts'
 import { countBuffersWithHeap } from './packets.ts'
@@ -192,12 +193,12 @@ const answerLogin = async (pool: Pool, entry: LoginEntry, answers: readonly stri
 /** A probe under way: its progress, and the prompts that it received. */
 interface Probing {
   readonly until: number
-  journey: Journey
+  progress: LoginProgress
   prompts: LoginPrompts | undefined
 }
 
-const lateProbe = ({ journey }: Probing): LinkError =>
-  new LinkError(journey.stage, `no answer within ${probeMs / 1000} s`)
+const lateProbe = ({ progress }: Probing): LinkError =>
+  new LinkError(progress.stage, `no answer within ${probeMs / 1000} s`)
 
 /** @returns the result of another process, where that one holds the login */
 const probeOnce = async (
@@ -216,27 +217,31 @@ const probeOnce = async (
   }
   const was = entry.connected
   const attempt = entry.session()
-  probing.journey = entry.journey ?? probing.journey
+  probing.progress = entry.progress ?? probing.progress
   const session = await within(attempt, probeMs, () => lateProbe(probing)).finally(
     () => (probing.prompts = entry.state().prompts),
   )
-  probing.journey = was === undefined ? probing.journey.copy() : probing.journey.again()
+  probing.progress = was === undefined ? probing.progress.copy() : probing.progress.again()
   await session.greet(leftOf(probing.until))
   return undefined
 }
 
 /** Probes over the shared connection. */
 const probeLogin = async (pool: Pool, target: SshTarget): Promise<SshProbe> => {
-  const probing: Probing = { until: performance.now() + probeMs, journey: new Journey(), prompts: undefined }
+  const probing: Probing = {
+    until: performance.now() + probeMs,
+    progress: new LoginProgress(),
+    prompts: undefined,
+  }
   try {
     const seen = await probeOnce(pool, target, probing)
     if (seen !== undefined) return seen
-    probing.journey.arrived()
+    probing.progress.arrived()
   } catch (error) {
-    probing.journey = probing.journey.copy()
-    if (!probing.journey.hasFailed) probing.journey.failed(error)
+    probing.progress = probing.progress.copy()
+    if (!probing.progress.hasFailed) probing.progress.failed(error)
   }
-  return probeOf(probing.journey, probing.prompts)
+  return probeOf(probing.progress, probing.prompts)
 }
 
 /** Probes over a connection of its own; its login is another one than that of the target. */
@@ -261,7 +266,7 @@ const ownSessionOf = (entry: LoginEntry, until: number): Promise<SshSession> =>
   within(entry.session(), leftOf(until), () => {
     const { error, stage } = entry.state()
     return new LinkError(
-      stage ?? entry.journey?.stage ?? 'route',
+      stage ?? entry.progress?.stage ?? 'route',
       `no connection until the deadline${error === undefined ? '' : `: ${error}`}`,
     )
   })
@@ -415,9 +420,9 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
   }
 }
 
-const probeOf = (journey: Journey, prompts: LoginPrompts | undefined): SshProbe => {
-  const { stages, address, banner, hostKey } = journey
-  const hostKeyIsNew = journey.hostKeyIsNew === true || undefined
+const probeOf = (progress: LoginProgress, prompts: LoginPrompts | undefined): SshProbe => {
+  const { stages, address, banner, hostKey } = progress
+  const hostKeyIsNew = progress.hostKeyIsNew === true || undefined
   const failed = stages.find(({ ok }) => !ok)
   return {
     healthy: failed === undefined,

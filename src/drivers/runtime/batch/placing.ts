@@ -243,13 +243,13 @@ export class Placing<Request extends object, Listing> {
     const known: string[] = []
     const ready = new Map<string, Request>()
     const scripts = new Map<string, ArrayElement>()
-    for (const [name, outcome] of await this.#site.tasks.prepare(
+    for (const [name, outcome] of await this.#site.tasks.submit(
       intents.filter((intent) => requests.has(intent.name)),
     )) {
       const request = requests.get(name)
       if (outcome.state === 'failed') results.set(name, outcome.error)
       else if (outcome.state === 'known') known.push(name)
-      else if (request !== undefined) {
+      else if (outcome.state === 'ready' && request !== undefined) {
         ready.set(name, request)
         scripts.set(name, outcome)
         this.#sight.memory.requestsOf.set(name, requestKey(request))

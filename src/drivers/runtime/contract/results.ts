@@ -1,6 +1,10 @@
+import { constants } from 'node:os'
 import { DriverError, type Collected, type EndReason, type OutputManifest, type TaskState } from './driver.ts'
 
 type Ended = Extract<TaskState, { state: 'ended' }>
+
+/** Names of signals by number. */
+export const signalNames = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]))
 
 /** An end with this reason; `end` may have more members. */
 export const endedState = (

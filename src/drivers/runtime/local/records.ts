@@ -8,13 +8,12 @@ import {
   statSync,
   writeSync,
 } from 'node:fs'
-import { constants } from 'node:os'
 import { join } from 'node:path'
 import { poll } from '../../../pacing/poll.ts'
 import { memoryLimits, type MemoryLimit } from '../contract/cgroups.ts'
 import type { EndReason, TaskState } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
-import { buriedEnd, endedState } from '../contract/results.ts'
+import { buriedEnd, endedState, signalNames } from '../contract/results.ts'
 import { isAlive, type ProcessIdentity } from './processes.ts'
 
 /**
@@ -90,8 +89,6 @@ export interface ControlFolder {
   runnerOutput(runner: ProcessIdentity, file: 'out' | 'err'): string
   forget(name: string): void
 }
-
-const signalNames = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]))
 
 function parseExit(line: string): TaskExit | undefined {
   const [word, finishedAt, code, signal, reason, wallSeconds, cpuSeconds, peakMemoryBytes] = line.split(' ')

@@ -135,7 +135,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
       if (closed) throw new DriverError('infrastructure', 'the ssh driver is closed; open another')
       if (intents.length === 0) return []
       await watcher.ready()
-      const answers = await tasks.start(intents)
+      const answers = await tasks.submit(intents)
       watcher.expect([...answers].filter(([, { state }]) => state === 'started').map(([name]) => name))
       const known = [...answers].filter(([, { state }]) => state === 'known').map(([name]) => name)
       const sights = known.length === 0 ? new Map<string, RemoteSight>() : await settled(known)

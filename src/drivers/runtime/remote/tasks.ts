@@ -6,7 +6,7 @@ import { openCompleting } from './completing.ts'
 import { namesAtOnce, openMemory, supervisor, type RemoteContext, type RemoteOptions } from './context.ts'
 import { followEnds } from './ends.ts'
 import { look, signalMarked } from './looking.ts'
-import { prepareTasks, type PreparedTask, type Started } from './preparing.ts'
+import { prepareTasks, type PreparedTask } from './preparing.ts'
 import type { RemoteSight } from './record.ts'
 import { removeTasks } from './removing.ts'
 import { asDriverError, openRemoteSite } from './site.ts'
@@ -17,42 +17,6 @@ export type { EndedSight, RemoteSight, StartedSight } from './record.ts'
 
 const defaultChunkBytes = 256 * 1024
 const usualOutputPatienceSeconds = 60
-
-/**
- * The answer for each intent; an error counts for its own intent only when others were answered.
- */
-async function each<Answer>(
-  intents: readonly Intent[],
-  one: (intent: Intent) => Promise<Answer>,
-): Promise<Map<string, Answer | { state: 'failed'; error: DriverError }>> {
-  const settled = await Promise.allSettled(intents.map(one))
-  if (settled.length > 0 && settled.every(({ status }) => status === 'rejected')) {
-    throw asDriverError(settled.find((result) => result.status === 'rejected')?.reason)
-  }
-  return new Map(
-    intents.map(({ name }, position): [string, Answer | { state: 'failed'; error: DriverError }] => {
-      const result = settled[position]
-      if (result?.status === 'fulfilled') return [name, result.value]
-      return [name, { state: 'failed', error: asDriverError(result?.reason) }]
-    }),
-  )
-}
-
-/** Intents that come together are prepared together; each name once. */
-const submitter = (
-  context: RemoteContext,
-  detached: boolean,
-): ((intent: Intent) => Promise<PreparedTask | Started>) =>
-  gather<Intent, PreparedTask | Started>(async (intents) => {
-    const one = new Map(intents.map((intent) => [intent.name, intent]))
-    const answers = await prepareTasks(context, [...one.values()], detached)
-    return new Map(
-      intents.map((intent): [Intent, PreparedTask | Started | Error] => [
-        intent,
-        answers.get(intent.name) ?? new DriverError('unknown', `no answer for ${intent.name}`),
-      ]),
-    )
-  })
 
 /**
  * Tasks at a site that is reached through a `SiteShell`: the common part of all drivers of such
@@ -89,7 +53,17 @@ export function openRemoteTasks(options: RemoteOptions) {
     site,
     memory: openMemory(),
   }
-  const [prepareOne, startOne] = [submitter(context, false), submitter(context, true)]
+  /** Intents that come together are prepared together; each name once. */
+  const submitOne = gather<Intent, PreparedTask>(async (intents) => {
+    const one = new Map(intents.map((intent) => [intent.name, intent]))
+    const answers = await prepareTasks(context, [...one.values()])
+    return new Map(
+      intents.map((intent): [Intent, PreparedTask | Error] => [
+        intent,
+        answers.get(intent.name) ?? new DriverError('unknown', `no answer for ${intent.name}`),
+      ]),
+    )
+  })
   const lookAt = gather<string, RemoteSight>((names) => look(context, names), { most: namesAtOnce })
   const part = gather<string, CollectedPart>((names) => collectTasks(context, names), { most: 100 })
   const completing = openCompleting(context, part)
@@ -99,15 +73,21 @@ export function openRemoteTasks(options: RemoteOptions) {
     /** Absolute, at the site; queried once. */
     root: async (): Promise<string> => (await site.facts()).root,
     /**
-     * Makes work directories, stages predecessors' files, writes the scripts. Where there is nothing
-     * to stage and the parent of the work directory is missing too, the task does that itself
-     * (`packed`). `ready`: the site may run its supervisor. `known`: the name has a record already
-     * (it runs, has ended, or was cancelled) and must not be submitted again.
+     * Makes work directories, stages predecessors' files, writes the scripts, and starts the tasks
+     * detached where they run on the shell's machine. Elsewhere the site may then run their supervisor
+     * (`ready`); where there is nothing to stage and the parent of the work directory is missing too,
+     * the task makes its files itself (`packed`). A `known` name must not be submitted again. An error
+     * counts for its own intent only when others were answered.
      */
-    prepare: async (intents: readonly Intent[]) =>
-      (await each(intents, prepareOne)) as Map<string, PreparedTask>,
-    /** The same, and starts them detached. `known` also if another worker was faster. */
-    start: async (intents: readonly Intent[]) => (await each(intents, startOne)) as Map<string, Started>,
+    async submit(intents: readonly Intent[]): Promise<Map<string, PreparedTask>> {
+      const settled = await Promise.allSettled(intents.map(submitOne))
+      const answers = settled.map((one): PreparedTask =>
+        one.status === 'fulfilled' ? one.value : { state: 'failed', error: asDriverError(one.reason) },
+      )
+      const [first] = answers
+      if (first?.state === 'failed' && settled.every(({ status }) => status === 'rejected')) throw first.error
+      return new Map(intents.map(({ name }, at) => [name, answers[at]!]))
+    },
     /**
      * The `sh` command at the site that runs one prepared task to its end, with its exit code: for a
      * batch scheduler's job. `scriptWord` is inserted unchanged: `'NAME.TOKEN'` as `prepare` gave it,

@@ -64,15 +64,10 @@ const politeAgainSeconds = 3
 /** Time beyond the grace, for a supervisor that was signalled late. */
 const forcedAfterGraceSeconds = 5
 
-const byJob = (elements: readonly BatchElement[]): Map<string, number[]> => {
-  const jobs = new Map<string, number[]>()
-  for (const { job, index } of elements) {
-    const indexes = jobs.get(job)
-    if (indexes === undefined) jobs.set(job, [index])
-    else indexes.push(index)
-  }
-  return jobs
-}
+const byJob = (elements: readonly BatchElement[]): Map<string, number[]> =>
+  new Map(
+    [...Map.groupBy(elements, ({ job }) => job)].map(([job, some]) => [job, some.map(({ index }) => index)]),
+  )
 
 /** The ids of the jobs with this name: of those that are not over, where there are any. */
 const idsOfName = (jobs: readonly SlurmJob[], array: string): string[] => {
