@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { within } from '../../pacing/within.ts'
 import { quote } from '../../shell/quote.ts'
 import { LastBytes } from '../../shell/outputs.ts'
 import { LinkError, type ShellResult } from '../../shell/site-shell.ts'
@@ -98,9 +99,7 @@ interface Work {
   bytes: number
   maxBytes: number
   lastError: LastBytes
-  resolve: (result: ShellResult) => void
-  reject: (error: Error) => void
-  timer: NodeJS.Timeout
+  result: PromiseWithResolvers<ShellResult>
 }
 
 /**
@@ -127,18 +126,16 @@ export class Resident {
 
   constructor(channel: ResidentChannel) {
     this.#channel = channel
-    channel.on('data', (chunk: Buffer) => {
-      const work = this.#work
-      if (work === undefined) return
-      work.stdout.take(chunk)
-      this.#finish(work)
-    })
-    channel.stderr.on('data', (chunk: Buffer) => {
-      const work = this.#work
-      if (work === undefined) return
-      work.stderr.take(chunk)
-      this.#finish(work)
-    })
+    const take =
+      (side: 'stdout' | 'stderr') =>
+      (chunk: Buffer): void => {
+        const work = this.#work
+        if (work === undefined) return
+        work[side].take(chunk)
+        this.#finish(work)
+      }
+    channel.on('data', take('stdout'))
+    channel.stderr.on('data', take('stderr'))
     channel.on('error', () => this.#end('the channel broke'))
     channel.on('close', (code: number | null | undefined, signal?: string) => {
       const how =
@@ -165,36 +162,29 @@ export class Resident {
   run(script: string, input: string | undefined, deadlineMs: number, maxBytes: number): Promise<ShellResult> {
     if (!this.idle) throw new Error('a resident shell runs one script at a time')
     const token = randomBytes(16).toString('hex')
-    return new Promise<ShellResult>((resolve, reject) => {
-      const chunks: Buffer[] = []
-      const lastError = new LastBytes()
-      const work: Work = {
-        chunks,
-        bytes: 0,
-        maxBytes,
-        lastError,
-        resolve,
-        reject,
-        stdout: new Marked(`<${token}\n`, `>${token} `, (bytes) => {
-          work.bytes += bytes.length
-          if (work.bytes <= maxBytes) chunks.push(bytes)
-        }),
-        stderr: new Marked(`<${token}\n`, `>${token} `, (bytes) => lastError.add(bytes)),
-        timer: setTimeout(() => {
-          const seen = work.stdout.begun ? 'did not end' : 'gave no answer'
-          this.#stop(
-            new LinkError('link', `the script ${seen} within ${Math.round(deadlineMs / 100) / 10} s`),
-          )
-        }, deadlineMs),
-      }
-      this.#work = work
-      const fed = input === undefined ? '' : `printf %s ${quote(input)} 2>/dev/null | `
-      const source = input === undefined ? ' </dev/null' : ''
-      this.#channel.write(
-        `printf '<${token}\\n'; printf '<${token}\\n' >&2\n` +
-          `${fed}( eval ${quote(script)} )${source}\n` +
-          `printf '>${token} %d\\n' "$?"; printf '>${token} \\n' >&2\n`,
-      )
+    const marked = (keep: (bytes: Buffer) => void): Marked => new Marked(`<${token}\n`, `>${token} `, keep)
+    const work: Work = {
+      ...{ chunks: [], bytes: 0, maxBytes, lastError: new LastBytes() },
+      stdout: marked((bytes) => {
+        work.bytes += bytes.length
+        if (work.bytes <= maxBytes) work.chunks.push(bytes)
+      }),
+      stderr: marked((bytes) => work.lastError.add(bytes)),
+      result: Promise.withResolvers<ShellResult>(),
+    }
+    this.#work = work
+    const fed = input === undefined ? '' : `printf %s ${quote(input)} 2>/dev/null | `
+    const source = input === undefined ? ' </dev/null' : ''
+    this.#channel.write(
+      `printf '<${token}\\n'; printf '<${token}\\n' >&2\n` +
+        `${fed}( eval ${quote(script)} )${source}\n` +
+        `printf '>${token} %d\\n' "$?"; printf '>${token} \\n' >&2\n`,
+    )
+    return within(work.result.promise, deadlineMs, () => {
+      const seen = work.stdout.begun ? 'did not end' : 'gave no answer'
+      const late = `the script ${seen} within ${Math.round(deadlineMs / 100) / 10} s`
+      this.#stop(new LinkError('link', late))
+      return new LinkError('link', late)
     })
   }
 
@@ -210,8 +200,7 @@ export class Resident {
     }
     if (work.stdout.tail === undefined || work.stderr.tail === undefined) return
     this.#work = undefined
-    clearTimeout(work.timer)
-    work.resolve({
+    work.result.resolve({
       code: Number(work.stdout.tail),
       signal: null,
       stdout: Buffer.concat(work.chunks),
@@ -222,11 +211,8 @@ export class Resident {
   #stop(error: Error): void {
     const work = this.#work
     this.#work = undefined
-    if (work !== undefined) {
-      clearTimeout(work.timer)
-      work.reject(error)
-      this.#channel.signal('KILL')
-    }
+    work?.result.reject(error)
+    if (work !== undefined) this.#channel.signal('KILL')
     this.#channel.close()
     this.#end('closed')
     if (work !== undefined) this.onLeft()
@@ -238,11 +224,10 @@ export class Resident {
     const work = this.#work
     this.#work = undefined
     if (work !== undefined) {
-      clearTimeout(work.timer)
       const detail = printable(`${work.stdout.before} ${work.stderr.before} ${work.lastError.toString()}`)
       // There was no first mark, so no shell has answered: the account has none, or may not use it.
       const stage = work.stdout.begun || how === 'the link was lost' ? 'link' : 'shell'
-      work.reject(new LinkError(stage, detail === '' ? how : `${how}: ${detail}`))
+      work.result.reject(new LinkError(stage, detail === '' ? how : `${how}: ${detail}`))
     }
     this.onEnd()
   }

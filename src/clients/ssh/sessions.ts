@@ -190,58 +190,34 @@ const answerLogin = async (pool: Pool, entry: LoginEntry, answers: readonly stri
   return state
 }
 
-/** A probe under way: its progress, and the prompts that it received. */
-interface Probing {
-  readonly until: number
-  progress: LoginProgress
-  prompts: LoginPrompts | undefined
-}
-
-const lateProbe = ({ progress }: Probing): LinkError =>
-  new LinkError(progress.stage, `no answer within ${probeMs / 1000} s`)
-
-/** @returns the result of another process, where that one holds the login */
-const probeOnce = async (
-  { logins, others }: Pool,
-  target: SshTarget,
-  probing: Probing,
-): Promise<SshProbe | undefined> => {
+/** Probes over the shared connection; where another process holds the login, that one does it. */
+const probeLogin = async ({ logins, others }: Pool, target: SshTarget): Promise<SshProbe> => {
+  const until = performance.now() + probeMs
   const entry = logins.of(target)
-  const other = entry.connected === undefined ? await others?.find(entry.key) : undefined
-  const seen = await other?.probe().catch((error: unknown) => {
-    if (!(error instanceof NotHeld)) throw error
-  })
-  if (seen !== undefined) {
-    entry.leaveLogin()
-    return seen
-  }
-  const was = entry.connected
-  const attempt = entry.session()
-  probing.progress = entry.progress ?? probing.progress
-  const session = await within(attempt, probeMs, () => lateProbe(probing)).finally(
-    () => (probing.prompts = entry.state().prompts),
-  )
-  probing.progress = was === undefined ? probing.progress.copy() : probing.progress.again()
-  await session.greet(leftOf(probing.until))
-  return undefined
-}
-
-/** Probes over the shared connection. */
-const probeLogin = async (pool: Pool, target: SshTarget): Promise<SshProbe> => {
-  const probing: Probing = {
-    until: performance.now() + probeMs,
-    progress: new LoginProgress(),
-    prompts: undefined,
-  }
+  let progress = new LoginProgress()
+  let prompts: LoginPrompts | undefined
   try {
-    const seen = await probeOnce(pool, target, probing)
-    if (seen !== undefined) return seen
-    probing.progress.arrived()
+    const other = entry.connected === undefined ? await others?.find(entry.key) : undefined
+    const seen = await other?.probe().catch((error: unknown) => {
+      if (!(error instanceof NotHeld)) throw error
+    })
+    if (seen !== undefined) {
+      entry.leaveLogin()
+      return seen
+    }
+    const was = entry.connected
+    const attempt = entry.session()
+    progress = entry.progress ?? progress
+    const late = (): LinkError => new LinkError(progress.stage, `no answer within ${probeMs / 1000} s`)
+    const session = await within(attempt, probeMs, late).finally(() => (prompts = entry.state().prompts))
+    progress = was === undefined ? progress.copy() : progress.again()
+    await session.greet(leftOf(until))
+    progress.arrived()
   } catch (error) {
-    probing.progress = probing.progress.copy()
-    if (!probing.progress.hasFailed) probing.progress.failed(error)
+    progress = progress.copy()
+    if (!progress.hasFailed) progress.failed(error)
   }
-  return probeOf(probing.progress, probing.prompts)
+  return probeOf(progress, prompts)
 }
 
 /** Probes over a connection of its own; its login is another one than that of the target. */

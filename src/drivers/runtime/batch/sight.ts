@@ -21,6 +21,8 @@ export interface FoundTask {
   entry?: SubmittedTask
 }
 type Open = FoundTask & { entry: SubmittedTask }
+/** Tasks with what the scheduler alone knows of them. */
+type Doubtful = ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>
 
 export interface Records {
   /** What the records alone show. */
@@ -207,7 +209,7 @@ export class BatchSight<Request, Listing> {
   }
 
   /** Takes tasks out of the queue that would wait for ever, or that the site holds. */
-  async #takeOut(doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>): Promise<void> {
+  async #takeOut(doubtful: Doubtful): Promise<void> {
     const waiting = [...doubtful].flatMap(([name, { judgement }]) => {
       const words = judgement.impossible ?? judgement.held
       return words === undefined ? [] : [{ name, words, forGood: judgement.impossible !== undefined }]
@@ -223,7 +225,7 @@ export class BatchSight<Request, Listing> {
   }
 
   /** Writes ends of tasks without a record: none of them will ever start. */
-  async #bury(doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>): Promise<void> {
+  async #bury(doubtful: Doubtful): Promise<void> {
     const buried: string[] = []
     for (const [name, { one, judgement }] of doubtful) {
       if (one.sight.form !== 'none') continue
@@ -240,9 +242,7 @@ export class BatchSight<Request, Listing> {
    * Ends what the scheduler may have left of tasks that are over by its report. Returns those whose
    * end is not confirmed: they are not over yet.
    */
-  async #endOver(
-    doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>,
-  ): Promise<Set<string>> {
+  async #endOver(doubtful: Doubtful): Promise<Set<string>> {
     if (this.#scheduler.cancelsOver !== true) return new Set()
     const over = [...doubtful].flatMap(([name, { judgement }]) =>
       judgement.verdict === undefined ? [] : [name],
@@ -255,7 +255,7 @@ export class BatchSight<Request, Listing> {
    * scheduler knows. A task that has not started by then never will.
    */
   async #decide(
-    weighed: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>,
+    weighed: Doubtful,
     judge: (name: string, sight: RemoteSight, entry: SubmittedTask) => BatchJudgement,
   ): Promise<Map<string, FoundTask>> {
     const found = new Map<string, FoundTask>()

@@ -1,4 +1,4 @@
-import { poll } from '../../../pacing/poll.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import {
@@ -113,18 +113,13 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
 
   /** Waits for records that are being written at this moment. */
   async function settled(names: readonly string[]): Promise<Map<string, RemoteSight>> {
-    let tries = 0
-    const sights = await poll(
-      async () => {
-        const seen = await tasks.look(names)
-        const claimed = [...seen.values()].some(
-          (sight) => sight.form === 'claimed' && sight.ageSeconds < claimedSeconds,
-        )
-        return claimed && tries++ < 50 ? undefined : seen
-      },
-      { everyMs: 20 },
-    )
-    return sights ?? new Map<string, RemoteSight>()
+    for (let tries = 0; ; tries++) {
+      const seen = await tasks.look(names)
+      const isClaimed = (sight: RemoteSight): boolean =>
+        sight.form === 'claimed' && sight.ageSeconds < claimedSeconds
+      if (tries === 50 || ![...seen.values()].some(isClaimed)) return seen
+      await sleep(20)
+    }
   }
 
   return {
