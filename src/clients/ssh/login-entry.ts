@@ -112,7 +112,8 @@ export class LoginEntry {
   #notBefore = 0
   /** The time of the last request for it. */
   #usedAt = performance.now()
-  #progress: LoginProgress | undefined
+  /** Of its last login. */
+  progress: LoginProgress | undefined
   /** The state that was last sent to the other processes. */
   #announced: LoginEntry['held']
 
@@ -126,10 +127,6 @@ export class LoginEntry {
     this.#pauses = openBackoff({ firstMs: first, longestMs: longest })
     this.#others = others
     this.#isFurther = isFurther
-  }
-
-  get progress(): LoginProgress | undefined {
-    return this.#progress
   }
 
   get connected(): SshSession | undefined {
@@ -216,7 +213,7 @@ export class LoginEntry {
       result: newResult(),
     }
     const { promise } = login.result
-    this.#progress = login.progress
+    this.progress = login.progress
     this.#enter({ is: 'connecting', login })
     const connect = async (): Promise<SshSession> => {
       if (pause > 0) await sleep(pause)

@@ -1,6 +1,7 @@
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { outcomesOf } from '../contract/outcomes.ts'
+import { driverClosed, removedMeanwhile } from '../contract/results.ts'
 import { RecentMap } from '../../../pacing/recent.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
 import { asDriverError } from '../remote/site.ts'
@@ -100,10 +101,11 @@ export function openBatchDriver<Request extends object, Listing>(
       const results = await placing.submit([
         ...new Map(intents.map((intent) => [intent.name, intent])).values(),
       ])
-      const missing = (name: string): DriverError =>
-        new DriverError('infrastructure', `${name} was removed while it was submitted`)
       return new Map(
-        intents.map((intent) => [intent, { outcome: results.get(intent.name) ?? missing(intent.name) }]),
+        intents.map((intent) => [
+          intent,
+          { outcome: results.get(intent.name) ?? removedMeanwhile(intent.name) },
+        ]),
       )
     },
     { milliseconds: 20, most: 10_000 },
@@ -141,8 +143,7 @@ export function openBatchDriver<Request extends object, Listing>(
     capabilities: scheduler.capabilities,
     root: () => site.root(),
     async submit(intents) {
-      if (closed)
-        throw new DriverError('infrastructure', `the ${scheduler.kind} driver is closed; open another`)
+      if (closed) throw driverClosed(scheduler.kind)
       return outcomesOf(intents, submitOne, asDriverError)
     },
     find: async (names) => new Map([...(await sight.see(names))].map(([name, { state }]) => [name, state])),

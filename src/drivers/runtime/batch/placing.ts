@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
+import { driverClosed, removedMeanwhile } from '../contract/results.ts'
 import { asDriverError } from '../remote/site.ts'
 import { arraysOf, requestKey } from './arrays.ts'
 import { packOf, type ArrayElement } from './array-script.ts'
@@ -19,9 +20,6 @@ const submitPatienceMs = 120_000
 /** A younger submission is on its way: nobody asks for the array by its name yet. */
 const answerSeconds = 1
 const pauses = { firstMs: 100, longestMs: 2000 }
-
-const removed = (name: string): DriverError =>
-  new DriverError('infrastructure', `${name} was removed while it was submitted`)
 
 export interface PlacingHooks<Request> {
   /** Resolves once the terms are known. */
@@ -144,11 +142,12 @@ export class Placing<Request extends object, Listing> {
     const script = await this.#scheduler.script(array, elements, `../arrays/${array.name}/${pack}`)
     const { bytes } = packOf(elements)
     for (const backoff = openBackoff(pauses); ;) {
-      if (this.#closed)
-        throw new DriverError('infrastructure', `the ${this.#scheduler.kind} driver is closed; open another`)
+      if (this.#closed) throw driverClosed(this.#scheduler.kind)
       const claim = await this.#site.submissions.claim(array, script)
       if (claim.state === 'accepted')
-        return new Map([...(await this.#idsOf(array.tasks))].map(([name, id]) => [name, id ?? removed(name)]))
+        return new Map(
+          [...(await this.#idsOf(array.tasks))].map(([name, id]) => [name, id ?? removedMeanwhile(name)]),
+        )
       if (claim.state === 'ours')
         return await this.#placeOurs(array, claim, { scripts, terms, pack: { pack, bytes } })
       // A submitter that lives answers within this time.

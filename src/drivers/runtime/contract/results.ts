@@ -24,6 +24,14 @@ export const noEndOf = (name: string): DriverError =>
     `${name} has no recorded end; find shows whether it runs, is lost or was never started`,
   )
 
+/** Why a task was not submitted. */
+export const removedMeanwhile = (name: string): DriverError =>
+  new DriverError('infrastructure', `${name} was removed while it was submitted`)
+
+/** Why a driver submits no more. */
+export const driverClosed = (kind: string): DriverError =>
+  new DriverError('infrastructure', `the ${kind} driver is closed; open another`)
+
 /** Where a manifest was made. */
 type Place = Pick<OutputManifest, 'runtime' | 'hostname' | 'root'>
 

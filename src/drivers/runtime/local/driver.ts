@@ -9,6 +9,7 @@ import {
 import { messageOf } from '../contract/errno.ts'
 import { collect, readLog } from './collect.ts'
 import { checkIntent } from '../contract/intent.ts'
+import { driverClosed, removedMeanwhile } from '../contract/results.ts'
 import { homeOf } from '../contract/task-script.ts'
 import { openLooks } from './looks.ts'
 import { openRunnerPool } from './pool.ts'
@@ -159,14 +160,13 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
       if (answer.answer === 'failed' && !isStarted()) throw new DriverError('infrastructure', answer.message)
     }
     const record = await settledRecord(control, name)
-    if (record === undefined)
-      throw new DriverError('infrastructure', `${name} was removed while it was submitted`)
+    if (record === undefined) throw removedMeanwhile(name)
     return externalId(record)
   }
 
   async function submitOne(intent: Intent): Promise<SubmitOutcome> {
     try {
-      if (closed) throw new DriverError('infrastructure', 'the local driver is closed; open another')
+      if (closed) throw driverClosed('local')
       checkIntent(intent)
       return { name: intent.name, ok: true, externalId: await launch(intent) }
     } catch (error) {

@@ -433,19 +433,19 @@ const namesShown = 5
 /** Some of the paths, for a warning. */
 const namedIn = (paths: readonly string[]): string => firstTexts(paths.map(namedPath), namesShown).join(', ')
 
-interface UnreadParts {
-  unread: readonly string[]
-  tooDeep: readonly string[]
-  isCut: boolean
-  /** Texts about what was not brought. */
-  left: readonly string[]
-}
-
-/** What a person has to know of a work directory of which not everything can be read, or was brought. */
+/**
+ * What a person has to know of a work directory of which not everything can be read, or was brought.
+ * `left`: texts about what was not brought.
+ */
 export function warningsOf(
   root: string,
   listing: readonly FoundFile[],
-  { unread, tooDeep, isCut, left }: UnreadParts,
+  {
+    unread,
+    tooDeep,
+    isCut,
+    left,
+  }: Record<'unread' | 'tooDeep' | 'left', readonly string[]> & { isCut: boolean },
 ): string[] {
   const top = listing.find(({ path }) => path === '')
   const closed = listing.flatMap(({ path, kind, readable }) =>

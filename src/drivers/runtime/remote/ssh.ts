@@ -8,7 +8,7 @@ import {
   type SubmitOutcome,
   type TaskState,
 } from '../contract/driver.ts'
-import { buriedEnd, endedState } from '../contract/results.ts'
+import { buriedEnd, driverClosed, endedState, removedMeanwhile } from '../contract/results.ts'
 import { endingUntil, openEnding, pauseUntil } from '../contract/ending.ts'
 import type { RemoteOptions } from './context.ts'
 import { openRemoteTasks, type RemoteSight } from './tasks.ts'
@@ -127,7 +127,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     capabilities: sshCapabilities,
     root: () => tasks.root(),
     async submit(intents) {
-      if (closed) throw new DriverError('infrastructure', 'the ssh driver is closed; open another')
+      if (closed) throw driverClosed('ssh')
       if (intents.length === 0) return []
       await watcher.ready()
       const answers = await tasks.submit(intents)
@@ -139,12 +139,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
         if (answer?.state === 'started') return { name, ok: true, externalId: String(answer.pid) }
         if (answer?.state === 'failed') return { name, ok: false, error: answer.error }
         const state = stateOf(sights.get(name) ?? { form: 'none' })
-        if (state.state === 'unknown')
-          return {
-            name,
-            ok: false,
-            error: new DriverError('infrastructure', `${name} was removed while it was submitted`),
-          }
+        if (state.state === 'unknown') return { name, ok: false, error: removedMeanwhile(name) }
         return { name, ok: true, externalId: state.externalId }
       })
     },

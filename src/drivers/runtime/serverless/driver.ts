@@ -10,7 +10,7 @@ import {
 } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { openGate } from '../../../pacing/gate.ts'
-import { buriedEnd, endedState } from '../contract/results.ts'
+import { buriedEnd, driverClosed, endedState } from '../contract/results.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
 import { openLooks } from '../local/looks.ts'
 import { removeTree } from '../local/remove-tree.ts'
@@ -156,7 +156,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
   const submitOne = async (intent: Intent): Promise<SubmitOutcome> => {
     const { name } = intent
     try {
-      if (closed) throw new DriverError('infrastructure', 'the serverless driver is closed; open another')
+      if (closed) throw driverClosed('serverless')
       await acceptCall(site, intent)
       attendances.attend(name)
       return { name, ok: true, externalId: name }
