@@ -44,7 +44,7 @@ export const logIn = (
   const client = new ssh2.Client()
   keepCipherKeys(client)
   const timeout = target.timeouts?.loginMs ?? 20_000
-  const { entries } = parseKnownHosts(target.hostKeys.knownHosts ?? '')
+  const entries = parseKnownHosts(target.hostKeys.knownHosts ?? '')
   const name = target.hostKeys.hostKeyAlias?.toLowerCase() ?? knownHostsName(target.host, target.port)
   const key = secret.privateKey === undefined ? undefined : parsePrivateKey(secret.privateKey)
   const preferred = algorithmsOf(
