@@ -7,3 +7,12 @@ export const isFields = (value: unknown): value is Fields =>
 
 /** A member as text; blank where it is missing or of another type. */
 export const memberText = (value: unknown): string => (typeof value === 'string' ? value : '')
+
+/** An object without its undefined members. */
+export type Present<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] } & {
+  [K in keyof T as undefined extends T[K] ? K : never]?: Exclude<T[K], undefined>
+}
+
+/** The members that are not undefined: an optional member is missing, never undefined. */
+export const present = <T extends object>(members: T): Present<T> =>
+  Object.fromEntries(Object.entries(members).filter(([, value]) => value !== undefined)) as Present<T>

@@ -1,8 +1,11 @@
 import { EventEmitter } from 'node:events'
 import { PassThrough, type Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { leftOf } from '../pacing/within.ts'
+import { collectOutput, LastBytes } from '../shell/outputs.ts'
 import {
   LinkError,
+  runDefaults,
   type RunOptions,
   type ShellResult,
   type ShellStream,
@@ -10,18 +13,16 @@ import {
 } from '../shell/site-shell.ts'
 import type { ExecChannel } from './kubernetes-exec.ts'
 import { KubernetesError } from './kubernetes.ts'
-import { LastBytes, Resident, type ResidentChannel } from './ssh/resident.ts'
+import { fedInput, Resident, type ResidentChannel } from './ssh/resident.ts'
 
 export interface PodShellOptions {
   /** Runs a command in the container of the shell, in whichever pod that is now. */
   exec: (command: readonly string[], deadlineMs: number) => Promise<ExecChannel>
 }
 
-const defaults = { deadlineMs: 60_000, maxBytes: 64 * 1024 * 1024 }
 const residentShells = 3
 /** bash reads its input byte by byte, 1 µs each. */
 const longestForResident = { bash: 64 * 1024, other: 512 * 1024 }
-const longestFedInput = 16 * 1024
 const longestHeader = 64
 
 /**
@@ -101,45 +102,6 @@ const firstLine = (
     )
   })
 
-/** Collects all output of a stream, until the deadline and up to `maxBytes`. */
-async function gathered(
-  stream: ShellStream,
-  {
-    input,
-    until,
-    deadlineMs,
-    maxBytes,
-  }: { input: Buffer | undefined; until: number; deadlineMs: number; maxBytes: number },
-): Promise<ShellResult> {
-  const chunks: Buffer[] = []
-  let size = 0
-  let failure: Error | undefined
-  const timer = setTimeout(
-    () => {
-      failure = new LinkError('link', `the script did not end within ${deadlineMs / 1000} s`)
-      stream.kill()
-    },
-    Math.max(1, until - performance.now()),
-  )
-  stream.stdout.on('data', (bytes: Buffer) => {
-    size += bytes.length
-    if (size <= maxBytes) chunks.push(bytes)
-    else if (failure === undefined) {
-      failure = new RangeError(`the script wrote more than ${maxBytes} bytes`)
-      stream.kill()
-    }
-  })
-  stream.stdin.end(input)
-  try {
-    const end = await stream.done
-    return { ...end, stdout: Buffer.concat(chunks) }
-  } catch (error) {
-    throw failure ?? error
-  } finally {
-    clearTimeout(timer)
-  }
-}
-
 /**
  * A `SiteShell` in a container. Scripts run in up to three resident shells, each with a WebSocket
  * that stays open: 2 ms a script, against 40 for a WebSocket of its own. Scripts with large input,
@@ -210,20 +172,13 @@ export function openPodShell({ exec }: PodShellOptions): SiteShell {
   }
 
   async function run(script: string, options: RunOptions = {}): Promise<ShellResult> {
-    const { deadlineMs = defaults.deadlineMs, maxBytes = defaults.maxBytes } = options
+    const { deadlineMs = runDefaults.deadlineMs, maxBytes = runDefaults.maxBytes } = options
     const until = performance.now() + deadlineMs
-    const input =
-      options.input === undefined || options.input.length === 0 ? undefined : Buffer.from(options.input)
-    const small = input === undefined || (input.length <= longestFedInput && !input.includes(0))
-    // Such input is not text: a shell's variable holds neither NUL nor bytes that are not UTF-8.
-    const fed = input === undefined || !small ? undefined : input.toString('utf8')
-    const plain = fed === undefined ? small : Buffer.from(fed).equals(input ?? Buffer.alloc(0))
-    if (plain && script.length <= (bash ? longestForResident.bash : longestForResident.other)) {
-      return onResident(until, (resident) =>
-        resident.run(script, fed, Math.max(1, until - performance.now()), maxBytes),
-      )
-    }
-    return gathered(await openStream(script, until), { input, until, deadlineMs, maxBytes })
+    const input = fedInput(options.input)
+    if (input !== false && script.length <= (bash ? longestForResident.bash : longestForResident.other))
+      return onResident(until, (resident) => resident.run(script, input, leftOf(until), maxBytes))
+    const stream = await openStream(script, until)
+    return collectOutput(stream, { ...options, deadlineMs: leftOf(until) })
   }
 
   const openStream = async (script: string, until: number): Promise<ShellStream> => {
@@ -274,7 +229,7 @@ export function openPodShell({ exec }: PodShellOptions): SiteShell {
 
   return {
     run,
-    open: (script) => openStream(script, performance.now() + defaults.deadlineMs),
+    open: (script) => openStream(script, performance.now() + runDefaults.deadlineMs),
     async close() {
       closed = true
       for (const resident of residents) resident.close()

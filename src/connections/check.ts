@@ -12,7 +12,7 @@ import { parseHttps } from './endpoint.ts'
 import type { Links } from './links.ts'
 import { unheededTrust } from './rules.ts'
 import type { ConnectionDocument, CheckStage } from '../domains/environment-connections/schemas.ts'
-import { memberText } from '../json-object.ts'
+import { memberText, present } from '../json-object.ts'
 
 export interface CheckParts {
   links: Pick<Links, 'target' | 'secret' | 'sessions' | 'localShell'>
@@ -144,45 +144,30 @@ const checkSsh = async (
   }
   try {
     const probe = await links.sessions.probe(target)
-    const stages = probe.stages.map(({ detail, ...stage }): CheckStage => ({
-      ...stage,
-      ...(detail === undefined ? {} : { detail }),
-    }))
+    const { stages, healthy, message } = probe
     const facts = sshFacts(probe)
-    if (
-      !probe.healthy &&
-      probe.hostKeyIsNew === true &&
-      probe.hostKey !== undefined &&
-      stages.at(-1)?.stage === 'host key'
-    ) {
-      const remedy =
-        trial === undefined
-          ? `if it is right, pin it: ${pinLine({ api }, connection, probe.hostKey.fingerprint)}`
-          : 'if it is right, give it in configuration.hostKeyFingerprints'
-      return { stages, facts, message: `${probe.message}; ${remedy}` }
-    }
-    if (!probe.healthy || stages.some(({ ok }) => !ok)) return { stages, facts, message: probe.message }
-    return { stages: [...stages, ...(await siteStages(links.sessions.shell(target), connection))], facts }
+    if (healthy)
+      return { stages: [...stages, ...(await siteStages(links.sessions.shell(target), connection))], facts }
+    if (probe.hostKeyIsNew !== true || probe.hostKey === undefined || stages.at(-1)?.stage !== 'host key')
+      return { stages, facts, message }
+    const remedy =
+      trial === undefined
+        ? `if it is right, pin it: ${pinLine({ api }, connection, probe.hostKey.fingerprint)}`
+        : 'if it is right, give it in configuration.hostKeyFingerprints'
+    return { stages, facts, message: `${message}; ${remedy}` }
   } finally {
     if (trial !== undefined) await links.sessions.forget(target)
   }
 }
 
-const sshFacts = ({
-  address,
-  banner,
-  hostKey,
-  hostKeyIsNew,
-  prompts,
-}: SshProbe): Record<string, unknown> => ({
-  ...(address === undefined ? {} : { address }),
-  ...(banner === undefined ? {} : { banner }),
-  ...(hostKey === undefined
-    ? {}
-    : { hostKey: { host: hostKey.host, type: hostKey.type, fingerprint: hostKey.fingerprint } }),
-  ...(hostKeyIsNew === true ? { hostKeyIsNew } : {}),
-  ...(prompts === undefined ? {} : { waitsForLogin: true, prompts }),
-})
+const sshFacts = ({ address, banner, hostKey, hostKeyIsNew, prompts }: SshProbe): Record<string, unknown> =>
+  present({
+    ...{ address, banner },
+    hostKey: hostKey && { host: hostKey.host, type: hostKey.type, fingerprint: hostKey.fingerprint },
+    hostKeyIsNew: hostKeyIsNew === true || undefined,
+    waitsForLogin: prompts === undefined ? undefined : true,
+    prompts,
+  })
 
 // --------------------------------------------------------------------------------------------------------
 // shell and site

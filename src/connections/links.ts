@@ -11,6 +11,7 @@ import type {
 import type { Db } from '../db/sql.ts'
 import type { SiteFiles } from '../shell/site-files.ts'
 import { LinkError, type SiteShell } from '../shell/site-shell.ts'
+import { present } from '../json-object.ts'
 import { missing, Refusal, type Problem } from '../refusal.ts'
 import type { Secret, SecretOpener } from '../vault/secret.ts'
 import { recordAudit } from '../domains/audit-events/store.ts'
@@ -106,9 +107,11 @@ const hostKeysOf = async (
   const lines = [settings.knownHosts ?? '', ...recorded.map(({ line }) => line)].filter((text) => text !== '')
   return {
     policy,
-    ...(lines.length === 0 ? {} : { knownHosts: `${lines.join('\n')}\n` }),
-    ...(settings.hostKeyFingerprints === undefined ? {} : { fingerprints: settings.hostKeyFingerprints }),
-    ...(settings.hostKeyAlias === undefined ? {} : { hostKeyAlias: settings.hostKeyAlias }),
+    ...present({
+      knownHosts: lines.length === 0 ? undefined : `${lines.join('\n')}\n`,
+      fingerprints: settings.hostKeyFingerprints,
+      hostKeyAlias: settings.hostKeyAlias,
+    }),
     record: trial === undefined ? (key) => recordHostKey(db, connection, key) : () => Promise.resolve(),
   }
 }
@@ -134,13 +137,11 @@ const loginTarget = async (
   const settings = Settings.parse(connection.configuration ?? {})
   const hostKeys = await hostKeysOf(parts, connection, settings, trial)
   const place = parseHostPort(connection.endpoint) as { host: string; port?: number }
-  const credential = `${connection.credentialRef}${trial === undefined ? '' : ` ${trial}`}`
-  const login = {
-    ...(credential === '' ? {} : { credential }),
-    ...(connection.credentialRef === ''
-      ? {}
-      : { secret: () => sshSecretOf(parts.secrets, connection, purpose, actor) }),
-  }
+  const { credentialRef } = connection
+  const login = present({
+    credential: `${credentialRef}${trial === undefined ? '' : ` ${trial}`}` || undefined,
+    secret: credentialRef === '' ? undefined : () => sshSecretOf(parts.secrets, connection, purpose, actor),
+  })
   const { hostKeyAlias: _alias, ...jumpKeys } = hostKeys
   const jump = jumpsOf(settings.proxyJump).map((text) => {
     const hop = parseJump(text) as { host: string; port?: number; username?: string }
@@ -158,9 +159,11 @@ const loginTarget = async (
     username: connection.username,
     ...login,
     hostKeys,
-    ...(jump.length === 0 ? {} : { jump }),
-    ...(settings.proxyCommand === undefined ? {} : { proxyCommand: settings.proxyCommand }),
-    ...(settings.forwardAgent === true ? { forwardAgent: true } : {}),
+    ...present({
+      jump: jump.length === 0 ? undefined : jump,
+      proxyCommand: settings.proxyCommand,
+      forwardAgent: settings.forwardAgent === true || undefined,
+    }),
   }
 }
 
@@ -195,6 +198,8 @@ const credentialProblem = async (secrets: SecretOpener, document: unknown): Prom
   }
 }
 
+const notSsh = (type: string): string => `is of type ${type}; only ssh connections log in`
+
 /** The logins and shells of stored connections, by connection id. */
 const openStored = (parts: LinkParts) => {
   const { db, sessions } = parts
@@ -211,63 +216,46 @@ const openStored = (parts: LinkParts) => {
     if (old !== undefined) await sessions.forget(old)
   }
 
-  const made = async (
-    connection: ConnectionDocument,
-    connectionId: string,
-    purpose: string,
-  ): Promise<SshTarget> => {
-    const target = await loginTarget(parts, connection, { purpose })
-    targets.set(connectionId, target)
-    return target
+  /** The login of a connection; undefined for this machine. @throws LinkError where there is none */
+  const loginOf = async (connectionId: string, purpose: string): Promise<SshTarget | undefined> => {
+    const connection = await readConnection(db, connectionId)
+    if (connection?.type === 'local') return undefined
+    if (connection?.type === 'ssh') {
+      const target = await loginTarget(parts, connection, { purpose })
+      targets.set(connectionId, target)
+      return target
+    }
+    if (connection === undefined) await forget(connectionId)
+    const why = connection === undefined ? 'does not exist' : notSsh(connection.type)
+    const stage = connection === undefined ? 'name' : 'shell'
+    throw new LinkError(stage, `connection ${JSON.stringify(connectionId)} ${why}`, { permanent: true })
   }
 
   const open = async (connectionId: string, purpose: string): Promise<SiteShell> => {
-    const connection = await readConnection(db, connectionId)
-    if (connection === undefined) {
-      await forget(connectionId)
-      throw new LinkError('name', `connection ${JSON.stringify(connectionId)} does not exist`, {
-        permanent: true,
-      })
-    }
-    if (connection.type === 'local') return parts.localShell
-    if (connection.type !== 'ssh')
-      throw new LinkError(
-        'shell',
-        `connection ${JSON.stringify(connectionId)} is of type ${connection.type}, which has no shell`,
-        {
-          permanent: true,
-        },
-      )
-    return sessions.shell(await made(connection, connectionId, purpose))
+    const target = await loginOf(connectionId, purpose)
+    return target === undefined ? parts.localShell : sessions.shell(target)
+  }
+
+  /** @throws LinkError where a connection is not of type ssh */
+  const target = async (connectionId: string, purpose: string): Promise<SshTarget> => {
+    const login = await loginOf(connectionId, purpose)
+    if (login !== undefined) return login
+    throw new LinkError('login', `connection ${JSON.stringify(connectionId)} ${notSsh('local')}`, {
+      permanent: true,
+    })
   }
 
   return {
     forget,
+    target,
 
-    /** @throws Refusal for an unknown connection and one of another type */
-    async target(connectionId: string, purpose: string): Promise<SshTarget> {
-      const connection = await readConnection(db, connectionId)
-      if (connection === undefined) throw missing('connection', connectionId)
-      if (connection.type !== 'ssh')
-        throw new Refusal(
-          'unacceptable',
-          `connection ${JSON.stringify(connectionId)} is of type ${connection.type}; only ssh connections log in`,
-        )
-      try {
-        return await made(connection, connectionId, purpose)
-      } catch (error) {
+    /** As `target`. @throws Refusal for an unknown connection and one of another type */
+    async requested(connectionId: string, purpose: string): Promise<SshTarget> {
+      if ((await readConnection(db, connectionId)) === undefined) throw missing('connection', connectionId)
+      return target(connectionId, purpose).catch((error: unknown) => {
         if (error instanceof LinkError) throw new Refusal('unacceptable', error.message, { cause: error })
         throw error
-      }
-    },
-
-    async files(connectionId: string, purpose: string): Promise<SiteFiles> {
-      const connection = await readConnection(db, connectionId)
-      if (connection?.type !== 'ssh')
-        throw new LinkError('name', `connection ${JSON.stringify(connectionId)} is no ssh connection`, {
-          permanent: true,
-        })
-      return sessions.files(await made(connection, connectionId, purpose))
+      })
     },
 
     /** The shell that the document describes now; rejects with a LinkError. */
@@ -311,38 +299,15 @@ export const openLinks = (parts: LinkParts) => {
     /**
      * The account's files by SFTP, for accounts without a shell; as `shell`. The caller closes it.
      */
-    files: (connectionId: string, purpose: string): SiteFiles => {
-      let opened: Promise<SiteFiles> | undefined
-      const files = (): Promise<SiteFiles> => {
-        const own = (opened ??= stored.files(connectionId, purpose))
-        own.catch(() => {
-          if (opened === own) opened = undefined
-        })
-        return own
-      }
-      return {
-        lstat: async (path) => (await files()).lstat(path),
-        readdir: async (path) => (await files()).readdir(path),
-        readlink: async (path) => (await files()).readlink(path),
-        symlink: async (target, path) => (await files()).symlink(target, path),
-        mkdir: async (path) => (await files()).mkdir(path),
-        rmdir: async (path) => (await files()).rmdir(path),
-        unlink: async (path) => (await files()).unlink(path),
-        rename: async (from, to, replaces) => (await files()).rename(from, to, replaces),
-        setAttributes: async (path, attributes) => (await files()).setAttributes(path, attributes),
-        truncate: async (path, size) => (await files()).truncate(path, size),
-        freeBytes: async (path) => (await files()).freeBytes(path),
-        open: async (path, mode) => (await files()).open(path, mode),
-        close: async () => (await opened?.catch(() => undefined))?.close(),
-      }
-    },
+    files: (connectionId: string, purpose: string): SiteFiles =>
+      sessions.files(() => stored.target(connectionId, purpose)),
 
     /**
      * The state of an ssh connection's login. @throws Refusal for an unknown connection and one of
      * another type
      */
     state: async (connectionId: string): Promise<LinkState> =>
-      stateOf(await sessions.standing(await stored.target(connectionId, 'show how the login stands'))),
+      stateOf(await sessions.state(await stored.requested(connectionId, 'show how the login stands'))),
 
     /**
      * Takes a person's answers to the login's prompts, in order; returns the state afterwards.
@@ -351,7 +316,7 @@ export const openLinks = (parts: LinkParts) => {
     answer: async (connectionId: string, answers: readonly string[]): Promise<LinkState> =>
       stateOf(
         await sessions.answer(
-          await stored.target(connectionId, 'log in with the answers of a person'),
+          await stored.requested(connectionId, 'log in with the answers of a person'),
           answers,
         ),
       ),
@@ -380,8 +345,7 @@ export type Links = ReturnType<typeof openLinks>
 const stateOf = ({ state, since, prompts, error }: SshState): LinkState => ({
   state,
   since: since.toISOString(),
-  ...(prompts === undefined ? {} : { prompts }),
-  ...(error === undefined ? {} : { error }),
+  ...present({ prompts, error }),
 })
 
 const Referring = z.object({

@@ -158,35 +158,22 @@ export const unheededTrust = ({
   type: string
   configuration?: Fields | undefined
 }): Problem[] => {
+  const problems: Problem[] = []
+  const report = (key: string, isGiven: boolean, message: string): void => {
+    if (isGiven) problems.push({ path: `configuration.${key}`, message })
+  }
   const named = (key: string): boolean => memberText(configuration[key]).trim() !== ''
-  if (type === 'ssh')
-    return named('knownHostsFile')
-      ? [
-          {
-            path: 'configuration.knownHostsFile',
-            message: 'is not read; give the lines of the file as knownHosts, or hostKeyFingerprints',
-          },
-        ]
-      : []
-  if (type !== 'kubernetes') return []
-  return [
-    ...(named('caFile')
-      ? [
-          {
-            path: 'configuration.caFile',
-            message: 'is not read; give the PEM text of the file as certificateAuthority',
-          },
-        ]
-      : []),
-    ...(configuration['insecureSkipTLSVerify'] === true
-      ? [
-          {
-            path: 'configuration.insecureSkipTLSVerify',
-            message: 'is not obeyed; give the certificate of the cluster as certificateAuthority',
-          },
-        ]
-      : []),
-  ]
+  if (type === 'ssh') {
+    const remedy = 'give the lines of the file as knownHosts, or hostKeyFingerprints'
+    report('knownHostsFile', named('knownHostsFile'), `is not read; ${remedy}`)
+  }
+  if (type === 'kubernetes') {
+    const isSkipped = configuration['insecureSkipTLSVerify'] === true
+    const remedy = 'give the certificate of the cluster as certificateAuthority'
+    report('caFile', named('caFile'), 'is not read; give the PEM text of the file as certificateAuthority')
+    report('insecureSkipTLSVerify', isSkipped, `is not obeyed; ${remedy}`)
+  }
+  return problems
 }
 
 /**

@@ -2,11 +2,9 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { homedir, userInfo } from 'node:os'
 import type { Readable, Writable } from 'node:stream'
+import { collectOutput, LastBytes } from './outputs.ts'
 import { LinkError, type ShellStream, type SiteShell } from './site-shell.ts'
 
-const defaultDeadlineMs = 60_000
-const defaultMaxBytes = 64 * 1024 * 1024
-const stderrKept = 64 * 1024
 /** Linux allows 128 KiB for one argument; a longer script comes through a descriptor of its own. */
 const longestArgument = 100 * 1024
 const readScript = 'script=$(cat <&3) && exec 3<&- && eval "$script"'
@@ -26,13 +24,6 @@ function inherited(): string[] {
       return false
     }
   })
-}
-
-/** The last bytes of a stream, as text. */
-function lastText(stream: Readable): () => string {
-  let kept = Buffer.alloc(0)
-  stream.on('data', (bytes: Buffer) => (kept = Buffer.concat([kept, bytes]).subarray(-stderrKept)))
-  return () => kept.toString()
 }
 
 /**
@@ -94,66 +85,39 @@ export function openLocalShell(options: { environment?: Readonly<Record<string, 
     return { child, stdin, stdout, stderr }
   }
 
-  return {
-    run: (script, { input = '', deadlineMs = defaultDeadlineMs, maxBytes = defaultMaxBytes } = {}) =>
-      new Promise((resolve, reject) => {
-        const { child, stdin, stdout, stderr } = start(script)
-        const chunks: Buffer[] = []
-        let size = 0
-        let failure: Error | undefined
-        const stop = (error: Error): void => {
-          failure ??= error
-          end(child)
-          // Its detached processes may hold the pipes.
-          stdout.destroy()
-          stderr.destroy()
-        }
-        const timer = setTimeout(
-          () => stop(new LinkError('link', `no answer of /bin/sh within ${deadlineMs / 1000} s`)),
-          deadlineMs,
-        )
-        const errorText = lastText(stderr)
-        stdout.on('data', (bytes: Buffer) => {
-          chunks.push(bytes)
-          size += bytes.length
-          if (size > maxBytes) stop(new RangeError(`the script wrote more than ${maxBytes} bytes`))
-        })
+  const open = (script: string): ShellStream => {
+    const { child, stdin, stdout, stderr } = start(script)
+    const lastError = new LastBytes()
+    stderr.on('data', (bytes: Buffer) => lastError.add(bytes))
+    const done = new Promise<{ code: number | null; signal: string | null; stderr: string }>(
+      (resolve, reject) => {
         child.on('error', (error) =>
-          stop(new LinkError('shell', `cannot run /bin/sh: ${error.message}`, { cause: error })),
+          reject(new LinkError('shell', `cannot run /bin/sh: ${error.message}`, { cause: error })),
         )
         child.on('close', (code, signal) => {
-          clearTimeout(timer)
-          if (closed) failure ??= new LinkError('link', 'the shell of this machine was closed')
-          if (failure === undefined)
-            resolve({ code, signal, stdout: Buffer.concat(chunks), stderr: errorText() })
-          else reject(failure)
+          if (closed) reject(new LinkError('link', 'the shell of this machine was closed'))
+          else resolve({ code, signal, stderr: lastError.toString() })
         })
-        stdin.end(input)
-      }),
-    open: async (script): Promise<ShellStream> => {
-      const { child, stdin, stdout, stderr } = start(script)
-      const errorText = lastText(stderr)
-      const done = new Promise<{ code: number | null; signal: string | null; stderr: string }>(
-        (resolve, reject) => {
-          child.on('error', (error) =>
-            reject(new LinkError('shell', `cannot run /bin/sh: ${error.message}`, { cause: error })),
-          )
-          child.on('close', (code, signal) => resolve({ code, signal, stderr: errorText() }))
-        },
-      )
-      // The rejection must not end a caller that does not read the result.
-      done.catch(() => undefined)
-      return {
-        stdin,
-        stdout,
-        done,
-        kill() {
-          end(child)
-          stdout.destroy()
-          stderr.destroy()
-        },
-      }
-    },
+      },
+    )
+    // The rejection must not end a caller that does not read the result.
+    done.catch(() => undefined)
+    return {
+      stdin,
+      stdout,
+      done,
+      kill() {
+        end(child)
+        // Its detached processes may hold the pipes.
+        stdout.destroy()
+        stderr.destroy()
+      },
+    }
+  }
+
+  return {
+    run: async (script, options = {}) => collectOutput(open(script), options),
+    open: async (script) => open(script),
     async close() {
       closed = true
       const ends = [...children].map((child) => new Promise((resolve) => child.once('close', resolve)))

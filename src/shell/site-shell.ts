@@ -46,6 +46,8 @@ export interface RunOptions {
   maxBytes?: number
 }
 
+export const runDefaults = { deadlineMs: 60_000, maxBytes: 64 * 1024 * 1024 }
+
 export interface ShellResult {
   code: number | null
   signal: string | null

@@ -78,8 +78,8 @@ const streamed = async (shell: SiteShell, sent: Buffer): Promise<Buffer> => {
   return Buffer.concat(chunks)
 }
 
-const seen = async (what: string, now: () => boolean): Promise<void> => {
-  for (const end = performance.now() + 30_000; !now(); await sleep(5))
+const seen = async (what: string, now: () => boolean | Promise<boolean>): Promise<void> => {
+  for (const end = performance.now() + 30_000; !(await now()); await sleep(5))
     if (performance.now() > end) throw new Error(`${what}: not within 30 s`)
 }
 
@@ -364,7 +364,7 @@ describe('a second factor', () => {
     // The code is used up: after a lost link a person is asked anew, and the old code is not sent
     // again.
     server.cut()
-    await seen('the loss of the link', () => sessions.state(target).state !== 'connected')
+    await seen('the loss of the link', async () => (await sessions.state(target)).state !== 'connected')
     await expect(shell.run(':')).rejects.toMatchObject({ waitsForPerson: true })
     expect(judged).toEqual(['000000', '111111'])
     expect(await sessions.answer(target, ['111111'])).toMatchObject({ state: 'waiting for login' })

@@ -268,9 +268,9 @@ describe('a shell over the login of another process', () => {
         since: expect.any(String),
       },
     ])
-    expect(await other.sessions.standing(target)).toMatchObject({
+    expect(await other.sessions.state(target)).toMatchObject({
       state: 'connected',
-      since: holder.sessions.state(target).since,
+      since: (await holder.sessions.state(target)).since,
     })
     expect(await other.sessions.probe(target)).toMatchObject({
       healthy: true,
@@ -311,7 +311,7 @@ describe('the end of the login', () => {
     // The first one is asked for how it stands, as by the API, and asks the person as well.
     await seen(
       'the prompt at the first process',
-      async () => (await holder.sessions.standing(target)).state === 'waiting for login',
+      async () => (await holder.sessions.state(target)).state === 'waiting for login',
     )
     expect(await other.sessions.answer(target, [code])).toMatchObject({ state: 'connected' })
     await seen('the first process goes on', () =>
@@ -324,7 +324,8 @@ describe('the end of the login', () => {
         ),
     )
     expect(server.logins).toBe(2)
-    expect(holder.sessions.state(target).state).toBe('disconnected')
+    // The first one has none of its own: it tells of the other's.
+    expect(await holder.sessions.state(target)).toEqual(await other.sessions.state(target))
   }, 60_000)
 
   test('with the process that held it, in the middle of calls: a lost link, no login is tried twice', async () => {
@@ -434,7 +435,7 @@ describe('the key of the fleet', () => {
       ),
     ).toMatch(/not held/)
     session.destroy()
-    expect(holder.sessions.state(target).state).toBe('connected')
+    expect((await holder.sessions.state(target)).state).toBe('connected')
     expect((await shell.run('echo on')).stdout.toString()).toBe('on\n')
   }, 60_000)
 })

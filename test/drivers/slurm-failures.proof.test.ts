@@ -605,7 +605,9 @@ test(
   async () => {
     const { driver, intent } = open(calm)
     const script = 'echo "$CUDA_VISIBLE_DEVICES"; while [ ! -e go ]; do sleep 0.1; done'
-    const tasks = [1, 2].map(() => intent(['/bin/sh', '-c', script], { gpus: 1 }))
+    // Without a request the first task gets all memory of the node, and the second one waits.
+    const memoryBytes = 64 * 1024 ** 2
+    const tasks = [1, 2].map(() => intent(['/bin/sh', '-c', script], { gpus: 1, memoryBytes }))
     await submit(driver, ...tasks)
     for (const task of tasks) await until(driver, task, 'running')
     for (const { directory } of tasks) writeFileSync(join(directory, 'go'), '')

@@ -395,19 +395,22 @@ describe('what Slurm prints', () => {
       ].join('\n'),
     )
     expect(jobs).toHaveLength(3)
-    expect(jobOf(jobs, 'orrery-a', '1', 0)).toMatchObject({
+    expect(jobOf(jobs, { array: 'orrery-a', job: '1', index: 0 })).toMatchObject({
       state: 'FAILED',
       node: 'n1',
       endedAt: 1795267911,
     })
-    expect(jobOf(jobs, 'orrery-a', '1', 3)).toMatchObject({
+    expect(jobOf(jobs, { array: 'orrery-a', job: '1', index: 3 })).toMatchObject({
       state: 'PENDING',
       reason: 'Resources',
       endedAt: undefined,
     })
-    expect(jobOf(jobs, 'orrery-a', '1', 4)).toBeUndefined()
-    expect(jobOf(jobs, 'orrery-of-before', '1', 0)).toBeUndefined()
-    expect(jobOf(jobs, 'orrery-b', '18', 4)).toMatchObject({ state: 'CANCELLED', reason: 'a | b' })
+    expect(jobOf(jobs, { array: 'orrery-a', job: '1', index: 4 })).toBeUndefined()
+    expect(jobOf(jobs, { array: 'orrery-of-before', job: '1', index: 0 })).toBeUndefined()
+    expect(jobOf(jobs, { array: 'orrery-b', job: '18', index: 4 })).toMatchObject({
+      state: 'CANCELLED',
+      reason: 'a | b',
+    })
   })
 
   test('scontrol: one record a line, with the blanks of a reason as it writes them', () => {
@@ -420,13 +423,13 @@ describe('what Slurm prints', () => {
         'slurm_load_jobs error: Invalid job id specified',
       ].join('\n'),
     )
-    expect(jobOf(jobs, 'orrery-a', '10', 2)).toMatchObject({
+    expect(jobOf(jobs, { array: 'orrery-a', job: '10', index: 2 })).toMatchObject({
       state: 'RUNNING',
       startedAt: 1795267909,
       node: 'n1',
       reason: undefined,
     })
-    expect(jobOf(jobs, 'orrery-a', '10', 9)).toMatchObject({
+    expect(jobOf(jobs, { array: 'orrery-a', job: '10', index: 9 })).toMatchObject({
       state: 'PENDING',
       reason: 'launch_failed_requeued_held',
       startedAt: undefined,
@@ -443,12 +446,12 @@ describe('what Slurm prints', () => {
         '6|other|COMPLETED|1795267909|1795267911|n1|',
       ].join('\n'),
     )
-    expect(jobOf(jobs, 'orrery-a', '5', 0)).toMatchObject({
+    expect(jobOf(jobs, { array: 'orrery-a', job: '5', index: 0 })).toMatchObject({
       state: 'CANCELLED',
       reason: 'by 1000',
       peakMemoryBytes: 1520 * 1024,
     })
-    expect(jobOf(jobs, 'orrery-a', '5', 2)).toMatchObject({
+    expect(jobOf(jobs, { array: 'orrery-a', job: '5', index: 2 })).toMatchObject({
       state: 'PENDING',
       startedAt: undefined,
       node: undefined,
@@ -456,12 +459,11 @@ describe('what Slurm prints', () => {
     // A step that ran out of memory counts for its job, whatever the script's exit code; a job's own
     // other end counts first.
     const states = (job: string, step: string): string | undefined =>
-      jobOf(
-        parseHistory(`5_0|orrery-a|${job}|1|2|n1|\n5_0.batch|batch|${step}|1|2|n1|1520K`),
-        'orrery-a',
-        '5',
-        0,
-      )?.state
+      jobOf(parseHistory(`5_0|orrery-a|${job}|1|2|n1|\n5_0.batch|batch|${step}|1|2|n1|1520K`), {
+        array: 'orrery-a',
+        job: '5',
+        index: 0,
+      })?.state
     expect(states('COMPLETED', 'OUT_OF_MEMORY')).toBe('OUT_OF_MEMORY')
     expect(states('FAILED', 'OUT_OF_MEMORY')).toBe('OUT_OF_MEMORY')
     expect(states('OUT_OF_MEMORY', 'COMPLETED')).toBe('OUT_OF_MEMORY')

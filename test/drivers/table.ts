@@ -14,12 +14,8 @@ import {
   type BatchScheduler,
 } from '../../src/drivers/runtime/batch/scheduler.ts'
 import { openBatchSite } from '../../src/drivers/runtime/batch/site.ts'
-import {
-  buriedEnd,
-  endedState,
-  stateOfVerdict,
-  type Verdict,
-} from '../../src/drivers/runtime/batch/verdict.ts'
+import { stateOfVerdict, type Verdict } from '../../src/drivers/runtime/batch/verdict.ts'
+import { buriedEnd, endedState } from '../../src/drivers/runtime/contract/results.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
 
 /**

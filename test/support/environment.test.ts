@@ -2,7 +2,7 @@ import { expect, test } from '@jest/globals'
 import { readFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { brotliDecompressSync } from 'node:zlib'
-import { printableMessage } from '../../src/clients/ssh/journey.ts'
+import { printableMessage } from '../../src/clients/ssh/printable.ts'
 
 /** The error of a call, as the caller's `catch` receives it. */
 const thrown = (call: () => unknown): unknown => {

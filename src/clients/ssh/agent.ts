@@ -6,15 +6,9 @@ import ssh2, {
   type SignCallback,
   type SigningRequestOptions,
 } from 'ssh2'
+import { field } from './keys.ts'
 
 const longestRequest = 256 * 1024
-
-/** Bytes with their length before them. */
-const field = (bytes: Buffer): Buffer => {
-  const size = Buffer.alloc(4)
-  size.writeUInt32BE(bytes.length)
-  return Buffer.concat([size, bytes])
-}
 
 /**
  * An SSH agent inside this process that holds one key: programs at a site request signatures over

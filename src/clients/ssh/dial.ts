@@ -1,9 +1,11 @@
 import type { Duplex } from 'node:stream'
 import type { Client } from 'ssh2'
+import { within } from '../../pacing/within.ts'
 import { LinkError } from '../../shell/site-shell.ts'
-import { printableMessage, type Journey } from './journey.ts'
+import type { LoginProgress } from './login-progress.ts'
+import { printableMessage } from './printable.ts'
 import { ChangedHostKey, logIn, type AskPerson } from './login.ts'
-import { openProxyCommand, openRoute, within } from './route.ts'
+import { openProxyCommand, openRoute } from './route.ts'
 import type { SshSession } from './session.ts'
 import type { SshSessionsOptions } from './sessions-options.ts'
 import type { LoginPrompts, SshSecret, SshTarget } from './target.ts'
@@ -45,34 +47,38 @@ export const onTheWay = (jump: SshTarget, error: unknown): LinkError => {
   })
 }
 
+interface Dialling {
+  target: SshTarget
+  /** The last host on the way. */
+  parent: Forwarder | undefined
+  progress: LoginProgress
+  options: SshSessionsOptions
+  ask: AskPerson
+}
+interface Dialled {
+  client: Client
+  route: Duplex
+}
+
 /**
  * The whole way to a login over a connection of its own. A fingerprint does not tell the type of its
  * key: a host with several keys is asked for each, until one has a known fingerprint.
  */
-export const dial = async (
-  ...way: [
-    target: SshTarget,
-    parent: Forwarder | undefined,
-    journey: Journey,
-    options: SshSessionsOptions,
-    record: boolean,
-    ask: AskPerson,
-  ]
-): Promise<{ client: Client; route: Duplex }> => {
-  const [{ hostKeys }, , journey] = way
-  const before = journey.stages.length
+export const dial = async (dialling: Dialling): Promise<Dialled> => {
+  const { target, progress } = dialling
+  const before = progress.stages.length
   let changed: ChangedHostKey | undefined
   for (const shown: string[] = []; ;) {
     try {
-      return await dialWithout(shown, ...way)
+      return await dialWithout(shown, dialling)
     } catch (error) {
       const other = error instanceof ChangedHostKey && !shown.includes(error.type) ? error : undefined
       // What it shows last, or that it has no other, says less than its first key.
       if (other === undefined && changed !== undefined && isHostKeyFault(error)) throw changed
-      if (other === undefined || (hostKeys.fingerprints ?? []).length === 0) throw error
+      if (other === undefined || (target.hostKeys.fingerprints ?? []).length === 0) throw error
       changed ??= other
       shown.push(other.type)
-      journey.back(before)
+      progress.back(before)
     }
   }
 }
@@ -81,13 +87,8 @@ const isHostKeyFault = (error: unknown): boolean => error instanceof LinkError &
 
 const dialWithout = async (
   types: readonly string[],
-  target: SshTarget,
-  parent: Forwarder | undefined,
-  journey: Journey,
-  options: SshSessionsOptions,
-  record: boolean,
-  ask: AskPerson,
-): Promise<{ client: Client; route: Duplex }> => {
+  { target, parent, progress, options, ask }: Dialling,
+): Promise<Dialled> => {
   const fault = faultOf(target)
   if (fault !== undefined) throw new LinkError('name', fault, { permanent: true })
   const secret: SshSecret = target.secret === undefined ? {} : await openSecret(target.secret)
@@ -101,18 +102,16 @@ const dialWithout = async (
       (late) => late.destroy(),
     )
   } else if (target.proxyCommand !== undefined) {
-    journey.reached('route', 'through a proxy command')
+    progress.reached('route', 'through a proxy command')
     if (options.allowProxyCommand !== true)
       throw new LinkError('route', 'proxy commands are not allowed here', { permanent: true })
     const proxy = openProxyCommand(target.proxyCommand, target)
     route = proxy.stream
     printed = proxy.printed
-  } else route = await openRoute(target, journey, options.addressAllowed ?? (() => true))
-  journey.reached('host key', journey.address)
-  const { record: _record, ...hostKeys } = target.hostKeys
+  } else route = await openRoute(target, progress, options.addressAllowed ?? (() => true))
+  progress.reached('host key', progress.address)
   try {
-    const client = await logIn(record ? target : { ...target, hostKeys }, secret, route, journey, ask, types)
-    return { client, route }
+    return { client: await logIn(target, secret, route, progress, ask, types), route }
   } catch (error) {
     route.destroy()
     const output = (await printed?.()) ?? ''

@@ -1,7 +1,8 @@
 import type { FileEntryWithStats, SFTPWrapper, Stats } from 'ssh2'
 import { FilesError, type FileFacts, type OpenSiteFile, type SiteFiles } from '../../shell/site-files.ts'
 import { LinkError } from '../../shell/site-shell.ts'
-import { printableMessage } from './journey.ts'
+import { within } from '../../pacing/within.ts'
+import { printableMessage } from './printable.ts'
 
 const requestMs = 60_000
 const kinds: Readonly<Record<number, FileFacts['type']>> = {
@@ -71,23 +72,21 @@ const openRequests = (connect: () => Promise<SFTPWrapper>) => {
     const { promise, resolve, reject } = Promise.withResolvers<T>()
     const all = waiting.get(sftp) ?? new Set()
     waiting.set(sftp, all.add(reject))
-    const timer = setTimeout(() => {
-      reject(new FilesError('late', `the SFTP server does not answer within ${requestMs / 1_000} s`))
-      sftp.end()
-    }, requestMs)
     try {
       send(sftp, (error, value) => {
         if (error === undefined || error === null) resolve(value)
         else reject(errorOf(error))
       })
-      return await promise
+      return await within(promise, requestMs, () => {
+        sftp.end()
+        return new FilesError('late', `the SFTP server does not answer within ${requestMs / 1_000} s`)
+      })
     } catch (error) {
       if (error instanceof FilesError || error instanceof LinkError) throw error
       throw /does not support/.test(printableMessage(error))
         ? new FilesError('unsupported', printableMessage(error))
         : new LinkError('link', `the link was lost: ${printableMessage(error)}`, { cause: error as Error })
     } finally {
-      clearTimeout(timer)
       all.delete(reject)
     }
   }

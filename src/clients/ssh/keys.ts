@@ -5,7 +5,6 @@ import {
   randomBytes,
   sign,
   verify,
-  type JsonWebKey,
   type KeyObject,
 } from 'node:crypto'
 import ssh2 from 'ssh2'
@@ -13,7 +12,7 @@ import { fingerprint } from './known-hosts.ts'
 
 /** A key pair of ours. Only `publicKey` and `fingerprint` may be shown. */
 export interface SshKeyPair {
-  /** OpenSSH text without passphrase, which ssh2 and OpenSSH read. */
+  /** OpenSSH or PEM text without passphrase, which ssh2 and OpenSSH read. */
   privateKey: string
   /** One line as in `authorized_keys`. */
   publicKey: string
@@ -43,89 +42,48 @@ const mostBcryptRounds = 200
 /** OpenSSL's default is 2,048, cautious users take 600,000; two million cost a second. */
 const mostIterations = 2_000_000
 
-const curves: Record<string, { name: string; bytes: number }> = {
-  'P-256': { name: 'nistp256', bytes: 32 },
-  'P-384': { name: 'nistp384', bytes: 48 },
-  'P-521': { name: 'nistp521', bytes: 66 },
-}
-
-const field = (bytes: Buffer | string): Buffer => {
+/** Bytes with their length before them. */
+export const field = (bytes: Buffer | string): Buffer => {
   const content = Buffer.from(bytes)
   const length = Buffer.alloc(4)
   length.writeUInt32BE(content.length)
   return Buffer.concat([length, content])
 }
 
-const member = (jwk: JsonWebKey, name: 'd' | 'e' | 'n' | 'p' | 'q' | 'qi' | 'x' | 'y'): Buffer =>
-  Buffer.from(jwk[name] ?? '', 'base64url')
-
-/** An integer without leading zeros, but with one where the highest bit would read as a sign. */
-const integer = (bytes: Buffer): Buffer => {
-  const from = bytes.findIndex((byte) => byte !== 0)
-  const short = from === -1 ? Buffer.alloc(0) : bytes.subarray(from)
-  return field((short[0] ?? 0) >= 0x80 ? Buffer.concat([Buffer.alloc(1), short]) : short)
-}
-
-const padded = (bytes: Buffer, length: number): Buffer =>
-  Buffer.concat([Buffer.alloc(Math.max(0, length - bytes.length)), bytes])
-
 /**
- * Public key in wire form, and the private members behind it in the order of OpenSSH's
- * PROTOCOL.key.
+ * OpenSSH text of an ed25519 key (PROTOCOL.key, without encryption). ssh2 does not read Node's own
+ * PKCS#8 of these.
  */
-const wireOf = (key: KeyObject): { publicKey: Buffer; members: Buffer } => {
-  const jwk = key.export({ format: 'jwk' })
-  if (jwk.kty === 'RSA') {
-    const [n, e] = [integer(member(jwk, 'n')), integer(member(jwk, 'e'))]
-    const type = field('ssh-rsa')
-    const hidden = (['d', 'qi', 'p', 'q'] as const).map((name) => integer(member(jwk, name)))
-    return { publicKey: Buffer.concat([type, e, n]), members: Buffer.concat([type, n, e, ...hidden]) }
-  }
-  if (jwk.kty === 'OKP') {
-    const type = field('ssh-ed25519')
-    const point = member(jwk, 'x')
-    const publicKey = Buffer.concat([type, field(point)])
-    return { publicKey, members: Buffer.concat([publicKey, field(Buffer.concat([member(jwk, 'd'), point]))]) }
-  }
-  const { name, bytes } = curves[jwk.crv ?? ''] as { name: string; bytes: number }
-  const point = Buffer.concat([
-    Buffer.from([4]),
-    padded(member(jwk, 'x'), bytes),
-    padded(member(jwk, 'y'), bytes),
-  ])
-  const publicKey = Buffer.concat([field(`ecdsa-sha2-${name}`), field(name), field(point)])
-  return { publicKey, members: Buffer.concat([publicKey, integer(member(jwk, 'd'))]) }
-}
-
-/**
- * OpenSSH text of a key (PROTOCOL.key, without encryption). ssh2 reads it; it does not read Node's
- * own PKCS#8 of ed25519.
- */
-const sshKeyOf = (key: KeyObject, comment: string): SshKeyPair => {
-  const { publicKey, members } = wireOf(key)
+const openSshText = (key: KeyObject, comment: string): string => {
+  const { d = '', x = '' } = key.export({ format: 'jwk' })
+  const [seed, point] = [d, x].map((member) => Buffer.from(member, 'base64url')) as [Buffer, Buffer]
+  const publicKey = Buffer.concat([field('ssh-ed25519'), field(point)])
   const check = randomBytes(4)
-  const open = Buffer.concat([check, check, members, field(comment)])
+  const open = Buffer.concat([check, check, publicKey, field(Buffer.concat([seed, point])), field(comment)])
   const padding = Buffer.from(Array.from({ length: (8 - (open.length % 8)) % 8 }, (_, i) => i + 1))
-  const one = Buffer.from([0, 0, 0, 1])
   const body = Buffer.concat([
     Buffer.from('openssh-key-v1\0'),
-    field('none'),
-    field('none'),
-    field(''),
-    one,
+    ...['none', 'none', ''].map(field),
+    Buffer.from([0, 0, 0, 1]),
     field(publicKey),
     field(Buffer.concat([open, padding])),
   ])
   const lines = body.toString('base64').match(/.{1,70}/g) ?? []
-  const type = publicKey.toString('latin1', 4, 4 + publicKey.readUInt32BE(0))
+  const name = 'OPENSSH PRIVATE KEY'
+  return [`-----BEGIN ${name}-----`, ...lines, `-----END ${name}-----`, ''].join('\n')
+}
+
+const sshKeyOf = (key: KeyObject, comment: string): SshKeyPair => {
+  const { asymmetricKeyType: type } = key
+  const privateKey =
+    type === 'ed25519'
+      ? openSshText(key, comment)
+      : key.export({ format: 'pem', type: type === 'rsa' ? 'pkcs1' : 'sec1' }).toString()
+  const parsed = ssh2.utils.parseKey(privateKey) as ssh2.ParsedKey
+  const publicKey = parsed.getPublicSSH()
   return {
-    privateKey: [
-      '-----BEGIN OPENSSH PRIVATE KEY-----',
-      ...lines,
-      '-----END OPENSSH PRIVATE KEY-----',
-      '',
-    ].join('\n'),
-    publicKey: [type, publicKey.toString('base64'), ...(comment === '' ? [] : [comment])].join(' '),
+    privateKey,
+    publicKey: [parsed.type, publicKey.toString('base64'), ...(comment === '' ? [] : [comment])].join(' '),
     fingerprint: fingerprint(publicKey),
   }
 }

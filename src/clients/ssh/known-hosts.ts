@@ -35,34 +35,18 @@ export const keyType = (key: Buffer): string => {
 export const knownHostsName = (host: string, port: number): string =>
   port === 22 ? host.toLowerCase() : `[${host.toLowerCase()}]:${String(port)}`
 
-/**
- * Reads the text of a `known_hosts` file; `problems` names the lines that cannot be used, which
- * then count as absent.
- */
-export const parseKnownHosts = (text: string): { entries: KnownHost[]; problems: string[] } => {
-  if (text.length > longestText) return { entries: [], problems: [`longer than ${longestText} characters`] }
-  const entries: KnownHost[] = []
-  const problems: string[] = []
-  for (const [index, line] of text.split(/\r?\n/).entries()) {
-    const words = line.trim().split(/[ \t]+/)
-    if (words[0] === '' || words[0]!.startsWith('#')) continue
-    const mark = words[0]!.startsWith('@') ? words.shift()!.slice(1) : undefined
-    const [names = '', type = '', base64 = ''] = words
-    const key = Buffer.from(base64, 'base64')
-    const problem =
-      mark !== undefined && mark !== 'revoked' && mark !== 'cert-authority'
-        ? `the mark @${mark} is neither @revoked nor @cert-authority`
-        : key.length === 0
-          ? 'not "names type key"'
-          : keyType(key) !== type
-            ? `the key is not of the type ${type}`
-            : undefined
-    if (problem === undefined)
-      entries.push({ names, type, key, ...(mark === undefined ? {} : { mark: mark as 'revoked' }) })
-    else problems.push(`line ${index + 1}: ${problem}`)
-  }
-  return { entries, problems }
-}
+/** Reads the text of a `known_hosts` file; lines that cannot be used count as absent. */
+export const parseKnownHosts = (text: string): KnownHost[] =>
+  text.length > longestText
+    ? []
+    : text.split(/\r?\n/).flatMap((line): KnownHost[] => {
+        const [, mark, names = '', type = '', base64 = ''] =
+          /^(?:@([^ \t]+)[ \t]+|(?![#@]))([^ \t]+)[ \t]+([^ \t]+)[ \t]+([^ \t]+)/.exec(line.trim()) ?? []
+        const key = Buffer.from(base64, 'base64')
+        if (key.length === 0 || keyType(key) !== type) return []
+        if (mark === undefined) return [{ names, type, key }]
+        return mark === 'revoked' || mark === 'cert-authority' ? [{ names, type, key, mark }] : []
+      })
 
 const matchesPattern = (name: string, pattern: string): boolean => {
   // Greedy with one backtracking position: linear in practice, where an expression built from the

@@ -2,8 +2,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff, type Backoff } from '../../pacing/backoff.ts'
 import { LinkError } from '../../shell/site-shell.ts'
 import { dial, onTheWay, waitsForPerson, type Forwarder } from './dial.ts'
-import { Journey } from './journey.ts'
+import { LoginProgress } from './login-progress.ts'
 import type { LoginGate } from './login-gate.ts'
+import type { AskPerson } from './login.ts'
 import type { OtherProcesses } from './relay.ts'
 import { SshSession } from './session.ts'
 import type { SshSessionsOptions } from './sessions-options.ts'
@@ -33,7 +34,7 @@ interface Given {
 
 /** One login under way, from its begin to its connection or its failure. */
 interface Login {
-  readonly journey: Journey
+  readonly progress: LoginProgress
   /** Answers that were given before it began, until they are used. */
   given: Given | undefined
   /** Its last prompts. */
@@ -58,7 +59,8 @@ interface Waiting {
   readonly error?: string
   /** Present while its connection is still open. */
   readonly login?: Login
-  deliver?: (answers: readonly string[]) => void
+  /** @returns the next result of its login */
+  deliver?: (answers: readonly string[]) => Promise<SshSession>
   readonly stop?: () => void
 }
 
@@ -110,8 +112,8 @@ export class LoginEntry {
   #notBefore = 0
   /** The time of the last request for it. */
   #usedAt = performance.now()
-  #journey: Journey | undefined
-  #changed: (() => void)[] = []
+  /** Of its last login. */
+  progress: LoginProgress | undefined
   /** The state that was last sent to the other processes. */
   #announced: LoginEntry['held']
 
@@ -125,10 +127,6 @@ export class LoginEntry {
     this.#pauses = openBackoff({ firstMs: first, longestMs: longest })
     this.#others = others
     this.#isFurther = isFurther
-  }
-
-  get journey(): Journey | undefined {
-    return this.#journey
   }
 
   get connected(): SshSession | undefined {
@@ -211,11 +209,11 @@ export class LoginEntry {
   /** Starts a login. @returns its first result */
   #begin(pause: number, given?: Given): Promise<SshSession> {
     const login: Login = {
-      ...{ journey: new Journey(), given, prompts: undefined, byPerson: false },
+      ...{ progress: new LoginProgress(), given, prompts: undefined, byPerson: false },
       result: newResult(),
     }
     const { promise } = login.result
-    this.#journey = login.journey
+    this.progress = login.progress
     this.#enter({ is: 'connecting', login })
     const connect = async (): Promise<SshSession> => {
       if (pause > 0) await sleep(pause)
@@ -229,36 +227,31 @@ export class LoginEntry {
   }
 
   async #connect(login: Login): Promise<SshSession> {
-    const { journey } = login
+    const { progress } = login
     const closed = (): LinkError => new LinkError('link', 'the connection was closed')
     if (this.#closed) throw closed()
     // The way comes first: a jump host that waits for a person takes no slot at this host.
-    if (this.parent !== undefined) journey.reached('route', `behind ${this.parent.target.host}`)
+    if (this.parent !== undefined) progress.reached('route', `behind ${this.parent.target.host}`)
     const parent = await this.parent?.way().catch((error: unknown) => {
       throw onTheWay(this.parent!.target, error)
     })
     let leave = await this.gate.enter()
     let over = false
     try {
-      const { client, route } = await dial(
-        this.target,
-        parent,
-        journey,
-        this.#options,
-        true,
-        async (prompts, error) => {
-          if (this.#isFurther) throw waitsForPerson(prompts)
-          const { given } = login
-          Object.assign(login, { byPerson: true, given: undefined, prompts })
-          if (given !== undefined && error === undefined && samePrompts(given.prompts, prompts))
-            return given.answers
-          leave()
-          const answers = await this.#askPerson(login, prompts, error)
-          leave = await this.gate.enter()
-          if (over) leave()
-          return answers
-        },
-      )
+      const ask: AskPerson = async (prompts, error) => {
+        if (this.#isFurther) throw waitsForPerson(prompts)
+        const { given } = login
+        Object.assign(login, { byPerson: true, given: undefined, prompts })
+        if (given !== undefined && error === undefined && samePrompts(given.prompts, prompts))
+          return given.answers
+        leave()
+        const answers = await this.#askPerson(login, prompts, error)
+        leave = await this.gate.enter()
+        if (over) leave()
+        return answers
+      }
+      const { target } = this
+      const { client, route } = await dial({ target, parent, progress, options: this.#options, ask })
       const session = new SshSession(client, route, this.#options.channels ?? 8, !this.#isFurther)
       if (this.#closed) {
         session.close()
@@ -298,6 +291,7 @@ export class LoginEntry {
           login.result = newResult()
           this.#enter({ is: 'connecting', login })
           resolve(answers)
+          return login.result.promise
         },
       }
       this.#enter(waiting)
@@ -326,8 +320,8 @@ export class LoginEntry {
       if (this.#isCurrent(login)) this.#enter({ is: 'disconnected' })
       return error
     }
-    const link = waiting === undefined ? login.journey.failed(error) : undefined
-    if (!this.#isCurrent(login)) return link ?? login.journey.failed(error)
+    const link = waiting === undefined ? login.progress.failed(error) : undefined
+    if (!this.#isCurrent(login)) return link ?? login.progress.failed(error)
     // The connection ended after a person was asked. Without a person no attempt is made, so that
     // no account gets locked.
     const prompts = waiting?.prompts ?? (link?.stage === 'login' ? login.prompts : undefined)
@@ -337,7 +331,7 @@ export class LoginEntry {
       this.#enter({ is: 'waiting for login', prompts, ...(reason === undefined ? {} : { error: reason }) })
       return waitsForPerson(prompts)
     }
-    const failure = link ?? login.journey.failed(error)
+    const failure = link ?? login.progress.failed(error)
     this.#error = failure
     this.#backOff(failure.permanent ? 10 : 1)
     this.#enter({ is: failure.permanent ? 'refused' : 'disconnected' })
@@ -382,17 +376,9 @@ export class LoginEntry {
       await this.session().catch(() => undefined)
       return this.state()
     }
-    const settled = this.#settled()
-    if (waiting.deliver !== undefined) waiting.deliver(answers)
-    else void this.#begin(0, { prompts: waiting.prompts, answers })
-    await settled
+    const next = waiting.deliver?.(answers) ?? this.#begin(0, { prompts: waiting.prompts, answers })
+    await next.catch(() => undefined)
     return this.state()
-  }
-
-  /** Resolves when the entry is no longer connecting. */
-  async #settled(): Promise<void> {
-    do await new Promise<void>((resolve) => this.#changed.push(resolve))
-    while (this.#state.is === 'connecting')
   }
 
   used(): void {
@@ -434,13 +420,11 @@ export class LoginEntry {
   #enter(state: State): void {
     if (this.#state.is !== state.is) this.#since = new Date()
     this.#state = state
-    for (const resolve of this.#changed.splice(0)) resolve()
     const now = this.held
     if (now?.waiting !== this.#announced?.waiting || now?.since !== this.#announced?.since) {
       this.#announced = now
       void this.#others()?.changed()
     }
-    if (!this.#isFurther) this.#options.onState?.(this.target, this.state())
   }
 }
 

@@ -1,5 +1,7 @@
 import { openGate } from '../../pacing/gate.ts'
 
+/** Logins under way to one host and port; OpenSSH's `MaxStartups` is 10:30:100. */
+const loginsAtOnce = 5
 /** Logins to one host that wait for people over an open connection. */
 const longestQueueOfPeople = 3
 
@@ -8,13 +10,10 @@ const longestQueueOfPeople = 3
  * person are counted separately.
  */
 export class LoginGate {
-  readonly #logins: ReturnType<typeof openGate>
+  readonly #logins = openGate(loginsAtOnce)
   /** Logins that are inside or wait for their turn. */
   #count = 0
   #parked: (() => void)[] = []
-  constructor(limit: number) {
-    this.#logins = openGate(limit)
-  }
 
   get isEmpty(): boolean {
     return this.#count === 0 && this.#parked.length === 0

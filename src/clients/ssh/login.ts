@@ -2,7 +2,8 @@ import type { Duplex } from 'node:stream'
 import ssh2, { type AnyAuthMethod, type Client, type ParsedKey, type ServerHostKeyAlgorithm } from 'ssh2'
 import { LinkError } from '../../shell/site-shell.ts'
 import { KeyAgent } from './agent.ts'
-import { printableMessage, printable, type Journey } from './journey.ts'
+import type { LoginProgress } from './login-progress.ts'
+import { printableMessage, printable } from './printable.ts'
 import {
   fingerprint,
   judgeHostKey,
@@ -36,14 +37,14 @@ export const logIn = (
   target: SshTarget,
   secret: SshSecret,
   route: Duplex,
-  journey: Journey,
+  progress: LoginProgress,
   ask: AskPerson,
   without: readonly string[] = [],
 ): Promise<Client> => {
   const client = new ssh2.Client()
   keepCipherKeys(client)
   const timeout = target.timeouts?.loginMs ?? 20_000
-  const { entries } = parseKnownHosts(target.hostKeys.knownHosts ?? '')
+  const entries = parseKnownHosts(target.hostKeys.knownHosts ?? '')
   const name = target.hostKeys.hostKeyAlias?.toLowerCase() ?? knownHostsName(target.host, target.port)
   const key = secret.privateKey === undefined ? undefined : parsePrivateKey(secret.privateKey)
   const preferred = algorithmsOf(
@@ -67,10 +68,10 @@ export const logIn = (
       clearTimeout(timer)
       timer = setTimeout(() => {
         const what =
-          journey.banner === undefined
+          progress.banner === undefined
             ? 'the server does not speak SSH or hangs'
             : 'the server stopped answering'
-        fail(new LinkError(journey.stage, `${what}: nothing within ${timeout / 1000} s`))
+        fail(new LinkError(progress.stage, `${what}: nothing within ${timeout / 1000} s`))
       }, timeout)
     }
     startTimer()
@@ -86,14 +87,14 @@ export const logIn = (
     client.on('error', (error: Error & { level?: string; code?: unknown }) => {
       if (over) return
       if (error.level === 'client-authentication') fail(auth.refusal())
-      else if (journey.stage === 'host key' && /no matching/i.test(error.message)) {
+      else if (progress.stage === 'host key' && /no matching/i.test(error.message)) {
         fail(
           new LinkError('host key', `nothing in common with the server: ${printableMessage(error)}`, {
             permanent: true,
           }),
         )
-      } else if (journey.stage === 'host key') {
-        const fault = journey.banner === undefined ? 'this is no SSH server' : 'the handshake failed'
+      } else if (progress.stage === 'host key') {
+        const fault = progress.banner === undefined ? 'this is no SSH server' : 'the handshake failed'
         fail(new LinkError('host key', `${fault}: ${printableMessage(error)}`))
       } else {
         // "Too many authentication failures" and the like: the next attempt would fail too. A
@@ -103,7 +104,7 @@ export const logIn = (
         fail(new LinkError('login', `the server ended the login: ${printableMessage(error)}`, { permanent }))
       }
     })
-    client.on('close', () => fail(new LinkError(journey.stage, 'the server closed the connection')))
+    client.on('close', () => fail(new LinkError(progress.stage, 'the server closed the connection')))
     client.on('greeting', () => undefined)
     client.once('ready', () => {
       if (over) {
@@ -112,29 +113,29 @@ export const logIn = (
       }
       over = true
       clearTimeout(timer)
-      journey.reached('shell', auth.method())
+      progress.reached('shell', auth.method())
       client.removeAllListeners('error').removeAllListeners('close')
       resolve(client)
     })
 
     const verify = async (shown: Buffer): Promise<void> => {
-      journey.banner = identOf(client)
-      journey.hostKey = {
+      progress.banner = identOf(client)
+      progress.hostKey = {
         host: name,
         type: keyType(shown),
         fingerprint: fingerprint(shown),
         line: `${name} ${keyType(shown)} ${shown.toString('base64')}`,
       }
-      const verdict = judgeHostKey(shown, journey.hostKey.host, {
+      const verdict = judgeHostKey(shown, progress.hostKey.host, {
         entries,
         fingerprints: target.hostKeys.fingerprints ?? [],
       })
       const isNew = verdict.verdict === 'unknown'
       // Under accept-new the record decides whether it is: a changed key is refused there.
-      journey.hostKeyIsNew = isNew && target.hostKeys.policy === 'strict'
-      await accept(verdict, journey.hostKey, target.hostKeys)
-      journey.hostKeyIsNew = isNew
-      journey.reached('login', `${journey.hostKey.type} ${journey.hostKey.fingerprint}`)
+      progress.hostKeyIsNew = isNew && target.hostKeys.policy === 'strict'
+      await accept(verdict, progress.hostKey, target.hostKeys)
+      progress.hostKeyIsNew = isNew
+      progress.reached('login', `${progress.hostKey.type} ${progress.hostKey.fingerprint}`)
     }
     try {
       client.connect({
@@ -276,7 +277,7 @@ const authentication = (
   const username = target.username
   const tried: string[] = []
   let offered: string[] = []
-  let progress = false
+  let isPartial = false
   let rounds = 0
   let answered = false
   let passwordGiven = false
@@ -317,7 +318,7 @@ const authentication = (
 
   const next = (left: string[] | null, partial: boolean | null): AnyAuthMethod | false => {
     if (left !== null) offered = left
-    if (partial === true) progress = true
+    if (partial === true) isPartial = true
     const possible = (type: string): boolean => left === null || left.includes(type)
     if (key !== undefined && !tried.includes('publickey') && possible('publickey')) {
       tried.push('publickey')
@@ -329,7 +330,7 @@ const authentication = (
     }
     // Questions to a person do not replace a refused key: they are asked where the server wants
     // both, or where there is no secret.
-    const mayAsk = progress || key === undefined
+    const mayAsk = isPartial || key === undefined
     if (
       left !== null &&
       mayAsk &&

@@ -142,29 +142,23 @@ export class Frames {
 
 const stages = ['name', 'route', 'host key', 'login', 'shell', 'link'] as const
 
-const Failure = z.discriminatedUnion('kind', [
-  z.object({
-    kind: z.literal('link'),
-    stage: z.enum(stages),
-    message: z.string(),
-    permanent: z.boolean(),
-    waitsForPerson: z.boolean(),
-    full: z.boolean().optional(),
-  }),
-  z.object({ kind: z.literal('range'), message: z.string() }),
-  z.object({ kind: z.literal('not held') }),
-])
+const Failure = z.object({
+  kind: z.enum(['link', 'range', 'not held']),
+  message: z.string().default(''),
+  stage: z.enum(stages).default('link'),
+  permanent: z.boolean().default(false),
+  waitsForPerson: z.boolean().default(false),
+  full: z.boolean().default(false),
+})
 
 /** An error as it travels. */
 export const failureOf = (error: unknown): z.input<typeof Failure> => {
-  if (error instanceof NotHeld) return { kind: 'not held' }
-  if (error instanceof RangeError) return { kind: 'range', message: error.message }
-  const link =
-    error instanceof LinkError
-      ? error
-      : new LinkError('link', error instanceof Error ? error.message : String(error))
-  const { stage, message, permanent, waitsForPerson, full } = link
-  return { kind: 'link', stage, message: message.slice(0, 10_000), permanent, waitsForPerson, full }
+  const message = (error instanceof Error ? error.message : String(error)).slice(0, 10_000)
+  if (error instanceof NotHeld) return { kind: 'not held', message }
+  if (error instanceof RangeError) return { kind: 'range', message }
+  const link = error instanceof LinkError ? error : new LinkError('link', message)
+  const { stage, permanent, waitsForPerson, full } = link
+  return { kind: 'link', message, stage, permanent, waitsForPerson, full }
 }
 
 /** The error that travelled. */
@@ -172,8 +166,7 @@ export const errorOf = (value: unknown): Error => {
   const { data: failure } = Failure.safeParse(value)
   if (failure === undefined)
     return new LinkError('link', 'the process that holds the login answered with something unknown')
-  if (failure.kind === 'not held') return new NotHeld()
-  if (failure.kind === 'range') return new RangeError(failure.message)
-  const { stage, message, full = false, ...rest } = failure
-  return new LinkError(stage, message, { ...rest, full })
+  const { kind, stage, message, ...how } = failure
+  if (kind === 'not held') return new NotHeld()
+  return kind === 'range' ? new RangeError(message) : new LinkError(stage, message, how)
 }

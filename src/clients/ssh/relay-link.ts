@@ -1,9 +1,9 @@
 import { connect as connectHttp2, type ClientHttp2Session } from 'node:http2'
 import { connect as connectTls, type TLSSocket } from 'node:tls'
+import { within } from '../../pacing/within.ts'
 import { NotHeld } from './relay-frames.ts'
 import { clientTls, relayKey, type FleetKeys, type RelayKey } from './relay-keys.ts'
 import { windowBytes } from './relay-server.ts'
-import { within } from './route.ts'
 
 const connectMs = 3_000
 const pingMs = 5_000

@@ -6,10 +6,11 @@ import {
 } from 'node:http2'
 import type { AddressInfo, Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
+import { finished } from 'node:stream/promises'
+import { within } from '../../pacing/within.ts'
 import type { ShellStream } from '../../shell/site-shell.ts'
 import { failureOf, framed, Head, header, frameKinds, longestHead, NotHeld } from './relay-frames.ts'
 import { relayKey, serverTls, type FleetKeys } from './relay-keys.ts'
-import { within } from './route.ts'
 import type { SshSession } from './session.ts'
 import type { SshProbe } from './target.ts'
 
@@ -203,7 +204,7 @@ const serve = async (held: HeldLogins, calls: OpenCalls, stream: ServerHttp2Stre
       break
     }
     case 'forward':
-      serveForward(stream, await session.forward(head.host, head.port))
+      await serveStream(stream, shellStreamOf(await session.forward(head.host, head.port)))
   }
 }
 
@@ -240,19 +241,10 @@ const serveStream = async (stream: ServerHttp2Stream, opened: ShellStream): Prom
   stream.end(framed(frameKinds.answer, { code, signal, stderr }))
 }
 
-const serveForward = (stream: ServerHttp2Stream, channel: Duplex): void => {
-  channel.on('error', () => stream.close())
-  stream.once('close', () => channel.destroy())
-  if (stream.destroyed) {
-    channel.destroy()
-    return
-  }
-  begin(stream)
-  stream.write(framed(frameKinds.begun, {}))
-  stream.pipe(channel)
-  channel.on('data', (chunk: Buffer) => {
-    if (!stream.destroyed && !send(stream, chunk)) channel.pause()
-  })
-  stream.on('drain', () => channel.resume())
-  channel.once('close', () => stream.end(framed(frameKinds.answer, {})))
-}
+/** A connection as a stream without a script. */
+const shellStreamOf = (channel: Duplex): ShellStream => ({
+  stdin: channel,
+  stdout: channel,
+  done: finished(channel).then(() => ({ code: null, signal: null, stderr: '' })),
+  kill: () => channel.destroy(),
+})

@@ -2,12 +2,20 @@ import { randomBytes } from 'node:crypto'
 import type { ClientHttp2Stream } from 'node:http2'
 import { Duplex } from 'node:stream'
 import { z } from 'zod'
-import { LinkError, type RunOptions, type ShellResult, type ShellStream } from '../../shell/site-shell.ts'
+import { leftOf, within } from '../../pacing/within.ts'
+import { collectOutput } from '../../shell/outputs.ts'
+import {
+  LinkError,
+  runDefaults,
+  type RunOptions,
+  type ShellResult,
+  type ShellStream,
+} from '../../shell/site-shell.ts'
 import { errorOf, Frames, headBytes, frameKinds, NotHeld, type Head } from './relay-frames.ts'
 import type { RelayLink } from './relay-link.ts'
-import { within } from './route.ts'
-import { fedInput, runDefaults, type OpenOptions } from './session.ts'
-import { collectOutput, endsOf } from './shell-stream.ts'
+import type { OpenOptions } from './session.ts'
+import { fedInput } from './resident.ts'
+import { endsOf } from './shell-stream.ts'
 import type { SshProbe } from './target.ts'
 
 /** The other side's own deadline comes first and gives more detail. */
@@ -53,7 +61,10 @@ export class RelaySession {
     const until = performance.now() + deadlineMs
     const input = fedInput(options.input)
     if (input === false)
-      return collectOutput(await this.open(script, { deadlineMs }), options.input, until, maxBytes)
+      return collectOutput(await this.open(script, { deadlineMs }), {
+        ...options,
+        deadlineMs: leftOf(until),
+      })
     const chunks: Buffer[] = []
     const rest = await this.#asked(
       { call: 'run', script, ...(input === undefined ? {} : { input }), deadlineMs, maxBytes },

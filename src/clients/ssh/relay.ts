@@ -1,11 +1,12 @@
 import { randomUUID } from 'node:crypto'
-import { openBackoff, type Backoff } from '../../pacing/backoff.ts'
+import { within } from '../../pacing/within.ts'
+import { fresh } from '../../pacing/fresh.ts'
+import { openRetries } from '../../pacing/retries.ts'
 import type { FleetKeys } from './relay-keys.ts'
 import { NotHeld } from './relay-frames.ts'
 import { RelayLink } from './relay-link.ts'
 import { openRelayServer, type HeldLogins, type RelayServer } from './relay-server.ts'
 import { RelaySession } from './relay-session.ts'
-import { within } from './route.ts'
 
 /**
  * The record of a login at a process: a person logged in there (`address` is where other processes
@@ -86,7 +87,7 @@ const openOthers = (records: LoginRecords, own: string): (() => Promise<LoginRec
 /** The links to other processes, and the processes that can be asked for a login now. */
 const openHolders = (keys: FleetKeys, others: () => Promise<LoginRecord[]>) => {
   const links = new Map<string, RelayLink>()
-  const away = new Map<string, { until: number; pauses: Backoff }>()
+  const away = openRetries(awayMs)
   /** The logins that a process has lost, by process and login: `since` of the wrong record. */
   const lost = new Map<string, string>()
 
@@ -98,18 +99,12 @@ const openHolders = (keys: FleetKeys, others: () => Promise<LoginRecord[]>) => {
 
   const sessionOf = ({ login, process, address = '', since }: LoginRecord): RelaySession =>
     new RelaySession(linkTo(address), login, (unreachable) => {
-      if (!unreachable) {
-        lost.set(`${process} ${login}`, since)
-        return
-      }
-      const pauses = away.get(process)?.pauses ?? openBackoff(awayMs)
-      away.set(process, { until: performance.now() + pauses.next(), pauses })
+      if (unreachable) away.failed(process)
+      else lost.set(`${process} ${login}`, since)
     })
 
   const holders = async (login: string): Promise<LoginRecord[]> => {
     const all = await others()
-    for (const process of away.keys())
-      if (!all.some((record) => record.process === process)) away.delete(process)
     for (const name of lost.keys())
       if (!all.some((record) => `${record.process} ${record.login}` === name)) lost.delete(name)
     for (const [address, link] of links)
@@ -117,12 +112,11 @@ const openHolders = (keys: FleetKeys, others: () => Promise<LoginRecord[]>) => {
         link.close()
         links.delete(address)
       }
-    const now = performance.now()
-    return all
-      .filter((record) => record.login === login && record.address !== undefined)
+    return away
+      .due(all, ({ process }) => process)
       .filter(
-        ({ process, since }) =>
-          (away.get(process)?.until ?? 0) <= now && lost.get(`${process} ${login}`) !== since,
+        ({ login: held, address, process, since }) =>
+          held === login && address !== undefined && lost.get(`${process} ${login}`) !== since,
       )
   }
 
@@ -167,24 +161,6 @@ const openListener = ({ keys, address, warn }: RelayOptions, held: HeldLogins) =
   }
 }
 
-/** Runs `work` one call at a time. Calls during a run share the next run. */
-const oneAtATime = (work: () => Promise<void>): (() => Promise<void>) => {
-  let underWay: Promise<void> | undefined
-  let again: Promise<void> | undefined
-  const next = (): Promise<void> => {
-    underWay = work().finally(() => (underWay = undefined))
-    return underWay
-  }
-  return () => {
-    if (underWay === undefined) return next()
-    again ??= underWay.then(() => {
-      again = undefined
-      return next()
-    })
-    return again
-  }
-}
-
 /**
  * Lends the logins that a person made in this process to the other processes of the fleet, and
  * theirs to this one. It listens from the first such login on. It skips processes that have lost a
@@ -212,7 +188,7 @@ export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcess
     onRecord = rows.length > 0
   }
 
-  const changed = oneAtATime(() =>
+  const changed = fresh(() =>
     publish().catch((error: unknown) => {
       warn(error, 'what this process holds of logins could not be put on record; it is tried again')
     }),

@@ -1,7 +1,9 @@
 import { randomBytes } from 'node:crypto'
+import { within } from '../../pacing/within.ts'
 import { quote } from '../../shell/quote.ts'
+import { LastBytes } from '../../shell/outputs.ts'
 import { LinkError, type ShellResult } from '../../shell/site-shell.ts'
-import { printable } from './journey.ts'
+import { printable } from './printable.ts'
 
 /** Standard input and outputs of a shell, over an SSH channel or any other channel. */
 export interface ResidentChannel {
@@ -14,9 +16,6 @@ export interface ResidentChannel {
   signal(name: string): unknown
   close(): unknown
 }
-
-/** Bytes of the standard error that are kept. */
-export const stderrBytes = 64 * 1024
 
 /**
  * Collects bytes up to a mark, which may arrive in pieces; bytes before the first mark are not part
@@ -79,18 +78,18 @@ class Marked {
   }
 }
 
-/** The last bytes of a stream, as text. */
-export class LastBytes {
-  #chunks: Buffer[] = []
-  #size = 0
-  add(chunk: Buffer): void {
-    this.#chunks.push(chunk)
-    this.#size += chunk.length
-    while (this.#size - this.#chunks[0]!.length >= stderrBytes) this.#size -= this.#chunks.shift()!.length
-  }
-  toString(): string {
-    return Buffer.concat(this.#chunks).subarray(-stderrBytes).toString('utf8')
-  }
+const longestFedInput = 16 * 1024
+
+/**
+ * Input that can be part of a script, undefined for none; false: only a channel's own input can carry
+ * it, as it is long, has NUL, or is no text.
+ */
+export const fedInput = (input: Uint8Array | string = ''): string | undefined | false => {
+  if (input.length === 0) return undefined
+  if (input.length > longestFedInput) return false
+  const text = typeof input === 'string' ? input : Buffer.from(input).toString()
+  const isText = typeof input === 'string' || Buffer.from(text).equals(input)
+  return isText && !text.includes('\0') ? text : false
 }
 
 interface Work {
@@ -100,9 +99,7 @@ interface Work {
   bytes: number
   maxBytes: number
   lastError: LastBytes
-  resolve: (result: ShellResult) => void
-  reject: (error: Error) => void
-  timer: NodeJS.Timeout
+  result: PromiseWithResolvers<ShellResult>
 }
 
 /**
@@ -129,18 +126,16 @@ export class Resident {
 
   constructor(channel: ResidentChannel) {
     this.#channel = channel
-    channel.on('data', (chunk: Buffer) => {
-      const work = this.#work
-      if (work === undefined) return
-      work.stdout.take(chunk)
-      this.#finish(work)
-    })
-    channel.stderr.on('data', (chunk: Buffer) => {
-      const work = this.#work
-      if (work === undefined) return
-      work.stderr.take(chunk)
-      this.#finish(work)
-    })
+    const take =
+      (side: 'stdout' | 'stderr') =>
+      (chunk: Buffer): void => {
+        const work = this.#work
+        if (work === undefined) return
+        work[side].take(chunk)
+        this.#finish(work)
+      }
+    channel.on('data', take('stdout'))
+    channel.stderr.on('data', take('stderr'))
     channel.on('error', () => this.#end('the channel broke'))
     channel.on('close', (code: number | null | undefined, signal?: string) => {
       const how =
@@ -167,36 +162,29 @@ export class Resident {
   run(script: string, input: string | undefined, deadlineMs: number, maxBytes: number): Promise<ShellResult> {
     if (!this.idle) throw new Error('a resident shell runs one script at a time')
     const token = randomBytes(16).toString('hex')
-    return new Promise<ShellResult>((resolve, reject) => {
-      const chunks: Buffer[] = []
-      const lastError = new LastBytes()
-      const work: Work = {
-        chunks,
-        bytes: 0,
-        maxBytes,
-        lastError,
-        resolve,
-        reject,
-        stdout: new Marked(`<${token}\n`, `>${token} `, (bytes) => {
-          work.bytes += bytes.length
-          if (work.bytes <= maxBytes) chunks.push(bytes)
-        }),
-        stderr: new Marked(`<${token}\n`, `>${token} `, (bytes) => lastError.add(bytes)),
-        timer: setTimeout(() => {
-          const seen = work.stdout.begun ? 'did not end' : 'gave no answer'
-          this.#stop(
-            new LinkError('link', `the script ${seen} within ${Math.round(deadlineMs / 100) / 10} s`),
-          )
-        }, deadlineMs),
-      }
-      this.#work = work
-      const fed = input === undefined ? '' : `printf %s ${quote(input)} 2>/dev/null | `
-      const source = input === undefined ? ' </dev/null' : ''
-      this.#channel.write(
-        `printf '<${token}\\n'; printf '<${token}\\n' >&2\n` +
-          `${fed}( eval ${quote(script)} )${source}\n` +
-          `printf '>${token} %d\\n' "$?"; printf '>${token} \\n' >&2\n`,
-      )
+    const marked = (keep: (bytes: Buffer) => void): Marked => new Marked(`<${token}\n`, `>${token} `, keep)
+    const work: Work = {
+      ...{ chunks: [], bytes: 0, maxBytes, lastError: new LastBytes() },
+      stdout: marked((bytes) => {
+        work.bytes += bytes.length
+        if (work.bytes <= maxBytes) work.chunks.push(bytes)
+      }),
+      stderr: marked((bytes) => work.lastError.add(bytes)),
+      result: Promise.withResolvers<ShellResult>(),
+    }
+    this.#work = work
+    const fed = input === undefined ? '' : `printf %s ${quote(input)} 2>/dev/null | `
+    const source = input === undefined ? ' </dev/null' : ''
+    this.#channel.write(
+      `printf '<${token}\\n'; printf '<${token}\\n' >&2\n` +
+        `${fed}( eval ${quote(script)} )${source}\n` +
+        `printf '>${token} %d\\n' "$?"; printf '>${token} \\n' >&2\n`,
+    )
+    return within(work.result.promise, deadlineMs, () => {
+      const seen = work.stdout.begun ? 'did not end' : 'gave no answer'
+      const late = `the script ${seen} within ${Math.round(deadlineMs / 100) / 10} s`
+      this.#stop(new LinkError('link', late))
+      return new LinkError('link', late)
     })
   }
 
@@ -212,8 +200,7 @@ export class Resident {
     }
     if (work.stdout.tail === undefined || work.stderr.tail === undefined) return
     this.#work = undefined
-    clearTimeout(work.timer)
-    work.resolve({
+    work.result.resolve({
       code: Number(work.stdout.tail),
       signal: null,
       stdout: Buffer.concat(work.chunks),
@@ -224,11 +211,8 @@ export class Resident {
   #stop(error: Error): void {
     const work = this.#work
     this.#work = undefined
-    if (work !== undefined) {
-      clearTimeout(work.timer)
-      work.reject(error)
-      this.#channel.signal('KILL')
-    }
+    work?.result.reject(error)
+    if (work !== undefined) this.#channel.signal('KILL')
     this.#channel.close()
     this.#end('closed')
     if (work !== undefined) this.onLeft()
@@ -240,11 +224,10 @@ export class Resident {
     const work = this.#work
     this.#work = undefined
     if (work !== undefined) {
-      clearTimeout(work.timer)
       const detail = printable(`${work.stdout.before} ${work.stderr.before} ${work.lastError.toString()}`)
       // There was no first mark, so no shell has answered: the account has none, or may not use it.
       const stage = work.stdout.begun || how === 'the link was lost' ? 'link' : 'shell'
-      work.reject(new LinkError(stage, detail === '' ? how : `${how}: ${detail}`))
+      work.result.reject(new LinkError(stage, detail === '' ? how : `${how}: ${detail}`))
     }
     this.onEnd()
   }

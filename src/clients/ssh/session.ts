@@ -2,16 +2,19 @@ import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Duplex } from 'node:stream'
 import type { Client, ClientChannel, ExecOptions, SFTPWrapper } from 'ssh2'
+import { leftOf, within } from '../../pacing/within.ts'
+import { collectOutput, LastBytes } from '../../shell/outputs.ts'
 import {
   LinkError,
+  runDefaults,
   type RunOptions,
   type ShellResult,
   type ShellStream,
   type TerminalSize,
 } from '../../shell/site-shell.ts'
-import { printableMessage, printable } from './journey.ts'
-import { LastBytes, Resident } from './resident.ts'
-import { collectOutput, endsOf } from './shell-stream.ts'
+import { printableMessage, printable } from './printable.ts'
+import { fedInput, Resident } from './resident.ts'
+import { endsOf } from './shell-stream.ts'
 
 /**
  * Longest script that goes into the request for its channel; servers other than OpenSSH take
@@ -20,15 +23,12 @@ import { collectOutput, endsOf } from './shell-stream.ts'
 const longestInRequest = 20 * 1024
 /** Longest script for a resident shell; bash reads its input byte by byte, 1 µs each. */
 const longestForResident = { bash: 16 * 1024, other: 512 * 1024 }
-const longestFedInput = 16 * 1024
 const residentShells = 3
 const refusedPauseMs = 50
 /** A server may count a channel for this long after its end. */
 const noticeMs = 1_000
 /** Pause between TERM and KILL. */
 const politeMs = 5000
-
-export const runDefaults = { deadlineMs: 60_000, maxBytes: 64 * 1024 * 1024 }
 
 /**
  * A command for whatever shell the account has (sh, fish, csh …) that makes `/bin/sh` evaluate a
@@ -41,9 +41,7 @@ export const shellCommand = (script: string): string =>
 const encoded = (script: string): string =>
   script.replace(/[\\'"`$!%\n\r\t]/g, (letter) => `\\0${letter.charCodeAt(0).toString(8).padStart(3, '0')}`)
 
-interface Waiter {
-  start: () => void
-}
+type Waiter = PromiseWithResolvers<undefined>
 
 export interface OpenOptions {
   /** Until the script begins; default 60 s. */
@@ -141,7 +139,7 @@ export class SshSession {
         // The first resident reports whether its `sh` is a bash.
         resident.bash && script.length > longestForResident.bash
           ? undefined
-          : resident.run(script, input, Math.max(1, until - performance.now()), maxBytes),
+          : resident.run(script, input, leftOf(until), maxBytes),
       )
       if (answer !== undefined) return answer
     }
@@ -187,71 +185,36 @@ export class SshSession {
     const mark = `<${randomBytes(16).toString('hex')} `
     // The mark ends the output of the account's start files and gives the process id.
     const { command, first } = commandOf(`printf '${mark}%s\\n' "$$"\n${script}`, hasInput)
-    const channel = await this.#channel(command, until, { terminal, lasting })
-    return new Promise<ShellStream>((resolve, reject) => {
-      const late = (): void => {
-        reject(new LinkError('shell', `no shell at the site within ${Math.round(deadlineMs / 100) / 10} s`))
-        stream.kill()
-      }
-      const timer = setTimeout(late, Math.max(1, until - performance.now()))
-      const fail = (error: unknown): void => {
-        clearTimeout(timer)
-        reject(error instanceof Error ? error : new Error(String(error)))
-      }
-      const stream = this.#stream(channel, Buffer.from(mark), () => {
-        clearTimeout(timer)
-        resolve(
-          terminal === undefined
-            ? stream
-            : { ...stream, resize: (rows, columns) => channel.setWindow(rows, columns, 0, 0) },
-        )
-      })
-      // After the mark this changes nothing: the promise is settled.
-      stream.done.then(({ code, stderr }) => {
-        const detail = stderr === '' ? '' : `: ${printable(stderr)}`
-        fail(new LinkError('shell', `the account has no usable shell (exit code ${code ?? 'none'})${detail}`))
-      }, fail)
-      if (!hasInput) channel.end(first)
-      else if (first !== undefined) channel.write(first)
+    const channel = await this.#channel(() => this.#exec(command, until, terminal), until, lasting)
+    const begun = Promise.withResolvers<undefined>()
+    const stream = this.#stream(channel, Buffer.from(mark), () => begun.resolve(undefined))
+    stream.done.then(({ code, stderr }) => {
+      const detail = stderr === '' ? '' : `: ${printable(stderr)}`
+      const fault = `the account has no usable shell (exit code ${code ?? 'none'})${detail}`
+      begun.reject(new LinkError('shell', fault))
+    }, begun.reject)
+    if (!hasInput) channel.end(first)
+    else if (first !== undefined) channel.write(first)
+    await within(begun.promise, leftOf(until), () => {
+      stream.kill()
+      return new LinkError('shell', `no shell at the site within ${Math.round(deadlineMs / 100) / 10} s`)
     })
+    return terminal === undefined
+      ? stream
+      : { ...stream, resize: (rows, columns) => channel.setWindow(rows, columns, 0, 0) }
   }
 
   /** A channel of the SFTP subsystem; it counts as one of the streams until it is closed. */
-  async files(deadlineMs = runDefaults.deadlineMs): Promise<SFTPWrapper> {
+  files(deadlineMs = runDefaults.deadlineMs): Promise<SFTPWrapper> {
     const until = performance.now() + deadlineMs
-    await this.#turn(this.#opens, () => this.#mayOpen(), until)
-    this.#streams++
-    const left = (): void => {
-      this.#streams--
-      this.#next()
-    }
-    const { promise, resolve, reject } = Promise.withResolvers<SFTPWrapper>()
-    let isLate = false
-    const timer = setTimeout(
-      () => {
-        isLate = true
-        reject(new LinkError('shell', 'the server opens no SFTP channel until the deadline'))
-      },
-      Math.max(1, until - performance.now()),
-    )
-    try {
-      this.#client.sftp((error, sftp) => {
-        if (error !== undefined)
-          reject(new LinkError('shell', `the server has no SFTP: ${printableMessage(error)}`))
-        else if (isLate) sftp.end()
-        else resolve(sftp)
-      })
-      const sftp = await promise
-      sftp.once('close', left)
-      return sftp
-    } catch (error) {
-      left()
-      throw error instanceof LinkError
-        ? error
-        : (this.#lost ?? new LinkError('link', printableMessage(error)))
-    } finally {
-      clearTimeout(timer)
-    }
+    const open = (): Promise<SFTPWrapper> =>
+      this.#opened(
+        'has no SFTP',
+        until,
+        (answer) => this.#client.sftp(answer),
+        (sftp) => sftp.end(),
+      )
+    return this.#channel(open, until)
   }
 
   /** A connection from the host on, for a host behind it. */
@@ -291,7 +254,7 @@ export class SshSession {
   #end(error: LinkError): void {
     if (this.#lost !== undefined) return
     this.#lost = error
-    for (const waiter of [...this.#runs.splice(0), ...this.#opens.splice(0)]) waiter.start()
+    for (const waiter of [...this.#runs.splice(0), ...this.#opens.splice(0)]) waiter.reject(error)
     for (const listener of this.#onEnd.splice(0)) listener(error)
   }
 
@@ -319,8 +282,8 @@ export class SshSession {
       residentShells - this.#residents.length - this.#opening,
       this.#channels - this.#inUse,
     )
-    for (const waiter of this.#runs.splice(0, idle + Math.max(0, more))) waiter.start()
-    if (this.#opens.length > 0 && this.#mayOpen()) this.#opens.shift()!.start()
+    for (const waiter of this.#runs.splice(0, idle + Math.max(0, more))) waiter.resolve(undefined)
+    if (this.#opens.length > 0 && this.#mayOpen()) this.#opens.shift()!.resolve(undefined)
   }
 
   #mayRun(): boolean {
@@ -340,25 +303,14 @@ export class SshSession {
     return this.#inUse < this.#channels
   }
 
-  #turn(queue: Waiter[], may: () => boolean, until: number): Promise<void> {
+  #turn(queue: Waiter[], may: () => boolean, until: number): Promise<unknown> {
     if (this.#lost !== undefined) return Promise.reject(this.#lost)
     if (queue.length === 0 && may()) return Promise.resolve()
-    return new Promise((resolve, reject) => {
-      const waiter = {
-        start: () => {
-          clearTimeout(timer)
-          if (this.#lost === undefined) resolve()
-          else reject(this.#lost)
-        },
-      }
-      const timer = setTimeout(
-        () => {
-          queue.splice(queue.indexOf(waiter), 1)
-          reject(new LinkError('link', 'all channels of the connection were busy until the deadline'))
-        },
-        Math.max(1, until - performance.now()),
-      )
-      queue.push(waiter)
+    const waiter = Promise.withResolvers<undefined>()
+    queue.push(waiter)
+    return within(waiter.promise, leftOf(until), () => {
+      queue.splice(queue.indexOf(waiter), 1)
+      return new LinkError('link', 'all channels of the connection were busy until the deadline')
     })
   }
 
@@ -388,7 +340,7 @@ export class SshSession {
     let resident: Resident | undefined
     try {
       resident = new Resident(await this.#exec('exec /bin/sh', until))
-      await resident.greet(Math.max(1, until - performance.now()))
+      await resident.greet(leftOf(until))
     } catch (error) {
       resident?.close()
       if (error instanceof ChannelRefused && (await this.#refused(this.#inUse - 1, until, true))) return
@@ -444,17 +396,18 @@ export class SshSession {
     return true
   }
 
-  async #channel(
-    command: string,
+  /** Opens a channel in its turn; it counts as one of the streams until it is closed. */
+  async #channel<Channel extends ClientChannel | SFTPWrapper>(
+    open: () => Promise<Channel>,
     until: number,
-    { terminal, lasting }: { terminal: TerminalSize | undefined; lasting: boolean },
-  ): Promise<ClientChannel> {
+    lasting = false,
+  ): Promise<Channel> {
     for (let isSure = false; ;) {
       await this.#turn(this.#opens, () => this.#mayOpen(), until)
       if (!this.#mayOpen()) continue
       this.#streams++
       try {
-        const channel = await this.#exec(command, until, terminal)
+        const channel = await open()
         channel.once('close', () => {
           this.#endedAt = performance.now()
           this.#streams--
@@ -474,46 +427,41 @@ export class SshSession {
   }
 
   #exec(command: string, until: number, terminal?: TerminalSize): Promise<ClientChannel> {
-    return new Promise((resolve, reject) => {
-      if (this.#lost !== undefined) {
-        reject(this.#lost)
-        return
-      }
-      let over = false
-      const timer = setTimeout(
-        () => {
-          over = true
-          reject(new LinkError('shell', 'the server did not open a channel until the deadline'))
-        },
-        Math.max(1, until - performance.now()),
-      )
+    return this.#opened(
+      'runs no command',
+      until,
+      (answer) => this.#client.exec(command, ptyOf(terminal), answer),
+      (channel) => channel.close(),
+    )
+  }
+
+  /** What a call of the client opens. @throws ChannelRefused; LinkError that says `lacks` of the server */
+  #opened<Channel extends ClientChannel | SFTPWrapper>(
+    lacks: string,
+    until: number,
+    ask: (answer: (error: Error | undefined, channel: Channel) => void) => unknown,
+    end: (channel: Channel) => void,
+  ): Promise<Channel> {
+    const opened = new Promise<Channel>((resolve, reject) => {
+      const refused = (error: Error): Error =>
+        (error as { reason?: unknown }).reason === undefined
+          ? new LinkError('shell', `the server ${lacks}: ${printableMessage(error)}`, { cause: error })
+          : new ChannelRefused(error)
       try {
-        this.#client.exec(command, ptyOf(terminal), (error, channel) => {
-          clearTimeout(timer)
-          if (over) {
-            channel?.close()
-            return
-          }
-          if (error === undefined || error === null) {
-            this.#everOpened = true
-            resolve(channel)
-            return
-          }
-          if (this.#lost !== undefined) reject(this.#lost)
-          else if ((error as { reason?: unknown }).reason !== undefined) reject(new ChannelRefused(error))
-          else
-            reject(
-              new LinkError('shell', `the server runs no command: ${printableMessage(error)}`, {
-                cause: error,
-              }),
-            )
+        if (this.#lost !== undefined) throw this.#lost
+        ask((error, channel) => {
+          if (error !== undefined && error !== null) return reject(this.#lost ?? refused(error))
+          this.#everOpened = true
+          resolve(channel)
         })
       } catch (error) {
-        clearTimeout(timer)
         // The socket has ended and its close event is on the way.
         reject(this.#lost ?? new LinkError('link', `the link was lost: ${printableMessage(error)}`))
       }
     })
+    const late = (): LinkError =>
+      new LinkError('shell', 'the server did not open a channel until the deadline')
+    return within(opened, leftOf(until), late, end)
   }
 
   /** Runs a script on a channel of its own: one with large input, or too long for a resident. */
@@ -523,9 +471,13 @@ export class SshSession {
     until: number,
     maxBytes: number,
   ): Promise<ShellResult> {
-    const deadlineMs = Math.max(1, until - performance.now())
+    const deadlineMs = leftOf(until)
     const stream = await this.open(script, { deadlineMs, hasInput: input !== undefined })
-    return collectOutput(stream, input, until, maxBytes)
+    return collectOutput(stream, {
+      ...(input === undefined ? {} : { input }),
+      deadlineMs: leftOf(until),
+      maxBytes,
+    })
   }
 
   #stream(channel: ClientChannel, mark: Buffer, begun: () => void): ShellStream {
@@ -611,13 +563,6 @@ class ChannelRefused extends Error {
       cause: error,
     })
   }
-}
-
-/** Input that can be part of a script; false: only a channel's own input can carry it. */
-export const fedInput = (input: Uint8Array | string | undefined): string | undefined | false => {
-  if (input === undefined) return undefined
-  if (typeof input !== 'string' || input.length > longestFedInput || input.includes('\0')) return false
-  return input
 }
 
 /** The request for a script, and the bytes to write first where the script is too long for one. */

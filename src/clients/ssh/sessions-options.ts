@@ -1,6 +1,5 @@
 import type { OtherProcesses } from './relay.ts'
 import type { HeldLogins } from './relay-server.ts'
-import type { SshState, SshTarget } from './target.ts'
 
 export interface SshSessionsOptions {
   /**
@@ -22,15 +21,8 @@ export interface SshSessionsOptions {
   /** First and longest pause before an attempt after a failed one; default 0.5 s and 30 s. */
   backOffMs?: { first: number; longest: number }
   /**
-   * Logins under way to one host and port at once; default 5, under OpenSSH's `MaxStartups`
-   * 10:30:100.
-   */
-  loginsPerHost?: number
-  /**
    * Lends logins that a person made to the other processes of the fleet, and theirs to this one.
    * Default: each process has its own.
    */
   others?: (held: HeldLogins) => OtherProcesses
-  /** Called at each change. */
-  onState?: (target: SshTarget, state: SshState) => void
 }

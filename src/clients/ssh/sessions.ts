@@ -1,16 +1,19 @@
-import { createHash } from 'node:crypto'
+import { createHash, randomUUID } from 'node:crypto'
+import { leftOf, within } from '../../pacing/within.ts'
+import { present } from '../../json-object.ts'
 import type { SiteFiles } from '../../shell/site-files.ts'
 import {
   LinkError,
+  runDefaults,
   type RunOptions,
   type ShellResult,
   type ShellStream,
   type SiteShell,
   type TerminalSize,
 } from '../../shell/site-shell.ts'
-import { dial, onTheWay, waitsForPerson } from './dial.ts'
 import { openFiles } from './files.ts'
-import { Journey, printableMessage } from './journey.ts'
+import { LoginProgress } from './login-progress.ts'
+import { printableMessage } from './printable.ts'
 import { LoginEntry } from './login-entry.ts'
 import { LoginGate } from './login-gate.ts'
 import { countBuffersWithHeap } from './packets.ts'
@@ -18,8 +21,7 @@ import { NotHeld } from './relay-frames.ts'
 import type { OtherProcesses } from './relay.ts'
 import type { HeldLogins } from './relay-server.ts'
 import type { RelaySession } from './relay-session.ts'
-import { within } from './route.ts'
-import { runDefaults, SshSession } from './session.ts'
+import { SshSession } from './session.ts'
 import type { SshSessionsOptions } from './sessions-options.ts'
 import type { LoginPrompts, SshProbe, SshSessions, SshState, SshTarget } from './target.ts'
 
@@ -35,23 +37,11 @@ const jumpOf = (target: SshTarget): SshTarget | undefined => {
  * Equal for targets that share a connection: it covers the host, the way to it and its identity.
  */
 const keyOf = (target: SshTarget): string => {
-  const { host, port, username, credential, proxyCommand, forwardAgent, timeouts, hostKeys } = target
-  const { policy, knownHosts, fingerprints, hostKeyAlias } = hostKeys
-  const own = {
-    host,
-    port,
-    username,
-    credential,
-    proxyCommand,
-    forwardAgent,
-    timeouts,
-    policy,
-    knownHosts,
-    fingerprints,
-    hostKeyAlias,
-  }
+  const { jump = [], secret: _secret, hostKeys, ...own } = target
+  const { record: _record, ...keys } = hostKeys
+  const parts = [own, keys].map((each) => Object.entries(each).sort(([a], [b]) => (a < b ? -1 : 1)))
   return createHash('sha256')
-    .update(JSON.stringify([own, ...(target.jump ?? []).map(keyOf)]))
+    .update(JSON.stringify([...parts, ...jump.map(keyOf)]))
     .digest('hex')
 }
 
@@ -75,7 +65,7 @@ class Logins {
 
   gateOf(target: SshTarget): LoginGate {
     const name = `${target.host.toLowerCase()}:${target.port}`
-    const gate = this.#gates.get(name) ?? new LoginGate(this.#options.loginsPerHost ?? 5)
+    const gate = this.#gates.get(name) ?? new LoginGate()
     this.#gates.set(name, gate)
     return gate
   }
@@ -200,116 +190,51 @@ const answerLogin = async (pool: Pool, entry: LoginEntry, answers: readonly stri
   return state
 }
 
-/** Uses connections of its own, also for the jumps. */
-const dialFresh = async (
-  pool: Pick<Pool, 'logins' | 'options'>,
-  target: SshTarget,
-  journey: Journey,
-  opened: SshSession[],
-  asked: (prompts: LoginPrompts) => void,
-): Promise<SshSession> => {
-  const { logins, options } = pool
-  const jump = jumpOf(target)
-  let parent: SshSession | undefined
-  if (jump !== undefined) {
-    journey.reached('route', `behind ${jump.host}`)
-    parent = await dialFresh(pool, jump, new Journey(), opened, asked).catch((error: unknown) => {
-      throw onTheWay(jump, error)
-    })
-  }
-  const leave = await logins.gateOf(target).enter()
-  try {
-    const { client, route } = await dial(target, parent, journey, options, false, (prompts) => {
-      asked(prompts)
-      return Promise.reject(waitsForPerson(prompts))
-    })
-    const session = new SshSession(client, route, options.channels ?? 8)
-    opened.push(session)
-    return session
-  } finally {
-    leave()
-  }
-}
-
-/** A probe under way: its progress, and the prompts that it received. */
-interface Probing {
-  readonly until: number
-  journey: Journey
-  prompts: LoginPrompts | undefined
-}
-
-const lateProbe = ({ journey }: Probing): LinkError =>
-  new LinkError(journey.stage, `no answer within ${probeMs / 1000} s`)
-const leftOf = (until: number): number => Math.max(1, until - performance.now())
-
-/** Probes over connections that are closed afterwards, also those that open too late. */
-const probeFresh = async (pool: Pool, target: SshTarget, probing: Probing): Promise<void> => {
-  const opened: SshSession[] = []
-  let over = false
-  try {
-    const dialled = dialFresh(pool, target, probing.journey, opened, (asked) => (probing.prompts = asked))
-    dialled.then(
-      (late) => over && late.close(),
-      () => undefined,
-    )
-    const session = await within(dialled, probeMs, () => lateProbe(probing))
-    pool.logins.retryNow(keyOf(target))
-    await session.greet(leftOf(probing.until))
-  } finally {
-    over = true
-    for (const session of opened.reverse()) session.close()
-  }
-}
-
-/**
- * Probes over the shared connection. @returns the result of another process, where that one holds
- * the login
- */
-const probeShared = async (
-  { logins, others }: Pool,
-  target: SshTarget,
-  probing: Probing,
-  now: boolean,
-): Promise<SshProbe | undefined> => {
+/** Probes over the shared connection; where another process holds the login, that one does it. */
+const probeLogin = async ({ logins, others }: Pool, target: SshTarget): Promise<SshProbe> => {
+  const until = performance.now() + probeMs
   const entry = logins.of(target)
-  const other = entry.connected === undefined ? await others?.find(entry.key) : undefined
-  const seen = await other?.probe().catch((error: unknown) => {
-    if (!(error instanceof NotHeld)) throw error
-  })
-  if (seen !== undefined) {
-    entry.leaveLogin()
-    return seen
+  let progress = new LoginProgress()
+  let prompts: LoginPrompts | undefined
+  try {
+    const other = entry.connected === undefined ? await others?.find(entry.key) : undefined
+    const seen = await other?.probe().catch((error: unknown) => {
+      if (!(error instanceof NotHeld)) throw error
+    })
+    if (seen !== undefined) {
+      entry.leaveLogin()
+      return seen
+    }
+    const was = entry.connected
+    const attempt = entry.session()
+    progress = entry.progress ?? progress
+    const late = (): LinkError => new LinkError(progress.stage, `no answer within ${probeMs / 1000} s`)
+    const session = await within(attempt, probeMs, late).finally(() => (prompts = entry.state().prompts))
+    progress = was === undefined ? progress.copy() : progress.again()
+    await session.greet(leftOf(until))
+    progress.arrived()
+  } catch (error) {
+    progress = progress.copy()
+    if (!progress.hasFailed) progress.failed(error)
   }
-  if (now) logins.retryNow(entry.key)
-  const was = entry.connected
-  const attempt = entry.session()
-  probing.journey = entry.journey ?? probing.journey
-  const session = await within(attempt, probeMs, () => lateProbe(probing)).finally(
-    () => (probing.prompts = entry.state().prompts),
-  )
-  probing.journey = was === undefined ? probing.journey.copy() : probing.journey.again()
-  await session.greet(leftOf(probing.until))
-  return undefined
+  return probeOf(progress, prompts)
 }
 
-/** As `SshSessions.probe`. */
-const probeLogin = async (
-  pool: Pool,
-  target: SshTarget,
-  { fresh = false, now = false }: { fresh?: boolean; now?: boolean } = {},
-): Promise<SshProbe> => {
-  const probing: Probing = { until: performance.now() + probeMs, journey: new Journey(), prompts: undefined }
-  try {
-    const seen = fresh
-      ? await probeFresh(pool, target, probing)
-      : await probeShared(pool, target, probing, now)
-    if (seen !== undefined) return seen
-    probing.journey.arrived()
-  } catch (error) {
-    probing.journey = probing.journey.copy()
-    if (!probing.journey.hasFailed) probing.journey.failed(error)
+/** Probes over a connection of its own; its login is another one than that of the target. */
+const probeFresh = async (pool: Pool, target: SshTarget): Promise<SshProbe> => {
+  const { credential = '', hostKeys } = target
+  const own: SshTarget = {
+    ...target,
+    credential: `${credential} ${randomUUID()}`,
+    hostKeys: { ...hostKeys, record: () => Promise.resolve() },
   }
-  return probeOf(probing.journey, probing.prompts)
+  try {
+    const seen = await probeLogin(pool, own)
+    if (seen.healthy) pool.logins.retryNow(keyOf(target))
+    return seen
+  } finally {
+    pool.logins.forget(keyOf(own))
+  }
 }
 
 /** The connection of a login of this process. */
@@ -317,7 +242,7 @@ const ownSessionOf = (entry: LoginEntry, until: number): Promise<SshSession> =>
   within(entry.session(), leftOf(until), () => {
     const { error, stage } = entry.state()
     return new LinkError(
-      stage ?? entry.journey?.stage ?? 'route',
+      stage ?? entry.progress?.stage ?? 'route',
       `no connection until the deadline${error === undefined ? '' : `: ${error}`}`,
     )
   })
@@ -412,11 +337,11 @@ const openShell = (pool: Pool, target: SshTarget): SiteShell => {
 }
 
 /** As `SshSessions.files`. */
-const openTargetFiles = (pool: Pool, target: SshTarget): SiteFiles =>
+const openTargetFiles = (pool: Pool, targetOf: () => Promise<SshTarget>): SiteFiles =>
   openFiles(async () => {
     const until = performance.now() + runDefaults.deadlineMs
     if (pool.closed) throw new LinkError('link', 'the connections are closed')
-    const made = await sessionOf(pool, target, until)
+    const made = await sessionOf(pool, await targetOf(), until)
     if (made instanceof SshSession) return made.files(leftOf(until))
     throw new LinkError(
       'login',
@@ -452,9 +377,8 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
 
   return {
     shell: (target) => openShell(pool, target),
-    files: (target) => openTargetFiles(pool, target),
-    state: (target) => logins.of(target).state(),
-    standing: (target) => standing(pool, logins.of(target)),
+    files: (targetOf) => openTargetFiles(pool, targetOf),
+    state: (target) => standing(pool, logins.of(target)),
     answer: (target, answers) => answerLogin(pool, logins.of(target), answers),
     forget: async (target) => {
       const key = keyOf(target)
@@ -468,21 +392,18 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
       logins.close()
       await pool.others?.close()
     },
-    probe: (target, how) => probeLogin(pool, target, how),
+    probe: (target, { fresh = false } = {}) => (fresh ? probeFresh : probeLogin)(pool, target),
   }
 }
 
-const probeOf = (journey: Journey, prompts: LoginPrompts | undefined): SshProbe => {
-  const { stages, address, banner, hostKey, hostKeyIsNew } = journey
+const probeOf = (progress: LoginProgress, prompts: LoginPrompts | undefined): SshProbe => {
+  const { stages, address, banner, hostKey } = progress
+  const hostKeyIsNew = progress.hostKeyIsNew === true || undefined
   const failed = stages.find(({ ok }) => !ok)
   return {
     healthy: failed === undefined,
     stages: [...stages],
-    ...(address === undefined ? {} : { address }),
-    ...(banner === undefined ? {} : { banner }),
-    ...(hostKey === undefined ? {} : { hostKey }),
-    ...(hostKeyIsNew === true ? { hostKeyIsNew } : {}),
-    ...(prompts === undefined ? {} : { prompts }),
+    ...present({ address, banner, hostKey, hostKeyIsNew, prompts }),
     message:
       failed === undefined
         ? 'the login works and a shell answers'

@@ -129,14 +129,16 @@ export interface SshSessions {
    * the connection to the others.
    */
   shell(target: SshTarget): SiteShell
-  /** The account's files by SFTP, over the same connection; as `shell`. */
-  files(target: SshTarget): SiteFiles
-  state(target: SshTarget): SshState
   /**
-   * As `state`, with the reports of the other processes of the fleet: connected where a person
-   * logged in at one of them, within 20 s.
+   * The account's files by SFTP, over the connection of the target, which is asked for at the first
+   * call and after a lost link; as `shell`.
    */
-  standing(target: SshTarget): Promise<SshState>
+  files(target: () => Promise<SshTarget>): SiteFiles
+  /**
+   * The state of the login at all processes of the fleet: connected where a person logged in at one
+   * of them, within 20 s.
+   */
+  state(target: SshTarget): Promise<SshState>
   /**
    * Takes a person's answers to the prompts of `state`, in their order. Returns the state
    * afterwards: connected, or waiting with the next prompts or with the same ones and `error`.
@@ -146,11 +148,11 @@ export interface SshSessions {
   answer(target: SshTarget, answers: readonly string[]): Promise<SshState>
   /**
    * Health by stages, ≤ 15 s, never throws. It uses the shared connection where there is one or one
-   * can be made. After a failed attempt it returns that attempt's result until the next is due,
-   * unless `now`. `fresh`: uses a connection of its own that is closed afterwards, and records
-   * nothing. It does not retry a login that waits for a person.
+   * can be made. After a failed attempt it returns that attempt's result until the next is due.
+   * `fresh`: it makes a connection of its own that is closed afterwards, and records nothing. It does
+   * not retry a login that waits for a person.
    */
-  probe(target: SshTarget, options?: { fresh?: boolean; now?: boolean }): Promise<SshProbe>
+  probe(target: SshTarget, options?: { fresh?: boolean }): Promise<SshProbe>
   /**
    * Ends the connection of the target, also those that a person made at other processes of the
    * fleet, and forgets its state.

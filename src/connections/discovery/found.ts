@@ -1,3 +1,6 @@
+/** What is observed of a resource of whose use nothing is known. */
+export const unknownUse = { available: true, cpuUsed: 0, memoryUsedBytes: 0, queueLength: 0 }
+
 /** A resource on which tasks can run, or which contains such resources. */
 export interface FoundResource {
   /** `cluster/hpc`, `partition/cpu`, `node/n1`, `host/n1`: unique within one discovery. */

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { Discovered } from './found.ts'
+import { unknownUse, type Discovered } from './found.ts'
 
 const Names = z.object({ name: z.string() })
 const Quantities = z.record(z.string(), z.string()).catch({})
@@ -132,7 +132,7 @@ export const foundKubernetes = (
           storageClasses: classes.map(({ metadata, provisioner }) => ({ name: metadata.name, provisioner })),
           ...(namespaces === undefined ? {} : { namespaces }),
         },
-        observed: { available: true, cpuUsed: 0, memoryUsedBytes: 0, queueLength: 0 },
+        observed: unknownUse,
       },
       {
         key: `namespace/${facts.namespace}`,
@@ -174,12 +174,10 @@ export const foundKubernetes = (
             ...(gpus.length === 0 ? {} : { gpus: sum(gpus.map(([, value]) => quantity(value))) }),
           },
           observed: {
+            ...unknownUse,
             available:
               !node.spec.unschedulable &&
               node.status.conditions.some(({ type, status }) => type === 'Ready' && status === 'True'),
-            cpuUsed: 0,
-            memoryUsedBytes: 0,
-            queueLength: 0,
           },
         }
       }),

@@ -1,3 +1,4 @@
+import { gpusOf } from '../../drivers/runtime/slurm/limits.ts'
 import { greatest } from '../../lists.ts'
 import { readProgram } from '../../shell/program.ts'
 import { sectionsOf, type Discovered, type FoundResource } from './found.ts'
@@ -53,19 +54,6 @@ const maxNodes = 5_000
 const field = (line: string, key: string): string =>
   new RegExp(`(?:^|\\s)${key}=(\\S*)`).exec(line)?.[1] ?? ''
 const number = (text: string): number => (/^\d+$/.test(text) ? Number(text) : 0)
-
-/** `gpu:a100:2(S:0-1),gpu:1` are 3, the first model a100. */
-export const gpusOf = (gres: string): { gpus: number; gpuModel: string } => {
-  const found = gres
-    .replace(/\([^)]*\)/g, '')
-    .split(',')
-    .map((one) => /^(?:gres\/)?gpu(?::([A-Za-z][^:=]*))?(?:[:=](\d+))?$/.exec(one))
-    .filter((match) => match !== null)
-  return {
-    gpus: found.reduce((sum, match) => sum + (match[2] === undefined ? 1 : Number(match[2])), 0),
-    gpuModel: found.map((match) => match[1]).find((model) => model !== undefined) ?? '',
-  }
-}
 
 /** States and flags of a node that mean that nothing can start on it. */
 const unusable = /DOWN|DRAIN|FAIL|UNKNOWN|NOT_RESPONDING|MAINT|REBOOT|INVAL|\*/

@@ -314,7 +314,7 @@ export const watchedOf = ({ connectionId, region, providerId }: CloudJob): Watch
 /** @throws CloudError where the machine shows another key than the pinned one */
 const awaitLogin = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSignal): Promise<void> => {
   const isHealthy = async (): Promise<true | undefined> => {
-    const probe = await parts.sshSessions.probe(targetOf(parts, job), { fresh: true, now: true })
+    const probe = await parts.sshSessions.probe(targetOf(parts, job), { fresh: true })
     if (probe.healthy) return true
     if (probe.stages.at(-1)?.stage === 'host key')
       throw new CloudError('refused', `the machine shows another host key than its console: ${probe.message}`)

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Readable, Writable } from 'node:stream'
 import { z } from 'zod'
-import { openSshDoors, type SshDoors } from '../../clients/ssh/doors.ts'
+import { openSandboxSockets, type SandboxSockets } from '../../clients/ssh/sandbox-sockets.ts'
 import type { SshTarget } from '../../clients/ssh/target.ts'
 import { programPath } from '../machine-programs.ts'
 import { ansiblePlaybook, sandbox } from './sandbox.ts'
@@ -155,13 +155,13 @@ const settings: Readonly<Record<string, string>> = {
 /** A child in the sandbox. Files reach it through pipes: none is on this machine's disk. */
 const startSandbox = (
   files: readonly (readonly [string, string])[],
-  doors: readonly string[],
+  sockets: readonly string[],
   more: Readonly<Record<string, string>>,
 ) => {
   const words = [
     ...sandbox.slice(1),
     ...files.flatMap(([path], place) => ['--ro-bind-data', String(3 + place), path]),
-    ...doors.flatMap((path) => ['--ro-bind', path, `${inside}/${path.slice(path.lastIndexOf('/') + 1)}`]),
+    ...sockets.flatMap((path) => ['--ro-bind', path, `${inside}/${path.slice(path.lastIndexOf('/') + 1)}`]),
     ...Object.entries({ ...settings, ...more }).flatMap(([name, value]) => ['--setenv', name, value]),
     ...['--remount-ro', '/', '/usr/bin/python3', '-I', '/play/start.py', ansiblePlaybook],
     ...['-i', '/play/inventory.json', '-e', '@/play/variables.json', '/play/playbook.yml'],
@@ -269,18 +269,18 @@ const endOf = (
   return { state: 'ok' }
 }
 
-const openDoors = async (play: Play, folder: string): Promise<SshDoors[]> => {
-  const doors: SshDoors[] = []
+const openSockets = async (play: Play, folder: string): Promise<SandboxSockets[]> => {
+  const sockets: SandboxSockets[] = []
   try {
     for (const [place, { target }] of play.machines.entries())
-      doors.push(
-        await openSshDoors(target, {
+      sockets.push(
+        await openSandboxSockets(target, {
           ...{ folder, name: aliasOf(place), addressAllowed: play.addressAllowed },
         }),
       )
-    return doors
+    return sockets
   } catch (error) {
-    await Promise.all(doors.map((door) => door.close()))
+    await Promise.all(sockets.map((socket) => socket.close()))
     throw error
   }
 }
@@ -296,7 +296,7 @@ const openDoors = async (play: Play, folder: string): Promise<SshDoors[]> => {
 export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
   const limits = { ...usualLimits, ...play.limits }
   const folder = await mkdtemp(join(tmpdir(), 'orrery-play-'))
-  let doors: SshDoors[] = []
+  let sockets: SandboxSockets[] = []
   let child: ChildProcess | undefined
   let reason: string | undefined
   const cut = (why: string): void => {
@@ -310,14 +310,14 @@ export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
   )
   play.signal.addEventListener('abort', abort, { once: true })
   try {
-    doors = await openDoors(play, folder)
+    sockets = await openSockets(play, folder)
     for (const [place, { signal }] of play.machines.entries())
-      signal?.addEventListener('abort', () => void doors[place]?.close(), { once: true })
+      signal?.addEventListener('abort', () => void sockets[place]?.close(), { once: true })
     play.signal.throwIfAborted()
     const files = await filesOf(play)
     const started = startSandbox(
       files,
-      doors.flatMap(({ way, agent }) => [way, agent]),
+      sockets.flatMap(({ way, agent }) => [way, agent]),
       // A slow machine does not hold the others up.
       play.machines.length > 1 ? { ANSIBLE_STRATEGY: 'free' } : {},
     )
@@ -351,7 +351,7 @@ export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
     clearTimeout(timer)
     play.signal.removeEventListener('abort', abort)
     child?.kill('SIGKILL')
-    await Promise.all(doors.map((door) => door.close()))
+    await Promise.all(sockets.map((socket) => socket.close()))
     await rm(folder, { recursive: true, force: true })
   }
 }

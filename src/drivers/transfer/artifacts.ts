@@ -2,6 +2,7 @@ import { posix } from 'node:path'
 import { assign, readProgram, sumProgram } from '../../shell/program.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
 import { DriverError, type Collected, type Intent, type RuntimeDriver } from '../runtime/contract/driver.ts'
+import { emptyResult } from '../runtime/contract/results.ts'
 import { asDriverError } from '../runtime/remote/site.ts'
 import { pathsBeside } from './scripts.ts'
 import { transfer, type TransferSide } from './transfer.ts'
@@ -235,22 +236,6 @@ const openWaits = (deliveries: Deliveries, cancelled: ReadonlySet<string>) => {
 /** The launcher's words for a file at the site that is gone or has other bytes than it should. */
 const spoiled = /has no image at |^the digest of \S+ differs/
 
-/**
- * An attempt that ended because its image was spoiled at the site: the next one brings it again.
- */
-const lostCollected = (cause: string): Collected => ({
-  state: { state: 'lost', externalId: '', startedAt: 0, cause },
-  ...{ submittedAt: 0, wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' },
-  manifest: {
-    ...{ schemaVersion: 1, runtime: '', hostname: '', root: '', files: [] },
-    summary: {
-      ...{ initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0 },
-      outputBytes: 0,
-    },
-  },
-  ...{ missingOutputs: [], stderrTail: '' },
-})
-
 interface ScopedDriver extends RuntimeDriver {
   closeScope?: (scope: string) => Promise<void>
 }
@@ -397,7 +382,9 @@ export function withArtifacts(
         const id = broughtFor.get(name)
         if (!(error instanceof DriverError) || id === undefined || !spoiled.test(error.message)) throw error
         present.delete(id)
-        return lostCollected(`${error.message}; it is brought again`)
+        // The next attempt brings it again.
+        const cause = `${error.message}; it is brought again`
+        return emptyResult({ state: 'lost', externalId: '', startedAt: 0, cause })
       }
     },
     async cancel(names, graceSeconds) {

@@ -3,6 +3,7 @@ import { dirname, join } from 'node:path'
 import { posix } from 'node:path'
 import { namedPath } from '../../outside-path.ts'
 import { DriverError, type Collected, type Left, type RuntimeDriver } from '../runtime/contract/driver.ts'
+import { emptyResult } from '../runtime/contract/results.ts'
 import type { RootedDriver } from '../runtime/contract/rooted.ts'
 import { transfer, type TransferSide } from './transfer.ts'
 
@@ -127,21 +128,9 @@ export const goneDriver = (
     find: (names) => Promise.resolve(new Map(names.map((name) => [name, state]))),
     watch: () => () => undefined,
     cancel: () => Promise.resolve(),
-    collect: () => Promise.resolve({ ...nothing, state }),
+    collect: () => Promise.resolve(emptyResult(state)),
     logs: () => Promise.reject(gone),
     remove: () => Promise.resolve(),
     close: () => Promise.resolve(),
   }
-}
-
-const nothing: Omit<Collected, 'state'> = {
-  ...{ submittedAt: 0, wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' },
-  manifest: {
-    ...{ schemaVersion: 1, runtime: '', hostname: '', root: '', files: [] },
-    summary: {
-      ...{ initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0 },
-      outputBytes: 0,
-    },
-  },
-  ...{ missingOutputs: [], stderrTail: '' },
 }

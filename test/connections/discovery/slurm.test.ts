@@ -1,6 +1,7 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from '../../support/fast-check.ts'
-import { foundSlurm, gpusOf, readSlurm } from '../../../src/connections/discovery/slurm.ts'
+import { foundSlurm, readSlurm } from '../../../src/connections/discovery/slurm.ts'
+import { gpusOf } from '../../../src/drivers/runtime/slurm/limits.ts'
 import type { DiscoveredHost } from '../../../src/connections/discovery/host.ts'
 
 const output = `@@ version

@@ -20,7 +20,8 @@ const opened = async () => {
     secret: () => Promise.resolve({ privateKey: site.key.privateKey }),
     hostKeys: { policy: 'strict' as const, knownHosts: host.knownHosts() },
   }
-  const again = (base = '/files') => openSftpStorage({ files: sessions.files(target), base })
+  const again = (base = '/files') =>
+    openSftpStorage({ files: sessions.files(() => Promise.resolve(target)), base })
   const stop = async (): Promise<void> => {
     await sessions.close()
     await site.stop()

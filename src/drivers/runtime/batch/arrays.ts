@@ -1,4 +1,6 @@
 import { hash } from 'node:crypto'
+import { present } from '../../../json-object.ts'
+import { chunks } from '../remote/answers.ts'
 import type { BatchArray, BatchTerms } from './scheduler.ts'
 
 /** Prefix of every array's name: it distinguishes our jobs from the user's own. */
@@ -19,25 +21,14 @@ export function arraysOf<Request extends object>(
     limitSecondsOf,
   }: Pick<BatchTerms<Request>, 'arraySize' | 'nameWords' | 'limitSecondsOf'>,
 ): BatchArray<Request>[] {
-  const groups = new Map<string, { request: Request; tasks: string[] }>()
-  for (const [name, request] of requests) {
-    const key = requestKey(request)
-    const group = groups.get(key) ?? { request, tasks: [] }
-    group.tasks.push(name)
-    groups.set(key, group)
-  }
-  return [...groups.values()].flatMap(({ request, tasks }) =>
-    Array.from({ length: Math.ceil(tasks.length / arraySize) }, (_, part) => {
-      const some = tasks.slice(part * arraySize, (part + 1) * arraySize)
-      const text = [...nameWords, ...[...some].sort()].join('\n')
-      const limitSeconds = limitSecondsOf?.(request)
-      const limit = limitSeconds === undefined ? {} : { limitSeconds }
-      return {
-        name: `${arrayNamePrefix}${hash('sha256', text, 'hex').slice(0, 32)}`,
-        request,
-        tasks: some,
-        ...limit,
-      }
+  const groups = Map.groupBy(requests, ([, request]) => requestKey(request))
+  return [...groups.values()].flatMap((group) =>
+    [...chunks(group, arraySize)].map((some) => {
+      const request = some[0]![1]
+      const tasks = some.map(([name]) => name)
+      const text = [...nameWords, ...tasks.toSorted()].join('\n')
+      const name = `${arrayNamePrefix}${hash('sha256', text, 'hex').slice(0, 32)}`
+      return { name, request, tasks, ...present({ limitSeconds: limitSecondsOf?.(request) }) }
     }),
   )
 }

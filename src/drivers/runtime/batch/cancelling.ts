@@ -34,7 +34,7 @@ export async function cancelTasks<Request, Listing>(
     site,
     scheduler,
     sight,
-  }: { site: BatchSite; scheduler: BatchScheduler<Request, Listing>; sight: BatchSight },
+  }: { site: BatchSite; scheduler: BatchScheduler<Request, Listing>; sight: BatchSight<Request, Listing> },
   names: readonly string[],
   graceSeconds: number,
 ): Promise<Set<string>> {

@@ -1,9 +1,10 @@
 import { reasonText } from '../../../outside-text.ts'
-import { DriverError, type Collected } from '../contract/driver.ts'
+import type { Collected } from '../contract/driver.ts'
+import { emptyResult, endedState, noEndOf } from '../contract/results.ts'
 import type { BatchScheduler } from './scheduler.ts'
 import type { FoundTask } from './sight.ts'
 import type { BatchSite } from './site.ts'
-import { endedState, stateOfVerdict, type Verdict } from './verdict.ts'
+import { stateOfVerdict, type Verdict } from './verdict.ts'
 
 /**
  * The full result of a task that is over: its record and its files, and the scheduler's account
@@ -16,11 +17,7 @@ export async function collectTask<Request, Listing>(
   onWait?: (reason: string) => void,
 ): Promise<Collected> {
   const { tasks, runtime } = site
-  if (state.state !== 'ended')
-    throw new DriverError(
-      'unknown',
-      `${name} has no recorded end; find shows whether it runs, is lost or was never started`,
-    )
+  if (state.state !== 'ended') throw noEndOf(name)
   const waited =
     entry === undefined || sight.form === 'buried'
       ? undefined
@@ -48,25 +45,12 @@ export async function collectTask<Request, Listing>(
           : state
     return { ...rest, manifest, ...queueSeconds, ...about, state: counted }
   }
-  const summary = {
-    initialFiles: 0,
-    finalFiles: 0,
-    createdFiles: 0,
-    modifiedFiles: 0,
-    deletedFiles: 0,
-    outputBytes: 0,
-  }
   const { bytes } = await tasks.logs(name, 'stderr', { tail: 4096 })
+  const at = entry?.place.submittedAt ?? state.startedAt
   return {
-    state,
-    submittedAt: entry?.place.submittedAt ?? state.startedAt,
+    ...emptyResult(state, { at, runtime, hostname: about.node ?? '' }),
     ...queueSeconds,
     wallSeconds: state.finishedAt - state.startedAt,
-    cpuSeconds: null,
-    peakMemoryBytes: null,
-    measuredBy: 'none',
-    manifest: { schemaVersion: 1, runtime, hostname: about.node ?? '', root: '', files: [], summary },
-    missingOutputs: [],
     stderrTail: reasonText(bytes),
     ...about,
   }

@@ -1,15 +1,16 @@
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { outcomesOf } from '../contract/outcomes.ts'
+import { driverClosed, removedMeanwhile } from '../contract/results.ts'
 import { RecentMap } from '../../../pacing/recent.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
 import { asDriverError } from '../remote/site.ts'
 import { openRemoteWatch } from '../remote/watch.ts'
 import { cancelTasks } from './cancelling.ts'
 import { collectTask } from './collecting.ts'
-import { openPlacing } from './placing.ts'
+import { Placing } from './placing.ts'
 import type { QueuedElement, BatchScheduler } from './scheduler.ts'
-import { openBatchSight } from './sight.ts'
+import { BatchSight } from './sight.ts'
 import type { BatchSite } from './site.ts'
 import { isTaskOver } from './verdict.ts'
 
@@ -39,13 +40,13 @@ export function openBatchDriver<Request extends object, Listing>(
   { pollMilliseconds }: { pollMilliseconds: number },
 ): RootedDriver {
   const { tasks, submissions } = site
-  const sight = openBatchSight(site, scheduler)
+  const sight = new BatchSight(site, scheduler)
   /**
    * Names by array, for the arrays that this process submitted: kept as long as the scheduler keeps
    * something of an array.
    */
   const tasksOf = new RecentMap<string, readonly string[]>(arraysKept)
-  const placing = openPlacing(site, scheduler, sight, {
+  const placing = new Placing(site, scheduler, sight, {
     ready: () => watcher.ready(),
     accepted: ({ name, tasks: names }) =>
       void (scheduler.drop === undefined ? undefined : tasksOf.set(name, names)),
@@ -100,10 +101,11 @@ export function openBatchDriver<Request extends object, Listing>(
       const results = await placing.submit([
         ...new Map(intents.map((intent) => [intent.name, intent])).values(),
       ])
-      const missing = (name: string): DriverError =>
-        new DriverError('infrastructure', `${name} was removed while it was submitted`)
       return new Map(
-        intents.map((intent) => [intent, { outcome: results.get(intent.name) ?? missing(intent.name) }]),
+        intents.map((intent) => [
+          intent,
+          { outcome: results.get(intent.name) ?? removedMeanwhile(intent.name) },
+        ]),
       )
     },
     { milliseconds: 20, most: 10_000 },
@@ -141,8 +143,7 @@ export function openBatchDriver<Request extends object, Listing>(
     capabilities: scheduler.capabilities,
     root: () => site.root(),
     async submit(intents) {
-      if (closed)
-        throw new DriverError('infrastructure', `the ${scheduler.kind} driver is closed; open another`)
+      if (closed) throw driverClosed(scheduler.kind)
       return outcomesOf(intents, submitOne, asDriverError)
     },
     find: async (names) => new Map([...(await sight.see(names))].map(([name, { state }]) => [name, state])),
@@ -165,8 +166,7 @@ export function openBatchDriver<Request extends object, Listing>(
       const { place } = await unbook(name)
       await tasks.remove(name)
       await scheduler.forget?.(name, place)
-      const { requestsOf, overSince, ranSince, removed } = sight.memory
-      for (const memory of [requestsOf, overSince, ranSince, removed]) memory.delete(name)
+      sight.forget(name)
       watcher.forget(name)
     },
     async close() {

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
+import { driverClosed, removedMeanwhile } from '../contract/results.ts'
 import { asDriverError } from '../remote/site.ts'
 import { arraysOf, requestKey } from './arrays.ts'
 import { packOf, type ArrayElement } from './array-script.ts'
@@ -20,16 +21,6 @@ const submitPatienceMs = 120_000
 const answerSeconds = 1
 const pauses = { firstMs: 100, longestMs: 2000 }
 
-export interface Placing {
-  /** Puts new names into arrays and submits them; returns the result for each name. */
-  submit(intents: readonly Intent[]): Promise<Submitted>
-  /** Stops further submissions. */
-  close(): void
-}
-
-const removed = (name: string): DriverError =>
-  new DriverError('infrastructure', `${name} was removed while it was submitted`)
-
 export interface PlacingHooks<Request> {
   /** Resolves once the terms are known. */
   ready(): Promise<void>
@@ -40,17 +31,17 @@ export interface PlacingHooks<Request> {
  * A name is submitted once: an exclusive file puts it into one array, and the scheduler can be
  * queried for an array's name when an answer was lost.
  */
-class ArrayPlacing<Request extends object, Listing> implements Placing {
+export class Placing<Request extends object, Listing> {
   readonly #site: BatchSite
   readonly #scheduler: BatchScheduler<Request, Listing>
-  readonly #sight: BatchSight
+  readonly #sight: BatchSight<Request, Listing>
   readonly #hooks: PlacingHooks<Request>
   #closed = false
 
   constructor(
     site: BatchSite,
     scheduler: BatchScheduler<Request, Listing>,
-    sight: BatchSight,
+    sight: BatchSight<Request, Listing>,
     hooks: PlacingHooks<Request>,
   ) {
     this.#site = site
@@ -151,11 +142,12 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     const script = await this.#scheduler.script(array, elements, `../arrays/${array.name}/${pack}`)
     const { bytes } = packOf(elements)
     for (const backoff = openBackoff(pauses); ;) {
-      if (this.#closed)
-        throw new DriverError('infrastructure', `the ${this.#scheduler.kind} driver is closed; open another`)
+      if (this.#closed) throw driverClosed(this.#scheduler.kind)
       const claim = await this.#site.submissions.claim(array, script)
       if (claim.state === 'accepted')
-        return new Map([...(await this.#idsOf(array.tasks))].map(([name, id]) => [name, id ?? removed(name)]))
+        return new Map(
+          [...(await this.#idsOf(array.tasks))].map(([name, id]) => [name, id ?? removedMeanwhile(name)]),
+        )
       if (claim.state === 'ours')
         return await this.#placeOurs(array, claim, { scripts, terms, pack: { pack, bytes } })
       // A submitter that lives answers within this time.
@@ -229,6 +221,7 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     )
   }
 
+  /** Puts new names into arrays and submits them; returns the result for each name. */
   async submit(intents: readonly Intent[]): Promise<Submitted> {
     const results: Submitted = new Map()
     const requests = new Map<string, Request>()
@@ -249,13 +242,13 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     const known: string[] = []
     const ready = new Map<string, Request>()
     const scripts = new Map<string, ArrayElement>()
-    for (const [name, outcome] of await this.#site.tasks.prepare(
+    for (const [name, outcome] of await this.#site.tasks.submit(
       intents.filter((intent) => requests.has(intent.name)),
     )) {
       const request = requests.get(name)
       if (outcome.state === 'failed') results.set(name, outcome.error)
       else if (outcome.state === 'known') known.push(name)
-      else if (request !== undefined) {
+      else if (outcome.state === 'ready' && request !== undefined) {
         ready.set(name, request)
         scripts.set(name, outcome)
         this.#sight.memory.requestsOf.set(name, requestKey(request))
@@ -266,14 +259,8 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     return results
   }
 
+  /** Stops further submissions. */
   close(): void {
     this.#closed = true
   }
 }
-
-export const openPlacing = <Request extends object, Listing>(
-  site: BatchSite,
-  scheduler: BatchScheduler<Request, Listing>,
-  sight: BatchSight,
-  hooks: PlacingHooks<Request>,
-): Placing => new ArrayPlacing(site, scheduler, sight, hooks)

@@ -1,4 +1,5 @@
 import { reasonText } from '../../../outside-text.ts'
+import { present } from '../../../json-object.ts'
 import { DriverError, type TaskState } from '../contract/driver.ts'
 import { RecentMap } from '../../../pacing/recent.ts'
 import type { RemoteSight } from '../remote/record.ts'
@@ -20,26 +21,14 @@ export interface FoundTask {
   entry?: SubmittedTask
 }
 type Open = FoundTask & { entry: SubmittedTask }
+/** Tasks with what the scheduler alone knows of them. */
+type Doubtful = ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>
 
 export interface Records {
   /** What the records alone show. */
   found: Map<string, FoundTask>
   /** The tasks that only the scheduler can judge. */
   open: Map<string, Open>
-}
-
-/** What this process keeps of tasks; another process finds the same, only later. */
-export interface BatchMemory {
-  /** Since when every answer reports a task as over; milliseconds of `performance.now()`. */
-  overSince: Map<string, number>
-  /** The starts of tasks that run by the scheduler's last report; Unix seconds. */
-  ranSince: Map<string, number>
-  /** Why this driver took tasks out of the queue, in the scheduler's message. */
-  removed: Map<string, string>
-  /** Requests that can never run, by key: the scheduler's message, and its expiry. */
-  impossible: Map<string, { words: string; until: number }>
-  /** Keys of the submitted requests. */
-  requestsOf: Map<string, string>
 }
 
 /**
@@ -49,35 +38,6 @@ export interface BatchMemory {
 const remembered = 200_000
 /** How long a request that can never run is refused without another query. */
 const impossibleKeptMs = 600_000
-
-export const openBatchMemory = (): BatchMemory => ({
-  overSince: new RecentMap(remembered),
-  ranSince: new RecentMap(remembered),
-  removed: new RecentMap(remembered),
-  impossible: new RecentMap(1000),
-  requestsOf: new RecentMap(remembered),
-})
-
-export interface BatchSight {
-  memory: BatchMemory
-  records(names: readonly string[]): Promise<Records>
-  /** The same with the scheduler's answer; facts that only the scheduler knows are recorded. */
-  weigh(open: Records['open']): Promise<Map<string, FoundTask>>
-  /** All available facts. */
-  see: (names: readonly string[]) => Promise<Map<string, FoundTask>>
-  /**
-   * Among names without record and entry, those that the scheduler had nevertheless: their files
-   * are lost.
-   */
-  strays(found: ReadonlyMap<string, FoundTask>): Promise<Map<string, FoundTask>>
-  /**
-   * Completes entries of arrays that the scheduler has accepted without an answer that gave its id.
-   * Returns why that failed, by array.
-   */
-  adopt(entries: readonly SubmittedTask[]): Promise<Map<string, DriverError>>
-  /** The elements that the scheduler has accepted. */
-  elementsOf(names: Iterable<string>, found: ReadonlyMap<string, FoundTask>): BatchElement[]
-}
 
 const unstarted: RemoteSight = { form: 'none' }
 
@@ -89,8 +49,21 @@ const told = ({ state, verdict, impossible, ...rest }: BatchJudgement): BatchJud
   ...(impossible === undefined ? {} : { impossible: reasonText(impossible) }),
 })
 
-class Sight<Request, Listing> implements BatchSight {
-  readonly memory = openBatchMemory()
+/** The states of tasks from their records and the scheduler's answers. */
+export class BatchSight<Request, Listing> {
+  /** What this process keeps of tasks; another process finds the same, only later. */
+  readonly memory = {
+    /** Since when every answer reports a task as over; milliseconds of `performance.now()`. */
+    overSince: new RecentMap<string, number>(remembered),
+    /** The starts of tasks that run by the scheduler's last report; Unix seconds. */
+    ranSince: new RecentMap<string, number>(remembered),
+    /** Why this driver took tasks out of the queue, in the scheduler's message. */
+    removed: new RecentMap<string, string>(remembered),
+    /** Requests that can never run, by key: the scheduler's message, and its expiry. */
+    impossible: new RecentMap<string, { words: string; until: number }>(1000),
+    /** Keys of the submitted requests. */
+    requestsOf: new RecentMap<string, string>(remembered),
+  }
   readonly #site: BatchSite
   readonly #scheduler: BatchScheduler<Request, Listing>
 
@@ -100,16 +73,26 @@ class Sight<Request, Listing> implements BatchSight {
   }
 
   #evidenceOf(name: string, sight: RemoteSight, { place, cancelAsked }: SubmittedTask): BatchEvidence {
-    const { memory } = this
-    const [overSince, ranSince] = [memory.overSince.get(name), memory.ranSince.get(name)]
-    const removed = memory.removed.get(name)
-    const remembered = {
-      ...(overSince === undefined ? {} : { overSince }),
-      ...(ranSince === undefined ? {} : { ranSince }),
-      ...(removed === undefined ? {} : { removed }),
+    const { overSince, ranSince, removed } = this.memory
+    const known = {
+      overSince: overSince.get(name),
+      ranSince: ranSince.get(name),
+      removed: removed.get(name),
     }
-    return { name, sight, place, cancelAsked, ...remembered }
+    return { name, sight, place, cancelAsked, ...present(known) }
   }
+
+  #forgetJudged(name: string): void {
+    const { overSince, ranSince, removed } = this.memory
+    for (const memory of [overSince, ranSince, removed]) memory.delete(name)
+  }
+
+  /** Forgets a task that is removed. */
+  forget(name: string): void {
+    this.#forgetJudged(name)
+    this.memory.requestsOf.delete(name)
+  }
+
   #explains(sight: RemoteSight, cancelAsked: boolean): boolean {
     if (sight.form !== 'ended') return false
     return this.#scheduler.explains?.(sight, cancelAsked) ?? (sight.reason !== 'stopped' || cancelAsked)
@@ -119,7 +102,7 @@ class Sight<Request, Listing> implements BatchSight {
     names: readonly string[],
   ): Promise<{ sights: Map<string, RemoteSight>; entries: Map<string, SubmittedTask> }> {
     const [sights, entries] = await Promise.all([
-      this.#site.tasks.look(names, { processes: false }),
+      this.#site.tasks.look(names),
       this.#site.submissions.read(names),
     ])
     // Another process found them over before they started, but did not bury them.
@@ -129,8 +112,7 @@ class Sight<Request, Listing> implements BatchSight {
     )
     if (unburied.length > 0) {
       await this.#site.tasks.markCancelled(unburied, 0)
-      for (const [name, sight] of await this.#site.tasks.look(unburied, { processes: false }))
-        sights.set(name, sight)
+      for (const [name, sight] of await this.#site.tasks.look(unburied)) sights.set(name, sight)
     }
     return { sights, entries }
   }
@@ -160,6 +142,7 @@ class Sight<Request, Listing> implements BatchSight {
     return { open: { state, sight, entry } }
   }
 
+  /** What the records alone show. */
   async records(names: readonly string[]): Promise<Records> {
     const found = new Map<string, FoundTask>()
     const open = new Map<string, Open>()
@@ -170,14 +153,14 @@ class Sight<Request, Listing> implements BatchSight {
       if ('open' in one) open.set(name, one.open)
       else {
         found.set(name, one)
-        for (const facts of [this.memory.overSince, this.memory.ranSince, this.memory.removed])
-          facts.delete(name)
+        this.#forgetJudged(name)
         if (one.entry !== undefined) this.#scheduler.settled?.(one.entry.place)
       }
     }
     return { found, open }
   }
 
+  /** The same with the scheduler's answer; facts that only the scheduler knows are recorded. */
   async weigh(open: Records['open']): Promise<Map<string, FoundTask>> {
     const found = new Map<string, FoundTask>(open)
     if (open.size === 0) return found
@@ -226,7 +209,7 @@ class Sight<Request, Listing> implements BatchSight {
   }
 
   /** Takes tasks out of the queue that would wait for ever, or that the site holds. */
-  async #takeOut(doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>): Promise<void> {
+  async #takeOut(doubtful: Doubtful): Promise<void> {
     const waiting = [...doubtful].flatMap(([name, { judgement }]) => {
       const words = judgement.impossible ?? judgement.held
       return words === undefined ? [] : [{ name, words, forGood: judgement.impossible !== undefined }]
@@ -242,7 +225,7 @@ class Sight<Request, Listing> implements BatchSight {
   }
 
   /** Writes ends of tasks without a record: none of them will ever start. */
-  async #bury(doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>): Promise<void> {
+  async #bury(doubtful: Doubtful): Promise<void> {
     const buried: string[] = []
     for (const [name, { one, judgement }] of doubtful) {
       if (one.sight.form !== 'none') continue
@@ -259,9 +242,7 @@ class Sight<Request, Listing> implements BatchSight {
    * Ends what the scheduler may have left of tasks that are over by its report. Returns those whose
    * end is not confirmed: they are not over yet.
    */
-  async #endOver(
-    doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>,
-  ): Promise<Set<string>> {
+  async #endOver(doubtful: Doubtful): Promise<Set<string>> {
     if (this.#scheduler.cancelsOver !== true) return new Set()
     const over = [...doubtful].flatMap(([name, { judgement }]) =>
       judgement.verdict === undefined ? [] : [name],
@@ -274,7 +255,7 @@ class Sight<Request, Listing> implements BatchSight {
    * scheduler knows. A task that has not started by then never will.
    */
   async #decide(
-    weighed: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>,
+    weighed: Doubtful,
     judge: (name: string, sight: RemoteSight, entry: SubmittedTask) => BatchJudgement,
   ): Promise<Map<string, FoundTask>> {
     const found = new Map<string, FoundTask>()
@@ -291,18 +272,13 @@ class Sight<Request, Listing> implements BatchSight {
     const names = [...doubtful.keys()]
     await this.#bury(doubtful)
     const ended = new Map(
-      [...doubtful].flatMap(
-        ([
-          name,
-          {
-            judgement: { record },
-          },
-        ]) => (record === undefined ? [] : [[name, record]]),
+      [...doubtful].flatMap(([name, { judgement }]) =>
+        judgement.record === undefined ? [] : [[name, judgement.record]],
       ),
     )
     if (ended.size > 0) await this.#site.submissions.record(ended)
     const [again, entries] = await Promise.all([
-      this.#site.tasks.look(names, { processes: false }),
+      this.#site.tasks.look(names),
       this.#site.submissions.read(names),
     ])
     for (const [name, { one }] of doubtful) {
@@ -324,7 +300,10 @@ class Sight<Request, Listing> implements BatchSight {
     return found
   }
 
-  /** Finds, by the names of their arrays, the ids that no answer has given, and records them. */
+  /**
+   * Completes entries of arrays that the scheduler has accepted without an answer that gave its id.
+   * Returns why that failed, by array.
+   */
   async adopt(entries: readonly SubmittedTask[]): Promise<Map<string, DriverError>> {
     const troubles = new Map<string, DriverError>()
     const nameless = entries.filter(({ place }) => place.job === undefined)
@@ -338,6 +317,7 @@ class Sight<Request, Listing> implements BatchSight {
     return troubles
   }
 
+  /** The elements that the scheduler has accepted. */
   elementsOf(names: Iterable<string>, found: ReadonlyMap<string, FoundTask>): BatchElement[] {
     return [...names].flatMap((name) => {
       const { array, job, index } = found.get(name)?.entry?.place ?? {}
@@ -347,6 +327,10 @@ class Sight<Request, Listing> implements BatchSight {
     })
   }
 
+  /**
+   * Among names without record and entry, those that the scheduler had nevertheless: their files
+   * are lost.
+   */
   async strays(found: ReadonlyMap<string, FoundTask>): Promise<Map<string, FoundTask>> {
     const unbooked = [...found].flatMap(([name, { state, entry }]) =>
       state.state === 'unknown' && entry === undefined ? [name] : [],
@@ -360,13 +344,9 @@ class Sight<Request, Listing> implements BatchSight {
     )
   }
 
+  /** All available facts. */
   readonly see = async (names: readonly string[]): Promise<Map<string, FoundTask>> => {
     const { found, open } = await this.records(names)
     return new Map([...found, ...(await this.weigh(open)), ...(await this.strays(found))])
   }
 }
-
-export const openBatchSight = <Request, Listing>(
-  site: BatchSite,
-  scheduler: BatchScheduler<Request, Listing>,
-): BatchSight => new Sight(site, scheduler)

@@ -28,8 +28,8 @@ const withDriverErrors = (shell: SiteShell): SiteShell => ({
 })
 
 /**
- * @param options.root absolute at the site, on a file system that its compute nodes share; default
- *   `$HOME/.orrery`
+ * @param options.root absolute at the site, on a file system that its compute nodes share; absent or
+ *   blank: `$HOME/.orrery`
  */
 export const openBatchSite = (options: {
   shell: SiteShell

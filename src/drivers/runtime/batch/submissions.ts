@@ -6,36 +6,6 @@ import { errorTextOf } from '../remote/error-text.ts'
 import type { BatchArray, BatchJudgement, QueuedElement } from './scheduler.ts'
 import type { Verdict } from './verdict.ts'
 
-/**
- * What the driver itself records at the site, beside the records of the tasks, so that any other
- * driver can go on:
- *
- * - `tasks/NAME.array`: the array that the task was put into, with its index, time limit (seconds,
- *   0: none) and time; created exclusively, so that a name is in one array.
- * - `tasks/NAME.verdict`: an end that only the scheduler knew; it counts for ever.
- * - `arrays/ARRAY/script`: what the scheduler runs, with the names by index;
- *   `arrays/ARRAY/TOKEN.pack`: the texts of the tasks that make their own script and work
- *   directory, one behind the other; `arrays/ARRAY/job`: the scheduler's id of it, by rename.
- *   The submitter creates the folder; without a `job` after a while, the next worker asks the
- *   scheduler for the array's name.
- */
-export interface Submissions {
-  read(names: readonly string[]): Promise<Map<string, SubmittedTask>>
-  claim(array: Pick<BatchArray<unknown>, 'name' | 'tasks' | 'limitSeconds'>, script: string): Promise<Claim>
-  /** Writes a file into the folder of a claimed array. */
-  fill(array: string, file: string, bytes: Uint8Array): Promise<void>
-  /** Records that the scheduler has accepted the array. */
-  accepted(array: string, job: string): Promise<void>
-  /** Records that the scheduler has not accepted it: its names are free again. */
-  release(array: string, names: readonly string[]): Promise<void>
-  /** @returns the verdict that counts: ours, or an earlier one. */
-  settle(name: string, verdict: Verdict): Promise<Verdict>
-  /** Writes records of tasks that ran without a supervisor, created exclusively. */
-  record(ends: ReadonlyMap<string, NonNullable<BatchJudgement['record']>>): Promise<void>
-  /** @returns the arrays without a remaining name. */
-  remove(names: readonly string[]): Promise<string[]>
-}
-
 export interface SubmittedTask {
   place: QueuedElement
   /** A cancel mark exists. */
@@ -107,10 +77,22 @@ const parseClaim = (text: string): Claim => {
 const seconds = (time: number): string => time.toFixed(3)
 
 /**
+ * What the driver itself records at the site, beside the records of the tasks, so that any other
+ * driver can go on:
+ *
+ * - `tasks/NAME.array`: the array that the task was put into, with its index, time limit (seconds,
+ *   0: none) and time; created exclusively, so that a name is in one array.
+ * - `tasks/NAME.verdict`: an end that only the scheduler knew; it counts for ever.
+ * - `arrays/ARRAY/script`: what the scheduler runs, with the names by index;
+ *   `arrays/ARRAY/TOKEN.pack`: the texts of the tasks that make their own script and work
+ *   directory, one behind the other; `arrays/ARRAY/job`: the scheduler's id of it, by rename.
+ *   The submitter creates the folder; without a `job` after a while, the next worker asks the
+ *   scheduler for the array's name.
+ *
  * @param root absolute at the site; the folder `tasks` below it exists before a name is claimed.
  *   Times are this machine's.
  */
-export function openSubmissions(shell: SiteShell, root: () => Promise<string>): Submissions {
+export function openSubmissions(shell: SiteShell, root: () => Promise<string>) {
   const inTasks = async (script: string, input: Uint8Array | string = ''): Promise<string> => {
     const folder = await root()
     const text = `umask 077; cd ${quote(`${folder}/tasks`)} || exit\n${script}`
@@ -129,39 +111,50 @@ export function openSubmissions(shell: SiteShell, root: () => Promise<string>): 
   }
 
   return {
-    read: async (names) =>
+    read: async (names: readonly string[]): Promise<Map<string, SubmittedTask>> =>
       names.length === 0 ? new Map() : parseEntries(await ask(call('entries', ...names))),
-    claim: async ({ name, limitSeconds = 0, tasks }, script) =>
+    claim: async (
+      { name, limitSeconds = 0, tasks }: Pick<BatchArray<unknown>, 'name' | 'tasks' | 'limitSeconds'>,
+      script: string,
+    ): Promise<Claim> =>
       parseClaim(
         await keep(call('claim', name, String(limitSeconds), seconds(Date.now() / 1000), ...tasks), script),
       ),
-    async fill(array, file, bytes) {
+    /** Writes a file into the folder of a claimed array. */
+    async fill(array: string, file: string, bytes: Uint8Array): Promise<void> {
       await inTasks(`cat > ${quote(`../arrays/${array}/${file}`)}`, bytes)
     },
-    async accepted(array, job) {
+    /** Records that the scheduler has accepted the array. */
+    async accepted(array: string, job: string): Promise<void> {
       await inTasks(acceptedScript(`../arrays/${array}`, quote(job)))
     },
-    async release(array, names) {
+    /** Records that the scheduler has not accepted it: its names are free again. */
+    async release(array: string, names: readonly string[]): Promise<void> {
       await keep(call('release', array, ...names))
     },
-    async settle(name, verdict) {
+    /** @returns the verdict that counts: ours, or an earlier one. */
+    async settle(name: string, verdict: Verdict): Promise<Verdict> {
       const line = `${verdict.end} ${seconds(verdict.at)} ${verdict.cause.replace(/\s+/g, ' ')}`
       return parseEntries(await keep(call('settle', name, line))).get(name)?.verdict ?? verdict
     },
-    async record(some) {
+    /** Writes records of tasks that ran without a supervisor, created exclusively. */
+    async record(some: ReadonlyMap<string, NonNullable<BatchJudgement['record']>>): Promise<void> {
       const lines = [...some].map(([name, { startedAt, finishedAt, exitCode, node = '-' }]) => {
         const hundredths = Math.round((finishedAt - startedAt) * 100)
         return `${name} ${startedAt} ${exitCode} ${hundredths} ${node}\n`
       })
       await keep('record', lines.join(''))
     },
-    async remove(names) {
+    /** @returns the arrays without a remaining name. */
+    async remove(names: readonly string[]): Promise<string[]> {
       if (names.length === 0) return []
       const lines = (await ask(call('forget', ...names))).split('\n')
       return lines.flatMap((line) => /^gone (.+)$/.exec(line)?.[1] ?? [])
     },
   }
 }
+
+export type Submissions = ReturnType<typeof openSubmissions>
 
 /**
  * Records the scheduler's id by rename, so that it is there as a whole or not at all. `folder` and

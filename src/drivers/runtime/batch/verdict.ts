@@ -1,5 +1,6 @@
-import type { EndReason, TaskState } from '../contract/driver.ts'
-import type { EndedSight, RemoteSight } from '../remote/record.ts'
+import type { TaskState } from '../contract/driver.ts'
+import { endedState } from '../contract/results.ts'
+import type { RemoteSight } from '../remote/record.ts'
 
 /**
  * An end that the scheduler caused. `lost`: trouble of the site, in its own message. `never`: the
@@ -14,28 +15,6 @@ export interface Verdict {
   at: number
 }
 
-/** An end from the task's own record, with this reason. */
-export const endedState = (sight: EndedSight, externalId: string, reason: EndReason): TaskState => ({
-  state: 'ended',
-  externalId,
-  startedAt: sight.startedAt,
-  finishedAt: sight.finishedAt,
-  exitCode: sight.exitCode,
-  signal: sight.signal,
-  reason,
-})
-
-/** A name that was cancelled before its start. */
-export const buriedEnd = (at: number, externalId: string): TaskState => ({
-  state: 'ended',
-  externalId,
-  startedAt: at,
-  finishedAt: at,
-  exitCode: null,
-  signal: null,
-  reason: 'cancelled',
-})
-
 /** The state that a written verdict means for `find`, for ever. */
 export const stateOfVerdict = (verdict: Verdict, sight: RemoteSight, externalId: string): TaskState => {
   const startedAt = sight.form === 'started' || sight.form === 'ended' ? sight.startedAt : verdict.at
@@ -43,15 +22,7 @@ export const stateOfVerdict = (verdict: Verdict, sight: RemoteSight, externalId:
     return { state: 'lost', externalId, startedAt, cause: verdict.cause }
   if (sight.form === 'ended') return endedState(sight, externalId, verdict.end)
   const finishedAt = Math.max(startedAt, verdict.at)
-  return {
-    state: 'ended',
-    externalId,
-    startedAt,
-    finishedAt,
-    exitCode: null,
-    signal: 'SIGKILL',
-    reason: verdict.end,
-  }
+  return endedState({ startedAt, finishedAt, exitCode: null, signal: 'SIGKILL' }, externalId, verdict.end)
 }
 
 export const isTaskOver = (state: TaskState | undefined): boolean =>

@@ -1,7 +1,6 @@
-import { inContainers } from '../container/shell-site.ts'
 import type { DriverKind } from '../contract/kind.ts'
-import { outputPatienceIn } from '../remote/context.ts'
-import { openSshDriver, sshCapabilities } from '../remote/ssh.ts'
+import { openMachine } from '../remote/kind.ts'
+import { sshCapabilities } from '../remote/ssh.ts'
 import { LinkError, type SiteShell } from '../../../shell/site-shell.ts'
 
 const noMachine = (runtime: string) => () =>
@@ -29,16 +28,6 @@ export const cloud: DriverKind = {
   holdsDefaultMemory: true,
   // The resource of a capacity target has the target's id.
   siteOf: ({ resourceId }) => `cloud/${resourceId}`,
-  open({ runtime, taskVariable, machine, configuration }, { machineShell }) {
-    const { workDirectory } = configuration
-    const shell = machine === undefined ? absent(runtime) : machineShell(machine)
-    const driver = openSshDriver({
-      runtime,
-      taskVariable,
-      shell,
-      ...outputPatienceIn(configuration),
-      ...(typeof workDirectory === 'string' && workDirectory !== '' ? { root: workDirectory } : {}),
-    })
-    return inContainers(driver, { shell, taskVariable, endsDescendants: false })
-  },
+  open: (site, { machineShell }) =>
+    openMachine(site, site.machine === undefined ? absent(site.runtime) : machineShell(site.machine)),
 }

@@ -74,6 +74,13 @@ export const capabilityNames = [
 ] as const
 export type Capability = (typeof capabilityNames)[number]
 
+/** All flags: true for the given ones. */
+export const capabilitiesOf = (...there: Capability[]): Readonly<Record<Capability, boolean>> =>
+  Object.fromEntries(capabilityNames.map((name) => [name, there.includes(name)])) as Record<
+    Capability,
+    boolean
+  >
+
 /** A task to start. All decisions are in it; the driver chooses nothing. */
 export interface Intent {
   /** Deterministic, `[a-z0-9-]`, at most 63 characters, unique per run, activity and attempt. */

@@ -1,7 +1,7 @@
 import type { BatchElement, BatchEvidence, BatchJudgement, BatchScheduler } from '../batch/scheduler.ts'
 import { NoRoom } from '../batch/scheduler.ts'
 import type { BatchSite } from '../batch/site.ts'
-import { DriverError, type Capability } from '../contract/driver.ts'
+import { capabilitiesOf, DriverError } from '../contract/driver.ts'
 import type { RemoteSight } from '../remote/record.ts'
 import type { Courier } from './courier/courier.ts'
 import { installScript, stayScript, waitScript } from './courier/scripts.ts'
@@ -28,19 +28,16 @@ import { siteTools, type SiteTools } from './tools.ts'
 import { kubernetesTrouble } from './trouble.ts'
 
 /** All its capabilities: `sharedStorage` only with a volume. */
-export const kubernetesCapabilities: Readonly<Record<Capability, boolean>> = {
-  batch: true,
-  interactive: true,
-  container: true,
-  serverless: false,
-  gpu: true,
-  mpi: false,
-  sharedStorage: true,
-  dataStaging: true,
-  cancellation: true,
-  logStreaming: true,
-  simulation: false,
-}
+export const kubernetesCapabilities = capabilitiesOf(
+  'batch',
+  'interactive',
+  'container',
+  'gpu',
+  'sharedStorage',
+  'dataStaging',
+  'cancellation',
+  'logStreaming',
+)
 
 /**
  * The controller needs this long to make the Pods of a new Job: before that, a missing Pod means

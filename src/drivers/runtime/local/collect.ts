@@ -1,8 +1,9 @@
 import { closeSync, existsSync, fstatSync, lstatSync, openSync, readFileSync, readSync } from 'node:fs'
 import { reasonText } from '../../../outside-text.ts'
-import { DriverError, type Collected, type LogSlice, type OutputManifest } from '../contract/driver.ts'
+import type { Collected, LogSlice } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
 import { missingOf } from '../contract/links.ts'
+import { emptyResult, noEndOf } from '../contract/results.ts'
 import { recordedState, type ControlFolder } from './records.ts'
 import { outputManifest } from './manifest.ts'
 import { leadsAt } from './planned.ts'
@@ -96,15 +97,6 @@ export const undelivered = (
   return { missingOutputs: [...expected] }
 }
 
-const emptySummary = {
-  initialFiles: 0,
-  finalFiles: 0,
-  createdFiles: 0,
-  modifiedFiles: 0,
-  deletedFiles: 0,
-  outputBytes: 0,
-}
-
 /**
  * The full result of an ended task, from its records and its work directory. Trouble with its files
  * is part of the result. After `signal`, which a cancel gives, it is cancelled.
@@ -121,24 +113,9 @@ export async function collect(
 ): Promise<Collected> {
   const record = control.record(name)
   const state = recordedState(record)
-  if (state?.state === 'ended' && record?.form === 'tombstone') {
-    const manifest: OutputManifest = {
-      schemaVersion: 1,
-      runtime,
-      hostname,
-      root: '',
-      files: [],
-      summary: emptySummary,
-    }
-    const used = { wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' } as const
-    return { state, submittedAt: record.at, ...used, manifest, missingOutputs: [], stderrTail: '' }
-  }
-  if (state?.state !== 'ended' || record?.form !== 'started' || record.exit === undefined) {
-    throw new DriverError(
-      'unknown',
-      `${name} has no recorded end; find shows whether it runs, is lost or was never started`,
-    )
-  }
+  if (state !== undefined && record?.form === 'tombstone')
+    return emptyResult(state, { at: record.at, runtime, hostname })
+  if (state?.state !== 'ended' || record?.form !== 'started' || record.exit === undefined) throw noEndOf(name)
   const { startedAt, exit, limits } = record
   const { directory, expectedOutputs, submittedAt, sources } = record.facts
   const staged = record.facts.staged === false ? [] : readStaged(control.path(name, 'staged'))

@@ -1,7 +1,7 @@
 import { hostname } from 'node:os'
 import {
+  capabilitiesOf,
   DriverError,
-  type Capability,
   type Intent,
   type RuntimeDriver,
   type SubmitOutcome,
@@ -9,6 +9,7 @@ import {
 import { messageOf } from '../contract/errno.ts'
 import { collect, readLog } from './collect.ts'
 import { checkIntent } from '../contract/intent.ts'
+import { driverClosed, removedMeanwhile } from '../contract/results.ts'
 import { homeOf } from '../contract/task-script.ts'
 import { openFileReads } from './file-reads.ts'
 import { openRunnerPool } from './pool.ts'
@@ -20,19 +21,14 @@ import { openWatcher } from './watch.ts'
 import { removeTree } from './remove-tree.ts'
 import { removeStagingRemains, stage, writeStagedFiles } from './staging.ts'
 
-export const localCapabilities: Readonly<Record<Capability, boolean>> = {
-  batch: true,
-  interactive: true,
-  container: false,
-  serverless: false,
-  gpu: false,
-  mpi: false,
-  sharedStorage: true,
-  dataStaging: true,
-  cancellation: true,
-  logStreaming: true,
-  simulation: false,
-}
+export const localCapabilities = capabilitiesOf(
+  'batch',
+  'interactive',
+  'sharedStorage',
+  'dataStaging',
+  'cancellation',
+  'logStreaming',
+)
 
 export interface LocalDriverOptions {
   /**
@@ -164,14 +160,13 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
       if (answer.answer === 'failed' && !isStarted()) throw new DriverError('infrastructure', answer.message)
     }
     const record = await settledRecord(control, name)
-    if (record === undefined)
-      throw new DriverError('infrastructure', `${name} was removed while it was submitted`)
+    if (record === undefined) throw removedMeanwhile(name)
     return externalId(record)
   }
 
   async function submitOne(intent: Intent): Promise<SubmitOutcome> {
     try {
-      if (closed) throw new DriverError('infrastructure', 'the local driver is closed; open another')
+      if (closed) throw driverClosed('local')
       checkIntent(intent)
       return { name: intent.name, ok: true, externalId: await launch(intent) }
     } catch (error) {

@@ -6,6 +6,7 @@ import { setImmediate } from 'node:timers/promises'
 import { pathOfBytes, namedPath, systemPath } from '../../../outside-path.ts'
 import type { OutputManifest } from '../contract/driver.ts'
 import { causeOf, isErrno } from '../contract/errno.ts'
+import { manifestWith } from '../contract/results.ts'
 import { sameContent } from './same-content.ts'
 import type { StagedFile } from './staging.ts'
 
@@ -137,13 +138,8 @@ const openWarnings = () => {
       count += 1
       if (count <= mostWarnings) warnings.push(text)
     },
-    all: (): { warnings?: string[] } =>
-      count === 0
-        ? {}
-        : {
-            warnings:
-              count > mostWarnings ? [...warnings, `and ${String(count - mostWarnings)} more`] : warnings,
-          },
+    all: (): string[] =>
+      count > mostWarnings ? [...warnings, `and ${String(count - mostWarnings)} more`] : warnings,
   }
 }
 
@@ -170,7 +166,6 @@ export async function outputManifest(task: {
   for (const { path, unread } of staged)
     if (unread !== undefined) warn(`${namedPath(path)} of a predecessor was not brought: ${unread}`)
   const files: ManifestFile[] = []
-  const count = { created: 0, modified: 0, deleted: 0 }
 
   /** Undefined where it cannot be read. */
   const read = async <T>(path: string, look: () => Promise<T>): Promise<T | undefined> => {
@@ -192,7 +187,6 @@ export async function outputManifest(task: {
     const sum = stat.isFile()
       ? await read(path, () => checksum(join(root, path), sizeBytes, signal))
       : undefined
-    count[change]++
     files.push({
       path,
       change,
@@ -210,24 +204,8 @@ export async function outputManifest(task: {
 
   for (const old of before.values()) {
     if (after.has(old.path)) continue
-    count.deleted++
     files.push({ path: old.path, change: 'deleted', sizeBytes: 0, modifiedUnixNano: '0' })
   }
-  files.sort((a, b) => (a.path < b.path ? -1 : 1))
-  return {
-    schemaVersion: 1,
-    runtime,
-    hostname,
-    root,
-    files,
-    summary: {
-      initialFiles: before.size,
-      finalFiles: after.size,
-      createdFiles: count.created,
-      modifiedFiles: count.modified,
-      deletedFiles: count.deleted,
-      outputBytes: files.reduce((sum, file) => sum + file.sizeBytes, 0),
-    },
-    ...all(),
-  }
+  const counts = { initialFiles: before.size, finalFiles: after.size }
+  return manifestWith({ runtime, hostname, root }, files, counts, all())
 }

@@ -8,12 +8,12 @@ import {
   statSync,
   writeSync,
 } from 'node:fs'
-import { constants } from 'node:os'
 import { join } from 'node:path'
 import { poll } from '../../../pacing/poll.ts'
 import { memoryLimits, type MemoryLimit } from '../contract/cgroups.ts'
 import type { EndReason, TaskState } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
+import { buriedEnd, endedState, signalNames } from '../contract/results.ts'
 import { isAlive, type ProcessIdentity } from './processes.ts'
 
 /**
@@ -89,8 +89,6 @@ export interface ControlFolder {
   runnerOutput(runner: ProcessIdentity, file: 'out' | 'err'): string
   forget(name: string): void
 }
-
-const signalNames = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]))
 
 function parseExit(line: string): TaskExit | undefined {
   const [word, finishedAt, code, signal, reason, wallSeconds, cpuSeconds, peakMemoryBytes] = line.split(' ')
@@ -202,28 +200,10 @@ export function openControlFolder(root: string): ControlFolder {
 /** The state from the record alone; undefined where only a look at the processes can give it. */
 export function recordedState(record: LocalTaskRecord | undefined): TaskState | undefined {
   if (record === undefined) return { state: 'unknown' }
-  if (record.form === 'tombstone') {
-    return {
-      state: 'ended',
-      externalId: 'none',
-      startedAt: record.at,
-      finishedAt: record.at,
-      exitCode: null,
-      signal: null,
-      reason: 'cancelled',
-    }
-  }
+  if (record.form === 'tombstone') return buriedEnd(record.at)
   if (record.form === 'incomplete' || record.exit === undefined) return undefined
-  const { exitCode, signal, reason, finishedAt } = record.exit
-  return {
-    state: 'ended',
-    externalId: externalId(record),
-    startedAt: record.startedAt,
-    finishedAt,
-    exitCode,
-    signal,
-    reason,
-  }
+  const { startedAt, exit } = record
+  return endedState({ ...exit, startedAt }, externalId(record), exit.reason)
 }
 
 /** The site's own name of a task is its process id. */

@@ -1,19 +1,8 @@
 import { hostname } from 'node:os'
-import { DriverError, type Capability, type RuntimeDriver, type TaskState } from '../contract/driver.ts'
+import { capabilitiesOf, DriverError, type RuntimeDriver, type TaskState } from '../contract/driver.ts'
+import { emptyResult, endedState } from '../contract/results.ts'
 
-export const noneCapabilities: Readonly<Record<Capability, boolean>> = {
-  batch: true,
-  interactive: false,
-  container: false,
-  serverless: false,
-  gpu: false,
-  mpi: false,
-  sharedStorage: true,
-  dataStaging: false,
-  cancellation: true,
-  logStreaming: true,
-  simulation: false,
-}
+export const noneCapabilities = capabilitiesOf('batch', 'sharedStorage', 'cancellation', 'logStreaming')
 
 type Ended = Extract<TaskState, { state: 'ended' }>
 
@@ -35,15 +24,8 @@ export function openNoneDriver(options: { runtime?: string } = {}): RuntimeDrive
     const known = tasks.get(name)
     if (known !== undefined) return known
     const now = Date.now() / 1000
-    const task: Ended = {
-      state: 'ended',
-      externalId: 'none',
-      startedAt: now,
-      finishedAt: now,
-      exitCode: reason === 'exited' ? 0 : null,
-      signal: null,
-      reason,
-    }
+    const exitCode = reason === 'exited' ? 0 : null
+    const task = endedState({ startedAt: now, finishedAt: now, exitCode, signal: null }, 'none', reason)
     tasks.set(name, task)
     const [oldest] = tasks.keys()
     if (tasks.size > namesRemembered && oldest !== undefined) tasks.delete(oldest)
@@ -82,32 +64,8 @@ export function openNoneDriver(options: { runtime?: string } = {}): RuntimeDrive
     async collect(name) {
       const state = tasks.get(name)
       if (state === undefined) throw new DriverError('unknown', `${name} was never submitted`)
-      const summary = {
-        initialFiles: 0,
-        finalFiles: 0,
-        createdFiles: 0,
-        modifiedFiles: 0,
-        deletedFiles: 0,
-        outputBytes: 0,
-      }
-      return {
-        state,
-        submittedAt: state.startedAt,
-        wallSeconds: 0,
-        cpuSeconds: null,
-        peakMemoryBytes: null,
-        measuredBy: 'none',
-        manifest: {
-          schemaVersion: 1,
-          runtime: options.runtime ?? 'none',
-          hostname: hostname(),
-          root: '',
-          files: [],
-          summary,
-        },
-        missingOutputs: [],
-        stderrTail: '',
-      }
+      const { runtime = 'none' } = options
+      return emptyResult(state, { at: state.startedAt, runtime, hostname: hostname() })
     },
     logs: async () => ({ bytes: Buffer.alloc(0), offset: 0, totalBytes: 0 }),
     remove: async (name) => void tasks.delete(name),

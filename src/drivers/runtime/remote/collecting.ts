@@ -5,8 +5,9 @@ import { reasonText } from '../../../outside-text.ts'
 import { call } from '../../../shell/program.ts'
 import { fieldsOf } from '../../../shell/fields.ts'
 import { printedWords, quote, quoteAll } from '../../../shell/quote.ts'
-import { DriverError, type Collected, type OutputManifest, type StagedAmount } from '../contract/driver.ts'
+import type { Collected, DriverError, StagedAmount } from '../contract/driver.ts'
 import { missingOf, type Lead } from '../contract/links.ts'
+import { buriedEnd, emptyResult, manifestWith, noEndOf } from '../contract/results.ts'
 import { chunks, parts } from './answers.ts'
 import { mostListBytes, stagingDeadlineMs, type RemoteContext, type RemoteMemory } from './context.ts'
 import {
@@ -31,15 +32,17 @@ export interface RemoteCollected extends Omit<Collected, 'state'> {
 }
 
 /** A result as far as it is soon read, with what its task alone has to wait for. */
-export interface CollectedPart {
-  /** Where it is another look, nothing is read yet, and the result is not complete. */
-  next: Arrived
+export interface EndedPart {
+  next: Extract<Arrived, string>
   /** Files whose digests are missing yet, absolute, smaller ones first. */
   unread: readonly string[]
   unreadBytes: number
   /** The result with those digests, by path; `isCut`: a cancel ended the reading. */
   complete: (sums: ReadonlyMap<string, string>, isCut: boolean) => RemoteCollected
 }
+
+/** Where `next` is another look, nothing is read yet. */
+export type CollectedPart = EndedPart | { next: Exclude<Arrived, string> }
 
 const stderrTailBytes = 4096
 /** Of each task so much is read together with that of others. */
@@ -133,37 +136,36 @@ async function modifiedTimes(
   return times
 }
 
-/** A manifest without the digests of `unread`. */
-interface ManifestPart extends Pick<CollectedPart, 'unread' | 'unreadBytes'> {
-  complete: (sums: ReadonlyMap<string, string>, isCut: boolean) => OutputManifest
+/** An ended task whose files are there, before any of them is read. */
+interface Ended extends Task {
+  next: Extract<Arrived, string>
+  contents: Contents
+  result: Omit<RemoteCollected, 'manifest'>
+  node: string
 }
-
-type Listed = Task & Pick<Contents, 'listing' | 'staged' | 'left'>
 
 const sourcesOf = (facts: TaskFacts, path: string): string[] =>
   facts.sources.map((from) => `${from.replace(/\/$/, '')}/${path}`)
 
 /** What of a task needs digests: what is soon read, and the rest. */
-function readingsOf({ facts, ...task }: Listed): {
+function readingsOf({ facts, contents: { listing: found, staged } }: Ended): {
   listing: readonly FoundFile[]
   tooDeep: readonly string[]
   changes: Changes
-  origins: readonly string[]
   soon: readonly string[]
   bytes: number
-} & Pick<CollectedPart, 'unread' | 'unreadBytes'> {
-  const tooDeep = task.listing.flatMap(({ path }) => (isTooDeep(facts.directory, path) ? [path] : []))
+} & Pick<EndedPart, 'unread' | 'unreadBytes'> {
+  const tooDeep = found.flatMap(({ path }) => (isTooDeep(facts.directory, path) ? [path] : []))
   const deep = new Set(tooDeep)
-  const listing = deep.size === 0 ? task.listing : task.listing.filter(({ path }) => !deep.has(path))
-  const changes = changesOf(listing, task.staged)
-  const origins = changes.touched.flatMap(({ found }) => sourcesOf(facts, found.path))
+  const listing = deep.size === 0 ? found : found.filter(({ path }) => !deep.has(path))
+  const changes = changesOf(listing, staged)
   // A touched file has the size of its source.
   const readings = [
-    ...changes.changed.map((found) => ({ found, from: [] as string[] })),
-    ...changes.touched.map(({ found }) => ({ found, from: sourcesOf(facts, found.path) })),
+    ...changes.changed.map((one) => ({ one, from: [] as string[] })),
+    ...changes.touched.map(({ found: one }) => ({ one, from: sourcesOf(facts, one.path) })),
   ]
-    .filter(({ found: { kind, readable } }) => kind === 'file' && readable)
-    .map(({ found: { path, sizeBytes }, from }) => ({
+    .filter(({ one: { kind, readable } }) => kind === 'file' && readable)
+    .map(({ one: { path, sizeBytes }, from }) => ({
       paths: [`${facts.directory}/${path}`, ...from],
       bytes: sizeBytes * (1 + from.length),
     }))
@@ -177,133 +179,107 @@ function readingsOf({ facts, ...task }: Listed): {
     if (isSoon) bytes += own
     else unreadBytes += own
   }
-  return { listing, tooDeep, changes, origins, soon, bytes, unread, unreadBytes }
+  return { listing, tooDeep, changes, soon, bytes, unread, unreadBytes }
 }
 
-async function manifestsOf(
+/** Reads the files of ended tasks that are soon read. */
+async function readSoon(
   context: RemoteContext,
-  tasks: readonly Listed[],
-  hostname: string,
-): Promise<Map<string, ManifestPart>> {
-  const { runtime } = context
-  const all = tasks.map((task) => ({
-    name: task.name,
-    facts: task.facts,
-    left: task.left,
-    ...readingsOf(task),
-  }))
-  const bytes = all.reduce((sum, task) => sum + task.bytes, 0)
+  tasks: readonly Ended[],
+): Promise<(readonly [name: string, part: EndedPart])[]> {
+  const all = tasks.map((task) => ({ ...task, ...readingsOf(task) }))
   const read = await digests(
     context,
     all.flatMap(({ soon }) => soon),
-    bytes,
+    all.reduce((sum, task) => sum + task.bytes, 0),
   )
   const times = await modifiedTimes(
     context,
-    all.flatMap(({ origins }) => origins),
+    all.flatMap(({ facts, changes }) => changes.touched.flatMap(({ found }) => sourcesOf(facts, found.path))),
   )
-  return new Map(
-    all.map((task): [string, ManifestPart] => {
-      const { name, facts, changes, listing, tooDeep, left, unread, unreadBytes } = task
-      const complete: ManifestPart['complete'] = (late, isCut) => {
-        const sumOf = (path: string): string | undefined => read.get(path) ?? late.get(path)
-        const modified = changes.touched
-          .filter(({ found, modified: before }) => {
-            const sources = sourcesOf(facts, found.path).map((path) => ({
-              sum: sumOf(path),
-              modified: times.get(path),
-            }))
-            return !isUntouched(before, sumOf(`${facts.directory}/${found.path}`), sources)
-          })
-          .map(({ found }) => found)
-        const files = [...changes.changed, ...modified]
-        const byPath = new Map(
-          files.flatMap(({ path }) => {
-            const sum = sumOf(`${facts.directory}/${path}`)
-            return sum === undefined ? [] : [[path, sum] as const]
-          }),
-        )
-        const without = files.flatMap(({ path, kind }) =>
-          kind === 'file' && !byPath.has(path) ? [path] : [],
-        )
-        const warnings = warningsOf(facts.directory, listing, { unread: without, tooDeep, isCut, left })
-        const place = { runtime, hostname, root: facts.directory }
-        return manifestOf(place, { changes, files, sums: byPath, warnings })
+  return all.map((task) => {
+    const { name, next, facts, changes, listing, tooDeep, unread, unreadBytes, result } = task
+    const complete: EndedPart['complete'] = (late, isCut) => {
+      const sumOf = (path: string): string | undefined => read.get(path) ?? late.get(path)
+      const isChanged = ({ found, modified }: Changes['touched'][number]): boolean => {
+        const sources = sourcesOf(facts, found.path).map((path) => ({
+          sum: sumOf(path),
+          modified: times.get(path),
+        }))
+        return !isUntouched(modified, sumOf(`${facts.directory}/${found.path}`), sources)
       }
-      return [name, { unread, unreadBytes, complete }]
-    }),
-  )
+      const modified = changes.touched.filter(isChanged).map(({ found }) => found)
+      const files = [...changes.changed, ...modified].map((found) => ({
+        found,
+        sum: found.kind === 'file' ? sumOf(`${facts.directory}/${found.path}`) : undefined,
+      }))
+      const without = files.flatMap(({ found: { path, kind }, sum }) =>
+        kind === 'file' && sum === undefined ? [path] : [],
+      )
+      const { left } = task.contents
+      const warnings = warningsOf(facts.directory, listing, { unread: without, tooDeep, isCut, left })
+      const place = { runtime: context.runtime, hostname: task.node, root: facts.directory }
+      return { ...result, manifest: manifestOf(place, { changes, files, warnings }) }
+    }
+    return [name, { next, unread, unreadBytes, complete }] as const
+  })
 }
 
-/** What is known of a result before any of its files is read. */
-interface Unread {
-  next: Arrived
-  hasFiles: boolean
-  complete: (manifest: OutputManifest) => RemoteCollected
-}
+/** A result of which nothing is to be read. */
+const whole = (result: RemoteCollected): EndedPart => ({
+  ...{ next: 'done', unread: [], unreadBytes: 0 },
+  complete: () => result,
+})
 
 /** One task's result out of the answer for many. */
-function collectedOf(
-  { memory, outputPatienceSeconds: patienceSeconds }: RemoteContext,
+function endedOf(
+  { memory, runtime, outputPatienceSeconds: patienceSeconds }: RemoteContext,
   name: string,
   of: {
     read: Read | undefined
     facts: TaskFacts | undefined
     contents: Contents | undefined
     tail: Buffer | undefined
-    boot: string | undefined
+    hostname: string
   },
-): Unread | DriverError {
-  const { read, facts, contents, tail, boot } = of
+): Ended | CollectedPart | DriverError {
+  const { read, facts, tail, hostname } = of
   const cancelAsked = read?.cancelAsked === true
-  const seen = { ageSeconds: 0, supervised: undefined, marked: false, cancelAsked, boot }
+  const seen = { ageSeconds: 0, supervised: undefined, marked: false, cancelAsked }
   const sight: RemoteSight = read === undefined ? { form: 'none' } : sightOf(read.parsed, facts, seen)
   if (sight.form === 'buried') {
-    const used = { wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' as const }
-    const rest = { ...used, missingOutputs: [], stderrTail: '' }
-    const complete: Unread['complete'] = (manifest) => ({ sight, submittedAt: sight.at, ...rest, manifest })
-    return { next: 'done', hasFiles: false, complete }
+    const { state: _, ...result } = emptyResult(buriedEnd(sight.at), { at: sight.at, runtime, hostname })
+    return whole({ sight, ...result })
   }
-  if (sight.form !== 'ended')
-    return new DriverError(
-      'unknown',
-      `${name} has no recorded end; find shows whether it runs, is lost or was never started`,
-    )
+  if (sight.form !== 'ended') return noEndOf(name)
   const { submittedAt, wallSeconds, cpuSeconds, peakMemoryBytes, measuredBy, node, limits } = sight
-  const found = contents?.listing ?? []
-  const listing = new Map(found.map((one) => [one.path, one]))
+  const contents = of.contents ?? { listing: [], staged: [], moved: undefined, left: [] }
   const { directory = '', expectedOutputs = [] } = facts ?? {}
+  const listing = new Map(contents.listing.map((one) => [one.path, one]))
   const leadTo = (path: string): Lead => leadIn(directory, listing, path)
   const missing = missingOf(expectedOutputs, leadTo)
+  const result: Ended['result'] = {
+    ...{ sight, submittedAt, node, wallSeconds, cpuSeconds, peakMemoryBytes, measuredBy },
+    ...(contents.moved === undefined ? {} : { staged: contents.moved }),
+    ...missing,
+    stderrTail: reasonText(tail ?? ''),
+    ...(limits === undefined ? {} : { detail: { limits } }),
+  }
+  if (facts === undefined)
+    return whole({ ...result, manifest: manifestWith({ runtime, hostname: node, root: '' }) })
   const arrival = {
     succeeded: sight.reason === 'exited' && sight.exitCode === 0,
     // A link that leads away has arrived.
     missing: missing.missingOutputs.filter((path) => ['inside', 'nowhere'].includes(leadTo(path).leads)),
-    bare: expectedOutputs.length === 0 && found.every(({ path }) => path === ''),
+    bare: expectedOutputs.length === 0 && contents.listing.every(({ path }) => path === ''),
     cancelAsked,
   }
   const { looks, since } = memory.late.get(name) ?? { looks: 0, since: performance.now() }
   const looked = { looks: looks + 1, sinceMs: performance.now() - since, patienceSeconds }
   const next = arrivedFiles(arrival, looked)
-  if (typeof next !== 'string') memory.late.set(name, { looks: looks + 1, since })
-  return {
-    next,
-    hasFiles: true,
-    complete: (manifest) => ({
-      sight,
-      submittedAt,
-      node,
-      wallSeconds,
-      cpuSeconds,
-      peakMemoryBytes,
-      measuredBy,
-      manifest: { ...manifest, hostname: node },
-      ...(contents?.moved === undefined ? {} : { staged: contents.moved }),
-      ...missing,
-      stderrTail: reasonText(tail ?? ''),
-      ...(limits === undefined ? {} : { detail: { limits } }),
-    }),
-  }
+  if (typeof next === 'string') return { name, facts, next, contents, result, node }
+  memory.late.set(name, { looks: looks + 1, since })
+  return { next }
 }
 
 /** The results of ended names; `unknown` for one that has no recorded end. */
@@ -311,14 +287,14 @@ export async function collectTasks(
   context: RemoteContext,
   names: readonly string[],
 ): Promise<Map<string, CollectedPart | Error>> {
-  const { site, memory, runtime } = context
+  const { site, memory } = context
   const boundary = randomBytes(16).toString('hex')
   const contents = new Map<string, Contents>()
   const first = names.flatMap((name): Task[] => {
     const facts = memory.facts.get(name)?.facts
     return facts === undefined ? [] : [{ name, facts }]
   })
-  const { hostname, boot } = await site.facts()
+  const { hostname } = await site.facts()
   const { stdout } = await site.run(
     () => `printf '\\n${boundary} records\\n'
 ${recordsProgram}${call('records', ...names)}
@@ -347,36 +323,17 @@ true`,
     })
     readContents(parts(more.stdout, boundary), contents, second)
   }
-  const ended = new Map(
-    names.map((name) => {
-      const of = {
-        read: reads.get(name),
-        facts: facts.get(name),
-        contents: contents.get(name),
-        tail: tails.get(name),
-        boot: context.elsewhere ? undefined : boot,
-      }
-      return [name, collectedOf(context, name, of)]
-    }),
-  )
+  const ended: Ended[] = []
+  const answers = new Map<string, CollectedPart | Error>()
+  for (const name of names) {
+    const one = endedOf(context, name, {
+      ...{ read: reads.get(name), facts: facts.get(name), contents: contents.get(name) },
+      ...{ tail: tails.get(name), hostname },
+    })
+    if ('result' in one) ended.push(one)
+    else answers.set(name, one)
+  }
   // A task whose files are looked for again is not read before they are there.
-  const filled = [...facts].flatMap(([name, own]): Listed[] => {
-    const one = ended.get(name)
-    return one === undefined || one instanceof Error || !one.hasFiles || typeof one.next !== 'string'
-      ? []
-      : [{ name, facts: own, ...(contents.get(name) ?? { listing: [], staged: [], left: [] }) }]
-  })
-  const manifests = await manifestsOf(context, filled, hostname)
-  const empty = manifestOf(
-    { runtime, hostname, root: '' },
-    { changes: changesOf([], []), files: [], sums: new Map(), warnings: [] },
-  )
-  return new Map(
-    [...ended].map(([name, one]): [string, CollectedPart | Error] => {
-      if (one instanceof Error) return [name, one]
-      const { next, complete } = one
-      const { unread = [], unreadBytes = 0, complete: manifest = () => empty } = manifests.get(name) ?? {}
-      return [name, { next, unread, unreadBytes, complete: (sums, isCut) => complete(manifest(sums, isCut)) }]
-    }),
-  )
+  for (const [name, part] of await readSoon(context, ended)) answers.set(name, part)
+  return answers
 }

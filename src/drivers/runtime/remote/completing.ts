@@ -6,20 +6,10 @@ import { call, readProgram } from '../../../shell/program.ts'
 import { DriverError } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { chunks } from './answers.ts'
-import type { CollectedPart, RemoteCollected } from './collecting.ts'
+import type { CollectedPart, EndedPart, RemoteCollected } from './collecting.ts'
 import type { RemoteContext } from './context.ts'
 import { parseSums } from './files.ts'
 import { digests } from './staging.ts'
-
-/** What each ended task alone waits for: files that arrive late, and the digests of large ones. */
-export interface Completing {
-  /** `onWait` gets the reason of a wait that people should see. */
-  collect(name: string, onWait?: (reason: string) => void): Promise<RemoteCollected>
-  /** Cancels of these tasks are recorded at the site: their waits end. */
-  cancelled(names: readonly string[]): void
-  /** Ends all waits; their calls reject. */
-  close(): void
-}
 
 /** Files of a task, absolute, whose digests are read together; one reading of a task at a time. */
 interface Reading {
@@ -73,12 +63,11 @@ const openReadings = ({ site }: RemoteContext): ((reading: Reading) => Promise<A
   })
 
 /**
+ * What each ended task alone waits for: files that arrive late, and the digests of large ones.
+ *
  * @param part the result of an ended task as far as it is soon read; many share a question
  */
-export function openCompleting(
-  context: RemoteContext,
-  part: (name: string) => Promise<CollectedPart>,
-): Completing {
+export function openCompleting(context: RemoteContext, part: (name: string) => Promise<CollectedPart>) {
   const { chunkBytes } = context
   const look = openReadings(context)
   const gates = new Map<number, Gate>()
@@ -94,11 +83,11 @@ export function openCompleting(
     name: string,
     signal: AbortSignal,
     onWait: (reason: string) => void,
-  ): Promise<{ last: CollectedPart; isCut: boolean }> => {
+  ): Promise<EndedPart> => {
     for (;;) {
       const last = await part(name)
+      if ('complete' in last) return last
       const { next } = last
-      if (typeof next === 'string') return { last, isCut: next === 'cut' }
       if (next.reason !== undefined) onWait(next.reason)
       if (next.afterMs > 0) await sleep(next.afterMs, undefined, untilAborted(signal)).catch(() => undefined)
       checkOpen()
@@ -111,7 +100,7 @@ export function openCompleting(
    */
   const read = async (
     name: string,
-    { unread, unreadBytes }: CollectedPart,
+    { unread, unreadBytes }: EndedPart,
     signal: AbortSignal,
   ): Promise<Answer> => {
     const sums = new Map<string, string>()
@@ -135,7 +124,7 @@ export function openCompleting(
     return { state: 'sums', sums }
   }
 
-  const readInTurn = async (name: string, last: CollectedPart, signal: AbortSignal): Promise<Answer> => {
+  const readInTurn = async (name: string, last: EndedPart, signal: AbortSignal): Promise<Answer> => {
     const size = Math.floor(Math.log10(last.unreadBytes + 1))
     const gate = gates.get(size) ?? openGate(readAtOnce)
     gates.set(size, gate)
@@ -150,28 +139,34 @@ export function openCompleting(
   }
 
   return {
-    async collect(name, onWait = () => undefined) {
+    /** `onWait` gets the reason of a wait that people should see. */
+    async collect(
+      name: string,
+      onWait: (reason: string) => void = () => undefined,
+    ): Promise<RemoteCollected> {
       const wait = new AbortController()
       waits.set(name, wait)
       try {
-        const { last, isCut } = await arrived(name, wait.signal, onWait)
+        const last = await arrived(name, wait.signal, onWait)
         const { state, sums } =
           last.unread.length === 0
             ? { state: 'sums', sums: new Map<string, string>() }
             : await readInTurn(name, last, wait.signal)
         const { sight, ...collected } = last.complete(sums, state === 'cut')
         // It did not get the time that others have for their outputs.
-        return isCut && sight.form === 'ended'
+        return last.next === 'cut' && sight.form === 'ended'
           ? { sight: { ...sight, reason: 'cancelled' }, ...collected }
           : { sight, ...collected }
       } finally {
         if (waits.get(name) === wait) waits.delete(name)
       }
     },
-    cancelled(names) {
+    /** Cancels of these tasks are recorded at the site: their waits end. */
+    cancelled(names: readonly string[]): void {
       for (const name of names) waits.get(name)?.abort()
     },
-    close() {
+    /** Ends all waits; their calls reject. */
+    close(): void {
       closed = true
       for (const wait of waits.values()) wait.abort()
     },

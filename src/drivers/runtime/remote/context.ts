@@ -6,7 +6,7 @@ import type { RemoteSite, RemoteSiteFacts } from './site.ts'
 
 export interface RemoteOptions {
   shell: SiteShell
-  /** Absolute at the site; default `$HOME/.orrery`. */
+  /** Absolute at the site; absent or blank: `$HOME/.orrery`. */
   root?: string
   /** Used in manifests and messages. */
   runtime: string

@@ -6,18 +6,6 @@ const patienceMs = 500
  */
 const idleMs = 2_000
 
-export interface EndStream {
-  /** Whether every end from now on will be reported. */
-  isStanding: () => boolean
-  /** Opens the stream, if it is closed. */
-  open: () => void
-  /** Opens it too; resolves when it stands, or will not stand soon. */
-  ready: () => Promise<void>
-  closeWhenIdle: () => void
-  /** For ever. */
-  close: () => void
-}
-
 interface Stream {
   state: 'opening' | 'standing'
   stop?: () => void
@@ -39,7 +27,7 @@ export function openEndStream({
   ended: (name: string) => void
   changed: (stands: boolean) => void
   isIdle: () => boolean
-}): EndStream {
+}) {
   let stream: Stream | 'closed' = 'closed'
   let isOver = false
   let idle: NodeJS.Timeout | undefined
@@ -77,9 +65,12 @@ export function openEndStream({
   }
 
   return {
-    isStanding: () => stream !== 'closed' && stream.state === 'standing',
+    /** Whether every end from now on will be reported. */
+    isStanding: (): boolean => stream !== 'closed' && stream.state === 'standing',
+    /** Opens the stream, if it is closed. */
     open,
-    async ready() {
+    /** Opens it too; resolves when it stands, or will not stand soon. */
+    async ready(): Promise<void> {
       open()
       if (stream !== 'closed' && stream.state === 'opening')
         await new Promise<void>((resolve) => {
@@ -94,7 +85,8 @@ export function openEndStream({
       closeWhenIdle()
     },
     closeWhenIdle,
-    close() {
+    /** For ever. */
+    close(): void {
       isOver = true
       clearTimeout(idle)
       shut()

@@ -20,6 +20,7 @@ import {
   type Lead,
   type StageSelection,
 } from '../contract/links.ts'
+import { manifestWith } from '../contract/results.ts'
 
 /** A file below a folder of the site, from GNU find. Links are never followed. */
 export interface FoundFile {
@@ -432,19 +433,19 @@ const namesShown = 5
 /** Some of the paths, for a warning. */
 const namedIn = (paths: readonly string[]): string => firstTexts(paths.map(namedPath), namesShown).join(', ')
 
-interface UnreadParts {
-  unread: readonly string[]
-  tooDeep: readonly string[]
-  isCut: boolean
-  /** Texts about what was not brought. */
-  left: readonly string[]
-}
-
-/** What a person has to know of a work directory of which not everything can be read, or was brought. */
+/**
+ * What a person has to know of a work directory of which not everything can be read, or was brought.
+ * `left`: texts about what was not brought.
+ */
 export function warningsOf(
   root: string,
   listing: readonly FoundFile[],
-  { unread, tooDeep, isCut, left }: UnreadParts,
+  {
+    unread,
+    tooDeep,
+    isCut,
+    left,
+  }: Record<'unread' | 'tooDeep' | 'left', readonly string[]> & { isCut: boolean },
 ): string[] {
   const top = listing.find(({ path }) => path === '')
   const closed = listing.flatMap(({ path, kind, readable }) =>
@@ -465,48 +466,31 @@ export function warningsOf(
 }
 
 /**
- * `files`: the changed ones, with digests by path. A file without one could not be read, which the
+ * `files`: the changed ones, with their digests. A file without one could not be read, which the
  * warnings say.
  */
 export function manifestOf(
   place: { runtime: string; hostname: string; root: string },
-  { changes, files, sums, warnings }: ManifestParts,
+  {
+    changes,
+    files,
+    warnings,
+  }: {
+    changes: Changes
+    files: readonly { found: FoundFile; sum: string | undefined }[]
+    warnings: readonly string[]
+  },
 ): OutputManifest {
-  const listed: OutputManifest['files'] = files.map(({ path, kind, sizeBytes, modified }) => {
-    const sum = kind === 'file' ? sums.get(path) : undefined
-    return {
-      path,
-      change: changes.created.has(path) ? 'created' : 'modified',
-      sizeBytes,
-      ...(sum === undefined ? {} : { checksum: `sha256:${sum}` }),
-      modifiedUnixNano: nanoseconds(modified),
-    }
-  })
+  const listed: OutputManifest['files'] = files.map(({ found: { path, sizeBytes, modified }, sum }) => ({
+    path,
+    change: changes.created.has(path) ? 'created' : 'modified',
+    sizeBytes,
+    ...(sum === undefined ? {} : { checksum: `sha256:${sum}` }),
+    modifiedUnixNano: nanoseconds(modified),
+  }))
   for (const path of changes.deleted)
     listed.push({ path, change: 'deleted', sizeBytes: 0, modifiedUnixNano: '0' })
-  listed.sort((a, b) => (a.path < b.path ? -1 : 1))
-  const count = (change: string): number => listed.filter((file) => file.change === change).length
-  return {
-    schemaVersion: 1,
-    ...place,
-    files: listed,
-    summary: {
-      initialFiles: changes.initialFiles,
-      finalFiles: changes.finalFiles,
-      createdFiles: count('created'),
-      modifiedFiles: count('modified'),
-      deletedFiles: changes.deleted.length,
-      outputBytes: listed.reduce((sum, file) => sum + file.sizeBytes, 0),
-    },
-    ...(warnings.length === 0 ? {} : { warnings: [...warnings] }),
-  }
-}
-
-export interface ManifestParts {
-  changes: Changes
-  files: readonly FoundFile[]
-  sums: ReadonlyMap<string, string>
-  warnings: readonly string[]
+  return manifestWith(place, listed, changes, warnings)
 }
 
 /** Where a path of an ended task's folder leads, by its listing. */

@@ -1,9 +1,21 @@
+import { memberText } from '../../../json-object.ts'
+import type { SiteShell } from '../../../shell/site-shell.ts'
 import { inContainers } from '../container/shell-site.ts'
-import type { DriverKind } from '../contract/kind.ts'
+import type { DriverKind, OpenedDriver, SiteRequest } from '../contract/kind.ts'
 import { outputPatienceIn } from './context.ts'
 import { openSshDriver, sshCapabilities } from './ssh.ts'
 
-const text = (value: unknown): value is string => typeof value === 'string' && value !== ''
+/** The driver of a machine behind a shell. */
+export const openMachine = (
+  { runtime, taskVariable, configuration }: SiteRequest,
+  shell: SiteShell,
+): OpenedDriver => {
+  const driver = openSshDriver({
+    ...{ runtime, taskVariable, shell, root: memberText(configuration['workDirectory']) },
+    ...outputPatienceIn(configuration),
+  })
+  return inContainers(driver, { shell, taskVariable, endsDescendants: false })
+}
 
 /** Processes of a host that is reached through a shell. */
 export const ssh: DriverKind = {
@@ -17,16 +29,5 @@ export const ssh: DriverKind = {
   containers: 'configured',
   holdsDefaultMemory: true,
   siteOf: ({ connectionId = '' }) => `ssh/${connectionId}`,
-  open({ runtime, taskVariable, connectionId, configuration }, { shellOf }) {
-    const { workDirectory } = configuration
-    const shell = shellOf(connectionId)
-    const driver = openSshDriver({
-      runtime,
-      taskVariable,
-      shell,
-      ...outputPatienceIn(configuration),
-      ...(text(workDirectory) ? { root: workDirectory } : {}),
-    })
-    return inContainers(driver, { shell, taskVariable, endsDescendants: false })
-  },
+  open: (site, { shellOf }) => openMachine(site, shellOf(site.connectionId)),
 }

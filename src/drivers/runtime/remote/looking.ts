@@ -103,12 +103,8 @@ interface Look {
 }
 
 /** Reads processes first, records after: a dead task without an end then never gets one. */
-async function lookSome(
-  { site, memory }: RemoteContext,
-  names: readonly string[],
-  processes: boolean,
-): Promise<Look> {
-  const asked = processes ? new Set(names.flatMap((name) => memory.pids.get(name) ?? [])) : new Set<number>()
+async function lookSome({ site, memory, elsewhere }: RemoteContext, names: readonly string[]): Promise<Look> {
+  const asked = new Set(elsewhere ? [] : names.flatMap((name) => memory.pids.get(name) ?? []))
   const boundary = randomBytes(16).toString('hex')
   const stats =
     asked.size === 0 ? '' : `cat ${[...asked].map((pid) => `/proc/${pid}/stat`).join(' ')} 2> /dev/null`
@@ -149,16 +145,16 @@ interface Seen {
 function note(
   { reads, births, asked, host }: Look,
   names: readonly string[],
-  processes: boolean,
+  elsewhere: boolean,
   seen: Seen,
 ): string[] {
   const unsure: string[] = []
-  if (processes) seen.host = host
+  if (!elsewhere) seen.host = host
   for (const name of names) {
     const own = reads.get(name)
     if (own === undefined) continue
     seen.reads.set(name, own)
-    if (own.parsed.form !== 'started' || own.parsed.record.exit !== undefined || !processes) continue
+    if (own.parsed.form !== 'started' || own.parsed.record.exit !== undefined || elsewhere) continue
     const { pid, boot } = own.parsed.record
     if (boot === host.boot && !asked.has(pid)) unsure.push(name)
     else seen.processes.set(name, { birth: births.get(pid), host })
@@ -169,20 +165,17 @@ function note(
 const startedOf = (reads: ReadonlyMap<string, Read>): string[] =>
   [...reads].filter(([, { parsed }]) => parsed.form === 'started').map(([name]) => name)
 
-/**
- * The content of the records, and whether the supervisors live, unless `processes` is false: they
- * run on other machines than the shell's.
- */
+/** As `RemoteTasks.look`. */
 export async function look(
   context: RemoteContext,
   names: readonly string[],
-  processes: boolean,
 ): Promise<Map<string, RemoteSight>> {
-  const { claimedSince } = context.memory
+  const { memory, elsewhere } = context
+  const { claimedSince } = memory
   const seen: Seen = { reads: new Map(), processes: new Map(), host: undefined }
   for (const some of chunks(names, namesAtOnce)) {
-    const unsure = note(await lookSome(context, some, processes), some, processes, seen)
-    if (unsure.length > 0) note(await lookSome(context, unsure, processes), unsure, processes, seen)
+    const unsure = note(await lookSome(context, some), some, elsewhere, seen)
+    if (unsure.length > 0) note(await lookSome(context, unsure), unsure, elsewhere, seen)
   }
   const facts = await factsOf(context, startedOf(seen.reads))
   const supervised = new Map(

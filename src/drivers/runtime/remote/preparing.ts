@@ -14,8 +14,10 @@ import { factsLine, type TaskFacts } from './record.ts'
 import { asDriverError, type RemoteSiteFacts } from './site.ts'
 import { planAll } from './staging.ts'
 
+/** `known`: the name has a record already: it runs, has ended, or was cancelled. */
 export type PreparedTask =
   | { state: 'ready'; script: string; packed?: Packed }
+  | { state: 'started'; pid: number }
   | { state: 'known' }
   | { state: 'failed'; error: DriverError }
 /**
@@ -26,11 +28,7 @@ export interface Packed {
   directory: string
   text: string
 }
-export type Started =
-  | { state: 'started'; pid: number }
-  | { state: 'known' }
-  | { state: 'failed'; error: DriverError }
-type Answers = Map<string, PreparedTask | Started>
+type Answers = Map<string, PreparedTask>
 
 interface Draft {
   intent: Intent
@@ -68,7 +66,7 @@ const limitsOf = (intent: Intent, elsewhere: boolean): string => {
 }
 
 /** Free space and quota of the work directory, in the site's own output. */
-export async function spaceAt({ site }: RemoteContext): Promise<string> {
+async function spaceAt({ site }: RemoteContext): Promise<string> {
   const { stdout } = await site.run(
     () => `df -Pk . | tail -n 1; command -v quota > /dev/null && quota -w 2> /dev/null | tail -n +2\ntrue`,
   )
@@ -127,13 +125,8 @@ fi`
 }
 
 /** Starts the tasks that are ready, or only names them. */
-const beginScript = (
-  context: RemoteContext,
-  facts: RemoteSiteFacts,
-  drafts: readonly Draft[],
-  detached: boolean,
-): string => {
-  if (!detached) return 'for each in $ready; do echo "ready $each"; done'
+const beginScript = (context: RemoteContext, facts: RemoteSiteFacts, drafts: readonly Draft[]): string => {
+  if (context.elsewhere) return 'for each in $ready; do echo "ready $each"; done'
   const confined = drafts.some(({ intent }) => isConfined(intent))
   return (
     `[ -z "$ready" ] || ( exec setsid ${supervisor(context, facts, 'detached', confined)} $ready ` +
@@ -149,7 +142,7 @@ async function answerOf(
   context: RemoteContext,
   line: string,
   stderr: string,
-): Promise<{ name: string; answer: PreparedTask | Started | 'again' } | undefined> {
+): Promise<{ name: string; answer: PreparedTask | 'again' } | undefined> {
   const [word, name = '', ...words] = line.split(' ')
   if (word === 'started') {
     const pid = Number(words[0])
@@ -175,7 +168,7 @@ async function prepareSome(
   context: RemoteContext,
   drafts: readonly Draft[],
   blockOf: (draft: Draft) => string,
-  { answers, detached }: { answers: Answers; detached: boolean },
+  answers: Answers,
 ): Promise<Draft[]> {
   const blocks = drafts.map((draft) => ({ draft, text: blockOf(draft) }))
   const left: Draft[] = []
@@ -192,7 +185,7 @@ mkdir -p -- "$@" ${quoteAll(directories.map(homeOf))}`
           'ready= old=',
           folders === '' ? '' : make,
           ...chunk.map(({ text }) => text),
-          beginScript(context, facts, some, detached),
+          beginScript(context, facts, some),
           'true',
         ].join('\n'),
       { deadlineMs: stagingDeadlineMs },
@@ -227,20 +220,14 @@ async function unmade(
   drafts: readonly Draft[],
 ): Promise<Map<string, 'free' | 'known'>> {
   const found = new Map<string, 'free' | 'known'>()
-  const folders = new Map<string, string[]>()
-  for (const { intent } of drafts) {
-    const parent = posix.dirname(intent.directory)
-    const folder = posix.dirname(parent)
-    const asked = folders.get(folder) ?? []
-    asked.push(`see ${intent.name} ${quote(parent)}`)
-    folders.set(folder, asked)
-  }
-  const blocks = [...folders].flatMap(([folder, asked]) =>
-    [...chunks(asked, namesAtOnce)].map(
-      (some) =>
-        `mkdir -p -- ${quote(folder)}\nif [ -d ${quote(folder)} ] && [ -w ${quote(folder)} ]; ` +
-        `then\n${some.join('\n')}\nfi 2> /dev/null`,
-    ),
+  const asked = drafts.map(({ intent: { name, directory } }) => ({ name, parent: posix.dirname(directory) }))
+  const folders = Map.groupBy(asked, ({ parent }) => posix.dirname(parent))
+  const blocks = [...folders].flatMap(([folder, all]) =>
+    [...chunks(all, namesAtOnce)].map((some) => {
+      const lines = some.map(({ name, parent }) => `see ${name} ${quote(parent)}`)
+      const at = quote(folder)
+      return `mkdir -p -- ${at}\nif [ -d ${at} ] && [ -w ${at} ]; then\n${lines.join('\n')}\nfi 2> /dev/null`
+    }),
   )
   for (const some of chunks(blocks, namesAtOnce, ({ length }) => length, chunkBytes)) {
     const { stdout } = await site.run(() => `${seeProgram}${some.join('\n')}\ntrue`)
@@ -292,35 +279,27 @@ async function draftsOf(
   })
 }
 
-/**
- * Makes work directories, stages files, writes scripts; `detached`: starts the tasks. Answers every
- * intent.
- */
-export async function prepareTasks(
-  context: RemoteContext,
-  intents: readonly Intent[],
-  detached: boolean,
-): Promise<Answers> {
+/** As `RemoteTasks.submit`. */
+export async function prepareTasks(context: RemoteContext, intents: readonly Intent[]): Promise<Answers> {
   const answers: Answers = new Map()
   const token = randomBytes(6).toString('hex')
   const drafts = await draftsOf(context, intents, token, answers)
   const plain = drafts.filter(({ plan }) => plan === undefined)
-  const packed = detached ? new Map<string, 'free' | 'known'>() : await unmade(context, plain)
+  const packed = context.elsewhere ? await unmade(context, plain) : new Map<string, 'free' | 'known'>()
   for (const { intent, script, text } of drafts) {
     const state = packed.get(intent.name)
     if (state === 'known') answers.set(intent.name, { state })
     if (state === 'free')
       answers.set(intent.name, { state: 'ready', script, packed: { directory: intent.directory, text } })
   }
-  const more = { answers, detached }
   const again = await prepareSome(
     context,
     plain.filter(({ intent }) => !packed.has(intent.name)),
     plainPreparation,
-    more,
+    answers,
   )
   const staged = drafts.filter(({ plan }) => plan !== undefined)
-  await prepareSome(context, [...staged, ...again], (draft) => preparation(draft, token), more)
+  await prepareSome(context, [...staged, ...again], (draft) => preparation(draft, token), answers)
   for (const { intent, script, facts } of drafts)
     if (['ready', 'started'].includes(answers.get(intent.name)?.state ?? ''))
       context.memory.facts.set(intent.name, { script, facts })

@@ -1,5 +1,6 @@
-import { constants } from 'node:os'
+import { present } from '../../../json-object.ts'
 import { memoryLimits, type MemoryLimit } from '../contract/cgroups.ts'
+import { signalNames } from '../contract/results.ts'
 
 /** Seconds since epoch are by this machine's clock. */
 export type RemoteSight =
@@ -188,8 +189,6 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
   return record === undefined ? { form: 'claimed' } : { form: 'started', record }
 }
 
-const signalNames = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]))
-
 /** SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH. */
 const endNoProcess = new Set([17, 18, 19, 20, 21, 22, 23, 28])
 
@@ -231,35 +230,26 @@ export function sightOf(
   const startedAt = Math.max(submittedAt, byClock ?? (facts?.zero ?? 0) + began / 100)
   const restarted = (seen.host?.booted.here ?? 0) > submittedAt
   const rebooted = seen.host === undefined ? {} : { rebooted: record.boot !== seen.host.boot || restarted }
-  const started: Omit<StartedSight, 'form'> = {
-    ...rebooted,
-    pid,
-    node,
-    submittedAt,
-    startedAt,
-    ...(typeof seen.supervised === 'string'
-      ? { supervised: undefined, unknownHere: seen.supervised }
-      : { supervised: seen.supervised }),
-    marked: seen.marked,
-    cancelAsked: seen.cancelAsked,
-  }
-  if (exit === undefined) return { form: 'started', ...started }
+  const common = { pid, node, submittedAt, startedAt, ...rebooted }
+  const { supervised, marked, cancelAsked } = seen
+  if (exit === undefined)
+    return {
+      ...{ form: 'started', ...common, marked, cancelAsked },
+      ...(typeof supervised === 'string'
+        ? { supervised: undefined, unknownHere: supervised }
+        : { supervised }),
+    }
   const wallSeconds = Math.max(0, exit.ended - began) / 100
   return {
     form: 'ended',
-    pid,
-    node,
-    submittedAt,
-    startedAt,
+    ...common,
     finishedAt: startedAt + wallSeconds,
     ...endOf(record, exit.code),
     reason: exit.reason,
-    ...rebooted,
     wallSeconds,
     cpuSeconds,
     peakMemoryBytes: peakKib === undefined ? null : peakKib * 1024,
     measuredBy: peakKib !== undefined ? 'time' : cpuSeconds === null ? 'none' : 'rusage',
-    ...(limits === undefined ? {} : { limits }),
-    ...(record.countsKills === undefined ? {} : { countsKills: record.countsKills }),
+    ...present({ limits, countsKills: record.countsKills }),
   }
 }

@@ -1,32 +1,27 @@
-import { poll } from '../../../pacing/poll.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import {
+  capabilitiesOf,
   DriverError,
-  type Capability,
-  type EndReason,
   type RuntimeDriver,
   type SubmitOutcome,
   type TaskState,
 } from '../contract/driver.ts'
+import { buriedEnd, driverClosed, endedState, removedMeanwhile } from '../contract/results.ts'
 import { endingUntil, openEnding, pauseUntil } from '../contract/ending.ts'
 import type { RemoteOptions } from './context.ts'
 import { openRemoteTasks, type RemoteSight } from './tasks.ts'
 import { openRemoteWatch } from './watch.ts'
 
-export const sshCapabilities: Readonly<Record<Capability, boolean>> = {
-  batch: true,
-  interactive: true,
-  container: false,
-  serverless: false,
-  gpu: false,
-  mpi: false,
-  sharedStorage: true,
-  dataStaging: true,
-  cancellation: true,
-  logStreaming: true,
-  simulation: false,
-}
+export const sshCapabilities = capabilitiesOf(
+  'batch',
+  'interactive',
+  'sharedStorage',
+  'dataStaging',
+  'cancellation',
+  'logStreaming',
+)
 
 export interface SshDriverOptions extends Omit<RemoteOptions, 'elsewhere'> {
   shell: SiteShell
@@ -48,11 +43,7 @@ const stateOf = (sight: RemoteSight): TaskState => {
     const startedAt = Date.now() / 1000 - sight.ageSeconds
     return { state: sight.ageSeconds < claimedSeconds ? 'running' : 'lost', externalId: 'none', startedAt }
   }
-  if (sight.form === 'buried')
-    return ended(
-      { ...sight, startedAt: sight.at, finishedAt: sight.at, exitCode: null, signal: null },
-      'cancelled',
-    )
+  if (sight.form === 'buried') return buriedEnd(sight.at)
   const { startedAt } = sight
   const externalId = String(sight.pid)
   const lost = { state: 'lost', externalId, startedAt } as const
@@ -64,29 +55,7 @@ const stateOf = (sight: RemoteSight): TaskState => {
   }
   // A machine that shuts down sends it to all.
   if (sight.reason === 'stopped') return { ...lost, cause: 'its supervisor received SIGTERM' }
-  return ended(sight, sight.reason)
-}
-
-const ended = (
-  sight: {
-    pid?: number
-    startedAt: number
-    finishedAt: number
-    exitCode: number | null
-    signal: string | null
-  },
-  reason: EndReason,
-): Extract<TaskState, { state: 'ended' }> => {
-  const { pid, startedAt, finishedAt, exitCode, signal } = sight
-  return {
-    state: 'ended',
-    externalId: pid === undefined ? 'none' : String(pid),
-    startedAt,
-    finishedAt,
-    exitCode,
-    signal,
-    reason,
-  }
+  return endedState(sight, externalId, sight.reason)
 }
 
 /**
@@ -144,18 +113,13 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
 
   /** Waits for records that are being written at this moment. */
   async function settled(names: readonly string[]): Promise<Map<string, RemoteSight>> {
-    let tries = 0
-    const sights = await poll(
-      async () => {
-        const seen = await tasks.look(names)
-        const claimed = [...seen.values()].some(
-          (sight) => sight.form === 'claimed' && sight.ageSeconds < claimedSeconds,
-        )
-        return claimed && tries++ < 50 ? undefined : seen
-      },
-      { everyMs: 20 },
-    )
-    return sights ?? new Map<string, RemoteSight>()
+    for (let tries = 0; ; tries++) {
+      const seen = await tasks.look(names)
+      const isClaimed = (sight: RemoteSight): boolean =>
+        sight.form === 'claimed' && sight.ageSeconds < claimedSeconds
+      if (tries === 50 || ![...seen.values()].some(isClaimed)) return seen
+      await sleep(20)
+    }
   }
 
   return {
@@ -163,10 +127,10 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     capabilities: sshCapabilities,
     root: () => tasks.root(),
     async submit(intents) {
-      if (closed) throw new DriverError('infrastructure', 'the ssh driver is closed; open another')
+      if (closed) throw driverClosed('ssh')
       if (intents.length === 0) return []
       await watcher.ready()
-      const answers = await tasks.start(intents)
+      const answers = await tasks.submit(intents)
       watcher.expect([...answers].filter(([, { state }]) => state === 'started').map(([name]) => name))
       const known = [...answers].filter(([, { state }]) => state === 'known').map(([name]) => name)
       const sights = known.length === 0 ? new Map<string, RemoteSight>() : await settled(known)
@@ -175,12 +139,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
         if (answer?.state === 'started') return { name, ok: true, externalId: String(answer.pid) }
         if (answer?.state === 'failed') return { name, ok: false, error: answer.error }
         const state = stateOf(sights.get(name) ?? { form: 'none' })
-        if (state.state === 'unknown')
-          return {
-            name,
-            ok: false,
-            error: new DriverError('infrastructure', `${name} was removed while it was submitted`),
-          }
+        if (state.state === 'unknown') return { name, ok: false, error: removedMeanwhile(name) }
         return { name, ok: true, externalId: state.externalId }
       })
     },
@@ -194,7 +153,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
       let left = [...names]
       let unknownHere: string | undefined
       for (const backoff = openBackoff({ firstMs: 20, longestMs: 250 }); left.length > 0;) {
-        await tasks.markCancelled(left, graceSeconds, { signal: true })
+        await tasks.markCancelled(left, graceSeconds)
         const orphans: string[] = []
         const alive: string[] = []
         for (const [name, sight] of await tasks.look(left)) {

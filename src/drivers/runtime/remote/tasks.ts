@@ -1,17 +1,22 @@
 import { DriverError, type Intent, type LogSlice } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
-import type { SiteShell } from '../../../shell/site-shell.ts'
 import { markCancelled } from './cancelling.ts'
-import { collectTasks, type CollectedPart, type RemoteCollected } from './collecting.ts'
+import { collectTasks, type CollectedPart } from './collecting.ts'
 import { openCompleting } from './completing.ts'
 import { namesAtOnce, openMemory, supervisor, type RemoteContext, type RemoteOptions } from './context.ts'
 import { followEnds } from './ends.ts'
 import { look, signalMarked } from './looking.ts'
-import { prepareTasks, spaceAt, type PreparedTask, type Started } from './preparing.ts'
+import { prepareTasks, type PreparedTask } from './preparing.ts'
 import type { RemoteSight } from './record.ts'
 import { removeTasks } from './removing.ts'
 import { asDriverError, openRemoteSite } from './site.ts'
 import { largestSlice, parseSlice, sliceScript, type SliceRange } from './slice.ts'
+
+export type { Packed } from './preparing.ts'
+export type { EndedSight, RemoteSight, StartedSight } from './record.ts'
+
+const defaultChunkBytes = 256 * 1024
+const usualOutputPatienceSeconds = 60
 
 /**
  * Tasks at a site that is reached through a `SiteShell`: the common part of all drivers of such
@@ -32,105 +37,7 @@ import { largestSlice, parseSlice, sliceScript, type SliceRange } from './slice.
  * `DriverError` class `unknown` (cause: the `LinkError`); every script can be run again. Times are
  * by this machine's clock, whatever the site's clock shows.
  */
-export interface RemoteTasks {
-  readonly shell: SiteShell
-  /** Absolute, at the site; queried once. */
-  root(): Promise<string>
-  /**
-   * Makes work directories, stages predecessors' files, writes the scripts. Where there is nothing
-   * to stage and the parent of the work directory is missing too, the task does that itself
-   * (`packed`). `ready`: the site may run its supervisor. `known`: the name has a record already
-   * (it runs, has ended, or was cancelled) and must not be submitted again.
-   */
-  prepare(intents: readonly Intent[]): Promise<Map<string, PreparedTask>>
-  /** The same, and starts them detached. `known` also if another worker was faster. */
-  start(intents: readonly Intent[]): Promise<Map<string, Started>>
-  /**
-   * The `sh` command at the site that runs one prepared task to its end, with its exit code: for a
-   * batch scheduler's job. `scriptWord` is inserted unchanged: `'NAME.TOKEN'` as `prepare` gave it,
-   * or a variable that holds it (`"$script"`).
-   */
-  foregroundCommand(scriptWord: string): Promise<string>
-  /**
-   * The content of the records, and whether the supervisors live; `processes: false` where those
-   * run on other machines than the shell's. Calls that come close together share a query: any
-   * number of names, 1,000 a round trip.
-   */
-  look(names: readonly string[], options?: { processes?: boolean }): Promise<Map<string, RemoteSight>>
-  /**
-   * Buries names that have no record (they never start); leaves a cancel mark for the others. With
-   * `signal`, signals their supervisors.
-   */
-  markCancelled(names: readonly string[], graceSeconds: number, options?: { signal?: boolean }): Promise<void>
-  /**
-   * Sends a signal to every process that carries the mark of one of the names; returns the names
-   * with any such process.
-   */
-  signalMarked(names: readonly string[], signal: 'TERM' | 'KILL'): Promise<Set<string>>
-  /**
-   * The full result of an ended name; many calls at once share their round trips. `unknown` while
-   * it has no recorded end. Declared outputs that are missing are waited for, and large files are
-   * read, without a delay for other names; a cancel ends both. `onWait`: as `RuntimeDriver.collect`.
-   */
-  collect(name: string, onWait?: (reason: string) => void): Promise<RemoteCollected>
-  logs(name: string, stream: 'stdout' | 'stderr', range: SliceRange): Promise<LogSlice>
-  /** Removes work directory and all records. Does not check whether it runs. */
-  remove(name: string): Promise<void>
-  /**
-   * Reports ended names promptly, from the call `stands(true)` until `stands(false)`: `look`, which
-   * is the truth, finds the ends in between. Resumes by itself when the site is back. The returned
-   * function stops it.
-   */
-  readonly onEnds: (ended: (name: string) => void, stands: (now: boolean) => void) => () => void
-  /** Free space and quota of the work directory, in the site's own output. */
-  space(): Promise<string>
-  /** Ends the waits of `collect`, which reject. */
-  close(): void
-}
-
-export type { Packed } from './preparing.ts'
-export type { EndedSight, RemoteSight, StartedSight } from './record.ts'
-
-const defaultChunkBytes = 256 * 1024
-const usualOutputPatienceSeconds = 60
-
-/**
- * The answer for each intent; an error counts for its own intent only when others were answered.
- */
-async function each<Answer>(
-  intents: readonly Intent[],
-  one: (intent: Intent) => Promise<Answer>,
-): Promise<Map<string, Answer | { state: 'failed'; error: DriverError }>> {
-  const settled = await Promise.allSettled(intents.map(one))
-  if (settled.length > 0 && settled.every(({ status }) => status === 'rejected')) {
-    throw asDriverError(settled.find((result) => result.status === 'rejected')?.reason)
-  }
-  return new Map(
-    intents.map(({ name }, position): [string, Answer | { state: 'failed'; error: DriverError }] => {
-      const result = settled[position]
-      if (result?.status === 'fulfilled') return [name, result.value]
-      return [name, { state: 'failed', error: asDriverError(result?.reason) }]
-    }),
-  )
-}
-
-/** Intents that come together are prepared together; each name once. */
-const submitter = (
-  context: RemoteContext,
-  detached: boolean,
-): ((intent: Intent) => Promise<PreparedTask | Started>) =>
-  gather<Intent, PreparedTask | Started>(async (intents) => {
-    const one = new Map(intents.map((intent) => [intent.name, intent]))
-    const answers = await prepareTasks(context, [...one.values()], detached)
-    return new Map(
-      intents.map((intent): [Intent, PreparedTask | Started | Error] => [
-        intent,
-        answers.get(intent.name) ?? new DriverError('unknown', `no answer for ${intent.name}`),
-      ]),
-    )
-  })
-
-export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
+export function openRemoteTasks(options: RemoteOptions) {
   const {
     shell,
     runtime,
@@ -146,41 +53,90 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
     site,
     memory: openMemory(),
   }
-  const [prepareOne, startOne] = [submitter(context, false), submitter(context, true)]
-  const looker = (processes: boolean): ((name: string) => Promise<RemoteSight>) =>
-    gather((names) => look(context, names, processes), { most: namesAtOnce })
-  const [lookWith, lookWithout] = [looker(true), looker(false)]
+  /** Intents that come together are prepared together; each name once. */
+  const submitOne = gather<Intent, PreparedTask>(async (intents) => {
+    const one = new Map(intents.map((intent) => [intent.name, intent]))
+    const answers = await prepareTasks(context, [...one.values()])
+    return new Map(
+      intents.map((intent): [Intent, PreparedTask | Error] => [
+        intent,
+        answers.get(intent.name) ?? new DriverError('unknown', `no answer for ${intent.name}`),
+      ]),
+    )
+  })
+  const lookAt = gather<string, RemoteSight>((names) => look(context, names), { most: namesAtOnce })
   const part = gather<string, CollectedPart>((names) => collectTasks(context, names), { most: 100 })
   const completing = openCompleting(context, part)
   const removeOne = gather<string, true>((names) => removeTasks(context, names))
 
   return {
-    shell,
-    root: async () => (await site.facts()).root,
-    prepare: async (intents) => (await each(intents, prepareOne)) as Map<string, PreparedTask>,
-    start: async (intents) => (await each(intents, startOne)) as Map<string, Started>,
-    foregroundCommand: async (scriptWord) =>
-      `${supervisor(context, await site.facts(), 'foreground')} ${scriptWord}`,
-    look: async (names, { processes = true } = {}) => {
-      const ask = processes ? lookWith : lookWithout
-      return new Map(await Promise.all(names.map(async (name) => [name, await ask(name)] as const)))
+    /** Absolute, at the site; queried once. */
+    root: async (): Promise<string> => (await site.facts()).root,
+    /**
+     * Makes work directories, stages predecessors' files, writes the scripts, and starts the tasks
+     * detached where they run on the shell's machine. Elsewhere the site may then run their supervisor
+     * (`ready`); where there is nothing to stage and the parent of the work directory is missing too,
+     * the task makes its files itself (`packed`). A `known` name must not be submitted again. An error
+     * counts for its own intent only when others were answered.
+     */
+    async submit(intents: readonly Intent[]): Promise<Map<string, PreparedTask>> {
+      const settled = await Promise.allSettled(intents.map(submitOne))
+      const answers = settled.map((one): PreparedTask =>
+        one.status === 'fulfilled' ? one.value : { state: 'failed', error: asDriverError(one.reason) },
+      )
+      const [first] = answers
+      if (first?.state === 'failed' && settled.every(({ status }) => status === 'rejected')) throw first.error
+      return new Map(intents.map(({ name }, at) => [name, answers[at]!]))
     },
-    async markCancelled(names, graceSeconds, { signal = false } = {}) {
-      await markCancelled(context, names, graceSeconds, signal)
+    /**
+     * The `sh` command at the site that runs one prepared task to its end, with its exit code: for a
+     * batch scheduler's job. `scriptWord` is inserted unchanged: `'NAME.TOKEN'` as `prepare` gave it,
+     * or a variable that holds it (`"$script"`).
+     */
+    foregroundCommand: async (scriptWord: string): Promise<string> =>
+      `${supervisor(context, await site.facts(), 'foreground')} ${scriptWord}`,
+    /**
+     * The content of the records, and whether the supervisors live, where those run on the shell's
+     * machine. Calls that come close together share a query: any number of names, 1,000 a round trip.
+     */
+    look: async (names: readonly string[]): Promise<Map<string, RemoteSight>> =>
+      new Map(await Promise.all(names.map(async (name) => [name, await lookAt(name)] as const))),
+    /**
+     * Buries names that have no record (they never start); leaves a cancel mark for the others, and
+     * signals their supervisors where those run on the shell's machine.
+     */
+    async markCancelled(names: readonly string[], graceSeconds: number): Promise<void> {
+      await markCancelled(context, names, graceSeconds)
       completing.cancelled(names)
     },
-    signalMarked: (names, signal) => signalMarked(context, names, signal),
-    collect: (name, onWait) => completing.collect(name, onWait),
-    async logs(name, stream, range) {
+    /**
+     * Sends a signal to every process that carries the mark of one of the names; returns the names
+     * with any such process.
+     */
+    signalMarked: (names: readonly string[], signal: 'TERM' | 'KILL') => signalMarked(context, names, signal),
+    /**
+     * The full result of an ended name; many calls at once share their round trips. `unknown` while
+     * it has no recorded end. Declared outputs that are missing are waited for, and large files are
+     * read, without a delay for other names; a cancel ends both. `onWait`: as `RuntimeDriver.collect`.
+     */
+    collect: (name: string, onWait?: (reason: string) => void) => completing.collect(name, onWait),
+    async logs(name: string, stream: 'stdout' | 'stderr', range: SliceRange): Promise<LogSlice> {
       const file = `${name}.${stream === 'stdout' ? 'out' : 'err'}`
       const { stdout } = await site.run(() => sliceScript(file, range), { maxBytes: 2 * largestSlice })
       return parseSlice(stdout)
     },
-    remove: async (name) => {
-      await removeOne(name)
-    },
-    onEnds: (ended, stands) => followEnds(context, ended, stands),
-    space: () => spaceAt(context),
+    /** Removes work directory and all records. Does not check whether it runs. */
+    remove: async (name: string): Promise<void> => void (await removeOne(name)),
+    /**
+     * Reports ended names promptly, from the call `stands(true)` until `stands(false)`: `look`, which
+     * is the truth, finds the ends in between. Resumes by itself when the site is back. The returned
+     * function stops it.
+     */
+    onEnds: (ended: (name: string) => void, stands: (now: boolean) => void) =>
+      followEnds(context, ended, stands),
+    /** Ends the waits of `collect`, which reject. */
     close: () => completing.close(),
   }
 }
+
+export type RemoteTasks = ReturnType<typeof openRemoteTasks>

@@ -1,20 +1,6 @@
 import { openBackoff } from '../../../pacing/backoff.ts'
 import { openEndStream } from './end-stream.ts'
 
-export interface RemoteWatch {
-  watch: (names: readonly string[], onEnd: (name: string) => void) => () => void
-  /**
-   * Opens the stream of ends, if it is not open yet; resolves when it stands, or will not stand
-   * soon.
-   */
-  ready: () => Promise<void>
-  /** Names that started while the stream stood: it will report their end. */
-  expect: (names: readonly string[]) => void
-  /** These names are not awaited any more. */
-  forget: (name: string) => void
-  close: () => void
-}
-
 /** Without a stream the looks have to be prompt. */
 const withoutStreamMs = 1000
 const silentMostMs = 30_000
@@ -31,7 +17,7 @@ export function openRemoteWatch(options: {
   look: (names: readonly string[]) => Promise<readonly string[]>
   follow: (ended: (name: string) => void, stands: (now: boolean) => void) => () => void
   pollMilliseconds: number
-}): RemoteWatch {
+}) {
   const waiting = new Map<string, Set<(name: string) => void>>()
   const expected = new Set<string>()
   const announced = new Set<string>()
@@ -95,15 +81,22 @@ export function openRemoteWatch(options: {
   })
 
   return {
-    ready: stream.ready,
-    expect(names) {
+    /**
+     * Opens the stream of ends, if it is not open yet; resolves when it stands, or will not stand
+     * soon.
+     */
+    ready: () => stream.ready(),
+    /** Names that started while the stream stood: it will report their end. */
+    expect(names: readonly string[]): void {
       if (stream.isStanding()) for (const name of names) expected.add(name)
     },
-    forget(name) {
+    /** The name is not awaited any more. */
+    forget(name: string): void {
       announced.delete(name)
       expected.delete(name)
     },
-    watch(names, onEnd) {
+    /** As `RuntimeDriver.watch`. */
+    watch(names: readonly string[], onEnd: (name: string) => void): () => void {
       stream.open()
       const callback = (name: string): void => onEnd(name)
       const over = names.filter((name) => announced.delete(name))
@@ -127,7 +120,7 @@ export function openRemoteWatch(options: {
         stream.closeWhenIdle()
       }
     },
-    close() {
+    close(): void {
       closed = true
       clearTimeout(poll)
       waiting.clear()

@@ -1,6 +1,7 @@
 import { hostname } from 'node:os'
 import { reasonText } from '../../../outside-text.ts'
 import { DriverError, type Collected, type TaskState } from '../contract/driver.ts'
+import { emptyResult, noEndOf } from '../contract/results.ts'
 import { stderrTailBytes, undelivered } from '../local/collect.ts'
 import { outputManifest } from '../local/manifest.ts'
 import { amountsFrom } from '../local/staging.ts'
@@ -19,32 +20,9 @@ export async function collectCall(
   const record = calls.record(name)
   const end = calls.end(name)
   const { runtime } = options
-  if (record?.form === 'buried') {
-    const summary = {
-      initialFiles: 0,
-      finalFiles: 0,
-      createdFiles: 0,
-      modifiedFiles: 0,
-      deletedFiles: 0,
-      outputBytes: 0,
-    }
-    const manifest = {
-      schemaVersion: 1 as const,
-      runtime,
-      hostname: hostname(),
-      root: '',
-      files: [],
-      summary,
-    }
-    const used = { wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' as const }
-    return { state, submittedAt: record.at, ...used, manifest, missingOutputs: [], stderrTail: '' }
-  }
+  if (record?.form === 'buried') return emptyResult(state, { at: record.at, runtime, hostname: hostname() })
   if (end?.form === 'failed' && end.trouble === 'refused') throw new DriverError('refused', end.message)
-  if (record === undefined || end?.form !== 'ended')
-    throw new DriverError(
-      'unknown',
-      `${name} has no recorded end; find shows whether it runs, is lost or was never submitted`,
-    )
+  if (record === undefined || end?.form !== 'ended') throw noEndOf(name)
   const { directory, expectedOutputs, submittedAt, sources } = record.facts
   const { startedAt, wallSeconds, cpuSeconds, peakMemoryBytes, detail } = end
   const staged = calls.staged(name)

@@ -2,14 +2,15 @@ import { isAbsolute } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import {
+  capabilitiesOf,
   DriverError,
-  type Capability,
   type Intent,
   type SubmitOutcome,
   type TaskState,
 } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { openGate } from '../../../pacing/gate.ts'
+import { buriedEnd, driverClosed, endedState } from '../contract/results.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
 import { openFileReads } from '../local/file-reads.ts'
 import { removeTree } from '../local/remove-tree.ts'
@@ -25,19 +26,7 @@ import { openFunctionSite, type FunctionSite, type ServerlessDriverOptions } fro
 
 export type { ServerlessDriverOptions } from './site.ts'
 
-export const serverlessCapabilities: Readonly<Record<Capability, boolean>> = {
-  batch: true,
-  interactive: false,
-  container: false,
-  serverless: true,
-  gpu: false,
-  mpi: false,
-  sharedStorage: false,
-  dataStaging: true,
-  cancellation: true,
-  logStreaming: false,
-  simulation: false,
-}
+export const serverlessCapabilities = capabilitiesOf('batch', 'serverless', 'dataStaging', 'cancellation')
 
 /** Cancels under way at once; each may take its grace. */
 const cancelsAtOnce = 64
@@ -53,17 +42,11 @@ const asDriverError = (error: unknown): DriverError =>
 function stateOf({ calls }: FunctionSite, name: string, cause: string | undefined): TaskState {
   const record = calls.record(name)
   if (record === undefined) return { state: 'unknown' }
-  if (record.form === 'buried') {
-    const at = { startedAt: record.at, finishedAt: record.at }
-    return { state: 'ended', externalId: 'none', ...at, exitCode: null, signal: null, reason: 'cancelled' }
-  }
+  if (record.form === 'buried') return buriedEnd(record.at)
   const id = { externalId: name }
   const end = calls.end(name)
   if (end?.form === 'failed') return { state: 'lost', ...id, startedAt: end.startedAt, cause: end.message }
-  if (end !== undefined) {
-    const { startedAt, finishedAt, exitCode, signal, reason } = end
-    return { state: 'ended', ...id, startedAt, finishedAt, exitCode, signal, reason }
-  }
+  if (end !== undefined) return endedState(end, name, end.reason)
   const sentAt = calls.sentAt(name)
   if (sentAt !== undefined) return { state: 'running', ...id, startedAt: sentAt }
   return {
@@ -168,7 +151,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
   const submitOne = async (intent: Intent): Promise<SubmitOutcome> => {
     const { name } = intent
     try {
-      if (closed) throw new DriverError('infrastructure', 'the serverless driver is closed; open another')
+      if (closed) throw driverClosed('serverless')
       await acceptCall(site, intent)
       ownedCalls.own(name)
       return { name, ok: true, externalId: name }

@@ -1,6 +1,8 @@
 import { append, smallest } from '../../../lists.ts'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
+import { fresh } from '../../../pacing/fresh.ts'
+import { kept } from '../../../pacing/kept.ts'
 import { arrayScript } from '../batch/array-script.ts'
 import type {
   BatchElement,
@@ -10,28 +12,23 @@ import type {
   BatchScheduler,
 } from '../batch/scheduler.ts'
 import type { BatchSite } from '../batch/site.ts'
-import { DriverError, type Capability } from '../contract/driver.ts'
+import { capabilitiesOf, DriverError } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { chunks } from '../remote/answers.ts'
 import { jobOf, type SlurmJob } from './jobs.ts'
-import type { SlurmLimits } from './limits.ts'
 import { jobRequest, leaveOutHint, type SlurmRequest } from './request.ts'
 import type { SlurmScheduler } from './scheduler.ts'
 import { isJobOver, judgeJob, type QueuePatience } from './state.ts'
 
-export const slurmCapabilities: Readonly<Record<Capability, boolean>> = {
-  batch: true,
-  interactive: true,
-  container: false,
-  serverless: false,
-  gpu: true,
-  mpi: false,
-  sharedStorage: true,
-  dataStaging: true,
-  cancellation: true,
-  logStreaming: true,
-  simulation: false,
-}
+export const slurmCapabilities = capabilitiesOf(
+  'batch',
+  'interactive',
+  'gpu',
+  'sharedStorage',
+  'dataStaging',
+  'cancellation',
+  'logStreaming',
+)
 
 export interface SlurmAdapterOptions {
   site: BatchSite
@@ -67,60 +64,10 @@ const politeAgainSeconds = 3
 /** Time beyond the grace, for a supervisor that was signalled late. */
 const forcedAfterGraceSeconds = 5
 
-/**
- * Makes one query at a time; callers meanwhile get the next answer, not one that was on its way
- * before.
- */
-function sharing<T>(question: () => Promise<T>): () => Promise<T> {
-  let running: Promise<T> | undefined
-  let next: Promise<T> | undefined
-  const start = (): Promise<T> => {
-    const answer = question().finally(() => {
-      if (running === answer) running = undefined
-    })
-    running = answer
-    return answer
-  }
-  return () => {
-    if (running === undefined) return start()
-    const before = running
-    next ??= before
-      .catch(() => undefined)
-      .then(() => {
-        next = undefined
-        return start()
-      })
-    return next
-  }
-}
-
-/**
- * An answer that is requested again once it is older than `keptMs`: many callers share one query.
- */
-function keeping<T>(question: () => Promise<T>, keptMs: number): { ask(): Promise<T>; recent(): Promise<T> } {
-  let last: { value: T; at: number } | undefined
-  const ask = sharing(async () => {
-    const at = performance.now()
-    const value = await question()
-    last = { value, at }
-    return value
-  })
-  return {
-    ask,
-    recent: () =>
-      last !== undefined && performance.now() - last.at < keptMs ? Promise.resolve(last.value) : ask(),
-  }
-}
-
-const byJob = (elements: readonly BatchElement[]): Map<string, number[]> => {
-  const jobs = new Map<string, number[]>()
-  for (const { job, index } of elements) {
-    const indexes = jobs.get(job)
-    if (indexes === undefined) jobs.set(job, [index])
-    else indexes.push(index)
-  }
-  return jobs
-}
+const byJob = (elements: readonly BatchElement[]): Map<string, number[]> =>
+  new Map(
+    [...Map.groupBy(elements, ({ job }) => job)].map(([job, some]) => [job, some.map(({ index }) => index)]),
+  )
 
 /** The ids of the jobs with this name: of those that are not over, where there are any. */
 const idsOfName = (jobs: readonly SlurmJob[], array: string): string[] => {
@@ -132,17 +79,10 @@ const idsOfName = (jobs: readonly SlurmJob[], array: string): string[] => {
 /** Slurm's answer about one element. */
 const textOfState = (
   { jobs, askedById, history }: SlurmListing,
-  { array, job, index }: QueuedElement,
+  place: QueuedElement,
 ): Pick<Parameters<typeof judgeJob>[0], 'queue' | 'history'> => ({
-  queue:
-    jobs === 'silent'
-      ? 'silent'
-      : ((job === undefined ? undefined : jobOf(jobs, array, job, index)) ??
-        (askedById ? 'absent' : 'silent')),
-  history:
-    typeof history === 'string'
-      ? history
-      : ((job === undefined ? undefined : jobOf(history, array, job, index)) ?? 'absent'),
+  queue: jobOf(jobs, place) ?? (jobs !== 'silent' && askedById ? 'absent' : 'silent'),
+  history: typeof history === 'string' ? history : (jobOf(history, place) ?? 'absent'),
 })
 
 /**
@@ -183,15 +123,13 @@ const openMemoryWords = ({
         const silent = sleep(answerMs, 'silent' as const, { ref: false })
         const jobs = await Promise.race([queue().catch(() => 'silent' as const), silent])
         if (jobs === 'silent') return none
-        const known = places.map(({ array, job = '', index }) => jobOf(jobs, array, job, index))
+        const known = places.map((place) => jobOf(jobs, place))
         const late = performance.now() > until
         if (late || known.every((job) => job === undefined || isJobOver(job))) {
           const history = known.includes(undefined) ? await historyOf(places) : 'none'
           return new Map(
             places.map((place, i) => {
-              const { array, job = '', index } = place
-              const told =
-                known[i] ?? (typeof history === 'string' ? undefined : jobOf(history, array, job, index))
+              const told = known[i] ?? jobOf(history, place)
               return [place, told?.state === 'OUT_OF_MEMORY' ? { outOfMemory: true as const } : {}]
             }),
           )
@@ -205,12 +143,13 @@ const openMemoryWords = ({
 /** Slurm's job arrays: an element of an array is a task, its supervisor the array's script. */
 export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<SlurmRequest, SlurmListing> {
   const { site, scheduler, configuration, requeue, patience, pollMilliseconds } = options
-  const limits = keeping<SlurmLimits>(() => scheduler.limits(), limitsKeptMs)
-  const queue = keeping(() => scheduler.queue(), pollMilliseconds * 0.9)
+  const limits = kept(limitsKeptMs, () => scheduler.limits())
+  const askQueue = fresh(() => scheduler.queue())
+  const recentQueue = kept(pollMilliseconds * 0.9, askQueue)
 
   const historyOf = async (places: readonly QueuedElement[]): Promise<SlurmListing['history']> => {
     try {
-      const { accounting } = await limits.recent()
+      const { accounting } = await limits()
       if (!accounting) return 'none'
       const jobs = [...new Set(places.flatMap(({ job }) => job ?? []))]
       if (jobs.length === 0) return []
@@ -240,13 +179,8 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
       const history = await historyOf(places)
       return new Map(
         places.map((place): [QueuedElement, { peakMemoryBytes?: number }] => {
-          const { job, array, index } = place
-          const known =
-            typeof history === 'string' || job === undefined ? undefined : jobOf(history, array, job, index)
-          return [
-            place,
-            known?.peakMemoryBytes === undefined ? {} : { peakMemoryBytes: known.peakMemoryBytes },
-          ]
+          const peakMemoryBytes = jobOf(history, place)?.peakMemoryBytes
+          return [place, peakMemoryBytes === undefined ? {} : { peakMemoryBytes }]
         }),
       )
     },
@@ -254,13 +188,13 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
   )
 
   const wordOn = openMemoryWords({
-    queue: () => queue.ask(),
+    queue: () => askQueue(),
     historyOf,
     settleSeconds: patience.settleSeconds,
   })
 
   const recentWordOn = openMemoryWords({
-    queue: () => queue.recent(),
+    queue: () => recentQueue(),
     historyOf: () => Promise.resolve('none'),
     settleSeconds: 0,
   })
@@ -275,7 +209,7 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     if (exitCode !== 0) return wordOn(place)
     if (countsKills === true) return {}
     const silent = sleep(answerMs, undefined, { ref: false })
-    const known = await Promise.race([limits.recent().catch(() => undefined), silent])
+    const known = await Promise.race([limits().catch(() => undefined), silent])
     return known?.killsInJobs === true ? wordOn(place) : recentWordOn(place)
   }
 
@@ -284,7 +218,7 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     capabilities: slurmCapabilities,
     claimSeconds: () => options.claimSeconds,
     async terms() {
-      const current = await limits.recent()
+      const current = await limits()
       return {
         requestOf: (intent) => jobRequest(intent, configuration, current),
         arraySize: current.arraySize,
@@ -310,7 +244,7 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
         throw new DriverError('refused', `${message}${hint}`, { cause: error })
       }),
     async find(array) {
-      const ids = idsOfName(await queue.ask(), array)
+      const ids = idsOfName(await askQueue(), array)
       if (ids.length > 1)
         throw new DriverError(
           'unknown',
@@ -319,14 +253,10 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
       return ids[0]
     },
     async list(places) {
-      const listed = await queue.recent().catch(() => 'silent' as const)
+      const listed = await recentQueue().catch(() => 'silent' as const)
       if (listed === 'silent') return { jobs: listed, askedById: false, history: 'none' }
       const lackingIn = (jobs: readonly SlurmJob[]): QueuedElement[] =>
-        places.flatMap(({ place }) =>
-          place.job === undefined || jobOf(jobs, place.array, place.job, place.index) === undefined
-            ? [place]
-            : [],
-        )
+        places.flatMap(({ place }) => (jobOf(jobs, place) === undefined ? [place] : []))
       const asked = await askById(lackingIn(listed))
       const jobs = [...(asked ?? []), ...listed]
       const missing = lackingIn(jobs)

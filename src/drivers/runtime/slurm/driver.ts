@@ -11,7 +11,8 @@ import { openSlurmRest } from './rest.ts'
 export interface SlurmDriverOptions {
   shell: SiteShell
   /**
-   * Absolute at the site, on a file system that its compute nodes share; default `$HOME/.orrery`.
+   * Absolute at the site, on a file system that its compute nodes share; absent or blank:
+   * `$HOME/.orrery`.
    */
   root?: string
   runtime: string

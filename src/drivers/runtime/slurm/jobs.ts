@@ -1,3 +1,4 @@
+import type { QueuedElement } from '../batch/scheduler.ts'
 import { parseIndexes } from './array.ts'
 
 /**
@@ -130,15 +131,15 @@ export const parseHistory = (text: string): SlurmJob[] => {
 }
 
 /**
- * The report about one element of the array `name`; its own line has priority over that of the
- * whole. A controller that lost its state assigns ids again: the name shows whose job it is.
+ * The report about one element of an array; its own line has priority over that of the whole. A
+ * controller that lost its state assigns ids again: the name shows whose job it is. `jobs`: a text
+ * where there is no report.
  */
 export const jobOf = (
-  jobs: readonly SlurmJob[],
-  name: string,
-  job: string,
-  index: number,
+  jobs: readonly SlurmJob[] | string,
+  { array, job, index }: Pick<QueuedElement, 'array' | 'job' | 'index'>,
 ): SlurmJob | undefined => {
-  const same = jobs.filter((one) => one.job === job && one.name === name)
+  if (typeof jobs === 'string' || job === undefined) return undefined
+  const same = jobs.filter((one) => one.job === job && one.name === array)
   return same.find((one) => one.indexes?.includes(index)) ?? same.find((one) => one.indexes === undefined)
 }

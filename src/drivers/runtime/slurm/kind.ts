@@ -1,12 +1,11 @@
 import { z } from 'zod'
+import { memberText } from '../../../json-object.ts'
 import { assign } from '../../../shell/program.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import { inContainers } from '../container/shell-site.ts'
 import type { DriverKind, WaysOut } from '../contract/kind.ts'
 import { slurmCapabilities } from './adapter.ts'
 import { openSlurmDriver, type SlurmDriverOptions } from './driver.ts'
-
-const text = (value: unknown): value is string => typeof value === 'string' && value !== ''
 
 /** A shell whose scripts have one more variable. */
 const withVariable = (shell: SiteShell, name: string, value: string): SiteShell => {
@@ -47,17 +46,15 @@ export const slurm: DriverKind = {
   holdsDefaultMemory: true,
   siteOf: ({ runtimeId }) => `slurm/${runtimeId}`,
   open({ runtime, taskVariable, connectionId, configuration }, ways) {
-    const { workDirectory, slurmConf, slurmrestd } = configuration
+    const [root, slurmConf] = [
+      memberText(configuration['workDirectory']),
+      memberText(configuration['slurmConf']),
+    ]
     const reached = ways.shellOf(connectionId)
-    const shell = text(slurmConf) ? withVariable(reached, 'SLURM_CONF', slurmConf) : reached
-    const root = text(workDirectory) ? { root: workDirectory } : {}
+    const shell = slurmConf === '' ? reached : withVariable(reached, 'SLURM_CONF', slurmConf)
     const driver = openSlurmDriver({
-      runtime,
-      taskVariable,
-      shell,
-      configuration,
-      ...root,
-      ...restOf(slurmrestd, ways.slurmrestd),
+      ...{ runtime, taskVariable, shell, configuration, root },
+      ...restOf(configuration['slurmrestd'], ways.slurmrestd),
     })
     return inContainers(driver, { shell, taskVariable, endsDescendants: true })
   },

@@ -45,18 +45,22 @@ export const parseDuration = (text: string): number | undefined => {
  */
 export const partitionFormat = '%P|%l|%L|%c|%m|%G'
 
-const gpusOf = (resources: string): number =>
-  resources
+/** `gpu:a100:2(S:0-1),gpu:1` are 3, the first model a100. */
+export const gpusOf = (gres: string): { gpus: number; gpuModel: string } => {
+  const found = gres
+    .replace(/\([^)]*\)/g, '')
     .split(',')
-    .map((one) => /^gpu(?::[^:()]+)?:(\d+)/.exec(one)?.[1])
-    .reduce((sum, count) => sum + Number(count ?? 0), 0)
+    .map((one) => /^(?:gres\/)?gpu(?::([A-Za-z][^:=]*))?(?:[:=](\d+))?$/.exec(one))
+    .filter((match) => match !== null)
+  return {
+    gpus: found.reduce((sum, match) => sum + (match[2] === undefined ? 1 : Number(match[2])), 0),
+    gpuModel: found.map((match) => match[1]).find((model) => model !== undefined) ?? '',
+  }
+}
 
 /** @param text lines of `sinfo` in `partitionFormat`. */
 export const parsePartitions = (text: string): PartitionLimits[] => {
-  const partitions = new Map<
-    string,
-    PartitionLimits & { nodes: { cores: number; megabytes: number; gpus: number }[] }
-  >()
+  const partitions = new Map<string, PartitionLimits & { nodes: PartitionLimits['nodes'][number][] }>()
   for (const line of text.split('\n')) {
     const [label = '', longest = '', usual = '', cores = '', megabytes = '', resources = ''] = line.split('|')
     const name = label.replace(/\*$/, '')
@@ -74,7 +78,7 @@ export const parsePartitions = (text: string): PartitionLimits[] => {
       partition.nodes.push({
         cores: Number.parseInt(cores),
         megabytes: Number.parseInt(megabytes),
-        gpus: gpusOf(resources),
+        gpus: gpusOf(resources).gpus,
       })
     partitions.set(name, partition)
   }

@@ -11,23 +11,16 @@ import {
   type SlurmrestdServer,
 } from '../../../clients/slurmrestd.ts'
 import { quote } from '../../../shell/quote.ts'
-import type { SiteShell } from '../../../shell/site-shell.ts'
 import { arrayNamePrefix } from '../batch/arrays.ts'
 import { acceptedScript } from '../batch/submissions.ts'
 import { NoRoom } from '../batch/scheduler.ts'
 import { DriverError } from '../contract/driver.ts'
 import { errorTextOf } from '../remote/error-text.ts'
 import { parseIndexes, renderIndexes } from './array.ts'
+import type { SlurmCommandsOptions } from './commands.ts'
 import type { SlurmJob } from './jobs.ts'
 import type { SlurmLimits } from './limits.ts'
 import type { SlurmScheduler } from './scheduler.ts'
-
-export interface SlurmRestOptions extends SlurmrestdServer {
-  shell: SiteShell
-  root: () => Promise<string>
-  requeue: boolean
-  deadlineSeconds: number
-}
 
 const ours = <Job extends { name: string; elements?: string | undefined }>(jobs: readonly Job[]) =>
   jobs
@@ -95,7 +88,7 @@ export function openSlurmRest({
   requeue,
   deadlineSeconds,
   ...server
-}: SlurmRestOptions): SlurmScheduler {
+}: SlurmCommandsOptions & SlurmrestdServer): SlurmScheduler {
   const slurmrestd = openSlurmrestd(server, deadlineSeconds)
   const read: typeof slurmrestd.read = (what) => withDriverErrors(slurmrestd.read(what))
   return {

@@ -1,6 +1,7 @@
 import { elementId, type BatchJudgement, type QueuedElement } from '../batch/scheduler.ts'
-import { buriedEnd, endedState, stateOfVerdict, type Verdict } from '../batch/verdict.ts'
+import { stateOfVerdict, type Verdict } from '../batch/verdict.ts'
 import type { TaskState } from '../contract/driver.ts'
+import { buriedEnd, endedState } from '../contract/results.ts'
 import type { RemoteSight } from '../remote/tasks.ts'
 import type { SlurmJob } from './jobs.ts'
 

@@ -1,7 +1,7 @@
 import { createServer, type Server, type Socket } from 'node:net'
 import { pipeline } from 'node:stream'
 import { KeyAgent } from './agent.ts'
-import { Journey } from './journey.ts'
+import { LoginProgress } from './login-progress.ts'
 import { parsePrivateKey } from './login.ts'
 import { openRoute } from './route.ts'
 import type { SshTarget } from './target.ts'
@@ -23,7 +23,7 @@ const listening = async (path: string, serve: (socket: Socket) => void): Promise
 }
 
 /** Two Unix sockets that lead out of a sandbox to one machine. */
-export interface SshDoors {
+export interface SandboxSockets {
   /** Each connection is one to the machine's SSH port, at an address that was judged. */
   way: string
   /** An SSH agent with the machine's key; the key itself stays in this process. */
@@ -33,15 +33,15 @@ export interface SshDoors {
 }
 
 /**
- * Opens the doors of a target in a folder of the caller's, which only its account may enter. Both
+ * Opens the sockets of a target in a folder of the caller's, which only its account may enter. Both
  * paths may be removed once the sandbox has them: a mount keeps the socket.
  *
  * @throws LinkError where the target has no usable key
  */
-export const openSshDoors = async (
+export const openSandboxSockets = async (
   target: SshTarget,
   at: { folder: string; name: string; addressAllowed: (address: string) => true | string },
-): Promise<SshDoors> => {
+): Promise<SandboxSockets> => {
   const { privateKey = '' } = (await target.secret?.()) ?? {}
   const agent = new KeyAgent(parsePrivateKey(privateKey))
   const sockets = new Set<Socket>()
@@ -52,7 +52,7 @@ export const openSshDoors = async (
   const paths = { way: `${at.folder}/${at.name}.way`, agent: `${at.folder}/${at.name}.agent` }
   const way = await listening(paths.way, (inner) => {
     kept(inner)
-    openRoute(target, new Journey(), at.addressAllowed).then(
+    openRoute(target, new LoginProgress(), at.addressAllowed).then(
       (outer) => {
         kept(outer)
         outer.on('error', () => undefined)

@@ -1,12 +1,10 @@
 import { append } from '../../lists.ts'
+import { printableMessage } from './printable.ts'
 import { LinkError } from '../../shell/site-shell.ts'
 import type { SshHostKey, SshStage } from './target.ts'
 
-/**
- * The events on the way to a login: the stages in order with their durations, and the server that
- * answered.
- */
-export class Journey {
+/** The stages of a login in order with their durations, and the server that answered. */
+export class LoginProgress {
   readonly stages: SshStage[] = []
   address?: string
   banner?: string
@@ -21,8 +19,8 @@ export class Journey {
   }
 
   /** A copy of the present state, for a report while the login goes on. */
-  copy(): Journey {
-    const copy = new Journey()
+  copy(): LoginProgress {
+    const copy = new LoginProgress()
     append(copy.stages, this.stages)
     copy.#stage = this.#stage
     copy.#since = this.#since
@@ -30,14 +28,14 @@ export class Journey {
     return Object.assign(copy, { address, banner, hostKey, hostKeyIsNew })
   }
 
-  /** A new journey over the same stages up to the present one, which begins now. */
-  again(): Journey {
+  /** A copy whose present stage begins now. */
+  again(): LoginProgress {
     const again = this.copy()
     again.#since = performance.now()
     return again
   }
 
-  /** Takes the way back to where it had so many stages, of which the next one begins now. */
+  /** Goes back to where it had so many stages; the next one begins now. */
   back(stages: number): void {
     const next = this.stages[stages]?.stage
     if (next === undefined) return
@@ -57,8 +55,8 @@ export class Journey {
   }
 
   /** Marks the last stage as passed. */
-  arrived(detail?: string): void {
-    this.#end(true, detail)
+  arrived(): void {
+    this.#end(true)
   }
 
   /**
@@ -86,11 +84,3 @@ export class Journey {
     this.#since = now
   }
 }
-
-/** The message of an error, without control characters and endless text from servers. */
-export const printableMessage = (error: unknown): string =>
-  printable(error instanceof Error ? error.message : String(error))
-
-/** A server's text for display: one line, at most 500 characters. */
-export const printable = (text: string): string =>
-  [...text.replace(/[\p{Cc}\p{Cf}\s]+/gu, ' ').trim()].slice(0, 500).join('')
