@@ -4,7 +4,9 @@ import { mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { sql } from '../../src/db/sql.ts'
+import { makeSshKey } from '../../src/clients/ssh/keys.ts'
 import { openTurns } from '../../src/db/each-record.ts'
+import { keyIdOf } from '../../src/domains/cloud/instance-keys.ts'
 import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
 import { machineOfInstance, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { until } from '../failures/programs.ts'
@@ -64,6 +66,12 @@ test('a machine is made with its disk, stopped, started with another address, an
   const key = (await service.get('/ssh-keys/')).find(({ usedBy }: any) => usedBy[0]?.instanceId === 'one')
   const kept = await service.call('DELETE', `/ssh-keys/${key.id}/`)
   expect([kept.status, kept.body.error]).toEqual([422, expect.stringMatching(/instance "one".*destroy/)])
+  const { privateKey } = makeSshKey('another')
+  const replaced = await service.call('PUT', `/ssh-keys/${key.id}/`, { privateKey })
+  expect([replaced.status, replaced.body.error]).toEqual([
+    409,
+    expect.stringMatching(/instance "one".*destroy/),
+  ])
   // The root device of this image is not that of the others.
   expect([...machine.disks]).toEqual([['/dev/sda1', 20]])
 
@@ -144,7 +152,15 @@ test('where a zone has no capacity the next one is asked, but a subnet has one z
   site.faults.noCapacity(undefined)
 })
 
-test('a machine whose making fails is ended, and a retry makes another one', async () => {
+test('a machine whose making fails is ended, and a retry makes another one, also where a connection keeps its key', async () => {
+  const credentialRef = `vault:ssh-key/${keyIdOf('other-key')}`
+  await service.post('/environments/', {
+    environment: { id: 'login', name: 'login' },
+    version: { id: 'login-v1', version: 1 },
+    connections: [
+      { id: 'login-c', name: 'c', type: 'ssh', endpoint: 'localhost', username: 'ada', credentialRef },
+    ],
+  })
   site.faults.otherHostKey(true)
   const failed = await made('other-key')
   site.faults.otherHostKey(false)
@@ -156,7 +172,10 @@ test('a machine whose making fails is ended, and a retry makes another one', asy
   expect(living()).toEqual([])
   expect((await service.call('POST', `/cloud-operations/${failed.id}/retry/`)).status).toBe(202)
   expect(await calls.over(failed.id)).toMatchObject({ status: 'completed' })
-  await act('other-key', 'destroy')
+  expect(await act('other-key', 'destroy')).toMatchObject({ status: 'completed' })
+  expect(await service.get(`/ssh-keys/${keyIdOf('other-key')}/`)).toMatchObject({
+    usedBy: [{ connectionId: 'login-c' }],
+  })
 })
 
 test('a machine without a public address is used at its private one, unless its target wants the public one', async () => {
