@@ -321,6 +321,7 @@ create table cloud_instances (
   disk_price_per_second double precision not null default 0,
   execution_run_id text,
   configuring_at timestamp with time zone,
+  project_id text,
   constraint cloud_instances_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
   constraint cloud_instances_pkey PRIMARY KEY (id),
   constraint cloud_instances_reference UNIQUE (reference),

@@ -195,6 +195,39 @@ test('a machine without a public address is used at its private one, unless its 
   await act('private', 'destroy')
 })
 
+test('a machine of Google is made, looked at and ended in the project of its target', async () => {
+  const { credential, endpoint, region } = site.google
+  const { credentialRef } = await service.post('/cloud-credentials/', {
+    ...{ id: 'google', provider: 'gcp', credential },
+  })
+  await service.post('/environments/', {
+    environment: { id: 'google', name: 'google' },
+    version: { id: 'google-v1', version: 1 },
+    runtimes: [{ id: 'google-r', name: 'r', driver: 'cloud', mode: 'execution' }],
+    connections: [
+      {
+        ...{ id: 'google-c', name: 'c', type: 'cloud', endpoint, credentialRef },
+        configuration: { provider: 'gcp', region, projectId: 'another-project' },
+      },
+    ],
+  })
+  await service.post('/environments/google/cloud-capacity-targets/', {
+    ...{ id: 'of-project', name: 'of-project', provider: 'gcp', providerMachineType: 'e2-standard-2' },
+    ...{ imageReference: 'projects/debian-cloud/global/images/family/debian-12', vcpu: 2, memoryMiB: 8_192 },
+    configuration: {
+      ...{ sshPort: site.sshPort, sshUsername: userInfo().username, projectId: credential.project_id },
+    },
+    ...withoutPlaybooks,
+  })
+  const asked = { capacityTargetId: 'of-project', instanceId: 'of-project' }
+  const { status, body } = await service.call('POST', '/environments/google/cloud-instances/', asked)
+  expect([status, body.error]).toEqual([202, undefined])
+  const operation = await calls.over(body.id)
+  expect([operation.status, operation.failureReason]).toEqual(['completed', undefined])
+  expect(await act('of-project', 'destroy')).toMatchObject({ status: 'completed' })
+  expect([...site.machines.values()].at(-1)).toMatchObject({ state: 'terminated' })
+})
+
 test('a machine without a record is an orphan, and a sweep ends it and no other', async () => {
   await made('kept')
   const kept = await machineOfInstance(service, site, 'kept')

@@ -27,7 +27,11 @@ const KnownConfiguration = z.looseObject({
     .describe('at which the service logs in; the public one where there is one, if it is left out'),
   sshPort: z.int().min(1).max(65_535).optional().describe('of SSH in the image; 22 where it is left out'),
   sshUsername: SshUsername.optional().describe('of the login; akoflow where it is left out'),
-  projectId: z.string().max(255).optional(),
+  projectId: z
+    .string()
+    .max(255)
+    .optional()
+    .describe('of the machines at Google, if it is not that of the connection or of its credential'),
   sshSourceRanges: z.array(network).max(50).optional(),
   allowPublicSsh: z.boolean().optional().describe('must be true for a range that is every address'),
   pricePerHour: Money.optional(),
@@ -48,6 +52,7 @@ export type TargetConfiguration = Partial<{
   sshAddress: 'public' | 'private'
   sshPort: number
   sshUsername: string
+  projectId: string
   sshSourceRanges: string[]
   allowPublicSsh: boolean
   pricePerHour: number
