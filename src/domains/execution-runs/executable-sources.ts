@@ -95,6 +95,22 @@ const differs = (executable: Executable, digest: string): string | undefined => 
     : `expectedDigest is ${expected}, and the executable has ${digest}; correct one of them`
 }
 
+/** Why a file with these facts is not the one that the author asks for, or the site cannot run it. */
+const fileFault = (
+  given: Given,
+  { digest, format }: { digest: string; format: ArtifactFormat },
+): string | undefined => {
+  const { executable, target } = given
+  const wanted = wantedFormat(given)
+  if ('problem' in wanted) return wanted.problem
+  const declared = has(executable, 'format')
+  if (declared !== undefined && declared !== format) return `format is ${declared}, and the file is ${format}`
+  if (wanted.format === undefined || wanted.format === format) return differs(executable, digest)
+  return executable.delivery?.targetFormat === undefined
+    ? `the file is ${format}, and ${target.engine} at ${target.site} runs ${wanted.format}`
+    : `delivery.targetFormat is ${wanted.format}, and the file is ${format}`
+}
+
 /** The strategy for bytes that are in our store, or in a file of this machine. */
 const storedStrategy = ({
   executable,
@@ -304,6 +320,14 @@ const ofImage = async (given: Given): Promise<Resolved> => {
         problem: `${JSON.stringify(image)} is a file, which pods cannot run; give an image of a registry`,
       }
     // A SIF file at the site, as older workflows name them; the site compares its digest.
+    const wanted = wantedFormat(given)
+    if ('problem' in wanted) return wanted
+    if (wanted.format === 'oci')
+      return {
+        problem:
+          `${JSON.stringify(image)} is a file, which ${target.engine} at ${target.site} cannot run; ` +
+          'set containerRuntime to apptainer, or give an image of a registry',
+      }
     const digest = isPinned(image)
       ? image.slice(image.lastIndexOf('@') + 1)
       : has(executable, 'expectedDigest')
@@ -397,23 +421,16 @@ const ofImage = async (given: Given): Promise<Resolved> => {
 
 /** A file of this machine, or one that was fetched into our store. */
 const ofFile = (given: Given, question: OutsideQuestion, locator: string): Resolved => {
-  const { executable, target, findings } = given
+  const { target, findings } = given
   const how = storedStrategy(given)
   if ('problem' in how) return how
   const finding = findings.get(JSON.stringify(question))
   if (finding === undefined) return { question }
   if (finding.problem !== undefined) return { problem: finding.problem }
   const { digest, format = 'oci', file, sizeBytes, imageId } = finding
-  const wanted = wantedFormat(given)
-  if ('problem' in wanted) return wanted
   if (digest === undefined || sizeBytes === undefined) return { problem: 'could not be read' }
-  const difference = differs(executable, digest)
-  if (difference !== undefined) return { problem: difference }
-  const declared = has(executable, 'format')
-  if (declared !== undefined && declared !== format)
-    return { problem: `format is ${declared}, and the file is ${format}` }
-  if (wanted.format !== undefined && wanted.format !== format)
-    return { problem: `the file is ${format}, and ${target.engine} at ${target.site} runs ${wanted.format}` }
+  const fault = fileFault(given, { digest, format })
+  if (fault !== undefined) return { problem: fault }
   return {
     pin: {
       ...base(given, locator),
@@ -447,18 +464,17 @@ const ofRemoteFile = (given: Given): Resolved => {
     const finding = given.findings.get(JSON.stringify(question))
     if (finding === undefined) return { question }
     if (finding.problem !== undefined) return { problem: finding.problem }
-    const difference = differs(executable, finding.digest ?? '')
-    if (difference !== undefined) return { problem: difference }
-    const format = finding.format ?? 'sif'
-    const digest = format === 'sif' ? finding.digest : finding.imageId
+    const { digest = '', format = 'sif', imageId } = finding
+    const fault = fileFault(given, { digest, format })
+    if (fault !== undefined) return { problem: fault }
     // The path with its links resolved is the one that was read.
     const real = finding.file === undefined ? path : posix.join(finding.file.directory, finding.file.path)
     return {
       pin: {
         ...base(given, path),
         ...{ format, strategy: 'use-in-place', reason: 'it is a file of the site', inPlace: true },
-        ...{ image: `${real}@${digest}`, ...engineFor(target, format) },
-        ...(finding.digest === undefined ? {} : { digest: finding.digest }),
+        ...{ image: format === 'sif' ? `${real}@${digest}` : `archive:${real}@${imageId ?? digest}`, digest },
+        ...engineFor(target, format),
       },
     }
   }
