@@ -536,9 +536,8 @@ const showSlow = (flight: Underway, task: Flying): void => {
 const stagesOf = ({ stage, container }: Intent): string =>
   [
     ...(container?.brought === undefined ? [] : [container.brought.label]),
-    ...firstTexts(
-      stage.map(({ label, at }) => (at === undefined ? label : `${label} of ${at}`)),
-      mostStagesNamed,
+    ...firstTexts(stage, mostStagesNamed, ({ label, at }) =>
+      at === undefined ? label : `${label} of ${at}`,
     ),
   ].join(', ')
 /** Looks at long tasks to show them; their ends come by `watch`, so silence here means nothing. */
