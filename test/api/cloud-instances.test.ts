@@ -113,20 +113,23 @@ test('a machine and an action are asked for once where the answer was lost with 
 })
 
 test("Request Cancellation on Temporal's page cancels the operation, and the machine that it makes is ended", async () => {
-  site.faults.silentSsh(true)
-  const { body } = await calls.provision({ capacityTargetId: 'small', instanceId: 'unwanted' })
-  await until(
-    'its wait for a login',
-    120,
-    async () => (await service.get(`/cloud-operations/${body.id}/`)).live?.phase === 'waiting-for-ssh',
-  )
-  expect(living()).toHaveLength(1)
   const temporal = await Connection.connect({ address: temporalAddress() })
-  const { workflow } = new Client({ connection: temporal, namespace: service.namespace })
-  await workflow.getHandle(`cloud-operation/${body.id}/1`).cancel()
-  expect(await calls.over(body.id)).toMatchObject({ status: 'cancelled' })
-  site.faults.silentSsh(false)
-  await temporal.close()
+  site.faults.silentSsh(true)
+  try {
+    const { body } = await calls.provision({ capacityTargetId: 'small', instanceId: 'unwanted' })
+    await until(
+      'its wait for a login',
+      120,
+      async () => (await service.get(`/cloud-operations/${body.id}/`)).live?.phase === 'waiting-for-ssh',
+    )
+    expect(living()).toHaveLength(1)
+    const { workflow } = new Client({ connection: temporal, namespace: service.namespace })
+    await workflow.getHandle(`cloud-operation/${body.id}/1`).cancel()
+    expect(await calls.over(body.id)).toMatchObject({ status: 'cancelled' })
+  } finally {
+    site.faults.silentSsh(false)
+    await temporal.close()
+  }
 })
 
 test('a target makes as many machines as it may', async () => {
