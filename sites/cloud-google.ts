@@ -203,7 +203,7 @@ const operationOf = ({ operations }: State, name: string): Operation => {
 }
 
 const hostKeys = (state: State, machine: CloudMachine): object => {
-  const [type, key] = machine.host?.knownHosts().split(' ').slice(1) ?? []
+  const [type, key] = (machine.host ?? machine.sshd)?.knownHosts().split(' ').slice(1) ?? []
   const isOn = state.metadata.get(machine)?.some(({ key: name }) => name === 'enable-guest-attributes')
   if (key === undefined || state.world.settings.silent || isOn !== true)
     throw new Refused(404, 'notFound', 'The requested guest attribute does not exist')

@@ -26,6 +26,12 @@ export const smallest = (numbers: Iterable<number>): number => {
 export const firstItems = <T>(items: readonly T[], most: number, rest: (more: number) => T): T[] =>
   items.length <= most ? [...items] : [...items.slice(0, most), rest(items.length - most)]
 
-/** The first of the texts; of more than `most`, the last is `and 3 more`. */
-export const firstTexts = (texts: readonly string[], most: number): string[] =>
-  firstItems(texts, most, (more) => `and ${String(more)} more`)
+/** The texts of the first items; of more than `most`, the last is `and 3 more`. */
+export const firstTexts = <T>(
+  items: readonly T[],
+  most: number,
+  textOf: (item: T) => string = String,
+): string[] => {
+  const texts = items.slice(0, most).map(textOf)
+  return items.length <= most ? texts : [...texts, `and ${String(items.length - most)} more`]
+}

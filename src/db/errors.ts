@@ -44,7 +44,12 @@ interface PgError {
   table?: string
 }
 
-const tooLong = 'an id or a label is too long to be kept in an index; shorten it'
+const tooLong: ConstraintText = {
+  path: '',
+  message: 'an id or a label is too long to be kept in an index; shorten it',
+}
+/** Constraints of no table. */
+const ofDomains: ConstraintTexts = { identifier_check: tooLong }
 
 const connectionLost = new RegExp(
   [
@@ -74,12 +79,7 @@ export const createTranslation =
     const { code, constraint, message, table } = error as PgError
     if (code === undefined) return undefined
     if (violations.has(code)) {
-      const known =
-        constraint === 'identifier_check'
-          ? { path: '', message: tooLong }
-          : constraint === undefined
-            ? undefined
-            : texts[constraint]
+      const known = constraint === undefined ? undefined : (texts[constraint] ?? ofDomains[constraint])
       if (known === undefined && code !== '23503') return undefined
       const { path, message: text } = known ?? {
         path: '',
@@ -91,7 +91,7 @@ export const createTranslation =
       })
     }
     if (code === '54000' && message?.startsWith('index row ') === true)
-      return new Refusal('unacceptable', tooLong, { details: [{ path: '', message: tooLong }], cause: error })
+      return new Refusal('unacceptable', tooLong.message, { details: [tooLong], cause: error })
     if (code === '40001' || code === '40P01' || code === '55P03')
       return new Refusal('unavailable', 'another request holds the same records; try again', {
         retryAfterSeconds: 1,

@@ -321,6 +321,7 @@ create table cloud_instances (
   disk_price_per_second double precision not null default 0,
   execution_run_id text,
   configuring_at timestamp with time zone,
+  project_id text,
   constraint cloud_instances_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
   constraint cloud_instances_pkey PRIMARY KEY (id),
   constraint cloud_instances_reference UNIQUE (reference),
@@ -748,8 +749,7 @@ create table lane_leases (
   core_id text collate "C" not null,
   slot_id text collate "C" not null,
   task_execution_id identifier not null,
-  execution_run_id identifier not null,
-  constraint lane_leases_pkey PRIMARY KEY (resource_id, core_id, slot_id)
+  execution_run_id identifier not null
 );
 
 create table login_holders (
@@ -1504,6 +1504,8 @@ CREATE UNIQUE INDEX cloud_capacity_targets_name ON public.cloud_capacity_targets
 
 CREATE UNIQUE INDEX cloud_instances_name ON public.cloud_instances USING btree (capacity_target_id, name) WHERE ((status <> 'destroyed'::text) AND (NOT machine_gone));
 
+CREATE INDEX cloud_instances_of_credential ON public.cloud_instances USING btree (ssh_credential_ref) WHERE (ssh_credential_ref IS NOT NULL);
+
 CREATE INDEX cloud_instances_of_environment ON public.cloud_instances USING btree (environment_id, created_at DESC, id DESC);
 
 CREATE INDEX cloud_instances_of_runs ON public.cloud_instances USING btree (id) WHERE ((execution_run_id IS NOT NULL) AND (NOT machine_gone));
@@ -1616,6 +1618,8 @@ CREATE INDEX execution_scopes_texts ON public.execution_scopes USING gin (replac
 
 CREATE INDEX idempotency_keys_age ON public.idempotency_keys USING btree (created_at);
 
+CREATE UNIQUE INDEX lane_leases_lane ON public.lane_leases USING btree (md5(resource_id), core_id, md5(slot_id));
+
 CREATE INDEX lane_leases_of_task ON public.lane_leases USING btree (task_execution_id);
 
 CREATE UNIQUE INDEX network_links_pair ON public.network_links USING btree (topology_id, md5((source_resource_id)::text), md5((target_resource_id)::text));
@@ -1713,6 +1717,8 @@ CREATE INDEX storage_index_runs_open ON public.storage_index_runs USING btree (c
 CREATE INDEX storage_runtime_bindings_of_runtime ON public.storage_runtime_bindings USING btree (environment_version_id, runtime_id);
 
 CREATE UNIQUE INDEX storage_runtime_bindings_one_default ON public.storage_runtime_bindings USING btree (environment_version_id, runtime_id) WHERE is_default;
+
+CREATE INDEX storages_of_credential ON public.storages USING hash (credential_reference) WHERE (credential_reference <> ''::text);
 
 CREATE INDEX task_executions_of_activity ON public.task_executions USING btree (execution_run_id, activity_id);
 
@@ -1948,7 +1954,8 @@ begin
         order by l.resource_id not like '@host/%', l.resource_id, l.core_id, l.slot_id) into holders
       from jsonb_to_recordset(p_intents) as x(id text, lanes jsonb) cross
         join jsonb_array_elements(x.lanes) as lane
-      join lane_leases l on l.resource_id = lane ->> 0 and l.core_id = lane ->> 1 and l.slot_id = lane ->> 2
+      join lane_leases l on md5(l.resource_id) = md5(lane ->> 0) and l.core_id = lane ->> 1
+        and md5(l.slot_id) = md5(lane ->> 2)
       where x.id <> all (acquired) and l.task_execution_id <> x.id;
       delete from lane_leases l using jsonb_to_recordset(p_intents) as x(id text)
         where l.task_execution_id = x.id and x.id <> all (acquired);

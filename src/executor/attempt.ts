@@ -172,7 +172,7 @@ const shownManifest = (manifest: Collected['manifest']): Collected['manifest'] =
 const mostNamed = 20
 
 /** Names for a reason; of many the first. */
-const named = (names: readonly string[]): string => firstTexts(names.map(outsideText), mostNamed).join(', ')
+const named = (names: readonly string[]): string => firstTexts(names, mostNamed, outsideText).join(', ')
 
 /** What an attempt did not make of its expected outputs, or made as links to elsewhere. */
 const withoutOutputs = ({ missingOutputs, strayOutputs = [] }: Collected): string => {

@@ -529,9 +529,8 @@ const showSlowSubmit = (attempts: Attempts, task: Attempt): void => {
 const stagesOf = ({ stage, container }: Intent): string =>
   [
     ...(container?.brought === undefined ? [] : [container.brought.label]),
-    ...firstTexts(
-      stage.map(({ label, at }) => (at === undefined ? label : `${label} of ${at}`)),
-      mostStagesNamed,
+    ...firstTexts(stage, mostStagesNamed, ({ label, at }) =>
+      at === undefined ? label : `${label} of ${at}`,
     ),
   ].join(', ')
 /** Polls long tasks to show them; their ends come by `watch`, so silence here means nothing. */

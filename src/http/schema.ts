@@ -54,6 +54,15 @@ export const choice = <const Values extends readonly [string, ...string[]]>(
     .pipe(z.enum(values))
 }
 
+/** One of `values`, or undefined; a blank value counts as absent. */
+export const optionalChoice = <const Values extends readonly [string, ...string[]]>(values: Values) => {
+  const blankToo: z.ZodType<string, string> = z.enum([...values, ''])
+  return blankToo
+    .transform((value): string | undefined => (value === '' ? undefined : value))
+    .pipe(z.enum(values).optional())
+    .optional()
+}
+
 const rangeText = ({ least, most, unit }: Range, zero: string): string =>
   `${zero}${least === 0 ? '0' : String(least)} to ${String(most)}${unit === '' ? '' : ` ${unit}`}`
 

@@ -76,6 +76,8 @@ const lookBatch = 1_000
  * The number of noted executions by a reset that are remembered. A forgotten one is noted twice.
  */
 const mostRemembered = 10_000
+/** Records of a kind whose start met an open workflow; more wait for the look at all. */
+const mostMet = 100
 
 /** The reason for a restart of a workflow, for the log and the audit. */
 const causeOf = ({ state, end }: WorkflowStanding): string =>
@@ -100,6 +102,11 @@ export const openDispatcher = (
   const lookAt = new Map<string, number>()
   const lookedTo = new Map<string, string>()
   const resetsNoted = new Set<string>()
+  /**
+   * Records whose start met an open workflow. It may be that of a removed record of the same id,
+   * which is about to end, so they are looked at in each round for as long as a look at all takes.
+   */
+  const met = new Map<Dispatched, { ref: OperationRef; until: number }[]>()
 
   const noteRestart = async (
     of: Dispatched,
@@ -168,7 +175,11 @@ export const openDispatcher = (
   /** @returns false where Temporal is unavailable */
   const dispatch = async (of: Dispatched, ref: OperationRef): Promise<boolean> => {
     const { id, generation } = ref
-    if (!(await engine.start(of.kind, id, generation, await of.pageSummary(db, id, generation)))) return false
+    const started = await engine.start(of.kind, id, generation, await of.pageSummary(db, id, generation))
+    if (started === false) return false
+    const others = met.get(of) ?? []
+    if (started === 'open' && others.length < mostMet)
+      met.set(of, [...others, { ref, until: Date.now() + of.lookEverySeconds * 1_000 }])
     await of.markDispatched(db, ref)
     return true
   }
@@ -178,6 +189,10 @@ export const openDispatcher = (
       const { kind } = of
       // Records that wait for their next try leave a whole batch of others.
       if (!(await inTurn(of, await of.undispatched(db, batch + turns.waiting), dispatch, signal))) return
+      const again = (met.get(of) ?? []).filter(({ until }) => until > Date.now())
+      met.set(of, again)
+      const refs = again.map(({ ref }) => ref)
+      if (!(await inTurn(of, refs, look, signal))) return
       if (Date.now() < (lookAt.get(kind.name) ?? 0)) continue
       // In pages, one a round: what was accepted meanwhile does not wait for a look at all.
       const open = await of.open(db, lookedTo.get(kind.name) ?? '', lookBatch)

@@ -56,7 +56,9 @@ export const dispatchOperation = async (
 ): Promise<void> => {
   try {
     const pageSummary = await kind.pageSummary(db, of.id, of.generation)
-    if (await engine.start(kind, of.id, of.generation, pageSummary)) await markDispatched(db, kind, of)
+    const started = await engine.start(kind, of.id, of.generation, pageSummary)
+    // An open workflow may be that of a removed record; the dispatcher watches it.
+    if (started === 'started') await markDispatched(db, kind, of)
   } catch {
     // The dispatcher logs the cause when it meets it again.
   }

@@ -291,25 +291,22 @@ export const openVault = (options: VaultOptions) => {
     },
 
     /**
-     * Stores another secret under an existing reference, as its next version; undefined when the
-     * reference does not exist.
+     * Stores another secret under an existing reference, as its next version. The caller holds the
+     * record's lock (`for update`).
      */
-    replace: (id: string, secret: Secret, shown: Shown): Promise<number | undefined> =>
-      db.transaction(async (tx) => {
-        const known = await tx.maybe(
-          VersionRow,
-          sql`select version from credentials where kind = ${secret.kind} and id = ${id} for update`,
-        )
-        if (known === undefined) return undefined
-        const version = known.version + 1
-        const { keyId, dataKey, content } = await sealSecret(keys, secret, id, version)
-        await tx.run(
-          sql`update credentials set version = ${version}, shown = ${JSON.stringify(shown)}, key_id =
-            ${keyId}, data_key = ${dataKey},
-                content = ${content}, changed_at = now() where kind = ${secret.kind} and id = ${id}`,
-        )
-        return version
-      }),
+    async replace(tx: Db, id: string, secret: Secret, shown: Shown): Promise<void> {
+      const known = await tx.one(
+        VersionRow,
+        sql`select version from credentials where kind = ${secret.kind} and id = ${id}`,
+      )
+      const version = known.version + 1
+      const { keyId, dataKey, content } = await sealSecret(keys, secret, id, version)
+      await tx.run(
+        sql`update credentials set version = ${version}, shown = ${JSON.stringify(shown)}, key_id =
+          ${keyId}, data_key = ${dataKey},
+              content = ${content}, changed_at = now() where kind = ${secret.kind} and id = ${id}`,
+      )
+    },
 
     /**
      * Every stored secret text, for masking where it must not be recorded; for a text of several

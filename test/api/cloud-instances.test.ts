@@ -4,7 +4,9 @@ import { mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { sql } from '../../src/db/sql.ts'
+import { makeSshKey } from '../../src/clients/ssh/keys.ts'
 import { openTurns } from '../../src/db/each-record.ts'
+import { keyIdOf } from '../../src/domains/cloud/instance-keys.ts'
 import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
 import { machineOfInstance, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { until } from '../failures/programs.ts'
@@ -64,6 +66,12 @@ test('a machine is made with its disk, stopped, started with another address, an
   const key = (await service.get('/ssh-keys/')).find(({ usedBy }: any) => usedBy[0]?.instanceId === 'one')
   const kept = await service.call('DELETE', `/ssh-keys/${key.id}/`)
   expect([kept.status, kept.body.error]).toEqual([422, expect.stringMatching(/instance "one".*destroy/)])
+  const { privateKey } = makeSshKey('another')
+  const replaced = await service.call('PUT', `/ssh-keys/${key.id}/`, { privateKey })
+  expect([replaced.status, replaced.body.error]).toEqual([
+    409,
+    expect.stringMatching(/instance "one".*destroy/),
+  ])
   // The root device of this image is not that of the others.
   expect([...machine.disks]).toEqual([['/dev/sda1', 20]])
 
@@ -105,20 +113,23 @@ test('a machine and an action are asked for once where the answer was lost with 
 })
 
 test("Request Cancellation on Temporal's page cancels the operation, and the machine that it makes is ended", async () => {
-  site.faults.silentSsh(true)
-  const { body } = await calls.provision({ capacityTargetId: 'small', instanceId: 'unwanted' })
-  await until(
-    'its wait for a login',
-    120,
-    async () => (await service.get(`/cloud-operations/${body.id}/`)).live?.phase === 'waiting-for-ssh',
-  )
-  expect(living()).toHaveLength(1)
   const temporal = await Connection.connect({ address: temporalAddress() })
-  const { workflow } = new Client({ connection: temporal, namespace: service.namespace })
-  await workflow.getHandle(`cloud-operation/${body.id}/1`).cancel()
-  expect(await calls.over(body.id)).toMatchObject({ status: 'cancelled' })
-  site.faults.silentSsh(false)
-  await temporal.close()
+  site.faults.silentSsh(true)
+  try {
+    const { body } = await calls.provision({ capacityTargetId: 'small', instanceId: 'unwanted' })
+    await until(
+      'its wait for a login',
+      120,
+      async () => (await service.get(`/cloud-operations/${body.id}/`)).live?.phase === 'waiting-for-ssh',
+    )
+    expect(living()).toHaveLength(1)
+    const { workflow } = new Client({ connection: temporal, namespace: service.namespace })
+    await workflow.getHandle(`cloud-operation/${body.id}/1`).cancel()
+    expect(await calls.over(body.id)).toMatchObject({ status: 'cancelled' })
+  } finally {
+    site.faults.silentSsh(false)
+    await temporal.close()
+  }
 })
 
 test('a target makes as many machines as it may', async () => {
@@ -144,7 +155,15 @@ test('where a zone has no capacity the next one is asked, but a subnet has one z
   site.faults.noCapacity(undefined)
 })
 
-test('a machine whose making fails is ended, and a retry makes another one', async () => {
+test('a machine whose making fails is ended, and a retry makes another one, also where a connection keeps its key', async () => {
+  const credentialRef = `vault:ssh-key/${keyIdOf('other-key')}`
+  await service.post('/environments/', {
+    environment: { id: 'login', name: 'login' },
+    version: { id: 'login-v1', version: 1 },
+    connections: [
+      { id: 'login-c', name: 'c', type: 'ssh', endpoint: 'localhost', username: 'ada', credentialRef },
+    ],
+  })
   site.faults.otherHostKey(true)
   const failed = await made('other-key')
   site.faults.otherHostKey(false)
@@ -156,7 +175,10 @@ test('a machine whose making fails is ended, and a retry makes another one', asy
   expect(living()).toEqual([])
   expect((await service.call('POST', `/cloud-operations/${failed.id}/retry/`)).status).toBe(202)
   expect(await calls.over(failed.id)).toMatchObject({ status: 'completed' })
-  await act('other-key', 'destroy')
+  expect(await act('other-key', 'destroy')).toMatchObject({ status: 'completed' })
+  expect(await service.get(`/ssh-keys/${keyIdOf('other-key')}/`)).toMatchObject({
+    usedBy: [{ connectionId: 'login-c' }],
+  })
 })
 
 test('a machine without a public address is used at its private one, unless its target wants the public one', async () => {
@@ -174,6 +196,39 @@ test('a machine without a public address is used at its private one, unless its 
   expect(instance.privateAddress).toMatch(/^127\./)
   expect((await act('private', 'validate')).status).toBe('completed')
   await act('private', 'destroy')
+})
+
+test('a machine of Google is made, looked at and ended in the project of its target', async () => {
+  const { credential, endpoint, region } = site.google
+  const { credentialRef } = await service.post('/cloud-credentials/', {
+    ...{ id: 'google', provider: 'gcp', credential },
+  })
+  await service.post('/environments/', {
+    environment: { id: 'google', name: 'google' },
+    version: { id: 'google-v1', version: 1 },
+    runtimes: [{ id: 'google-r', name: 'r', driver: 'cloud', mode: 'execution' }],
+    connections: [
+      {
+        ...{ id: 'google-c', name: 'c', type: 'cloud', endpoint, credentialRef },
+        configuration: { provider: 'gcp', region, projectId: 'another-project' },
+      },
+    ],
+  })
+  await service.post('/environments/google/cloud-capacity-targets/', {
+    ...{ id: 'of-project', name: 'of-project', provider: 'gcp', providerMachineType: 'e2-standard-2' },
+    ...{ imageReference: 'projects/debian-cloud/global/images/family/debian-12', vcpu: 2, memoryMiB: 8_192 },
+    configuration: {
+      ...{ sshPort: site.sshPort, sshUsername: userInfo().username, projectId: credential.project_id },
+    },
+    ...withoutPlaybooks,
+  })
+  const asked = { capacityTargetId: 'of-project', instanceId: 'of-project' }
+  const { status, body } = await service.call('POST', '/environments/google/cloud-instances/', asked)
+  expect([status, body.error]).toEqual([202, undefined])
+  const operation = await calls.over(body.id)
+  expect([operation.status, operation.failureReason]).toEqual(['completed', undefined])
+  expect(await act('of-project', 'destroy')).toMatchObject({ status: 'completed' })
+  expect([...site.machines.values()].at(-1)).toMatchObject({ state: 'terminated' })
 })
 
 test('a machine without a record is an orphan, and a sweep ends it and no other', async () => {

@@ -1,6 +1,7 @@
 import { expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import { openAnyOf } from '../../src/domains/instance/archives/any-of.ts'
+import { openRedaction } from '../../src/domains/instance/archives/redaction.ts'
 
 const bytes = (most: number, least = 0) =>
   fc
@@ -24,4 +25,18 @@ test('a string is found at every place of a text, and next to its ends', () => {
     expect(holds(text)).toBe(true)
     expect(holds(text.subarray(0, n + each.length - 1))).toBe(false)
   }
+})
+
+test('a member of any name outlives the removal of secrets beside it', () => {
+  const row = (configuration: string): string => `{"id":"a","configuration":${configuration}}\n`
+  const lines = openRedaction([]).lines(
+    'connections',
+    row('{"__proto__":{"kept":1,"password":"x"},"constructor":2,"token":"y"}'),
+    true,
+  )
+  expect(lines.toString()).toBe(
+    row(
+      '{"__proto__":{"kept":1},"constructor":2,"credentialStatus":"redacted","requiresReconfiguration":true}',
+    ),
+  )
 })

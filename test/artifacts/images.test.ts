@@ -96,8 +96,10 @@ describe('an image of many architectures', () => {
       { buildEngine: socket, addressAllowed: () => true } as unknown as Parameters<typeof pull>[0],
       { id: 'b', targetOs: 'linux', targetArchitecture } as Parameters<typeof pull>[1],
       `tools/a@${sha256('list')}`,
-      { say: () => undefined } as unknown as Parameters<typeof pull>[3],
-      new AbortController().signal,
+      {
+        journal: { say: () => undefined } as unknown as Parameters<typeof pull>[3]['journal'],
+        ...{ signal: new AbortController().signal, credentialRef: undefined },
+      },
     )
 
   test('that is here for another one is pulled, pinned or not, and never taken for the other', async () => {

@@ -1,6 +1,4 @@
 import { expect, test } from '@jest/globals'
-import type { Db } from '../../src/db/sql.ts'
-import type { ConsoleKeeper } from '../../src/domains/console/keeper.ts'
 import { Served } from '../../src/domains/console/served.ts'
 import { attendSession } from '../../src/domains/console/stream.ts'
 import type { Peer } from '../../src/http/peer.ts'
@@ -20,9 +18,10 @@ const openPeer = () => {
   return { peer, closed: closed.promise }
 }
 
+const refused = () => Promise.resolve(false)
 const attend = (session: Served, peer: Peer, many: () => Promise<never[]>) =>
   attendSession(
-    { db: { many } as unknown as Db, keeper: {} as ConsoleKeeper },
+    { db: { many }, keeper: { input: refused, resize: refused } },
     { id: 'session', session, peer, writes: true, takesOver: false },
   )
 

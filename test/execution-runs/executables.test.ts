@@ -11,7 +11,7 @@ import { removeUnowned } from '../../src/domains/artifacts/versions.ts'
 import { publishOutput, readWork } from '../../src/domains/artifacts/runs.ts'
 import { removeUnnamed } from '../../src/domains/execution-runs/unnamed-bytes.ts'
 import { openArtifactStore, type ArtifactStore } from '../../src/drivers/build/store.ts'
-import { describedBuild, sha256 } from '../artifacts/world.ts'
+import { describedBuild, sha256, tarOf } from '../artifacts/world.ts'
 import { until } from '../failures/programs.ts'
 import { inContainers, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -122,6 +122,11 @@ test('an image of a denied network, one that the engine lacks, and a file beside
       ),
       /the file is sif, and docker/,
     ],
+    place: [
+      from({ type: 'remote-file', path: join(seeds, 'inside.sif'), resourceRef: 'refused-host-1' }),
+      /the file is sif, and docker/,
+    ],
+    older: [from({ type: 'oci', reference: join(seeds, 'inside.sif') }), /is a file, which docker/],
   }
   const answer = await accept(
     'refused',
@@ -215,6 +220,29 @@ test('what must be in place at another site is pinned so: nothing is pulled, mad
   expect(
     await ask('other', 'apptainer', from(named, 'use-in-place', { expectedDigest: digests[1] ?? '' })),
   ).toMatch(/expectedDigest is sha256:2/)
+})
+
+test('an archive of an image at its site is loaded by the engine there', async () => {
+  const configuration = '{"architecture":"amd64"}'
+  const archive = await tarOf([
+    { name: 'config.json', content: configuration },
+    { name: 'manifest.json', content: '[{"Config":"config.json","Layers":[]}]' },
+  ])
+  writeFileSync(join(seeds, 'image.tar'), archive)
+  const file = { type: 'remote-file', path: join(seeds, 'image.tar'), resourceRef: 'loaded-host-1' }
+  expect((await accept('loaded', { one: from(file) })).status).toBe(202)
+  const [row] = await service.db.prepared<{ image: string }>(
+    'pinned image',
+    `select executables #>> '{pins,0,image}' as image from run_snapshots where execution_run_id = $1`,
+    ['loaded-run'],
+  )
+  const image = `archive:${join(seeds, 'image.tar')}@${sha256(configuration)}`
+  expect(row?.image).toBe(image)
+  await service.call('POST', '/execution-runs/loaded-run/cancel/')
+  const sifs = await accept('unloaded', {
+    one: from({ ...file, resourceRef: 'unloaded-host-1' }, 'auto', { format: 'sif' }),
+  })
+  expect([sifs.status, sifs.text]).toEqual([422, expect.stringMatching(/format is sif, and the file is oci/)])
 })
 
 test('an image that only the engine has that builds is brought from there', async () => {

@@ -312,6 +312,28 @@ test('a step of a holder that was replaced changes nothing', async () => {
   expect(await facts('stale')).toEqual(before)
 })
 
+test('a lane of the longest names is held by one task at a time, and its holder is told', async () => {
+  await service.db.prepared('free', 'delete from lane_leases', [])
+  const epoch = await opened('long')
+  let seed = 7
+  // Text that the database cannot make shorter.
+  const name = (): string =>
+    Array.from({ length: 255 }, () => {
+      seed = (seed * 48_271) % 2_147_483_647
+      return String.fromCodePoint(0x10000 + (seed % 60_000))
+    }).join('')
+  const lane: [string, string, string] = [`${name()}@${name()}`, name(), name()]
+  const asking = (task: string) => ({
+    ...nothing,
+    intents: [{ ...intent('long', task, ''), lanes: [lane] }],
+  })
+  const first = await commitSite(service.db, 'long', site, epoch, asking('a'))
+  expect(first.acquired).toEqual(['long:steps-a'])
+  const second = await commitSite(service.db, 'long', site, epoch, asking('b'))
+  expect(second.acquired).toEqual([])
+  expect(JSON.stringify(second)).toContain('long:steps-a')
+})
+
 /** An intent whose lanes come to it from the task before it. */
 const intentAhead = (run: string, task: string): JournalEntry['intents'][number] => ({
   ...intent(run, task, ''),

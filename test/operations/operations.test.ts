@@ -278,3 +278,44 @@ test('every open record is looked at, however many stay open', async () => {
   await dispatcher.stop()
   expect(met).toEqual(ids)
 })
+
+test('a record whose start meets the workflow of a removed one of its id has its own once that ends', async () => {
+  const ref = { id: 'used-again', generation: 1 }
+  const calls: string[] = []
+  let looks = 0
+  let isDispatched = false
+  const dispatcher = openDispatcher(
+    {
+      db: service.db,
+      metrics: service.metrics,
+      engine: {
+        start: () => {
+          calls.push(looks < 2 ? 'open' : 'started')
+          return Promise.resolve(looks < 2 ? ('open' as const) : ('started' as const))
+        },
+        standing: () => {
+          looks += 1
+          return Promise.resolve(
+            looks < 2 ? { state: 'open' as const } : { state: 'closed' as const, end: 'COMPLETED' },
+          )
+        },
+      },
+    },
+    [
+      {
+        ...dispatchedOperation(threeStepsKind),
+        lookEverySeconds: 86_400,
+        undispatched: () => Promise.resolve(isDispatched ? [] : [ref]),
+        open: () => Promise.resolve([]),
+        isOpen: () => Promise.resolve(true),
+        pageSummary: () => Promise.resolve(undefined),
+        markDispatched: () => Promise.resolve((isDispatched = true)),
+        noteRestart: () => Promise.resolve(),
+      },
+    ],
+    openLog('fatal'),
+  )
+  await until('the start of its own workflow', 120, () => calls.includes('started'))
+  await dispatcher.stop()
+  expect(calls.slice(0, 2)).toEqual(['open', 'started'])
+})

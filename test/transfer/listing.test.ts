@@ -149,3 +149,21 @@ test('a chain of links longer than a few lists is followed by one list of all', 
   expect(brought(tree)).toEqual(brought((await locally(['chain/0'])).entries))
   expect(seen.length).toBeLessThanOrEqual(22)
 })
+
+test('a list that fails half-way is trouble of the site at once; what it lacks is not missing', async () => {
+  let calls = 0
+  const half: SiteShell = {
+    ...shell,
+    run: async (script, options) => {
+      calls += 1
+      const answer = await shell.run(`${script}; exit 1`, options)
+      return { ...answer, code: 1, stdout: answer.stdout.subarray(0, 0), stderr: 'Input/output error' }
+    },
+  }
+  const stage = { from, label: 'made', paths: ['latest.txt'] }
+  await expect(listTree({ site: 'there', shell: half }, stage)).rejects.toMatchObject({
+    trouble: 'infrastructure',
+    message: expect.stringContaining('Input/output error'),
+  })
+  expect(calls).toBe(1)
+})

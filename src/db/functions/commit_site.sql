@@ -228,7 +228,8 @@ begin
         order by l.resource_id not like '@host/%', l.resource_id, l.core_id, l.slot_id) into holders
       from jsonb_to_recordset(p_intents) as x(id text, lanes jsonb) cross
         join jsonb_array_elements(x.lanes) as lane
-      join lane_leases l on l.resource_id = lane ->> 0 and l.core_id = lane ->> 1 and l.slot_id = lane ->> 2
+      join lane_leases l on md5(l.resource_id) = md5(lane ->> 0) and l.core_id = lane ->> 1
+        and md5(l.slot_id) = md5(lane ->> 2)
       where x.id <> all (acquired) and l.task_execution_id <> x.id;
       delete from lane_leases l using jsonb_to_recordset(p_intents) as x(id text)
         where l.task_execution_id = x.id and x.id <> all (acquired);

@@ -283,13 +283,13 @@ export const addBuild = async (
   parts: BuildParts,
   given: z.output<typeof NewBuild>,
 ): Promise<{ build: Build; isNew: boolean }> => {
-  const sourceType = given.sourceType ?? 'dockerfile'
+  const { sourceType } = given
   const usual = sourceType === 'definition' ? 'apptainer.def' : 'Dockerfile'
   const recipePath = sourceType === 'docker-image' ? undefined : plainPath(given.recipePath ?? usual)
   const wanted = {
     ...{ id: given.id, artifactVersionId: given.artifactVersionId, sourceType, image: given.image },
     ...{ contextDigest: given.contextDigest, recipePath, recipeDigest: given.recipeDigest },
-    ...{ targetFormat: given.targetFormat ?? 'sif', targetOs: given.targetOs ?? 'linux' },
+    ...{ targetFormat: given.targetFormat, targetOs: given.targetOs },
     targetArchitecture: given.targetArchitecture ?? 'amd64',
     ...{ buildArguments: given.buildArguments ?? '{}', network: given.network ?? false },
     ...(given.credentialRef === undefined ? {} : { credentialRef: given.credentialRef }),

@@ -15,7 +15,7 @@ import { readDefinition } from '../../drivers/build/definition.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { ImageFolder } from '../../drivers/build/image.ts'
 import type { Journal } from './journal.ts'
-import { pull } from './pulls.ts'
+import { loginsOf, pull } from './pulls.ts'
 import type { BuildWork } from './runs.ts'
 import { argumentsOf, epochOf, ImageName } from './schemas.ts'
 import type { BuildWorkParts } from './build-parts.ts'
@@ -60,7 +60,9 @@ export const pullBases = async (
       `Apptainer builds for ${ownArchitecture()} on this host, and the build wants ${work.targetArchitecture}`,
     )
   judgeDefinition(text, work.buildArguments, () => undefined)
-  for (const image of definitionOf(work, text).images) await pull(parts, work, image, journal, signal)
+  const loginFor = await loginsOf(parts.db, work)
+  for (const image of definitionOf(work, text).images)
+    await pull(parts, work, image, { journal, signal, credentialRef: loginFor(image) })
 }
 
 /** Archives of the images of a definition, by the path that the build has for them. */

@@ -51,15 +51,21 @@ const imageOf = async (buildEngine: string, image: string) =>
   (await inspectImage(buildEngine, image)) ??
   (isPinned(image) ? inspectImage(buildEngine, image.slice(image.indexOf('@') + 1)) : undefined)
 
-/** Whether the login of a build is that of an image's registry; a build from an image has no other. */
-const isLoggedIn = async (
+/** The login of a build for each image: of its own registry; a build from an image has no other. */
+export const loginsOf = async (
   db: Db,
   { credentialRef, sourceType }: BuildWork,
-  image: string,
-): Promise<boolean> =>
-  credentialRef != null &&
-  (sourceType === 'docker-image' ||
-    (await registryOfLogin(db, credentialRef)) === partsOfImage(image).registry)
+): Promise<(image: string) => string | undefined> => {
+  if (credentialRef == null) return () => undefined
+  if (sourceType === 'docker-image') return () => credentialRef
+  const registry = await registryOfLogin(db, credentialRef)
+  return (image) => (partsOfImage(image).registry === registry ? credentialRef : undefined)
+}
+
+interface Pull {
+  journal: Journal
+  signal: AbortSignal
+}
 
 /**
  * Has the engine pull the images of a recipe that the build has a login for. The build takes them
@@ -69,30 +75,31 @@ export const pullPrivateBases = async (
   parts: BuildWorkParts,
   work: BuildWork,
   images: readonly string[],
-  { journal, signal }: { journal: Journal; signal: AbortSignal },
+  { journal, signal }: Pull,
 ): Promise<void> => {
-  for (const image of images)
-    if (await isLoggedIn(parts.db, work, image))
-      try {
-        await pull(parts, work, image, journal, signal)
-      } catch (error) {
-        // The reading finds more names than the recipe has; the build knows those that it needs.
-        if (!(error instanceof EngineRefusal)) throw error
-        journal.say(`${image} is not pulled with the login: ${error.message}`)
-      }
+  const loginFor = await loginsOf(parts.db, work)
+  for (const image of images) {
+    const credentialRef = loginFor(image)
+    if (credentialRef === undefined) continue
+    try {
+      await pull(parts, work, image, { journal, signal, credentialRef })
+    } catch (error) {
+      // The reading finds more names than the recipe has; the build knows those that it needs.
+      if (!(error instanceof EngineRefusal)) throw error
+      journal.say(`${image} is not pulled with the login: ${error.message}`)
+    }
+  }
 }
 
-/** Pulls an image of a build. @returns its id in the engine */
+/** Pulls an image of a build, with the login of its registry. @returns its id in the engine */
 export const pull = async (
-  { db, buildEngine, addressAllowed, vault, http }: BuildWorkParts,
+  { buildEngine, addressAllowed, vault, http }: BuildWorkParts,
   work: BuildWork,
   image: string,
-  journal: Journal,
-  signal: AbortSignal,
+  { journal, signal, credentialRef }: Pull & { credentialRef: string | null | undefined },
 ): Promise<string> => {
   const fault = imageFault(image, addressAllowed) ?? (await registryDenied(http, image))
   if (fault !== undefined) throw new BuildError(`the image must not be pulled: ${fault}`)
-  const credentialRef = (await isLoggedIn(db, work, image)) ? work.credentialRef : undefined
   const purpose = `pull the image of the build ${work.id}`
   const login = await loginOf(vault, { credentialRef, image, purpose })
   const before = await imageOf(buildEngine, image)

@@ -127,7 +127,7 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
     status: 201,
     audit: { eventType: 'artifact.created', summary: () => 'a version of an artifact added' },
     handle: async ({ body }) => {
-      const { artifactId, version, name = artifactId, scope = 'system', scopeId = '' } = body
+      const { artifactId, version, name = artifactId, scope, scopeId = '' } = body
       const artifactVersionId = await addVersion(db, { artifactId, name, version, scope, scopeId })
       return {
         ...{ id: artifactId, name, version, artifactVersionId, scope, formats: [] },

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { EpochTime, Id, Name, OptionalId, Timestamp } from '../../http/schema.ts'
+import { choice, EpochTime, Id, Name, OptionalId, Timestamp } from '../../http/schema.ts'
 
 export const artifactScopes = ['system', 'organization', 'project', 'workflow', 'run', 'environment'] as const
 
@@ -52,7 +52,7 @@ export const NewVersion = z.strictObject({
   artifactId: Id,
   name: Name.optional().describe('Default: the artifact’s id'),
   version: Id,
-  scope: z.enum(artifactScopes).optional().describe('Default: system'),
+  scope: choice(artifactScopes, 'system'),
   scopeId: OptionalId.optional(),
 })
 
@@ -124,8 +124,8 @@ const buildTarget = {
     .max(4_096)
     .optional()
     .describe('Below the context; default: Dockerfile, of a definition apptainer.def'),
-  targetFormat: z.enum(targetFormats).optional().describe('Default: sif'),
-  targetOs: z.enum(['linux']).optional(),
+  targetFormat: choice(targetFormats, 'sif'),
+  targetOs: choice(['linux'], 'linux'),
   targetArchitecture: Architecture.optional().describe('Default: amd64'),
   buildArguments: Arguments.optional().describe('A JSON object as text'),
   image: ImageName.optional().describe('Of sourceType docker-image'),
@@ -136,7 +136,7 @@ const buildTarget = {
 export const NewBuild = z.strictObject({
   id: Id,
   artifactVersionId: Id,
-  sourceType: z.enum(['docker-image', 'dockerfile', 'definition']).optional().describe('Default: dockerfile'),
+  sourceType: choice(['docker-image', 'dockerfile', 'definition'], 'dockerfile'),
   contextDigest: Digest,
   recipeDigest: Digest,
   cacheKey: Id,

@@ -36,17 +36,14 @@ const removalPatienceMs = 15_000
 const tagOf = ({ runId, hostId }: BuildWork): string =>
   `orrery-build/${createHash('sha256').update(`${hostId}\n${runId}`).digest('hex').slice(0, 40)}:latest`
 
-const sourcesOf = (work: BuildWork, text: string) =>
-  sourcesOfRecipe(text, argumentsOf(work.buildArguments) ?? {}, work.targetArchitecture)
-
 /**
  * Checks that the context is here, that its recipe is that of the build, and that the recipe names
- * nothing of a denied host. @returns the recipe
+ * nothing of a denied host. @returns the recipe, and the images that the engine pulls for a Dockerfile
  */
 const checkContext = async (
   { artifactStore, buildContextLimitBytes: limitBytes, addressAllowed, http }: BuildWorkParts,
   work: BuildWork,
-): Promise<string> => {
+): Promise<{ text: string; images: string[] }> => {
   const size = await artifactStore.sizeOf('contexts', work.contextDigest)
   if (size === undefined)
     throw new BuildError('the store of this host lost the context; upload it again and start the build again')
@@ -65,8 +62,8 @@ const checkContext = async (
     )
   const text = Buffer.concat(chunks).toString()
   // The images of a definition are judged where they are pulled.
-  if (work.sourceType === 'definition') return text
-  const sources = sourcesOf(work, text)
+  if (work.sourceType === 'definition') return { text, images: [] }
+  const sources = sourcesOfRecipe(text, argumentsOf(work.buildArguments) ?? {}, work.targetArchitecture)
   const fault = recipeFault(sources, work.network, addressAllowed)
   if (fault !== undefined) throw new BuildError(fault)
   const hosts = sources.addresses.map((address) => `${hostOf(address)}/`)
@@ -74,7 +71,7 @@ const checkContext = async (
     const denied = await registryDenied(http, name)
     if (denied !== undefined) throw new BuildError(`the recipe names ${JSON.stringify(name)}: ${denied}`)
   }
-  return text
+  return { text, images: pulledBy(sources) }
 }
 
 /** Verifies the file of an image, and says how in the log. */
@@ -136,13 +133,14 @@ export const openBuildWork = (parts: BuildWorkParts) => {
     const isStored = found !== undefined && (await artifactStore.sizeOf('images', found.digest)) !== undefined
     const earlier = isStored ? found : undefined
     if (work.sourceType === 'docker-image') {
-      const id = await pull(parts, work, work.image ?? '', journal, signal)
+      const { image, credentialRef } = work
+      const id = await pull(parts, work, image ?? '', { journal, signal, credentialRef })
       journal.found(id)
       if (earlier !== undefined && earlier.imageId !== id) return false
     } else if (earlier === undefined) {
-      const text = await checkContext(parts, work)
+      const { text, images } = await checkContext(parts, work)
       if (work.sourceType === 'definition') await pullBases(parts, work, text, { journal, signal })
-      else await pullPrivateBases(parts, work, pulledBy(sourcesOf(work, text)), { journal, signal })
+      else await pullPrivateBases(parts, work, images, { journal, signal })
     }
     if (earlier === undefined) return false
     journal.say(reuseText(earlier.digest))
@@ -154,11 +152,10 @@ export const openBuildWork = (parts: BuildWorkParts) => {
     if (work.sourceType === 'docker-image') return
     await using journal = await openJournal(parts, work.runId, 'building')
     if (work.sourceType === 'definition') {
-      await gate.inTurn(
-        async () =>
-          buildFromDefinition(parts, work, await checkContext(parts, work), { journal, signal, bounds }),
-        signal,
-      )
+      await gate.inTurn(async () => {
+        const { text } = await checkContext(parts, work)
+        await buildFromDefinition(parts, work, text, { journal, signal, bounds })
+      }, signal)
       return
     }
     await gate.inTurn(async () => {

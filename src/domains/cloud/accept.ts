@@ -178,17 +178,17 @@ const addInstance = async (
   const key = makeSshKey(`orrery ${id}`)
   const keyId = keyIdOf(id)
   const { pricePerHour, diskPricePerGiBMonth } = await pricesOf(tx, target.environmentId, target)
-  const { diskSizeGiB = 0, diskType, sshUsername = 'akoflow' } = configurationOf(target)
+  const { diskSizeGiB = 0, diskType, projectId = '', sshUsername = 'akoflow' } = configurationOf(target)
   const disk =
     diskSizeGiB === 0
       ? null
       : JSON.stringify({ sizeGiB: diskSizeGiB, ...(diskType === undefined ? {} : { type: diskType }) })
   await tx.run(sql`insert into cloud_instances (id, capacity_target_id, environment_id, connection_id, provider, name,
-      status, region, ssh_username, ssh_credential_ref, ssh_public_key, disk, compute_price_per_second,
+      status, region, project_id, ssh_username, ssh_credential_ref, ssh_public_key, disk, compute_price_per_second,
       disk_price_per_second, execution_run_id)
     values (${id}, ${target.id}, ${target.environmentId}, ${connection.id}, ${target.provider}, ${name},
-      'provisioning', ${region}, ${body.sshUsername ?? sshUsername}, ${referenceOf('ssh-key', keyId)},
-      ${key.publicKey}, ${disk}::jsonb, ${pricePerHour / 3_600},
+      'provisioning', ${region}, nullif(${projectId}, ''), ${body.sshUsername ?? sshUsername},
+      ${referenceOf('ssh-key', keyId)}, ${key.publicKey}, ${disk}::jsonb, ${pricePerHour / 3_600},
       ${(diskPricePerGiBMonth * diskSizeGiB) / monthSeconds}, ${executionRunId ?? null})`)
   const { publicKey, fingerprint } = key
   const added = await vault.put(

@@ -10,6 +10,7 @@ import { CloudError, type CloudDriver, type Machine } from '../../drivers/cloud/
 import { gcpDriver } from '../../drivers/cloud/gcp.ts'
 import { notBuilt } from '../../not-built.ts'
 import { Refusal, unacceptable } from '../../refusal.ts'
+import { projectOf } from '../../vault/provider-documents.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 
 const ConnectionRow = z.object({
@@ -84,6 +85,13 @@ const documentOf = async (
       { path: '', message: `${JSON.stringify(credentialRef)} is no credential of ${provider}; refer to one` },
     ])
   return secret.document
+}
+
+/** Where a machine is. `projectId`: Google's, if its target named one; else that of the connection. */
+export interface MachinePlace {
+  connectionId: string
+  region: string
+  projectId?: string | null | undefined
 }
 
 /** Where a driver works, and as whom. */
@@ -197,11 +205,12 @@ export const openClouds = ({ db, http, secrets }: CloudParts) => {
      *   built
      */
     async of(connection: CloudConnection, region: string): Promise<Cloud> {
-      const { provider, endpoint, projectId } = connection
+      const { provider, endpoint } = connection
       if (!builtProviders.has(provider))
         throw notBuilt(`machines of ${provider}`, 'use a connection of aws or gcp')
       const document = await documentOf(secrets, connection)
-      const place = { provider, region, endpoint, projectId: projectId ?? '' }
+      const projectId = connection.projectId ?? projectOf('gcp', document)
+      const place = { provider, region, endpoint, projectId }
       const name = JSON.stringify([connection.id, place, document])
       const known = open.get(name)
       if (known !== undefined) return known
@@ -210,10 +219,10 @@ export const openClouds = ({ db, http, secrets }: CloudParts) => {
       open.set(name, cloud)
       return cloud
     },
-    /** The connection of an instance as it is now. @throws Refusal 422 where it is gone */
-    connection: async (id: string): Promise<CloudConnection> => {
+    /** The provider of a machine, over its connection as it is now. @throws as `of`; 422 where that is gone */
+    async at({ connectionId: id, region, projectId }: MachinePlace): Promise<Cloud> {
       const found = await db.maybe(ConnectionRow, sql`${connections} and c.id = ${id}`)
-      if (found !== undefined) return found
+      if (found !== undefined) return this.of({ ...found, projectId: projectId ?? found.projectId }, region)
       throw unacceptable([
         { path: '', message: `the cloud connection ${JSON.stringify(id)} is gone; save it again` },
       ])

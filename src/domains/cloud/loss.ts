@@ -3,13 +3,11 @@ import { sql, type Db } from '../../db/sql.ts'
 import type { Machine } from '../../drivers/cloud/contract.ts'
 import { dropCredential } from '../credentials/store.ts'
 import { billingEnds, computeEnds } from './billing.ts'
-import type { Clouds } from './clouds.ts'
+import type { Clouds, MachinePlace } from './clouds.ts'
 import { keyIdOf } from './instance-keys.ts'
 
 /** An instance as far as its provider is asked about it. */
-export interface WatchedInstance {
-  connectionId: string
-  region: string
+export interface WatchedInstance extends MachinePlace {
   providerId: string
 }
 
@@ -35,9 +33,9 @@ const ends: Partial<Record<Machine['state'], string>> = {
  */
 export const lookAtInstance = async (
   clouds: Clouds,
-  { connectionId, region, providerId }: WatchedInstance,
+  { providerId, ...place }: WatchedInstance,
 ): Promise<Loss | 'unseen' | undefined> => {
-  const cloud = await clouds.of(await clouds.connection(connectionId), region)
+  const cloud = await clouds.at(place)
   const machine = await cloud.look(providerId)
   if (machine === undefined) return 'unseen'
   const word = ends[machine.state]
@@ -77,6 +75,7 @@ const LivingRow = z.object({
   id: z.string(),
   connectionId: z.string(),
   region: z.string(),
+  projectId: z.string().nullish(),
   providerId: z.string(),
 })
 
@@ -93,7 +92,7 @@ export const noteLosses = async (
 ): Promise<{ instanceId: string; reason: string }[]> => {
   const living = await db.many(
     LivingRow,
-    sql`select id, connection_id, region, provider_id from cloud_instances
+    sql`select id, connection_id, region, project_id, provider_id from cloud_instances
       where environment_id = ${environmentId} and execution_run_id is null and provider_id is not null and ${isIdle}
       order by id limit 10000`,
   )

@@ -2,7 +2,8 @@ import { z } from 'zod'
 import { eachRecord } from '../../db/each-record.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Machine } from '../../drivers/cloud/contract.ts'
-import { builtProviders, connectionsOf, refusalOfCloud, type Cloud, type Clouds } from './clouds.ts'
+import { builtProviders, connectionsOf, refusalOfCloud } from './clouds.ts'
+import type { Cloud, CloudConnection, Clouds } from './clouds.ts'
 import { noteLosses } from './loss.ts'
 import { serviceReference } from './work.ts'
 
@@ -16,23 +17,31 @@ export const Orphan = z.strictObject({
 })
 export type Orphan = z.output<typeof Orphan>
 
-const RegionRow = z.object({ region: z.string() })
+const RegionRow = z.object({ region: z.string(), projectId: z.string().nullish() })
 const TrackedRow = z.object({ reference: z.string(), providerId: z.string().nullish() })
 
 /**
- * Regions that may hold machines of a connection: its own, and those of its instances and targets.
+ * The providers that may have machines of a connection, by region: its own region and project, and
+ * those of instances and targets.
  */
-const regionsOf = async (
-  db: Db,
-  environmentId: string,
-  own: string | null | undefined,
-): Promise<string[]> => {
+const cloudsOf = async (
+  { db, clouds }: { db: Db; clouds: Clouds },
+  connection: CloudConnection,
+): Promise<Map<Cloud, string>> => {
+  const { id, environmentId, region: own } = connection
   const rows = await db.many(
     RegionRow,
-    sql`select region from cloud_instances where environment_id = ${environmentId}
-      union select region from cloud_capacity_targets where environment_id = ${environmentId} and region <> ''`,
+    sql`select region, null as project_id from cloud_instances where environment_id = ${environmentId}
+      union select region, project_id from cloud_instances where connection_id = ${id}
+      union select region, null from cloud_capacity_targets where environment_id = ${environmentId} and region <> ''`,
   )
-  return [...new Set([...(own == null ? [] : [own]), ...rows.map(({ region }) => region)])]
+  const found = new Map<Cloud, string>()
+  for (const { region, projectId } of [...(own == null ? [] : [{ region: own, projectId: null }]), ...rows])
+    found.set(
+      await clouds.of({ ...connection, projectId: projectId ?? connection.projectId }, region),
+      region,
+    )
+  return found
 }
 
 /**
@@ -65,10 +74,9 @@ const findOrphans = async (
 ): Promise<(Orphan & { cloud: Cloud })[]> => {
   const service = await serviceReference(db)
   const found: (Orphan & { cloud: Cloud })[] = []
-  const search = async (connection: Awaited<ReturnType<typeof connectionsOf>>[number]): Promise<void> => {
+  const search = async (connection: CloudConnection): Promise<void> => {
     if (!builtProviders.has(connection.provider)) return
-    for (const region of await regionsOf(db, environmentId, connection.region)) {
-      const cloud = await clouds.of(connection, region)
+    for (const [cloud, region] of await cloudsOf({ db, clouds }, connection)) {
       const machines = await cloud.driver.list(service)
       for (const { id, instanceId, state } of await untracked(db, machines))
         found.push({

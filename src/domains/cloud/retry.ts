@@ -5,6 +5,8 @@ import { lockOperation, reopenOperation, type Operation } from '../../operations
 import { Refusal } from '../../refusal.ts'
 import { referenceOf } from '../../vault/vault.ts'
 import { activeOf, busy, requireRoom, usableTarget, type AcceptParts } from './accept.ts'
+import { SshKey } from '../credentials/schemas.ts'
+import { holdReplaceable, readCredential } from '../credentials/store.ts'
 import { keyIdOf } from './instance-keys.ts'
 import { cloudKind } from './operation.ts'
 
@@ -19,12 +21,14 @@ const Row = z.object({
 
 /**
  * Prepares an instance whose machine was ended for another one: another reference, so that the
- * provider makes a new machine, and another key.
+ * provider makes a new machine, and another key, unless something else refers to the former one.
  */
 const renew = async (tx: Db, { vault }: AcceptParts, id: string): Promise<void> => {
-  const { privateKey, publicKey, fingerprint } = makeSshKey(`orrery ${id}`)
+  const { privateKey, ...made } = makeSshKey(`orrery ${id}`)
   const keyId = keyIdOf(id)
-  await vault.put(tx, keyId, { kind: 'ssh-key', privateKey }, { publicKey, fingerprint })
+  await vault.put(tx, keyId, { kind: 'ssh-key', privateKey }, made)
+  await holdReplaceable(tx, 'ssh-key', keyId)
+  const { publicKey } = await readCredential(tx, SshKey, 'ssh-key', keyId)
   await tx.run(sql`update cloud_instances set reference = gen_random_uuid(), asked_at = null, provider_id = null,
       zone = null, host_key = null, configuring_at = null, ready_at = null, machine_gone = false,
       billing_started_at = null,

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { SshUsername } from './instance-schemas.ts'
-import { Count, Id, JsonObject, Money, Name, Seconds, Text, Timestamp } from '../../http/schema.ts'
+import { choice, Count, Id, JsonObject, Money, Name, Seconds, Text, Timestamp } from '../../http/schema.ts'
 
 const providers = ['gcp', 'aws', 'azure'] as const
 
@@ -22,12 +22,16 @@ const KnownConfiguration = z.looseObject({
   diskSizeGiB: z.number().gt(0).max(65_536).optional(),
   network: z.string().max(255).optional().describe('the subnet of the machines'),
   sshAddress: z
-    .enum(['public', 'private'])
+    .enum(['public', 'private', ''])
     .optional()
     .describe('at which the service logs in; the public one where there is one, if it is left out'),
   sshPort: z.int().min(1).max(65_535).optional().describe('of SSH in the image; 22 where it is left out'),
   sshUsername: SshUsername.optional().describe('of the login; akoflow where it is left out'),
-  projectId: z.string().max(255).optional(),
+  projectId: z
+    .string()
+    .max(255)
+    .optional()
+    .describe('of the machines at Google, if it is not that of the connection or of its credential'),
   sshSourceRanges: z.array(network).max(50).optional(),
   allowPublicSsh: z.boolean().optional().describe('must be true for a range that is every address'),
   pricePerHour: Money.optional(),
@@ -48,6 +52,7 @@ export type TargetConfiguration = Partial<{
   sshAddress: 'public' | 'private'
   sshPort: number
   sshUsername: string
+  projectId: string
   sshSourceRanges: string[]
   allowPublicSsh: boolean
   pricePerHour: number
@@ -55,12 +60,12 @@ export type TargetConfiguration = Partial<{
   idleSeconds: number
 }>
 
-/** The members of a stored configuration that the service knows, without those of wrong values. */
+/** The members of a stored configuration that the service knows, without blanks and those of wrong values. */
 export const knownConfiguration = (stored: Record<string, unknown> = {}): TargetConfiguration =>
   Object.fromEntries(
     Object.entries(KnownConfiguration.shape).flatMap(([name, schema]) => {
       const { success, data } = schema.safeParse(stored[name])
-      return success && data !== undefined ? [[name, data]] : []
+      return success && data !== undefined && data !== '' ? [[name, data]] : []
     }),
   )
 
@@ -87,7 +92,7 @@ const members = {
     .int()
     .min(1)
     .max(2 ** 32),
-  provisioningMode: z.enum(['standard', 'spot']).default('standard'),
+  provisioningMode: choice(['standard', 'spot'], 'standard'),
   maximumInstances: z
     .int()
     .min(1)
@@ -100,16 +105,15 @@ const members = {
 export const NewCapacityTarget = z.strictObject({
   id: Id.optional(),
   ...members,
-  zonePolicy: z
-    .enum(['any-compatible', 'fixed'])
-    .default('any-compatible')
-    .describe('any-compatible: where a zone has no capacity, the next one; fixed: fixedZone only'),
-  lifecyclePolicy: z
-    .enum(['destroy-after-execution', 'destroy-after-run', 'keep'])
-    .default('destroy-after-execution')
-    .describe(
-      'when a machine of a run ends: after its last task, with the run, or idleSeconds after its last use',
-    ),
+  zonePolicy: choice(['any-compatible', 'fixed'], 'any-compatible').describe(
+    'any-compatible: where a zone has no capacity, the next one; fixed: fixedZone only',
+  ),
+  lifecyclePolicy: choice(
+    ['destroy-after-execution', 'destroy-after-run', 'keep'],
+    'destroy-after-execution',
+  ).describe(
+    'when a machine of a run ends: after its last task, with the run, or idleSeconds after its last use',
+  ),
   configuration: TargetConfiguration.optional(),
   machineConfigurations: z.array(TargetMachineConfiguration).max(50).default([]),
 })

@@ -41,6 +41,7 @@ const JobRow = LoginRow.extend({
   connectionId: z.string(),
   targetId: z.string(),
   region: z.string(),
+  projectId: z.string().nullish(),
   askedAt: z.string().nullish(),
   providerId: z.string().nullish(),
   sshPublicKey: z.string().nullish(),
@@ -56,7 +57,8 @@ export const readJob = async (db: Db, operationId: string): Promise<CloudJob> =>
   const job = await db.maybe(
     JobRow,
     sql`select o.id as operation_id, o.generation, o.kind, i.id, i.name, i.status, i.reference::text as reference,
-        i.connection_id, i.capacity_target_id as target_id, i.region, i.asked_at, i.provider_id,
+        i.connection_id, i.capacity_target_id as target_id, i.region, i.project_id,
+        i.asked_at, i.provider_id,
         ${loginColumns}, i.ssh_public_key, i.ready_at, i.configuring_at, o.cancel_requested_at
       from cloud_operations o join cloud_instances i on i.id = o.instance_id
         join cloud_capacity_targets t on t.id = i.capacity_target_id where o.id = ${operationId}`,
@@ -86,8 +88,7 @@ export const note = (
     await appendEvent(tx, cloudKind, refOf(job), `cloud.${event}`, { phase, level: 'info', ...facts })
   })
 
-const cloudOf = async ({ clouds }: CloudWorkParts, job: CloudJob): Promise<Cloud> =>
-  clouds.of(await clouds.connection(job.connectionId), job.region)
+const cloudOf = ({ clouds }: CloudWorkParts, job: CloudJob): Promise<Cloud> => clouds.at(job)
 
 // ---------------------------------------------------------------------------------------------------------
 // make
@@ -307,8 +308,8 @@ const pinHostKey = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSig
 }
 
 /** The machine of an instance, as its provider is asked about it. */
-export const watchedOf = ({ connectionId, region, providerId }: CloudJob): WatchedInstance => ({
-  ...{ connectionId, region, providerId: providerId ?? '' },
+export const watchedOf = ({ connectionId, region, projectId, providerId }: CloudJob): WatchedInstance => ({
+  ...{ connectionId, region, projectId, providerId: providerId ?? '' },
 })
 
 /** @throws CloudError where the machine shows another key than the pinned one */

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Id, OptionalId, Timestamp } from '../../http/schema.ts'
+import { choice, Id, OptionalId, Timestamp } from '../../http/schema.ts'
 
 const mostSeconds = 3_600
 const noNul = (text: string): boolean => !text.includes('\0')
@@ -60,10 +60,9 @@ export const ConsoleSessionDocument = z.strictObject({ resourceId: Id, actorId: 
 export type ConsoleSessionDocument = z.output<typeof ConsoleSessionDocument>
 
 export const TicketDocument = z.strictObject({
-  mode: z
-    .enum(['write', 'watch'])
-    .default('write')
-    .meta({ description: 'watch: the connection shows the session and takes no input' }),
+  mode: choice(['write', 'watch'], 'write').meta({
+    description: 'watch: the connection shows the session and takes no input',
+  }),
 })
 
 export type TicketDocument = z.output<typeof TicketDocument>

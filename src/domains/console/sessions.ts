@@ -8,6 +8,9 @@ import type { Proof } from '../audit-events/verify.ts'
 import { ConsolePlace, type Console, type SessionPlace } from './place.ts'
 import type { ConsoleSession } from './schemas.ts'
 
+/** The table of terminals, which are no durable operations. */
+export const terminalsTable = 'console_sessions'
+
 const ConsoleSessionRow = z.object({
   id: z.string(),
   status: z.enum(['starting', 'connected', 'closed', 'failed']),
@@ -278,7 +281,7 @@ const TailRow = z.object({ content: z.instanceof(Buffer), taken: z.number() })
 
 /** The last bytes of recorded output, and the offset to which the recording is stored. */
 export const outputTail = async (
-  db: Db,
+  db: Pick<Db, 'many'>,
   id: string,
   most: number,
 ): Promise<{ bytes: Buffer; taken: number }> => {

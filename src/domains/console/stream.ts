@@ -44,7 +44,7 @@ type Served = NonNullable<ReturnType<ConsoleKeeper['find']>>
  * slow. `brakes`: the terminal waits a while for this reader.
  */
 const show = async (
-  db: Db,
+  db: Pick<Db, 'many'>,
   { id, session, peer, brakes }: { id: string; session: Served; peer: Peer; brakes: boolean },
 ): Promise<() => void> => {
   let behind = 0
@@ -81,7 +81,7 @@ const show = async (
 
 /** Serves one connection of a session. A writer's input goes to the terminal. */
 export const attendSession = async (
-  { db, keeper }: { db: Db; keeper: ConsoleKeeper },
+  { db, keeper }: { db: Pick<Db, 'many'>; keeper: Pick<ConsoleKeeper, 'input' | 'resize'> },
   {
     id,
     session,

@@ -25,7 +25,14 @@ import {
   SshKeyImport,
   SshKeyReplacement,
 } from './schemas.ts'
-import { deleteCredential, listCredentials, nouns, readCredential, takenProblems } from './store.ts'
+import {
+  deleteCredential,
+  holdReplaceable,
+  listCredentials,
+  nouns,
+  readCredential,
+  takenProblems,
+} from './store.ts'
 import { isFields } from '../../json-object.ts'
 
 /** Credentials of users; the service's own key and what targets hide have no route. */
@@ -163,8 +170,11 @@ const replace = async (
   // This comes first: an unknown id is 404 for any document.
   await readCredential(db, z.unknown(), kind, id)
   if (problems.length > 0 || 'problems' in made) throw unacceptable(problems)
-  if ((await vault.replace(id, made.secret, made.shown)) === undefined)
-    await readCredential(db, z.unknown(), kind, id)
+  const { secret, shown } = made
+  await db.transaction(async (tx) => {
+    await holdReplaceable(tx, kind, id)
+    await vault.replace(tx, id, secret, shown)
+  })
 }
 
 /** Routes to read credentials and to delete unused ones, alike for all kinds. */
@@ -270,6 +280,7 @@ const replaceRoute = <Body extends { id?: string | undefined }, S extends z.ZodT
     summary: `Put another ${given.what} under a reference that is in use`,
     body: given.body,
     response: given.item,
+    ...(given.kind === 'ssh-key' ? { refuses: [409] } : {}),
     audit: audited(given.kind, 'replaced'),
     handle: async ({ params, body }) => {
       const id = params['credentialId'] ?? ''

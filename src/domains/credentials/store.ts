@@ -128,13 +128,35 @@ export const deleteCredential = (db: Db, kind: SecretKind, id: string): Promise<
     await tx.run(sql`delete from credentials where kind = ${kind} and id = ${id}`)
   })
 
-/** As `deleteCredential`, of one that may be gone already. */
+/** As `deleteCredential`, of one that may be gone already; one that something else refers to stays. */
 export const dropCredential = async (tx: Db, kind: SecretKind, id: string): Promise<void> => {
   try {
     await deleteCredential(tx, kind, id)
   } catch (error) {
-    if (!(error instanceof Refusal) || error.code !== 'missing') throw error
+    if (!(error instanceof Refusal) || !['missing', 'unacceptable'].includes(error.code)) throw error
   }
+}
+
+const InstanceRow = z.object({ id: z.string() })
+
+/**
+ * Locks a credential that another secret is to come under, until the transaction ends.
+ * @throws Refusal `missing`; `conflict` where a living machine accepts the present secret alone
+ */
+export const holdReplaceable = async (tx: Db, kind: SecretKind, id: string): Promise<void> => {
+  const held = await tx.run(sql`select from credentials where kind = ${kind} and id = ${id} for update`)
+  if (held === 0) throw missing(nouns[kind], id)
+  const instance = await tx.maybe(
+    InstanceRow,
+    sql`select connection_id as id from credential_users
+        where credential_ref = ${referenceOf(kind, id)} and kind = 'instance' order by connection_id limit 1`,
+  )
+  if (instance !== undefined)
+    throw new Refusal(
+      'conflict',
+      `the ${nouns[kind]} ${JSON.stringify(id)} is the only one that the machine of the cloud instance ` +
+        `${JSON.stringify(instance.id)} accepts; destroy that first, or store the new one under another id`,
+    )
 }
 
 /**

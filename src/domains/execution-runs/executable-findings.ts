@@ -215,7 +215,10 @@ const findRemote = async (
       return {
         problem: `${site} has no file ${JSON.stringify(path)}${stderr.trim() === '' ? '' : `: ${stderr.trim()}`}`,
       }
-    if (mark !== 'SIF_MAGIC') return { problem: `${JSON.stringify(path)} at ${site} is no SIF file` }
+    if (mark !== 'SIF_MAGIC')
+      return {
+        problem: `${JSON.stringify(path)} at ${site} is no SIF file; give an archive of an image as local-file`,
+      }
     return {
       ...{ format: 'sif', digest: `sha256:${sum.split(' ')[0] ?? ''}`, sizeBytes: Number(size) },
       file: { at: site, directory: posix.dirname(path), path: posix.basename(path) },

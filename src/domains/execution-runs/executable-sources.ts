@@ -115,6 +115,22 @@ const compareDigest = (executable: Executable, digest: string | undefined): void
     throw unfit(`expectedDigest is ${expected}, and the executable has ${digest}; correct one of them`)
 }
 
+/** @throws Unresolved where a file with these facts is not the one that the author asks for, or the site cannot run it */
+const checkFile = (given: Given, { digest, format }: { digest: string; format: ArtifactFormat }): void => {
+  const { executable, target } = given
+  const wanted = wantedFormat(given)
+  const declared = has(executable, 'format')
+  if (declared !== undefined && declared !== format)
+    throw unfit(`format is ${declared}, and the file is ${format}`)
+  if (wanted !== undefined && wanted !== format)
+    throw unfit(
+      executable.delivery?.targetFormat === undefined
+        ? `the file is ${format}, and ${target.engine} at ${target.site} runs ${wanted}`
+        : `delivery.targetFormat is ${wanted}, and the file is ${format}`,
+    )
+  compareDigest(executable, digest)
+}
+
 /**
  * The strategy for bytes that are in our store, or in a file of this machine.
  * @throws Unresolved where the site cannot have them so
@@ -286,6 +302,11 @@ const ofSiteFile = (given: Given, image: string): Pin => {
   const { executable, target } = given
   if (target.engine === 'kubernetes')
     throw unfit(`${JSON.stringify(image)} is a file, which pods cannot run; give an image of a registry`)
+  if (wantedFormat(given) === 'oci')
+    throw unfit(
+      `${JSON.stringify(image)} is a file, which ${target.engine} at ${target.site} cannot run; ` +
+        'set containerRuntime to apptainer, or give an image of a registry',
+    )
   const digest = isPinned(image) ? image.slice(image.lastIndexOf('@') + 1) : has(executable, 'expectedDigest')
   compareDigest(executable, digest)
   return {
@@ -369,17 +390,11 @@ const ofImage = async (given: Given): Promise<Pin> => {
 
 /** A file of this machine, or one that was fetched into our store. */
 const ofFile = (given: Given, question: OutsideQuestion, locator: string): Pin => {
-  const { executable, target } = given
+  const { target } = given
   const how = storedStrategy(given)
   const { digest, format = 'oci', file, sizeBytes, imageId } = foundWell(given, question)
-  const wanted = wantedFormat(given)
   if (digest === undefined || sizeBytes === undefined) throw unfit('could not be read')
-  compareDigest(executable, digest)
-  const declared = has(executable, 'format')
-  if (declared !== undefined && declared !== format)
-    throw unfit(`format is ${declared}, and the file is ${format}`)
-  if (wanted !== undefined && wanted !== format)
-    throw unfit(`the file is ${format}, and ${target.engine} at ${target.site} runs ${wanted}`)
+  checkFile(given, { digest, format })
   return {
     ...base(given, locator),
     ...{ format, digest, sizeBytes, ...how, ...engineFor(target, format) },
@@ -405,15 +420,15 @@ const ofRemoteFile = (given: Given): Pin => {
     )
   const question: OutsideQuestion = { kind: 'remote', site: holder, path }
   if (holder === target.site && strategyOf(executable) !== 'managed') {
-    const { digest, format = 'sif', imageId, file } = foundWell(given, question)
-    compareDigest(executable, digest ?? '')
+    const { digest = '', format = 'sif', imageId, file } = foundWell(given, question)
+    checkFile(given, { digest, format })
     // The path with its links resolved is the one that was read.
     const real = file === undefined ? path : posix.join(file.directory, file.path)
     return {
       ...base(given, path),
       ...{ format, strategy: 'use-in-place', reason: 'it is a file of the site', inPlace: true },
-      ...{ image: `${real}@${format === 'sif' ? digest : imageId}`, ...engineFor(target, format) },
-      ...(digest === undefined ? {} : { digest }),
+      ...{ image: format === 'sif' ? `${real}@${digest}` : `archive:${real}@${imageId ?? digest}`, digest },
+      ...engineFor(target, format),
     }
   }
   return ofFile({ ...given, target: { ...target, here: false } }, question, path)

@@ -113,7 +113,7 @@ const PlanRow = z.object({
 
 /** The plan's facts about the machine of a target; null where the plan has none. */
 const plannedOf = (plan: z.output<typeof PlanRow>, targetId: string): Money | null => {
-  const cost = plan.cloudCost?.[targetId]
+  const cost = new Map(Object.entries(plan.cloudCost ?? {})).get(targetId)
   const own = (plan.actions ?? []).filter(({ capacityTargetId }) => capacityTargetId === targetId)
   const provision = own.find(({ action }) => action === 'provision')
   const gone = own.find(({ action }) => action === 'destroy' || action === 'stop')

@@ -1,6 +1,15 @@
 import { z } from 'zod'
 import { waitKinds } from '../../executor/journal.ts'
-import { EpochTime, Id, JsonObject, Money, OptionalId, Paid, Timestamp } from '../../http/schema.ts'
+import {
+  EpochTime,
+  Id,
+  JsonObject,
+  Money,
+  OptionalId,
+  optionalChoice,
+  Paid,
+  Timestamp,
+} from '../../http/schema.ts'
 import { CloudEvent, CloudOperation } from '../cloud/instance-schemas.ts'
 import { envelopeOf } from '../../http/paging.ts'
 import {
@@ -36,30 +45,20 @@ const runShape = {
   seed: z.int().optional().describe('of the random numbers of a simulation; default 0'),
   status: z.string().optional().describe('accepted from older clients, ignored'),
   title: z.string().max(255).optional(),
-  networkModel: z
-    .enum(networkModels)
-    .optional()
-    .describe(
-      "network model of a simulation; default: the plan's. docs/planning.md says what each one shares",
-    ),
-  simulator: z
-    .enum(['built-in', 'simgrid'])
-    .meta({ enum: ['built-in'] })
-    .optional(),
-  onFailure: z
-    .enum(['stop', 'finish-independent'])
-    .optional()
-    .describe('what a failed activity means for branches that do not need it; default stop'),
+  networkModel: optionalChoice(networkModels).describe(
+    "network model of a simulation; default: the plan's. docs/planning.md says what each one shares",
+  ),
+  simulator: optionalChoice(['built-in', 'simgrid']).meta({ enum: ['built-in', ''] }),
+  onFailure: optionalChoice(['stop', 'finish-independent']).describe(
+    'what a failed activity means for branches that do not need it; default stop',
+  ),
   budget: Money.optional().describe(
     'the most that the run may cost, in units of currency; default: no limit',
   ),
-  onBudget: z
-    .enum(['refuse', 'ask', 'stop'])
-    .optional()
-    .describe(
-      'refuse (default): no run that is predicted above its budget; ask: it waits for POST …/approve/; ' +
-        'stop: it is cancelled once it has spent and committed more',
-    ),
+  onBudget: optionalChoice(['refuse', 'ask', 'stop']).describe(
+    'refuse (default): no run that is predicted above its budget; ask: it waits for POST …/approve/; ' +
+      'stop: it is cancelled once it has spent and committed more',
+  ),
 }
 export const RunMembers = z.strictObject(runShape)
 export type RunMembers = z.output<typeof RunMembers>

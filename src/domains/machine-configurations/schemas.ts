@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Id, JsonObject, Name, Text, Timestamp } from '../../http/schema.ts'
+import { choice, Id, JsonObject, Name, Text, Timestamp } from '../../http/schema.ts'
 import { variablesSchemaProblem } from './variables.ts'
 
 const Words = z.array(Id).max(100)
@@ -22,7 +22,7 @@ const VariablesSchema = JsonObject.superRefine((schema, context) => {
 })
 
 const VersionNumber = z.int().min(1)
-const VersionStatus = z.enum(['draft', 'published', 'deprecated'])
+const versionStatuses = ['draft', 'published', 'deprecated'] as const
 /** `openPlaybooks` checks the content, because its answer names lines. */
 const PlaybookYaml = z.string()
 
@@ -30,7 +30,7 @@ export const MachineConfigurationVersion = z.strictObject({
   id: Id,
   machineConfigurationId: Id,
   version: VersionNumber,
-  status: VersionStatus,
+  status: z.enum(versionStatuses),
   playbookYaml: z.string(),
   contentSha256: z.string(),
   compatibility: Compatibility,
@@ -60,7 +60,7 @@ export type NewMachineConfiguration = z.output<typeof NewMachineConfiguration>
 export const NewMachineConfigurationVersion = z.strictObject({
   id: Id.optional(),
   version: VersionNumber.optional().describe('the next one where it is left out'),
-  status: VersionStatus.default('draft'),
+  status: choice(versionStatuses, 'draft'),
   playbookYaml: PlaybookYaml,
   compatibility: Compatibility.default({}),
   variablesSchema: VariablesSchema.optional(),

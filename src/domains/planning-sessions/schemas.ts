@@ -6,6 +6,7 @@ import {
   Id,
   Money,
   OptionalId,
+  optionalChoice,
   Paid,
   PlanSeconds,
   positive,
@@ -38,7 +39,7 @@ const Choice = z.strictObject({
 const InterferenceMatrix = z.looseObject({
   schemaVersion: z.enum(['1', '2', '3', '4']),
   model: z.enum(['pairwise-cpu-priority', 'pairwise-slowdown']),
-  aggregation: z.enum(['minimum', 'maximum', 'additive-excess']).optional(),
+  aggregation: optionalChoice(['minimum', 'maximum', 'additive-excess']),
   priorityWeight: positive(ranges.ratio).optional(),
   entries: z
     .array(
@@ -87,10 +88,9 @@ export const SessionDocument = z.strictObject({
   algorithms: z.array(Choice).min(1, 'must name at least one algorithm'),
   deadlineSeconds: PlanSeconds.default(0),
   budget: Money.default(0),
-  networkModel: z
-    .enum(networkModels)
-    .optional()
-    .describe('what candidates are simulated with, and runs of their plans; default: as for runs'),
+  networkModel: optionalChoice(networkModels).describe(
+    'what candidates are simulated with, and runs of their plans; default: as for runs',
+  ),
   configuration: SessionConfiguration.optional(),
   status: z.string().optional(),
   progress: z.number().optional().describe('of an answer; ignored'),

@@ -220,7 +220,7 @@ export const lifecycleOf = (
   },
 ): Lifecycle => {
   const actions = [...(given.actions ?? [])]
-  const cloudCost: Record<string, CloudCost> = {}
+  const costs = new Map<string, CloudCost>()
   const planFinish = greatest(
     given.tasks.map(({ finishAt }) => finishAt),
     0,
@@ -235,14 +235,14 @@ export const lifecycleOf = (
     if (!actions.some(({ capacityTargetId }) => capacityTargetId === resource.id))
       append(actions, actionsOf(planId, resource, given.measured.get(resource.id), { first, end }))
     const of = costOf(resource, actions, { first, last, end })
-    cloudCost[resource.id] = of
+    costs.set(resource.id, of)
     cost += of.idle + of.disk
   }
   const overheads = taskOverheads(
-    given.resources.filter(({ id }) => cloudCost[id] !== undefined),
+    given.resources.filter(({ id }) => costs.has(id)),
     given.measured,
   )
-  return { actions, cloudCost, overheads, cost }
+  return { actions, cloudCost: Object.fromEntries(costs), overheads, cost }
 }
 
 /** The members of a plan that its machines change: the predicted cost, its actions and metadata. */

@@ -3,11 +3,13 @@ import { durationSources } from '../../schedulers/problem.ts'
 import { networkModels } from '../../simulator/channel.ts'
 import {
   Cost,
+  choice,
   Count,
   Id,
   JsonObject,
   Money,
   OptionalId,
+  optionalChoice,
   Paid,
   PlanSeconds,
   PlanTime,
@@ -180,7 +182,7 @@ export const PlanDocument = z.strictObject({
   workflowVersionId: Id,
   executionScopeId: Id,
   networkTopologyId: OptionalId.default(''),
-  source: z.enum(['plugin', 'manual', 'imported']).default('manual'),
+  source: choice(['plugin', 'manual', 'imported'], 'manual'),
   algorithm: Text.default(''),
   algorithmVersion: Text.default(''),
   objective: Text.default(''),
@@ -194,10 +196,9 @@ export const PlanDocument = z.strictObject({
       reasons: z.array(z.string()).optional(),
     })
     .prefault({}),
-  networkModel: z
-    .enum(networkModels)
-    .optional()
-    .describe('what the plan is simulated with; default: as for runs'),
+  networkModel: optionalChoice(networkModels).describe(
+    'what the plan is simulated with; default: as for runs',
+  ),
   assignments: z.array(AssignmentDocument),
   lifecycleActions: z.array(LifecycleAction).optional(),
   metadata: JsonObject.optional(),

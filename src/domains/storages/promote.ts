@@ -71,7 +71,7 @@ export const promoteArtifact = async (
           message: `${JSON.stringify(file)} was written to meanwhile; try again when it is complete`,
         },
       ])
-    const scope = given.scope ?? 'environment'
+    const { scope } = given
     const artifactId = given.id ?? `artifact-${randomUUID()}`
     return addArtifactVersion(db, {
       ...{ artifactId, name: given.name ?? artifactId, version: given.version ?? '1', scope },

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Id, Name, OptionalId, Timestamp } from '../../http/schema.ts'
+import { choice, Id, Name, OptionalId, optionalChoice, Timestamp } from '../../http/schema.ts'
 import { StorageProbe } from '../environments/schemas.ts'
 
 export const PathQuery = {
@@ -90,11 +90,9 @@ export const LiveJob = z.strictObject({
 })
 export type LiveJob = z.output<typeof LiveJob>
 
-const OnConflict = z
-  .enum(['fail', 'skip-equal', 'overwrite'])
-  .describe(
-    'Where the destination has a file of the name: fail, leave one with the same bytes, or replace it',
-  )
+const OnConflict = optionalChoice(['fail', 'skip-equal', 'overwrite']).describe(
+  'Where the destination has a file of the name: fail, leave one with the same bytes, or replace it',
+)
 export const NewCopy = z.strictObject({
   ...PathBody,
   destinationStorageId: Id,
@@ -106,14 +104,14 @@ export const NewCopy = z.strictObject({
     .string()
     .optional()
     .describe('The same in base64, for a path that is not UTF-8; in place of destinationPath'),
-  onConflict: OnConflict.optional(),
+  onConflict: OnConflict,
   bytesPerSecond: z.int().min(1_024).max(1e12).optional().describe('Sends no faster than this'),
   id: OptionalId.optional(),
 })
 
 export const NewArchive = z.strictObject({
   ...PathBody,
-  onConflict: OnConflict.optional(),
+  onConflict: OnConflict,
   id: OptionalId.optional(),
 })
 
@@ -258,7 +256,7 @@ export const NewArtifact = z.strictObject({
   id: Id.optional(),
   name: Name.optional(),
   version: Name.optional(),
-  scope: z.enum(['system', 'organization', 'project', 'workflow', 'run', 'environment']).optional(),
+  scope: choice(['system', 'organization', 'project', 'workflow', 'run', 'environment'], 'environment'),
   scopeId: OptionalId.optional(),
 })
 export const NewData = z.strictObject({

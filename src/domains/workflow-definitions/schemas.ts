@@ -8,6 +8,7 @@ import {
   JsonObject,
   Name,
   OptionalId,
+  optionalChoice,
   Rank,
   Seconds,
   Text,
@@ -39,8 +40,6 @@ export const Policy = z.strictObject(policyShape)
 const PolicyInput = Policy.partial()
 export type PolicyInput = z.output<typeof PolicyInput>
 export type Policy = z.output<typeof Policy>
-
-const Stage = z.enum(['all', 'declared'])
 
 // ---------------------------------------------------------------------------------------------------
 // authoring document
@@ -74,7 +73,7 @@ export const AuthoringActivity = z.strictObject({
   activityType: OptionalId.optional(),
   policy: PolicyInput.optional(),
   priority: Rank.optional(),
-  stage: Stage.optional(),
+  stage: optionalChoice(['all', 'declared']),
   metadata: JsonObject.optional(),
 })
 export type AuthoringActivity = z.output<typeof AuthoringActivity>
@@ -202,13 +201,15 @@ const Command = z.strictObject({
 
 const Service = JsonObject
 
+const activityKinds = ['task', 'service', 'interactive'] as const
+
 export const Activity = z.strictObject({
   id: Id,
   workflowVersionId: Id,
   activityTypeId: Id,
   externalId: z.string(),
   name: z.string(),
-  kind: z.enum(['task', 'service', 'interactive']).meta({ enum: ['task'] }),
+  kind: z.enum(activityKinds).meta({ enum: ['task'] }),
   capabilities: z.array(WorkflowCapability),
   command: Command,
   resources: z.strictObject({
@@ -260,7 +261,7 @@ export const WorkflowVersionDocument = z.strictObject({
       activityTypeId: Id.optional(),
       externalId: Id.optional(),
       name: z.string().optional(),
-      kind: Activity.shape.kind.optional(),
+      kind: optionalChoice(activityKinds).meta({ enum: ['task', ''] }),
       capabilities: Activity.shape.capabilities.optional(),
       command: Command.optional(),
       resources: z
@@ -281,7 +282,7 @@ export const WorkflowVersionDocument = z.strictObject({
         workflowVersionId: Id.optional(),
         activityId: z.string(),
         dependsOnActivityId: z.string(),
-        type: z.literal('control').optional(),
+        type: optionalChoice(['control']),
       }),
     )
     .optional(),

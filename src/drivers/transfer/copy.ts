@@ -113,8 +113,7 @@ export const listTree = async (
   stage: Pick<Stage, 'from' | 'madeAt' | 'label' | 'paths'>,
 ): Promise<Brought> => {
   const { from, label } = stage
-  let trouble: DriverError | undefined
-  const brought = await broughtBy(async (paths) => {
+  return broughtBy(async (paths) => {
     const answer = await run(at, listScript(from, paths))
     if (answer.code === closedDirectory)
       throw new DriverError(
@@ -126,11 +125,9 @@ export const listTree = async (
         'refused',
         `the files of ${label} are not at ${from} of ${at.site}; it is no directory there`,
       )
-    if (answer.code !== 0) trouble ??= troubleOf(at.site, `list ${from}`, answer)
+    if (answer.code !== 0) throw troubleOf(at.site, `list ${from}`, answer)
     return parseTree(answer.stdout, label)
   }, stage)
-  if (trouble !== undefined) throw trouble
-  return brought
 }
 
 /** The state of the target before the transfer. */

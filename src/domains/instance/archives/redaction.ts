@@ -49,11 +49,10 @@ const hasMembers = (value: unknown): value is Fields => isFields(value) && !json
 const withoutSecrets = (value: unknown, found: () => void): unknown => {
   if (Array.isArray(value)) return value.map((item: unknown) => withoutSecrets(item, found))
   if (!hasMembers(value)) return value
-  const kept: Fields = {}
-  for (const [key, item] of Object.entries(value))
-    if (secretKey.test(normalised(key))) found()
-    else kept[key] = withoutSecrets(item, found)
-  return kept
+  const members = Object.entries(value)
+  const open = members.filter(([key]) => !secretKey.test(normalised(key)))
+  if (open.length < members.length) found()
+  return Object.fromEntries(open.map(([key, item]) => [key, withoutSecrets(item, found)]))
 }
 
 const configurationWithout = (value: unknown): unknown => {

@@ -18,7 +18,7 @@ import type { VaultKeys } from '../../../vault/keys.ts'
 import { resetType } from '../../audit-events/seal.ts'
 import { sealAll } from '../../audit-events/sealer.ts'
 import { recordAudit } from '../../audit-events/store.ts'
-import { leftOfConsole, openTerminals, requestClose } from '../../console/sessions.ts'
+import { leftOfConsole, openTerminals, requestClose, terminalsTable } from '../../console/sessions.ts'
 import { ensureInstance, readSystemInstance } from '../store.ts'
 import { counted, type Contents } from './manifest.ts'
 import { readArchive } from './store.ts'
@@ -174,7 +174,7 @@ const emptyRecords = (
 ): Promise<Contents> =>
   parts.ownDb.transaction(async (tx) => {
     const { contents } = await readArchive(tx, 'default')
-    for (const table of new Set([...parts.kinds.map((kind) => kind.table), 'console_sessions']))
+    for (const table of new Set([...parts.kinds.map((kind) => kind.table), terminalsTable]))
       await tx.run(sql`lock table ${raw(table)} in access exclusive mode`)
     const open = await openWork(tx, parts)
     if (open.length > 0) refuseOpen(open)

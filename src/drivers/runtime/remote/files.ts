@@ -329,10 +329,7 @@ const mostLeft = 20
 
 /** The first of what was not brought, as texts; the others are counted. */
 export const leftTexts = (left: readonly Left[]): string[] =>
-  firstTexts(
-    left.map(({ path, why }) => `${namedPath(path)} of a predecessor was not brought: ${why}`),
-    mostLeft,
-  )
+  firstTexts(left, mostLeft, ({ path, why }) => `${namedPath(path)} of a predecessor was not brought: ${why}`)
 
 /**
  * A condition for `sh`: fills `directory` as planned, or leaves one with content unchanged. All or
@@ -431,7 +428,7 @@ export const isUntouched = (
 const namesShown = 5
 
 /** Some of the paths, for a warning. */
-const namedIn = (paths: readonly string[]): string => firstTexts(paths.map(namedPath), namesShown).join(', ')
+const namedIn = (paths: readonly string[]): string => firstTexts(paths, namesShown, namedPath).join(', ')
 
 /**
  * What a person has to know of a work directory of which not everything can be read, or was brought.

@@ -43,7 +43,7 @@ export const arrivedFiles = (
   if (cancelAsked) return 'cut'
   const leftMs = patienceSeconds * 1000 - sinceMs
   if (leftMs <= 0) return 'done'
-  const named = firstTexts(missing.map(namedPath), mostNamed).join(', ')
+  const named = firstTexts(missing, mostNamed, namedPath).join(', ')
   const pause = Math.min(firstPauseMs * 2 ** Math.min(looks - 1, 10), longestPauseMs)
   return {
     afterMs: Math.min(pause, leftMs),

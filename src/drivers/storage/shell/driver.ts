@@ -87,7 +87,9 @@ const readsOf = (scripts: Scripts) => {
       const further = known === undefined ? undefined : await pageOf(path, known, options)
       if (further !== undefined) return further
       const read = await readNames(path, options.signal)
-      return (await pageOf(path, { ...read, stamp: '' }, options)) ?? { entries: [] }
+      const page = await pageOf(path, { ...read, stamp: '' }, options)
+      if (page !== undefined) return page
+      throw new StorageError('away', `${quotedPath(path)} was written to while it was listed; try again`)
     },
 
     stat,
