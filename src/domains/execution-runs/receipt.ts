@@ -6,6 +6,7 @@ import { computeSecondsOf } from '../cloud/billing.ts'
 import type { CloudCost } from '../schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../schedule-plans/schemas.ts'
 import { secondsIn, sharesOf } from './machine-shares.ts'
+import { windowMoney, windowsOf } from './windows.ts'
 
 const Money = z.strictObject({
   seconds: z.number().describe('in which the machine runs'),
@@ -181,23 +182,6 @@ export const readReceipt = async (
   }
 }
 
-const WindowRow = z.object({ money: z.number() })
-
-/** What the tasks' own costs hold for machines of targets: their active windows. */
-const windowMoney = async (db: Db, runId: string): Promise<number> =>
-  (
-    await db.one(
-      WindowRow,
-      sql`select coalesce(sum(w.seconds * w.price), 0) as money from (
-        select max(t.finished_at) - min(t.started_at) as seconds, max(x."pricePerSecond") as price
-        from run_snapshots s
-        cross join jsonb_to_recordset(s.resources) as x(id text, "pricePerSecond" double precision, metadata jsonb)
-        join task_executions t on t.execution_run_id = s.execution_run_id and t.planned_resource_id = x.id
-          and t.started_at is not null and t.finished_at is not null
-        where s.execution_run_id = ${runId} and x.metadata ? 'capacityTargetId' group by t.planned_resource_id) w`,
-    )
-  ).money
-
 const UsedRow = z.object({ used: z.boolean() })
 
 /**
@@ -223,7 +207,8 @@ export const cloudCostOf = async (
         runId,
         uses.filter(({ instanceId }) => instanceId === id),
       )?.money ?? 0
-  return whole ? money : money - (await windowMoney(db, runId))
+  if (whole) return money
+  return money - windowMoney((await windowsOf(db, runId)).filter(({ onMachines }) => onMachines))
 }
 
 const SettledRow = z.object({ id: z.string() })
