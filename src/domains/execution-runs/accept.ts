@@ -584,7 +584,7 @@ const insertAccepted = (
   db.transaction(async (tx) => {
     const plan = await planOf(tx, run)
     const mode = run.mode === 'real' ? 'real' : 'simulation'
-    if (mode === 'real') refuseAboveBudget(run, plan.predictedCost)
+    if (mode === 'real') refuseAboveBudget(run, plan)
     const content = await contentOf(tx, request, run, plan)
     const documents = await documentsOf(tx, request, plan, content)
     const chosen = await chosenRuntimes(

@@ -11,21 +11,23 @@ import { runStates } from './schemas.ts'
 import { pricesOf, windowMoney, windowsOf } from './windows.ts'
 
 /**
- * @throws Refusal 422 where a run with `onBudget: refuse` is predicted to cost more than its budget
+ * @throws Refusal 422 where a run with `onBudget: refuse` is predicted to cost more than its budget, or
+ *   where its plan could not be predicted: that cost is unknown, and so it is above every budget
  */
 export const refuseAboveBudget = (
   run: { budget?: number | undefined; onBudget?: string | undefined },
-  predicted: number,
+  plan: { predictedCost: number; predictionFailure?: string | undefined },
 ): void => {
   const { budget, onBudget = 'refuse' } = run
-  if (budget === undefined || onBudget !== 'refuse' || predicted <= budget * (1 + roundingSlack)) return
+  if (budget === undefined || onBudget !== 'refuse') return
+  const { predictedCost, predictionFailure } = plan
+  if (predictionFailure === undefined && predictedCost <= budget * (1 + roundingSlack)) return
+  const why =
+    predictionFailure === undefined
+      ? `the plan is predicted to cost ${String(predictedCost)}; raise it, choose another plan, or give `
+      : `the cost of the plan cannot be predicted (${predictionFailure}); choose another plan, or give `
   throw unacceptable([
-    {
-      path: 'run.budget',
-      message:
-        `is ${String(budget)}, and the plan is predicted to cost ${String(predicted)}; raise it, choose ` +
-        'another plan, or give onBudget: ask or stop',
-    },
+    { path: 'run.budget', message: `is ${String(budget)}, and ${why}onBudget: ask or stop` },
   ])
 }
 
@@ -60,7 +62,8 @@ export const needsApproval = async (db: Db, runId: string): Promise<boolean> =>
     await db.maybe(
       AskRow,
       sql`select r.on_budget = 'ask' and r.approved_at is null and r.status = 'created'
-          and r.cancel_requested_at is null and p.predicted_cost > r.budget * ${1 + roundingSlack}::float8 as asks
+          and r.cancel_requested_at is null and (p.prediction_failure is not null
+            or p.predicted_cost > r.budget * ${1 + roundingSlack}::float8) as asks
         from execution_runs r join schedule_plans p on p.id = r.schedule_plan_id
         where r.id = ${runId} and r.mode = 'real' and r.on_budget is not null and r.budget is not null`,
     )
