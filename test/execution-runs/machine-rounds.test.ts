@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { z } from 'zod'
 import { openTurns } from '../../src/db/each-record.ts'
 import { sql } from '../../src/db/sql.ts'
-import { watchBudgets } from '../../src/domains/execution-runs/budget.ts'
+import { needsApproval, watchBudgets } from '../../src/domains/execution-runs/budget.ts'
 import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 
@@ -50,6 +50,23 @@ test('every run with a budget is watched, however many there are', async () => {
     await clone.db.many(IdRow, sql`select id from execution_runs where cancel_requested_at is not null`),
   ).toEqual([{ id: 'run-0250' }])
 })
+
+test.each([
+  ['of a predicted cost within its budget', { cost: 1 }, false],
+  ['of a predicted cost above its budget', { cost: 3 }, true],
+  ['of a plan that could not be predicted', { cost: 0, failure: 'no route for 1 bytes' }, true],
+])(
+  'a run with onBudget: ask, %s',
+  async (id, { cost, failure }: { cost: number; failure?: string }, asks) => {
+    await clone.db.run(sql`insert into schedule_plans (id, workflow_version_id, content_version_id,
+      execution_scope_id, source, predicted_cost, prediction_failure, assignment_count)
+    values (${id}, 'version', 'version', 'scope', 'manual', ${cost}, ${failure ?? null}, 1)`)
+    await clone.db.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status,
+      activity_count, budget, on_budget)
+    values (${id}, ${id}, 'version', 'real', 'created', 1, 2, 'ask')`)
+    expect(await needsApproval(clone.db, id)).toBe(asks)
+  },
+)
 
 interface SpendingRow {
   resource: { executionTarget?: string; pricePerSecond: number; costModel?: string }

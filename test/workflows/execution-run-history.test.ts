@@ -265,7 +265,15 @@ test('a site that rests waits for nothing on the page, and its run replays', asy
 test('a run that waits for an approval says on the page which run it is', async () => {
   const world = await makeWorld(service, { name: 'asks', launch: 'none', tasks: [{ name: 'a' }] })
   const body = { id: 'asks', schedulePlanId: world.planId, mode: 'real', budget: 1e-9, onBudget: 'ask' }
-  await service.post('/execution-runs/', body)
+  const { warnings } = await service.post('/execution-runs/', body)
+  const warning = {
+    path: 'run.budget',
+    message: expect.stringMatching(/counts 1 activities of unknown runtime/),
+  }
+  expect(warnings).toEqual([warning])
+  expect(await service.get('/execution-runs/asks/receipt/')).toMatchObject({
+    warnings: [`run.budget ${String(warnings[0].message)}`],
+  })
   await until(
     'its question',
     120,

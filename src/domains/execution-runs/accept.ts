@@ -29,7 +29,7 @@ import type { PlannedLink } from '../schedule-plans/problem.ts'
 import { namedRuntime, runtimeProblems } from '../schedule-plans/runtime-names.ts'
 import { activityResolver, type WorkflowGraph } from '../workflow-definitions/graph.ts'
 import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
-import { refuseAboveBudget } from './budget.ts'
+import { budgetWarnings, refuseAboveBudget } from './budget.ts'
 import { refuseActions } from './machine-actions.ts'
 import { chooseRuntimes, runtimeModeOf } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
@@ -615,7 +615,7 @@ const insertAccepted = (
       actorId: accepting.actorId,
       hostId: accepting.hostId,
       networkModel: simulation?.networkModel ?? run.networkModel,
-      warnings: simulation?.warnings ?? [],
+      warnings: simulation?.warnings ?? budgetWarnings(run, plan),
       defaultedDurations: plan.defaultedDurations,
       simulator: run.simulator,
       onFailure: run.onFailure ?? 'stop',

@@ -3,12 +3,12 @@ import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
 import { requestCancel } from '../../operations/records.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptable, type Problem } from '../../refusal.ts'
 import { roundingSlack } from '../schedule-plans/prediction.ts'
 import { appendRunEvent, runKind } from './operation.ts'
 import { cloudCostOf } from './receipt.ts'
 import { runStates } from './schemas.ts'
-import { pricesOf, windowMoney, windowsOf } from './windows.ts'
+import { resourcePrices, windowMoney, windowsOf } from './windows.ts'
 
 /**
  * @throws Refusal 422 where a run with `onBudget: refuse` is predicted to cost more than its budget, or
@@ -30,6 +30,27 @@ export const refuseAboveBudget = (
     { path: 'run.budget', message: `is ${String(budget)}, and ${why}onBudget: ask or stop` },
   ])
 }
+
+/**
+ * Warnings about a budget that only a prediction guards, where the prediction counts activities of
+ * unknown runtime.
+ */
+export const budgetWarnings = (
+  { budget, onBudget = 'refuse' }: { budget?: number | undefined; onBudget?: string | undefined },
+  { defaultedDurations, predictedCost }: { defaultedDurations: number; predictedCost: number },
+): Problem[] =>
+  budget === undefined || onBudget === 'stop' || defaultedDurations === 0
+    ? []
+    : [
+        {
+          path: 'run.budget',
+          message:
+            `is ${String(budget)}, and the predicted cost ${String(predictedCost)} counts ` +
+            `${String(defaultedDurations)} activities of unknown runtime with 1 s / speedup of their resource: ` +
+            `the run may cost more, and onBudget: ${onBudget} does not end it then; give onBudget: stop, or ` +
+            'durations of the activities',
+        },
+      ]
 
 const ApprovedRow = z.object({
   status: z.enum(runStates),
@@ -99,7 +120,7 @@ const SpentRow = z.object({ spent: z.number() })
  * the windows of resources that are paid by windows, machines, and the transfers to all of them.
  */
 const spentOf = async (db: Db, runId: string): Promise<number> => {
-  const prices = await pricesOf(db, runId)
+  const prices = await resourcePrices(db, runId)
   const windows = await windowsOf(db, runId, { open: true })
   const byWindow = prices.flatMap((one) => (one.byWindow ? [one.id] : []))
   // An ended attempt has its transfers in its cost, where it is paid by its own time. An attempt under

@@ -107,6 +107,7 @@ const actualOf = (runId: string, uses: readonly UseRow[]): Money | null => {
 const PlanRow = z.object({
   cost: z.number(),
   predicted: z.number().optional(),
+  warned: z.array(z.string()),
   actions: z.array(z.custom<LifecycleAction>()).optional(),
   cloudCost: z.record(z.string(), z.custom<CloudCost>()).optional(),
 })
@@ -144,6 +145,8 @@ export const readReceipt = async (
   const plan = await db.maybe(
     PlanRow,
     sql`select r.cost, case when p.prediction_failure is null then p.predicted_cost end as predicted,
+        array(select w ->> 'path' || ' ' || (w ->> 'message') from jsonb_array_elements(coalesce(r.warnings, '[]')) w
+          where w ->> 'path' = 'run.budget') as warned,
         p.lifecycle_actions as actions, p.metadata -> 'cloudCost' as cloud_cost
       from execution_runs r join schedule_plans p on p.id = r.schedule_plan_id where r.id = ${runId}`,
   )
@@ -176,9 +179,12 @@ export const readReceipt = async (
       actual: sumOf(instances.map(({ actual }) => actual)),
     },
     run: { planned: plan.predicted ?? null, actual: plan.cost },
-    warnings: [...new Set(free)].map(
-      (id) => `neither the target ${id} nor its catalog has a price: its machines count 0`,
-    ),
+    warnings: [
+      ...plan.warned,
+      ...new Set(
+        free.map((id) => `neither the target ${id} nor its catalog has a price: its machines count 0`),
+      ),
+    ],
   }
 }
 

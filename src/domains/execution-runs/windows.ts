@@ -11,7 +11,7 @@ const PricedRow = z.object({
 })
 
 /** The resources of a run's snapshot with their prices per second, and whether windows are what is paid. */
-export const pricesOf = async (db: Db, runId: string) => {
+export const resourcePrices = async (db: Db, runId: string) => {
   const resources = await db.many(
     PricedRow,
     sql`select x.id, coalesce(x."pricePerSecond", 0) as price_per_second, x."executionTarget" as execution_target,
@@ -43,7 +43,7 @@ const UseRow = z.object({
  */
 export const windowsOf = async (db: Db, runId: string, { open = false }: { open?: boolean } = {}) => {
   const paid = new Map(
-    (await pricesOf(db, runId)).flatMap(({ id, pricePerSecond, byWindow }) =>
+    (await resourcePrices(db, runId)).flatMap(({ id, pricePerSecond, byWindow }) =>
       byWindow ? [[id, pricePerSecond] as const] : [],
     ),
   )
