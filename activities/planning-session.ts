@@ -3,7 +3,7 @@ import { RecentMap } from '../src/pacing/recent.ts'
 import type { Db } from '../src/db/sql.ts'
 import { createTranslation } from '../src/db/errors.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
-import type { Compute } from '../src/compute/compute.ts'
+import { PlanningTooLong, type Compute } from '../src/compute/compute.ts'
 import { algorithmOf, estimateOf } from '../src/domains/planning-sessions/algorithms.ts'
 import {
   candidateId,
@@ -171,7 +171,9 @@ const stepsOf = ({ db, compute, reports }: PlanningSessionParts) => ({
         throw error
       }
       const reason =
-        error instanceof Infeasible || error instanceof CyclicWorkflow ? error.message : undefined
+        error instanceof Infeasible || error instanceof CyclicWorkflow || error instanceof PlanningTooLong
+          ? error.message
+          : undefined
       // A fault of the service fails this algorithm and not the session; the record does not show
       // its internals.
       if (reason === undefined) reports.planningFailed({ sessionId, algorithm, error })
