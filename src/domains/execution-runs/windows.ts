@@ -53,7 +53,7 @@ export const windowsOf = async (db: Db, runId: string, { open = false }: { open?
     sql`select planned_resource_id as id, min(started_at) as first,
         max(coalesce(finished_at, greatest(started_at, extract(epoch from clock_timestamp())))) as last,
         coalesce(sum(runtime_seconds), 0) as runtime_seconds, count(*) as count,
-        bool_or(site like 'cloud/%') as on_machines
+        coalesce(bool_or(site like 'cloud/%'), false) as on_machines
       from task_executions
       where execution_run_id = ${runId} and planned_resource_id = any(${[...paid.keys()]}::text[])
         and started_at is not null and (finished_at is not null or ${open})
