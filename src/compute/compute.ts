@@ -13,8 +13,8 @@ import type { PlanningProblem, Schedule } from '../schedulers/problem.ts'
  */
 export interface Compute extends AsyncDisposable {
   /**
-   * Rejects with the algorithm's error (`Infeasible`, `CyclicWorkflow`) or `PlanningTooLong`; an aborted signal ends the
-   * thread and rejects with its reason.
+   * Rejects with the algorithm's error (`Infeasible`, `CyclicWorkflow`) or `PlanningTooLong`; an
+   * aborted signal ends the thread and rejects with its reason.
    */
   plan(request: PlanRequest, watch?: ComputeWatch): Promise<PlanResult>
   simulate(request: SimulationRequest, watch?: Pick<ComputeWatch, 'signal'>): Promise<SimulationResult>
