@@ -1,7 +1,7 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
 import type { Db } from '../src/db/sql.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
-import type { Compute } from '../src/compute/compute.ts'
+import { PlanningTooLong, type Compute } from '../src/compute/compute.ts'
 import { algorithmOf, estimateOf } from '../src/domains/planning-sessions/algorithms.ts'
 import {
   candidateId,
@@ -141,7 +141,9 @@ const stepsOf = (parts: PlanningSessionParts) => {
           throw error
         }
         const reason =
-          error instanceof Infeasible || error instanceof CyclicWorkflow ? error.message : undefined
+          error instanceof Infeasible || error instanceof CyclicWorkflow || error instanceof PlanningTooLong
+            ? error.message
+            : undefined
         // A fault of the service fails this algorithm and not the session; the record does not show
         // its internals.
         if (reason === undefined) reports.planningFailed({ sessionId, algorithm, error })

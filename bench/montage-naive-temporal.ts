@@ -78,8 +78,7 @@ export const montageNaiveTemporal: Benchmark = {
             unit: '×',
             measured: medianRatio(warm.naive, warm.Orrery),
             sense: 'least',
-            goal: 5,
-            aim: 10,
+            goal: 10,
           },
           {
             what: 'history events, naive over Orrery',

@@ -4,7 +4,10 @@ import { availableParallelism, cpus, loadavg, release, totalmem } from 'node:os'
 import { join, resolve } from 'node:path'
 import { median } from './rounds.ts'
 
-/** A required bound for a measured value. `least`: at least this much; `most`: at most. */
+/**
+ * The bound that a measured value is judged by: the yardstick. `least`: at least this much; `most`:
+ * at most. `aim`: a stricter one.
+ */
 export interface Goal {
   what: string
   unit: string
@@ -46,9 +49,14 @@ const format = (value: number): string =>
       ? String(Math.round(value))
       : value.toPrecision(3)
 
-const verdict = ({ measured, sense, goal, aim }: Goal): string => {
+/** With fewer measured rounds a figure is below the method: one slow minute decides it. */
+const fewestRounds = 5
+
+/** What a measured value is beside its goal, with `rounds` measured rounds. */
+export const verdictOf = ({ measured, sense, goal, aim }: Goal, rounds: number): string => {
   const holds = (limit: number): boolean => (sense === 'least' ? measured >= limit : measured <= limit)
-  return !holds(goal) ? '**short**' : aim === undefined || !holds(aim) ? 'holds' : 'holds, aim reached'
+  const found = !holds(goal) ? '**below**' : aim === undefined || !holds(aim) ? 'holds' : 'holds, aim reached'
+  return rounds < fewestRounds ? `${found}; below method` : found
 }
 
 const versionOf = (folder: string): string =>
@@ -108,7 +116,7 @@ export const sectionOf = (
         `${format(goal.measured)}${goal.unit}`,
         limit(goal.goal),
         limit(goal.aim),
-        verdict(goal),
+        verdictOf(goal, facts.rounds),
       ]
     }),
   )
@@ -173,7 +181,9 @@ one benchmark. Sides are measured in interleaved rounds; a ratio is the median o
 minute of the machine hits both sides.
 Wherever an engine is measured, each round has one more run whose daemon is killed with SIGKILL at a random
 moment; it must finish with
-every attempt started once.`
+every attempt started once.
+The goal is the yardstick: a figure that misses it is **below**. Figures of fewer than ${fewestRounds} rounds are below
+the method: they show the order of size alone.`
 
 /**
  * Replaces or adds the benchmark's section in a file of results. Sections are in the order of

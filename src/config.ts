@@ -587,7 +587,9 @@ const serviceFields = (host: HostFacts) => {
     bodyLimitBytes: wholeNumber(1024, 1_073_741_824, 'bytes', 33_554_432)
       .prefault('33554432')
       .register(notes, {
-        description: 'Largest request document in bytes. Streamed uploads have their own limits.',
+        description:
+          'Largest request document in bytes, of which a JSON document may hold a value for each 8 (4,000,000 ' +
+          'below 32 MB). Streamed uploads have their own limits.',
       }),
     buildContextLimitBytes: wholeNumber(1, 1_099_511_627_776, 'bytes', 536_870_912)
       .prefault('536870912')

@@ -15,8 +15,11 @@ const builtIn: readonly (readonly [network: string, bits: number, what: string])
   ['::', 128, 'an unspecified address'],
   ['fe80::', 10, 'a link-local address'],
   ['fec0::', 10, 'a site-local address, deprecated since RFC 3879'],
-  ['fd00:ec2::254', 128, 'a metadata service'],
-  ['fd20:ce::254', 128, 'a metadata service'],
+  ['fd00:ec2::', 32, "a service of Amazon's machines: metadata, credentials of pods, time"],
+  ['fd20:ce::', 32, "a metadata service of Google's machines"],
+  ['fd00:c1::', 32, "a metadata service of Oracle's machines"],
+  ['fd00:42::42', 128, "a metadata service of Scaleway's machines"],
+  ['fd00:a9fe:a9fe::', 48, "a metadata service of Akamai's machines"],
   ['ff00::', 8, 'a multicast address'],
 ]
 
@@ -34,6 +37,9 @@ const metadataNames = new Set([
   'instance-data.ec2.internal',
   'metadata.azure.internal',
   'metadata.azure.com',
+  'metadata.tencentyun.com',
+  'api.metadata.cloud.ibm.com',
+  'metadata.platformequinix.com',
 ])
 
 const listOf = (

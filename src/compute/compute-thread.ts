@@ -2,6 +2,7 @@ import type { MessagePort } from 'node:worker_threads'
 import { simulate } from '../simulator/simulate.ts'
 import type { SimulationResult } from '../simulator/simulate.ts'
 import { CyclicWorkflow, Infeasible } from '../schedulers/algorithm.ts'
+import { longestPlanning } from './compute.ts'
 import type { Progress, PlanOutcome, PlanRequest, SimulationRequest } from './compute.ts'
 import { algorithms } from '../schedulers/registry.ts'
 
@@ -13,16 +14,16 @@ export function plan({
   problem,
   algorithm,
   options,
-  maxSeconds,
+  maxSeconds: seconds = longestPlanning,
   port,
 }: PlanRequest & { port?: MessagePort }): PlanOutcome {
-  const until = performance.now() + (maxSeconds ?? Infinity) * 1000
+  const until = performance.now() + seconds * 1_000
   let outcome: PlanOutcome = { kind: 'nothing' }
   try {
     for (const { best, bound, workDone, progress } of algorithms[algorithm].plan(problem, options ?? {})) {
       port?.postMessage({ bound, workDone, progress } satisfies Progress)
       if (best !== undefined) outcome = { kind: 'planned', schedule: best, bound, workDone }
-      if (best !== undefined && performance.now() >= until) break
+      if (performance.now() >= until) return outcome.kind === 'nothing' ? { kind: 'late', seconds } : outcome
     }
     return outcome
   } catch (error) {

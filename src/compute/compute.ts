@@ -13,8 +13,8 @@ import type { PlanningProblem, Schedule } from '../schedulers/problem.ts'
  */
 export interface Compute extends AsyncDisposable {
   /**
-   * Rejects with the algorithm's error (`Infeasible`, `CyclicWorkflow`); an aborted signal ends the
-   * thread and rejects with its reason.
+   * Rejects with the algorithm's error (`Infeasible`, `CyclicWorkflow`) or `PlanningTooLong`; an
+   * aborted signal ends the thread and rejects with its reason.
    */
   plan(request: PlanRequest, watch?: ComputeWatch): Promise<PlanResult>
   simulate(request: SimulationRequest, watch?: Pick<ComputeWatch, 'signal'>): Promise<SimulationResult>
@@ -25,8 +25,8 @@ export interface PlanRequest {
   algorithm: AlgorithmId
   options?: AlgorithmOptions
   /**
-   * Seconds after which the best schedule so far is returned; the first schedule is always
-   * finished.
+   * Seconds of its thread after which the best schedule so far is returned, or `PlanningTooLong`
+   * thrown where there is none; default `longestPlanning`.
    */
   maxSeconds?: number
 }
@@ -50,11 +50,26 @@ export interface PlanResult {
   workDone: number
 }
 
+/**
+ * Seconds that an algorithm may take: a million tasks take a few, and others wait for its thread.
+ */
+export const longestPlanning = 900
+
+export class PlanningTooLong extends Error {
+  constructor(seconds: number) {
+    super(
+      `no plan was found in ${String(seconds)} s; plan fewer activities, or describe the resources with fewer ` +
+        'cores or links',
+    )
+  }
+}
+
 /** The answer of a planning thread. */
 export type PlanOutcome =
   | ({ kind: 'planned' } & PlanResult)
   | { kind: 'infeasible'; activities: Infeasible['activities'] }
   | { kind: 'cyclic'; cycle: CyclicWorkflow['cycle'] }
+  | { kind: 'late'; seconds: number }
   | { kind: 'nothing' }
 
 /**
@@ -100,6 +115,7 @@ export function openCompute({ threads }: { threads: number }): Compute {
       const outcome = (await run('plan', request, watch)) as PlanOutcome
       if (outcome.kind === 'infeasible') throw new Infeasible(outcome.activities)
       if (outcome.kind === 'cyclic') throw new CyclicWorkflow(outcome.cycle)
+      if (outcome.kind === 'late') throw new PlanningTooLong(outcome.seconds)
       if (outcome.kind === 'nothing')
         throw new Error(`algorithm ${request.algorithm} ended without a schedule`)
       return { schedule: outcome.schedule, bound: outcome.bound, workDone: outcome.workDone }

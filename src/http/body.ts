@@ -135,10 +135,11 @@ const utf8 = (bytes: Buffer): string => {
 }
 
 /**
- * The limit of values in a JSON document; a document of 32 MiB has some 2 million. A body of
- * nothing but `[],` would cost eight seconds and a gigabyte.
+ * The limit of values in a JSON document of at most `limit` bytes; a document of 32 MiB has some 2
+ * million. A body of nothing but `[],` would cost eight seconds and a gigabyte.
  */
-const valueBound = 4_000_000
+const valueBound = (limit: number): number => Math.max(leastValueBound, Math.floor(limit / 8))
+const leastValueBound = 4_000_000
 /** The limit of keys in one object: V8 takes three seconds for two million of them. */
 const keyBound = 250_000
 
@@ -146,8 +147,9 @@ const keyBound = 250_000
  * The bound that a large body exceeds. It counts separators outside of strings in the bytes, before
  * any value is built from them.
  */
-const excess = (bytes: Buffer): string | undefined => {
-  if (bytes.length < 2 * valueBound) return undefined
+const excess = (bytes: Buffer, limit: number): string | undefined => {
+  const most = valueBound(limit)
+  if (bytes.length < 2 * leastValueBound) return undefined
   /** Keys counted so far in each open object and array. */
   const open: number[] = []
   let separators = 0
@@ -164,7 +166,8 @@ const excess = (bytes: Buffer): string | undefined => {
       open.push(keys)
     } else if (byte === 0x5d || byte === 0x7d) open.pop()
     else if (byte === 0x2c || byte === 0x5b || byte === 0x7b) {
-      if (++separators > valueBound) return `more than ${valueBound} values`
+      if (++separators > most)
+        return `more than ${most} values; SERVICE_BODY_LIMIT_BYTES allows one for each 8 bytes`
       if (byte !== 0x2c) open.push(0)
     }
   }
@@ -198,16 +201,16 @@ const readJson = (text: string): unknown => {
 
 /**
  * The document in `bytes`; undefined for an empty body. An integer beyond 2^53-1 becomes a bigint,
- * so that `checkDocument` can judge it by its path.
+ * so that `checkDocument` can judge it by its path. `limit`: the bytes that the body may have.
  * @throws `invalid` (400) for bytes that are not readable as `format`
  */
 export const readDocument = async (
   bytes: Buffer,
   format: 'json' | 'yaml',
-  readYaml: YamlReader,
+  { limit, readYaml }: { limit: number; readYaml: YamlReader },
 ): Promise<unknown> => {
   if (bytes.length === 0) return undefined
-  const excessive = format === 'json' ? excess(bytes) : undefined
+  const excessive = format === 'json' ? excess(bytes, limit) : undefined
   if (excessive !== undefined) throw new Refusal('too_large', `the document has ${excessive}`)
   const text = utf8(bytes)
   if (format === 'json') return readJson(text)

@@ -141,6 +141,18 @@ const madeBefore = async (built: Route, call: HttpCall): Promise<unknown> => {
   return undefined
 }
 
+/** So much of a text shows its language. */
+const languageBytes = 262_144
+
+/** The refusal of a text that is no document, with the language that the route finds in it. */
+const withLanguage = (built: Route, bytes: Buffer, error: unknown): unknown => {
+  if (!(error instanceof Refusal) || error.code !== 'invalid') return error
+  const language = built.foreignText?.(bytes.subarray(0, languageBytes).toString())
+  return language === undefined
+    ? error
+    : new Refusal('invalid', `${language} (${error.message})`, { details: error.details })
+}
+
 /**
  * A route's own part of a request: Accept, admission, body, schema, idempotency, handler, answer.
  */
@@ -180,11 +192,14 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       return nothing
     }
     const format = documentFormat(req, built.upload?.types)
-    const bytes = await readBody(req, res, {
-      limit: built.limitBytes ?? config.bodyLimitBytes,
-      withinMs: pace.wholeMs,
-    })
-    call.body = await fitting(built, built.body, await readDocument(bytes, format, readYaml), call.params)
+    const limit = built.limitBytes ?? config.bodyLimitBytes
+    const bytes = await readBody(req, res, { limit, withinMs: pace.wholeMs })
+    try {
+      const document = await readDocument(bytes, format, { limit, readYaml })
+      call.body = await fitting(built, built.body, document, call.params)
+    } catch (error) {
+      throw withLanguage(built, bytes, error)
+    }
     return { format, bytes, upload: undefined }
   }
 

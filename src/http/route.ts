@@ -176,6 +176,11 @@ export interface RouteSpec<
    */
   alsoCheck?: (refused: { document: unknown; params: Record<string, string> }) => Promise<Problem[]>
   /**
+   * What a text is that is no document of the route's: a file of another system, with the remedy. It
+   * comes before the fault in the refusal.
+   */
+  foreignText?: (text: string) => string | undefined
+  /**
    * For an answer with members that open something or end soon. `kept` is what is stored of it under
    * an Idempotency-Key; `again` makes the answer to a repeated request from that.
    */

@@ -6,7 +6,7 @@ import { choicesOf, only, whyNowhere } from './fit.ts'
 import type { Choices } from './fit.ts'
 import { adjacency, findCycle, topologicalOrder } from './graph.ts'
 import type { Adjacency } from './graph.ts'
-import { Lane } from './lane.ts'
+import { LanePool } from './lane-pool.ts'
 import type { PlanningProblem, Schedule } from './problem.ts'
 import { routeSeconds, networkRoutesOf } from './routes.ts'
 import type { Routes } from './routes.ts'
@@ -376,99 +376,5 @@ class TransferTable {
       perByte[target] = candidates[0] === undefined ? 0 : 8 / candidates[0].bandwidthBitsPerSecond
     }
     return { latency, perByte, bySize }
-  }
-}
-
-/**
- * The lanes of one resource. Lanes come into use in their order, so those in use are the first
- * ones.
- */
-class LanePool {
-  start = 0
-  finish = 0
-  readonly #lanes: Lane[] = []
-  readonly #total: number
-  readonly #chosen: number[] = []
-
-  constructor(total: number) {
-    this.#total = total
-  }
-
-  /**
-   * Finds `count` lanes that are free together for `seconds` from `ready` on, plus `boot` where one
-   * of them would be used for the first time. It writes the earliest finish into `start` and
-   * `finish` (Infinity: never) and keeps the lanes until `take` or the next call.
-   */
-  find(count: number, ready: number, seconds: number, boot: number): void {
-    if (boot === 0) {
-      this.#search(count, ready, seconds, true)
-      return
-    }
-    this.#search(count, ready, seconds, false)
-    const { start, finish } = this
-    if (finish <= ready + seconds + boot) return
-    const warm = [...this.#chosen]
-    this.#search(count, ready, seconds + boot, true)
-    if (this.finish < finish) return
-    this.start = start
-    this.finish = finish
-    this.#chosen.length = 0
-    for (const lane of warm) this.#chosen.push(lane)
-  }
-
-  /** Occupies the lanes of the last `find`; returns their numbers, ascending. */
-  take(): number[] {
-    const taken = [...this.#chosen]
-    for (const index of taken) {
-      const lane = this.#lanes[index]
-      if (lane === undefined) this.#lanes[index] = new Lane(this.start, this.finish)
-      else lane.occupy(this.start, this.finish)
-    }
-    return taken
-  }
-
-  #search(count: number, ready: number, seconds: number, firstUse: boolean): void {
-    const lanes = this.#lanes
-    const chosen = this.#chosen
-    const fresh = firstUse ? this.#total - lanes.length : 0
-    chosen.length = 0
-    if (count > lanes.length + fresh) {
-      this.start = this.finish = Infinity
-      return
-    }
-    if (count === 1) {
-      let best = fresh > 0 ? ready : Infinity
-      let at = fresh > 0 ? lanes.length : -1
-      for (let index = 0; index < lanes.length; index++) {
-        const from = lanes[index]!.earliest(ready, seconds, firstUse)
-        if (from < best || (from === best && index < at)) {
-          best = from
-          at = index
-        }
-        if (best === ready && at <= index) break
-      }
-      this.start = best
-      this.finish = best + seconds
-      chosen.push(at)
-      return
-    }
-    // No start before the count-th smallest of the single lanes' earliest starts is possible: go
-    // there and repeat until it holds.
-    for (let time = ready; ;) {
-      const starts = lanes.map((lane) => lane.earliest(time, seconds, firstUse))
-      const sorted = [...starts, ...new Array<number>(Math.min(fresh, count)).fill(time)].sort(
-        (a, b) => a - b,
-      )
-      const next = sorted[count - 1]!
-      if (next > time) {
-        time = next
-        continue
-      }
-      for (let index = 0; chosen.length < count; index++)
-        if (index >= lanes.length || starts[index] === time) chosen.push(index)
-      this.start = time
-      this.finish = time + seconds
-      return
-    }
   }
 }

@@ -20,6 +20,26 @@ export class Lane {
     this.#tail = end
   }
 
+  /** The start of its first task. */
+  get first(): number {
+    return this.#first
+  }
+
+  /** The end of its last task. */
+  get tail(): number {
+    return this.#tail
+  }
+
+  /** The length of its longest gap; 0 without gaps. */
+  get longest(): number {
+    return this.#longest
+  }
+
+  /** The end of its last gap; -Infinity without gaps. */
+  get lastGapEnd(): number {
+    return this.#ends.at(-1) ?? -Infinity
+  }
+
   /**
    * The earliest start ≥ `ready` at which `seconds` are free; before the first task only when
    * `beforeFirst`.

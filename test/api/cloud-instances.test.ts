@@ -8,8 +8,11 @@ import { makeSshKey } from '../../src/clients/ssh/keys.ts'
 import { openTurns } from '../../src/db/each-record.ts'
 import { keyIdOf } from '../../src/domains/cloud/instance-keys.ts'
 import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
+import { openVaultKeys } from '../../src/vault/keys.ts'
 import { machineOfInstance, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { until } from '../failures/programs.ts'
+import { replayed } from '../support/histories.ts'
+import { makeVaultKeyFile } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { temporalAddress } from '../support/service.ts'
 
@@ -17,8 +20,10 @@ import { temporalAddress } from '../support/service.ts'
 
 let opened: Awaited<ReturnType<typeof openCloudService>>
 let { site, service, calls } = {} as typeof opened
+let keyFile: string
 beforeAll(async () => {
-  opened = await openCloudService({ machines: 'loopback' })
+  keyFile = makeVaultKeyFile()
+  opened = await openCloudService({ machines: 'loopback' }, { keyFile })
   ;({ site, service, calls } = opened)
   await makeTarget('small')
 })
@@ -90,6 +95,12 @@ test('a machine is made with its disk, stopped, started with another address, an
   expect(await calls.instance('one')).toMatchObject({ status: 'destroyed' })
   expect(machine.state).toBe('terminated')
   expect((await service.call('GET', `/ssh-keys/${key.id}/`)).status).toBe(404)
+
+  const connection = await Connection.connect({ address: temporalAddress() })
+  const { namespace } = service
+  const keys = await openVaultKeys(keyFile)
+  await replayed({ connection, namespace, keys }, 'cloud-operation', `cloud-operation/${operation.id}/1`)
+  await connection.close()
 })
 
 test('a machine and an action are asked for once where the answer was lost with the daemon', async () => {

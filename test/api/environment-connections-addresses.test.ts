@@ -16,6 +16,14 @@ describe('the address that is connected to', () => {
     'fe80::1%eth0',
     'febf::1',
     'fd00:ec2::254',
+    'fd00:ec2::23',
+    'fd00:ec2:0:1::1',
+    'fd20:ce::254',
+    'fd00:c1::a9fe:a9fe',
+    'fd00:42::42',
+    'fd00:a9fe:a9fe::1',
+    '168.63.129.16',
+    '192.0.0.192',
     '100.100.100.200',
     '0.0.0.0',
     '0.1.2.3',
@@ -54,12 +62,18 @@ describe('the address that is connected to', () => {
     },
   )
 
-  test.each(['8.8.8.8', '192.168.1.1', '172.16.0.1', '2001:db8::1', '192.0.2.2', '2002:808:808::1'])(
-    '%s is allowed',
-    (address) => {
-      expect([open(address), closed(address)]).toEqual([true, true])
-    },
-  )
+  test.each([
+    '8.8.8.8',
+    '192.168.1.1',
+    '172.16.0.1',
+    '2001:db8::1',
+    'fd00:ec3::23',
+    'fd00::1',
+    '192.0.2.2',
+    '2002:808:808::1',
+  ])('%s is allowed', (address) => {
+    expect([open(address), closed(address)]).toEqual([true, true])
+  })
 
   test('every address within a denied network is denied, in every form in which IPv6 can say it', () => {
     fc.assert(

@@ -898,7 +898,34 @@ describe('bad input', () => {
       /finite/,
     ],
     ['an unknown WfFormat version', { name: 'x', schemaVersion: '1.3', workflow: {} }, 422, /schemaVersion/],
-    ['a Pegasus workflow', { pegasus: '5.0', name: 'm', jobs: [] }, 422, /Pegasus/],
+    ['a Pegasus workflow', { pegasus: '5.0', name: 'm', jobs: [] }, 422, /pegasus.*Pegasus.*authoring form/],
+    [
+      'CWL',
+      { cwlVersion: 'v1.2', class: 'Workflow', inputs: [], steps: [] },
+      422,
+      /cwlVersion: .*CWL.*authoring form/,
+    ],
+    ['packed CWL', { $graph: [{ class: 'Workflow', id: 'main' }] }, 422, /graph: .*CWL/],
+    [
+      'a tool of CWL without its version',
+      { class: 'CommandLineTool', baseCommand: 'cat' },
+      422,
+      /class: .*CWL/,
+    ],
+    [
+      'Argo',
+      {
+        apiVersion: 'argoproj.io/v1alpha1',
+        kind: 'Workflow',
+        metadata: { name: 'x' },
+        spec: { entrypoint: 'x' },
+      },
+      422,
+      /apiVersion: .*Argo.*WfFormat/,
+    ],
+    ['a manifest', { apiVersion: 'batch/v1', kind: 'Job', spec: {} }, 422, /apiVersion: .*Kubernetes/],
+    ['a workflow of Galaxy', { a_galaxy_workflow: 'true', steps: {} }, 422, /Galaxy/],
+    ['a state machine', { StartAt: 'a', States: {} }, 422, /Amazon/],
     [
       'a service',
       { name: 'x', namespace: 'n', version: { id: 'x-v1', activities: [{ id: 'a', kind: 'service' }] } },
@@ -910,6 +937,29 @@ describe('bad input', () => {
     const answer = await create(document)
     expect([answer.status, JSON.stringify(answer.body)]).toEqual([status, expect.stringMatching(text)])
     expect(await service.counts()).toEqual(before)
+  })
+
+  const snakefile =
+    'rule all:\n    input:\n        "a.txt",\n        "b.txt"\n\nrule one:\n    output: "a.txt"\n'
+  test.each([
+    ['a Snakefile', snakefile, /a Snakefile.*authoring form/],
+    ['a Snakefile that is YAML too', 'rule all:\n    input: "a.txt"\n', /a Snakefile/],
+    ['Nextflow', '#!/usr/bin/env nextflow\nprocess one {\n  script:\n  "true"\n}\n', /Nextflow.*WfFormat/],
+    ['the workflow of Nextflow', 'workflow {\n  one | view\n}\n', /Nextflow/],
+    ['WDL', 'version 1.0\n\nworkflow one {\n  call two\n}\n', /WDL/],
+    ['a program', 'from airflow import DAG\n\nwith DAG("x"):\n    pass\n', /Python/],
+    ['other text', 'Dear service, please run this', /^((?!which is not read here).)*$/],
+  ])('%s is refused by the name of its language', async (_, text, words) => {
+    for (const type of ['application/yaml', 'application/json']) {
+      const headers = { 'content-type': type }
+      const answer = await service.request('/api/workflow-definitions/', {
+        method: 'POST',
+        headers,
+        body: text,
+      })
+      expect([400, 422]).toContain(answer.status)
+      expect(JSON.stringify(answer.body)).toMatch(words)
+    }
   })
 
   test('a taken name is told together with everything else', async () => {

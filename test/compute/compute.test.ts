@@ -87,6 +87,13 @@ describe('planning and simulation on threads', () => {
     })
   })
 
+  test('an algorithm that has no plan at its limit fails with a remedy, and the next one is served', async () => {
+    await expect(compute.plan({ problem: wide(9_000), algorithm: 'heft', maxSeconds: 0 })).rejects.toThrow(
+      'no plan was found in 0 s; plan fewer activities',
+    )
+    await expect(compute.plan({ problem: wide(10), algorithm: 'heft' })).resolves.toBeDefined()
+  })
+
   test('a failure in a thread is an error of its request only', async () => {
     const broken = { ...wide(10), edges: [{ from: 0, to: 99, bytes: 1 }] }
     await expect(

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { z } from 'zod'
 import { openTurns } from '../../src/db/each-record.ts'
 import { sql } from '../../src/db/sql.ts'
-import { watchBudgets } from '../../src/domains/execution-runs/budget.ts'
+import { needsApproval, watchBudgets } from '../../src/domains/execution-runs/budget.ts'
 import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 
@@ -49,6 +49,127 @@ test('every run with a budget is watched, however many there are', async () => {
   expect(
     await clone.db.many(IdRow, sql`select id from execution_runs where cancel_requested_at is not null`),
   ).toEqual([{ id: 'run-0250' }])
+})
+
+test.each([
+  ['of a predicted cost within its budget', { cost: 1 }, false],
+  ['of a predicted cost above its budget', { cost: 3 }, true],
+  ['of a plan that could not be predicted', { cost: 0, failure: 'no route for 1 bytes' }, true],
+])(
+  'a run with onBudget: ask, %s',
+  async (id, { cost, failure }: { cost: number; failure?: string }, asks) => {
+    await clone.db.run(sql`insert into schedule_plans (id, workflow_version_id, content_version_id,
+      execution_scope_id, source, predicted_cost, prediction_failure, assignment_count)
+    values (${id}, 'version', 'version', 'scope', 'manual', ${cost}, ${failure ?? null}, 1)`)
+    await clone.db.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status,
+      activity_count, budget, on_budget)
+    values (${id}, ${id}, 'version', 'real', 'created', 1, 2, 'ask')`)
+    expect(await needsApproval(clone.db, id)).toBe(asks)
+  },
+)
+
+interface SpendingRow {
+  resource: { executionTarget?: string; pricePerSecond: number; costModel?: string }
+  site?: string
+  /** Seconds ago. */
+  tasks: { started: number; finished?: number; cost?: number; status?: string }[]
+  /** A transfer to the first task, so many seconds ago. */
+  transfer?: { started: number; cost: number }
+}
+
+const parallel = Array.from({ length: 8 }, () => ({ started: 1_000 }))
+test.each<[string, SpendingRow, 'goes on' | 'is stopped']>([
+  [
+    'under way on a provisioned resource without machines',
+    { resource: { executionTarget: 'provisioned', pricePerSecond: 6 }, tasks: [{ started: 1_000 }] },
+    'is stopped',
+  ],
+  [
+    'that share a resource paid by windows',
+    { resource: { costModel: 'active-window', pricePerSecond: 1 }, tasks: parallel },
+    'goes on',
+  ],
+  [
+    'that ended on a resource paid by windows, each with its own price so far',
+    {
+      resource: { costModel: 'active-window', pricePerSecond: 1 },
+      tasks: parallel.map((task) => ({ ...task, finished: 10, cost: 990 })),
+    },
+    'goes on',
+  ],
+  [
+    'with a gap between them on a resource paid by windows',
+    {
+      resource: { costModel: 'active-window', pricePerSecond: 1 },
+      tasks: [{ started: 9_000, finished: 8_999, cost: 1 }, { started: 100 }],
+    },
+    'is stopped',
+  ],
+  ['on a resource paid by tasks', { resource: { pricePerSecond: 1 }, tasks: parallel }, 'is stopped'],
+  [
+    'on machines, whose money their provider asks for',
+    { resource: { executionTarget: 'provisioned', pricePerSecond: 99 }, site: 'cloud/r', tasks: parallel },
+    'goes on',
+  ],
+  [
+    'with dear transfers to machines',
+    {
+      resource: { executionTarget: 'provisioned', pricePerSecond: 1 },
+      ...{ site: 'cloud/r', tasks: [{ started: 10 }], transfer: { started: 20, cost: 9_000 } },
+    },
+    'is stopped',
+  ],
+  [
+    'under way, with dear transfers',
+    { resource: { pricePerSecond: 0 }, tasks: [{ started: 10 }], transfer: { started: 20, cost: 9_000 } },
+    'is stopped',
+  ],
+  [
+    'that ended, with transfers in their cost',
+    {
+      resource: { pricePerSecond: 0 },
+      tasks: [{ started: 100, finished: 10, cost: 4_000 }],
+      transfer: { started: 90, cost: 4_000 },
+    },
+    'goes on',
+  ],
+  [
+    "in their site's queue",
+    { resource: { pricePerSecond: 6 }, site: 'slurm/r', tasks: [{ started: 1_000, status: 'queued' }] },
+    'goes on',
+  ],
+])('a run of tasks %s: budget 5000', async (name, row, end) => {
+  const { db } = clone
+  const id = name.slice(0, 60)
+  const { costModel = '', ...priced } = row.resource
+  await db.run(sql`update execution_runs set status = 'completed' where status = 'running'`)
+  await db.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status,
+      activity_count, budget, on_budget)
+    values (${id}, 'plan', 'version', 'real', 'running', ${row.tasks.length}, 5000, 'stop')`)
+  await db.run(sql`insert into environment_versions (id, environment_id, version, status, cost_model)
+    values (${id}, ${id}, 1, 'published', ${costModel})`)
+  await db.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings,
+      execution_scope, activity_profiles, documents_hash)
+    values (${id}, ${JSON.stringify([{ id: 'r', environmentVersionId: id, ...priced }])}, '[]', '[]', '{}', '[]', '')`)
+  const now = sql`extract(epoch from clock_timestamp())`
+  for (const [at, { started, finished = null, cost = 0, status = 'running' }] of row.tasks.entries())
+    await db.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
+        activity_id, external_id, planned_resource_id, runtime_id, site, status, started_at, finished_at, cost)
+      values (${`${id}:${String(at)}`}, ${id}, ${at}, 'assignment', ${`a${String(at)}`}, 'a', 'r', 'runtime',
+        ${row.site ?? 'local'}, ${finished === null ? status : 'completed'}, ${now} - ${started}::float8,
+        ${now} - ${finished}::float8, ${cost})`)
+  if (row.transfer !== undefined)
+    await db.run(sql`insert into data_transfer_observations (id, execution_run_id, producer_activity_id,
+        consumer_activity_id, source_resource_id, target_resource_id, bytes, started_at, finished_at,
+        duration_seconds, cost)
+      values (${id}, ${id}, 'b', 'a0', 'far', 'r', 1, ${now} - ${row.transfer.started}::float8,
+        ${now} - ${row.transfer.started}::float8, 0, ${row.transfer.cost})`)
+  await watchBudgets({ db, engine }, turns)
+  const stopped = await db.many(
+    IdRow,
+    sql`select id from execution_runs where id = ${id} and cancel_requested_at is not null`,
+  )
+  expect(stopped.length > 0 ? 'is stopped' : 'goes on').toBe(end)
 })
 
 interface MachineRow {

@@ -312,6 +312,12 @@ describe('what a plan is predicted to take and cost', () => {
     })
     const { run } = await simulate('island-plan')
     expect([run.status, run.failureReason]).toEqual(['failed', plan.predicted.reasons[0]])
+    const dear = { id: 'dear', schedulePlanId: 'island-plan', mode: 'real', budget: 1_000_000 }
+    const refused = await service.call('POST', '/execution-runs/', dear)
+    expect([refused.status, refused.body.details]).toEqual([
+      422,
+      [{ path: 'run.budget', message: expect.stringMatching(/cannot be predicted \(no route for .*choose/) }],
+    ])
   })
 
   test('the model is the session’s, else the first that a version names; a run of the plan has it too, and may name another', async () => {

@@ -1,5 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
+import { readDocument } from '../../src/http/body.ts'
+import { createYamlReader } from '../../src/http/yaml-reader.ts'
 import { usualBodyPace } from '../../src/http/pace.ts'
 import { json, raw, openStars, statusOf, yaml, type Stars } from './stars.ts'
 import { growth } from '../support/growth.ts'
@@ -465,6 +467,13 @@ describe('size and pace of a body', () => {
     })
     const quoted = await service.request('/api/echo/', yaml(`any: "${'x'.repeat(5_000_000)}"`))
     expect([quoted.status, quoted.body['error']]).toEqual([400, expect.stringMatching(/quoted text/)])
+  })
+
+  test('a larger limit of bytes allows more values', async () => {
+    const body = Buffer.from(`[${'1,'.repeat(4_200_000)}1]`)
+    const read = (most: number) => readDocument(body, 'json', { limit: most, readYaml: createYamlReader() })
+    await expect(read(limit)).rejects.toThrow(/more than 4194304 values; SERVICE_BODY_LIMIT_BYTES/)
+    expect(await read(2 * limit)).toHaveLength(4_200_001)
   })
 
   test('a route may have a limit of its own', async () => {

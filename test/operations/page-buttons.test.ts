@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { durableKinds } from '../../src/kinds.ts'
 import { readOperation } from '../../src/operations/records.ts'
 import { until } from '../failures/programs.ts'
+import { historyOf, replayed } from '../support/histories.ts'
 import { temporalAddress, type TestService } from '../support/service.ts'
 import { openEveryKind } from './every-kind.ts'
 
@@ -139,3 +140,41 @@ test('nothing of the copy is left at its destination', () =>
     120,
     () => !readdirSync(opened.root).some((name) => /orrery-|copied/.test(name)),
   ))
+
+const small = { path: 'folder/one', destinationStorageId: 'files', destinationPath: 'small' }
+test.each<[kind: string, path: string, body: object | undefined]>([
+  ['storage-download', '/storages/files/copies/', small],
+  ['storage-index', '/storages/files/index-runs/', {}],
+  ['console-command', '/console-commands/', { resourceId: 'here', command: 'true' }],
+  ['build-run', '/artifact-builds/image/runs/?fresh=true', undefined],
+])('the history of a %s replays', async (kind, path, body) => {
+  const { body: record } = await service.call('POST', path, body, { prefer: 'respond-async' })
+  expect(record.error).toBeUndefined()
+  await until('its workflow', 120, () =>
+    workflowOf(kind, record.id)
+      .describe()
+      .then(
+        () => true,
+        () => false,
+      ),
+  )
+  await replayed({ connection: temporal, namespace: service.namespace }, kind, `${kind}/${record.id}/1`)
+})
+
+test('the history of a removal that was left to go on replays', async () => {
+  const server = { connection: temporal, namespace: service.namespace }
+  const other = { ...small, destinationPath: 'other' }
+  const { body: record } = await service.call('POST', '/storages/files/copies/', other)
+  const ended = workflowOf('storage-download', record.id)
+  await until('the end of the copy', 120, () => ended.result().then(() => true))
+  const { events } = await historyOf(server, ended.workflowId)
+  const places = events.map((event: any) => event.activityTaskScheduledEventAttributes?.taskQueue?.name)
+  const { taskQueue } = await ended.describe()
+  const place = places.findLast((name) => name !== undefined)
+  const workflowId = ended.workflowId.replace('download', 'tidy')
+  await new Client({ connection: temporal, namespace: service.namespace }).workflow.start('storageTidy', {
+    ...{ taskQueue, workflowId },
+    args: [record.id, 1, place],
+  })
+  await replayed(server, 'storage-tidy', workflowId)
+})

@@ -464,3 +464,54 @@ select a.b.c.d from runs
 `
   .split('\n')
   .filter((line) => line !== '')
+
+const long = 'a'.repeat(30_000)
+const nested = (levels: number, inner: string, around: (inner: string) => string): string =>
+  levels === 0 ? inner : around(nested(levels - 1, inner, around))
+const doubled = (levels: number): string =>
+  nested(levels, 'runs', (inner) => `(select id || id as id from ${inner} x)`)
+
+/** Short statements whose values would be hundreds of megabytes long, with their parameters. */
+export const growing: readonly (readonly [statement: string, ...params: unknown[]])[] = [
+  ["select length(replace(?, 'a', ?)) from runs", long, 'b'.repeat(30_000)],
+  [`select length(replace('${long}', 'a', '${long}')) from runs`],
+  ['select length(replace(?, id, ?)) from runs', long, long],
+  [`select ${nested(30, 'id', (inner) => `replace(${inner}, 'a', 'aa')`)} from runs`],
+  ["select length(regexp_replace(?, 'a', ?, 'g')) from runs", long, long],
+  ["select length(regexp_replace(?, '', ?, 1, 0)) from runs", long, long],
+  [`select ${nested(30, 'id', (inner) => `regexp_replace(${inner}, '.*', '\\1\\&')`)} from runs`],
+  [`select ${nested(30, 'id', (inner) => `regexp_replace(${inner}, '', 'a', 'g')`)} from runs`],
+  [`select regexp_match(?, '${'('.repeat(3_000)}.*${')'.repeat(3_000)}') from runs`, long],
+  ["select length(string_agg(?, '')) from runs a, runs b, runs c", long],
+  ['select length(string_agg(id, ?)) from runs a, runs b', long],
+  ['select array_length(array_agg(?::text), 1) from runs a, runs b', long],
+  ['select json_agg(?::text) from runs a, runs b', long],
+  ['select jsonb_object_agg(id, ?::text) from runs a, runs b', long],
+  ['select array(select ? || id from runs) from runs', long],
+  ['select length(array_to_string(array_agg(id), ?)) from runs', long],
+  [`select length(array_to_string(array[${"'',".repeat(9_000)}''], ?)) from runs`, long],
+  [`select concat_ws(?${", ''".repeat(90)}) from runs`, long.repeat(30)],
+  [`select length(id) from ${doubled(30)} y`],
+  [`select count(*) from ${doubled(30)} y where id > 'a'`],
+  [`select to_json(y) from ${doubled(30)} y`],
+  [`select ${Array(100).fill('a').join(' || ')} from (select ?::text as a from runs) x`, long.repeat(30)],
+  [
+    `select ${Array.from({ length: 100 }, (_, i) => `a as a${String(i)}`).join(', ')}
+      from (select ?::text as a from runs) x`,
+    long.repeat(30),
+  ],
+  [`select ${Array.from({ length: 9 }, () => 'id::char(10000000)').join(' || ')} from runs`],
+  ['select string_agg(id::char(100000), id) from runs'],
+  [`select (array[id])::char(10000000)[] from runs`],
+  ["select string_agg(('1e100000'::numeric)::text, '') from runs"],
+  ["select string_agg((?::numeric)::text, '') from runs", '1e100000'],
+  ["select string_agg((1e100000)::text, '') from runs"],
+  ["select string_agg((10::numeric ^ 100000)::text, '') from runs"],
+  ["select string_agg(power(10::numeric, 100000)::text, '') from runs"],
+  ["select string_agg(round(1::numeric, 16000)::text, '') from runs"],
+  [`select ${nested(40, 'id', (inner) => `to_json(${inner}::text)`)} from runs`],
+  [`select ${nested(40, 'id', (inner) => `array[${inner}::text]`)} from runs`],
+  [`select ${nested(40, 'id', (inner) => `row(${inner}::text)`)} from runs`],
+  [`select ${nested(40, 'id', (inner) => `like_escape(${inner}, '#')`)} from runs`],
+  [`select ${nested(40, 'id', (inner) => `to_char(now(), ${inner})`)} from runs`],
+]

@@ -3,7 +3,7 @@ import { openReader } from '../../src/db/reader.ts'
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
 import { prepare } from '../../src/domains/provenance/sql.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
-import { expressions, statements } from './hostile.ts'
+import { expressions, growing, statements } from './hostile.ts'
 
 /** mulberry32: the same numbers for the same seed. */
 const dice = (seed: number) => {
@@ -261,7 +261,34 @@ describe('hostile statements', () => {
   })
 })
 
+test('statements whose values would grow to hundreds of megabytes are refused, again and again', async () => {
+  const passed: string[] = []
+  for (const [statement, ...params] of growing)
+    for (const values of [params.map(() => 'a'), params, params]) {
+      const { status, body } = await ask(statement, values)
+      if (values !== params && values.length > 0) continue
+      if (status !== 400 || !/may come to more than/.test(body.error))
+        passed.push(`${String(status)} ${statement}`)
+    }
+  expect(passed).toEqual([])
+})
+
 describe('honest statements', () => {
+  test.each([
+    ["select replace(id, '-', ', '), regexp_replace(id, '[0-9]+', 'N', 'g') from runs"],
+    ["select string_agg(distinct round(cost::numeric, 2)::text, ', ') from runs group by status"],
+    ["select concat_ws(', ', id, status, mode), array_to_string(array_agg(id), ', ') from runs group by 1"],
+    ["select json_agg(x) from (select status, json_agg(json_build_object('id', id)) from runs group by 1) x"],
+    ["select to_char(created_at, 'YYYY-MM-DD HH24:MI:SS') from (select * from runs) r order by 1"],
+    ['select id from runs where id = ? or id = ?', 'a'.repeat(200_000), 'b'],
+    [
+      `select id from runs where id in (${Array(900).fill('?').join(', ')})`,
+      ...Array(900).fill('x'.repeat(150)),
+    ],
+  ])('%s', async (statement, ...params) => {
+    expect((await ask(statement, params)).status).toBe(200)
+  })
+
   test(`1,000 by seed ${String(seed)} run`, async () => {
     const random = dice(seed)
     const refused: string[] = []

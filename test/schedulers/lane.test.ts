@@ -1,6 +1,8 @@
 import { expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
+import { LanePool } from '../../src/schedulers/lane-pool.ts'
 import { Lane } from '../../src/schedulers/lane.ts'
+import { growth } from '../support/growth.ts'
 
 type Interval = readonly [start: number, end: number]
 
@@ -47,4 +49,66 @@ test('a task without duration divides a gap: nothing is later put across it', ()
   lane.occupy(4, 4)
   expect(lane.earliest(1, 5, false)).toBe(4)
   expect(lane.earliest(1, 3, false)).toBe(1)
+})
+
+/** The lanes of a pool by a look at everything on all of them, one candidate start after the other. */
+const together = (
+  pool: readonly (readonly Interval[])[],
+  { count, ready, seconds, boot, total }: Record<'count' | 'ready' | 'seconds' | 'boot' | 'total', number>,
+) => {
+  const search = (length: number, firstUse: boolean): { start: number; lanes: number[] } => {
+    const indexes = Array.from({ length: firstUse ? total : pool.length }, (_, index) => index)
+    const starts = [ready, ...pool.flat().map(([, end]) => end)].filter((start) => start >= ready)
+    for (const start of starts.toSorted((a, b) => a - b)) {
+      const free = indexes.filter(
+        (index) => index >= pool.length || earliest(pool[index]!, start, length, firstUse) === start,
+      )
+      if (free.length >= count) return { start, lanes: free.slice(0, count) }
+    }
+    return { start: Infinity, lanes: [] }
+  }
+  const warm = search(seconds, false)
+  const cold = search(seconds + boot, true)
+  return boot > 0 && warm.start + seconds <= cold.start + seconds + boot ? warm : cold
+}
+
+test('a pool finds the same lanes as a look at everything on all of them, however many there are', () => {
+  const request = fc.record({
+    count: fc.oneof(fc.constant(1), fc.integer({ min: 1, max: 6 }), fc.integer({ min: 30, max: 60 })),
+    ready: fc.nat(60),
+    seconds: fc.integer({ min: 1, max: 9 }),
+    boot: fc.constantFrom(0, 0, 3),
+  })
+  fc.assert(
+    fc.property(fc.integer({ min: 1, max: 90 }), fc.array(request, { maxLength: 120 }), (total, requests) => {
+      const pool = new LanePool(total)
+      const busy: Interval[][] = []
+      for (const each of requests) {
+        if (each.count > total) continue
+        const { count, ready, seconds, boot } = each
+        pool.find(count, ready, seconds, boot)
+        const expected = together(busy, { ...each, total })
+        expect(pool.start).toBe(expected.start)
+        const lanes = pool.take()
+        expect(lanes).toEqual(expected.lanes)
+        for (const lane of lanes) (busy[lane] ??= []).push([pool.start, pool.finish])
+      }
+    }),
+    { numRuns: 100, seed: 20261126 },
+  )
+})
+
+test.each([
+  ['one lane each', 1, false],
+  ['three lanes each', 3, false],
+  ['one lane each, the longest first and then the shorter ones on all lanes', 1, true],
+])('tasks of %s take about proportional time on as many lanes', async (_, count, falling) => {
+  const place = (n: number): void => {
+    const pool = new LanePool(n)
+    for (let task = 0; task < 2 * n; task++) {
+      pool.find(count, 0, falling ? 3 * n - task : 5, 0)
+      pool.take()
+    }
+  }
+  expect(await growth(place, 1_500)).toBeLessThan(1.6)
 })

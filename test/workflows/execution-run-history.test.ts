@@ -1,17 +1,20 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
-import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
 import { NativeConnection, Worker } from '@temporalio/worker'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { beating } from '../../activities/beating.ts'
 import { until } from '../failures/programs.ts'
+import {
+  historiesFolder as folder,
+  historyOf as readHistory,
+  replayed as replay,
+} from '../support/histories.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { workflowBundle } from '../support/workflow-bundle.ts'
 
-const folder = join(import.meta.dirname, 'histories')
 const canary = 'canary-0f3b7c'
 
 let service: TestService
@@ -39,21 +42,10 @@ const payloads = (value: unknown, found: string[] = []): string[] => {
   return found
 }
 
-const historyOf = async (workflowId: string): Promise<{ events: unknown[]; json: any }> => {
-  const history = await client.workflow.getHandle(workflowId).fetchHistory()
-  return { events: history.events ?? [], json: JSON.parse(historyToJSON(history)) }
-}
-
-/** Replays the history of an ended workflow, and records it under `name` where that is asked for. */
-const replayed = async (name: string, workflowId: string): Promise<void> => {
-  const { json } = await historyOf(workflowId)
-  await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
-  if (process.env['RECORD_HISTORIES'] !== undefined)
-    writeFileSync(
-      join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`),
-      `${JSON.stringify(json)}\n`,
-    )
-}
+const historyOf = (workflowId: string) =>
+  readHistory({ connection, namespace: service.namespace }, workflowId)
+const replayed = (name: string, workflowId: string) =>
+  replay({ connection, namespace: service.namespace }, name, workflowId)
 
 test('a run of 300 activities costs a handful of events, carries ids and small facts only, and replays', async () => {
   const world = await makeWorld(service, {
@@ -265,7 +257,15 @@ test('a site that rests waits for nothing on the page, and its run replays', asy
 test('a run that waits for an approval says on the page which run it is', async () => {
   const world = await makeWorld(service, { name: 'asks', launch: 'none', tasks: [{ name: 'a' }] })
   const body = { id: 'asks', schedulePlanId: world.planId, mode: 'real', budget: 1e-9, onBudget: 'ask' }
-  await service.post('/execution-runs/', body)
+  const { warnings } = await service.post('/execution-runs/', body)
+  const warning = {
+    path: 'run.budget',
+    message: expect.stringMatching(/counts 1 activities of unknown runtime/),
+  }
+  expect(warnings).toEqual([warning])
+  expect(await service.get('/execution-runs/asks/receipt/')).toMatchObject({
+    warnings: [`run.budget ${String(warnings[0].message)}`],
+  })
   await until(
     'its question',
     120,
@@ -280,15 +280,17 @@ test('a run that waits for an approval says on the page which run it is', async 
   await replayed('execution-run-approved', 'execution-run/asks/1')
 })
 
-test('every recorded history of earlier releases replays on this code', async () => {
+test('every recorded history of earlier releases replays on this code, and each workflow has one', async () => {
   const files = readdirSync(folder).filter((file) => file.endsWith('.json'))
-  expect(files.length).toBeGreaterThan(0)
-  for (const file of files)
-    await Worker.runReplayHistory(
-      { workflowBundle: bundle },
-      JSON.parse(readFileSync(join(folder, file), 'utf8')),
-      file,
-    )
+  const types = new Set<unknown>()
+  for (const file of files) {
+    const history = JSON.parse(readFileSync(join(folder, file), 'utf8'))
+    types.add(history.events[0].workflowExecutionStartedEventAttributes.workflowType.name)
+    await Worker.runReplayHistory({ workflowBundle: bundle }, history, file)
+  }
+  const exported = readFileSync(join(import.meta.dirname, '..', '..', 'workflows', 'index.ts'), 'utf8')
+  const known = [...exported.matchAll(/\{ (.*) \}/g)].flatMap(([, names = '']) => names.split(', '))
+  expect([...types].sort()).toEqual(known.sort())
 })
 
 test('a finished run is read whole when every history is gone', async () => {

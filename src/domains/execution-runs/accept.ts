@@ -29,7 +29,7 @@ import type { PlannedLink } from '../schedule-plans/problem.ts'
 import { namedRuntime, runtimeProblems } from '../schedule-plans/runtime-names.ts'
 import { activityResolver, type WorkflowGraph } from '../workflow-definitions/graph.ts'
 import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
-import { refuseAboveBudget } from './budget.ts'
+import { budgetWarnings, refuseAboveBudget } from './budget.ts'
 import { refuseActions } from './machine-actions.ts'
 import { chooseRuntimes, runtimeModeOf } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
@@ -582,7 +582,7 @@ const insertAccepted = (
   db.transaction(async (tx) => {
     const plan = await planOf(tx, run)
     const mode = run.mode === 'real' ? 'real' : 'simulation'
-    if (mode === 'real') refuseAboveBudget(run, plan.predictedCost)
+    if (mode === 'real') refuseAboveBudget(run, plan)
     const content = await contentOf(tx, request, run, plan)
     const documents = await documentsOf(tx, request, plan, content)
     const chosen = await chosenRuntimes(
@@ -613,7 +613,7 @@ const insertAccepted = (
       actorId: accepting.actorId,
       hostId: accepting.hostId,
       networkModel: simulation?.networkModel ?? run.networkModel,
-      warnings: simulation?.warnings ?? [],
+      warnings: simulation?.warnings ?? budgetWarnings(run, plan),
       defaultedDurations: plan.defaultedDurations,
       simulator: run.simulator,
       onFailure: run.onFailure ?? 'stop',

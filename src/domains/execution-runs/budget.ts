@@ -3,30 +3,54 @@ import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
 import { requestCancel } from '../../operations/records.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptable, type Problem } from '../../refusal.ts'
 import { roundingSlack } from '../schedule-plans/prediction.ts'
 import { appendRunEvent, runKind } from './operation.ts'
 import { cloudCostOf } from './receipt.ts'
 import { runStates } from './schemas.ts'
+import { resourcePrices, windowMoney, windowsOf } from './windows.ts'
 
 /**
- * @throws Refusal 422 where a run with `onBudget: refuse` is predicted to cost more than its budget
+ * @throws Refusal 422 where a run with `onBudget: refuse` is predicted to cost more than its budget, or
+ *   where its plan could not be predicted: that cost is unknown, and so it is above every budget
  */
 export const refuseAboveBudget = (
   run: { budget?: number | undefined; onBudget?: string | undefined },
-  predicted: number,
+  plan: { predictedCost: number; predictionFailure?: string | undefined },
 ): void => {
   const { budget, onBudget = 'refuse' } = run
-  if (budget === undefined || onBudget !== 'refuse' || predicted <= budget * (1 + roundingSlack)) return
+  if (budget === undefined || onBudget !== 'refuse') return
+  const { predictedCost, predictionFailure } = plan
+  if (predictionFailure === undefined && predictedCost <= budget * (1 + roundingSlack)) return
+  const why =
+    predictionFailure === undefined
+      ? `the plan is predicted to cost ${String(predictedCost)}; raise it, choose another plan, or give `
+      : `the cost of the plan cannot be predicted (${predictionFailure}); choose another plan, or give `
   throw unacceptable([
-    {
-      path: 'run.budget',
-      message:
-        `is ${String(budget)}, and the plan is predicted to cost ${String(predicted)}; raise it, choose ` +
-        'another plan, or give onBudget: ask or stop',
-    },
+    { path: 'run.budget', message: `is ${String(budget)}, and ${why}onBudget: ask or stop` },
   ])
 }
+
+/**
+ * Warnings about a budget that only a prediction guards, where the prediction counts activities of
+ * unknown runtime.
+ */
+export const budgetWarnings = (
+  { budget, onBudget = 'refuse' }: { budget?: number | undefined; onBudget?: string | undefined },
+  { defaultedDurations, predictedCost }: { defaultedDurations: number; predictedCost: number },
+): Problem[] =>
+  budget === undefined || onBudget === 'stop' || defaultedDurations === 0
+    ? []
+    : [
+        {
+          path: 'run.budget',
+          message:
+            `is ${String(budget)}, and the predicted cost ${String(predictedCost)} counts ` +
+            `${String(defaultedDurations)} activities of unknown runtime with 1 s / speedup of their resource: ` +
+            `the run may cost more, and onBudget: ${onBudget} does not end it then; give onBudget: stop, or ` +
+            'durations of the activities',
+        },
+      ]
 
 const ApprovedRow = z.object({
   status: z.enum(runStates),
@@ -59,41 +83,28 @@ export const needsApproval = async (db: Db, runId: string): Promise<boolean> =>
     await db.maybe(
       AskRow,
       sql`select r.on_budget = 'ask' and r.approved_at is null and r.status = 'created'
-          and r.cancel_requested_at is null and p.predicted_cost > r.budget * ${1 + roundingSlack}::float8 as asks
+          and r.cancel_requested_at is null and (p.prediction_failure is not null
+            or p.predicted_cost > r.budget * ${1 + roundingSlack}::float8) as asks
         from execution_runs r join schedule_plans p on p.id = r.schedule_plan_id
         where r.id = ${runId} and r.mode = 'real' and r.on_budget is not null and r.budget is not null`,
     )
   )?.asks ?? false
 
-const SpentRow = z.object({
+const WatchedRow = z.object({
   id: z.string(),
   generation: z.number(),
-  status: z.string(),
   budget: z.number(),
-  spent: z.number(),
   committed: z.number(),
 })
 
 /** An end of a machine takes this long, and costs money. */
 const stopSeconds = 20
 
-/**
- * Open runs with `onBudget: stop`: the money of ended and running tasks, and what the machines in
- * use cost until they can be gone.
- */
+/** Open runs with `onBudget: stop`, and what the machines in use cost until they can be gone. */
 const watched = (db: Db, after: string, limit: number) =>
   db.many(
-    SpentRow,
-    sql`select r.id, r.generation, r.status, r.budget,
-        coalesce((select sum(case when t.finished_at is not null then t.cost
-            else greatest(0, extract(epoch from clock_timestamp()) - t.started_at) * x."pricePerSecond" end)
-          from task_executions t left join lateral (
-            select e."executionTarget", coalesce(e."pricePerSecond", 0) as "pricePerSecond" from run_snapshots s
-            cross join jsonb_to_recordset(s.resources)
-              as e(id text, "executionTarget" text, "pricePerSecond" double precision)
-            where s.execution_run_id = r.id and e.id = t.planned_resource_id limit 1) x on true
-          where t.execution_run_id = r.id and t.started_at is not null
-            and coalesce(x."executionTarget", '') <> 'provisioned'), 0) as spent,
+    WatchedRow,
+    sql`select r.id, r.generation, r.budget,
         coalesce((select sum(i.compute_price_per_second + i.disk_price_per_second) * ${stopSeconds}
           from run_machines m join cloud_instances i on i.id = m.instance_id
           where m.execution_run_id = r.id and m.released_at is null and not i.machine_gone), 0) as committed
@@ -101,6 +112,45 @@ const watched = (db: Db, after: string, limit: number) =>
         and r.budget is not null and r.cancel_requested_at is null
         and r.id > ${after} order by r.id limit ${limit}`,
   )
+
+const SpentRow = z.object({ spent: z.number() })
+
+/**
+ * What an open run has spent so far, by the rule that prices it at its end: ended and running tasks,
+ * the windows of resources that are paid by windows, machines, and the transfers to all of them.
+ */
+const spentOf = async (db: Db, runId: string): Promise<number> => {
+  const prices = await resourcePrices(db, runId)
+  const windows = await windowsOf(db, runId, { open: true })
+  const byWindow = prices.flatMap((one) => (one.byWindow ? [one.id] : []))
+  // An ended attempt has its transfers in its cost, where it is paid by its own time. An attempt under
+  // way has those since the end of the one before it.
+  const { spent } = await db.one(
+    SpentRow,
+    sql`with tasks as materialized (
+        select t.activity_id, t.status, t.started_at, t.finished_at, t.cost,
+          t.planned_resource_id as resource_id, t.planned_resource_id = any(${byWindow}::text[]) as by_window
+        from task_executions t where t.execution_run_id = ${runId}
+      ), moved as (
+        select coalesce(sum(d.cost), 0) as money from data_transfer_observations d
+        left join (select activity_id, max(finished_at) as last from tasks group by 1) e
+          on e.activity_id = d.consumer_activity_id
+        where d.execution_run_id = ${runId} and (d.target_resource_id = any(${byWindow}::text[])
+          or e.last is null or d.started_at > e.last)
+      )
+      select coalesce(sum(case when t.finished_at is not null then t.cost
+          -- The site has not begun it.
+          when t.status = 'queued' then 0
+          else greatest(0, extract(epoch from clock_timestamp()) - t.started_at) * coalesce(x.price, 0) end), 0)
+        + (select money from moved) as spent
+      from tasks t left join unnest(${prices.map(({ id }) => id)}::text[],
+        ${prices.map(({ pricePerSecond }) => pricePerSecond)}::float8[]) as x (id, price) on x.id = t.resource_id
+      where t.started_at is not null and not t.by_window`,
+  )
+  // The machines' whole money counts, and so their windows do not.
+  const machines = await cloudCostOf(db, runId, { whole: true })
+  return spent + machines + windowMoney(windows.filter(({ onMachines }) => !onMachines))
+}
 
 const WaitingRow = z.object({ id: z.string(), generation: z.number() })
 
@@ -129,13 +179,11 @@ export const watchBudgets = async (
   }
   await eachInPages(turns, (after, limit) => approvedWaiting(db, after, limit), wake, signal)
   let cancelled = 0
-  const watch = async (run: z.output<typeof SpentRow>): Promise<void> => {
-    // The windows of running machines are not charged to tasks yet: the machines' whole money
-    // counts.
-    const machines = await cloudCostOf(db, run.id, { whole: true })
-    if (run.spent + machines + run.committed <= run.budget) return
+  const watch = async (run: z.output<typeof WatchedRow>): Promise<void> => {
+    const spent = await spentOf(db, run.id)
+    if (spent + run.committed <= run.budget) return
     const reason =
-      `its budget ${String(run.budget)} is used up: ${(run.spent + machines).toFixed(6)} spent, ` +
+      `its budget ${String(run.budget)} is used up: ${spent.toFixed(6)} spent, ` +
       `${run.committed.toFixed(6)} committed`
     await requestCancel(db, runKind, run.id, { actorId: 'service', reason })
     await engine.signal(runKind, run.id, run.generation, 'wake').catch(() => false)

@@ -6,6 +6,7 @@ import { computeSecondsOf } from '../cloud/billing.ts'
 import type { CloudCost } from '../schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../schedule-plans/schemas.ts'
 import { secondsIn, sharesOf } from './machine-shares.ts'
+import { windowMoney, windowsOf } from './windows.ts'
 
 const Money = z.strictObject({
   seconds: z.number().describe('in which the machine runs'),
@@ -107,6 +108,7 @@ const actualOf = (runId: string, instance: string, all: readonly UseRow[]): Mone
 const PlanRow = z.object({
   cost: z.number(),
   predicted: z.number().optional(),
+  warned: z.array(z.string()),
   actions: z.array(z.custom<LifecycleAction>()).optional(),
   cloudCost: z.record(z.string(), z.custom<CloudCost>()).optional(),
 })
@@ -144,6 +146,8 @@ export const readReceipt = async (
   const plan = await db.maybe(
     PlanRow,
     sql`select r.cost, case when p.prediction_failure is null then p.predicted_cost end as predicted,
+        array(select w ->> 'path' || ' ' || (w ->> 'message') from jsonb_array_elements(coalesce(r.warnings, '[]')) w
+          where w ->> 'path' = 'run.budget') as warned,
         p.lifecycle_actions as actions, p.metadata -> 'cloudCost' as cloud_cost
       from execution_runs r join schedule_plans p on p.id = r.schedule_plan_id where r.id = ${runId}`,
   )
@@ -173,28 +177,14 @@ export const readReceipt = async (
       actual: sumOf(instances.map(({ actual }) => actual)),
     },
     run: { planned: plan.predicted ?? null, actual: plan.cost },
-    warnings: [...new Set(free)].map(
-      (id) => `neither the target ${id} nor its catalog has a price: its machines count 0`,
-    ),
+    warnings: [
+      ...plan.warned,
+      ...new Set(
+        free.map((id) => `neither the target ${id} nor its catalog has a price: its machines count 0`),
+      ),
+    ],
   }
 }
-
-const WindowRow = z.object({ money: z.number() })
-
-/** What the tasks' own costs hold for machines of targets: their active windows. */
-const windowMoney = async (db: Db, runId: string): Promise<number> =>
-  (
-    await db.one(
-      WindowRow,
-      sql`select coalesce(sum(w.seconds * w.price), 0) as money from (
-        select max(t.finished_at) - min(t.started_at) as seconds, max(x."pricePerSecond") as price
-        from run_snapshots s
-        cross join jsonb_to_recordset(s.resources) as x(id text, "pricePerSecond" double precision, metadata jsonb)
-        join task_executions t on t.execution_run_id = s.execution_run_id and t.planned_resource_id = x.id
-          and t.started_at is not null and t.finished_at is not null
-        where s.execution_run_id = ${runId} and x.metadata ? 'capacityTargetId' group by t.planned_resource_id) w`,
-    )
-  ).money
 
 const UsedRow = z.object({ used: z.boolean() })
 
@@ -216,7 +206,8 @@ export const cloudCostOf = async (
   const instances = new Set(uses.filter((use) => use.runId === runId).map(({ instanceId }) => instanceId))
   let money = 0
   for (const id of instances) money += actualOf(runId, id, uses)?.money ?? 0
-  return whole ? money : money - (await windowMoney(db, runId))
+  if (whole) return money
+  return money - windowMoney((await windowsOf(db, runId)).filter(({ onMachines }) => onMachines))
 }
 
 const SettledRow = z.object({ id: z.string() })

@@ -57,7 +57,8 @@ const runShape = {
   ),
   onBudget: optionalChoice(['refuse', 'ask', 'stop']).describe(
     'refuse (default): no run that is predicted above its budget; ask: it waits for POST …/approve/; ' +
-      'stop: it is cancelled once it has spent and committed more',
+      'stop: it is cancelled once it has spent and committed more. Only stop watches a run: refuse and ' +
+      'ask look at the prediction alone, and a plan that cannot be predicted is above every budget',
   ),
 }
 export const RunMembers = z.strictObject(runShape)

@@ -10,13 +10,63 @@ const PricedRow = z.object({
   costModel: z.string().optional(),
 })
 
+/** The resources of a run's snapshot with their prices per second, and whether windows are what is paid. */
+export const resourcePrices = async (db: Db, runId: string) => {
+  const resources = await db.many(
+    PricedRow,
+    sql`select x.id, coalesce(x."pricePerSecond", 0) as price_per_second, x."executionTarget" as execution_target,
+        v.cost_model
+      from run_snapshots s
+      cross join jsonb_to_recordset(s.resources)
+        as x(id text, "pricePerSecond" double precision, "executionTarget" text, "environmentVersionId" text)
+      left join environment_versions v on v.id = x."environmentVersionId"
+      where s.execution_run_id = ${runId}`,
+  )
+  return resources.map(({ id, pricePerSecond, executionTarget = '', costModel }) => ({
+    ...{ id, pricePerSecond, byWindow: paidByWindow(executionTarget, costModel) },
+  }))
+}
+
 const UseRow = z.object({
   id: z.string(),
   first: z.number(),
   last: z.number(),
   runtimeSeconds: z.number(),
   count: z.number(),
+  onMachines: z.boolean(),
 })
+
+/**
+ * The active windows of a run's resources that are paid by windows, in seconds since the epoch, with
+ * their prices per second. `onMachines`: its tasks ran on machines of a capacity target. With
+ * `open`, a task under way counts up to now; otherwise it does not count yet.
+ */
+export const windowsOf = async (db: Db, runId: string, { open = false }: { open?: boolean } = {}) => {
+  const paid = new Map(
+    (await resourcePrices(db, runId)).flatMap(({ id, pricePerSecond, byWindow }) =>
+      byWindow ? [[id, pricePerSecond] as const] : [],
+    ),
+  )
+  if (paid.size === 0) return []
+  const uses = await db.many(
+    UseRow,
+    sql`select planned_resource_id as id, min(started_at) as first,
+        max(coalesce(finished_at, greatest(started_at, extract(epoch from clock_timestamp())))) as last,
+        coalesce(sum(runtime_seconds), 0) as runtime_seconds, count(*) as count,
+        coalesce(bool_or(site like 'cloud/%'), false) as on_machines
+      from task_executions
+      where execution_run_id = ${runId} and planned_resource_id = any(${[...paid.keys()]}::text[])
+        and started_at is not null and (finished_at is not null or ${open})
+      group by 1`,
+  )
+  return uses.map((use) => ({ ...use, pricePerSecond: paid.get(use.id) ?? 0 }))
+}
+
+/** The money of windows. */
+export const windowMoney = (
+  windows: readonly { first: number; last: number; pricePerSecond: number }[],
+): number =>
+  windows.reduce((sum, { first, last, pricePerSecond }) => sum + (last - first) * pricePerSecond, 0)
 
 /**
  * Charges a run's attempts for the active windows of resources that are billed by windows, by the
@@ -24,31 +74,9 @@ const UseRow = z.object({
  * price.
  */
 export const chargeWindows = async (tx: Db, runId: string): Promise<void> => {
-  const resources = await tx.many(
-    PricedRow,
-    sql`select x.id, x."pricePerSecond" as price_per_second, x."executionTarget" as execution_target, v.cost_model
-      from run_snapshots s
-      cross join jsonb_to_recordset(s.resources)
-        as x(id text, "pricePerSecond" double precision, "executionTarget" text, "environmentVersionId" text)
-      left join environment_versions v on v.id = x."environmentVersionId"
-      where s.execution_run_id = ${runId}`,
-  )
-  const paid = new Map(
-    resources
-      .filter(({ executionTarget, costModel }) => paidByWindow(executionTarget ?? '', costModel))
-      .map(({ id, pricePerSecond }) => [id, pricePerSecond]),
-  )
-  if (paid.size === 0) return
-  const uses = await tx.many(
-    UseRow,
-    sql`select planned_resource_id as id, min(started_at) as first, max(finished_at) as last,
-        coalesce(sum(runtime_seconds), 0) as runtime_seconds, count(*) as count
-      from task_executions
-      where execution_run_id = ${runId} and planned_resource_id = any(${[...paid.keys()]}::text[])
-        and started_at is not null and finished_at is not null
-      group by 1`,
-  )
-  const prices = uses.map((use) => windowPrice(use, paid.get(use.id) ?? 0))
+  const uses = await windowsOf(tx, runId)
+  if (uses.length === 0) return
+  const prices = uses.map((use) => windowPrice(use, use.pricePerSecond))
   await tx.run(sql`update task_executions t set cost = coalesce(t.runtime_seconds, 0) * w.per_second + w.each
       -- What was moved for an activity is with its last attempt: of the others only the ids of the
       -- transfers tell.

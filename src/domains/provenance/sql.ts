@@ -4,7 +4,8 @@ import { ReaderUnavailable, StatementRefused } from '../../db/reader.ts'
 import { invalid, Refusal } from '../../refusal.ts'
 import { readableNames } from './catalogue.ts'
 import { cutAtPlaceholders, fill, type Cut } from './placeholders.ts'
-import { judge, loadParser } from './statement.ts'
+import { lengthOfText } from './growth.ts'
+import { judge, loadParser, shortValue } from './statement.ts'
 import type { Statement } from './schemas.ts'
 
 /** The limits of a statement. */
@@ -80,7 +81,7 @@ const kept = { characters: 4_096, statements: 200 } as const
  */
 const openJudge = () => {
   const recent = new Map<string, Judged>()
-  return async ({ statement, params = [] }: Statement): Promise<Judged> => {
+  const judged = async ({ statement, params = [] }: Statement): Promise<Judged> => {
     const key = params.map((value) => (isFraction(value) ? 'f' : '-')).join('') + statement
     const known = recent.get(key)
     if (known !== undefined) {
@@ -103,17 +104,24 @@ const openJudge = () => {
       cut,
       names.map((name, i) => (isFraction(params[i] ?? null) ? `cast(${name} as numeric)` : name)),
     )
-    const judged = judge(asked.text, readableNames, asked.placeOf)
-    if (judged.placeholders !== holes) refuse('statement', 'a ? stands where no value can be')
+    const found = judge(asked.text, readableNames, asked.placeOf)
+    if (found.placeholders !== holes) refuse('statement', 'a ? stands where no value can be')
     if (params.length !== holes)
       refuse(
         'params',
         `has ${String(params.length)} values, the statement ${String(holes)} placeholders; give one for each ?`,
       )
-    const made = { table: judged.table, text: judged.text, placeOf: asked.placeOf, cut, asked: 1 }
+    const made = { table: found.table, text: found.text, placeOf: asked.placeOf, cut, asked: 1 }
     if (statement.length <= kept.characters) recent.set(key, made)
     const [oldest] = recent.keys()
     if (recent.size > kept.statements && oldest !== undefined) recent.delete(oldest)
+    return made
+  }
+  return async (given: Statement): Promise<Judged> => {
+    const made = await judged(given)
+    const lengths = (given.params ?? []).map((value) => lengthOfText(valueOf(value) ?? ''))
+    if (lengths.some((length) => length > shortValue))
+      judge(made.text, readableNames, made.placeOf, (placeholder) => lengths[placeholder - 1] ?? 0)
     return made
   }
 }

@@ -1,5 +1,6 @@
 import { loadModule, parseSync } from 'libpg-query'
 import { invalid } from '../../refusal.ts'
+import { mayGrow, mostCharacters } from './growth.ts'
 
 /**
  * The first check of statements from clients: PostgreSQL's own grammar, and of its tree only the
@@ -34,8 +35,8 @@ const refuse = (reason: string): never => {
 const words = (text: string): ReadonlySet<string> => new Set(text.trim().split(/\s+/))
 
 /**
- * Functions without access to files, settings, sessions, other tables or XML. None of them makes a
- * long text of a short one.
+ * Functions without access to files, settings, sessions, other tables or XML. `growth.ts` has a rule
+ * for each whose value can be longer than its arguments.
  */
 const functions = words(`
   count sum avg min max stddev stddev_pop stddev_samp variance var_pop var_samp bool_and bool_or every
@@ -326,9 +327,13 @@ const withoutSchema = (text: string, qualified: readonly number[]): string => {
   return bytes.toString()
 }
 
+/** A value up to this length needs no judgement of its own. */
+export const shortValue = 100
+
 /**
  * Judges a statement with `$1`, `$2`, … in the places of its placeholders.
  * @param entities table by name, of all names that may be read
+ * @param lengthOf the characters of a value, by the number of its placeholder
  * @returns the table it reads, how many placeholders it has, and its text without names of schemas
  * @throws Refusal `invalid` with the reason, for everything but one SELECT on one entity
  */
@@ -336,6 +341,7 @@ export const judge = (
   text: string,
   entities: ReadonlyMap<string, string>,
   placeOf: (character: number) => number,
+  lengthOf: (placeholder: number) => number = () => shortValue,
 ): { table: string; placeholders: number; text: string } => {
   const { stmts = [] } = parsed(text, placeOf)
   if (stmts.length !== 1)
@@ -344,6 +350,11 @@ export const judge = (
   if (kind !== 'SelectStmt') refuse(`${kind.replace(/Stmt$/, '')} is not a read; only SELECT is`)
   const context: Context = { entities, read: new Set(), placeholders: 0, depth: 0, qualified: [] }
   walkMembers('SelectStmt', statement ?? {}, context)
+  if (mayGrow(statement ?? {}, lengthOf))
+    refuse(
+      `the values of one row may come to more than ${String(mostCharacters)} characters; use shorter values, ` +
+        'or fewer replacements, aggregates and repetitions of a column in each other',
+    )
   const [table, other] = context.read
   if (table === undefined) return refuse('it reads no entity')
   if (other !== undefined)

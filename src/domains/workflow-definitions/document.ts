@@ -4,6 +4,7 @@ import { createShapes } from '../../http/keys.ts'
 import type { z } from 'zod'
 import { readAuthoring, type NewWorkflow, type Reading } from './authoring.ts'
 import { draftOf, salvageDraft } from './draft.ts'
+import { foreignDocument } from './languages.ts'
 import { readNormalised } from './normalised.ts'
 import { AuthoringDocument, NormalisedDocument, WfFormatDocument } from './schemas.ts'
 import { readWfFormat } from './wfformat.ts'
@@ -14,10 +15,9 @@ type Body = Record<string, unknown>
  * The form of a document, by keys that only this form has. A document without such keys counts as
  * the authoring form.
  */
-export type Form = 'authoring' | 'wfformat' | 'pegasus' | 'normalised'
+export type Form = 'authoring' | 'wfformat' | 'normalised'
 export function formOf(body: Body): Form {
   const has = (key: string): boolean => Object.keys(body).some((name) => name.toLowerCase() === key)
-  if (has('pegasus') || has('x-pegasus')) return 'pegasus'
   if (has('workflow') && (has('schemaversion') || !has('spec'))) return 'wfformat'
   if (!has('spec') && (has('version') || has('activitytypes'))) return 'normalised'
   return 'authoring'
@@ -107,16 +107,9 @@ export async function furtherProblems(
 const bound = 1_000
 
 function read(body: Body, override: Override): { reading: Reading; form: Checked<unknown> } {
+  const foreign = foreignDocument(body)
+  if (foreign !== undefined) throw foreign
   switch (formOf(body)) {
-    case 'pegasus':
-      throw unacceptable([
-        {
-          path: 'pegasus',
-          message:
-            'this is a Pegasus abstract workflow, which is not read here; send the authoring form ' +
-            'or a WfCommons instance (WfFormat 1.5, 1.6)',
-        },
-      ])
     case 'wfformat': {
       // This form has no namespace.
       const form = checked('wfformat', renamed(body, { name: override.name }))

@@ -18,6 +18,7 @@ import { countWorkflows, findExport, findWorkflow, listActivities, listWorkflows
 import { furtherProblems, readWorkflow, type Override } from './document.ts'
 import { draftOf } from './draft.ts'
 import { exportDocument, exportYaml } from './export.ts'
+import { foreignText } from './languages.ts'
 import {
   Activity,
   AuthoringDocument,
@@ -128,6 +129,7 @@ export const workflowDefinitionRoutes = ({
     response: CreatedWorkflow,
     status: 201,
     alsoCheck: ({ document }) => furtherProblems(document, (id) => workflowExists(db, id)),
+    foreignText,
     audit: {
       eventType: 'workflow.created',
       summary: ({ body }) => `workflow ${JSON.stringify(bodyName(body))} created`,
@@ -144,6 +146,7 @@ export const workflowDefinitionRoutes = ({
     response: CreatedWorkflow,
     status: 201,
     alsoCheck: ({ document }) => furtherProblems(document, (id) => workflowExists(db, id)),
+    foreignText,
     audit: {
       eventType: 'workflow.imported',
       summary: ({ body }) => `workflow ${JSON.stringify(bodyName(body))} imported`,

@@ -1,0 +1,237 @@
+/**
+ * A bound for what the values of a statement may come to, read from its tree. PostgreSQL holds each
+ * value whole in memory, and a short statement can make long ones: by replacements, separators,
+ * paddings, quotes inside quotes, aggregates, and subqueries that repeat a column. A value without
+ * such a rule here is no longer than its parts together.
+ */
+
+/** Characters that the statement or its values hold, and how many stored values go into one. */
+interface Size {
+  written: number
+  stored: number
+}
+
+interface Scope {
+  /** The longest column that can be named. */
+  column: Size
+  /** Whole rows by name. */
+  rows: Map<string, Size>
+  lengthOf: (parameter: number) => number
+}
+
+type Node = Record<string, unknown>
+type Rule = (args: readonly Size[], nodes: readonly Node[]) => Size
+
+/** The most characters of all values in a row of a statement. */
+export const mostCharacters = 64 * 1024 * 1024
+/** What a stored value counts: few are longer. */
+const storedLength = 4_096
+/** So many rows an aggregate is expected to read, and so many elements an array to have. */
+const rowsOfAggregate = 10_000
+/** Stored values that an aggregate reads are short: together they come to so many long ones. */
+const storedOfAggregate = 10
+/** Digits of the longest numeric. */
+const mostDigits = 150_000
+
+class TooLong extends Error {}
+
+const nothing: Size = { written: 0, stored: 0 }
+const aStored: Size = { written: 0, stored: 1 }
+const plus = (sizes: readonly Size[]): Size => ({
+  written: sizes.reduce((sum, { written }) => sum + written, 0),
+  stored: sizes.reduce((sum, { stored }) => sum + stored, 0),
+})
+const longest = (sizes: readonly Size[]): Size => ({
+  written: sizes.reduce((most, { written }) => Math.max(most, written), 0),
+  stored: sizes.reduce((most, { stored }) => Math.max(most, stored), 0),
+})
+const times = ({ written, stored }: Size, factor: number): Size => ({
+  written: written * factor,
+  stored: stored * factor,
+})
+const charactersOf = ({ written, stored }: Size): number => written + stored * storedLength
+/** What is written is there once for each row, and then counts as if it were stored. */
+const aggregated = ({ written, stored }: Size): Size => ({
+  written: 0,
+  stored: stored * storedOfAggregate + (written * rowsOfAggregate) / storedLength,
+})
+/** Text inside of JSON, arrays and rows gets a backslash or a quote before each of both. */
+const quoted = (size: Size): Size => times(size, 2)
+
+/** Digits of a number that is written with an exponent. */
+const exponentOf = (text: string): number => {
+  const exponent = /^\s*[-+]?[\d._]+e\+?(\d+)\s*$/i.exec(text)?.[1]
+  return exponent === undefined ? 0 : Math.min(Number(exponent), mostDigits)
+}
+/** Characters of a value that is given as text. */
+export const lengthOfText = (text: string): number => text.length + exponentOf(text)
+
+const constant = (node: Node | undefined): string | undefined => {
+  const { sval } = (node?.['A_Const'] ?? {}) as { sval?: { sval?: string } }
+  return sval === undefined ? undefined : (sval.sval ?? '')
+}
+const integer = (node: Node | undefined): number | undefined => {
+  const { ival } = (node?.['A_Const'] ?? {}) as { ival?: { ival?: number } }
+  return ival === undefined ? undefined : (ival.ival ?? 0)
+}
+const at = (sizes: readonly Size[], index: number): Size => sizes[index] ?? nothing
+const countOf = (text: string, character: string): number => text.split(character).length - 1
+
+const composed: Rule = (args) => quoted(plus(args))
+const composedOfRows: Rule = (args) => quoted(aggregated(plus(args)))
+const escaped: Rule = (args) => times(plus(args), 4)
+const powers: Rule = (args) => plus([...args, { written: mostDigits, stored: 0 }])
+const digits: Rule = (args, [, places]) =>
+  places === undefined
+    ? plus(args)
+    : plus([...args, { written: Math.abs(integer(places) ?? 16_384), stored: 0 }])
+
+/** Functions whose value can be longer than their arguments together. */
+const rules: Record<string, Rule> = {
+  string_agg: (args) => aggregated(plus(args)),
+  ...{ array_agg: composedOfRows, json_agg: composedOfRows, jsonb_agg: composedOfRows },
+  ...{ json_object_agg: composedOfRows, jsonb_object_agg: composedOfRows },
+  ...{ to_json: composed, to_jsonb: composed },
+  ...{ json_build_object: composed, jsonb_build_object: composed },
+  ...{ json_build_array: composed, jsonb_build_array: composed },
+  ...{ like_escape: escaped, similar_to_escape: escaped },
+  // A letter of a format can stand for a number of seven digits or the name of a month.
+  to_char: (args) => times(plus(args), 8),
+  ...{ power: powers, exp: powers, round: digits, trunc: digits },
+  concat_ws: (args) => plus([times(at(args, 0), args.length), ...args.slice(1)]),
+  array_to_string: (args) => plus([at(args, 0), times(plus(args.slice(1)), rowsOfAggregate)]),
+  replace: (args, [, from]) => {
+    const each = charactersOf(at(args, 2)) / Math.max(1, constant(from)?.length ?? 1)
+    return plus([times(at(args, 0), Math.max(1, each)), ...args.slice(1)])
+  },
+  regexp_replace: (args, nodes) => {
+    const characters = charactersOf(at(args, 2))
+    // A backslash puts in the found part, which all matches together have no more than once.
+    const parts = constant(nodes[2]) === undefined ? characters / 2 : countOf(constant(nodes[2]) ?? '', '\\')
+    // Without a flag only the first match is replaced.
+    const each = args.length > 3 ? characters : 0
+    return plus([times(at(args, 0), 1 + parts + each), ...args.slice(1)])
+  },
+  regexp_match: (args, [, pattern]) => {
+    const groups = countOf(constant(pattern) ?? '('.repeat(100), '(')
+    return quoted(plus([times(at(args, 0), 1 + groups), at(args, 1)]))
+  },
+}
+
+const textsOf = (list: unknown): string[] =>
+  (list as { String?: { sval?: string } }[]).map((item) => item.String?.sval ?? '')
+
+/** The padding that a type's length stands for: of `char(n)`, and the digits of `numeric(n)`. */
+const paddingOf = (typeName: Node): number => {
+  const name = textsOf(typeName['names'] ?? []).at(-1) ?? ''
+  if (!['bpchar', 'char', 'numeric'].includes(name)) return 0
+  const [length] = (typeName['typmods'] ?? []) as Node[]
+  const elements = typeName['arrayBounds'] === undefined ? 1 : rowsOfAggregate
+  return length === undefined ? 0 : elements * (integer(length) ?? mostCharacters)
+}
+
+/** How the size of a node comes about, for those that are more than their parts. */
+const kinds: Record<string, (node: Node, scope: Scope) => Size> = {
+  A_Const: ({ sval, fval, ival }) => {
+    const text =
+      (sval as { sval?: string } | undefined)?.sval ?? (fval as { fval?: string } | undefined)?.fval
+    return { written: text === undefined ? (ival === undefined ? 0 : 11) : lengthOfText(text), stored: 0 }
+  },
+  ParamRef: ({ number }, { lengthOf }) => ({ written: lengthOf(number as number), stored: 0 }),
+  ColumnRef: ({ fields }, { column, rows }) => {
+    const names = textsOf(fields)
+    const row = names.length === 1 ? rows.get(names[0] ?? '') : undefined
+    return row === undefined ? column : quoted(longest([row, column]))
+  },
+  FuncCall: (node, scope) => {
+    const { funcname, args = [], ...others } = node
+    sizeOf(others, scope)
+    const nodes = args as Node[]
+    const sizes = nodes.map((arg) => sizeOf(arg, scope))
+    const name = textsOf(funcname).at(-1) ?? ''
+    return Object.hasOwn(rules, name) ? (rules[name] as Rule)(sizes, nodes) : plus(sizes)
+  },
+  A_Expr: ({ name, ...parts }, scope) =>
+    textsOf(name).at(-1) === '^' ? powers([sizeOf(parts, scope)], []) : sizeOf(parts, scope),
+  TypeCast: ({ arg, typeName }, scope) =>
+    plus([sizeOf(arg, scope), { written: paddingOf(typeName as Node), stored: 0 }]),
+  A_ArrayExpr: (node, scope) => quoted(sizeOf(Object.values(node), scope)),
+  RowExpr: (node, scope) => quoted(sizeOf(Object.values(node), scope)),
+  SelectStmt: (node, scope) => selected(node, scope).column,
+  SubLink: ({ subLinkType, ...parts }, scope) => {
+    const size = sizeOf(Object.values(parts), scope)
+    return subLinkType === 'ARRAY_SUBLINK' ? quoted(aggregated(size)) : size
+  },
+}
+
+const sizeOf = (value: unknown, scope: Scope): Size => {
+  if (Array.isArray(value)) return plus(value.map((item) => sizeOf(item, scope)))
+  if (typeof value !== 'object' || value === null) return nothing
+  const sizes = Object.entries(value).map(([key, part]) =>
+    Object.hasOwn(kinds, key) ? kinds[key]!(part as Node, scope) : sizeOf(part, scope),
+  )
+  const size = plus(sizes)
+  if (charactersOf(size) > mostCharacters) throw new TooLong()
+  return size
+}
+
+const nameOf = ({ alias, relname }: { alias?: { aliasname?: string }; relname?: string }): string =>
+  alias?.aliasname ?? relname ?? ''
+
+/** Adds what a part of FROM gives to the names of a scope. */
+const addSource = (source: Node, scope: Scope): void => {
+  for (const [kind, part] of Object.entries(source) as [string, Node][]) {
+    if (kind === 'RangeVar') {
+      scope.rows.set(nameOf(part), aStored)
+      scope.column = longest([scope.column, aStored])
+    } else if (kind === 'RangeSubselect') {
+      const { column, row } = selected((part['subquery'] as Node)['SelectStmt'] as Node, scope)
+      scope.rows.set(nameOf(part), row)
+      scope.column = longest([scope.column, column])
+    } else if (kind === 'JoinExpr') {
+      addSource(part['larg'] as Node, scope)
+      addSource(part['rarg'] as Node, scope)
+      if (part['alias'] !== undefined) scope.rows.set(nameOf(part), plus([...scope.rows.values()]))
+      sizeOf(part['quals'], scope)
+    }
+  }
+}
+
+const isStar = (val: unknown): boolean =>
+  ((val as { ColumnRef?: { fields?: Node[] } }).ColumnRef?.fields ?? []).some((field) => 'A_Star' in field)
+
+/** What a SELECT gives: its longest column, and all of them together. */
+const selected = (select: Node, outer: Scope): { column: Size; row: Size } => {
+  const { larg, rarg, fromClause = [], targetList = [], ...others } = select
+  const sides = [larg, rarg].flatMap((side) => (side === undefined ? [] : [selected(side as Node, outer)]))
+  const scope: Scope = { ...outer, rows: new Map(outer.rows) }
+  for (const source of fromClause as Node[]) addSource(source, scope)
+  const all = plus([...scope.rows.values()])
+  const targets = (targetList as { ResTarget?: { val?: unknown } }[]).map(({ ResTarget: { val } = {} }) => {
+    if (isStar(val)) return { column: scope.column, row: all }
+    const size = sizeOf(val, scope)
+    return { column: size, row: size }
+  })
+  const row = plus(targets.map((target) => target.row))
+  // All values of a row are in memory at once, with those of its conditions.
+  if (charactersOf(plus([row, sizeOf(others, scope)])) > mostCharacters) throw new TooLong()
+  return {
+    column: longest([...sides, ...targets].map(({ column }) => column)),
+    row: longest([row, ...sides.map((side) => side.row)]),
+  }
+}
+
+/**
+ * Whether the values of one row may come to more than `mostCharacters`.
+ * @param select the members of a judged SELECT
+ * @param lengthOf the characters of a parameter, by its number
+ */
+export const mayGrow = (select: object, lengthOf: (parameter: number) => number): boolean => {
+  try {
+    selected(select as Node, { column: nothing, rows: new Map(), lengthOf })
+    return false
+  } catch (error) {
+    if (error instanceof TooLong) return true
+    throw error
+  }
+}
