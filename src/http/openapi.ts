@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { pathLengths } from './call.ts'
 import { nameSchemas } from './openapi-names.ts'
-import type { Method, Route } from './route.ts'
+import { typesToChooseFrom, type Method, type Route } from './route.ts'
 
 type Json = Record<string, unknown>
 
@@ -40,14 +40,13 @@ const hasTag = (route: Route): boolean =>
 /** The refusals that the kernel and the handler of `route` can give, in order. */
 const refusalsOf = (route: Route, method: Method | 'HEAD', { isApi, hasRead }: RouteContext): number[] => {
   const reads = route.method === 'GET'
-  const sends = route.response !== undefined || (route.raw?.length ?? 0) > 0
   const changes = (!reads && route.reads !== true) || route.socket !== undefined
   const isPublic = route.public === true || (route.public === 'get' && method === 'GET')
   const statuses = [
     ...anyRefusals,
     ...(isPublic ? [] : [401]),
     ...(/\{\w+\}/.test(route.path) ? [404] : []),
-    ...(sends ? [406] : []),
+    ...(typesToChooseFrom(route).length > 0 ? [406] : []),
     // For a request under an Idempotency-Key whose first request is in progress, or had another
     // body.
     ...(route.method === 'POST' ? [409, 422] : []),

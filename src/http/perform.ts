@@ -24,12 +24,10 @@ import { createShapes } from './keys.ts'
 import type { AppOptions } from './options.ts'
 import { usualBodyPace } from './pace.ts'
 import type { Attend } from './peer.ts'
-import { Reply, type Route } from './route.ts'
+import { Reply, typesToChooseFrom, type Route } from './route.ts'
 import { checkHandshake, type Sockets } from './sockets.ts'
 import { openUpload, type RequestUpload } from './upload.ts'
 import { createYamlReader } from './yaml-reader.ts'
-
-const documentTypes = ['application/json']
 
 interface Done {
   answer: Outgoing
@@ -269,7 +267,7 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
 
   return async (exchange: Exchange, built: Route, call: HttpCall): Promise<void> => {
     if (built.socket !== undefined) return openSocket(exchange, built, call)
-    const types = [...new Set([...(built.raw ?? []), ...(built.response === undefined ? [] : documentTypes)])]
+    const types = typesToChooseFrom(built)
     if (types.length > 0 && !accepts(exchange.req.headers.accept, types))
       throw new HttpRefusal(
         'not_acceptable',

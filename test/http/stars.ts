@@ -291,6 +291,15 @@ export const openStars = async (
       handle: ({ headers }) =>
         headers['accept'] === 'application/json' ? { text: 'é' } : new Reply({ body: 'é' }),
     }),
+    route({
+      method: 'GET',
+      path: '/drawings/',
+      summary: 'A drawing; the query decides which',
+      tag: 'stream',
+      raw: ['image/svg+xml', 'image/png'],
+      fixedType: true,
+      handle: () => new Reply({ body: '<svg/>' }),
+    }),
     ...flowRoutes(flows),
   ]
   const { timeouts, host, bodyPace, peerPace, ...config } = over
