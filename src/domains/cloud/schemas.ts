@@ -1,6 +1,17 @@
 import { z } from 'zod'
 import { SshUsername } from './instance-schemas.ts'
-import { Count, Id, JsonObject, Money, Name, Seconds, Text, Timestamp } from '../../http/schema.ts'
+import {
+  Count,
+  Id,
+  JsonObject,
+  Money,
+  Name,
+  OptionalId,
+  Seconds,
+  ServerManaged,
+  Text,
+  Timestamp,
+} from '../../http/schema.ts'
 
 const providers = ['gcp', 'aws', 'azure'] as const
 
@@ -99,6 +110,7 @@ const members = {
 
 export const NewCapacityTarget = z.strictObject({
   id: Id.optional(),
+  environmentId: OptionalId.optional().describe('the id in the path'),
   ...members,
   zonePolicy: z
     .enum(['any-compatible', 'fixed'])
@@ -112,6 +124,9 @@ export const NewCapacityTarget = z.strictObject({
     ),
   configuration: TargetConfiguration.optional(),
   machineConfigurations: z.array(TargetMachineConfiguration).max(50).default([]),
+  enabled: z.boolean().default(true).describe('false: no plan uses the target, as if it were deleted'),
+  createdAt: ServerManaged,
+  updatedAt: ServerManaged,
 })
 export type NewCapacityTarget = z.output<typeof NewCapacityTarget>
 

@@ -3,7 +3,7 @@ import { importSshKey, KeyProblem, makeSshKey, type SshKeyPair as Pair } from '.
 import type { Db } from '../../db/sql.ts'
 import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type AuditFields, type Route } from '../../http/route.ts'
-import { Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { pathIdProblems, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import { projectOf, providerProblems, type Provider } from '../../vault/provider-documents.ts'
 import type { Secret, SecretKind } from '../../vault/secret.ts'
 import { referenceOf, type Shown, type Vault } from '../../vault/vault.ts'
@@ -154,12 +154,7 @@ const replace = async (
   given: string | undefined,
   made: Made,
 ): Promise<void> => {
-  const problems = [
-    ...(given === undefined || given === id
-      ? []
-      : [{ path: 'id', message: `must be ${JSON.stringify(id)} as in the path, or be left out` }]),
-    ...('problems' in made ? made.problems : []),
-  ]
+  const problems = [...pathIdProblems('id', given, id), ...('problems' in made ? made.problems : [])]
   // This comes first: an unknown id is 404 for any document.
   await readCredential(db, z.unknown(), kind, id)
   if (problems.length > 0 || 'problems' in made) throw unacceptable(problems)
