@@ -369,6 +369,18 @@ describe.each(['here', 'host', 'bucket'])('the storage %s', (storage) => {
         await put(storage, path, 'x'),
       ])
         expect([path, answer.status]).toEqual([path, 422])
+    const { path: top } = (await app.call('GET', `/storages/${storage}/entries/`)).body
+    for (const route of ['stat', 'entry'])
+      for (const query of ['', '?path=', `?path=${top}`, '?path=%2F', '?path=.', '?pathBytes=']) {
+        const answer = await app.call('GET', `/storages/${storage}/${route}/${query}`)
+        expect([route, query, answer.status, answer.body]).toMatchObject([
+          ...[route, query, 200],
+          { storageId: storage, path: '', type: 'directory' },
+        ])
+      }
+    for (const query of ['', '?path='])
+      expect((await app.call('DELETE', `/storages/${storage}/entries/${query}`)).status).toBe(400)
+    expect((await app.call('DELETE', at(storage, '/'))).status).toBe(422)
     expect((await app.call('GET', `/storages/${storage}/stat/?path=nothing`)).status).toBe(404)
     expect((await app.call('POST', `/storages/${storage}/checksum/`, { path: 'nothing' })).status).toBe(422)
     expect((await app.call('POST', `/storages/${storage}/checksum/`, {})).status).toBe(422)

@@ -38,7 +38,7 @@ export const entryRoutes = ({
     signal: AbortSignal,
   ) => {
     const { facts, driver } = await storages.open(storageId)
-    const path = await pathOf(query, facts, 'query', true)
+    const path = await pathOf(query, facts, 'query', false)
     const entry = entryView(facts.id, path, await refusing('query', () => driver.stat(path, { signal })))
     const uri = uriOf(facts.id, path)
     const [artifacts, data] =
@@ -85,7 +85,7 @@ export const entryRoutes = ({
         }
       },
     }),
-    statRoute('stat', 'One entry; a symbolic link is not followed'),
+    statRoute('stat', 'One entry, without a path the endpoint itself; a symbolic link is not followed'),
     statRoute('entry', 'The same as stat, for older clients'),
     route({
       method: 'PUT',
