@@ -22,7 +22,11 @@ beforeAll(async () => {
   const keys = await openVaultKeys(makeVaultKeyFile())
   app = await openRoutes((db) => {
     vault = openVault({ db, keys, outside, audit: (event) => recordAudit(db, event) })
-    return [...environmentRoutes({ db, uses }), ...resourceRoutes({ db }), ...targetRoutes({ db, vault })]
+    return [
+      ...environmentRoutes({ db, uses }),
+      ...resourceRoutes({ db, uses }),
+      ...targetRoutes({ db, vault }),
+    ]
   })
   for (const [id, driver] of [
     ['clouds', 'cloud'],

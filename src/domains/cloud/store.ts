@@ -8,7 +8,7 @@ import { missing, pathIdProblems, Refusal, unacceptable } from '../../refusal.ts
 import { bindResource, cloudRuntimeOf, retireResource } from '../environments/provisioned.ts'
 import { Resource } from '../environments/schemas.ts'
 import { lockInventory, requireEnvironment } from '../environments/store.ts'
-import { createResource } from '../resources/store.ts'
+import { putResource, readResource } from '../resources/store.ts'
 import { deleteVariables, hideVariables } from './target-secrets.ts'
 import { builtProviders } from './clouds.ts'
 import { notBuilt } from '../../not-built.ts'
@@ -133,6 +133,9 @@ export const createTarget = (
     const runtime = await cloudRuntimeOf(tx, environmentId)
     const problems = [
       ...pathIdProblems('environmentId', target.environmentId, environmentId),
+      ...((await readResource(tx, target.id)) === undefined
+        ? []
+        : [{ path: 'id', message: `${JSON.stringify(target.id)} is the id of a resource; choose another` }]),
       ...(await targetProblems(tx, target)),
     ]
     if (runtime?.runtimeId == null)
@@ -155,7 +158,7 @@ export const createTarget = (
         ${target.maximumInstances}, ${target.lifecyclePolicy}, ${json(target.configuration)}::jsonb,
         ${json(configurations)}::jsonb, ${target.enabled})`)
     const prices = await pricesOf(tx, environmentId, target)
-    await createResource(tx, resourceOf(id, runtime.versionId, target, prices))
+    await putResource(tx, resourceOf(id, runtime.versionId, target, prices))
     const { versionId, simulationRuntimeId } = runtime
     await bindResource(tx, { resourceId: id, runtimeId: runtime.runtimeId, versionId })
     // So plans on the target can be rehearsed.
