@@ -225,7 +225,7 @@ describe('a build context', () => {
 describe('a build', () => {
   const files = { Dockerfile: 'FROM scratch\n' }
 
-  test('is stored with its defaults; an equal key answers it again, a contradiction is 422', async () => {
+  test('is stored with its defaults; its key answers it again as it is stored', async () => {
     const build = await describedBuild(service, 'tool', files)
     expect(build).toMatchObject({
       ...{
@@ -239,11 +239,14 @@ describe('a build', () => {
     })
     expect(await service.get('/artifact-builds/tool/')).toEqual(build)
     expect(await service.get('/artifacts/tool/builds/')).toEqual([build])
-    const { createdAt: _, ...document } = build
-    const again = await service.call('POST', '/artifact-builds/', { ...document, id: 'another' })
-    expect([again.status, again.body]).toEqual([200, build])
-    const other = await service.call('POST', '/artifact-builds/', { ...document, targetFormat: 'sif' })
-    expect([other.status, other.body.details[0].path]).toEqual([422, 'targetFormat'])
+    const context = { contextDigest: sha256('none') }
+    for (const more of [{}, { id: 'another' }, { targetFormat: 'sif' }, { artifactVersionId: 'none', ...context }]) {
+      const again = await service.call('POST', '/artifact-builds/', { ...build, ...more })
+      expect([more, again.status, again.body]).toEqual([more, 200, build])
+    }
+    const taken = await service.call('POST', '/artifact-builds/', { ...build, cacheKey: 'other' })
+    expect([taken.status, taken.body.details[0].path]).toEqual([422, 'id'])
+    expect(await service.get('/artifacts/tool/builds/')).toEqual([build])
   })
 
   test.each([
