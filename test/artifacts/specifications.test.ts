@@ -240,7 +240,12 @@ describe('a build', () => {
     expect(await service.get('/artifact-builds/tool/')).toEqual(build)
     expect(await service.get('/artifacts/tool/builds/')).toEqual([build])
     const context = { contextDigest: sha256('none') }
-    for (const more of [{}, { id: 'another' }, { targetFormat: 'sif' }, { artifactVersionId: 'none', ...context }]) {
+    for (const more of [
+      {},
+      { id: 'another' },
+      { targetFormat: 'sif' },
+      { artifactVersionId: 'none', ...context },
+    ]) {
       const again = await service.call('POST', '/artifact-builds/', { ...build, ...more })
       expect([more, again.status, again.body]).toEqual([more, 200, build])
     }
