@@ -177,11 +177,14 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       if (built.upload !== undefined) throw otherType(false, built.upload.types)
       return nothing
     }
-    const format = documentFormat(req, built.upload?.types)
+    // An empty body is of no type; where the document is optional there may be none.
+    const isOptional = built.body._zod.optin !== undefined
+    const announced = isOptional ? undefined : documentFormat(req, built.upload?.types)
     const bytes = await readBody(req, res, {
       limit: built.limitBytes ?? config.bodyLimitBytes,
       withinMs: pace.wholeMs,
     })
+    const format = announced ?? (bytes.length === 0 ? 'json' : documentFormat(req, built.upload?.types))
     call.body = await fitting(built, built.body, await readDocument(bytes, format, readYaml), call.params)
     return { format, bytes, upload: undefined }
   }

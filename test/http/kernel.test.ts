@@ -725,7 +725,18 @@ describe('the application', () => {
     await once(server, 'listening')
     try {
       const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/tree/`
-      expect(await (await fetch(url, { method: 'POST' })).json()).toEqual({ got: null })
+      const empty = new ReadableStream({ start: (controller) => controller.close() })
+      for (const without of [
+        {},
+        { headers: { 'content-type': 'text/plain' } },
+        { headers: { 'content-type': 'application/x-www-form-urlencoded', 'content-encoding': 'gzip' } },
+        { headers: { 'content-type': 'text/plain' }, body: empty, duplex: 'half' },
+      ])
+        expect(await (await fetch(url, { method: 'POST', ...without } as RequestInit)).json()).toEqual({
+          got: null,
+        })
+      const plain = { method: 'POST', headers: { 'content-type': 'text/plain' }, body: '{"name":"a"}' }
+      expect((await fetch(url, plain)).status).toBe(415)
       const nested = await fetch(url, {
         method: 'POST',
         body: Buffer.from('{"NAME":"a","Children":[{"Name":"b","children":null}]}'),

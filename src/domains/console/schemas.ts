@@ -59,12 +59,14 @@ export type Command = z.output<typeof Command>
 export const ConsoleSessionDocument = z.strictObject({ resourceId: Id, actorId: OptionalId.optional() })
 export type ConsoleSessionDocument = z.output<typeof ConsoleSessionDocument>
 
-export const TicketDocument = z.strictObject({
-  mode: z
-    .enum(['write', 'watch'])
-    .default('write')
-    .meta({ description: 'watch: the connection shows the session and takes no input' }),
-})
+export const TicketDocument = z
+  .strictObject({
+    mode: z
+      .enum(['write', 'watch'])
+      .default('write')
+      .meta({ description: 'watch: the connection shows the session and takes no input' }),
+  })
+  .default({ mode: 'write' })
 
 export type TicketDocument = z.output<typeof TicketDocument>
 

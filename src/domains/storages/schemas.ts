@@ -164,13 +164,15 @@ export const DownloadRun = z.strictObject({
   updatedAt: z.string(),
 })
 
-export const NewIndexRun = z.strictObject({
-  id: OptionalId.optional(),
-  checksums: z
-    .boolean()
-    .optional()
-    .describe('Compute the SHA-256 of files where the index does not know it; they are read for that'),
-})
+export const NewIndexRun = z
+  .strictObject({
+    id: OptionalId.optional(),
+    checksums: z
+      .boolean()
+      .optional()
+      .describe('Compute the SHA-256 of files where the index does not know it; they are read for that'),
+  })
+  .default({})
 export const IndexRun = z.strictObject({
   id: z.string(),
   storageId: z.string(),
