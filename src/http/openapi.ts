@@ -70,7 +70,7 @@ const meanings: Record<number, string> = {
   408: 'The body did not come in time',
   406: 'Accept excludes every media type that can be sent',
   409: 'In conflict with the state of the record',
-  412: 'If-Match names another version of the record',
+  412: 'If-Match names another version of the record, or If-None-Match the present one',
   413: 'The body is too large',
   415: 'The body is of a media type that is not read here; documents are JSON or YAML in UTF-8',
   416: 'The range lies outside of the content',
@@ -309,6 +309,7 @@ const parameters = (route: Route, hasRead: boolean, components: Components): Jso
             'If-Match',
             'ETag of the version that the change is meant for: 412 if it is no longer the current one',
           ),
+          header('If-None-Match', '`*`: 412 if the record exists; ETag: 412 if it is the current one'),
         ]
       : []),
     ...(route.raw?.includes('text/event-stream') === true

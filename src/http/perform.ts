@@ -244,10 +244,11 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
     return done
   }
 
-  /** Runs the handler, under the request's Idempotency-Key or If-Match where it has one. */
+  /** Runs the handler, under the request's Idempotency-Key or preconditions where it has some. */
   const perform = (exchange: Exchange, built: Route, call: HttpCall, taken: Taken): Promise<Done> => {
     const run = (keyed = false): Promise<Done> => handle(built, call, taken, keyed)
-    if (built.method === 'PUT' || built.method === 'DELETE') return guarded(exchange, call, () => run())
+    if (built.method === 'PUT' || built.method === 'DELETE')
+      return guarded(exchange, built, call, () => run())
     const given = exchange.req.headers['idempotency-key']
     const store = options.idempotency
     if (built.method !== 'POST' || given === undefined || store === undefined) return run()

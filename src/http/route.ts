@@ -154,6 +154,8 @@ export interface RouteSpec<
    * compares this part alone; If-None-Match compares the whole body.
    */
   authored?: (body: string) => string
+  /** A PUT makes what is missing, so that a read of its path that finds nothing is no refusal. */
+  creates?: true
   /** Needs no token (the two bootstrap reads); `'get'` keeps the token for HEAD. */
   public?: boolean | 'get'
   /** Allowed while a read-only snapshot is activated. */

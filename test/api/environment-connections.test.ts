@@ -245,6 +245,14 @@ describe('saving a connection', () => {
       expect.objectContaining({ connectionId: id, environmentId, outcome: 'succeeded' }),
       expect.objectContaining({ connectionId: id, environmentId, outcome: 'succeeded' }),
     ])
+    const path = `/environment-connections/${id}/`
+    const under = (headers: Record<string, string>, at = path, document: Json = first) =>
+      service.call('PUT', at, document, headers)
+    expect((await under({ 'if-none-match': '*' })).status).toBe(412)
+    const fresh = { ...first, id: `${id}-fresh`, name: 'fresh' }
+    const missing = `/environment-connections/${fresh.id}/`
+    expect((await under({ 'if-match': '*' }, missing, fresh)).status).toBe(412)
+    expect((await service.call('GET', missing)).status).toBe(404)
   })
 
   test('everything that is wrong is in one answer and nothing is stored', async () => {

@@ -346,6 +346,10 @@ describe.each(['here', 'host', 'bucket'])('the storage %s', (storage) => {
     expect((await put(storage, `${storage}-taken`, 'first')).status).toBe(201)
     expect((await put(storage, `${storage}-taken`, 'second')).status).toBe(422)
     expect((await put(storage, `${storage}-taken`, 'third', {}, '&overwrite=true')).status).toBe(201)
+    const onlyNew = { 'if-none-match': '*' }
+    for (const more of ['', '&overwrite=true'])
+      expect((await put(storage, `${storage}-taken`, 'fourth', onlyNew, more)).status).toBe(412)
+    expect((await put(storage, `${storage}-fresh`, 'first', onlyNew, '&overwrite=true')).status).toBe(201)
     expect(
       (await app.call('POST', `/storages/${storage}/checksum/`, { path: `${storage}-taken` })).body.checksum,
     ).toBe(`sha256:${sha256('third')}`)

@@ -466,6 +466,42 @@ describe('versions of a record', () => {
       (await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status,
     ).toBe(404)
   })
+
+  test('guard what If-None-Match names; If-Match names no version of what a PUT would make', async () => {
+    const change = async (method: string, path: string, headers: Record<string, string>) =>
+      (
+        await service.request(path, {
+          ...(method === 'PUT' ? json(star('b', { planets: 3 })) : {}),
+          method,
+          headers: { ...headers, 'content-type': 'application/json' },
+        })
+      ).status
+    const [replaced, made] = ['/api/stars/b/', '/api/made-stars/b/']
+    for (const header of ['if-match', 'if-none-match'])
+      expect([header, await change('PUT', replaced, { [header]: '*' })]).toEqual([header, 404])
+    expect(await change('PUT', made, { 'if-match': '*' })).toBe(412)
+    expect(await change('PUT', made, { 'if-match': '"other"' })).toBe(412)
+    expect(service.stars.has('b')).toBe(false)
+    const both = await Promise.all(
+      Array.from({ length: 8 }, () => change('PUT', made, { 'if-none-match': '*' })),
+    )
+    expect(both.toSorted()).toEqual([200, ...Array<number>(7).fill(412)])
+    const etag = (await service.request(made)).headers.get('etag') ?? ''
+    for (const known of ['*', etag, `W/${etag}`, `"other", ${etag}`])
+      for (const [method, path] of [
+        ['PUT', made],
+        ['PUT', replaced],
+        ['DELETE', replaced],
+      ] as const)
+        expect([known, method, await change(method, path, { 'if-none-match': known })]).toEqual([
+          known,
+          method,
+          412,
+        ])
+    expect(service.stars.get('b')).toMatchObject({ planets: 3 })
+    expect(await change('PUT', made, { 'if-none-match': '"other"', 'if-match': '*' })).toBe(200)
+    expect(await change('DELETE', replaced, { 'if-none-match': '"other"' })).toBe(204)
+  })
 })
 
 describe('a read-only snapshot', () => {

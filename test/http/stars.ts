@@ -293,6 +293,27 @@ export const openStars = async (
     }),
     route({
       method: 'GET',
+      path: '/made-stars/{starId}/',
+      summary: 'A star',
+      tag: 'stars',
+      response: Star,
+      handle: ({ params }) => star(params.starId),
+    }),
+    route({
+      method: 'PUT',
+      path: '/made-stars/{starId}/',
+      summary: 'Make or replace a star',
+      tag: 'stars',
+      body: Star,
+      response: Star,
+      creates: true,
+      handle: ({ params, body }) => {
+        stars.set(params.starId, body)
+        return body
+      },
+    }),
+    route({
+      method: 'GET',
       path: '/drawings/',
       summary: 'A drawing; the query decides which',
       tag: 'stream',

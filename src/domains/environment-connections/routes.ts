@@ -169,6 +169,7 @@ const documentRoutes = (parts: ConnectionParts): Route[] => [
     summary: 'Save a connection of an environment, new or in place of what it was',
     body: ConnectionDocument,
     response: ConnectionDocument,
+    creates: true,
     alsoCheck: ({ document, params }) => problemsOfSaving(parts, document, params['connectionId'] ?? ''),
     audit: {
       eventType: 'connection.saved',
