@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { wholeNumber } from '../../http/paging.ts'
 import { Id, Name, OptionalId, Timestamp } from '../../http/schema.ts'
 import { StorageProbe } from '../environments/schemas.ts'
 
@@ -43,12 +44,7 @@ export const Listing = z.strictObject({
 export const EntriesQuery = z.strictObject({
   ...PathQuery,
   cursor: z.string().max(8_192).optional(),
-  limit: z
-    .string()
-    .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
-    .transform(Number)
-    .optional()
-    .describe('Entries of a page, 1 to 500; any other number is 100'),
+  limit: wholeNumber.optional().describe('Entries of a page, 1 to 500; any other number is 100'),
 })
 
 const Root = z.strictObject({
