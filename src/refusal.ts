@@ -66,6 +66,12 @@ export const missing = (noun: string, id: string): Refusal =>
 export const firstProblems = (problems: readonly Problem[], most: number): Problem[] =>
   firstItems(problems, most, (more) => ({ path: '', message: `and ${more} more` }))
 
+/** The problem of a member that repeats the id in the path, and has another; it may be left out or blank. */
+export const pathIdProblems = (path: string, given: string | undefined, id: string): Problem[] =>
+  given === undefined || given === '' || given === id
+    ? []
+    : [{ path, message: `must be ${JSON.stringify(id)} as in the path, or be left out` }]
+
 /**
  * 422 with every problem at once. The text of the error is the first problem plus the number of the
  * others.

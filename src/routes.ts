@@ -48,7 +48,7 @@ export const routesOf = (parts: Parts & { consoleKeeper: ConsoleKeeper }): Route
   ...credentialRoutes(parts),
   ...cloudRoutes(parts),
   ...machineConfigurationRoutes(parts),
-  ...resourceRoutes(parts),
+  ...resourceRoutes({ ...parts, uses }),
   ...networkTopologyRoutes(parts),
   ...executionScopeRoutes({ ...parts, uses }),
   ...storageRoutes({

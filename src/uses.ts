@@ -34,6 +34,8 @@ export const uses = {
   ],
   /** What a replacing document leaves as it is. */
   keptResources: resourcesOfTargets,
+  /** What prevents a change of a single resource: the plan was made for it as it is. */
+  resource: [assignmentsOfEnvironment],
   executionScope: [topologiesOfScope, plansOfScope, sessionsOfScope],
   workflow: [plansOfWorkflow, sessionsOfWorkflow],
   plan: [runsOfPlan, sessionsOfPlan],

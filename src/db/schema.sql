@@ -789,7 +789,6 @@ create table machine_configurations (
   enabled boolean not null default true,
   created_at timestamp with time zone not null default now(),
   updated_at timestamp with time zone not null default now(),
-  constraint machine_configurations_name UNIQUE (name),
   constraint machine_configurations_ownership CHECK ((ownership = ANY (ARRAY['system'::text, 'user'::text]))),
   constraint machine_configurations_pkey PRIMARY KEY (id)
 );

@@ -1,6 +1,7 @@
 import { hash } from 'node:crypto'
 import type { Answers } from './answer.ts'
 import { HttpCall } from './call.ts'
+import { Refusal } from '../refusal.ts'
 import { checkQuery } from './check.ts'
 import { Chunks } from './chunks.ts'
 import { uncoded } from './coding.ts'
@@ -101,34 +102,58 @@ export const conditional = async (
   }
 }
 
+/** The tag of the present answer to a read. @throws Refusal of the read */
+const presentTag = async (
+  reader: Route,
+  outgoing: Answers['outgoing'],
+  { req, res }: Exchange,
+  call: HttpCall,
+): Promise<string | undefined> => {
+  const query = reader.query === undefined ? undefined : checkQuery(reader.query, {})
+  const current = outgoing(reader, await reader.handle(new HttpCall(req, res, { ...call, query })))
+  return (
+    current.headers['ETag'] ??
+    (current.body === undefined ? undefined : (await tagOf(reader, current.body)).tag)
+  )
+}
+
 /**
- * Makes the guard of changes. It compares If-Match with the present answer to a read of the same
- * path.
+ * Makes the guard of changes. It compares If-Match and If-None-Match with the present answer to a
+ * read of the same path. The route of an upload judges If-None-Match itself, as its query names the
+ * file.
  */
 export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'>) => {
   /**
-   * Changes of one record under If-Match run one after the other: of two concurrent ones only the
-   * first may find its version.
+   * Changes of one record under such a header run one after the other: of two concurrent ones only
+   * the first may find its version.
    */
   const changes = new Map<string, Promise<unknown>>()
 
-  return async <T>(exchange: Exchange, call: HttpCall, work: () => Promise<T>): Promise<T> => {
+  return async <T>(
+    exchange: Exchange,
+    built: Pick<Route, 'creates' | 'upload'>,
+    call: HttpCall,
+    work: () => Promise<T>,
+  ): Promise<T> => {
     const ifMatch = exchange.req.headers['if-match']
-    const reader = ifMatch === undefined ? undefined : table.match('GET', exchange.path)?.entry.route
+    const ifNoneMatch = built.upload === undefined ? exchange.req.headers['if-none-match'] : undefined
+    const isGuarded = ifMatch !== undefined || ifNoneMatch !== undefined
+    const reader = isGuarded ? table.match('GET', exchange.path)?.entry.route : undefined
     if (reader === undefined || reader.socket !== undefined) return work()
     const turn = (changes.get(exchange.path) ?? Promise.resolve()).then(async () => {
-      const query = reader.query === undefined ? undefined : checkQuery(reader.query, {})
-      const current = outgoing(
-        reader,
-        await reader.handle(new HttpCall(exchange.req, exchange.res, { ...call, query })),
-      )
-      const tag =
-        current.headers['ETag'] ??
-        (current.body === undefined ? undefined : (await tagOf(reader, current.body)).tag)
+      const tag = await presentTag(reader, outgoing, exchange, call).catch((error: unknown) => {
+        if (built.creates === true && error instanceof Refusal && error.code === 'missing') return undefined
+        throw error
+      })
       if (isOther(reader, ifMatch, tag))
         throw new HttpRefusal(
           'precondition_failed',
           'If-Match names another version of this record; read it again before changing it',
+        )
+      if (tag !== undefined && knownTag(ifNoneMatch, tag) !== undefined)
+        throw new HttpRefusal(
+          'precondition_failed',
+          'If-None-Match names the present version of this record; leave the header out to change it',
         )
       return work()
     })

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { pathLengths } from './call.ts'
 import { nameSchemas } from './openapi-names.ts'
-import type { Method, Route } from './route.ts'
+import { typesToChooseFrom, type Method, type Route } from './route.ts'
 
 type Json = Record<string, unknown>
 
@@ -40,14 +40,13 @@ const hasTag = (route: Route): boolean =>
 /** The refusals that the kernel and the handler of `route` can give, in order. */
 const refusalsOf = (route: Route, method: Method | 'HEAD', { isApi, hasRead }: RouteContext): number[] => {
   const reads = route.method === 'GET'
-  const sends = route.response !== undefined || (route.raw?.length ?? 0) > 0
   const changes = (!reads && route.reads !== true) || route.socket !== undefined
   const isPublic = route.public === true || (route.public === 'get' && method === 'GET')
   const statuses = [
     ...anyRefusals,
     ...(isPublic ? [] : [401]),
     ...(/\{\w+\}/.test(route.path) ? [404] : []),
-    ...(sends ? [406] : []),
+    ...(typesToChooseFrom(route).length > 0 ? [406] : []),
     // For a request under an Idempotency-Key whose first request is in progress, or had another
     // body.
     ...(route.method === 'POST' ? [409, 422] : []),
@@ -71,7 +70,7 @@ const meanings: Record<number, string> = {
   408: 'The body did not come in time',
   406: 'Accept excludes every media type that can be sent',
   409: 'In conflict with the state of the record',
-  412: 'If-Match names another version of the record',
+  412: 'If-Match names another version of the record, or If-None-Match the present one',
   413: 'The body is too large',
   415: 'The body is of a media type that is not read here; documents are JSON or YAML in UTF-8',
   416: 'The range lies outside of the content',
@@ -310,6 +309,7 @@ const parameters = (route: Route, hasRead: boolean, components: Components): Jso
             'If-Match',
             'ETag of the version that the change is meant for: 412 if it is no longer the current one',
           ),
+          header('If-None-Match', '`*`: 412 if the record exists; ETag: 412 if it is the current one'),
         ]
       : []),
     ...(route.raw?.includes('text/event-stream') === true

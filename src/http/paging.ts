@@ -9,7 +9,8 @@ export const countBound = 10_000
 /** The number of items in a list that is requested without `page`. */
 export const unpagedSize = 1_000
 
-const number = z
+/** A whole number in a query, of any size: each list says what it does with one out of its range. */
+export const wholeNumber = z
   .string()
   .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
   .transform(Number)
@@ -19,8 +20,8 @@ const number = z
  * z.string().optional() })`.
  */
 export const pageQuery = {
-  page: number.optional().meta({ description: 'Page, from 1; below 1 is 1' }),
-  pageSize: number.optional().meta({ description: 'Items of a page' }),
+  page: wholeNumber.optional().meta({ description: 'Page, from 1; below 1 is 1' }),
+  pageSize: wholeNumber.optional().meta({ description: 'Items of a page' }),
 }
 
 /**

@@ -24,12 +24,10 @@ import { createShapes } from './keys.ts'
 import type { AppOptions } from './options.ts'
 import { usualBodyPace } from './pace.ts'
 import type { Attend } from './peer.ts'
-import { Reply, type Route } from './route.ts'
+import { Reply, typesToChooseFrom, type Route } from './route.ts'
 import { checkHandshake, type Sockets } from './sockets.ts'
 import { openUpload, type RequestUpload } from './upload.ts'
 import { createYamlReader } from './yaml-reader.ts'
-
-const documentTypes = ['application/json']
 
 interface Done {
   answer: Outgoing
@@ -191,9 +189,12 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       if (built.upload !== undefined) throw otherType(false, built.upload.types)
       return nothing
     }
-    const format = documentFormat(req, built.upload?.types)
+    // An empty body is of no type; where the document is optional there may be none.
+    const isOptional = built.body._zod.optin !== undefined
+    const announced = isOptional ? undefined : documentFormat(req, built.upload?.types)
     const limit = built.limitBytes ?? config.bodyLimitBytes
     const bytes = await readBody(req, res, { limit, withinMs: pace.wholeMs })
+    const format = announced ?? (bytes.length === 0 ? 'json' : documentFormat(req, built.upload?.types))
     try {
       const document = await readDocument(bytes, format, { limit, readYaml })
       call.body = await fitting(built, built.body, document, call.params)
@@ -258,10 +259,11 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
     return done
   }
 
-  /** Runs the handler, under the request's Idempotency-Key or If-Match where it has one. */
+  /** Runs the handler, under the request's Idempotency-Key or preconditions where it has some. */
   const perform = (exchange: Exchange, built: Route, call: HttpCall, taken: Taken): Promise<Done> => {
     const run = (keyed = false): Promise<Done> => handle(built, call, taken, keyed)
-    if (built.method === 'PUT' || built.method === 'DELETE') return guarded(exchange, call, () => run())
+    if (built.method === 'PUT' || built.method === 'DELETE')
+      return guarded(exchange, built, call, () => run())
     const given = exchange.req.headers['idempotency-key']
     const store = options.idempotency
     if (built.method !== 'POST' || given === undefined || store === undefined) return run()
@@ -284,7 +286,7 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
 
   return async (exchange: Exchange, built: Route, call: HttpCall): Promise<void> => {
     if (built.socket !== undefined) return openSocket(exchange, built, call)
-    const types = [...new Set([...(built.raw ?? []), ...(built.response === undefined ? [] : documentTypes)])]
+    const types = typesToChooseFrom(built)
     if (types.length > 0 && !accepts(exchange.req.headers.accept, types))
       throw new HttpRefusal(
         'not_acceptable',

@@ -141,8 +141,8 @@ export interface RouteSpec<
   alsoStatus?: number[]
   /**
    * Refusals beyond those that follow from the other fields, for OpenAPI: a body brings 413, 415
-   * and 422, a name in the path 404, a POST (by its Idempotency-Key) 409 and 422, an answer with
-   * content 406.
+   * and 422, a name in the path 404, a POST (by its Idempotency-Key) 409 and 422, several media
+   * types 406.
    */
   refuses?: number[]
   /** Headers that the handler reads, with what they do, for OpenAPI. */
@@ -154,6 +154,8 @@ export interface RouteSpec<
    * compares this part alone; If-None-Match compares the whole body.
    */
   authored?: (body: string) => string
+  /** A PUT makes what is missing, so that a read of its path that finds nothing is no refusal. */
+  creates?: true
   /** Needs no token (the two bootstrap reads); `'get'` keeps the token for HEAD. */
   public?: boolean | 'get'
   /** Allowed while a read-only snapshot is activated. */
@@ -164,6 +166,8 @@ export interface RouteSpec<
    * Media types of a non-JSON success body; the handler answers a `Reply` with a stream or text.
    */
   raw?: string[]
+  /** The record or the query decides which of the media types is sent, and Accept does not. */
+  fixedType?: true
   /** Checks a request before its body is read. @throws Refusal */
   admit?: (call: { params: Record<string, string>; query: unknown }) => Promise<unknown>
   /** The limit of the body, in place of the configured one. */
@@ -225,6 +229,19 @@ export type Route = Omit<
   }
   made?: (call: Call<string, unknown, unknown, Upload | undefined>) => Promise<Made<unknown>>
   handle: (call: Call<string, unknown, unknown, Upload | undefined>) => unknown
+}
+
+/**
+ * The media types among which Accept decides. None where the route has a single form of its answer:
+ * that form is sent whatever the client accepts (RFC 9110, 12.4.1).
+ */
+export const typesToChooseFrom = ({
+  raw = [],
+  response,
+  fixedType,
+}: Pick<Route, 'raw' | 'response' | 'fixedType'>): string[] => {
+  const types = new Set([...raw, ...(response === undefined ? [] : ['application/json'])])
+  return types.size > 1 && fixedType !== true ? [...types] : []
 }
 
 /** Checks the handler against the schemas at compile time, then drops the type parameters. */

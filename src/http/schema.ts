@@ -153,3 +153,9 @@ export const JsonObject = z.record(z.string(), z.unknown()).superRefine((value, 
   if (message !== undefined) context.addIssue({ code: 'custom', message })
 })
 export type JsonObject = z.output<typeof JsonObject>
+
+/**
+ * A member that the service sets itself. A document may hold it, so that an answer can be sent back;
+ * it is never read.
+ */
+export const ServerManaged = z.unknown().optional()

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { sql, raw, type Db } from '../db/sql.ts'
+import { wholeNumber } from '../http/paging.ts'
 import { Reply, route, type Route } from '../http/route.ts'
 import { sharedReads } from '../http/shared-reads.ts'
 import { Refusal } from '../refusal.ts'
@@ -110,12 +111,7 @@ export const feedRoutes = ({ db, feed, topics: known }: FeedRouteParts): Route[]
           .regex(cursorForm, 'must be a cursor of this feed')
           .optional()
           .describe('read on behind this cursor; `0` is the first event'),
-        limit: z
-          .string()
-          .regex(/^\d{1,4}$/, 'must be a whole number')
-          .transform(Number)
-          .optional()
-          .describe('events of a page, 500 at most'),
+        limit: wholeNumber.optional().describe('events of a page, 500 at most'),
       }),
       response: FeedPage,
       raw: ['text/event-stream'],

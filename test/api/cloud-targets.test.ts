@@ -3,6 +3,7 @@ import { z } from 'zod'
 import { CredentialVariables } from '../../src/config.ts'
 import { sql } from '../../src/db/sql.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
+import { usableTarget } from '../../src/domains/cloud/accept.ts'
 import { moveVariables, openVariables } from '../../src/domains/cloud/target-secrets.ts'
 import { targetRoutes } from '../../src/domains/cloud/target-routes.ts'
 import { environmentRoutes } from '../../src/domains/environments/routes.ts'
@@ -21,7 +22,11 @@ beforeAll(async () => {
   const keys = await openVaultKeys(makeVaultKeyFile())
   app = await openRoutes((db) => {
     vault = openVault({ db, keys, outside, audit: (event) => recordAudit(db, event) })
-    return [...environmentRoutes({ db, uses }), ...resourceRoutes({ db }), ...targetRoutes({ db, vault })]
+    return [
+      ...environmentRoutes({ db, uses }),
+      ...resourceRoutes({ db, uses }),
+      ...targetRoutes({ db, vault }),
+    ]
   })
   for (const [id, driver] of [
     ['clouds', 'cloud'],
@@ -88,6 +93,36 @@ test('targets are listed by name; a deleted one is in no list, its resource in n
   expect((await app.call('DELETE', '/cloud-capacity-targets/gone/')).status).toBe(404)
   expect((await post({ id: 'again', name: 'a first' })).status).toBe(201)
   expect((await post({ id: 'gone', name: 'other' })).status).toBe(422)
+})
+
+test('an answer can be sent back; a target that is not enabled is no target of plans', async () => {
+  const { body: first } = await post({ id: 'first', name: 'sent back', fixedZone: 'a' })
+  const again = await app.call('POST', path, {
+    ...first,
+    id: 'second',
+    name: 'sent back too',
+    updatedAt: 'now',
+  })
+  expect([again.status, again.body]).toEqual([
+    201,
+    { ...first, id: 'second', name: 'sent back too', createdAt: again.body.createdAt },
+  ])
+  expect((await post({ id: 'third', name: 'of no path', environmentId: '' })).status).toBe(201)
+  const off = await app.call('POST', path, { ...first, id: 'off', enabled: false })
+  expect([off.status, off.body.enabled]).toEqual([201, false])
+  const listed = (await app.call('GET', path)).body.map(({ id }: { id: string }) => id)
+  expect(listed).toEqual(expect.arrayContaining(['first', 'second', 'third']))
+  expect(listed).not.toContain('off')
+  const schedulable = async (id: string) => (await app.call('GET', `/resources/${id}/`)).body.schedulable
+  expect([await schedulable('off'), await schedulable('second')]).toEqual([false, true])
+  await expect(
+    app.db.transaction((tx) => usableTarget(tx, 'clouds', { capacityTargetId: 'off' })),
+  ).rejects.toMatchObject({ code: 'unacceptable', details: [{ path: 'capacityTargetId' }] })
+  const strange = await post({ name: 'strange', environmentId: 'plain' })
+  expect([strange.status, strange.body.details]).toEqual([
+    422,
+    [{ path: 'environmentId', message: 'must be "clouds" as in the path, or be left out' }],
+  ])
 })
 
 describe('what is refused leaves nothing', () => {
@@ -205,6 +240,11 @@ describe('secret variables of playbooks', () => {
     expect(await rowsOf(app.db)).not.toMatch(/canary|7011999/)
     const opened = await openVariables(vault, 'hides', 'clouds', await stored('hides'))
     expect(opened[1]!.variables).toEqual(given)
+    const again = await app.call('POST', path, { ...made.body, id: 'shows', name: 'shows' })
+    expect([again.status, again.body.details.map((one: { path: string }) => one.path)]).toEqual([
+      422,
+      ['api_token', 'lab.password', 'list.0.secret'].map((at) => `machineConfigurations.1.variables.${at}`),
+    ])
     expect((await app.call('DELETE', '/cloud-capacity-targets/hides/')).status).toBe(204)
     await expect(openVariables(vault, 'hides', 'clouds', await stored('hides'))).rejects.toThrow(
       'store it first',

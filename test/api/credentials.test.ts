@@ -259,7 +259,7 @@ describe('tokens and cloud credentials', () => {
     ['azure', { ...azure, appId: 'me', password: 5 }, ['appId', 'password']],
     ['azure', {}, ['clientId', 'clientSecret', 'tenantId']],
   ] as const)(
-    'a document that is none of %s is refused with what is missing, and validated as false with the same findings',
+    'a document that is none of %s is refused with what is missing, and its validation with the same findings',
     async (provider, credential, missing) => {
       const paths = missing.map((name) => `credential.${name}`).sort()
       expect(
@@ -272,14 +272,10 @@ describe('tokens and cloud credentials', () => {
         region: 'r',
       })
       expect([status, body]).toEqual([
-        200,
+        422,
         {
-          ...{
-            valid: false,
-            checked: 'form',
-            reason: expect.stringContaining(body.details[0].path),
-            details: expect.any(Array),
-          },
+          ...{ valid: false, checked: 'form', code: 'unacceptable' },
+          ...{ error: expect.stringContaining(body.details[0].path), details: expect.any(Array) },
           ...{ provider, project: 'p', region: 'r', catalogStatus: 'not_discovered' },
         },
       ])
@@ -321,10 +317,10 @@ describe('tokens and cloud credentials', () => {
       ['[]', 'credential'],
     ])
       expect(
-        (await app.call('POST', '/cloud-credentials/validate/', { provider: 'aws', credential })).body,
+        await app.call('POST', '/cloud-credentials/validate/', { provider: 'aws', credential }),
       ).toMatchObject({
-        ...{ valid: false, checked: 'form', project: '', region: '' },
-        details: [{ path }],
+        status: 422,
+        body: { valid: false, checked: 'form', project: '', region: '', details: [{ path }] },
       })
     expect(
       pathsOf(await app.call('POST', '/cloud-credentials/validate/', { provider: 'ibm', credential: {} })),

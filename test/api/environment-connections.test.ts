@@ -245,6 +245,14 @@ describe('saving a connection', () => {
       expect.objectContaining({ connectionId: id, environmentId, outcome: 'succeeded' }),
       expect.objectContaining({ connectionId: id, environmentId, outcome: 'succeeded' }),
     ])
+    const path = `/environment-connections/${id}/`
+    const under = (headers: Record<string, string>, at = path, document: Json = first) =>
+      service.call('PUT', at, document, headers)
+    expect((await under({ 'if-none-match': '*' })).status).toBe(412)
+    const fresh = { ...first, id: `${id}-fresh`, name: 'fresh' }
+    const missing = `/environment-connections/${fresh.id}/`
+    expect((await under({ 'if-match': '*' }, missing, fresh)).status).toBe(412)
+    expect((await service.call('GET', missing)).status).toBe(404)
   })
 
   test('everything that is wrong is in one answer and nothing is stored', async () => {
@@ -311,16 +319,18 @@ describe('saving a connection', () => {
     expect(answer.text.length).toBeLessThan(2_000)
   })
 
-  test('names twice, another environment, and none for a new connection are refused', async () => {
+  test('names twice, another environment, and none at all are refused', async () => {
     const one = await saved()
     expect((await put('second', { ...one, id: 'second' })).body.details).toEqual([
       { path: 'name', message: expect.stringContaining(one.id) },
     ])
     const elsewhere = await environment()
     expect(paths((await put(one.id, { ...one, environmentId: elsewhere })).body)).toEqual(['environmentId'])
-    expect(paths((await put('new', { ...one, id: 'new', name: 'new', environmentId: '' })).body)).toEqual([
-      'environmentId',
-    ])
+    for (const id of [one.id, 'new'])
+      for (const environmentId of ['', null, undefined]) {
+        const answer = await put(id, { ...one, id, name: id, environmentId })
+        expect([id, answer.status, paths(answer.body)]).toEqual([id, 422, ['environmentId']])
+      }
     expect(await service.get(`/environment-connections/${one.id}/`)).toEqual(one)
   })
 })
@@ -383,10 +393,8 @@ describe('what an environment was registered with', () => {
     for (const shown of before.connections as Json[]) {
       const text = (await service.call('GET', `/environment-connections/${shown.id}/`)).text
       expect(JSON.parse(text)).toEqual(shown)
-      for (const sent of [shown, { ...shown, environmentId: '' }, { ...shown, environmentId: undefined }]) {
-        const answer = await put(shown.id, sent)
-        expect([shown.type, answer.status, answer.text]).toEqual([shown.type, 200, text])
-      }
+      const answer = await put(shown.id, shown)
+      expect([shown.type, answer.status, answer.text]).toEqual([shown.type, 200, text])
       expect((await service.call('GET', `/environment-connections/${shown.id}/`)).text).toBe(text)
     }
     expect((await service.get(`/environments/${id}/`)).connections).toEqual(before.connections)

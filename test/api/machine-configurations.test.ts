@@ -96,11 +96,50 @@ test('a configuration has versions that never change, newest first', async () =>
   expect((await app.call('POST', `${path}versions/`, taken)).body.details).toEqual([
     { path: 'id', message: expect.stringMatching('is taken .*; .* choose another id') },
   ])
-  expect((await app.call('POST', '/machine-configurations/', { name: 'worker' })).status).toBe(422)
   expect(
     (await app.call('POST', '/machine-configurations/no/versions/', { playbookYaml: good })).status,
   ).toBe(404)
   expect((await app.call('GET', '/machine-configurations/no/')).status).toBe(404)
+})
+
+test('answers can be sent back; two configurations may have one name', async () => {
+  const { body: made } = await app.call('POST', '/machine-configurations/', { name: 'sent back' })
+  const { id: _, ...rest } = made
+  const twin = await app.call('POST', '/machine-configurations/', { ...rest, enabled: false })
+  expect([twin.status, twin.body]).toEqual([
+    201,
+    {
+      ...made,
+      ...{ id: twin.body.id, enabled: false },
+      ...{ createdAt: twin.body.createdAt },
+      updatedAt: twin.body.updatedAt,
+    },
+  ])
+  expect(twin.body.id).not.toBe(made.id)
+  expect((await app.call('POST', '/machine-configurations/', made)).body.details).toEqual([
+    { path: 'id', message: expect.stringContaining('is taken') },
+  ])
+  const path = `/machine-configurations/${made.id}/versions/`
+  const [version] = (await app.call('POST', path, { playbookYaml: good })).body.versions
+  const next = await app.call('POST', path, {
+    ...version,
+    id: 'sent-back-2',
+    version: 2,
+    contentSha256: 'old',
+  })
+  expect([next.status, next.body.versions[0]]).toEqual([
+    201,
+    { ...version, id: 'sent-back-2', version: 2, createdAt: next.body.versions[0].createdAt },
+  ])
+  const elsewhere = { ...version, id: 'sent-back-3', version: 3, machineConfigurationId: twin.body.id }
+  expect((await app.call('POST', path, elsewhere)).body.details).toMatchObject([
+    { path: 'machineConfigurationId' },
+  ])
+  const whole = await app.call('POST', '/machine-configurations/', { ...rest, versions: [version] })
+  expect([whole.status, whole.body.details]).toEqual([
+    422,
+    [{ path: 'versions', message: expect.stringContaining('/versions/') }],
+  ])
 })
 
 test('one configuration comes with the service; its playbook passes its own check, and it takes no versions', async () => {
@@ -119,6 +158,11 @@ test('one configuration comes with the service; its playbook passes its own chec
     playbookYaml: good,
   })
   expect(more.status).toBe(422)
+})
+
+test('a validation without a playbook has the members of a verdict', async () => {
+  const { status, body } = await app.call('POST', '/machine-configuration-validations/', {})
+  expect([status, body.valid, body.errors]).toEqual([422, false, [expect.stringMatching(/^line 1: .*empty/)]])
 })
 
 describe('playbooks that are refused, each error with its line', () => {

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { raw } from '../../src/db/sql.ts'
+import { raw, sql } from '../../src/db/sql.ts'
 import { listResources } from '../../src/domains/resources/store.ts'
 import { pageOf } from '../../src/http/paging.ts'
 import { inventoryRoutes } from '../support/inventory-routes.ts'
@@ -11,9 +11,20 @@ beforeAll(async () => {
   const environment = {
     environment: { id: 'e', name: 'e' },
     version: { id: 'e-v1', version: 1 },
-    resources: [{ id: 'rack', name: 'rack', providerId: 'rack' }],
+    resources: [
+      { id: 'rack', name: 'rack', providerId: 'rack' },
+      { id: 'top', name: 'top', providerId: 'top' },
+      { id: 'middle', name: 'middle', providerId: 'middle', parentResourceId: 'top' },
+      { id: 'below', name: 'below', providerId: 'below', parentResourceId: 'middle' },
+    ],
   }
-  expect((await app.call('POST', '/environments/', environment)).status).toBe(201)
+  const far = {
+    environment: { id: 'f', name: 'f' },
+    version: { id: 'f-v1', version: 1 },
+    resources: [{ id: 'far', name: 'far', providerId: 'far' }],
+  }
+  for (const document of [environment, far])
+    expect((await app.call('POST', '/environments/', document)).status).toBe(201)
 })
 afterAll(() => app.close())
 
@@ -64,11 +75,16 @@ describe('a resource added to a version', () => {
     ['no version', { environmentVersionId: undefined }, ['environmentVersionId']],
     ['a parent that does not exist', { parentResourceId: 'nobody' }, ['parentResourceId']],
     ['itself as parent', { id: 'self', parentResourceId: 'self' }, ['parentResourceId']],
-    ['a taken id', { id: 'rack' }, ['id']],
+    ['an id of another version', { id: 'far' }, ['id']],
+    [
+      'its own descendant as parent',
+      { id: 'top', providerId: 'top', parentResourceId: 'below' },
+      ['parentResourceId'],
+    ],
     ['a taken providerId', { providerId: 'rack' }, ['providerId']],
     [
       'all of these',
-      { id: 'rack', providerId: 'rack', parentResourceId: 'nobody' },
+      { id: 'far', providerId: 'rack', parentResourceId: 'nobody' },
       ['id', 'parentResourceId', 'providerId'],
     ],
     [
@@ -85,8 +101,47 @@ describe('a resource added to a version', () => {
 
   test('64 equal creates make one', async () => {
     const answers = await Promise.all(Array.from({ length: 64 }, () => post(resource('once'))))
-    expect(answers.filter(({ status }) => status === 201)).toHaveLength(1)
-    expect(answers.filter(({ status }) => status === 422)).toHaveLength(63)
+    expect(answers.map(({ status }) => status)).toEqual(Array.from({ length: 64 }, () => 201))
+    const all = (await app.call('GET', '/resources/')).body
+    expect(all.filter(({ id }: { id: string }) => id === 'once')).toHaveLength(1)
+  })
+
+  test('takes the place of the one with its id, with its bindings; omitted members are the defaults again', async () => {
+    const first = { cpuCores: 4, parentResourceId: 'rack', metadata: { slot: 1, list: [{ a: null }] } }
+    expect((await post(resource('again', first))).status).toBe(201)
+    const order = async () =>
+      (await app.call('GET', '/environments/e/')).body.resources.map(({ id }: { id: string }) => id)
+    const before = await order()
+    const changed = await post(resource('again', { name: 'renamed', providerId: 'other', memoryBytes: 5 }))
+    expect([changed.status, changed.body]).toMatchObject([
+      201,
+      { name: 'renamed', cpuCores: 0, memoryBytes: 5 },
+    ])
+    const read = (await app.call('GET', '/resources/again/')).body
+    expect(read).toEqual(changed.body)
+    expect(read).not.toHaveProperty('metadata')
+    expect(await order()).toEqual(before)
+    expect((await post(read)).status).toBe(201)
+  })
+
+  test('that a plan assigns activities to is taken as it is, and refused as another', async () => {
+    expect((await post(resource('planned', { cpuCores: 2, metadata: { deep: [{ a: 1 }] } }))).status).toBe(
+      201,
+    )
+    const read = (await app.call('GET', '/resources/planned/')).body
+    await app.db.run(
+      sql`alter table schedule_plan_assignments drop constraint schedule_plan_assignments_plan`,
+    )
+    await app.db
+      .run(sql`insert into schedule_plan_assignments (id, schedule_plan_id, activity_position, activity_id,
+        resource_id, order_on_resource) values ('p-a', 'p', 0, 'a', 'planned', 0)`)
+    expect((await post(read)).status).toBe(201)
+    const refused = await post({ ...read, cpuCores: 1 })
+    expect([refused.status, refused.body.details]).toEqual([
+      422,
+      [{ path: 'id', message: expect.stringMatching(/"planned" .*the plan "p"; .*another id/) }],
+    ])
+    expect((await app.call('GET', '/resources/planned/')).body).toEqual(read)
   })
 })
 

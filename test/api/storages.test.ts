@@ -346,6 +346,10 @@ describe.each(['here', 'host', 'bucket'])('the storage %s', (storage) => {
     expect((await put(storage, `${storage}-taken`, 'first')).status).toBe(201)
     expect((await put(storage, `${storage}-taken`, 'second')).status).toBe(422)
     expect((await put(storage, `${storage}-taken`, 'third', {}, '&overwrite=true')).status).toBe(201)
+    const onlyNew = { 'if-none-match': '*' }
+    for (const more of ['', '&overwrite=true'])
+      expect((await put(storage, `${storage}-taken`, 'fourth', onlyNew, more)).status).toBe(412)
+    expect((await put(storage, `${storage}-fresh`, 'first', onlyNew, '&overwrite=true')).status).toBe(201)
     expect(
       (await app.call('POST', `/storages/${storage}/checksum/`, { path: `${storage}-taken` })).body.checksum,
     ).toBe(`sha256:${sha256('third')}`)
@@ -369,6 +373,18 @@ describe.each(['here', 'host', 'bucket'])('the storage %s', (storage) => {
         await put(storage, path, 'x'),
       ])
         expect([path, answer.status]).toEqual([path, 422])
+    const { path: top } = (await app.call('GET', `/storages/${storage}/entries/`)).body
+    for (const route of ['stat', 'entry'])
+      for (const query of ['', '?path=', `?path=${top}`, '?path=%2F', '?path=.', '?pathBytes=']) {
+        const answer = await app.call('GET', `/storages/${storage}/${route}/${query}`)
+        expect([route, query, answer.status, answer.body]).toMatchObject([
+          ...[route, query, 200],
+          { storageId: storage, path: '', type: 'directory' },
+        ])
+      }
+    for (const query of ['', '?path='])
+      expect((await app.call('DELETE', `/storages/${storage}/entries/${query}`)).status).toBe(400)
+    expect((await app.call('DELETE', at(storage, '/'))).status).toBe(422)
     expect((await app.call('GET', `/storages/${storage}/stat/?path=nothing`)).status).toBe(404)
     expect((await app.call('POST', `/storages/${storage}/checksum/`, { path: 'nothing' })).status).toBe(422)
     expect((await app.call('POST', `/storages/${storage}/checksum/`, {})).status).toBe(422)
@@ -666,29 +682,39 @@ test('a SIF image becomes an artifact once, and stands in the way of deleting it
   expect((await promote({ path: 'missing.sif' })).status).toBe(422)
   const first = await promote({ path: 'tool.sif', id: 'tool', name: 'Tool' })
   expect([first.status, first.body]).toEqual([201, { id: 'artifact-version:tool:1:environment:lab' }])
-  const [again, other] = [
-    await promote({ path: 'tool.sif', id: 'tool-2' }),
-    await promote({ path: 'tool.sif' }),
-  ]
-  expect([again.status, other.status, again.body, other.body]).toEqual([200, 200, first.body, first.body])
+  for (const same of [
+    {},
+    { id: 'tool' },
+    { version: '1' },
+    { id: 'tool', name: 'Tool', scope: 'environment' },
+  ]) {
+    const again = await promote({ path: 'tool.sif', ...same })
+    expect([again.status, again.body]).toEqual([200, first.body])
+  }
+  const second = await promote({ path: 'tool.sif', id: 'tool', name: 'Tool', version: '2' })
+  expect([second.status, second.body]).toEqual([201, { id: 'artifact-version:tool:2:environment:lab' }])
+  const other = await promote({ path: 'tool.sif', id: 'tool-2' })
+  expect([other.status, other.body]).toEqual([201, { id: 'artifact-version:tool-2:1:environment:lab' }])
+  expect((await promote({ path: 'tool.sif', id: 'tool', name: 'Another' })).status).toBe(422)
   writeFileSync(join(root, 'data', 'tool.sif'), Buffer.concat([image, Buffer.from('x')]))
   expect((await promote({ path: 'tool.sif', id: 'tool' })).status).toBe(422)
   expect((await app.call('GET', '/artifacts/?selectable=true')).body).toEqual([
     expect.objectContaining({ id: 'tool', name: 'Tool', version: '1', formats: ['sif'] }),
+    expect.objectContaining({ id: 'tool', name: 'Tool', version: '2', formats: ['sif'] }),
+    expect.objectContaining({ id: 'tool-2', name: 'tool-2', version: '1', formats: ['sif'] }),
   ])
-  expect((await app.call('GET', '/artifact-locations/')).body).toEqual([
-    expect.objectContaining({
-      scope: 'environment',
-      scopeId: 'lab',
-      endpointId: 'here',
-      uri: 'storage://here/tool.sif',
-      digest: `sha256:${sha256(image)}`,
-      available: true,
-    }),
-  ])
-  expect((await app.call('GET', '/storages/here/stat/?path=tool.sif')).body.promotedAs).toEqual([
-    { kind: 'artifact', id: first.body.id },
-  ])
+  const location = expect.objectContaining({
+    scope: 'environment',
+    scopeId: 'lab',
+    endpointId: 'here',
+    uri: 'storage://here/tool.sif',
+    digest: `sha256:${sha256(image)}`,
+    available: true,
+  })
+  expect((await app.call('GET', '/artifact-locations/')).body).toEqual([location, location, location])
+  expect((await app.call('GET', '/storages/here/stat/?path=tool.sif')).body.promotedAs).toEqual(
+    [other.body.id, first.body.id, second.body.id].sort().map((id) => ({ kind: 'artifact', id })),
+  )
   expect((await app.call('DELETE', '/environments/lab/')).body.error).toMatch(/artifact location/)
   expect((await app.call('DELETE', at('here', 'tool.sif'))).status).toBe(204)
   expect((await app.call('GET', '/artifacts/?selectable=true')).body).toEqual([])
@@ -703,16 +729,20 @@ test('files and directories become data, once for the same bytes, with the diges
   const promote = (document: object) => app.call('POST', '/storages/here/promote-data/', document)
   const file = await promote({ path: 'results/a.csv', id: 'd-file' })
   expect([file.status, file.body]).toEqual([201, { id: 'd-file' }])
-  expect((await promote({ path: 'results/a.csv' })).body).toEqual({ id: 'd-file' })
+  for (const same of [{}, { id: 'd-file' }]) {
+    const again = await promote({ path: 'results/a.csv', ...same })
+    expect([again.status, again.body]).toEqual([200, { id: 'd-file' }])
+  }
+  for (const wrong of [{ runId: 'none' }, { workflowVersionId: 'none' }, { activityId: 'none' }]) {
+    const refused = await promote({ path: 'results/a.csv', ...wrong })
+    expect([refused.status, refused.body.details]).toMatchObject([422, [{ path: Object.keys(wrong)[0] }]])
+  }
   expect((await promote({ path: 'results/b.txt', id: 'd-file' })).status).toBe(422)
   expect(
     (await promote({ path: 'results/b.txt', runId: 'none', workflowVersionId: 'none' })).body.details,
   ).toHaveLength(2)
   expect((await promote({ path: 'results/b.txt', activityId: 'none' })).status).toBe(422)
-  const both = await Promise.all([
-    promote({ path: 'results', id: 'd-1' }),
-    promote({ path: 'results', id: 'd-2' }),
-  ])
+  const both = await Promise.all([promote({ path: 'results' }), promote({ path: 'results' })])
   expect(both.map(({ status }) => status).sort()).toEqual([200, 201])
   expect(new Set(both.map(({ body }) => body.id)).size).toBe(1)
   const lines = ['a.csv a', 'b.txt b', 'b/c c']
@@ -729,6 +759,11 @@ test('files and directories become data, once for the same bytes, with the diges
   expect((await app.call('GET', '/storages/here/stat/?path=results')).body.promotedAs).toEqual([
     { kind: 'data', id: both[0].body.id },
   ])
+  const mine = await promote({ path: 'results/a.csv', id: 'd-mine' })
+  expect([mine.status, mine.body]).toEqual([201, { id: 'd-mine' }])
+  expect((await app.call('GET', '/storages/here/stat/?path=results/a.csv')).body.promotedAs).toEqual(
+    ['d-file', 'd-mine'].map((id) => ({ kind: 'data', id })),
+  )
   expect(JSON.stringify((await app.call('DELETE', '/environments/lab/')).body.details)).toMatch(
     /data location/,
   )
@@ -737,7 +772,7 @@ test('files and directories become data, once for the same bytes, with the diges
     ['data_objects', 'd-file'],
     ['data_instances', 'd-file-instance'],
   ] as const) {
-    expect((await app.call('GET', `/provenance/entities/${entity}/`)).body.items).toHaveLength(2)
+    expect((await app.call('GET', `/provenance/entities/${entity}/`)).body.items).toHaveLength(3)
     expect((await app.call('GET', `/provenance/lineage/${entity}/${id}/`)).status).toBe(200)
   }
   expect(

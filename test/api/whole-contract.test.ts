@@ -276,7 +276,8 @@ describe('the document', () => {
   test('every creating or replacing route of the specification declares a body', () => {
     const steered = 'cancel|approve|refresh|sweep|\\{action\\}|select|pause|resume|retry|health|discover'
     const streamed = 'entries|instances/import|build-contexts'
-    const started = 'factory-reset|artifact-builds/\\{buildId\\}/runs|instance-activations/\\{instanceId\\}'
+    const started =
+      'factory-reset|index-runs|artifact-builds/\\{buildId\\}/runs|instance-activations/\\{instanceId\\}'
     const bodiless = new RegExp(`/(${steered}|${streamed}|${started})/$`)
     for (const { method, path } of built.filter(
       (pair) => (pair.method === 'POST' || pair.method === 'PUT') && !bodiless.test(pair.path),

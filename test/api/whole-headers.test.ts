@@ -233,6 +233,23 @@ describe('lists', () => {
     expect((await open.call('GET', '/execution-scopes/?page=1000&pageSize=3')).body).toEqual([])
   })
 
+  test('a bound out of range is the usual one, in every list', async () => {
+    const { paths } = (await (await fetch(`${open.rootUrl}/openapi.json`)).json()) as Record<string, any>
+    const bounded = Object.entries<any>(paths).flatMap(([path, { get }]) =>
+      path.includes('{') || get === undefined
+        ? []
+        : get.parameters
+            .filter((one: any) => ['limit', 'page', 'pageSize'].includes(one.name))
+            .map((one: any) => `${path}?${one.name}=`),
+    )
+    expect(bounded).toEqual(
+      expect.arrayContaining(['/console-commands/?limit=', '/events/?limit=', '/search/?limit=']),
+    )
+    for (const query of bounded)
+      for (const bound of ['-1', '0', '%2B1', '9999999999999999'])
+        expect([query, bound, (await open.call('GET', query + bound)).status]).toEqual([query, bound, 200])
+  })
+
   test('the pages of runs say whether there is a next one', async () => {
     for (let i = 0; i < 5; i++)
       await open.post('/execution-runs/', {

@@ -3,6 +3,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
+import { sql } from '../../src/db/sql.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { contextOf, describedBuild, send, sha256, tarOf, type Planted } from './world.ts'
 
@@ -224,7 +225,7 @@ describe('a build context', () => {
 describe('a build', () => {
   const files = { Dockerfile: 'FROM scratch\n' }
 
-  test('is stored with its defaults; an equal key answers it again, a contradiction is 422', async () => {
+  test('is stored with its defaults; its key answers it again as it is stored', async () => {
     const build = await describedBuild(service, 'tool', files)
     expect(build).toMatchObject({
       ...{
@@ -238,11 +239,19 @@ describe('a build', () => {
     })
     expect(await service.get('/artifact-builds/tool/')).toEqual(build)
     expect(await service.get('/artifacts/tool/builds/')).toEqual([build])
-    const { createdAt: _, ...document } = build
-    const again = await service.call('POST', '/artifact-builds/', { ...document, id: 'another' })
-    expect([again.status, again.body]).toEqual([200, build])
-    const other = await service.call('POST', '/artifact-builds/', { ...document, targetFormat: 'sif' })
-    expect([other.status, other.body.details[0].path]).toEqual([422, 'targetFormat'])
+    const context = { contextDigest: sha256('none') }
+    for (const more of [
+      {},
+      { id: 'another' },
+      { targetFormat: 'sif' },
+      { artifactVersionId: 'none', ...context },
+    ]) {
+      const again = await service.call('POST', '/artifact-builds/', { ...build, ...more })
+      expect([more, again.status, again.body]).toEqual([more, 200, build])
+    }
+    const taken = await service.call('POST', '/artifact-builds/', { ...build, cacheKey: 'other' })
+    expect([taken.status, taken.body.details[0].path]).toEqual([422, 'id'])
+    expect(await service.get('/artifacts/tool/builds/')).toEqual([build])
   })
 
   test.each([
@@ -397,4 +406,34 @@ test('a materialization is recorded and updated; committed only with the digest 
     'verifiedDigest',
   ])
   expect(await service.get('/artifact-materializations/')).toEqual([])
+})
+
+test('the materialization of an image that an engine pulled can be sent back', async () => {
+  await service.post('/environments/', {
+    environment: { id: 'pulls', name: 'pulls' },
+    version: { id: 'pulls-v1', version: 1 },
+    resources: [{ id: 'engine', name: 'engine', providerId: 'engine' }],
+  })
+  await service.db.run(
+    sql`insert into artifact_materializations (id, digest, resource_id, site, destination_path, status, verified_digest)
+      values ('pulled', ${sha256('image')}, 'engine', 'local@here', 'the store of the engine', 'committed',
+        ${sha256('image')})`,
+  )
+  const [shown] = await service.get('/artifact-materializations/')
+  expect(shown).toMatchObject({ id: 'pulled', variantId: sha256('image'), digest: sha256('image') })
+  for (const document of [shown, { ...shown, id: 'elsewhere', destinationPath: '/other' }]) {
+    const answer = await service.call('POST', '/artifact-materializations/', document)
+    expect([answer.status, answer.body]).toEqual([201, document])
+  }
+  expect(await service.get('/artifact-materializations/')).toMatchObject([
+    { id: 'pulled' },
+    { id: 'elsewhere' },
+  ])
+  for (const [wrong, path] of [
+    [{ variantId: sha256('other') }, 'variantId'],
+    [{ digest: sha256('other'), verifiedDigest: sha256('other') }, 'digest'],
+  ] as const)
+    expect(
+      (await service.call('POST', '/artifact-materializations/', { ...shown, ...wrong })).body.details,
+    ).toMatchObject([{ path }])
 })

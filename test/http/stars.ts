@@ -291,6 +291,36 @@ export const openStars = async (
       handle: ({ headers }) =>
         headers['accept'] === 'application/json' ? { text: 'é' } : new Reply({ body: 'é' }),
     }),
+    route({
+      method: 'GET',
+      path: '/made-stars/{starId}/',
+      summary: 'A star',
+      tag: 'stars',
+      response: Star,
+      handle: ({ params }) => star(params.starId),
+    }),
+    route({
+      method: 'PUT',
+      path: '/made-stars/{starId}/',
+      summary: 'Make or replace a star',
+      tag: 'stars',
+      body: Star,
+      response: Star,
+      creates: true,
+      handle: ({ params, body }) => {
+        stars.set(params.starId, body)
+        return body
+      },
+    }),
+    route({
+      method: 'GET',
+      path: '/drawings/',
+      summary: 'A drawing; the query decides which',
+      tag: 'stream',
+      raw: ['image/svg+xml', 'image/png'],
+      fixedType: true,
+      handle: () => new Reply({ body: '<svg/>' }),
+    }),
     ...flowRoutes(flows),
   ]
   const { timeouts, host, bodyPace, peerPace, ...config } = over

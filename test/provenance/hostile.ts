@@ -210,7 +210,8 @@ id = any (select execution_run_id from attempts)
 array(select id from environments)
 (values (1))
 (table plans)
-(with x as (select 1) select * from x)
+(with x as (select id from plans) select id from x limit 1)
+(with recursive x as (select 1) select * from x)
 (with x as (delete from runs returning id) select id from x)
 (select id from runs for update)
 (select 1 into x)
@@ -394,7 +395,38 @@ select id from runs limit (select count(*) from plans)
 select id from runs offset (select count(*) from plans)
 select id from runs group by id having (select true from plans)
 select id from runs window w as (order by (select 1 from plans))
-with x as (select * from runs) select * from x
+with x as (select 1) select * from x
+with x as (select * from runs) select * from x, plans
+with x as (select * from plans) select * from x, runs
+with x as (select * from runs), y as (select * from plans) select * from x, y
+with x as (select * from runs) select * from y
+with x as (select * from y), y as (select * from runs) select * from x
+with x as (select * from x) select id from runs
+with x as (with y as (select * from plans) select * from y) select runs.id from x, runs
+with x as (table plans) select runs.id from runs, x
+with x as (values (1)) select id from runs
+with x as (select id from runs for update) select * from x
+with x as (select id into y from runs) select * from x
+with x as (select * from runs, pg_ls_dir('/')) select id from x
+with x as not materialized (select * from pg_authid) select id from runs
+with x(a) as (select pg_sleep(1)) select id from runs
+with x as (copy runs to stdout) select id from runs
+with x as (merge into runs r using runs s on r.id = s.id when matched then delete) select id from runs
+with recursive x as (select id from runs) select id from x
+with pg_authid as (select id from runs) select * from pg_authid
+with credentials as (select * from credentials) select id from runs
+with credentials as (select id from runs) select * from public.credentials
+with runs as (select id from runs) select * from provenance.runs
+with plans as (select id from runs) select * from runs, provenance.plans
+select * from (with x as (select id from runs) select * from x) q, x
+(with x as (select id from runs) select id from x) union select id from x
+select id from x union (with x as (select id from runs) select id from x)
+select id from plans where exists (with plans as (select id from runs) select 1 from plans)
+select * from credentials where exists (with credentials as (select id from runs) select 1 from credentials)
+select * from pg_class where exists (with pg_class as (select id from runs) select 1 from pg_class)
+select id from runs where id in (with x as (select id from runs) select id from x) and exists (select from x)
+select id from runs order by (with x as (select 1) select * from x), (select id from x)
+with x as (select id from runs), x as (select id from runs) select * from x
 with x as (select * from plans) select id from runs
 with x as (insert into runs values ('x') returning *) select * from x
 with x as (delete from runs returning *) select * from x

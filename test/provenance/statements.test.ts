@@ -304,6 +304,38 @@ describe('honest statements', () => {
   })
 })
 
+test.each<[string, ...unknown[]]>([
+  ['with x as (select * from runs) select * from x'],
+  [
+    'with x as (select id, cost from runs where status = ?) select count(*) as n, sum(cost) as c from x where cost > ?',
+    'completed',
+    0.5,
+  ],
+  [
+    'with x(a) as materialized (select id from runs) select a from x union all select a from x order by a limit 3',
+  ],
+  ['with x as (select id from runs), y as (select id from x) select x.id from x join y on x.id = y.id'],
+  ['with runs as (select id from runs) select id from runs'],
+  ['with plans as (select id from provenance.runs) select id from plans'],
+  ['with execution_runs as (select id from runs) select e.id from execution_runs e, runs'],
+  ['select * from (with x as (select id from runs) select * from x) q'],
+  ['select id, (with x as (select 1 as n) select n from x) as one from runs'],
+  [
+    'with a as (select id from runs) select id from a where id in (with a as (select id from a) select id from a)',
+  ],
+  [
+    '(with x as (select id from runs) select id from x) union (with x as (select id from runs) select id from x)',
+  ],
+  [
+    'with x as (select id from runs) (select id from x) except select id from runs where id in (select id from x)',
+  ],
+])('%s runs: its names are no entities', async (statement, ...params) => {
+  const { status, body } = await ask(statement, params)
+  expect([status, body]).toEqual([200, expect.any(Array)])
+  const explained = await app.call('POST', '/provenance/sql/explain/', { statement, params })
+  expect([explained.status, explained.body.entity]).toEqual([200, 'execution_runs'])
+})
+
 test.each([
   ['select count(*), count(exit_code) from attempts', ['count']],
   ['select id, status as id from runs', ['id']],

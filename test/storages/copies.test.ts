@@ -225,7 +225,7 @@ test('the index shows and counts only what is below the present roots', async ()
     'in.side': 'beside',
     'out/er': 'outer',
   })
-  const { id } = await service.post('/storages/fixed/index-runs/', {})
+  const { id } = await service.post('/storages/fixed/index-runs/')
   await until('the index', 120, async () => {
     const runs = await service.get('/storages/fixed/index-runs/')
     return runs.find((run: { id: string }) => run.id === id).status === 'completed'

@@ -26,7 +26,7 @@ export const inventoryRoutes =
         ...parts,
       }),
       ...environmentRoutes({ db, uses }),
-      ...resourceRoutes({ db }),
+      ...resourceRoutes({ db, uses }),
       ...networkTopologyRoutes({ db }),
       ...executionScopeRoutes({ db, uses }),
       ...auditEventRoutes({ db }),

@@ -245,40 +245,10 @@ export const needsEngine = async (parts: BuildParts, build: Build): Promise<bool
   return definitionImages(await readRecipe(parts, build), build.buildArguments).length > 0
 }
 
-/** Members by which two builds of one key are the same. */
-const same = [
-  'artifactVersionId',
-  'sourceType',
-  'image',
-  'contextDigest',
-  'recipePath',
-  'recipeDigest',
-  'targetFormat',
-  'targetOs',
-  'targetArchitecture',
-  'buildArguments',
-  'network',
-  'credentialRef',
-] as const
+const buildOfKey = (db: Db, cacheKey: string): Promise<Build | undefined> =>
+  db.maybe(ArtifactBuild, sql`select ${columns} from artifact_builds where cache_key = ${cacheKey}`)
 
-const storedOf = async (db: Db, wanted: Omit<Build, 'createdAt'>): Promise<Build | undefined> => {
-  const stored = await db.maybe(
-    ArtifactBuild,
-    sql`select ${columns} from artifact_builds where cache_key = ${wanted.cacheKey}`,
-  )
-  if (stored === undefined) return undefined
-  const differing = same.filter((name) => stored[name] !== wanted[name])
-  if (differing.length > 0)
-    throw unacceptable(
-      differing.map((path) => ({
-        path,
-        message: `contradicts the build ${JSON.stringify(stored.id)}, which has this cacheKey; choose another key`,
-      })),
-    )
-  return stored
-}
-
-/** Records a build once for its key. */
+/** Records a build once for its key. Where the key has a build, that one is the answer as it is stored. */
 export const addBuild = async (
   parts: BuildParts,
   given: z.output<typeof NewBuild>,
@@ -295,7 +265,7 @@ export const addBuild = async (
     ...(given.credentialRef === undefined ? {} : { credentialRef: given.credentialRef }),
     cacheKey: given.cacheKey,
   }
-  const stored = await storedOf(parts.db, wanted)
+  const stored = await buildOfKey(parts.db, given.cacheKey)
   if (stored !== undefined) return { build: stored, isNew: false }
   const { problems, hostId } = await buildProblems(parts, given)
   if (problems.length > 0) throw unacceptable(problems)
@@ -304,7 +274,7 @@ export const addBuild = async (
   const build = await insert(parts.db, wanted)
   if (build !== undefined) return { build, isNew: true }
   // Another request recorded the build first.
-  const first = await storedOf(parts.db, wanted)
+  const first = await buildOfKey(parts.db, given.cacheKey)
   if (first === undefined) throw new Refusal('unavailable', 'the build changed meanwhile; try again')
   return { build: first, isNew: false }
 }

@@ -21,6 +21,7 @@ export const listMaterializations = async (db: Db, page: Page, runId: string | u
 
 const FoundRow = z.object({
   digest: z.string().nullish(),
+  pulled: z.boolean(),
   resource: z.boolean(),
   environment: z.boolean(),
 })
@@ -34,15 +35,18 @@ export const putMaterialization = async (
   const found = await db.one(
     FoundRow,
     sql`select (select digest from artifact_variants where id = ${given.variantId}) as digest,
+      exists (select from artifact_materializations where variant_id is null and digest = ${given.variantId})
+        as pulled,
       exists (select from resources where id = ${given.resourceId}) as resource,
       exists (select from environment_versions where id = ${environmentId ?? ''}) as environment`,
   )
   const problems: Problem[] = []
   const unknown = (path: string, value: string) =>
     problems.push({ path, message: `${JSON.stringify(value)} is unknown` })
-  if (found.digest == null) unknown('variantId', given.variantId)
-  else if (found.digest !== given.digest)
-    problems.push({ path: 'digest', message: `is not that of the variant, which has ${found.digest}` })
+  const digest = found.digest ?? (found.pulled ? given.variantId : undefined)
+  if (digest === undefined) unknown('variantId', given.variantId)
+  else if (digest !== given.digest)
+    problems.push({ path: 'digest', message: `is not that of the variant, which has ${digest}` })
   if (!found.resource) unknown('resourceId', given.resourceId)
   if (environmentId !== undefined && !found.environment) unknown('environmentId', environmentId)
   if (given.status === 'committed' && given.verifiedDigest !== given.digest)
@@ -53,9 +57,9 @@ export const putMaterialization = async (
     Materialization,
     sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id,
         environment_id, destination_path, status, verified_digest)
-      values (${given.id}, ${orNull(given.runId)}, ${orNull(given.activityId)}, ${given.variantId}, ${given.digest},
-        ${given.resourceId}, ${environmentId ?? null}, ${given.destinationPath}, ${given.status},
-        ${given.verifiedDigest ?? null})
+      values (${given.id}, ${orNull(given.runId)}, ${orNull(given.activityId)},
+        ${found.digest == null ? null : given.variantId}, ${given.digest}, ${given.resourceId},
+        ${environmentId ?? null}, ${given.destinationPath}, ${given.status}, ${given.verifiedDigest ?? null})
       on conflict on constraint artifact_materializations_pkey do update set
         run_id = excluded.run_id, activity_id = excluded.activity_id, variant_id = excluded.variant_id,
         digest = excluded.digest, resource_id = excluded.resource_id, environment_id = excluded.environment_id,

@@ -89,6 +89,7 @@ const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
     tag,
     summary: 'What a completed build run made: a SIF file, or an OCI layout as tar; all, or one range',
     raw: [sifType, ociType],
+    fixedType: true,
     streams: true,
     alsoStatus: [206],
     refuses: [416, 503],

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { choice, EpochTime, Id, Name, OptionalId, Timestamp } from '../../http/schema.ts'
+import { choice, EpochTime, Id, Name, OptionalId, ServerManaged, Timestamp } from '../../http/schema.ts'
 
 export const artifactScopes = ['system', 'organization', 'project', 'workflow', 'run', 'environment'] as const
 
@@ -141,6 +141,7 @@ export const NewBuild = z.strictObject({
   recipeDigest: Digest,
   cacheKey: Id,
   ...buildTarget,
+  createdAt: ServerManaged,
 })
 
 export const ArtifactBuild = z.strictObject({

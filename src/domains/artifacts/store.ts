@@ -114,22 +114,34 @@ const IdRow = z.object({ id: z.string() })
 const short = (...parts: readonly string[]): string =>
   createHash('sha256').update(parts.join('\n')).digest('hex').slice(0, 40)
 
+type VersionName = Pick<NewArtifactVersion, 'artifactId' | 'name' | 'version' | 'scope' | 'scopeId'>
+
 /**
- * Records an artifact version with its bytes and their place, in one transaction. The same bytes at
- * the same place are recorded once: `isNew` is false for the second record, and the id is that of
- * the first. A version that exists already violates `artifact_versions_number`.
+ * Records an artifact version with its bytes and their place, in one transaction. A version of the
+ * same bytes at the same place that has all that is `asked` for is the answer: its id, and `isNew`
+ * false. Another version of that name violates `artifact_versions_number`.
  */
 export const addArtifactVersion = (
   db: Db,
   given: NewArtifactVersion,
+  asked: { [Member in keyof VersionName]?: VersionName[Member] | undefined },
 ): Promise<{ id: string; isNew: boolean }> =>
   db.transaction(async (tx) => {
     // The lock orders two promotions of one file: the second one sees the record of the first.
     await tx.run(sql`select pg_advisory_xact_lock(hashtextextended(${`artifact ${given.uri}`}, 0))`)
     const known = await tx.maybe(
       IdRow,
-      sql`select n.artifact_version_id as id from artifact_locations l join artifact_variants n on n.id = l.variant_id
-          where l.uri = ${given.uri} and l.digest = ${given.digest} order by l.created_at, l.id limit 1`,
+      sql`select v.id from artifact_locations l join artifact_variants n on n.id = l.variant_id
+          join artifact_versions v on v.id = n.artifact_version_id
+        ${where(
+          sql`l.uri = ${given.uri} and l.digest = ${given.digest}`,
+          asked.artifactId !== undefined && sql`v.artifact_id = ${asked.artifactId}`,
+          asked.name !== undefined && sql`v.name = ${asked.name}`,
+          asked.version !== undefined && sql`v.version = ${asked.version}`,
+          asked.scope !== undefined && sql`v.scope = ${asked.scope}`,
+          asked.scopeId !== undefined && sql`v.scope_id = ${asked.scopeId}`,
+        )}
+        order by l.created_at, l.id limit 1`,
     )
     if (known !== undefined) return { id: known.id, isNew: false }
     const id = versionIdOf(given)

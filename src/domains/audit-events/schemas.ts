@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { JsonObject, Timestamp } from '../../http/schema.ts'
-import { pageQuery } from '../../http/paging.ts'
+import { pageQuery, wholeNumber } from '../../http/paging.ts'
 
 export const outcomes = ['started', 'succeeded', 'failed'] as const
 
@@ -40,10 +40,7 @@ export const AuditQuery = z.strictObject({
   executionId: z.string().optional(),
   credentialRef: z.string().optional().describe('uses of a credential'),
   outcome: z.enum(outcomes).optional(),
-  limit: z
-    .string()
-    .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
-    .transform(Number)
+  limit: wholeNumber
     .optional()
     .meta({ description: 'Newest events to return: 200 unless from 1 to 1000; the same as pageSize' }),
   ...pageQuery,

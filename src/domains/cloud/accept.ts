@@ -152,7 +152,8 @@ export const usableTarget = async (
   const say = (message: string): Refusal => wrong({ path: 'capacityTargetId', message })
   if (target?.environmentId !== environmentId)
     throw say(`${JSON.stringify(id)} is no capacity target of the environment; create it first`)
-  if (!target.enabled) throw say(`the capacity target ${JSON.stringify(id)} was deleted; name another one`)
+  if (!target.enabled)
+    throw say(`the capacity target ${JSON.stringify(id)} is disabled or was deleted; name another one`)
   if (!builtProviders.has(target.provider)) throw notBuilt(`machines of ${target.provider}`, 'use aws or gcp')
   return target
 }

@@ -1,6 +1,18 @@
 import { z } from 'zod'
 import { SshUsername } from './instance-schemas.ts'
-import { choice, Count, Id, JsonObject, Money, Name, Seconds, Text, Timestamp } from '../../http/schema.ts'
+import {
+  choice,
+  Count,
+  Id,
+  JsonObject,
+  Money,
+  Name,
+  OptionalId,
+  Seconds,
+  ServerManaged,
+  Text,
+  Timestamp,
+} from '../../http/schema.ts'
 
 const providers = ['gcp', 'aws', 'azure'] as const
 
@@ -104,6 +116,7 @@ const members = {
 
 export const NewCapacityTarget = z.strictObject({
   id: Id.optional(),
+  environmentId: OptionalId.optional().describe('the id in the path'),
   ...members,
   zonePolicy: choice(['any-compatible', 'fixed'], 'any-compatible').describe(
     'any-compatible: where a zone has no capacity, the next one; fixed: fixedZone only',
@@ -116,6 +129,9 @@ export const NewCapacityTarget = z.strictObject({
   ),
   configuration: TargetConfiguration.optional(),
   machineConfigurations: z.array(TargetMachineConfiguration).max(50).default([]),
+  enabled: z.boolean().default(true).describe('false: no plan uses the target, as if it were deleted'),
+  createdAt: ServerManaged,
+  updatedAt: ServerManaged,
 })
 export type NewCapacityTarget = z.output<typeof NewCapacityTarget>
 

@@ -4,11 +4,11 @@ import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { ranges } from '../../ranges.ts'
-import { missing, Refusal, unacceptable } from '../../refusal.ts'
+import { missing, pathIdProblems, Refusal, unacceptable } from '../../refusal.ts'
 import { bindResource, cloudRuntimeOf, retireResource } from '../environments/provisioned.ts'
 import { Resource } from '../environments/schemas.ts'
 import { lockInventory, requireEnvironment } from '../environments/store.ts'
-import { createResource } from '../resources/store.ts'
+import { putResource, readResource } from '../resources/store.ts'
 import { deleteVariables, hideVariables } from './target-secrets.ts'
 import { builtProviders } from './clouds.ts'
 import { notBuilt } from '../../not-built.ts'
@@ -108,6 +108,13 @@ export interface TargetParts {
   vault: Pick<Vault, 'put'>
 }
 
+/** Takes a target out of lists and plans. Its record stays for its instances. */
+const disable = async (tx: Db, id: string): Promise<void> => {
+  await tx.run(sql`update cloud_capacity_targets set enabled = false where id = ${id}`)
+  await deleteVariables(tx, id)
+  await retireResource(tx, id)
+}
+
 /**
  * Stores a target with its resource and the resource's binding, all or none.
  * @returns its id
@@ -124,7 +131,13 @@ export const createTarget = (
       throw notBuilt(`machines of ${target.provider}`, 'use aws or gcp')
     await lockInventory(tx)
     const runtime = await cloudRuntimeOf(tx, environmentId)
-    const problems = await targetProblems(tx, target)
+    const problems = [
+      ...pathIdProblems('environmentId', target.environmentId, environmentId),
+      ...((await readResource(tx, target.id)) === undefined
+        ? []
+        : [{ path: 'id', message: `${JSON.stringify(target.id)} is the id of a resource; choose another` }]),
+      ...(await targetProblems(tx, target)),
+    ]
     if (runtime?.runtimeId == null)
       problems.push({
         path: '',
@@ -138,19 +151,20 @@ export const createTarget = (
     const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
     await tx.run(sql`insert into cloud_capacity_targets (id, environment_id, name, provider, provider_machine_type,
         image_reference, region, fixed_zone, zone_policy, architecture, vcpu, memory_mib, provisioning_mode,
-        maximum_instances, lifecycle_policy, configuration, machine_configurations)
+        maximum_instances, lifecycle_policy, configuration, machine_configurations, enabled)
       values (${id}, ${environmentId}, ${target.name}, ${target.provider}, ${target.providerMachineType},
         ${target.imageReference}, ${target.region}, ${target.fixedZone ?? null}, ${target.zonePolicy},
         ${target.architecture}, ${target.vcpu}, ${target.memoryMiB}, ${target.provisioningMode},
         ${target.maximumInstances}, ${target.lifecyclePolicy}, ${json(target.configuration)}::jsonb,
-        ${json(configurations)}::jsonb)`)
+        ${json(configurations)}::jsonb, ${target.enabled})`)
     const prices = await pricesOf(tx, environmentId, target)
-    await createResource(tx, resourceOf(id, runtime.versionId, target, prices))
+    await putResource(tx, resourceOf(id, runtime.versionId, target, prices))
     const { versionId, simulationRuntimeId } = runtime
     await bindResource(tx, { resourceId: id, runtimeId: runtime.runtimeId, versionId })
     // So plans on the target can be rehearsed.
     if (simulationRuntimeId != null)
       await bindResource(tx, { resourceId: id, runtimeId: simulationRuntimeId, versionId })
+    if (!target.enabled) await disable(tx, id)
   })
 
 const LivingRow = z.object({ id: z.string(), status: z.string() })
@@ -182,7 +196,5 @@ export const deleteTarget = (db: Db, id: string): Promise<void> =>
         { extra: { state: living.status } },
       )
     await lockInventory(tx)
-    await tx.run(sql`update cloud_capacity_targets set enabled = false where id = ${id}`)
-    await deleteVariables(tx, id)
-    await retireResource(tx, id)
+    await disable(tx, id)
   })

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Problem } from '../../refusal.ts'
-import { secretPaths } from '../environments/secrets.ts'
+import { mask, secretPaths, secretsIn } from '../environments/secrets.ts'
 import type { NewCapacityTarget, TargetConfiguration, TargetMachineConfiguration } from './schemas.ts'
 
 /** The configuration that every machine gets first. */
@@ -21,6 +21,8 @@ export const withBuiltIn = (given: readonly TargetMachineConfiguration[]): Targe
 const VersionRow = z.object({
   id: z.string(),
   status: z.string(),
+  configurationId: z.string(),
+  enabled: z.boolean(),
   compatibility: z.object({
     providers: z.array(z.string()).optional(),
     architectures: z.array(z.string()).optional(),
@@ -50,6 +52,11 @@ const versionProblems = (
     return [of(`${id} names no version of a machine configuration; add the version first`)]
   const { providers, architectures } = found.compatibility
   return [
+    ...(found.enabled
+      ? []
+      : [
+          of(`${id} is of ${JSON.stringify(found.configurationId)}, which is disabled; name another version`),
+        ]),
     ...(found.status === 'deprecated' ? [of(`${id} is deprecated; name a version that is published`)] : []),
     ...(providers !== undefined && !providers.includes(target.provider)
       ? [of(`${id} is for ${providers.join(', ')} and not for ${target.provider}`)]
@@ -83,6 +90,23 @@ const secretProblems = (configuration: Record<string, unknown> | undefined): Pro
       'configuration, which is kept in the vault',
   }))
 
+/** An answer shows masks in the places of secrets, and a new target has none behind them. */
+const maskProblems = (given: readonly TargetMachineConfiguration[]): Problem[] =>
+  given.flatMap(({ variables }, place) =>
+    [...secretsIn(variables)].flatMap(([path, value]) =>
+      value === mask
+        ? [
+            {
+              path: ['machineConfigurations', place, 'variables', ...(JSON.parse(path) as string[])].join(
+                '.',
+              ),
+              message: 'is the mask of a secret; give the secret itself, or leave the key out',
+            },
+          ]
+        : [],
+    ),
+  )
+
 const zoneProblems = ({ zonePolicy, fixedZone }: NewCapacityTarget): Problem[] =>
   zonePolicy === 'fixed' && fixedZone === undefined
     ? [
@@ -110,8 +134,9 @@ export const targetProblems = async (db: Db, target: NewCapacityTarget): Promise
   const given = target.machineConfigurations
   const rows = await db.many(
     VersionRow,
-    sql`select id, status, compatibility, variables_schema from machine_configuration_versions
-      where id = any(${given.map(({ configurationVersionId }) => configurationVersionId)})`,
+    sql`select v.id, v.status, v.compatibility, v.variables_schema, c.id as configuration_id, c.enabled
+      from machine_configuration_versions v join machine_configurations c on c.id = v.machine_configuration_id
+      where v.id = any(${given.map(({ configurationVersionId }) => configurationVersionId)})`,
   )
   const byId = new Map(rows.map((row) => [row.id, row]))
   return [
@@ -119,6 +144,7 @@ export const targetProblems = async (db: Db, target: NewCapacityTarget): Promise
     ...secretProblems(target.configuration),
     ...zoneProblems(target),
     ...orderProblems(given),
+    ...maskProblems(given),
     ...given.flatMap((named, place) =>
       versionProblems(target, named, byId.get(named.configurationVersionId)).map(({ member, message }) => ({
         path: `machineConfigurations.${String(place)}.${member}`,

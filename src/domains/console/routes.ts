@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import type { Engine } from '../../engine.ts'
+import { wholeNumber } from '../../http/paging.ts'
 import { Reply, route, type Call, type Route } from '../../http/route.ts'
 import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
@@ -25,16 +26,11 @@ const mostCommands = 1_000
 const beyondTimeoutMs = 60_000
 
 const limitQuery = z.strictObject({
-  limit: z
-    .string()
-    .regex(/^\d{1,9}$/, 'must be a whole number')
-    .transform(Number)
-    .optional()
-    .meta({
-      description:
-        `Commands of an answer, 1 to ${String(mostCommands)}; ${String(usualCommands)} without it, ` +
-        'and instead of another',
-    }),
+  limit: wholeNumber.optional().meta({
+    description:
+      `Commands of an answer, 1 to ${String(mostCommands)}; ${String(usualCommands)} without it, ` +
+      'and instead of another',
+  }),
 })
 
 const off = () =>

@@ -59,11 +59,13 @@ export type Command = z.output<typeof Command>
 export const ConsoleSessionDocument = z.strictObject({ resourceId: Id, actorId: OptionalId.optional() })
 export type ConsoleSessionDocument = z.output<typeof ConsoleSessionDocument>
 
-export const TicketDocument = z.strictObject({
-  mode: choice(['write', 'watch'], 'write').meta({
-    description: 'watch: the connection shows the session and takes no input',
-  }),
-})
+export const TicketDocument = z
+  .strictObject({
+    mode: choice(['write', 'watch'], 'write').meta({
+      description: 'watch: the connection shows the session and takes no input',
+    }),
+  })
+  .default({ mode: 'write' })
 
 export type TicketDocument = z.output<typeof TicketDocument>
 

@@ -223,6 +223,7 @@ export const sessionRoutes = ({
         'asciicast v2, which holds them',
       query: logQuery,
       raw: ['text/plain', asciicast],
+      fixedType: true,
       streams: true,
       handle: async ({ params: { sessionId }, query: { format } }) => {
         const row = await rowOf(db, sessionId)

@@ -3,7 +3,7 @@ import { importSshKey, KeyProblem, makeSshKey, type SshKeyPair as Pair } from '.
 import type { Db } from '../../db/sql.ts'
 import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type AuditFields, type Route } from '../../http/route.ts'
-import { unacceptable, type Problem } from '../../refusal.ts'
+import { pathIdProblems, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import { projectOf, providerProblems, type Provider } from '../../vault/provider-documents.ts'
 import type { Secret, SecretKind } from '../../vault/secret.ts'
 import { referenceOf, type Shown, type Vault } from '../../vault/vault.ts'
@@ -161,12 +161,7 @@ const replace = async (
   given: string | undefined,
   made: Made,
 ): Promise<void> => {
-  const problems = [
-    ...(given === undefined || given === id
-      ? []
-      : [{ path: 'id', message: `must be ${JSON.stringify(id)} as in the path, or be left out` }]),
-    ...('problems' in made ? made.problems : []),
-  ]
+  const problems = [...pathIdProblems('id', given, id), ...('problems' in made ? made.problems : [])]
   // This comes first: an unknown id is 404 for any document.
   await readCredential(db, z.unknown(), kind, id)
   if (problems.length > 0 || 'problems' in made) throw unacceptable(problems)
@@ -289,14 +284,26 @@ const replaceRoute = <Body extends { id?: string | undefined }, S extends z.ZodT
     },
   })
 
+/** The error of a credential that is refused (422), with the members of a verdict; others unchanged. */
+const refusedVerdict = (
+  error: unknown,
+  facts: Pick<CloudCredentialVerdict, 'checked' | 'project' | 'provider' | 'region' | 'catalogStatus'>,
+): unknown =>
+  error instanceof Refusal && error.code === 'unacceptable'
+    ? new Refusal(error.code, error.message, {
+        details: error.details,
+        extra: { ...error.extra, valid: false, ...facts },
+      })
+    : error
+
 const validateRoute = ({ identifyCloud }: CredentialParts): Route =>
   route({
     method: 'POST',
     path: '/cloud-credentials/validate/',
     tag: 'credentials',
     summary:
-      "Whether a provider takes a credential: its form, then the provider's own answer; its no is 422, " +
-      'no answer 503; stores nothing',
+      "Whether a provider takes a credential: its form, then the provider's own answer; 422 with " +
+      '`valid: false` for a wrong form and for its no, 503 for no answer; stores nothing',
     body: CloudCredentialCheck,
     response: CloudCredentialVerdict,
     refuses: [503],
@@ -305,16 +312,15 @@ const validateRoute = ({ identifyCloud }: CredentialParts): Route =>
       const made = cloudMade({ provider, credential })
       const asked = { provider, region, catalogStatus: 'not_discovered' } as const
       if ('problems' in made)
-        return {
-          valid: false,
-          reason: unacceptable(made.problems).message,
-          details: made.problems,
-          project: projectId,
-          ...{ checked: 'form' as const, ...asked },
-        }
+        throw refusedVerdict(unacceptable(made.problems), { checked: 'form', project: projectId, ...asked })
       const document = parsedDocument(credential) ?? {}
       const project = projectId || projectOf(provider, document)
-      const identity = await identifyCloud?.({ provider, region, endpoint, projectId: project }, document)
+      const identity = await identifyCloud?.(
+        { provider, region, endpoint, projectId: project },
+        document,
+      ).catch((error: unknown) => {
+        throw refusedVerdict(error, { checked: 'provider', project, ...asked })
+      })
       const facts = { details: [], project, ...asked }
       if (identity !== undefined)
         return {

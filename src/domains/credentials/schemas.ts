@@ -96,8 +96,8 @@ export const CloudCredentialVerdict = z.strictObject({
     .boolean()
     .nullable()
     .describe(
-      'true: the provider takes the credential; false: the form is wrong; null: the form is right, and ' +
-        'this version cannot ask the provider',
+      'true: the provider takes the credential; null: the form is right, and this version cannot ask the ' +
+        'provider. A refused one is 422 with false',
     ),
   checked: z
     .enum(['form', 'provider'])
@@ -105,12 +105,14 @@ export const CloudCredentialVerdict = z.strictObject({
   reason: z.string(),
   details: z
     .array(z.strictObject({ path: z.string(), message: z.string() }))
-    .describe('Every finding, where the form is wrong'),
+    .describe('Every finding; empty, as a wrong form is 422'),
   provider: z.string(),
   project: z.string(),
   region: z.string(),
   catalogStatus: z.literal('not_discovered'),
 })
+
+export type CloudCredentialVerdict = z.output<typeof CloudCredentialVerdict>
 
 export const CredentialReference = z.strictObject({ credentialRef: z.string() })
 

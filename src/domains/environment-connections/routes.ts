@@ -131,7 +131,7 @@ const problemsOfSaving = async (
   )
   return [
     ...strangeId(document, id),
-    ...ownerless(document, before),
+    ...ownerless(document),
     ...connectionProblems(document, parts).filter(({ path, message }) => !known.has(`${path} ${message}`)),
     ...(await storedProblems(parts.db, document)),
   ]
@@ -146,10 +146,7 @@ const save = async (
   const problems = await problemsOfSaving(parts, body, id)
   if (problems.length > 0) throw unacceptable(problems)
   const before = await readConnection(db, body.id)
-  const saved = await saveConnection(db, {
-    ...body,
-    environmentId: body.environmentId || (before?.environmentId ?? ''),
-  })
+  const saved = await saveConnection(db, body)
   // A session that a person opened by hand is not ended for a mere change of the name.
   if (before !== undefined && loginOf(before) !== loginOf(saved)) await links.forget(saved.id)
   await wakeMonitor(parts, saved.id)
@@ -172,6 +169,7 @@ const documentRoutes = (parts: ConnectionParts): Route[] => [
     summary: 'Save a connection of an environment, new or in place of what it was',
     body: ConnectionDocument,
     response: ConnectionDocument,
+    creates: true,
     alsoCheck: ({ document, params }) => problemsOfSaving(parts, document, params['connectionId'] ?? ''),
     audit: {
       eventType: 'connection.saved',
@@ -345,14 +343,12 @@ const loginOf = ({
     Object.entries(configuration).toSorted(([a], [b]) => (a < b ? -1 : 1)),
   ])
 
-/** An existing connection already determines its environment. */
-const ownerless = (document: unknown, before: ConnectionDocument | undefined): Problem[] =>
-  before === undefined &&
+const ownerless = (document: unknown): Problem[] =>
   ['', undefined].includes((document as { environmentId?: string } | null)?.environmentId)
     ? [
         {
           path: 'environmentId',
-          message: 'is empty; give the id of the environment that the new connection belongs to',
+          message: 'is empty; give the id of the environment that the connection belongs to',
         },
       ]
     : []

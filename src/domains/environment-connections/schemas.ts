@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { wholeNumber } from '../../http/paging.ts'
 import { JsonObject, OptionalId, Text } from '../../http/schema.ts'
 import { Connection } from '../environments/schemas.ts'
 import { ResourceSnapshot } from '../resources/schemas.ts'
@@ -73,10 +74,5 @@ export const Login = z.strictObject({
 export const LoginAnswers = z.strictObject({ answers: z.array(z.string().max(4_096)).max(64) })
 
 export const HistoryQuery = z.strictObject({
-  limit: z
-    .string()
-    .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
-    .transform(Number)
-    .optional()
-    .meta({ description: 'Newest checks to return: 100 unless from 1 to 1000' }),
+  limit: wholeNumber.optional().meta({ description: 'Newest checks to return: 100 unless from 1 to 1000' }),
 })

@@ -3,7 +3,7 @@ import { ranges } from '../../ranges.ts'
 import type { KindName } from '../../drivers/runtime/registry.ts'
 import type { waysOf } from '../../drivers/storage/ways.ts'
 import * as field from '../../http/schema.ts'
-import { amount, choice, Id, JsonObject, Name, OptionalId } from '../../http/schema.ts'
+import { amount, choice, Id, JsonObject, Name, OptionalId, ServerManaged } from '../../http/schema.ts'
 import { documentProblems } from './rules.ts'
 
 /**
@@ -56,7 +56,6 @@ const ParentId = OptionalId.default('')
  * Set by the service. It is accepted, but never read, so that an answer of GET can be sent back.
  */
 const ServerTime = z.string().optional()
-const ServerManaged = z.unknown().optional()
 
 export const Environment = z.strictObject({
   id: Id,

@@ -1,5 +1,6 @@
+import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, where, type Db } from '../../db/sql.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import type { PromotedData } from '../storages/promoted.ts'
 
@@ -42,27 +43,33 @@ const referenceProblems = async (
 }
 
 /**
- * Records data at a place as object, instance and location, in one transaction. The same bytes at
- * the same place are recorded once: `isNew` is false for the second record, and the id is that of
- * the first object.
+ * Records data at a place as object, instance and location, in one transaction. A record of the same
+ * bytes at the same place that has all that is asked for is the answer: its id, and `isNew` false.
  * @throws Refusal 422 for references to missing records and a taken id
  */
 export const recordPromotedData = (db: Db, given: NewData): Promise<{ id: string; isNew: boolean }> =>
   db.transaction(async (tx) => {
     // The lock orders two promotions of one entry: the second one sees the record of the first.
     await tx.run(sql`select pg_advisory_xact_lock(hashtextextended(${`data ${given.uri}`}, 0))`)
-    const known = await tx.maybe(
-      IdRow,
-      sql`select i.data_object_id as id from data_locations l join data_object_instances i
-        on i.id = l.data_object_instance_id
-          where l.uri = ${given.uri} and l.storage_resource_id is not null and i.checksum = ${given.digest}
-            and l.status = 'available'
-          order by i.created_at, i.id limit 1`,
-    )
-    if (known !== undefined) return { id: known.id, isNew: false }
     const problems = await referenceProblems(tx, given)
     if (problems.length > 0) throw unacceptable(problems)
-    const { id, workflowVersionId, runId, activityId, name, digest, sizeBytes, storageId, uri } = given
+    const { workflowVersionId, runId, activityId, name, digest, sizeBytes, storageId, uri } = given
+    const known = await tx.maybe(
+      IdRow,
+      sql`select o.id from data_locations l join data_object_instances i on i.id = l.data_object_instance_id
+          join data_objects o on o.id = i.data_object_id
+        ${where(
+          sql`l.uri = ${uri} and l.storage_resource_id is not null and l.status = 'available'`,
+          sql`i.checksum = ${digest}`,
+          given.id !== undefined && sql`o.id = ${given.id}`,
+          workflowVersionId !== undefined && sql`o.workflow_version_id = ${workflowVersionId}`,
+          runId !== undefined && sql`i.execution_run_id = ${runId}`,
+          activityId !== undefined && sql`i.producer_activity_id = ${activityId}`,
+        )}
+        order by i.created_at, i.id limit 1`,
+    )
+    if (known !== undefined) return { id: known.id, isNew: false }
+    const id = given.id ?? `data-${randomUUID()}`
     const added = await tx.run(
       sql`insert into data_objects (id, workflow_version_id, producer_activity_id, logical_name,
         relative_path, declared)

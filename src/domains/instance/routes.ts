@@ -93,6 +93,7 @@ export const systemInstanceRoutes = (
     summary: 'Save what a client keeps for its user',
     body: PreferencesDocument,
     response: PreferencesDocument,
+    creates: true,
     audit: {
       eventType: 'user-preferences.saved',
       summary: ({ params }) => `preferences of client ${params['clientId'] ?? ''} saved`,

@@ -6,10 +6,6 @@ export const machineConfigurationConstraints: ConstraintTexts = {
     path: 'id',
     message: 'is taken by another machine configuration; choose another id',
   },
-  machine_configurations_name: {
-    path: 'name',
-    message: 'is taken by another machine configuration; choose another name',
-  },
   machine_configuration_versions_pkey: {
     path: 'id',
     message: 'is taken by another version; version ids are global, choose another id',

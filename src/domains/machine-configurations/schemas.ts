@@ -1,5 +1,14 @@
 import { z } from 'zod'
-import { choice, Id, JsonObject, Name, Text, Timestamp } from '../../http/schema.ts'
+import {
+  choice,
+  Id,
+  JsonObject,
+  Name,
+  OptionalId,
+  ServerManaged,
+  Text,
+  Timestamp,
+} from '../../http/schema.ts'
 import { variablesSchemaProblem } from './variables.ts'
 
 const Words = z.array(Id).max(100)
@@ -54,19 +63,31 @@ export const NewMachineConfiguration = z.strictObject({
   id: Id.optional(),
   name: Name,
   description: Text.default(''),
+  ownership: ServerManaged.describe('always user'),
+  enabled: z.boolean().default(true).describe('false: no new capacity target may name a version'),
+  versions: z
+    .array(z.unknown())
+    .max(0, 'are added with POST /machine-configurations/{configurationId}/versions/; leave them out here')
+    .optional(),
+  createdAt: ServerManaged,
+  updatedAt: ServerManaged,
 })
 export type NewMachineConfiguration = z.output<typeof NewMachineConfiguration>
 
 export const NewMachineConfigurationVersion = z.strictObject({
   id: Id.optional(),
+  machineConfigurationId: OptionalId.optional().describe('the id in the path'),
   version: VersionNumber.optional().describe('the next one where it is left out'),
   status: choice(versionStatuses, 'draft'),
   playbookYaml: PlaybookYaml,
   compatibility: Compatibility.default({}),
   variablesSchema: VariablesSchema.optional(),
   validationChecks: z.array(ValidationCheck).max(100).optional(),
+  contentSha256: ServerManaged.describe('the service makes it of the playbook'),
+  createdAt: ServerManaged,
 })
 export type NewMachineConfigurationVersion = z.output<typeof NewMachineConfigurationVersion>
 
-export const PlaybookToValidate = z.strictObject({ playbookYaml: PlaybookYaml })
+/** A missing playbook is an empty one, so that its answer has `valid` and `errors` too. */
+export const PlaybookToValidate = z.strictObject({ playbookYaml: PlaybookYaml.default('') })
 export const PlaybookVerdict = z.strictObject({ valid: z.literal(true), sha256: z.string() })

@@ -3,7 +3,7 @@ import { array, fields, object, time } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
-import { missing, unacceptable } from '../../refusal.ts'
+import { missing, pathIdProblems, unacceptable } from '../../refusal.ts'
 import {
   MachineConfiguration,
   type NewMachineConfiguration,
@@ -70,11 +70,10 @@ export const readMachineConfiguration = async (db: Db, id: string): Promise<Docu
 /** Stores a configuration without versions. */
 export const createMachineConfiguration = async (
   db: Db,
-  { id, name, description }: NewMachineConfiguration & { id: string },
+  { id, name, description, enabled }: NewMachineConfiguration & { id: string },
 ): Promise<void> => {
-  await db.run(
-    sql`insert into machine_configurations (id, name, description) values (${id}, ${name}, ${description})`,
-  )
+  await db.run(sql`insert into machine_configurations (id, name, description, enabled)
+    values (${id}, ${name}, ${description}, ${enabled})`)
 }
 
 const Owned = z.object({ ownership: z.string() })
@@ -93,6 +92,8 @@ export const addConfigurationVersion = (
   given: NewMachineConfigurationVersion & { id: string; contentSha256: string },
 ): Promise<void> =>
   db.transaction(async (tx) => {
+    const strange = pathIdProblems('machineConfigurationId', given.machineConfigurationId, configurationId)
+    if (strange.length > 0) throw unacceptable(strange)
     const owned = await tx.maybe(
       Owned,
       sql`select ownership from machine_configurations where id = ${configurationId} for update`,

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { pageQuery } from '../../http/paging.ts'
+import { pageQuery, wholeNumber } from '../../http/paging.ts'
 import { Id } from '../../http/schema.ts'
 
 const fieldTypes = [
@@ -83,15 +83,10 @@ export const Explained = z.strictObject({
 
 export const directions = ['prior', 'downstream', 'both'] as const
 
-const whole = z
-  .string()
-  .regex(/^[+-]?\d{1,9}$/, 'must be a whole number')
-  .transform(Number)
-
 export const LineageQuery = z.strictObject({
   direction: z.enum(directions).optional().describe('default: both'),
-  depth: whole.optional().meta({ description: '1 to 5, default 2' }),
-  maxNodes: whole.optional().meta({ description: '1 to 500, default 200' }),
+  depth: wholeNumber.optional().meta({ description: '1 to 5, default 2' }),
+  maxNodes: wholeNumber.optional().meta({ description: '1 to 500, default 200' }),
   workflowVersionId: Id.optional().describe('of an activity whose id several versions share'),
 })
 

@@ -26,6 +26,8 @@ interface Context {
   depth: number
   /** Bytes at which names begin that carry their schema. */
   qualified: number[]
+  /** Names of WITH that are in scope, in the order in which they were given. */
+  named: readonly string[]
 }
 
 const refuse = (reason: string): never => {
@@ -128,7 +130,8 @@ const select = {
   limitCount: 'walk',
   limitOption: 'plain',
   lockingClause: never('locking (FOR UPDATE, FOR SHARE)'),
-  withClause: never('WITH'),
+  // Judged before the other members, whose names it gives.
+  withClause: 'plain',
   op: 'plain',
   all: 'plain',
   larg: { bare: 'SelectStmt' },
@@ -137,6 +140,15 @@ const select = {
 
 const nodes: Record<string, Record<string, Member>> = {
   SelectStmt: select,
+  WithClause: { ctes: 'walk', recursive: never('WITH RECURSIVE') },
+  CommonTableExpr: {
+    ctename: (name: string) =>
+      // Every table of PostgreSQL's own begins so.
+      name.startsWith('pg_') ? refuse(`${name.slice(0, 80)} is not a name that WITH may give`) : undefined,
+    aliascolnames: 'walk',
+    ctematerialized: 'plain',
+    ctequery: 'walk',
+  },
   ResTarget: { name: 'plain', indirection: 'walk', val: 'walk' },
   ColumnRef: { fields: column },
   A_Star: {},
@@ -201,6 +213,7 @@ const nodes: Record<string, Record<string, Member>> = {
     schemaname: (name: string) =>
       name === 'provenance' ? undefined : refuse(`schema ${name.slice(0, 80)} cannot be read`),
     relname: (name: string, context: Context) => {
+      if (context.named.includes(name)) return
       const table = context.entities.get(name)
       if (table === undefined)
         refuse(
@@ -258,15 +271,21 @@ interface Named {
   /** In bytes. */
   location?: number
   schemaname?: string
+  relname?: string
   fields?: unknown[]
+  ctename?: string
+  withClause?: object
 }
 
 const walkMembers = (name: string, node: object, context: Context): void => {
   const members = Object.hasOwn(nodes, name) ? nodes[name] : undefined
   if (members === undefined) return refuse(`${spoken[name] ?? name} is not possible`)
-  // This message comes first, before the check of the tables that the statement reads.
-  if (name === 'SelectStmt' && 'withClause' in node) refuse('WITH is not possible; use a subquery')
-  const { location = 0, schemaname, fields } = node as Named
+  const { location = 0, schemaname, relname, fields, ctename, withClause } = node as Named
+  if (schemaname !== undefined && context.named.includes(relname ?? ''))
+    refuse(`${relname ?? ''} is also a name of WITH; give that one another name`)
+  // Names of WITH hold in its SELECT alone, and from the one behind them on.
+  const { named } = context
+  if (name === 'SelectStmt' && withClause !== undefined) walkMembers('WithClause', withClause, context)
   if (schemaname !== undefined || (name === 'ColumnRef' && fields?.length === 3))
     context.qualified.push(location)
   if (++context.depth > deepest) refuse(`it is nested deeper than ${String(deepest)} levels`)
@@ -278,6 +297,8 @@ const walkMembers = (name: string, node: object, context: Context): void => {
     else if (member === 'walk') walk(value, context)
     else if (member !== 'plain') walkMembers(member.bare, value as object, context)
   }
+  if (name === 'SelectStmt') context.named = named
+  if (ctename !== undefined) context.named = [...context.named, ctename]
   context.depth--
 }
 
@@ -348,7 +369,7 @@ export const judge = (
     refuse(stmts.length === 0 ? 'it is empty' : `it is ${String(stmts.length)} statements; send one`)
   const [[kind, statement] = ['', {}]] = Object.entries(stmts[0]?.stmt ?? {})
   if (kind !== 'SelectStmt') refuse(`${kind.replace(/Stmt$/, '')} is not a read; only SELECT is`)
-  const context: Context = { entities, read: new Set(), placeholders: 0, depth: 0, qualified: [] }
+  const context: Context = { entities, read: new Set(), placeholders: 0, depth: 0, qualified: [], named: [] }
   walkMembers('SelectStmt', statement ?? {}, context)
   if (mayGrow(statement ?? {}, lengthOf))
     refuse(

@@ -4,12 +4,20 @@ import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
 import { Resource } from '../environments/schemas.ts'
+import type { EnvironmentUse } from '../environments/users.ts'
 import { NewResource, ResourceSnapshot } from './schemas.ts'
-import { createResource, latestSnapshot, listResources, readResource } from './store.ts'
+import { latestSnapshot, listResources, putResource, readResource } from './store.ts'
 
 const idOf = ({ body }: { body: unknown }): string => (body as Resource).id
 
-export const resourceRoutes = ({ db }: { db: Db }): Route[] => [
+/** `uses.resource`: the records that prevent a change of a resource. */
+export const resourceRoutes = ({
+  db,
+  uses,
+}: {
+  db: Db
+  uses: { resource: readonly EnvironmentUse[] }
+}): Route[] => [
   route({
     method: 'GET',
     path: '/resources/',
@@ -27,17 +35,17 @@ export const resourceRoutes = ({ db }: { db: Db }): Route[] => [
     method: 'POST',
     path: '/resources/',
     tag: 'resources',
-    summary: 'Add a resource to an environment version',
+    summary: 'Add a resource to an environment version, or put it in place of the one with its id there',
     body: NewResource,
     response: Resource,
     status: 201,
     audit: {
       eventType: 'resource.created',
-      summary: (call) => `resource ${idOf(call)} created`,
+      summary: (call) => `resource ${idOf(call)} saved`,
       resourceId: idOf,
     },
     handle: async ({ body }) => {
-      await createResource(db, body)
+      await putResource(db, body, uses.resource)
       return new Reply({ body, headers: { location: `/resources/${encodeURIComponent(body.id)}/` } })
     },
   }),

@@ -1,13 +1,16 @@
+import { isDeepStrictEqual } from 'node:util'
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
-import { raw, sql, type Db } from '../../db/sql.ts'
+import { join, raw, sql, type Db } from '../../db/sql.ts'
+import { findUsers, userText } from '../../db/uses.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { resourceObject } from '../environments/document-sql.ts'
 import { insertResources } from '../environments/save.ts'
 import type { Resource } from '../environments/schemas.ts'
 import { lockInventory } from '../environments/store.ts'
+import type { EnvironmentUse } from '../environments/users.ts'
 import { ResourceSnapshot } from './schemas.ts'
 
 // Rows keep to the bounds of the time at which they were taken.
@@ -33,66 +36,130 @@ export const readResource = async (db: Db, id: string): Promise<Resource | undef
   )?.document
 
 const Against = z.object({
-  taken: z.boolean(),
   version: z.boolean(),
   provider: z.boolean(),
   parent: z.boolean(),
+  ancestor: z.boolean(),
 })
+
+/** Problems of a resource with the other records of the store. */
+const problemsAgainst = async (tx: Db, resource: Resource): Promise<Problem[]> => {
+  const { id, environmentVersionId, providerId, parentResourceId = '' } = resource
+  const known = await tx.one(
+    Against,
+    sql`with recursive ancestors (id) as (select id from resources where id = ${parentResourceId}
+          union select r.parent_resource_id from resources r join ancestors a on r.id = a.id
+            where r.parent_resource_id is not null)
+        select exists (select from environment_versions where id = ${environmentVersionId}) as version,
+          exists (select from resources where environment_version_id = ${environmentVersionId}
+            and provider_id = ${providerId} and id <> ${id}) as provider,
+          exists (select from resources where id = ${parentResourceId}) as parent,
+          exists (select from ancestors where id = ${id}) as ancestor`,
+  )
+  const problems: Problem[] = []
+  if (!known.version)
+    problems.push({
+      path: 'environmentVersionId',
+      message: `${JSON.stringify(environmentVersionId)} names no environment version; register the environment first`,
+    })
+  if (known.provider)
+    problems.push({
+      path: 'providerId',
+      message:
+        `${JSON.stringify(providerId)} is the providerId of another resource of this version; ` +
+        'give each its own',
+    })
+  if (parentResourceId === id)
+    problems.push({
+      path: 'parentResourceId',
+      message: 'names the resource itself; name another resource, or leave it out',
+    })
+  else if (parentResourceId !== '' && !known.parent)
+    problems.push({
+      path: 'parentResourceId',
+      message: `${JSON.stringify(parentResourceId)} names no resource; name a resource, or leave it out`,
+    })
+  else if (known.ancestor)
+    problems.push({
+      path: 'parentResourceId',
+      message: `${JSON.stringify(parentResourceId)} lies below the resource; name another one, or leave it out`,
+    })
+  return problems
+}
+
+/** A document without the members that say no more than their absence. */
+const plain = ({ parentResourceId, ...rest }: Resource): object =>
+  parentResourceId === '' || parentResourceId === undefined ? rest : { ...rest, parentResourceId }
+
+/** Why a stored resource cannot become another one. */
+const problemsOfChange = async (
+  tx: Db,
+  stored: Resource,
+  { id, environmentVersionId }: Resource,
+  uses: readonly EnvironmentUse[],
+): Promise<Problem[]> => {
+  if (stored.environmentVersionId !== environmentVersionId)
+    return [
+      {
+        path: 'id',
+        message: `${JSON.stringify(id)} is taken by a resource of another version; ids are global, choose another`,
+      },
+    ]
+  if (stored.metadata?.['capacityTargetId'] === id)
+    return [
+      { path: 'id', message: `${JSON.stringify(id)} stands for a capacity target; make another target` },
+    ]
+  const users = await findUsers(tx, uses, {
+    versions: sql`select null::text`,
+    resources: sql`select ${id}::text`,
+  })
+  return users.map((user) => ({
+    path: 'id',
+    message:
+      `${JSON.stringify(id)} cannot be changed: it is used by ${userText(user)}; ` +
+      'add the revised resource under another id and providerId',
+  }))
+}
+
+/** Every column that a document decides; id, version and position stay. */
+const renewed = join(
+  [
+    ...['type', 'name', 'provider_id', 'execution_target', 'parent_resource_id', 'tier', 'region', 'zone'],
+    ...['architecture', 'cpu_cores', 'cpu_capacity', 'memory_bytes', 'storage_bytes', 'compute_speedup'],
+    ...['price_per_second', 'boot_overhead_seconds', 'container_overhead_seconds', 'schedulable', 'metadata'],
+  ].map((column) => raw(`${column} = excluded.${column}`)),
+)
 
 const PositionRow = z.object({ position: z.number() })
 
 /**
- * Adds a resource to an existing version. @throws Refusal 422 with all problems that the store
- * finds
+ * Adds a resource to an existing version, or puts it in place of the one with its id there.
+ * @param uses what prevents that a resource becomes another one
+ * @throws Refusal 422 with all problems that the store finds
  */
-export const createResource = (db: Db, resource: Resource): Promise<void> =>
+export const putResource = (
+  db: Db,
+  resource: Resource,
+  uses: readonly EnvironmentUse[] = [],
+): Promise<void> =>
   db.transaction(async (tx) => {
     await lockInventory(tx)
-    const { id, environmentVersionId, providerId, parentResourceId = '' } = resource
-    const known = await tx.one(
-      Against,
-      sql`select exists (select from resources where id = ${id}) as taken,
-            exists (select from environment_versions where id = ${environmentVersionId}) as version,
-            exists (select from resources where environment_version_id = ${environmentVersionId}
-              and provider_id = ${providerId}) as provider,
-            exists (select from resources where id = ${parentResourceId}) as parent`,
-    )
-    const problems: Problem[] = []
-    if (known.taken)
-      problems.push({
-        path: 'id',
-        message: `${JSON.stringify(id)} is taken by another resource; ids are global, choose another`,
-      })
-    if (!known.version)
-      problems.push({
-        path: 'environmentVersionId',
-        message: `${JSON.stringify(environmentVersionId)} names no environment version; register the environment first`,
-      })
-    if (known.provider)
-      problems.push({
-        path: 'providerId',
-        message:
-          `${JSON.stringify(providerId)} is the providerId of another resource of this version; ` +
-          'give each its own',
-      })
-    if (parentResourceId === id)
-      problems.push({
-        path: 'parentResourceId',
-        message: 'names the resource itself; name another resource, or leave it out',
-      })
-    else if (parentResourceId !== '' && !known.parent)
-      problems.push({
-        path: 'parentResourceId',
-        message: `${JSON.stringify(parentResourceId)} names no resource; name a resource, or leave it out`,
-      })
+    const { id, environmentVersionId } = resource
+    const stored = await readResource(tx, id)
+    if (stored !== undefined && isDeepStrictEqual(plain(stored), plain(resource))) return
+    const problems = [
+      ...(stored === undefined ? [] : await problemsOfChange(tx, stored, resource, uses)),
+      ...(await problemsAgainst(tx, resource)),
+    ]
     if (problems.length > 0) throw unacceptable(problems)
-    // The new resource comes after those that the version has already.
+    // A new resource comes after those that the version has already.
     const { position } = await tx.one(
       PositionRow,
       sql`select coalesce(max(position) + 1, 0) as position from resources
         where environment_version_id = ${environmentVersionId}`,
     )
-    await tx.run(insertResources(JSON.stringify([{ ...resource, position }])))
+    await tx.run(sql`${insertResources(JSON.stringify([{ ...resource, position }]))}
+      on conflict on constraint resources_pkey do update set ${renewed}`)
   })
 
 /** The newest observation of a resource, or undefined where there is none. */

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { wholeNumber } from '../../http/paging.ts'
 
 export const SearchQuery = z.strictObject({
   q: z
@@ -6,12 +7,7 @@ export const SearchQuery = z.strictObject({
     .max(1_000)
     .optional()
     .describe('text to look for, in any case; one or two letters are looked for at the beginning of a text'),
-  limit: z
-    .string()
-    .regex(/^[+-]?\d{1,9}$/, 'must be a whole number')
-    .transform(Number)
-    .optional()
-    .meta({ description: 'Results to return: 30 unless given, at most 100' }),
+  limit: wholeNumber.optional().meta({ description: 'Results to return: 30 unless given, at most 100' }),
   types: z
     .string()
     .optional()

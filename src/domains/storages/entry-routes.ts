@@ -16,8 +16,22 @@ import {
   UploadQuery,
 } from './schemas.ts'
 import { largestUpload, takeUpload } from './upload.ts'
-import { cursorOf, entryView, pathOf, readCursor, uriOf } from './view.ts'
-import { pathInAnswer } from '../../drivers/storage/paths.ts'
+import { cursorOf, entryView, pathOf, readCursor, shown, uriOf } from './view.ts'
+import { StorageError, type StorageDriver } from '../../drivers/storage/contract.ts'
+import { pathInAnswer, type StoragePath } from '../../drivers/storage/paths.ts'
+import { HttpRefusal } from '../../http/errors.ts'
+
+/** @throws Refusal where the storage does not say it */
+const exists = (driver: StorageDriver, path: StoragePath, signal: AbortSignal): Promise<boolean> =>
+  refusing('body', () =>
+    driver.stat(path, { signal }).then(
+      () => true,
+      (error: unknown) => {
+        if (error instanceof StorageError && error.fault === 'missing') return false
+        throw error
+      },
+    ),
+  )
 
 const usualPage = 100
 const largestPage = 500
@@ -38,7 +52,7 @@ export const entryRoutes = ({
     signal: AbortSignal,
   ) => {
     const { facts, driver } = await storages.open(storageId)
-    const path = await pathOf(query, facts, 'query', true)
+    const path = await pathOf(query, facts, 'query', false)
     const entry = entryView(facts.id, path, await refusing('query', () => driver.stat(path, { signal })))
     const uri = uriOf(facts.id, path)
     const [artifacts, data] =
@@ -85,7 +99,7 @@ export const entryRoutes = ({
         }
       },
     }),
-    statRoute('stat', 'One entry; a symbolic link is not followed'),
+    statRoute('stat', 'One entry, without a path the endpoint itself; a symbolic link is not followed'),
     statRoute('entry', 'The same as stat, for older clients'),
     route({
       method: 'PUT',
@@ -105,12 +119,18 @@ export const entryRoutes = ({
       },
       handle: async ({ params, query, upload, headers, signal }) => {
         const opened = await storages.open(params.storageId)
-        const { facts } = opened
+        const { facts, driver } = opened
         const path = await pathOf(query, facts, 'body', true)
         const contentRange = headers['content-range']
+        const onlyNew = headers['if-none-match']?.trim() === '*'
+        if (onlyNew && (await exists(driver, path, signal)))
+          throw new HttpRefusal(
+            'precondition_failed',
+            `${shown(path)} exists; leave If-None-Match out, and give overwrite=true to replace it`,
+          )
         const { receivedBytes, entry, sha256 } = await takeUpload(opened, path, {
           upload,
-          overwrite: query.overwrite === 'true',
+          overwrite: query.overwrite === 'true' && !onlyNew,
           contentRange,
           signal,
         }).then((written) => ({ entry: undefined, sha256: undefined, ...written }))

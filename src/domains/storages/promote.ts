@@ -73,12 +73,20 @@ export const promoteArtifact = async (
       ])
     const { scope } = given
     const artifactId = given.id ?? `artifact-${randomUUID()}`
-    return addArtifactVersion(db, {
-      ...{ artifactId, name: given.name ?? artifactId, version: given.version ?? '1', scope },
-      scopeId: given.scopeId ?? (scope === 'environment' ? facts.environmentId : ''),
-      ...{ format: 'sif', architecture, digest: `sha256:${digest}`, sizeBytes },
-      ...{ storageId: facts.id, uri: uriOf(facts.id, path) },
-    })
+    const asked = {
+      artifactId: given.id,
+      ...{ name: given.name, version: given.version, scope: given.scope, scopeId: given.scopeId },
+    }
+    return addArtifactVersion(
+      db,
+      {
+        ...{ artifactId, name: given.name ?? artifactId, version: given.version ?? '1', scope },
+        scopeId: given.scopeId ?? (scope === 'environment' ? facts.environmentId : ''),
+        ...{ format: 'sif', architecture, digest: `sha256:${digest}`, sizeBytes },
+        ...{ storageId: facts.id, uri: uriOf(facts.id, path) },
+      },
+      asked,
+    )
   })
 }
 
@@ -160,7 +168,7 @@ export const promoteData = async (
       files === undefined ? (entry.sizeBytes ?? 0) : files.reduce((sum, file) => sum + file.sizeBytes, 0)
     const name = textOf(path.at(-1) ?? ('' as ByteName))
     return promoted.record(db, {
-      ...{ ...given, id: given.id ?? `data-${randomUUID()}`, name, digest: `sha256:${digest}`, sizeBytes },
+      ...{ ...given, name, digest: `sha256:${digest}`, sizeBytes },
       ...{
         mediaType: files === undefined ? mediaTypeOf(name) : undefined,
         storageId: facts.id,

@@ -3,13 +3,14 @@ import type { Db } from '../../db/sql.ts'
 /** Promoted data. Its tables belong to a domain below this one, which supplies these functions. */
 export interface PromotedData {
   /**
-   * Records data at a place with its digest, once for the same bytes.
+   * Records data at a place with its digest, once for the same bytes and the same of the optional
+   * members.
    * @throws Refusal 422 for references to missing records and a taken id
    */
   record(
     db: Db,
     data: {
-      id: string
+      id?: string | undefined
       workflowVersionId?: string | undefined
       runId?: string | undefined
       activityId?: string | undefined

@@ -120,7 +120,8 @@ export const storageRoutes = ({
     path: '/storages/{storageId}/promote-data/',
     tag: 'storages',
     summary:
-      'Record a file or a directory as scientific data; 200 with the first record for the same bytes at the same place',
+      'Record a file or a directory as scientific data; 200 with the first record of the same bytes at the ' +
+      'same place that has all that is asked for',
     body: NewData,
     response: Promoted,
     status: 201,
@@ -149,7 +150,8 @@ export const storageRoutes = ({
     path: '/storages/{storageId}/promote-artifact/',
     tag: 'storages',
     summary:
-      'Record a SIF image as a version of an artifact; 200 with the first record for the same bytes at the same place',
+      'Record a SIF image as a version of an artifact; 200 with the first record of the same bytes at the ' +
+      'same place that has all that is asked for',
     body: NewArtifact,
     response: Promoted,
     status: 201,

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { wholeNumber } from '../../http/paging.ts'
 import { choice, Id, Name, OptionalId, optionalChoice, Timestamp } from '../../http/schema.ts'
 import { StorageProbe } from '../environments/schemas.ts'
 
@@ -43,12 +44,7 @@ export const Listing = z.strictObject({
 export const EntriesQuery = z.strictObject({
   ...PathQuery,
   cursor: z.string().max(8_192).optional(),
-  limit: z
-    .string()
-    .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
-    .transform(Number)
-    .optional()
-    .describe('Entries of a page, 1 to 500; any other number is 100'),
+  limit: wholeNumber.optional().describe('Entries of a page, 1 to 500; any other number is 100'),
 })
 
 const Root = z.strictObject({
@@ -162,13 +158,15 @@ export const DownloadRun = z.strictObject({
   updatedAt: z.string(),
 })
 
-export const NewIndexRun = z.strictObject({
-  id: OptionalId.optional(),
-  checksums: z
-    .boolean()
-    .optional()
-    .describe('Compute the SHA-256 of files where the index does not know it; they are read for that'),
-})
+export const NewIndexRun = z
+  .strictObject({
+    id: OptionalId.optional(),
+    checksums: z
+      .boolean()
+      .optional()
+      .describe('Compute the SHA-256 of files where the index does not know it; they are read for that'),
+  })
+  .default({})
 export const IndexRun = z.strictObject({
   id: z.string(),
   storageId: z.string(),
