@@ -1,5 +1,6 @@
 import { z } from 'zod'
-import { sql, type Db, type Sql } from './sql.ts'
+import { columnOf } from './projection.ts'
+import { empty, raw, sql, type Db, type Sql } from './sql.ts'
 
 /**
  * `select count(*) as total`. A schema is made once, not per query: zod compiles each at its first
@@ -18,3 +19,29 @@ export const countUpTo = async (db: Db, from: Sql, most: number): Promise<number
       sql`select count(*) as total from (select 1 from ${from} limit ${most + 1}) counted`,
     )
   ).total
+
+/**
+ * Stores items as rows of `table` in one statement. `members` are those of the items that have a
+ * column (`createdAt` is in `created_at`), separated by spaces; one that an item lacks is null.
+ * `after` is a clause for conflicts; the table's alias in it is `kept`.
+ */
+export const insertRows = async (
+  tx: Db,
+  table: string,
+  members: string,
+  items: readonly object[],
+  after: Sql = empty,
+): Promise<void> => {
+  if (items.length === 0) return
+  const columns = members.split(/\s+/).map((member) => [member, columnOf(member)] as const)
+  const rows = items.map((item) =>
+    Object.fromEntries(
+      columns.map(([member, column]) => [column, (item as Record<string, unknown>)[member]]),
+    ),
+  )
+  const names = raw(columns.map(([, column]) => column).join(', '))
+  await tx.run(
+    sql`insert into ${raw(table)} as kept (${names})
+        select ${names} from json_populate_recordset(null::${raw(table)}, ${JSON.stringify(rows)}::json) ${after}`,
+  )
+}

@@ -1,21 +1,18 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
+import { countUpTo, insertRows } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { array, object } from '../../db/projection.ts'
+import { array, fields, object } from '../../db/projection.ts'
 import { NetworkTopologyDocument } from './schemas.ts'
 
 const linkObject = object(
   {
-    id: 'l.id',
-    topologyId: 'l.topology_id',
-    sourceResourceId: 'l.source_resource_id',
-    targetResourceId: 'l.target_resource_id',
-    bandwidthBitsPerSecond: 'l.bandwidth_bits_per_second',
-    latencySeconds: 'l.latency_seconds',
-    pricePerByte: 'l.price_per_byte',
-    bidirectional: 'l.bidirectional',
+    ...fields(
+      'l',
+      `id topologyId sourceResourceId targetResourceId bandwidthBitsPerSecond latencySeconds pricePerByte
+        bidirectional`,
+    ),
     sharingPolicy: "nullif(l.sharing_policy, '')",
     maxConcurrentTransfers: 'l.max_concurrent_transfers',
   },
@@ -23,13 +20,10 @@ const linkObject = object(
 )
 
 /** Of a row `t` of network_topologies. */
-const topologyObject = object(
-  { id: 't.id', name: 't.name', version: 't.version', executionScopeId: 't.execution_scope_id' },
-  {
-    links: array(linkObject, 'network_links l where l.topology_id = t.id', 'l.position, l.id'),
-    metadata: 't.metadata::text',
-  },
-)
+const topologyObject = object(fields('t', 'id name version executionScopeId'), {
+  links: array(linkObject, 'network_links l where l.topology_id = t.id', 'l.position, l.id'),
+  metadata: 't.metadata::text',
+})
 
 // Rows keep to the bounds of the time at which they were taken.
 const Row = z.object({ document: z.custom<NetworkTopologyDocument>() })
@@ -157,18 +151,16 @@ export const createTopology = (db: Db, topology: NetworkTopologyDocument): Promi
           values (${id}, ${name}, ${version}, ${executionScopeId},
             ${metadata === undefined ? null : JSON.stringify(metadata)})`,
     )
-    if (links.length === 0) return
-    await tx.run(
-      sql`insert into network_links (id, topology_id, position, source_resource_id, target_resource_id,
-        bandwidth_bits_per_second, latency_seconds, price_per_byte,
-            bidirectional, sharing_policy, max_concurrent_transfers, metadata)
-          select id, ${id}, position, "sourceResourceId", "targetResourceId", "bandwidthBitsPerSecond",
-            "latencySeconds", "pricePerByte",
-            bidirectional, coalesce("sharingPolicy", ''), "maxConcurrentTransfers", metadata
-          from json_to_recordset(${JSON.stringify(links.map((link, position) => ({ ...link, position })))}::json)
-            as l(id text, position int, "sourceResourceId" text,
-            "targetResourceId" text, "bandwidthBitsPerSecond" double precision, "latencySeconds" double
-              precision, "pricePerByte" double precision, bidirectional boolean,
-            "sharingPolicy" text, "maxConcurrentTransfers" bigint, metadata jsonb)`,
+    await insertRows(
+      tx,
+      'network_links',
+      `id topologyId position sourceResourceId targetResourceId bandwidthBitsPerSecond latencySeconds pricePerByte
+        bidirectional sharingPolicy maxConcurrentTransfers metadata`,
+      links.map((link, position) => ({
+        ...link,
+        topologyId: id,
+        position,
+        sharingPolicy: link.sharingPolicy ?? '',
+      })),
     )
   })

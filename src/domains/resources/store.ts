@@ -92,7 +92,7 @@ export const createResource = (db: Db, resource: Resource): Promise<void> =>
       sql`select coalesce(max(position) + 1, 0) as position from resources
         where environment_version_id = ${environmentVersionId}`,
     )
-    await tx.run(insertResources(JSON.stringify([{ ...resource, position }])))
+    await insertResources(tx, [{ ...resource, position }])
   })
 
 /** The newest observation of a resource, or undefined where there is none. */
