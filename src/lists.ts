@@ -29,3 +29,9 @@ export const firstItems = <T>(items: readonly T[], most: number, rest: (more: nu
 /** The first of the texts; of more than `most`, the last is `and 3 more`. */
 export const firstTexts = (texts: readonly string[], most: number): string[] =>
   firstItems(texts, most, (more) => `and ${String(more)} more`)
+
+/**
+ * The bound of counted totals; a larger total is a lower bound. Stores count with `limit countBound
+ * + 1` and pass the result on.
+ */
+export const countBound = 10_000

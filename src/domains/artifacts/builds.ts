@@ -1,10 +1,11 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
-import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { readPage } from '../../db/rows.ts'
+import { sql, type Db } from '../../db/sql.ts'
 import { plainPath, pathFault, readContext } from '../../drivers/build/context.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { AddressJudge } from '../../clients/http.ts'
-import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { Refusal, unacceptable, type Problem, existing } from '../../refusal.ts'
 import type { Page } from '../../http/paging.ts'
 import type { ContextParts } from './contexts.ts'
 import { partsOfImage } from '../../clients/registry.ts'
@@ -32,31 +33,30 @@ export const readBuildOrNothing = (db: Db, id: string): Promise<Build | undefine
   db.maybe(ArtifactBuild, sql`select ${columns} from artifact_builds where id = ${id}`)
 
 export const readBuild = async (db: Db, id: string): Promise<Build> => {
-  const row = await readBuildOrNothing(db, id)
-  if (row === undefined) throw missing('build', id)
-  return row
+  return existing(await readBuildOrNothing(db, id), 'build', id)
 }
 
 /** Of all versions of an artifact, newest first. */
-export const buildsOf = (db: Db, artifactId: string, { limit, offset }: Page): Promise<Build[]> =>
-  db.many(
-    ArtifactBuild,
-    sql`select ${columns} from artifact_builds where ${isOf(artifactId)}
-        order by created_at desc, id desc limit ${limit} offset ${offset}`,
-  )
-
-const isOf = (artifactId: string): Sql =>
-  sql`artifact_version_id in (select id from artifact_versions where artifact_id = ${artifactId})`
-export const allBuildsOf = (artifactId: string): Sql => sql`artifact_builds where ${isOf(artifactId)}`
+export const buildsOf = (db: Db, artifactId: string, page: Page) =>
+  readPage(db, ArtifactBuild, {
+    select: columns,
+    from: sql`artifact_builds where artifact_version_id in
+      (select id from artifact_versions where artifact_id = ${artifactId})`,
+    order: sql`created_at desc, id desc`,
+    page,
+  })
 
 const IdRow = z.object({ id: z.string() })
 /** @throws Refusal 404 */
 export const existingArtifact = async (db: Db, id: string): Promise<void> => {
-  const row = await db.maybe(
-    IdRow,
-    sql`select artifact_id as id from artifact_versions where artifact_id = ${id} limit 1`,
+  existing(
+    await db.maybe(
+      IdRow,
+      sql`select artifact_id as id from artifact_versions where artifact_id = ${id} limit 1`,
+    ),
+    'artifact',
+    id,
   )
-  if (row === undefined) throw missing('artifact', id)
 }
 
 const insert = (db: Db, build: Omit<Build, 'createdAt'>): Promise<Build | undefined> =>

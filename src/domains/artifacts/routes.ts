@@ -1,11 +1,9 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
-import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import {
   addBuild,
   addDockerArtifact,
-  allBuildsOf,
   buildsOf,
   existingArtifact,
   readBuild,
@@ -98,24 +96,18 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
 
 /** Lists of versions, and of the places of their bytes. */
 const placeRoutes = ({ db }: BuildParts): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: '/artifacts/',
     tag,
     summary: 'Versions of executable artifacts by name',
-    query: z.strictObject({
-      ...pageQuery,
+    filters: {
       selectable: z
         .enum(['true', 'false'])
         .optional()
         .describe('true: those alone whose bytes lie somewhere now'),
-    }),
-    response: z.array(Artifact),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listArtifacts(db, { page, selectable: query.selectable === 'true' })
-      return pagedArray(rows, { page, total, target })
     },
+    item: Artifact,
+    read: (page, { query }) => listArtifacts(db, { page, selectable: query.selectable === 'true' }),
   }),
   route({
     method: 'POST',
@@ -135,31 +127,20 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
       }
     },
   }),
-  route({
-    method: 'GET',
+  listRoute({
     path: '/artifact-locations/',
     tag,
     summary: 'Places where the bytes of artifacts were found and compared with their digest',
-    query: z.strictObject(pageQuery),
-    response: z.array(ArtifactLocation),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listLocations(db, page)
-      return pagedArray(rows, { page, total, target })
-    },
+    item: ArtifactLocation,
+    read: (page) => listLocations(db, page),
   }),
-  route({
-    method: 'GET',
+  listRoute({
     path: '/artifact-materializations/',
     tag,
     summary: 'Where the bytes of artifacts were brought for runs',
-    query: z.strictObject({ ...pageQuery, runId: z.string().max(255).optional() }),
-    response: z.array(Materialization),
-    handle: async ({ query: { runId, ...query }, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listMaterializations(db, page, runId)
-      return pagedArray(rows, { page, total, target })
-    },
+    filters: { runId: z.string().max(255).optional() },
+    item: Materialization,
+    read: (page, { query: { runId } }) => listMaterializations(db, page, runId),
   }),
   route({
     method: 'POST',
@@ -238,19 +219,14 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     response: ArtifactBuild,
     handle: ({ params }) => readBuild(parts.db, params.buildId),
   }),
-  route({
-    method: 'GET',
+  listRoute({
     path: '/artifacts/{artifactId}/builds/',
     tag,
     summary: 'Builds of an artifact, newest first',
-    query: z.strictObject(pageQuery),
-    response: z.array(ArtifactBuild),
-    handle: async ({ params: { artifactId }, query, target }) => {
+    item: ArtifactBuild,
+    read: async (page, { params: { artifactId } }) => {
       await existingArtifact(parts.db, artifactId)
-      const page = pageOf(query, arraySizes)
-      const rows = await buildsOf(parts.db, artifactId, page)
-      const total = await countUpTo(parts.db, allBuildsOf(artifactId), countBound)
-      return pagedArray(rows, { page, total, target })
+      return buildsOf(parts.db, artifactId, page)
     },
   }),
 ]

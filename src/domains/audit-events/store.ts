@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
+import { readPage } from '../../db/rows.ts'
 import { sql, where, type Db, type Sql } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
 import { AuditEvent, type AuditQuery, type NewAuditEvent } from './schemas.ts'
 import { signedText } from './seal.ts'
 
@@ -65,17 +65,10 @@ export const lastSealNumber = async (db: Db): Promise<number> =>
 /**
  * Events that match every filter given, newest first; `total` is counted to one above `countBound`.
  */
-export const listAuditEvents = async (
-  db: Db,
-  filters: AuditQuery,
-  page: Page,
-): Promise<{ rows: AuditEvent[]; total: number }> => {
-  const matching = where(...matchingOf(filters))
-  const rows = await db.many(
-    AuditEvent,
-    sql`select ${columnsOf(AuditEvent, 'audit_events')} from audit_events ${matching}
-      order by occurred_at desc, id desc limit ${page.limit} offset ${page.offset}`,
-  )
-  const total = await countUpTo(db, sql`audit_events ${matching}`, countBound)
-  return { rows, total }
-}
+export const listAuditEvents = (db: Db, filters: AuditQuery, page: Page) =>
+  readPage(db, AuditEvent, {
+    select: columnsOf(AuditEvent, 'audit_events'),
+    from: sql`audit_events ${where(...matchingOf(filters))}`,
+    order: sql`occurred_at desc, id desc`,
+    page,
+  })

@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { makeSshKey } from '../../clients/ssh/keys.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
-import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { Refusal, unacceptable, type Problem, existing } from '../../refusal.ts'
 import { referenceOf, type Vault } from '../../vault/vault.ts'
 import { requireEnvironment } from '../environments/store.ts'
 import { builtProviders, connectionOf, type CloudConnection } from './clouds.ts'
@@ -316,11 +316,14 @@ export const acceptAction = async (
 ): Promise<string> => {
   const fault = action === 'configure' ? await instanceFault(db, instanceId) : undefined
   return db.transaction(async (tx) => {
-    const found = await tx.maybe(
-      InstanceRow,
-      sql`select ${instanceColumns} from cloud_instances i where i.id = ${instanceId} for update`,
+    const found = existing(
+      await tx.maybe(
+        InstanceRow,
+        sql`select ${instanceColumns} from cloud_instances i where i.id = ${instanceId} for update`,
+      ),
+      'cloud instance',
+      instanceId,
     )
-    if (found === undefined) throw missing('cloud instance', instanceId)
     const active = await activeOf(tx, instanceId)
     if (active?.kind === action) return active.id
     if (active !== undefined) throw busy(instanceId, active.kind, found.status)

@@ -1,8 +1,8 @@
 import { z } from 'zod'
 import { columnsOf, time } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
+import { readPage } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
 import { ranges } from '../../ranges.ts'
 import { missing, Refusal, unacceptable } from '../../refusal.ts'
 import { bindResource, cloudRuntimeOf, retireResource } from '../environments/provisioned.ts'
@@ -34,21 +34,13 @@ const documentOf = ({ fixedZone, configuration, ...row }: z.output<typeof Row>):
 })
 
 /** The enabled targets of an environment by name. */
-export const listTargets = async (
-  db: Db,
-  environmentId: string,
-  page: Page,
-): Promise<{ rows: CapacityTarget[]; total: number }> => {
-  const rows = await db.many(
-    Row,
-    sql`select ${columns} from cloud_capacity_targets t where t.environment_id = ${environmentId} and t.enabled
-      order by t.name collate "C", t.id limit ${page.limit} offset ${page.offset}`,
-  )
-  const total = await countUpTo(
-    db,
-    sql`cloud_capacity_targets where environment_id = ${environmentId} and enabled`,
-    countBound,
-  )
+export const listTargets = async (db: Db, environmentId: string, page: Page) => {
+  const { rows, total } = await readPage(db, Row, {
+    select: columns,
+    from: sql`cloud_capacity_targets t where t.environment_id = ${environmentId} and t.enabled`,
+    order: sql`t.name collate "C", t.id`,
+    page,
+  })
   return { rows: rows.map(documentOf), total }
 }
 

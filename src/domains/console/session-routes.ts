@@ -3,7 +3,7 @@ import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { Reply, route, socketRoute, type Call, type Route } from '../../http/route.ts'
 import { ticketProtocol } from '../../http/ticket.ts'
-import { missing, Refusal } from '../../refusal.ts'
+import { missing, Refusal, existing } from '../../refusal.ts'
 import { poll } from '../../pacing/poll.ts'
 import type { ConsoleKeeper } from './keeper.ts'
 import { consoleOf } from './place.ts'
@@ -54,9 +54,7 @@ const refuseEnded = ({ status }: { status: string }): void => {
 
 /** @throws Refusal 404 */
 const rowOf = async (db: Db, id: string) => {
-  const row = await readConsoleSession(db, id)
-  if (row === undefined) throw missing('console session', id)
-  return row
+  return existing(await readConsoleSession(db, id), 'console session', id)
 }
 
 /** The WebSocket of a session. A ticket of mode watch permits output only. */

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { importSshKey, KeyProblem, makeSshKey, type SshKeyPair as Pair } from '../../clients/ssh/keys.ts'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type AuditFields, type Route } from '../../http/route.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { projectOf, providerProblems, type Provider } from '../../vault/provider-documents.ts'
@@ -169,18 +169,12 @@ const replace = async (
 
 /** Routes to read credentials and to delete unused ones, alike for all kinds. */
 const commonRoutes = <T extends z.ZodType>(db: Db, kind: UserKind, item: T): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: folders[kind],
     tag: 'credentials',
     summary: `${nouns[kind]}s by id, without their secrets`,
-    query: z.strictObject(pageQuery),
-    response: z.array(item),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listCredentials(db, item, kind, page)
-      return pagedArray(rows, { page, total, target })
-    },
+    item,
+    read: (page) => listCredentials(db, item, kind, page),
   }),
   route({
     method: 'GET',

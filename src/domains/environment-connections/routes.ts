@@ -6,7 +6,7 @@ import { unbuiltConnectionType } from '../../not-built.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
 import { openBackoff } from '../../pacing/backoff.ts'
 import { poll } from '../../pacing/poll.ts'
-import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { missing, Refusal, unacceptable, type Problem, existing } from '../../refusal.ts'
 import { markMonitored } from '../environments/connections.ts'
 import { connectionSecretProblems } from '../environments/secrets.ts'
 import { checkConnection, type PinParts } from '../../connections/check.ts'
@@ -42,9 +42,7 @@ const usualHistory = 100
 const maxTrials = 32
 
 const stored = async ({ db }: ConnectionParts, id: string): Promise<ConnectionDocument> => {
-  const connection = await readConnection(db, id)
-  if (connection === undefined) throw missing('connection', id)
-  return connection
+  return existing(await readConnection(db, id), 'connection', id)
 }
 
 /**
@@ -200,9 +198,7 @@ const checkRoutes = (parts: ConnectionParts): Route[] => [
       const connection = await stored(parts, params.connectionId)
       const unbuilt = unbuiltConnectionType(connection.type)
       if (unbuilt !== undefined) throw unbuilt
-      const check = await checkAndRecord(parts, connection, actor.id)
-      if (check === undefined) throw missing('connection', params.connectionId)
-      return check
+      return existing(await checkAndRecord(parts, connection, actor.id), 'connection', params.connectionId)
     },
   }),
   route({
@@ -222,8 +218,7 @@ const checkRoutes = (parts: ConnectionParts): Route[] => [
 
 /** The result of an ended discovery; undefined while it runs. @throws Refusal when it failed */
 const foundBy = async ({ db }: ConnectionParts, connectionId: string, number: number) => {
-  const discovery = await readDiscovery(db, connectionId, number)
-  if (discovery === undefined) throw missing('connection', connectionId)
+  const discovery = existing(await readDiscovery(db, connectionId, number), 'connection', connectionId)
   if (discovery.status === 'completed') return { snapshots: await snapshotsOf(db, connectionId, number) }
   if (discovery.status !== 'failed') return undefined
   const message = `nothing was discovered: ${discovery.problem ?? 'the reason is not known'}`

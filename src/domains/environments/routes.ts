@@ -3,7 +3,7 @@ import type { Db } from '../../db/sql.ts'
 import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
-import { missing, unacceptable } from '../../refusal.ts'
+import { unacceptable, existing } from '../../refusal.ts'
 import { EnvironmentDefinition, EnvironmentDocument } from './schemas.ts'
 import {
   createEnvironment,
@@ -62,8 +62,7 @@ export const environmentRoutes = ({
    */
   const document = sharedReads((id) => readEnvironment(db, id))
   const read = async (id: string): Promise<Reply> => {
-    const body = await document(id)
-    if (body === undefined) throw missing('environment', id)
+    const body = existing(await document(id), 'environment', id)
     return new Reply({ body })
   }
 

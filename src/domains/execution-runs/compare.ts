@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
-import { countBound } from '../../http/paging.ts'
+import { countBound } from '../../lists.ts'
 import { Refusal } from '../../refusal.ts'
 
 const Compared = z.object({

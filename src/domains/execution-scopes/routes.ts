@@ -1,8 +1,7 @@
-import { z } from 'zod'
+import { existing } from '../../refusal.ts'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
-import { missing } from '../../refusal.ts'
 import { ExecutionScopeDocument } from './schemas.ts'
 import {
   createScope,
@@ -20,18 +19,12 @@ export const executionScopeRoutes = ({
   db: Db
   uses: { executionScope: readonly ScopeUse[] }
 }): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: '/execution-scopes/',
     tag: 'execution-scopes',
     summary: 'Execution scopes by name',
-    query: z.strictObject(pageQuery),
-    response: z.array(ExecutionScopeDocument),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listScopes(db, page)
-      return pagedArray(rows, { page, total, target })
-    },
+    item: ExecutionScopeDocument,
+    read: (page) => listScopes(db, page),
   }),
   route({
     method: 'POST',
@@ -58,9 +51,7 @@ export const executionScopeRoutes = ({
     summary: 'One execution scope',
     response: ExecutionScopeDocument,
     handle: async ({ params }) => {
-      const scope = await readExecutionScope(db, params.scopeId)
-      if (scope === undefined) throw missing('execution scope', params.scopeId)
-      return scope
+      return existing(await readExecutionScope(db, params.scopeId), 'execution scope', params.scopeId)
     },
   }),
   route({

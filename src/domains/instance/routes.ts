@@ -1,7 +1,7 @@
 import type { EngineSockets } from '../../clients/docker.ts'
 import type { Db } from '../../db/sql.ts'
 import { route, type Route } from '../../http/route.ts'
-import { missing, unacceptable } from '../../refusal.ts'
+import { unacceptable, existing } from '../../refusal.ts'
 import type { Links } from '../../connections/links.ts'
 import { openLimitsProbe, probeBuildkit, probeEngine, probeServer } from './probes.ts'
 import { InstanceDocument, PreferencesDocument, PreflightDocument } from './schemas.ts'
@@ -40,9 +40,7 @@ export const systemInstanceRoutes = (
     refuses: [404],
     response: InstanceDocument,
     handle: async () => {
-      const instance = await readSystemInstance(db)
-      if (instance === undefined) throw missing('instance', 'default')
-      return instance
+      return existing(await readSystemInstance(db), 'instance', 'default')
     },
   }),
   route({
@@ -81,9 +79,11 @@ export const systemInstanceRoutes = (
     summary: 'What a client keeps for its user',
     response: PreferencesDocument,
     handle: async ({ params }) => {
-      const preferences = await readPreferences(db, params.clientId)
-      if (preferences === undefined) throw missing('user preferences of client', params.clientId)
-      return preferences
+      return existing(
+        await readPreferences(db, params.clientId),
+        'user preferences of client',
+        params.clientId,
+      )
     },
   }),
   route({

@@ -1,6 +1,5 @@
-import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
@@ -36,18 +35,13 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
     return { document, reply: new Reply({ body: document, headers }) }
   }
   return [
-    route({
-      method: 'GET',
+    listRoute({
       path: '/machine-configurations/',
       tag,
       summary: 'Machine configurations by name, each with its versions, newest first',
-      query: z.strictObject(pageQuery),
-      response: z.array(MachineConfiguration),
-      handle: async ({ query, target }) => {
-        const page = pageOf(query, { usual: 100, largest: 100, beyond: 'largest' })
-        const { rows, total } = await listMachineConfigurations(db, page)
-        return pagedArray(rows, { page, total, target })
-      },
+      item: MachineConfiguration,
+      sizes: { usual: 100, largest: 100, beyond: 'largest' },
+      read: (page) => listMachineConfigurations(db, page),
     }),
     route({
       method: 'POST',

@@ -1,9 +1,9 @@
 import { z } from 'zod'
 import { array, fields, object, time } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
-import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
-import { missing, unacceptable } from '../../refusal.ts'
+import { countUpTo, documentRow, readPage } from '../../db/rows.ts'
+import { raw, sql, type Db } from '../../db/sql.ts'
+import type { Page } from '../../http/paging.ts'
+import { unacceptable, existing } from '../../refusal.ts'
 import {
   MachineConfiguration,
   type NewMachineConfiguration,
@@ -39,33 +39,28 @@ const configurationObject = object(
   },
 )
 
-const Row = z.object({ document: MachineConfiguration })
-type Document = z.output<typeof MachineConfiguration>
-const selected = (from: Sql): Sql => sql`select ${raw(configurationObject)}::json as document from ${from}`
+const Row = documentRow(MachineConfiguration)
+const document = sql`${raw(configurationObject)}::json as document`
 
 /** Configurations by name, each with its versions; `total` is counted to one above `countBound`. */
-export const listMachineConfigurations = async (
-  db: Db,
-  page: Page,
-): Promise<{ rows: Document[]; total: number }> => {
-  const rows = await db.many(
-    Row,
-    selected(
-      sql`machine_configurations c order by c.name collate "C", c.id limit ${page.limit} offset ${page.offset}`,
-    ),
-  )
-  return {
-    rows: rows.map(({ document }) => document),
-    total: await countUpTo(db, sql`machine_configurations`, countBound),
-  }
-}
+export const listMachineConfigurations = (db: Db, page: Page) =>
+  readPage(db, Row, {
+    select: document,
+    from: sql`machine_configurations c`,
+    order: sql`c.name collate "C", c.id`,
+    page,
+  })
 
 /** @throws Refusal `missing` */
-export const readMachineConfiguration = async (db: Db, id: string): Promise<Document> => {
-  const row = await db.maybe(Row, selected(sql`machine_configurations c where c.id = ${id}`))
-  if (row === undefined) throw missing('machine configuration', id)
-  return row.document
-}
+export const readMachineConfiguration = async (
+  db: Db,
+  id: string,
+): Promise<z.output<typeof MachineConfiguration>> =>
+  existing(
+    await db.maybe(Row, sql`select ${document} from machine_configurations c where c.id = ${id}`),
+    'machine configuration',
+    id,
+  )
 
 /** Stores a configuration without versions. */
 export const createMachineConfiguration = async (
@@ -93,11 +88,14 @@ export const addConfigurationVersion = (
   given: NewMachineConfigurationVersion & { id: string; contentSha256: string },
 ): Promise<void> =>
   db.transaction(async (tx) => {
-    const owned = await tx.maybe(
-      Owned,
-      sql`select ownership from machine_configurations where id = ${configurationId} for update`,
+    const owned = existing(
+      await tx.maybe(
+        Owned,
+        sql`select ownership from machine_configurations where id = ${configurationId} for update`,
+      ),
+      'machine configuration',
+      configurationId,
     )
-    if (owned === undefined) throw missing('machine configuration', configurationId)
     if (owned.ownership === 'system')
       throw unacceptable([
         {

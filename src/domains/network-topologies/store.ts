@@ -1,10 +1,10 @@
 import { z } from 'zod'
-import { countUpTo, insertRows } from '../../db/rows.ts'
-import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import { documentRow, insertRows, readPage } from '../../db/rows.ts'
+import { raw, sql, type Db } from '../../db/sql.ts'
+import type { Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { array, fields, object } from '../../db/projection.ts'
-import { NetworkTopologyDocument } from './schemas.ts'
+import type { NetworkTopologyDocument } from './schemas.ts'
 
 const linkObject = object(
   {
@@ -26,27 +26,20 @@ const topologyObject = object(fields('t', 'id name version executionScopeId'), {
 })
 
 // Rows keep to the bounds of the time at which they were taken.
-const Row = z.object({ document: z.custom<NetworkTopologyDocument>() })
-const selected = (from: Sql): Sql => sql`select ${raw(topologyObject)}::json as document from ${from}`
+const Row = documentRow(z.custom<NetworkTopologyDocument>())
+const document = sql`${raw(topologyObject)}::json as document`
 
 /** Topologies by name, newest version first; `total` is counted to one above `countBound`. */
-export const listTopologies = async (
-  db: Db,
-  page: Page,
-): Promise<{ rows: NetworkTopologyDocument[]; total: number }> => {
-  const rows = await db.many(
-    Row,
-    selected(
-      sql`network_topologies t order by t.name collate "C", t.version desc, t.id
-        limit ${page.limit} offset ${page.offset}`,
-    ),
-  )
-  const total = await countUpTo(db, sql`network_topologies`, countBound)
-  return { rows: rows.map(({ document }) => document), total }
-}
+export const listTopologies = (db: Db, page: Page) =>
+  readPage(db, Row, {
+    select: document,
+    from: sql`network_topologies t`,
+    order: sql`t.name collate "C", t.version desc, t.id`,
+    page,
+  })
 
-export const readNetworkTopology = async (db: Db, id: string): Promise<NetworkTopologyDocument | undefined> =>
-  (await db.maybe(Row, selected(sql`network_topologies t where t.id = ${id}`)))?.document
+export const readNetworkTopology = (db: Db, id: string): Promise<NetworkTopologyDocument | undefined> =>
+  db.maybe(Row, sql`select ${document} from network_topologies t where t.id = ${id}`)
 
 const Known = z.object({
   taken: z.boolean(),

@@ -1,9 +1,9 @@
 import { z } from 'zod'
+import { readPage } from '../../db/rows.ts'
 import { columnsOf } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
 import { orderOf } from '../../db/orders.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
 import { unacceptable } from '../../refusal.ts'
 import { durationSources, type DurationSource } from '../../schedulers/problem.ts'
 import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
@@ -170,15 +170,8 @@ export interface PlanFilter {
   sort?: string | undefined
 }
 
-/**
- * Plans in the order asked for, one more than the page, and the number of all, counted to one above
- * the bound.
- */
-export const listPlans = async (
-  db: Db,
-  filter: PlanFilter,
-  page: Page,
-): Promise<{ rows: PlanHeader[]; total: number }> => {
+/** Plans in the order asked for; `total` is counted to one above `countBound`. */
+export const listPlans = (db: Db, filter: PlanFilter, page: Page) => {
   const { workflowId, environmentId, since, until, sort = usualPlanOrder } = filter
   const condition = where(
     workflowId !== undefined &&
@@ -187,13 +180,12 @@ export const listPlans = async (
     since !== undefined && sql`p.created_at >= ${since}`,
     until !== undefined && sql`p.created_at < ${until}`,
   )
-  const rows = await db.many(
-    PlanRow,
-    sql`select ${columns} from schedule_plans p ${condition} order by ${orderOf(planOrders, sort, 'p')}
-      limit ${page.limit} offset ${page.offset}`,
-  )
-  const total = await countUpTo(db, sql`schedule_plans p ${condition}`, countBound)
-  return { rows, total }
+  return readPage(db, PlanRow, {
+    select: columns,
+    from: sql`schedule_plans p ${condition}`,
+    order: orderOf(planOrders, sort, 'p'),
+    page,
+  })
 }
 
 /** A plan in the API's form for lists. */
