@@ -7,3 +7,18 @@ export const isFields = (value: unknown): value is Fields =>
 
 /** A member as text; blank where it is missing or of another type. */
 export const memberText = (value: unknown): string => (typeof value === 'string' ? value : '')
+
+/**
+ * The value with the keys of its objects sorted and members that are undefined left out, so that
+ * equal values yield equal JSON for any order of their keys.
+ */
+export const withSortedKeys = (value: unknown): unknown => {
+  if (typeof value !== 'object' || value === null) return value
+  if (Array.isArray(value)) return value.map(withSortedKeys)
+  return Object.fromEntries(
+    Object.entries(value)
+      .filter(([, member]) => member !== undefined)
+      .toSorted(([a], [b]) => (a < b ? -1 : 1))
+      .map(([key, member]) => [key, withSortedKeys(member)]),
+  )
+}
