@@ -90,3 +90,6 @@ export const unacceptable = (details: Problem[]): Refusal => {
     { details },
   )
 }
+
+/** 422 with one problem. */
+export const unacceptableAt = (path: string, message: string): Refusal => unacceptable([{ path, message }])

@@ -5,7 +5,7 @@ import { sql, type Db } from '../../db/sql.ts'
 import { plainPath, pathFault, readContext } from '../../drivers/build/context.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { AddressJudge } from '../../clients/http.ts'
-import { Refusal, unacceptable, type Problem, existing } from '../../refusal.ts'
+import { Refusal, unacceptable, type Problem, existing, unacceptableAt } from '../../refusal.ts'
 import type { Page } from '../../http/paging.ts'
 import type { ContextParts } from './contexts.ts'
 import { partsOfImage } from '../../clients/registry.ts'
@@ -98,8 +98,7 @@ export const addDockerArtifact = async (
       ...(credentialRef === undefined ? {} : { credentialRef }),
       cacheKey: `docker-image:${key}`,
     })
-    if (build === undefined)
-      throw unacceptable([{ path: 'image', message: 'is registered for this version already' }])
+    if (build === undefined) throw unacceptableAt('image', 'is registered for this version already')
     return { artifact: { id, artifactId, version, scope: 'system' }, build }
   })
 }
@@ -183,7 +182,7 @@ const checkDefinition = (
     judgeDefinition(text, buildArguments, (image) => imageFault(image, addressAllowed))
   } catch (error) {
     if (!(error instanceof BuildError)) throw error
-    throw unacceptable([{ path: 'recipePath', message: error.message }])
+    throw unacceptableAt('recipePath', error.message)
   }
 }
 
@@ -203,17 +202,13 @@ const readRecipe = async (
       { limitBytes, recipe, onRecipe: (piece) => chunks.push(piece) },
     )
     if (recipeDigest === undefined)
-      throw unacceptable([
-        { path: 'recipePath', message: `the context has no file ${JSON.stringify(recipe)}` },
-      ])
+      throw unacceptableAt('recipePath', `the context has no file ${JSON.stringify(recipe)}`)
     if (recipeDigest !== build.recipeDigest)
-      throw unacceptable([
-        { path: 'recipeDigest', message: `${JSON.stringify(recipe)} of the context has ${recipeDigest}` },
-      ])
+      throw unacceptableAt('recipeDigest', `${JSON.stringify(recipe)} of the context has ${recipeDigest}`)
     return Buffer.concat(chunks).toString()
   } catch (error) {
     if (error instanceof BuildError)
-      throw unacceptable([{ path: 'contextDigest', message: `the context cannot be read: ${error.message}` }])
+      throw unacceptableAt('contextDigest', `the context cannot be read: ${error.message}`)
     if ((error as NodeJS.ErrnoException).code === 'ENOENT')
       throw new Refusal('unavailable', 'the store of this host lost the context; upload it again')
     throw error
@@ -231,7 +226,7 @@ const checkRecipe = async (parts: BuildParts, build: Omit<Build, 'createdAt'>): 
   } else {
     const sources = sourcesOfRecipe(text, argumentsOf(build.buildArguments) ?? {}, build.targetArchitecture)
     const fault = recipeFault(sources, build.network, addressAllowed)
-    if (fault !== undefined) throw unacceptable([{ path: 'recipePath', message: fault }])
+    if (fault !== undefined) throw unacceptableAt('recipePath', fault)
     images = pulledBy(sources)
   }
   const problems = await credentialProblems(parts.db, images, build.credentialRef ?? undefined)

@@ -6,7 +6,7 @@ import { readContext } from '../../drivers/build/context.ts'
 import { BuildError, fullStore, isFull } from '../../drivers/build/errors.ts'
 import type { ArtifactStore } from '../../drivers/build/store.ts'
 import type { Upload } from '../../http/route.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
+import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { BuildContext, contextMediaType, type NewContext } from './schemas.ts'
 
 export interface ContextParts {
@@ -21,7 +21,7 @@ export interface ContextParts {
  */
 export const formBytes = 1_048_576
 
-const wrong = (path: string, message: string) => unacceptable([{ path, message }])
+const wrong = (path: string, message: string) => unacceptableAt(path, message)
 
 /**
  * Passes the one file of a form to `take`.

@@ -62,7 +62,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     tag,
     summary: 'Delete a version that no build and no run refers to, with its bytes',
     refuses: [422],
-    audit: { eventType: 'artifact.deleted', summary: () => 'a version of an artifact deleted' },
+    audit: { eventType: 'artifact.deleted', summary: 'a version of an artifact deleted' },
     handle: async ({ params }) => {
       await deleteVersion(parts, parts.uses.artifact, params.artifactVersionId)
       return new Reply({ status: 204 })
@@ -74,7 +74,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     tag,
     summary: 'Delete a build that no run refers to, with its own runs and their logs',
     refuses: [422],
-    audit: { eventType: 'artifact.build.deleted', summary: () => 'a build of an artifact deleted' },
+    audit: { eventType: 'artifact.build.deleted', summary: 'a build of an artifact deleted' },
     handle: async ({ params }) => {
       await deleteBuild(parts, parts.uses.artifact, params.buildId)
       return new Reply({ status: 204 })
@@ -86,7 +86,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     tag,
     summary: 'Delete a build context that no build refers to, with its bytes',
     refuses: [422],
-    audit: { eventType: 'artifact.context.deleted', summary: () => 'a build context deleted' },
+    audit: { eventType: 'artifact.context.deleted', summary: 'a build context deleted' },
     handle: async ({ params }) => {
       await deleteContext(parts, params.digest)
       return new Reply({ status: 204 })
@@ -117,7 +117,7 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
     body: NewVersion,
     response: Artifact,
     status: 201,
-    audit: { eventType: 'artifact.created', summary: () => 'a version of an artifact added' },
+    audit: { eventType: 'artifact.created', summary: 'a version of an artifact added' },
     handle: async ({ body }) => {
       const { artifactId, version, name = artifactId, scope = 'system', scopeId = '' } = body
       const artifactVersionId = await addVersion(db, { artifactId, name, version, scope, scopeId })
@@ -150,10 +150,7 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
     body: NewMaterialization,
     response: Materialization,
     status: 201,
-    audit: {
-      eventType: 'artifact.materialized',
-      summary: () => 'a materialization of an artifact recorded',
-    },
+    audit: { eventType: 'artifact.materialized', summary: 'a materialization of an artifact recorded' },
     handle: ({ body }) => putMaterialization(db, body),
   }),
 ]
@@ -168,7 +165,7 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     body: NewDockerArtifact,
     response: DockerArtifact,
     status: 201,
-    audit: { eventType: 'artifact.created', summary: () => 'an image added as a version of an artifact' },
+    audit: { eventType: 'artifact.created', summary: 'an image added as a version of an artifact' },
     handle: ({ body }) => addDockerArtifact(parts, body),
   }),
   route({
@@ -185,7 +182,7 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     body: NewContext,
     response: BuildContext,
     status: 201,
-    audit: { eventType: 'artifact.context.created', summary: () => 'a build context stored' },
+    audit: { eventType: 'artifact.context.created', summary: 'a build context stored' },
     handle: ({ body, upload }) => {
       if (upload !== undefined) return uploadContext(parts, upload)
       return registerStored(parts, NewContext.parse(body))
@@ -201,7 +198,7 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     status: 201,
     alsoStatus: [200],
     refuses: [503],
-    audit: { eventType: 'artifact.build.created', summary: () => 'a build of an artifact described' },
+    audit: { eventType: 'artifact.build.created', summary: 'a build of an artifact described' },
     handle: async ({ body }) => {
       const { build, isNew } = await addBuild(parts, body)
       return new Reply({

@@ -221,10 +221,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
       response: BuildRun,
       status: 202,
       refuses: [503],
-      audit: {
-        eventType: 'artifact.build-run.created',
-        summary: ({ params }) => `a run of the build ${params['buildId'] ?? ''} asked for`,
-      },
+      audit: { eventType: 'artifact.build-run.created', summary: 'a run of the build {buildId} asked for' },
       made: ({ newId }) => made(runIdOf(newId)),
       handle: async ({ params: { buildId }, query, newId }) => {
         const build = await readBuild(db, buildId)

@@ -67,7 +67,7 @@ const provisioning = (parts: InstanceParts, path: 'cloud-instances' | 'cloud-pro
     refuses: [409, 503],
     audit: {
       eventType: 'cloud.instance.provision',
-      summary: ({ body }) => `a machine of target ${(body as NewProvisioning).capacityTargetId} asked for`,
+      summary: 'a machine of target {capacityTargetId} asked for',
     },
     made: ({ newId }) => made(parts, cloudOperationIdOf(newId)),
     handle: async ({ params, body, newId }) =>
@@ -115,8 +115,7 @@ export const instanceRoutes = (parts: InstanceParts): Route[] => [
     refuses: [409, 422, 503],
     audit: {
       eventType: 'cloud.instance.action',
-      summary: ({ params }) =>
-        `${params['action'] ?? ''} of cloud instance ${params['instanceId'] ?? ''} asked for`,
+      summary: '{action} of cloud instance {instanceId} asked for',
     },
     made: ({ newId }) => made(parts, cloudOperationIdOf(newId)),
     handle: async ({ params, newId }) => {

@@ -109,24 +109,18 @@ const text = (value: unknown): string | undefined => (typeof value === 'string' 
 export const cloudEvent = (event: OperationEvent): CloudEvent => {
   const payload = (event.payload ?? {}) as Record<string, unknown>
   const name = event.eventType.replace(/^cloud\./, '')
-  const message = text(payload['message']) ?? text(payload['reason'])
   const { durationSeconds } = payload
-  const optional = {
-    tool: text(payload['tool']),
-    phase: text(payload['phase']),
-    task: text(payload['task']),
-    host: text(payload['host']),
-    message,
-    raw: text(payload['raw']),
-    durationSeconds: typeof durationSeconds === 'number' ? durationSeconds : undefined,
-  }
   return {
     ...{ operationId: event.aggregateId, sequence: event.sequence, timestamp: event.occurredAt },
     level: payload['level'] === 'error' || name.endsWith('.failed') ? 'error' : 'info',
     event: name,
-    ...(Object.fromEntries(
-      Object.entries(optional).filter(([, value]) => value !== undefined),
-    ) as Partial<CloudEvent>),
+    tool: text(payload['tool']),
+    phase: text(payload['phase']),
+    task: text(payload['task']),
+    host: text(payload['host']),
+    message: text(payload['message']) ?? text(payload['reason']),
+    raw: text(payload['raw']),
+    durationSeconds: typeof durationSeconds === 'number' ? durationSeconds : undefined,
   }
 }
 

@@ -47,10 +47,7 @@ export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
     response: CapacityTarget,
     status: 201,
     refuses: [503],
-    audit: {
-      eventType: 'cloud.target.created',
-      summary: ({ body }) => `capacity target ${(body as NewCapacityTarget).name} created`,
-    },
+    audit: { eventType: 'cloud.target.created', summary: 'capacity target {name} created' },
     made: ({ newId }) => made(db, idOf(newId)),
     handle: async ({ params, body, newId }) => {
       const id = body.id ?? idOf(newId)
@@ -64,10 +61,7 @@ export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
     tag,
     summary: 'Take a capacity target out of plans, once no instance of it may cost money',
     refuses: [409],
-    audit: {
-      eventType: 'cloud.target.deleted',
-      summary: ({ params }) => `capacity target ${params['targetId'] ?? ''} deleted`,
-    },
+    audit: { eventType: 'cloud.target.deleted', summary: 'capacity target {targetId} deleted' },
     handle: async ({ params }) => {
       await deleteTarget(db, params.targetId)
       return undefined

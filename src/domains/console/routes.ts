@@ -71,9 +71,7 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
   }
   const of = operationRoutes(api)
 
-  const documentOf = async (id: string) => {
-    return existing(await readCommand(db, id), 'console command', id)
-  }
+  const documentOf = async (id: string) => existing(await readCommand(db, id), 'console command', id)
   const over = async (id: string, deadlineMs: number, signal: AbortSignal): Promise<boolean> => {
     const everyMs = openBackoff({ firstMs: 10, longestMs: 250, growth: 1.2 })
     const isOver = async (): Promise<true | undefined> => (await commandIsOver(db, id)) || undefined
@@ -118,7 +116,7 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
       alsoStatus: [202],
       audit: {
         eventType: 'console.command.requested',
-        summary: ({ body }) => `console command on ${(body as CommandDocument).resourceId} asked for`,
+        summary: 'console command on {resourceId} asked for',
         resourceId: ({ body }) => (body as CommandDocument).resourceId,
       },
       made: async (call) => {

@@ -142,10 +142,6 @@ const alsoTaken =
     return typeof id === 'string' ? takenProblems(db, kind, id) : []
   }
 
-const createdAt = (kind: UserKind, id: string): Record<string, string> => ({
-  location: `${folders[kind]}${encodeURIComponent(id)}/`,
-})
-
 /** Replaces a stored secret. `given`: the id in the document. */
 const replace = async (
   { db, vault }: CredentialParts,
@@ -199,58 +195,43 @@ const commonRoutes = <T extends z.ZodType>(db: Db, kind: UserKind, item: T): Rou
   }),
 ]
 
-/** Stores a secret from a document. The answer holds its reference. */
+/**
+ * Stores a secret from a document. The answer holds its reference; that of a key, made here or
+ * imported, its public half.
+ */
 const storeRoute = <Body extends { id: string }>(
   parts: CredentialParts,
   given: {
-    kind: Exclude<UserKind, 'ssh-key'>
+    kind: UserKind
+    path?: string
     summary: string
     body: z.ZodType<Body>
     made: (body: Body) => Made
   },
-): Route =>
-  route({
+): Route => {
+  const { kind, path = folders[kind], summary, body: schema, made } = given
+  return route({
     method: 'POST',
-    path: folders[given.kind],
+    path,
     tag: 'credentials',
-    summary: given.summary,
-    body: given.body,
-    response: CredentialReference,
+    summary,
+    body: schema,
+    response: kind === 'ssh-key' ? SshKey : CredentialReference,
     status: 201,
-    alsoCheck: alsoTaken(parts.db, given.kind),
-    audit: audited(given.kind, 'stored'),
+    alsoCheck: alsoTaken(parts.db, kind),
+    audit: audited(kind, 'stored'),
     handle: async ({ body }) => {
-      await store(parts, given.kind, body.id, given.made(body))
+      await store(parts, kind, body.id, made(body))
       return new Reply({
-        body: { credentialRef: referenceOf(given.kind, body.id) },
-        headers: createdAt(given.kind, body.id),
+        body:
+          kind === 'ssh-key'
+            ? await readCredential(parts.db, SshKey, kind, body.id)
+            : { credentialRef: referenceOf(kind, body.id) },
+        headers: { location: `${folders[kind]}${encodeURIComponent(body.id)}/` },
       })
     },
   })
-
-/** Stores a key, generated here or imported. The answer holds its public half. */
-const storeKeyRoute = <Body extends { id: string }>(
-  parts: CredentialParts,
-  given: { path: string; summary: string; body: z.ZodType<Body>; made: (body: Body) => Made },
-): Route =>
-  route({
-    method: 'POST',
-    path: given.path,
-    tag: 'credentials',
-    summary: given.summary,
-    body: given.body,
-    response: SshKey,
-    status: 201,
-    alsoCheck: alsoTaken(parts.db, 'ssh-key'),
-    audit: audited('ssh-key', 'stored'),
-    handle: async ({ body }) => {
-      await store(parts, 'ssh-key', body.id, given.made(body))
-      return new Reply({
-        body: await readCredential(parts.db, SshKey, 'ssh-key', body.id),
-        headers: createdAt('ssh-key', body.id),
-      })
-    },
-  })
+}
 
 /** Stores another secret under an existing reference. */
 const replaceRoute = <Body extends { id?: string | undefined }, S extends z.ZodType>(
@@ -283,7 +264,7 @@ const validateRoute = ({ identifyCloud }: CredentialParts): Route =>
     body: CloudCredentialCheck,
     response: CloudCredentialVerdict,
     refuses: [503],
-    audit: { eventType: 'credential.validated', summary: () => 'cloud credential validated' },
+    audit: { eventType: 'credential.validated', summary: 'cloud credential validated' },
     handle: async ({ body: { provider, credential, projectId = '', region = '', endpoint = '' } }) => {
       const made = cloudMade({ provider, credential })
       const asked = { provider, region, catalogStatus: 'not_discovered' } as const
@@ -317,13 +298,14 @@ const validateRoute = ({ identifyCloud }: CredentialParts): Route =>
  */
 export const credentialRoutes = (parts: CredentialParts): Route[] => [
   ...commonRoutes(parts.db, 'ssh-key', SshKey),
-  storeKeyRoute(parts, {
-    path: '/ssh-keys/',
+  storeRoute(parts, {
+    kind: 'ssh-key',
     summary: 'Make an ed25519 key; its public half is the answer',
     body: NewSshKey,
     made: ({ id, comment = `orrery ${id}` }) => keyMade(makeSshKey(comment)),
   }),
-  storeKeyRoute(parts, {
+  storeRoute(parts, {
+    kind: 'ssh-key',
     path: '/ssh-keys/import/',
     summary: 'Import a private key: ed25519, ECDSA or RSA as OpenSSH, PEM or PKCS#8 text',
     body: SshKeyImport,

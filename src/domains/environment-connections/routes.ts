@@ -84,10 +84,7 @@ const testRoute = (parts: ConnectionParts): Route => {
       const problem = await links.credentialProblem(document)
       return problem === undefined ? [] : [problem]
     },
-    audit: {
-      eventType: 'connection.tested',
-      summary: ({ body }) => `a connection of type ${(body as ConnectionDocument).type} tested`,
-    },
+    audit: { eventType: 'connection.tested', summary: 'a connection of type {type} tested' },
     handle: async ({ body, actor }) => {
       const unbuilt = unbuiltConnectionType(body.type)
       if (unbuilt !== undefined) throw unbuilt
@@ -173,7 +170,7 @@ const documentRoutes = (parts: ConnectionParts): Route[] => [
     alsoCheck: ({ document, params }) => problemsOfSaving(parts, document, params['connectionId'] ?? ''),
     audit: {
       eventType: 'connection.saved',
-      summary: ({ params }) => `connection ${params['connectionId'] ?? ''} saved`,
+      summary: 'connection {connectionId} saved',
       connectionId: ofPath,
       environmentId: ({ body }) => (body as ConnectionDocument).environmentId || undefined,
     },
@@ -191,7 +188,7 @@ const checkRoutes = (parts: ConnectionParts): Route[] => [
     audit: {
       eventType: 'connection.health.checked',
       outcome: (answer) => ((answer as ConnectionCheck).status === 'online' ? 'succeeded' : 'failed'),
-      summary: ({ params }) => `connection ${params['connectionId'] ?? ''} checked`,
+      summary: 'connection {connectionId} checked',
       connectionId: ofPath,
     },
     handle: async ({ params, actor }) => {
@@ -239,7 +236,7 @@ const discoverRoute = (parts: ConnectionParts): Route =>
     alsoStatus: [202],
     audit: {
       eventType: 'resource.discovery.requested',
-      summary: ({ params }) => `discovery through connection ${params['connectionId'] ?? ''} requested`,
+      summary: 'discovery through connection {connectionId} requested',
       connectionId: ofPath,
     },
     handle: async ({ params, signal }) => {
@@ -301,7 +298,7 @@ const loginRoutes = (parts: ConnectionParts): Route[] => [
     response: Login,
     audit: {
       eventType: 'connection.login',
-      summary: ({ params }) => `login of connection ${params['connectionId'] ?? ''} answered`,
+      summary: 'login of connection {connectionId} answered',
       connectionId: ofPath,
     },
     handle: async ({ params, body }) => {

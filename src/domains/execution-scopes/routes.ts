@@ -35,10 +35,7 @@ export const executionScopeRoutes = ({
     response: ExecutionScopeDocument,
     status: 201,
     alsoCheck: ({ document }) => scopeStoreProblems(db, document),
-    audit: {
-      eventType: 'execution-scope.created',
-      summary: ({ body }) => `execution scope ${(body as ExecutionScopeDocument).id} created`,
-    },
+    audit: { eventType: 'execution-scope.created', summary: 'execution scope {id} created' },
     handle: async ({ body }) => {
       await createScope(db, body)
       return new Reply({ body, headers: { location: `/execution-scopes/${encodeURIComponent(body.id)}/` } })
@@ -50,9 +47,8 @@ export const executionScopeRoutes = ({
     tag: 'execution-scopes',
     summary: 'One execution scope',
     response: ExecutionScopeDocument,
-    handle: async ({ params }) => {
-      return existing(await readExecutionScope(db, params.scopeId), 'execution scope', params.scopeId)
-    },
+    handle: async ({ params }) =>
+      existing(await readExecutionScope(db, params.scopeId), 'execution scope', params.scopeId),
   }),
   route({
     method: 'DELETE',
@@ -60,10 +56,7 @@ export const executionScopeRoutes = ({
     tag: 'execution-scopes',
     summary: 'Delete a scope that nothing uses',
     refuses: [422],
-    audit: {
-      eventType: 'execution-scope.deleted',
-      summary: ({ params }) => `execution scope ${params['scopeId'] ?? ''} deleted`,
-    },
+    audit: { eventType: 'execution-scope.deleted', summary: 'execution scope {scopeId} deleted' },
     handle: async ({ params }) => {
       await deleteScope(db, params.scopeId, uses.executionScope)
       return undefined

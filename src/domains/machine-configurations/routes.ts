@@ -51,10 +51,7 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
       body: NewMachineConfiguration,
       response: MachineConfiguration,
       status: 201,
-      audit: {
-        eventType: 'machine-configuration.created',
-        summary: ({ body }) => `machine configuration ${(body as NewMachineConfiguration).name} created`,
-      },
+      audit: { eventType: 'machine-configuration.created', summary: 'machine configuration {name} created' },
       made: async ({ newId }) => {
         const { document, reply } = await stored(idOf(newId))
         return { createdAt: document.createdAt, answer: reply }
@@ -84,7 +81,7 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
       refuses: [503],
       audit: {
         eventType: 'machine-configuration.version-added',
-        summary: ({ params }) => `version added to machine configuration ${params['configurationId'] ?? ''}`,
+        summary: 'version added to machine configuration {configurationId}',
       },
       made: async ({ params: { configurationId }, newId }) => {
         const { document, reply } = await stored(configurationId)

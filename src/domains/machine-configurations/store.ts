@@ -3,7 +3,7 @@ import { array, fields, object, time } from '../../db/projection.ts'
 import { countUpTo, documentRow, readPage } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
-import { unacceptable, existing } from '../../refusal.ts'
+import { existing, unacceptableAt } from '../../refusal.ts'
 import {
   MachineConfiguration,
   type NewMachineConfiguration,
@@ -97,14 +97,11 @@ export const addConfigurationVersion = (
       configurationId,
     )
     if (owned.ownership === 'system')
-      throw unacceptable([
-        {
-          path: '',
-          message:
-            `the machine configuration ${JSON.stringify(configurationId)} comes with the service; ` +
-            'make one of your own',
-        },
-      ])
+      throw unacceptableAt(
+        '',
+        `the machine configuration ${JSON.stringify(configurationId)} comes with the service; ` +
+          'make one of your own',
+      )
     const { version: next } = await tx.one(
       Next,
       sql`select coalesce(max(version), 0) + 1 as version from machine_configuration_versions
@@ -117,12 +114,10 @@ export const addConfigurationVersion = (
         mostVersions,
       )) >= mostVersions
     )
-      throw unacceptable([
-        {
-          path: '',
-          message: `the machine configuration has ${String(mostVersions)} versions; make another configuration`,
-        },
-      ])
+      throw unacceptableAt(
+        '',
+        `the machine configuration has ${String(mostVersions)} versions; make another configuration`,
+      )
     const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
     await tx.run(sql`insert into machine_configuration_versions
         (id, machine_configuration_id, version, status, playbook_yaml, content_sha256, compatibility,

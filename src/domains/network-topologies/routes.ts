@@ -22,10 +22,7 @@ export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
     response: NetworkTopologyDocument,
     status: 201,
     alsoCheck: ({ document }) => topologyStoreProblems(db, document),
-    audit: {
-      eventType: 'network-topology.created',
-      summary: ({ body }) => `network topology ${(body as NetworkTopologyDocument).id} created`,
-    },
+    audit: { eventType: 'network-topology.created', summary: 'network topology {id} created' },
     handle: async ({ body }) => {
       await createTopology(db, body)
       const links = body.links.map((link) => ({ ...link, topologyId: body.id }))
@@ -41,8 +38,7 @@ export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
     tag: 'network-topologies',
     summary: 'One network topology',
     response: NetworkTopologyDocument,
-    handle: async ({ params }) => {
-      return existing(await readNetworkTopology(db, params.topologyId), 'network topology', params.topologyId)
-    },
+    handle: async ({ params }) =>
+      existing(await readNetworkTopology(db, params.topologyId), 'network topology', params.topologyId),
   }),
 ]

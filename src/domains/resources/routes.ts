@@ -40,9 +40,8 @@ export const resourceRoutes = ({ db }: { db: Db }): Route[] => [
     tag: 'resources',
     summary: 'One resource',
     response: Resource,
-    handle: async ({ params }) => {
-      return existing(await readResource(db, params.resourceId), 'resource', params.resourceId)
-    },
+    handle: async ({ params }) =>
+      existing(await readResource(db, params.resourceId), 'resource', params.resourceId),
   }),
   route({
     method: 'GET',

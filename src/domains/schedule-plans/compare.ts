@@ -4,7 +4,7 @@ import { readPage } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { envelope, type Page } from '../../http/paging.ts'
 import { Paid, PlanTime } from '../../http/schema.ts'
-import { unacceptable, existing } from '../../refusal.ts'
+import { existing, unacceptableAt } from '../../refusal.ts'
 import { readPlan, type PlanHeader } from './store.ts'
 
 const Side = z.strictObject({
@@ -90,15 +90,12 @@ const side = (alias: string): Sql =>
 export const comparePlans = async (db: Db, a: string, b: string, page: Page): Promise<PlanComparison> => {
   const [planA, planB] = await Promise.all([known(db, a), known(db, b)])
   if (planA.workflowVersionId !== planB.workflowVersionId)
-    throw unacceptable([
-      {
-        path: 'b',
-        message:
-          `plan ${JSON.stringify(b)} is of workflow version ` +
-          `${JSON.stringify(planB.workflowVersionId)}, plan ${JSON.stringify(a)} of ` +
-          `${JSON.stringify(planA.workflowVersionId)}; only plans of one version can be compared`,
-      },
-    ])
+    throw unacceptableAt(
+      'b',
+      `plan ${JSON.stringify(b)} is of workflow version ` +
+        `${JSON.stringify(planB.workflowVersionId)}, plan ${JSON.stringify(a)} of ` +
+        `${JSON.stringify(planA.workflowVersionId)}; only plans of one version can be compared`,
+    )
   const pairs = sql`schedule_plan_assignments x
     join activity_definitions dx on dx.workflow_version_id = ${planA.contentVersionId}
       and dx.position = x.activity_position

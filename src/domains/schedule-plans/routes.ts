@@ -100,9 +100,8 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     tag: 'schedule-plans',
     summary: 'A plan with its assignments; above 10,000 of them without',
     response: Plan,
-    handle: async ({ params }) => {
-      return existing(await readPlanDocument(db, params.planId), 'schedule plan', params.planId)
-    },
+    handle: async ({ params }) =>
+      existing(await readPlanDocument(db, params.planId), 'schedule plan', params.planId),
   }),
   route({
     method: 'DELETE',
@@ -110,10 +109,7 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     tag: 'schedule-plans',
     summary: 'Delete a plan that no run and no selection of a planning session names',
     refuses: [422],
-    audit: {
-      eventType: 'plan.deleted',
-      summary: ({ params }) => `schedule plan ${params['planId'] ?? ''} deleted`,
-    },
+    audit: { eventType: 'plan.deleted', summary: 'schedule plan {planId} deleted' },
     handle: async ({ params }) => {
       if (!(await deletePlan(db, params.planId, uses.plan))) throw missing('schedule plan', params.planId)
       return undefined

@@ -4,7 +4,7 @@ import { columnsOf } from '../../db/projection.ts'
 import { orderOf } from '../../db/orders.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptableAt } from '../../refusal.ts'
 import { durationSources, type DurationSource } from '../../schedulers/problem.ts'
 import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
 import { scopesWith } from '../execution-scopes/store.ts'
@@ -49,26 +49,9 @@ export interface NewPlan {
   assignments: readonly NewAssignment[]
 }
 
-export interface NewAssignment {
-  /** The activity's position in the content version. */
-  position: number
-  id: string
-  /** The id as its author wrote it. */
-  activityId: string
-  resourceId: string
-  coreId: string
-  slotId: string
-  orderOnResource: number
-  priority: number
-  predictedReadyAt: number
-  predictedStartAt: number
-  predictedFinishAt: number
-  predictedRuntimeSeconds: number
-  predictedTransferSeconds: number
-  predictedCost: number
+/** `position`: of the activity in the content version; `activityId`: as its author wrote it. */
+export type NewAssignment = Omit<AssignmentRow, 'externalId' | 'durationSource'> & {
   durationSource: DurationSource
-  submittedPrediction?: Times | undefined
-  metadata?: Record<string, unknown> | undefined
 }
 
 const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
@@ -207,11 +190,11 @@ export const planSummary = (row: PlanHeader): PlanSummary => {
     id: row.id,
     workflowVersionId: row.workflowVersionId,
     executionScopeId: row.executionScopeId,
-    ...(row.networkTopologyId === '' ? {} : { networkTopologyId: row.networkTopologyId }),
+    networkTopologyId: row.networkTopologyId || undefined,
     source: row.source,
     algorithm: row.algorithm,
-    ...(row.algorithmVersion === '' ? {} : { algorithmVersion: row.algorithmVersion }),
-    ...(row.objective === '' ? {} : { objective: row.objective }),
+    algorithmVersion: row.algorithmVersion || undefined,
+    objective: row.objective || undefined,
     deadlineSeconds: row.deadlineSeconds,
     budget: row.budget,
     predicted: {
@@ -219,15 +202,13 @@ export const planSummary = (row: PlanHeader): PlanSummary => {
       feasible: row.predictedFeasible,
       ...(reasons.length === 0 ? {} : { reasons }),
     },
-    ...(row.networkModel === undefined ? {} : { networkModel: row.networkModel }),
-    ...(row.contentionFreeMakespanSeconds === undefined
-      ? {}
-      : { contentionFreeMakespanSeconds: row.contentionFreeMakespanSeconds }),
-    ...(row.submittedPrediction === undefined ? {} : { submittedPrediction: row.submittedPrediction }),
+    networkModel: row.networkModel,
+    contentionFreeMakespanSeconds: row.contentionFreeMakespanSeconds,
+    submittedPrediction: row.submittedPrediction,
     defaultedDurations: row.defaultedDurations,
     assignmentCount: row.assignmentCount,
-    ...(row.lifecycleActions === undefined ? {} : { lifecycleActions: row.lifecycleActions }),
-    ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
+    lifecycleActions: row.lifecycleActions,
+    metadata: row.metadata,
     ...(embedded.length === 0 ? {} : { embedded }),
     createdAt: row.createdAt,
   }
@@ -254,6 +235,10 @@ const AssignmentRow = z.object({
   metadata: FreeObject.optional(),
 })
 type AssignmentRow = z.output<typeof AssignmentRow>
+const assignmentColumns = columnsOf(AssignmentRow, 'a', {
+  position: 'a.activity_position',
+  externalId: 'd.external_id',
+})
 
 /** Assignments in the order of the workflow's activities; `page` absent: all of them. */
 export const readAssignments = (
@@ -263,12 +248,7 @@ export const readAssignments = (
 ): Promise<AssignmentRow[]> =>
   db.many(
     AssignmentRow,
-    sql`select a.activity_position as position, a.id, a.activity_id, d.external_id, a.resource_id, a.core_id,
-      a.slot_id, a.order_on_resource, a.priority,
-        a.predicted_ready_at, a.predicted_start_at, a.predicted_finish_at, a.predicted_runtime_seconds,
-          a.predicted_transfer_seconds, a.predicted_cost, a.duration_source, a.submitted_prediction,
-        a.metadata
-      from schedule_plan_assignments a
+    sql`select ${assignmentColumns} from schedule_plan_assignments a
       join schedule_plans p on p.id = a.schedule_plan_id
       join activity_definitions d on d.workflow_version_id = p.content_version_id and d.position = a.activity_position
       ${where(sql`a.schedule_plan_id = ${planId}`)}
@@ -285,8 +265,8 @@ export const assignmentDocument = (
   activityId: row.activityId,
   externalId: row.externalId,
   resourceId: row.resourceId,
-  ...(row.coreId === '' ? {} : { coreId: row.coreId }),
-  ...(row.slotId === '' ? {} : { slotId: row.slotId }),
+  coreId: row.coreId || undefined,
+  slotId: row.slotId || undefined,
   orderOnResource: row.orderOnResource,
   priority: row.priority,
   predictedReadyAt: row.predictedReadyAt,
@@ -295,9 +275,9 @@ export const assignmentDocument = (
   predictedRuntimeSeconds: row.predictedRuntimeSeconds,
   predictedTransferSeconds: row.predictedTransferSeconds,
   predictedCost: row.predictedCost,
-  ...(row.durationSource === undefined ? {} : { durationSource: row.durationSource }),
-  ...(row.submittedPrediction === undefined ? {} : { submittedPrediction: row.submittedPrediction }),
-  ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
+  durationSource: row.durationSource,
+  submittedPrediction: row.submittedPrediction,
+  metadata: row.metadata,
 })
 
 /** The answer of `GET /schedule-plans/{planId}/`; undefined where there is no such plan. */
@@ -379,8 +359,6 @@ export const deletePlan = async (db: Db, id: string, uses: readonly PlanUse[]): 
   } catch (error) {
     const use = uses.find(({ constraint }) => constraint === (error as { constraint?: string }).constraint)
     if (use === undefined) throw error
-    throw unacceptable([
-      { path: 'planId', message: `the plan ${JSON.stringify(id)} cannot be deleted: ${use.text}` },
-    ])
+    throw unacceptableAt('planId', `the plan ${JSON.stringify(id)} cannot be deleted: ${use.text}`)
   }
 }

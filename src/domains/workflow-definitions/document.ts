@@ -1,4 +1,4 @@
-import { firstProblems, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { firstProblems, Refusal, unacceptable, type Problem, unacceptableAt } from '../../refusal.ts'
 import { checkDocument } from '../../http/check.ts'
 import { createShapes } from '../../http/keys.ts'
 import type { z } from 'zod'
@@ -109,14 +109,11 @@ const bound = 1_000
 function read(body: Body, override: Override): { reading: Reading; form: Checked<unknown> } {
   switch (formOf(body)) {
     case 'pegasus':
-      throw unacceptable([
-        {
-          path: 'pegasus',
-          message:
-            'this is a Pegasus abstract workflow, which is not read here; send the authoring form ' +
-            'or a WfCommons instance (WfFormat 1.5, 1.6)',
-        },
-      ])
+      throw unacceptableAt(
+        'pegasus',
+        'this is a Pegasus abstract workflow, which is not read here; send the authoring form ' +
+          'or a WfCommons instance (WfFormat 1.5, 1.6)',
+      )
     case 'wfformat': {
       // This form has no namespace.
       const form = checked('wfformat', renamed(body, { name: override.name }))

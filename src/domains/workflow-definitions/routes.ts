@@ -143,9 +143,8 @@ export const workflowDefinitionRoutes = ({
     summary: 'Read a workflow',
     tag,
     response: WorkflowDefinition,
-    handle: async ({ params }) => {
-      return existing(await findWorkflow(db, params.workflowId), noun, params.workflowId)
-    },
+    handle: async ({ params }) =>
+      existing(await findWorkflow(db, params.workflowId), noun, params.workflowId),
   }),
   route({
     method: 'DELETE',

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { insertRows } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { findUsers, type Use } from '../../db/uses.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptable, unacceptableAt } from '../../refusal.ts'
 import type { NewWorkflow } from './authoring.ts'
 import { contentHash, versionContent, workflowIdOf, type Content } from './content.ts'
 import { firstVersionIdOf, unlessBlank } from './names.ts'
@@ -173,12 +173,10 @@ export async function deleteWorkflow(tx: Db, id: string, uses: readonly Workflow
   const versionId = firstVersionIdOf(id)
   const users = (await findUsers(tx, uses, versionId)).map(({ kind }) => `a ${kind}`)
   if (users.length > 0)
-    throw unacceptable([
-      {
-        path: 'workflowId',
-        message: `the workflow is used by ${users.join(' and ')}; delete what uses it first`,
-      },
-    ])
+    throw unacceptableAt(
+      'workflowId',
+      `the workflow is used by ${users.join(' and ')}; delete what uses it first`,
+    )
   await tx.run(sql`delete from workflow_versions where workflow_id = ${id} and not embedded`)
   return (await tx.run(sql`delete from workflow_definitions where id = ${id}`)) > 0
 }
