@@ -89,42 +89,35 @@ export const topologyStoreProblems = async (db: Db, topology: unknown): Promise<
   const topologyOf = new Map(known.links.map((link) => [link.id, link.topology]))
   const inside = new Map(known.resources.map((resource) => [resource.id, resource.inside]))
   const problems: Problem[] = []
+  const report = (path: string, message: string): void => void problems.push({ path, message })
   if (known.taken)
-    problems.push({
-      path: 'id',
-      message: `${JSON.stringify(id)} is taken by another network topology; choose another id`,
-    })
+    report('id', `${JSON.stringify(id)} is taken by another network topology; choose another id`)
   if (!known.scope && executionScopeId !== '')
-    problems.push({
-      path: 'executionScopeId',
-      message: `${JSON.stringify(executionScopeId)} names no execution scope; create the scope first`,
-    })
+    report(
+      'executionScopeId',
+      `${JSON.stringify(executionScopeId)} names no execution scope; create the scope first`,
+    )
   links.forEach((link, i) => {
     const owner = topologyOf.get(link.id)
     if (owner !== undefined) {
-      problems.push({
-        path: `links.${String(i)}.id`,
-        message:
-          `${JSON.stringify(link.id)} is taken by topology ${JSON.stringify(owner)}; link ids ` +
+      report(
+        `links.${String(i)}.id`,
+        `${JSON.stringify(link.id)} is taken by topology ${JSON.stringify(owner)}; link ids ` +
           'are global, choose another',
-      })
+      )
     }
     for (const key of ['sourceResourceId', 'targetResourceId'] as const) {
       const end = inside.get(link[key])
       const path = `links.${String(i)}.${key}`
       if (link[key] === '') continue
       if (end === undefined)
-        problems.push({
-          path,
-          message: `${JSON.stringify(link[key])} names no resource; name a resource of the scope`,
-        })
+        report(path, `${JSON.stringify(link[key])} names no resource; name a resource of the scope`)
       else if (!end && known.scope) {
-        problems.push({
+        report(
           path,
-          message:
-            `${JSON.stringify(link[key])} is not in the environments of scope ` +
+          `${JSON.stringify(link[key])} is not in the environments of scope ` +
             `${JSON.stringify(executionScopeId)}; link resources of the scope only`,
-        })
+        )
       }
     }
   })

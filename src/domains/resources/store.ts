@@ -47,33 +47,27 @@ export const createResource = (db: Db, resource: Resource): Promise<void> =>
             exists (select from resources where id = ${parentResourceId}) as parent`,
     )
     const problems: Problem[] = []
+    const report = (path: string, message: string): void => void problems.push({ path, message })
     if (known.taken)
-      problems.push({
-        path: 'id',
-        message: `${JSON.stringify(id)} is taken by another resource; ids are global, choose another`,
-      })
+      report('id', `${JSON.stringify(id)} is taken by another resource; ids are global, choose another`)
     if (!known.version)
-      problems.push({
-        path: 'environmentVersionId',
-        message: `${JSON.stringify(environmentVersionId)} names no environment version; register the environment first`,
-      })
+      report(
+        'environmentVersionId',
+        `${JSON.stringify(environmentVersionId)} names no environment version; register the environment first`,
+      )
     if (known.provider)
-      problems.push({
-        path: 'providerId',
-        message:
-          `${JSON.stringify(providerId)} is the providerId of another resource of this version; ` +
+      report(
+        'providerId',
+        `${JSON.stringify(providerId)} is the providerId of another resource of this version; ` +
           'give each its own',
-      })
+      )
     if (parentResourceId === id)
-      problems.push({
-        path: 'parentResourceId',
-        message: 'names the resource itself; name another resource, or leave it out',
-      })
+      report('parentResourceId', 'names the resource itself; name another resource, or leave it out')
     else if (parentResourceId !== '' && !known.parent)
-      problems.push({
-        path: 'parentResourceId',
-        message: `${JSON.stringify(parentResourceId)} names no resource; name a resource, or leave it out`,
-      })
+      report(
+        'parentResourceId',
+        `${JSON.stringify(parentResourceId)} names no resource; name a resource, or leave it out`,
+      )
     if (problems.length > 0) throw unacceptable(problems)
     // The new resource comes after those that the version has already.
     const { position } = await tx.one(
