@@ -6,7 +6,7 @@ import { sql, where, type Db } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { unacceptableAt } from '../../refusal.ts'
 import { durationSources, type DurationSource } from '../../schedulers/problem.ts'
-import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
+import { networkModels } from '../../simulator/channel.ts'
 import { scopesWith } from '../execution-scopes/store.ts'
 import { detailBound } from '../workflow-definitions/definitions.ts'
 import { infeasibilities } from './prediction.ts'
@@ -16,36 +16,23 @@ import type { Assignment, LifecycleAction, Plan, PlanSummary, Times } from './sc
  * Documents embedded with a plan that differ from the stored ones of the same ids. A run of the
  * plan reads these.
  */
-export interface EmbeddedDocuments {
-  resources?: Record<string, unknown>[]
-  executionScope?: Record<string, unknown>
-  networkTopology?: Record<string, unknown>
-}
+export type EmbeddedDocuments = NonNullable<PlanHeader['embedded']>
 
-export interface NewPlan {
-  id: string
-  workflowVersionId: string
-  /**
-   * The version whose activities are placed, by position: the stored one, or the one embedded with
-   * the plan.
-   */
-  contentVersionId: string
-  executionScopeId: string
-  networkTopologyId: string
-  source: PlanSummary['source']
-  algorithm: string
-  algorithmVersion: string
-  objective: string
-  deadlineSeconds: number
-  budget: number
+/** What the store or the rest of the plan tells. */
+type DerivedMember =
+  | 'predictedMakespanSeconds'
+  | 'predictedCost'
+  | 'predictedFeasible'
+  | 'predictionFailure'
+  | 'assignmentCount'
+  | 'createdAt'
+
+/**
+ * `contentVersionId`: the version whose activities are placed, by position: the stored one, or the
+ * one embedded with the plan.
+ */
+export type NewPlan = Omit<PlanHeader, DerivedMember> & {
   predicted: { makespanSeconds: number; cost: number; failure?: string | undefined }
-  networkModel: NetworkModel | undefined
-  contentionFreeMakespanSeconds?: number | undefined
-  submittedPrediction?: PlanSummary['submittedPrediction']
-  defaultedDurations: number
-  lifecycleActions?: LifecycleAction[] | undefined
-  embedded?: EmbeddedDocuments | undefined
-  metadata?: Record<string, unknown> | undefined
   assignments: readonly NewAssignment[]
 }
 
