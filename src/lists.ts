@@ -35,3 +35,9 @@ export const firstTexts = <T>(
   const texts = items.slice(0, most).map(textOf)
   return items.length <= most ? texts : [...texts, `and ${String(items.length - most)} more`]
 }
+
+/**
+ * The bound of counted totals; a larger total is a lower bound. Stores count with `limit countBound
+ * + 1` and pass the result on.
+ */
+export const countBound = 10_000

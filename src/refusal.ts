@@ -62,6 +62,12 @@ export const invalid = (message: string, details: Problem[] = []): Refusal =>
 export const missing = (noun: string, id: string): Refusal =>
   new Refusal('missing', `${noun} ${JSON.stringify(id)} does not exist`)
 
+/** The record of an id, as found. @throws Refusal `missing` where it is undefined */
+export const existing = <T>(record: T | undefined, noun: string, id: string): T => {
+  if (record === undefined) throw missing(noun, id)
+  return record
+}
+
 /** The first of the problems, and the number of the others. */
 export const firstProblems = (problems: readonly Problem[], most: number): Problem[] =>
   firstItems(problems, most, (more) => ({ path: '', message: `and ${more} more` }))
@@ -90,3 +96,6 @@ export const unacceptable = (details: Problem[]): Refusal => {
     { details },
   )
 }
+
+/** 422 with one problem. */
+export const unacceptableAt = (path: string, message: string): Refusal => unacceptable([{ path, message }])

@@ -197,7 +197,7 @@ const saveResources = async (
   const taken = new Set(existing.map(({ providerId }) => providerId))
   const ids = new Map<string, string>()
   const added = new Set<string>()
-  const inserts: object[] = []
+  const inserts: (Resource & { position: number })[] = []
   for (const resource of found) {
     const namesake = unmarked.get(resource.providerId)
     const same =
@@ -245,7 +245,7 @@ const saveResources = async (
     })
   }
   changes.added += inserts.length
-  if (inserts.length > 0) await tx.run(insertResources(JSON.stringify(inserts)))
+  await insertResources(tx, inserts)
   return { ids, added }
 }
 

@@ -11,6 +11,10 @@ export interface ConstraintText extends Problem {
 /** Texts by the name of the constraint. Each domain has the texts of its own tables. */
 export type ConstraintTexts = Readonly<Record<string, ConstraintText>>
 
+/** Texts of constraints whose violation concerns one member of the document. */
+export const textsAt = (path: string, messages: Readonly<Record<string, string>>): ConstraintTexts =>
+  Object.fromEntries(Object.entries(messages).map(([name, message]) => [name, { path, message }]))
+
 /**
  * Connection refused, reset, timed out; server starting, stopping or crashed; too many connections.
  */

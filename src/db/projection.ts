@@ -6,7 +6,8 @@ import { raw, type Sql } from './sql.ts'
 // The names and expressions come from this program, never from a caller.
 
 /** The column of a member: `createdAt` is `created_at`. */
-const columnOf = (member: string): string => member.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
+export const columnOf = (member: string): string =>
+  member.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
 
 /**
  * The columns of a row's schema, from the table or alias `from`: `columnsOf(Row, 's')` is `s.id,

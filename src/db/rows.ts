@@ -1,5 +1,7 @@
 import { z } from 'zod'
-import { sql, type Db, type Sql } from './sql.ts'
+import { countBound } from '../lists.ts'
+import { columnOf } from './projection.ts'
+import { empty, raw, sql, type Db, type Sql } from './sql.ts'
 
 /**
  * `select count(*) as total`. A schema is made once, not per query: zod compiles each at its first
@@ -11,10 +13,63 @@ const TotalRow = z.object({ total: z.number() })
  * The number of rows of `from` (tables, joins and conditions, without the keyword), counted to at
  * most `most` + 1.
  */
-export const countUpTo = async (db: Db, from: Sql, most: number): Promise<number> =>
+export const countUpTo = async (db: Db, from: Sql, most = countBound): Promise<number> =>
   (
     await db.one(
       TotalRow,
       sql`select count(*) as total from (select 1 from ${from} limit ${most + 1}) counted`,
     )
   ).total
+
+/**
+ * A page of a list: `limit` rows from `offset` on of `from` (tables, joins and conditions), and the
+ * number of all, counted to one above `countBound`. `counted`: another `from` of as many rows.
+ */
+export const readPage = async <T extends z.ZodType>(
+  db: Db,
+  schema: T,
+  given: {
+    select: Sql
+    from: Sql
+    order: Sql
+    page: { limit: number; offset: number }
+    counted?: Sql
+  },
+): Promise<{ rows: z.output<T>[]; total: number }> => {
+  const { select, from, order, page, counted = from } = given
+  const rows = await db.many(
+    schema,
+    sql`select ${select} from ${from} order by ${order} limit ${page.limit} offset ${page.offset}`,
+  )
+  return { rows, total: await countUpTo(db, counted) }
+}
+
+/** A row of one column `document`, as the document itself. */
+export const documentRow = <T>(document: z.ZodType<T>): z.ZodType<T> =>
+  z.object({ document }).transform((row) => row.document)
+
+/**
+ * Stores items as rows of `table` in one statement. `members` are those of the items that have a
+ * column (`createdAt` is in `created_at`), separated by spaces; one that an item lacks is null.
+ * `after` is a clause for conflicts; the table's alias in it is `kept`.
+ */
+export const insertRows = async (
+  tx: Db,
+  table: string,
+  members: string,
+  items: readonly object[],
+  after: Sql = empty,
+): Promise<void> => {
+  if (items.length === 0) return
+  const columns = members.split(/\s+/).map((member) => [member, columnOf(member)] as const)
+  const rows = items.map((item) =>
+    Object.fromEntries(
+      columns.map(([member, column]) => [column, (item as Record<string, unknown>)[member]]),
+    ),
+  )
+  const names = raw(columns.map(([, column]) => column).join(', '))
+  await tx.run(
+    sql`insert into ${raw(table)} as kept (${names})
+        select ${names} from json_populate_recordset(null::${raw(table)}, ${JSON.stringify(rows)}::json) ${after}`,
+  )
+}

@@ -16,6 +16,14 @@ export interface AuditRecord {
   metadata: { method: string; path: string; status: number; code?: string; requestId: string }
 }
 
+const textOf =
+  (text: string) =>
+  ({ params, body }: { params: Record<string, string>; body: unknown }): string =>
+    text.replace(
+      /\{(\w+)\}/g,
+      (_, name: string) => params[name] ?? String((body as Record<string, unknown>)[name]),
+    )
+
 /**
  * The record of an answered mutation. The route's own fields read parameters and the checked body.
  * Where they fail, the record lacks them.
@@ -38,7 +46,8 @@ export const auditRecord = (
       throw error
     }
   }
-  const deed = read(fields?.summary) ?? route.summary
+  const { summary } = fields ?? {}
+  const deed = read(typeof summary === 'string' ? textOf(summary) : summary) ?? route.summary
   return {
     eventType: fields?.eventType ?? `${route.tag}.${route.method.toLowerCase()}`,
     actorId: call.actor.id,

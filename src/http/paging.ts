@@ -1,11 +1,7 @@
 import { z } from 'zod'
+import { countBound } from '../lists.ts'
 import { Reply } from './route.ts'
 
-/**
- * The bound of counted totals; a larger total is a lower bound. Stores count with `limit countBound
- * + 1` and pass the result on.
- */
-export const countBound = 10_000
 /** The number of items in a list that is requested without `page`. */
 export const unpagedSize = 1_000
 
@@ -35,7 +31,7 @@ export interface Page {
   offset: number
 }
 
-interface Sizes {
+export interface Sizes {
   /** The size without `pageSize`, and in place of one that is out of range. */
   usual: number
   largest: number

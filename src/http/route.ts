@@ -98,7 +98,8 @@ export class Reply<T = unknown> {
  */
 export interface AuditFields {
   eventType: string
-  summary: (call: { params: Record<string, string>; body: unknown }) => string
+  /** A text stands for itself, with names in braces for members of the path or of the document. */
+  summary: string | ((call: { params: Record<string, string>; body: unknown }) => string)
   /** The outcome, from the answer; absent: succeeded. */
   outcome?: (answer: unknown) => 'succeeded' | 'failed'
   environmentId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined

@@ -2,7 +2,6 @@ import { z } from 'zod'
 import { fields, jsonObject, time } from '../db/projection.ts'
 import { countUpTo } from '../db/rows.ts'
 import { raw, sql, type Db } from '../db/sql.ts'
-import { countBound } from '../http/paging.ts'
 import { storableJson } from '../outside-text.ts'
 import type { OperationKind, OperationRef } from './kind.ts'
 
@@ -83,4 +82,4 @@ export const listEvents = async (
 
 /** The number of an operation's events, counted to 10,001. */
 export const countEvents = (db: Db, kind: OperationKind, id: string): Promise<number> =>
-  countUpTo(db, sql`operation_events e where e.kind = ${kind.name} and e.operation_id = ${id}`, countBound)
+  countUpTo(db, sql`operation_events e where e.kind = ${kind.name} and e.operation_id = ${id}`)

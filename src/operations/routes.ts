@@ -11,7 +11,7 @@ import {
   pageQuery,
 } from '../http/paging.ts'
 import { Reply, route, type AuditFields, type Route } from '../http/route.ts'
-import { missing, Refusal } from '../refusal.ts'
+import { Refusal, existing } from '../refusal.ts'
 import { countEvents, listEvents, OperationEvent } from './events.ts'
 import type { Feed } from './feed.ts'
 import type { OperationKind, OperationRef } from './kind.ts'
@@ -120,8 +120,7 @@ const steerRoute = (
     },
     handle: async ({ params, actor }) => {
       const id = idOf(params)
-      const found = await act(id, actor.id)
-      if (found === undefined) throw missing(kind.noun, id)
+      const found = existing(await act(id, actor.id), kind.noun, id)
       if (!possible.includes(found.status)) {
         const state = Shown.safeParse(await document?.read(id)).data?.status ?? found.status
         throw new Refusal(
@@ -184,8 +183,7 @@ const readRoute = (api: Shape, spec: ReadSpec): Route =>
     response: spec.response,
     handle: async ({ params }) => {
       const id = api.idOf(params)
-      const found = await spec.read(id)
-      if (found === undefined) throw missing(api.kind.noun, id)
+      const found = existing(await spec.read(id), api.kind.noun, id)
       const live = await liveOf(api, id, found.state)
       return { ...found.document, ...(live === undefined ? {} : { live }) }
     },
@@ -212,8 +210,7 @@ const eventsRoute = (
     alsoStatus: [204],
     handle: async ({ params, query, headers, target }) => {
       const id = api.idOf(params)
-      const found = await readOperation(db, kind, id)
-      if (found === undefined) throw missing(kind.noun, id)
+      const found = existing(await readOperation(db, kind, id), kind.noun, id)
       if (/\btext\/event-stream\b/.test(headers['accept'] ?? ''))
         return streamOf(api, reads, found, headers['last-event-id'])
       const page = pageOf(query, as === undefined ? envelopeSizes : arraySizes)
@@ -248,8 +245,7 @@ const removeRoute = (
     },
     handle: async ({ params }) => {
       const id = idOf(params)
-      const found = await deleteOperation(db, kind, id)
-      if (found === undefined) throw missing(kind.noun, id)
+      const found = existing(await deleteOperation(db, kind, id), kind.noun, id)
       if (isOpenState(kind, found.status))
         throw new Refusal(
           'conflict',

@@ -1,10 +1,11 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
-import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { readPage } from '../../db/rows.ts'
+import { sql, type Db } from '../../db/sql.ts'
 import { plainPath, pathFault, readContext } from '../../drivers/build/context.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { AddressJudge } from '../../clients/http.ts'
-import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { Refusal, unacceptable, type Problem, existing, unacceptableAt } from '../../refusal.ts'
 import type { Page } from '../../http/paging.ts'
 import type { ContextParts } from './contexts.ts'
 import { partsOfImage } from '../../clients/registry.ts'
@@ -32,31 +33,30 @@ export const readBuildOrNothing = (db: Db, id: string): Promise<Build | undefine
   db.maybe(ArtifactBuild, sql`select ${columns} from artifact_builds where id = ${id}`)
 
 export const readBuild = async (db: Db, id: string): Promise<Build> => {
-  const row = await readBuildOrNothing(db, id)
-  if (row === undefined) throw missing('build', id)
-  return row
+  return existing(await readBuildOrNothing(db, id), 'build', id)
 }
 
 /** Of all versions of an artifact, newest first. */
-export const buildsOf = (db: Db, artifactId: string, { limit, offset }: Page): Promise<Build[]> =>
-  db.many(
-    ArtifactBuild,
-    sql`select ${columns} from artifact_builds where ${isOf(artifactId)}
-        order by created_at desc, id desc limit ${limit} offset ${offset}`,
-  )
-
-const isOf = (artifactId: string): Sql =>
-  sql`artifact_version_id in (select id from artifact_versions where artifact_id = ${artifactId})`
-export const allBuildsOf = (artifactId: string): Sql => sql`artifact_builds where ${isOf(artifactId)}`
+export const buildsOf = (db: Db, artifactId: string, page: Page) =>
+  readPage(db, ArtifactBuild, {
+    select: columns,
+    from: sql`artifact_builds where artifact_version_id in
+      (select id from artifact_versions where artifact_id = ${artifactId})`,
+    order: sql`created_at desc, id desc`,
+    page,
+  })
 
 const IdRow = z.object({ id: z.string() })
 /** @throws Refusal 404 */
 export const existingArtifact = async (db: Db, id: string): Promise<void> => {
-  const row = await db.maybe(
-    IdRow,
-    sql`select artifact_id as id from artifact_versions where artifact_id = ${id} limit 1`,
+  existing(
+    await db.maybe(
+      IdRow,
+      sql`select artifact_id as id from artifact_versions where artifact_id = ${id} limit 1`,
+    ),
+    'artifact',
+    id,
   )
-  if (row === undefined) throw missing('artifact', id)
 }
 
 const insert = (db: Db, build: Omit<Build, 'createdAt'>): Promise<Build | undefined> =>
@@ -98,8 +98,7 @@ export const addDockerArtifact = async (
       ...(credentialRef === undefined ? {} : { credentialRef }),
       cacheKey: `docker-image:${key}`,
     })
-    if (build === undefined)
-      throw unacceptable([{ path: 'image', message: 'is registered for this version already' }])
+    if (build === undefined) throw unacceptableAt('image', 'is registered for this version already')
     return { artifact: { id, artifactId, version, scope: 'system' }, build }
   })
 }
@@ -183,7 +182,7 @@ const checkDefinition = (
     judgeDefinition(text, buildArguments, (image) => imageFault(image, addressAllowed))
   } catch (error) {
     if (!(error instanceof BuildError)) throw error
-    throw unacceptable([{ path: 'recipePath', message: error.message }])
+    throw unacceptableAt('recipePath', error.message)
   }
 }
 
@@ -203,17 +202,13 @@ const readRecipe = async (
       { limitBytes, recipe, onRecipe: (piece) => chunks.push(piece) },
     )
     if (recipeDigest === undefined)
-      throw unacceptable([
-        { path: 'recipePath', message: `the context has no file ${JSON.stringify(recipe)}` },
-      ])
+      throw unacceptableAt('recipePath', `the context has no file ${JSON.stringify(recipe)}`)
     if (recipeDigest !== build.recipeDigest)
-      throw unacceptable([
-        { path: 'recipeDigest', message: `${JSON.stringify(recipe)} of the context has ${recipeDigest}` },
-      ])
+      throw unacceptableAt('recipeDigest', `${JSON.stringify(recipe)} of the context has ${recipeDigest}`)
     return Buffer.concat(chunks).toString()
   } catch (error) {
     if (error instanceof BuildError)
-      throw unacceptable([{ path: 'contextDigest', message: `the context cannot be read: ${error.message}` }])
+      throw unacceptableAt('contextDigest', `the context cannot be read: ${error.message}`)
     if ((error as NodeJS.ErrnoException).code === 'ENOENT')
       throw new Refusal('unavailable', 'the store of this host lost the context; upload it again')
     throw error
@@ -231,7 +226,7 @@ const checkRecipe = async (parts: BuildParts, build: Omit<Build, 'createdAt'>): 
   } else {
     const sources = sourcesOfRecipe(text, argumentsOf(build.buildArguments) ?? {}, build.targetArchitecture)
     const fault = recipeFault(sources, build.network, addressAllowed)
-    if (fault !== undefined) throw unacceptable([{ path: 'recipePath', message: fault }])
+    if (fault !== undefined) throw unacceptableAt('recipePath', fault)
     images = pulledBy(sources)
   }
   const problems = await credentialProblems(parts.db, images, build.credentialRef ?? undefined)

@@ -6,7 +6,7 @@ import { readContext } from '../../drivers/build/context.ts'
 import { BuildError, fullStore, isFull } from '../../drivers/build/errors.ts'
 import type { ArtifactStore } from '../../drivers/build/store.ts'
 import type { Upload } from '../../http/route.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
+import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { BuildContext, contextMediaType, type NewContext } from './schemas.ts'
 
 export interface ContextParts {
@@ -20,8 +20,6 @@ export interface ContextParts {
  * Bytes that the body of an upload may have beyond its context, for the form around the context.
  */
 export const formBytes = 1_048_576
-
-const wrong = (path: string, message: string) => unacceptable([{ path, message }])
 
 /**
  * Passes the one file of a form to `take`.
@@ -38,10 +36,13 @@ const formFile = async <T>(upload: Upload, take: (file: Readable) => Promise<T>)
       limits: { parts: 2, files: 1, fields: 1, fieldSize: 1_024, headerPairs: 20 },
     })
   } catch {
-    throw wrong('context', 'the form cannot be read: give Content-Type multipart/form-data with its boundary')
+    throw unacceptableAt(
+      'context',
+      'the form cannot be read: give Content-Type multipart/form-data with its boundary',
+    )
   }
   let taken: Promise<T> | undefined
-  const refuse = (message: string) => reject(wrong('context', message))
+  const refuse = (message: string) => reject(unacceptableAt('context', message))
   form.on('file', (name, file) => {
     // The code that waits for the form gets this error.
     file.on('error', () => undefined)
@@ -85,7 +86,7 @@ export const uploadContext = async (
     try {
       await readContext(file as AsyncIterable<Buffer>, { limitBytes, keep: aside.write })
     } catch (error) {
-      if (error instanceof BuildError) throw wrong('context', error.message)
+      if (error instanceof BuildError) throw unacceptableAt('context', error.message)
       if (isFull(error)) throw new Refusal('unavailable', fullStore)
       throw error
     }
@@ -114,12 +115,18 @@ export const registerStored = async (
   given: z.output<typeof NewContext>,
 ): Promise<z.output<typeof BuildContext>> => {
   if (given.storageUri !== uriOf(given.digest))
-    throw wrong('storageUri', `must be ${uriOf(given.digest)}, the place of the digest in this store`)
+    throw unacceptableAt(
+      'storageUri',
+      `must be ${uriOf(given.digest)}, the place of the digest in this store`,
+    )
   const sizeBytes = await artifactStore.sizeOf('contexts', given.digest)
   if (sizeBytes === undefined)
-    throw wrong('storageUri', 'names bytes that the store of this host does not have; upload the context')
+    throw unacceptableAt(
+      'storageUri',
+      'names bytes that the store of this host does not have; upload the context',
+    )
   if (sizeBytes !== given.sizeBytes)
-    throw wrong(
+    throw unacceptableAt(
       'sizeBytes',
       `is ${given.sizeBytes}, and the context has ${sizeBytes} bytes; give that number`,
     )

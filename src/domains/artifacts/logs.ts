@@ -5,7 +5,7 @@ import type { ArtifactStore } from '../../drivers/build/store.ts'
 import { atInterval, follow, type Followed } from '../../http/followed-stream.ts'
 import { Reply } from '../../http/route.ts'
 import { stillHere } from '../../operations/streams.ts'
-import { missing, Refusal } from '../../refusal.ts'
+import { Refusal, existing } from '../../refusal.ts'
 
 /** The whole log of a build run; the run's record keeps the end of it. */
 
@@ -17,12 +17,14 @@ export interface LogParts {
 
 const StateRow = z.object({ open: z.boolean(), hostId: z.string() })
 const stateOf = async (db: Db, id: string) => {
-  const row = await db.maybe(
-    StateRow,
-    sql`select status in ('queued', 'running') as open, host_id from build_runs where id = ${id}`,
+  return existing(
+    await db.maybe(
+      StateRow,
+      sql`select status in ('queued', 'running') as open, host_id from build_runs where id = ${id}`,
+    ),
+    'build run',
+    id,
   )
-  if (row === undefined) throw missing('build run', id)
-  return row
 }
 
 const most = 1_048_576

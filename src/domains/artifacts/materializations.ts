@@ -1,7 +1,7 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
+import { readPage } from '../../db/rows.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { Materialization, type NewMaterialization } from './schemas.ts'
 
@@ -10,14 +10,13 @@ const columns = sql`id, run_id, activity_id, coalesce(variant_id, digest) as var
   environment_id, destination_path, status, verified_digest`
 
 /** The materializations of artifacts, oldest first. */
-export const listMaterializations = async (db: Db, page: Page, runId: string | undefined) => {
-  const from = sql`artifact_materializations ${where(runId !== undefined && sql`run_id = ${runId}`)}`
-  const rows = await db.many(
-    Materialization,
-    sql`select ${columns} from ${from} order by created_at, id limit ${page.limit} offset ${page.offset}`,
-  )
-  return { rows, total: await countUpTo(db, from, countBound) }
-}
+export const listMaterializations = (db: Db, page: Page, runId: string | undefined) =>
+  readPage(db, Materialization, {
+    select: columns,
+    from: sql`artifact_materializations ${where(runId !== undefined && sql`run_id = ${runId}`)}`,
+    order: sql`created_at, id`,
+    page,
+  })
 
 const FoundRow = z.object({
   digest: z.string().nullish(),

@@ -1,11 +1,9 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
-import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import {
   addBuild,
   addDockerArtifact,
-  allBuildsOf,
   buildsOf,
   existingArtifact,
   readBuild,
@@ -64,7 +62,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     tag,
     summary: 'Delete a version that no build and no run refers to, with its bytes',
     refuses: [422],
-    audit: { eventType: 'artifact.deleted', summary: () => 'a version of an artifact deleted' },
+    audit: { eventType: 'artifact.deleted', summary: 'a version of an artifact deleted' },
     handle: async ({ params }) => {
       await deleteVersion(parts, parts.uses.artifact, params.artifactVersionId)
       return new Reply({ status: 204 })
@@ -76,7 +74,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     tag,
     summary: 'Delete a build that no run refers to, with its own runs and their logs',
     refuses: [422],
-    audit: { eventType: 'artifact.build.deleted', summary: () => 'a build of an artifact deleted' },
+    audit: { eventType: 'artifact.build.deleted', summary: 'a build of an artifact deleted' },
     handle: async ({ params }) => {
       await deleteBuild(parts, parts.uses.artifact, params.buildId)
       return new Reply({ status: 204 })
@@ -88,7 +86,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     tag,
     summary: 'Delete a build context that no build refers to, with its bytes',
     refuses: [422],
-    audit: { eventType: 'artifact.context.deleted', summary: () => 'a build context deleted' },
+    audit: { eventType: 'artifact.context.deleted', summary: 'a build context deleted' },
     handle: async ({ params }) => {
       await deleteContext(parts, params.digest)
       return new Reply({ status: 204 })
@@ -98,24 +96,18 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
 
 /** Lists of versions, and of the places of their bytes. */
 const placeRoutes = ({ db }: BuildParts): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: '/artifacts/',
     tag,
     summary: 'Versions of executable artifacts by name',
-    query: z.strictObject({
-      ...pageQuery,
+    filters: {
       selectable: z
         .enum(['true', 'false'])
         .optional()
         .describe('true: those alone whose bytes lie somewhere now'),
-    }),
-    response: z.array(Artifact),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listArtifacts(db, { page, selectable: query.selectable === 'true' })
-      return pagedArray(rows, { page, total, target })
     },
+    item: Artifact,
+    read: (page, { query }) => listArtifacts(db, { page, selectable: query.selectable === 'true' }),
   }),
   route({
     method: 'POST',
@@ -125,7 +117,7 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
     body: NewVersion,
     response: Artifact,
     status: 201,
-    audit: { eventType: 'artifact.created', summary: () => 'a version of an artifact added' },
+    audit: { eventType: 'artifact.created', summary: 'a version of an artifact added' },
     handle: async ({ body }) => {
       const { artifactId, version, name = artifactId, scope, scopeId = '' } = body
       const artifactVersionId = await addVersion(db, { artifactId, name, version, scope, scopeId })
@@ -135,31 +127,20 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
       }
     },
   }),
-  route({
-    method: 'GET',
+  listRoute({
     path: '/artifact-locations/',
     tag,
     summary: 'Places where the bytes of artifacts were found and compared with their digest',
-    query: z.strictObject(pageQuery),
-    response: z.array(ArtifactLocation),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listLocations(db, page)
-      return pagedArray(rows, { page, total, target })
-    },
+    item: ArtifactLocation,
+    read: (page) => listLocations(db, page),
   }),
-  route({
-    method: 'GET',
+  listRoute({
     path: '/artifact-materializations/',
     tag,
     summary: 'Where the bytes of artifacts were brought for runs',
-    query: z.strictObject({ ...pageQuery, runId: z.string().max(255).optional() }),
-    response: z.array(Materialization),
-    handle: async ({ query: { runId, ...query }, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listMaterializations(db, page, runId)
-      return pagedArray(rows, { page, total, target })
-    },
+    filters: { runId: z.string().max(255).optional() },
+    item: Materialization,
+    read: (page, { query: { runId } }) => listMaterializations(db, page, runId),
   }),
   route({
     method: 'POST',
@@ -169,10 +150,7 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
     body: NewMaterialization,
     response: Materialization,
     status: 201,
-    audit: {
-      eventType: 'artifact.materialized',
-      summary: () => 'a materialization of an artifact recorded',
-    },
+    audit: { eventType: 'artifact.materialized', summary: 'a materialization of an artifact recorded' },
     handle: ({ body }) => putMaterialization(db, body),
   }),
 ]
@@ -187,7 +165,7 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     body: NewDockerArtifact,
     response: DockerArtifact,
     status: 201,
-    audit: { eventType: 'artifact.created', summary: () => 'an image added as a version of an artifact' },
+    audit: { eventType: 'artifact.created', summary: 'an image added as a version of an artifact' },
     handle: ({ body }) => addDockerArtifact(parts, body),
   }),
   route({
@@ -204,7 +182,7 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     body: NewContext,
     response: BuildContext,
     status: 201,
-    audit: { eventType: 'artifact.context.created', summary: () => 'a build context stored' },
+    audit: { eventType: 'artifact.context.created', summary: 'a build context stored' },
     handle: ({ body, upload }) => {
       if (upload !== undefined) return uploadContext(parts, upload)
       return registerStored(parts, NewContext.parse(body))
@@ -220,7 +198,7 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     status: 201,
     alsoStatus: [200],
     refuses: [503],
-    audit: { eventType: 'artifact.build.created', summary: () => 'a build of an artifact described' },
+    audit: { eventType: 'artifact.build.created', summary: 'a build of an artifact described' },
     handle: async ({ body }) => {
       const { build, isNew } = await addBuild(parts, body)
       return new Reply({
@@ -238,19 +216,14 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     response: ArtifactBuild,
     handle: ({ params }) => readBuild(parts.db, params.buildId),
   }),
-  route({
-    method: 'GET',
+  listRoute({
     path: '/artifacts/{artifactId}/builds/',
     tag,
     summary: 'Builds of an artifact, newest first',
-    query: z.strictObject(pageQuery),
-    response: z.array(ArtifactBuild),
-    handle: async ({ params: { artifactId }, query, target }) => {
+    item: ArtifactBuild,
+    read: async (page, { params: { artifactId } }) => {
       await existingArtifact(parts.db, artifactId)
-      const page = pageOf(query, arraySizes)
-      const rows = await buildsOf(parts.db, artifactId, page)
-      const total = await countUpTo(parts.db, allBuildsOf(artifactId), countBound)
-      return pagedArray(rows, { page, total, target })
+      return buildsOf(parts.db, artifactId, page)
     },
   }),
 ]

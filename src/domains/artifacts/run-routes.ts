@@ -5,11 +5,11 @@ import { apptainerLack } from '../../drivers/build/apptainer.ts'
 import { packingLack } from '../../drivers/build/sif.ts'
 import type { Engine } from '../../engine.ts'
 import { HttpRefusal } from '../../http/errors.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
-import { missing, Refusal } from '../../refusal.ts'
+import { Refusal, existing } from '../../refusal.ts'
 import { buildRunKind } from './build-kind.ts'
 import { needsEngine, readBuild, type BuildParts } from './builds.ts'
 import { attestationKey, attestationOf, type AttestationParts } from './attestation.ts'
@@ -94,8 +94,7 @@ const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
     alsoStatus: [206],
     refuses: [416, 503],
     handle: async ({ params: { runId }, headers }) => {
-      const found = await readOutput(db, runId)
-      if (found === undefined) throw missing('build run', runId)
+      const found = existing(await readOutput(db, runId), 'build run', runId)
       const { digest, format } = found
       if (found.status !== 'completed' || digest == null)
         throw new Refusal(
@@ -202,18 +201,14 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
     return { createdAt: body.createdAt, answer: new Reply({ body, headers }) }
   }
   return [
-    route({
-      method: 'GET',
+    listRoute({
       path: '/artifact-builds/{buildId}/runs/',
       tag,
       summary: 'Runs of a build, newest first',
-      query: z.strictObject(pageQuery),
-      response: z.array(BuildRun),
-      handle: async ({ params: { buildId }, query, target }) => {
+      item: BuildRun,
+      read: async (page, { params: { buildId } }) => {
         await readBuild(db, buildId)
-        const page = pageOf(query, arraySizes)
-        const { rows, total } = await listRuns(db, buildId, page)
-        return pagedArray(rows, { page, total, target })
+        return listRuns(db, buildId, page)
       },
     }),
     route({
@@ -227,10 +222,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
       response: BuildRun,
       status: 202,
       refuses: [503],
-      audit: {
-        eventType: 'artifact.build-run.created',
-        summary: ({ params }) => `a run of the build ${params['buildId'] ?? ''} asked for`,
-      },
+      audit: { eventType: 'artifact.build-run.created', summary: 'a run of the build {buildId} asked for' },
       made: ({ newId }) => made(runIdOf(newId)),
       handle: async ({ params: { buildId }, query, newId }) => {
         const build = await readBuild(db, buildId)

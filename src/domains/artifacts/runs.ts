@@ -1,11 +1,11 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
+import { existing } from '../../refusal.ts'
+import { readPage } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { ArtifactStore } from '../../drivers/build/store.ts'
 import type { Verification } from '../../drivers/build/verify.ts'
-import { missing } from '../../refusal.ts'
 import { ArtifactBuild, BuildRun, LiveBuild } from './schemas.ts'
 import { addVariant, holdBytes } from './store.ts'
 
@@ -16,21 +16,17 @@ const columns = sql`id, artifact_build_id, case when status = 'running' then ste
   output_variant_id, output_digest, logs, error, started_at, finished_at, created_at`
 const RunRow = BuildRun.omit({ live: true })
 
-export const readRun = async (db: Db, id: string): Promise<z.output<typeof BuildRun>> => {
-  const row = await db.maybe(RunRow, sql`select ${columns} from build_runs where id = ${id}`)
-  if (row === undefined) throw missing('build run', id)
-  return row
-}
+export const readRun = async (db: Db, id: string): Promise<z.output<typeof RunRow>> =>
+  existing(await db.maybe(RunRow, sql`select ${columns} from build_runs where id = ${id}`), 'build run', id)
 
 /** Newest first. */
-export const listRuns = async (db: Db, buildId: string, { limit, offset }: Page) => {
-  const from = sql`build_runs where artifact_build_id = ${buildId}`
-  const rows = await db.many(
-    RunRow,
-    sql`select ${columns} from ${from} order by created_at desc, id desc limit ${limit} offset ${offset}`,
-  )
-  return { rows, total: await countUpTo(db, from, countBound) }
-}
+export const listRuns = (db: Db, buildId: string, page: Page) =>
+  readPage(db, RunRow, {
+    select: columns,
+    from: sql`build_runs where artifact_build_id = ${buildId}`,
+    order: sql`created_at desc, id desc`,
+    page,
+  })
 
 const IdRow = z.object({ id: z.string() })
 
@@ -52,8 +48,11 @@ export const acceptRun = (
   { buildId, newId, fresh, hostId }: WantedRun & { hostId: string },
 ): Promise<{ id: string; isNew: boolean }> =>
   db.transaction(async (tx) => {
-    const build = await tx.maybe(IdRow, sql`select id from artifact_builds where id = ${buildId} for update`)
-    if (build === undefined) throw missing('build', buildId)
+    existing(
+      await tx.maybe(IdRow, sql`select id from artifact_builds where id = ${buildId} for update`),
+      'build',
+      buildId,
+    )
     const open = await tx.maybe(
       IdRow,
       sql`select id from build_runs where artifact_build_id = ${buildId} and status in ('queued', 'running')`,

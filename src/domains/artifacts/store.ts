@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
+import { readPage } from '../../db/rows.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
 import type { Verification } from '../../drivers/build/verify.ts'
 import { Artifact, ArtifactLocation, type artifactScopes } from './schemas.ts'
 
@@ -10,19 +10,16 @@ const selectableOnly = sql`exists (select from artifact_variants n join artifact
   on l.variant_id = n.id where n.artifact_version_id = v.id and l.available)`
 
 /** Versions by name, artifact and version; `selectable`: only those whose bytes are stored now. */
-export const listArtifacts = async (db: Db, { page, selectable }: { page: Page; selectable: boolean }) => {
-  const kept = where(selectable && selectableOnly)
-  const rows = await db.many(
-    Artifact,
-    sql`select v.artifact_id as id, v.name, v.version, v.id as artifact_version_id, v.scope,
-        nullif(v.scope_id, '') as scope_id,
-        array(select distinct n.format from artifact_variants n where n.artifact_version_id = v.id order by 1)
-          as formats
-      from artifact_versions v ${kept}
-        order by v.name collate "C", v.artifact_id, v.version collate "C", v.id
-          limit ${page.limit} offset ${page.offset}`,
-  )
-  return { rows, total: await countUpTo(db, sql`artifact_versions v ${kept}`, countBound) }
+export const listArtifacts = (db: Db, { page, selectable }: { page: Page; selectable: boolean }) => {
+  return readPage(db, Artifact, {
+    select: sql`v.artifact_id as id, v.name, v.version, v.id as artifact_version_id, v.scope,
+      nullif(v.scope_id, '') as scope_id,
+      array(select distinct n.format from artifact_variants n where n.artifact_version_id = v.id order by 1)
+        as formats`,
+    from: sql`artifact_versions v ${where(selectable && selectableOnly)}`,
+    order: sql`v.name collate "C", v.artifact_id, v.version collate "C", v.id`,
+    page,
+  })
 }
 
 export const versionIdOf = (
@@ -84,15 +81,13 @@ export const addVariant = async (
 }
 
 /** Places where the bytes of artifacts were found and compared with their digest, oldest first. */
-export const listLocations = async (db: Db, page: Page) => {
-  const rows = await db.many(
-    ArtifactLocation,
-    sql`select id, variant_id, scope, nullif(scope_id, '') as scope_id, endpoint_id, uri, digest, available
-      from artifact_locations
-        order by created_at, id limit ${page.limit} offset ${page.offset}`,
-  )
-  return { rows, total: await countUpTo(db, sql`artifact_locations`, countBound) }
-}
+export const listLocations = (db: Db, page: Page) =>
+  readPage(db, ArtifactLocation, {
+    select: sql`id, variant_id, scope, nullif(scope_id, '') as scope_id, endpoint_id, uri, digest, available`,
+    from: sql`artifact_locations`,
+    order: sql`created_at, id`,
+    page,
+  })
 
 export interface NewArtifactVersion {
   artifactId: string

@@ -41,11 +41,11 @@ export const readVersion = async (db: Db, id: string): Promise<z.output<typeof A
   return ArtifactVersion.parse(row.document)
 }
 
-const refuseUsed = async (
+const refuseUsed = async <Target>(
   tx: Db,
   what: string,
-  uses: readonly ArtifactUse[],
-  target: Parameters<ArtifactUse['ids']>[0],
+  uses: readonly Use<Target>[],
+  target: Target,
 ): Promise<void> => {
   const users = await findUsers(tx, uses, target)
   if (users.length > 0)
@@ -62,6 +62,10 @@ const buildsOfVersion: ArtifactUse = {
   ids: (target) =>
     sql`select id::text from artifact_builds
         where artifact_version_id = ${'versionId' in target ? target.versionId : ''}`,
+}
+const buildsOfContext: Use<string> = {
+  kind: 'build',
+  ids: (digest) => sql`select id::text from artifact_builds where context_digest = ${digest}`,
 }
 const openRunsOfBuild: ArtifactUse = {
   kind: 'build run',
@@ -153,23 +157,7 @@ export const deleteContext = async ({ db, artifactStore }: DeletionParts, digest
   await db.transaction(async (tx) => {
     if ((await tx.run(sql`select from build_contexts where digest = ${digest} for update`)) === 0)
       throw missing('build context', digest)
-    const users = await findUsers(
-      tx,
-      [
-        {
-          kind: 'build',
-          ids: (of: string) => sql`select id::text from artifact_builds where context_digest = ${of}`,
-        },
-      ],
-      digest,
-    )
-    if (users.length > 0)
-      throw unacceptable(
-        users.map((user) => ({
-          path: '',
-          message: `the build context is used by ${userText(user)}; delete that first`,
-        })),
-      )
+    await refuseUsed(tx, 'build context', [buildsOfContext], digest)
     await tx.run(sql`delete from build_contexts where digest = ${digest}`)
   })
   await artifactStore.remove('contexts', digest)

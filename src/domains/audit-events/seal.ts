@@ -1,5 +1,6 @@
 import { createHash, createHmac } from 'node:crypto'
 import { z } from 'zod'
+import { withSortedKeys } from '../../json-object.ts'
 import type { VaultKey, VaultKeys } from '../../vault/keys.ts'
 
 /**
@@ -8,59 +9,37 @@ import type { VaultKey, VaultKeys } from '../../vault/keys.ts'
  * intruder with the database alone can forge neither. Without a key both are plain digests.
  */
 
-/** Members of a record that are signed. The database sets the time, so only the seal covers it. */
-export interface SignedMembers {
-  id: string
-  eventType: string
-  actorId?: string | undefined
-  actorType?: string | undefined
-  environmentId?: string | undefined
-  resourceId?: string | undefined
-  connectionId?: string | undefined
-  runtimeId?: string | undefined
-  sessionId?: string | undefined
-  executionId?: string | undefined
-  externalId?: string | undefined
-  outcome: string
-  summary: string
-  metadata?: unknown
-}
+/**
+ * The members of a record that are signed, in the order of the signed text, before its metadata. The
+ * database sets the time, so only the seal covers it.
+ */
+const signedMembers = [
+  'id',
+  'eventType',
+  'actorId',
+  'actorType',
+  'environmentId',
+  'resourceId',
+  'connectionId',
+  'runtimeId',
+  'sessionId',
+  'executionId',
+  'externalId',
+  'outcome',
+  'summary',
+] as const
+type Signed = (typeof signedMembers)[number]
+type Always = 'id' | 'eventType' | 'outcome' | 'summary'
+export type SignedMembers = Record<Always, string> &
+  Partial<Record<Exclude<Signed, Always>, string | undefined>> & { metadata?: unknown }
 
 /** The id that stands for the absence of a key. */
 export const noKey = 'sha256'
 
-/** The value with the keys of its objects sorted, as JSON: jsonb keeps no order. */
-const sorted = (value: unknown): unknown => {
-  if (typeof value !== 'object' || value === null) return value
-  if (Array.isArray(value)) return value.map(sorted)
-  return Object.fromEntries(
-    Object.entries(value)
-      .filter(([, member]) => member !== undefined)
-      .toSorted(([a], [b]) => (a < b ? -1 : 1))
-      .map(([key, member]) => [key, sorted(member)]),
-  )
-}
-
 export const signedText = (record: SignedMembers): string =>
   JSON.stringify([
-    ...[
-      record.id,
-      record.eventType,
-      record.actorId,
-      record.actorType,
-      record.environmentId,
-      record.resourceId,
-      record.connectionId,
-    ],
-    ...[
-      record.runtimeId,
-      record.sessionId,
-      record.executionId,
-      record.externalId,
-      record.outcome,
-      record.summary,
-    ],
-    record.metadata === undefined ? null : sorted(record.metadata),
+    ...signedMembers.map((member) => record[member]),
+    record.metadata === undefined ? null : withSortedKeys(record.metadata),
   ])
 
 /** `purpose` keeps a digest of one kind from being taken for one of another. */

@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
-import { sql, where, type Db, type Sql } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import { readPage } from '../../db/rows.ts'
+import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
+import type { Page } from '../../http/paging.ts'
 import { AuditEvent, type AuditQuery, type NewAuditEvent } from './schemas.ts'
 import { signedText } from './seal.ts'
 
@@ -29,20 +29,20 @@ export const recordAudit = async (db: Db, event: NewAuditEvent): Promise<void> =
 }
 
 const matchingOf = (filters: AuditQuery): (Sql | undefined)[] => {
-  const equal = (column: Sql, value: string | undefined): Sql | undefined =>
-    value === undefined ? undefined : sql`${column} = ${value}`
+  const when = (value: string | undefined, condition: string): Sql | undefined =>
+    value === undefined ? undefined : sql`${raw(condition)} ${value}`
   return [
-    equal(sql`event_type`, filters.eventType),
-    equal(sql`actor_id`, filters.actorId),
-    equal(sql`environment_id`, filters.environmentId),
-    equal(sql`resource_id`, filters.resourceId),
-    equal(sql`connection_id`, filters.connectionId),
-    equal(sql`session_id`, filters.sessionId),
-    equal(sql`execution_id`, filters.executionId),
-    equal(sql`metadata ->> 'credentialRef'`, filters.credentialRef),
-    equal(sql`outcome`, filters.outcome),
-    filters.since === undefined ? undefined : sql`occurred_at >= ${filters.since}`,
-    filters.until === undefined ? undefined : sql`occurred_at < ${filters.until}`,
+    when(filters.eventType, 'event_type ='),
+    when(filters.actorId, 'actor_id ='),
+    when(filters.environmentId, 'environment_id ='),
+    when(filters.resourceId, 'resource_id ='),
+    when(filters.connectionId, 'connection_id ='),
+    when(filters.sessionId, 'session_id ='),
+    when(filters.executionId, 'execution_id ='),
+    when(filters.credentialRef, "metadata ->> 'credentialRef' ="),
+    when(filters.outcome, 'outcome ='),
+    when(filters.since, 'occurred_at >='),
+    when(filters.until, 'occurred_at <'),
   ]
 }
 
@@ -65,17 +65,10 @@ export const lastSealNumber = async (db: Db): Promise<number> =>
 /**
  * Events that match every filter given, newest first; `total` is counted to one above `countBound`.
  */
-export const listAuditEvents = async (
-  db: Db,
-  filters: AuditQuery,
-  page: Page,
-): Promise<{ rows: AuditEvent[]; total: number }> => {
-  const matching = where(...matchingOf(filters))
-  const rows = await db.many(
-    AuditEvent,
-    sql`select ${columnsOf(AuditEvent, 'audit_events')} from audit_events ${matching}
-      order by occurred_at desc, id desc limit ${page.limit} offset ${page.offset}`,
-  )
-  const total = await countUpTo(db, sql`audit_events ${matching}`, countBound)
-  return { rows, total }
-}
+export const listAuditEvents = (db: Db, filters: AuditQuery, page: Page) =>
+  readPage(db, AuditEvent, {
+    select: columnsOf(AuditEvent, 'audit_events'),
+    from: sql`audit_events ${where(...matchingOf(filters))}`,
+    order: sql`occurred_at desc, id desc`,
+    page,
+  })

@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { makeSshKey } from '../../clients/ssh/keys.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
-import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { Refusal, existing, unacceptableAt } from '../../refusal.ts'
 import { referenceOf, type Vault } from '../../vault/vault.ts'
 import { requireEnvironment } from '../environments/store.ts'
 import { builtProviders, connectionOf, type CloudConnection } from './clouds.ts'
@@ -31,7 +31,6 @@ export type ProvisioningParts = Omit<AcceptParts, 'db'> & {
 export const cloudOperationIdOf = (newId: string): string => `cloud-run-${newId}`
 
 const monthSeconds = 730 * 3_600
-const wrong = (...problems: Problem[]): Refusal => unacceptable(problems)
 
 /** The members that the service knows of a target's configuration. */
 export const configurationOf = (target: CapacityTarget | undefined): TargetConfiguration =>
@@ -46,17 +45,16 @@ export const sourceRanges = (target: CapacityTarget, others: readonly string[]):
 const requireRanges = (target: CapacityTarget, others: readonly string[]): void => {
   const ranges = sourceRanges(target, others)
   if (ranges.length === 0)
-    throw wrong({
-      path: 'capacityTargetId',
-      message:
-        'no networks are named that may reach SSH of the machine; give configuration.sshSourceRanges of ' +
+    throw unacceptableAt(
+      'capacityTargetId',
+      'no networks are named that may reach SSH of the machine; give configuration.sshSourceRanges of ' +
         'the target, or SERVICE_CLOUD_SSH_SOURCE_RANGES',
-    })
+    )
   if (ranges.some((range) => range.endsWith('/0')) && configurationOf(target).allowPublicSsh !== true)
-    throw wrong({
-      path: 'capacityTargetId',
-      message: 'every address would reach SSH of the machine; the target must have allowPublicSsh: true',
-    })
+    throw unacceptableAt(
+      'capacityTargetId',
+      'every address would reach SSH of the machine; the target must have allowPublicSsh: true',
+    )
 }
 
 /**
@@ -149,7 +147,7 @@ export const usableTarget = async (
   { capacityTargetId: id }: NewProvisioning,
 ): Promise<CapacityTarget> => {
   const target = await readTarget(tx, id, true)
-  const say = (message: string): Refusal => wrong({ path: 'capacityTargetId', message })
+  const say = (message: string): Refusal => unacceptableAt('capacityTargetId', message)
   if (target?.environmentId !== environmentId)
     throw say(`${JSON.stringify(id)} is no capacity target of the environment; create it first`)
   if (!target.enabled)
@@ -198,8 +196,7 @@ const addInstance = async (
     { kind: 'ssh-key', privateKey: key.privateKey },
     { publicKey, fingerprint },
   )
-  if (!added)
-    throw wrong({ path: 'instanceId', message: 'an instance of this id has a key already; choose another' })
+  if (!added) throw unacceptableAt('instanceId', 'an instance of this id has a key already; choose another')
   return id
 }
 
@@ -236,10 +233,10 @@ export const addProvisioning = async (
   requireRanges(target, parts.cloudSshSourceRanges)
   const region = target.region === '' ? (connection.region ?? '') : target.region
   if (region === '')
-    throw wrong({
-      path: 'capacityTargetId',
-      message: 'neither the target nor its connection (configuration.region) names a region; give one',
-    })
+    throw unacceptableAt(
+      'capacityTargetId',
+      'neither the target nor its connection (configuration.region) names a region; give one',
+    )
   const request = JSON.stringify(body)
   const equal = await equalProvisioning(tx, request)
   if (equal !== undefined) return equal.id
@@ -259,10 +256,10 @@ const refuseTaken = async (tx: Db, instanceId: string): Promise<void> => {
   if (active !== undefined) throw busy(instanceId, active.kind, active.kind)
   const taken = await tx.run(sql`select from cloud_instances where id = ${instanceId}`)
   if (taken > 0)
-    throw wrong({
-      path: 'instanceId',
-      message: `${JSON.stringify(instanceId)} is taken by another instance; choose another id`,
-    })
+    throw unacceptableAt(
+      'instanceId',
+      `${JSON.stringify(instanceId)} is taken by another instance; choose another id`,
+    )
 }
 
 /** The open operation of an instance. */
@@ -317,11 +314,14 @@ export const acceptAction = async (
 ): Promise<string> => {
   const fault = action === 'configure' ? await instanceFault(db, instanceId) : undefined
   return db.transaction(async (tx) => {
-    const found = await tx.maybe(
-      InstanceRow,
-      sql`select ${instanceColumns} from cloud_instances i where i.id = ${instanceId} for update`,
+    const found = existing(
+      await tx.maybe(
+        InstanceRow,
+        sql`select ${instanceColumns} from cloud_instances i where i.id = ${instanceId} for update`,
+      ),
+      'cloud instance',
+      instanceId,
     )
-    if (found === undefined) throw missing('cloud instance', instanceId)
     const active = await activeOf(tx, instanceId)
     if (active?.kind === action) return active.id
     if (active !== undefined) throw busy(instanceId, active.kind, found.status)

@@ -35,7 +35,7 @@ export const catalogRoutes = (parts: { db: Db; clouds: Clouds }): Route[] => [
     refuses: [409, 422, 503],
     audit: {
       eventType: 'cloud.catalog.refreshed',
-      summary: ({ params }) => `catalog of environment ${params['environmentId'] ?? ''} refreshed`,
+      summary: 'catalog of environment {environmentId} refreshed',
     },
     handle: async ({ params: { environmentId }, query }) => {
       await requireEnvironment(parts.db, environmentId)

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { eachRecord } from '../../db/each-record.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { everyRound } from '../../pacing/every-round.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
+import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { connectionOf, refusalOfCloud, type CloudConnection, type Clouds } from './clouds.ts'
 import { Catalog } from './catalog-schemas.ts'
 
@@ -48,9 +48,7 @@ const take = async (db: Db, environmentId: string, connectionId: string): Promis
 
 const regionOf = ({ id, region }: CloudConnection): string => {
   if (region != null) return region
-  throw unacceptable([
-    { path: '', message: `the connection ${JSON.stringify(id)} names no region; give configuration.region` },
-  ])
+  throw unacceptableAt('', `the connection ${JSON.stringify(id)} names no region; give configuration.region`)
 }
 
 /** A refresh that has begun. */

@@ -9,7 +9,7 @@ import { withBackoff } from '../../drivers/cloud/backoff.ts'
 import { CloudError, type CloudDriver, type Machine } from '../../drivers/cloud/contract.ts'
 import { gcpDriver } from '../../drivers/cloud/gcp.ts'
 import { notBuilt } from '../../not-built.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
+import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { projectOf } from '../../vault/provider-documents.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 
@@ -57,7 +57,7 @@ export const connectionOf = async (
       : connectionId === undefined
         ? `the environment has no ${what}; save one first`
         : `${JSON.stringify(connectionId)} is no ${what} of the environment`
-  throw unacceptable([{ path: '', message }])
+  throw unacceptableAt('', message)
 }
 
 /** The cloud connections of an environment. */
@@ -70,9 +70,7 @@ const documentOf = async (
   { id, environmentId, credentialRef, provider }: CloudConnection,
 ): Promise<Readonly<Record<string, unknown>>> => {
   if (credentialRef === '')
-    throw unacceptable([
-      { path: '', message: `the connection ${JSON.stringify(id)} has no credentialRef; store a credential` },
-    ])
+    throw unacceptableAt('', `the connection ${JSON.stringify(id)} has no credentialRef; store a credential`)
   const purpose = 'ask a cloud provider'
   const secret = await secrets.open(credentialRef, {
     actor: 'service',
@@ -81,9 +79,7 @@ const documentOf = async (
     connectionId: id,
   })
   if (secret.kind !== 'cloud-credential' || secret.provider !== provider)
-    throw unacceptable([
-      { path: '', message: `${JSON.stringify(credentialRef)} is no credential of ${provider}; refer to one` },
-    ])
+    throw unacceptableAt('', `${JSON.stringify(credentialRef)} is no credential of ${provider}; refer to one`)
   return secret.document
 }
 
@@ -223,9 +219,7 @@ export const openClouds = ({ db, http, secrets }: CloudParts) => {
     async at({ connectionId: id, region, projectId }: MachinePlace): Promise<Cloud> {
       const found = await db.maybe(ConnectionRow, sql`${connections} and c.id = ${id}`)
       if (found !== undefined) return this.of({ ...found, projectId: projectId ?? found.projectId }, region)
-      throw unacceptable([
-        { path: '', message: `the cloud connection ${JSON.stringify(id)} is gone; save it again` },
-      ])
+      throw unacceptableAt('', `the cloud connection ${JSON.stringify(id)} is gone; save it again`)
     },
     /**
      * The identity that the provider reports for a connection's credential, saved or not; undefined
@@ -270,5 +264,5 @@ export type Clouds = ReturnType<typeof openClouds>
 export const refusalOfCloud = (error: unknown, path = ''): unknown => {
   if (!(error instanceof CloudError)) return error
   if (error.passes) return new Refusal('unavailable', error.message, { retryAfterSeconds: 10, cause: error })
-  return unacceptable([{ path, message: error.message }])
+  return unacceptableAt(path, error.message)
 }

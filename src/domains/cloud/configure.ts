@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { PlayEnd, PlayEvent } from '../../drivers/ansible/play.ts'
 import { CloudError } from '../../drivers/cloud/contract.ts'
-import { missing } from '../../refusal.ts'
+import { missing, existing } from '../../refusal.ts'
 import { programsFault, variablesOf, wantedConfigurations } from './configurations.ts'
 import { maskOf } from './masks.ts'
 import type { TargetMachineConfiguration } from './schemas.ts'
@@ -129,8 +129,7 @@ export const configureMachine = async (
 ): Promise<void> => {
   const { db } = parts
   const job = await readJob(db, operationId)
-  const target = await readTarget(db, job.targetId)
-  if (target === undefined) throw missing('capacity target', job.targetId)
+  const target = existing(await readTarget(db, job.targetId), 'capacity target', job.targetId)
   const { environmentId, machineConfigurations } = target
   const opened = await openVariables(parts.vault, target.id, environmentId, machineConfigurations)
   const wanted = wantedConfigurations(opened)

@@ -1,11 +1,11 @@
 import { z } from 'zod'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import type { Engine } from '../../engine.ts'
 import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
 import { readOperation } from '../../operations/records.ts'
-import { missing, Refusal } from '../../refusal.ts'
+import { Refusal, existing } from '../../refusal.ts'
 import { requireEnvironment } from '../environments/store.ts'
 import { acceptAction, acceptProvisioning, cloudOperationIdOf, type AcceptParts } from './accept.ts'
 import {
@@ -36,9 +36,7 @@ export interface InstanceParts extends AcceptParts {
 const tag = 'cloud'
 
 const required = async (parts: InstanceParts, id: string): Promise<CloudOperation> => {
-  const found = await readCloudOperation(parts.db, id)
-  if (found === undefined) throw missing('cloud operation', id)
-  return found
+  return existing(await readCloudOperation(parts.db, id), 'cloud operation', id)
 }
 
 const made = async (parts: InstanceParts, id: string) => {
@@ -69,7 +67,7 @@ const provisioning = (parts: InstanceParts, path: 'cloud-instances' | 'cloud-pro
     refuses: [409, 503],
     audit: {
       eventType: 'cloud.instance.provision',
-      summary: ({ body }) => `a machine of target ${(body as NewProvisioning).capacityTargetId} asked for`,
+      summary: 'a machine of target {capacityTargetId} asked for',
     },
     made: ({ newId }) => made(parts, cloudOperationIdOf(newId)),
     handle: async ({ params, body, newId }) =>
@@ -78,22 +76,15 @@ const provisioning = (parts: InstanceParts, path: 'cloud-instances' | 'cloud-pro
 
 /** Machines of capacity targets, and the actions on them. */
 export const instanceRoutes = (parts: InstanceParts): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: '/environments/{environmentId}/cloud-instances/',
     tag,
     summary: 'Cloud instances of an environment, newest first, destroyed ones included',
-    query: z.strictObject({
-      ...pageQuery,
-      status: z.enum(instanceStates).optional(),
-      capacityTargetId: z.string().max(255).optional(),
-    }),
-    response: z.array(CloudInstance),
-    handle: async ({ params, query, target }) => {
+    filters: { status: z.enum(instanceStates).optional(), capacityTargetId: z.string().max(255).optional() },
+    item: CloudInstance,
+    read: async (page, { params, query }) => {
       await requireEnvironment(parts.db, params.environmentId)
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listInstances(parts.db, params.environmentId, page, query)
-      return pagedArray(rows, { page, total, target })
+      return listInstances(parts.db, params.environmentId, page, query)
     },
   }),
   provisioning(parts, 'cloud-instances'),
@@ -124,8 +115,7 @@ export const instanceRoutes = (parts: InstanceParts): Route[] => [
     refuses: [409, 422, 503],
     audit: {
       eventType: 'cloud.instance.action',
-      summary: ({ params }) =>
-        `${params['action'] ?? ''} of cloud instance ${params['instanceId'] ?? ''} asked for`,
+      summary: '{action} of cloud instance {instanceId} asked for',
     },
     made: ({ newId }) => made(parts, cloudOperationIdOf(newId)),
     handle: async ({ params, newId }) => {
@@ -158,18 +148,13 @@ export const cloudOperationRoutes = (parts: InstanceParts): Route[] => {
     environmentId: z.string().max(255).optional(),
   }
   return [
-    route({
-      method: 'GET',
+    listRoute({
       path: '/cloud-operations/',
       tag,
       summary: 'Cloud operations, newest first',
-      query: z.strictObject({ ...pageQuery, ...filters }),
-      response: z.array(CloudOperation),
-      handle: async ({ query, target }) => {
-        const page = pageOf(query, arraySizes)
-        const { rows, total } = await listCloudOperations(parts.db, page, query)
-        return pagedArray(rows, { page, total, target })
-      },
+      filters,
+      item: CloudOperation,
+      read: (page, { query }) => listCloudOperations(parts.db, page, query),
     }),
     of.read({
       summary: 'One cloud operation',

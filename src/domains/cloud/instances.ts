@@ -1,9 +1,9 @@
 import { z } from 'zod'
+import { existing } from '../../refusal.ts'
+import { documentRow, readPage } from '../../db/rows.ts'
 import { jsonObject, fields, time } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
-import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
-import { missing } from '../../refusal.ts'
+import { raw, sql, type Db, type Sql, where } from '../../db/sql.ts'
+import type { Page } from '../../http/paging.ts'
 import { eventJson, OperationEvent } from '../../operations/events.ts'
 import { computeSecondsOf, spanSeconds } from './billing.ts'
 import { CloudInstance, CloudOperation, type CloudEvent } from './instance-schemas.ts'
@@ -41,49 +41,47 @@ const operation = jsonObject({
   finishedAt: time('o.finished_at'),
 })
 
-const InstanceRow = z.object({ document: CloudInstance })
-const OperationRow = z.object({ document: CloudOperation })
+const InstanceRow = documentRow(CloudInstance)
+const OperationRow = documentRow(CloudOperation)
+const instanceDocument = sql`${raw(instance)} as document`
+const operationDocument = sql`${raw(operation)} as document`
 
-export const readInstance = async (db: Db, id: string): Promise<z.output<typeof CloudInstance>> => {
-  const row = await db.maybe(
-    InstanceRow,
-    sql`select ${raw(instance)} as document from cloud_instances i where i.id = ${id}`,
+export const readInstance = async (db: Db, id: string): Promise<z.output<typeof CloudInstance>> =>
+  existing(
+    await db.maybe(InstanceRow, sql`select ${instanceDocument} from cloud_instances i where i.id = ${id}`),
+    'cloud instance',
+    id,
   )
-  if (row === undefined) throw missing('cloud instance', id)
-  return row.document
-}
+
+const equal = (column: Sql, value: string | undefined): Sql | undefined =>
+  value === undefined ? undefined : sql`${column} = ${value}`
 
 /**
  * Instances of an environment, newest first, ended ones too; all or those that the filters select.
  */
-export const listInstances = async (
+export const listInstances = (
   db: Db,
   environmentId: string,
   page: Page,
-  { status, capacityTargetId }: { status?: string | undefined; capacityTargetId?: string | undefined } = {},
-) => {
-  const from: Sql = sql`cloud_instances i where i.environment_id = ${environmentId}
-    and (${status ?? null}::text is null or i.status = ${status ?? null})
-    and (${capacityTargetId ?? null}::text is null or i.capacity_target_id = ${capacityTargetId ?? null})`
-  const rows = await db.many(
-    InstanceRow,
-    sql`select ${raw(instance)} as document from ${from}
-      order by i.created_at desc, i.id desc limit ${page.limit} offset ${page.offset}`,
-  )
-  return { rows: rows.map(({ document }) => document), total: await countUpTo(db, from, countBound) }
-}
+  { status, capacityTargetId }: { status?: string | undefined; capacityTargetId?: string | undefined },
+) =>
+  readPage(db, InstanceRow, {
+    select: instanceDocument,
+    from: sql`cloud_instances i ${where(
+      equal(sql`i.environment_id`, environmentId),
+      equal(sql`i.status`, status),
+      equal(sql`i.capacity_target_id`, capacityTargetId),
+    )}`,
+    order: sql`i.created_at desc, i.id desc`,
+    page,
+  })
 
 /** An operation; undefined where there is none. */
-export const readCloudOperation = async (db: Db, id: string): Promise<CloudOperation | undefined> =>
-  (
-    await db.maybe(
-      OperationRow,
-      sql`select ${raw(operation)} as document from cloud_operations o where o.id = ${id}`,
-    )
-  )?.document
+export const readCloudOperation = (db: Db, id: string): Promise<CloudOperation | undefined> =>
+  db.maybe(OperationRow, sql`select ${operationDocument} from cloud_operations o where o.id = ${id}`)
 
 /** Operations, newest first, of all instances or of those that the filters select. */
-export const listCloudOperations = async (
+export const listCloudOperations = (
   db: Db,
   page: Page,
   filters: {
@@ -92,19 +90,18 @@ export const listCloudOperations = async (
     instanceId?: string | undefined
     environmentId?: string | undefined
   },
-) => {
-  const where: Sql = sql`cloud_operations o
-    where (${filters.status ?? null}::text is null or o.status = ${filters.status ?? null})
-      and (${filters.kind ?? null}::text is null or o.kind = ${filters.kind ?? null})
-      and (${filters.instanceId ?? null}::text is null or o.instance_id = ${filters.instanceId ?? null})
-      and (${filters.environmentId ?? null}::text is null or o.environment_id = ${filters.environmentId ?? null})`
-  const rows = await db.many(
-    OperationRow,
-    sql`select ${raw(operation)} as document from ${where}
-      order by o.created_at desc, o.id desc limit ${page.limit} offset ${page.offset}`,
-  )
-  return { rows: rows.map(({ document }) => document), total: await countUpTo(db, where, countBound) }
-}
+) =>
+  readPage(db, OperationRow, {
+    select: operationDocument,
+    from: sql`cloud_operations o ${where(
+      equal(sql`o.status`, filters.status),
+      equal(sql`o.kind`, filters.kind),
+      equal(sql`o.instance_id`, filters.instanceId),
+      equal(sql`o.environment_id`, filters.environmentId),
+    )}`,
+    order: sql`o.created_at desc, o.id desc`,
+    page,
+  })
 
 const text = (value: unknown): string | undefined => (typeof value === 'string' ? value : undefined)
 
@@ -112,24 +109,18 @@ const text = (value: unknown): string | undefined => (typeof value === 'string' 
 export const cloudEvent = (event: OperationEvent): CloudEvent => {
   const payload = (event.payload ?? {}) as Record<string, unknown>
   const name = event.eventType.replace(/^cloud\./, '')
-  const message = text(payload['message']) ?? text(payload['reason'])
   const { durationSeconds } = payload
-  const optional = {
-    tool: text(payload['tool']),
-    phase: text(payload['phase']),
-    task: text(payload['task']),
-    host: text(payload['host']),
-    message,
-    raw: text(payload['raw']),
-    durationSeconds: typeof durationSeconds === 'number' ? durationSeconds : undefined,
-  }
   return {
     ...{ operationId: event.aggregateId, sequence: event.sequence, timestamp: event.occurredAt },
     level: payload['level'] === 'error' || name.endsWith('.failed') ? 'error' : 'info',
     event: name,
-    ...(Object.fromEntries(
-      Object.entries(optional).filter(([, value]) => value !== undefined),
-    ) as Partial<CloudEvent>),
+    tool: text(payload['tool']),
+    phase: text(payload['phase']),
+    task: text(payload['task']),
+    host: text(payload['host']),
+    message: text(payload['message']) ?? text(payload['reason']),
+    raw: text(payload['raw']),
+    durationSeconds: typeof durationSeconds === 'number' ? durationSeconds : undefined,
   }
 }
 
@@ -171,18 +162,18 @@ export const operationsOfRun = async (
 ): Promise<{ run: CloudOperation; events: CloudEvent[] }[]> => {
   const runs = await db.many(
     OperationRow,
-    sql`select ${raw(operation)} as document from cloud_operations o where o.execution_run_id = ${runId}
+    sql`select ${operationDocument} from cloud_operations o where o.execution_run_id = ${runId}
       order by o.created_at, o.id limit ${mostOperations}`,
   )
   const events = await db.many(
     EventsRow,
     sql`select e.operation_id, ${raw(eventJson)} as body from operation_events e
-      where e.kind = ${cloudKind.name} and e.operation_id = any(${runs.map(({ document }) => document.id)}::text[])
+      where e.kind = ${cloudKind.name} and e.operation_id = any(${runs.map(({ id }) => id)}::text[])
         and e.sequence <= ${mostEvents} order by e.operation_id, e.sequence`,
   )
   const byOperation = Map.groupBy(events, ({ operationId }) => operationId)
-  return runs.map(({ document }) => ({
-    run: document,
-    events: (byOperation.get(document.id) ?? []).map(({ body }) => cloudEvent(body)),
+  return runs.map((run) => ({
+    run,
+    events: (byOperation.get(run.id) ?? []).map(({ body }) => cloudEvent(body)),
   }))
 }

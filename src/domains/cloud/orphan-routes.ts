@@ -28,10 +28,7 @@ export const orphanRoutes = (parts: { db: Db; clouds: Clouds }): Route[] => [
     summary: 'End the machines of this service that have no living record, and nothing else',
     response: z.array(Orphan),
     refuses: [422, 503],
-    audit: {
-      eventType: 'cloud.orphans.swept',
-      summary: ({ params }) => `orphans of environment ${params['environmentId'] ?? ''} swept`,
-    },
+    audit: { eventType: 'cloud.orphans.swept', summary: 'orphans of environment {environmentId} swept' },
     handle: async ({ params }) => {
       await requireEnvironment(parts.db, params.environmentId)
       return sweepOrphans(parts, params.environmentId)

@@ -1,8 +1,8 @@
 import { z } from 'zod'
 import { columnsOf, time } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
-import { sql, type Db } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import { readPage } from '../../db/rows.ts'
+import { empty, sql, type Db } from '../../db/sql.ts'
+import type { Page } from '../../http/paging.ts'
 import { ranges } from '../../ranges.ts'
 import { missing, pathIdProblems, Refusal, unacceptable } from '../../refusal.ts'
 import { bindResource, cloudRuntimeOf, retireResource } from '../environments/provisioned.ts'
@@ -22,46 +22,23 @@ import {
   type TargetConfiguration,
 } from './schemas.ts'
 
-const Row = CapacityTarget.extend({
-  fixedZone: z.string().nullish(),
-  configuration: z.record(z.string(), z.unknown()).nullish(),
-})
-const columns = columnsOf(Row, 't', { memoryMiB: 't.memory_mib', createdAt: time('t.created_at') })
-const documentOf = ({ fixedZone, configuration, ...row }: z.output<typeof Row>): CapacityTarget => ({
-  ...row,
-  ...(fixedZone == null ? {} : { fixedZone }),
-  ...(configuration == null ? {} : { configuration }),
-})
+const columns = columnsOf(CapacityTarget, 't', { memoryMiB: 't.memory_mib', createdAt: time('t.created_at') })
 
 /** The enabled targets of an environment by name. */
-export const listTargets = async (
-  db: Db,
-  environmentId: string,
-  page: Page,
-): Promise<{ rows: CapacityTarget[]; total: number }> => {
-  const rows = await db.many(
-    Row,
-    sql`select ${columns} from cloud_capacity_targets t where t.environment_id = ${environmentId} and t.enabled
-      order by t.name collate "C", t.id limit ${page.limit} offset ${page.offset}`,
-  )
-  const total = await countUpTo(
-    db,
-    sql`cloud_capacity_targets where environment_id = ${environmentId} and enabled`,
-    countBound,
-  )
-  return { rows: rows.map(documentOf), total }
-}
+export const listTargets = (db: Db, environmentId: string, page: Page) =>
+  readPage(db, CapacityTarget, {
+    select: columns,
+    from: sql`cloud_capacity_targets t where t.environment_id = ${environmentId} and t.enabled`,
+    order: sql`t.name collate "C", t.id`,
+    page,
+  })
 
 /** A target, deleted or not; undefined where there is none. `lock`: until the transaction ends. */
-export const readTarget = async (db: Db, id: string, lock = false): Promise<CapacityTarget | undefined> => {
-  const row = await db.maybe(
-    Row,
-    lock
-      ? sql`select ${columns} from cloud_capacity_targets t where t.id = ${id} for update`
-      : sql`select ${columns} from cloud_capacity_targets t where t.id = ${id}`,
+export const readTarget = (db: Db, id: string, lock = false): Promise<CapacityTarget | undefined> =>
+  db.maybe(
+    CapacityTarget,
+    sql`select ${columns} from cloud_capacity_targets t where t.id = ${id} ${lock ? sql`for update` : empty}`,
   )
-  return row && documentOf(row)
-}
 
 const mebibyte = 1_048_576
 

@@ -1,8 +1,7 @@
-import { z } from 'zod'
+import { existing } from '../../refusal.ts'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { missing } from '../../refusal.ts'
 import { masked } from '../environments/secrets.ts'
 import { requireEnvironment } from '../environments/store.ts'
 import { CapacityTarget, NewCapacityTarget } from './schemas.ts'
@@ -21,26 +20,22 @@ const shown = (target: CapacityTarget): CapacityTarget => ({
 const idOf = (newId: string): string => `cloud-capacity-${newId}`
 
 const made = async (db: Db, id: string) => {
-  const target = await readTarget(db, id)
-  if (target === undefined) throw missing('cloud capacity target', id)
+  const target = existing(await readTarget(db, id), 'cloud capacity target', id)
   const headers = { location: `/cloud-capacity-targets/${encodeURIComponent(id)}/` }
   return { createdAt: target.createdAt, answer: new Reply({ body: shown(target), headers }) }
 }
 
 /** Capacity that plans may use before the machine exists. */
 export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: '/environments/{environmentId}/cloud-capacity-targets/',
     tag,
     summary: 'Capacity targets of an environment that are enabled, by name',
-    query: z.strictObject(pageQuery),
-    response: z.array(CapacityTarget),
-    handle: async ({ params, query, target }) => {
+    item: CapacityTarget,
+    read: async (page, { params }) => {
       await requireEnvironment(db, params.environmentId)
-      const page = pageOf(query, arraySizes)
       const { rows, total } = await listTargets(db, params.environmentId, page)
-      return pagedArray(rows.map(shown), { page, total, target })
+      return { rows: rows.map(shown), total }
     },
   }),
   route({
@@ -52,10 +47,7 @@ export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
     response: CapacityTarget,
     status: 201,
     refuses: [503],
-    audit: {
-      eventType: 'cloud.target.created',
-      summary: ({ body }) => `capacity target ${(body as NewCapacityTarget).name} created`,
-    },
+    audit: { eventType: 'cloud.target.created', summary: 'capacity target {name} created' },
     made: ({ newId }) => made(db, idOf(newId)),
     handle: async ({ params, body, newId }) => {
       const id = body.id ?? idOf(newId)
@@ -69,10 +61,7 @@ export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
     tag,
     summary: 'Take a capacity target out of plans, once no instance of it may cost money',
     refuses: [409],
-    audit: {
-      eventType: 'cloud.target.deleted',
-      summary: ({ params }) => `capacity target ${params['targetId'] ?? ''} deleted`,
-    },
+    audit: { eventType: 'cloud.target.deleted', summary: 'capacity target {targetId} deleted' },
     handle: async ({ params }) => {
       await deleteTarget(db, params.targetId)
       return undefined

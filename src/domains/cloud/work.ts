@@ -5,7 +5,7 @@ import { CloudError, type Machine, type MachineWish } from '../../drivers/cloud/
 import { appendEvent } from '../../operations/events.ts'
 import type { OperationRef } from '../../operations/kind.ts'
 import { poll } from '../../pacing/poll.ts'
-import { missing, Refusal } from '../../refusal.ts'
+import { Refusal, existing } from '../../refusal.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 import { dropCredential } from '../credentials/store.ts'
 import { configurationOf, sourceRanges } from './accept.ts'
@@ -54,17 +54,19 @@ export type CloudJob = z.output<typeof JobRow>
 
 /** @throws Refusal `missing` */
 export const readJob = async (db: Db, operationId: string): Promise<CloudJob> => {
-  const job = await db.maybe(
-    JobRow,
-    sql`select o.id as operation_id, o.generation, o.kind, i.id, i.name, i.status, i.reference::text as reference,
+  return existing(
+    await db.maybe(
+      JobRow,
+      sql`select o.id as operation_id, o.generation, o.kind, i.id, i.name, i.status, i.reference::text as reference,
         i.connection_id, i.capacity_target_id as target_id, i.region, i.project_id,
         i.asked_at, i.provider_id,
         ${loginColumns}, i.ssh_public_key, i.ready_at, i.configuring_at, o.cancel_requested_at
       from cloud_operations o join cloud_instances i on i.id = o.instance_id
         join cloud_capacity_targets t on t.id = i.capacity_target_id where o.id = ${operationId}`,
+    ),
+    'cloud operation',
+    operationId,
   )
-  if (job === undefined) throw missing('cloud operation', operationId)
-  return job
 }
 
 const ServiceRow = z.object({ reference: z.string() })
@@ -157,8 +159,7 @@ export const createMachine = async (parts: CloudWorkParts, operationId: string):
   const { db } = parts
   const job = await readJob(db, operationId)
   const cloud = await cloudOf(parts, job)
-  const target = await readTarget(db, job.targetId)
-  if (target === undefined) throw missing('capacity target', job.targetId)
+  const target = existing(await readTarget(db, job.targetId), 'capacity target', job.targetId)
   if (job.providerId != null) {
     // A retry finds the instance `provisioning`, whatever state its machine is in.
     const isStopped = job.status === 'stopped' || (await cloud.look(job.providerId))?.state === 'stopped'

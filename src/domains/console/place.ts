@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import { driverKinds, kindOf, type KindName } from '../../drivers/runtime/registry.ts'
 import { placeOf, rehearsalSite, type Place } from '../../executor/sites.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptableAt } from '../../refusal.ts'
 import { surroundingsOf } from '../execution-runs/accept.ts'
 import { withSiteDefaults } from '../execution-runs/site-defaults.ts'
 
@@ -42,7 +42,7 @@ export interface ConsoleSurroundings {
 /** Kinds of sites with consoles. */
 const served: ReadonlySet<string> = new Set(['local', 'ssh', 'slurm', 'kubernetes'])
 
-const refuse = (message: string) => unacceptable([{ path: 'resourceId', message }])
+const refuse = (message: string) => unacceptableAt('resourceId', message)
 
 /**
  * The place of a resource's console: its first enabled binding to a runtime with a console, in the

@@ -6,7 +6,7 @@ import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
 import { openBackoff } from '../../pacing/backoff.ts'
 import { poll } from '../../pacing/poll.ts'
-import { missing, Refusal } from '../../refusal.ts'
+import { Refusal, existing } from '../../refusal.ts'
 import { acceptCommand, commandDocument, commandIsOver, listCommands, readCommand } from './store.ts'
 import { commandKind } from './operation.ts'
 import { consoleOf } from './place.ts'
@@ -67,11 +67,7 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
   }
   const of = operationRoutes(api)
 
-  const documentOf = async (id: string) => {
-    const row = await readCommand(db, id)
-    if (row === undefined) throw missing('console command', id)
-    return row
-  }
+  const documentOf = async (id: string) => existing(await readCommand(db, id), 'console command', id)
   const over = async (id: string, deadlineMs: number, signal: AbortSignal): Promise<boolean> => {
     const everyMs = openBackoff({ firstMs: 10, longestMs: 250, growth: 1.2 })
     const isOver = async (): Promise<true | undefined> => (await commandIsOver(db, id)) || undefined
@@ -116,7 +112,7 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
       alsoStatus: [202],
       audit: {
         eventType: 'console.command.requested',
-        summary: ({ body }) => `console command on ${(body as CommandDocument).resourceId} asked for`,
+        summary: 'console command on {resourceId} asked for',
         resourceId: ({ body }) => (body as CommandDocument).resourceId,
       },
       made: async (call) => {

@@ -3,7 +3,7 @@ import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { Reply, route, socketRoute, type Call, type Route } from '../../http/route.ts'
 import { ticketProtocol } from '../../http/ticket.ts'
-import { missing, Refusal } from '../../refusal.ts'
+import { missing, Refusal, existing } from '../../refusal.ts'
 import { poll } from '../../pacing/poll.ts'
 import type { ConsoleKeeper } from './keeper.ts'
 import { consoleOf } from './place.ts'
@@ -54,9 +54,7 @@ const refuseEnded = ({ status }: { status: string }): void => {
 
 /** @throws Refusal 404 */
 const rowOf = async (db: Db, id: string) => {
-  const row = await readConsoleSession(db, id)
-  if (row === undefined) throw missing('console session', id)
-  return row
+  return existing(await readConsoleSession(db, id), 'console session', id)
 }
 
 /** The WebSocket of a session. A ticket of mode watch permits output only. */
@@ -69,10 +67,7 @@ const streamRoute = (db: Db, keeper: ConsoleKeeper): Route =>
       'client sends is input, but for {"type":"resize","rows","columns"}',
     query: streamQuery,
     refuses: [409, 503],
-    audit: {
-      eventType: 'console.session.attached',
-      summary: ({ params }) => `console session ${params['sessionId'] ?? ''} attached to`,
-    },
+    audit: { eventType: 'console.session.attached', summary: 'console session {sessionId} attached to' },
     limitBytes: 1024 * 1024,
     protocol,
     redeem: async (secret, { sessionId = '' }) => {
@@ -144,7 +139,7 @@ export const sessionRoutes = ({
       status: 201,
       audit: {
         eventType: 'console.session.requested',
-        summary: ({ body }) => `console session on ${(body as ConsoleSessionDocument).resourceId} asked for`,
+        summary: 'console session on {resourceId} asked for',
         resourceId: ({ body }) => (body as ConsoleSessionDocument).resourceId,
       },
       made: async ({ newId }) => {
@@ -191,7 +186,7 @@ export const sessionRoutes = ({
       status: 201,
       audit: {
         eventType: 'console.ticket.issued',
-        summary: ({ params }) => `ticket for console session ${params['sessionId'] ?? ''} asked for`,
+        summary: 'ticket for console session {sessionId} asked for',
       },
       // A ticket is good once, and no record holds its secret.
       renewed: { kept: () => ({}), again: (_kept, call) => ticket(call) },
@@ -205,7 +200,7 @@ export const sessionRoutes = ({
       summary: 'Close a session; again is harmless',
       audit: {
         eventType: 'console.session.close',
-        summary: ({ params }) => `close of console session ${params['sessionId'] ?? ''} asked for`,
+        summary: 'close of console session {sessionId} asked for',
       },
       handle: async ({ params: { sessionId } }) => {
         if (!(await requestClose(db, sessionId))) throw missing('console session', sessionId)

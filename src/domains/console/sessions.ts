@@ -36,24 +36,12 @@ const columns = columnsOf(ConsoleSessionRow, 's', {
 
 /** A row as its answer. */
 export const consoleSessionDocument = (row: ConsoleSessionRow): ConsoleSession => {
-  const {
-    id,
-    resourceId,
-    runtimeId,
-    connectionId = '',
-    status,
-    createdAt,
-    actorId,
-    externalId,
-    failure,
-    connectedAt,
-    finishedAt,
-  } = row
-  const given = { actorId, externalId, failure, connectedAt, finishedAt }
-  const present = Object.fromEntries(
-    Object.entries(given).filter(([, value]) => value !== undefined),
-  ) as Partial<ConsoleSession>
-  return { id, resourceId, runtimeId, connectionId, status, createdAt, ...present }
+  const { id, resourceId, runtimeId, connectionId = '', status, createdAt } = row
+  const { actorId, externalId, failure, connectedAt, finishedAt } = row
+  return {
+    ...{ id, resourceId, runtimeId, connectionId, status, createdAt },
+    ...{ actorId, externalId, failure, connectedAt, finishedAt },
+  }
 }
 
 /**

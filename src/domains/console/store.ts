@@ -44,46 +44,22 @@ const textOf = (bytes: Buffer): string => bytes.toString('utf8')
  * as failed.
  */
 export const commandDocument = (row: CommandRow): Command => {
-  const { status, failureReason, stdout, stderr } = row
-  const failure =
-    status === 'cancelled'
-      ? `cancelled${row.cancelReason === undefined ? '' : `: ${row.cancelReason}`}`
-      : failureReason
-  const {
-    id,
-    resourceId,
-    runtimeId,
-    actorId,
-    command,
-    workingDirectory,
-    environment,
-    cpuCores,
-    memoryBytes,
-    timeoutSeconds,
-  } = row
-  const given = {
-    actorId,
-    workingDirectory,
-    environment,
-    cpuCores,
-    memoryBytes,
-    exitCode: row.exitCode,
-    externalId: row.externalId,
-  }
+  const { id, resourceId, runtimeId, connectionId = '', command, timeoutSeconds, status } = row
+  const { actorId, workingDirectory, environment, cpuCores, memoryBytes, exitCode, externalId } = row
+  const { stdout, stderr, createdAt, startedAt = createdAt, finishedAt, cancelReason } = row
   return {
-    ...{ id, resourceId, runtimeId, connectionId: row.connectionId ?? '', command, timeoutSeconds },
-    ...(Object.fromEntries(
-      Object.entries(given).filter(([, value]) => value !== undefined),
-    ) as Partial<Command>),
+    ...{ id, resourceId, runtimeId, connectionId, command, timeoutSeconds },
+    ...{ actorId, workingDirectory, environment, cpuCores, memoryBytes, exitCode, externalId },
     status: status === 'accepted' ? 'running' : status === 'cancelled' ? 'failed' : status,
-    ...(stdout === undefined ? {} : { stdout: textOf(stdout) }),
-    ...(stderr === undefined ? {} : { stderr: textOf(stderr) }),
-    ...(row.stdoutTruncated ? { stdoutTruncated: true } : {}),
-    ...(row.stderrTruncated ? { stderrTruncated: true } : {}),
-    ...(failure === undefined ? {} : { failure }),
-    createdAt: row.createdAt,
-    startedAt: row.startedAt ?? row.createdAt,
-    ...(row.finishedAt === undefined ? {} : { finishedAt: row.finishedAt }),
+    stdout: stdout && textOf(stdout),
+    stderr: stderr && textOf(stderr),
+    stdoutTruncated: row.stdoutTruncated || undefined,
+    stderrTruncated: row.stderrTruncated || undefined,
+    failure:
+      status === 'cancelled'
+        ? `cancelled${cancelReason === undefined ? '' : `: ${cancelReason}`}`
+        : row.failureReason,
+    ...{ createdAt, startedAt, finishedAt },
   }
 }
 
@@ -94,23 +70,12 @@ export const acceptCommand = (
   document: CommandDocument,
   { runtimeId, place }: Console,
 ): Promise<number> => {
-  const {
-    resourceId,
-    actorId,
-    command,
-    workingDirectory,
-    environment,
-    cpuCores,
-    memoryBytes,
-    timeoutSeconds,
-  } = document
+  const { resourceId, actorId, command, workingDirectory, environment, cpuCores, memoryBytes } = document
   return db.run(sql`insert into console_commands (id, resource_id, runtime_id, connection_id, actor_id,
-    command, working_directory, environment,
-      cpu_cores, memory_bytes, timeout_seconds, place)
-    values (${id}, ${resourceId}, ${runtimeId}, ${place.connectionId ?? null}, ${actorId ?? null}, ${command},
-      ${workingDirectory ?? null},
-      ${environment === undefined ? null : JSON.stringify(environment)}, ${cpuCores ?? null},
-        ${memoryBytes ?? null}, ${timeoutSeconds}, ${JSON.stringify(place)})`)
+    command, working_directory, environment, cpu_cores, memory_bytes, timeout_seconds, place)
+    values (${id}, ${resourceId}, ${runtimeId}, ${place.connectionId}, ${actorId}, ${command}, ${workingDirectory},
+      ${environment === undefined ? null : JSON.stringify(environment)}, ${cpuCores}, ${memoryBytes},
+      ${document.timeoutSeconds}, ${JSON.stringify(place)})`)
 }
 
 export const readCommand = async (db: Db, id: string): Promise<CommandRow | undefined> =>

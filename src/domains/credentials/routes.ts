@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { importSshKey, KeyProblem, makeSshKey, type SshKeyPair as Pair } from '../../clients/ssh/keys.ts'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type AuditFields, type Route } from '../../http/route.ts'
 import { pathIdProblems, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import { projectOf, providerProblems, type Provider } from '../../vault/provider-documents.ts'
@@ -149,10 +149,6 @@ const alsoTaken =
     return typeof id === 'string' ? takenProblems(db, kind, id) : []
   }
 
-const createdAt = (kind: UserKind, id: string): Record<string, string> => ({
-  location: `${folders[kind]}${encodeURIComponent(id)}/`,
-})
-
 /** Replaces a stored secret. `given`: the id in the document. */
 const replace = async (
   { db, vault }: CredentialParts,
@@ -174,18 +170,12 @@ const replace = async (
 
 /** Routes to read credentials and to delete unused ones, alike for all kinds. */
 const commonRoutes = <T extends z.ZodType>(db: Db, kind: UserKind, item: T): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: folders[kind],
     tag: 'credentials',
     summary: `${nouns[kind]}s by id, without their secrets`,
-    query: z.strictObject(pageQuery),
-    response: z.array(item),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listCredentials(db, item, kind, page)
-      return pagedArray(rows, { page, total, target })
-    },
+    item,
+    read: (page) => listCredentials(db, item, kind, page),
   }),
   route({
     method: 'GET',
@@ -210,58 +200,43 @@ const commonRoutes = <T extends z.ZodType>(db: Db, kind: UserKind, item: T): Rou
   }),
 ]
 
-/** Stores a secret from a document. The answer holds its reference. */
+/**
+ * Stores a secret from a document. The answer holds its reference; that of a key, made here or
+ * imported, its public half.
+ */
 const storeRoute = <Body extends { id: string }>(
   parts: CredentialParts,
   given: {
-    kind: Exclude<UserKind, 'ssh-key'>
+    kind: UserKind
+    path?: string
     summary: string
     body: z.ZodType<Body>
     made: (body: Body) => Made
   },
-): Route =>
-  route({
+): Route => {
+  const { kind, path = folders[kind], summary, body: schema, made } = given
+  return route({
     method: 'POST',
-    path: folders[given.kind],
+    path,
     tag: 'credentials',
-    summary: given.summary,
-    body: given.body,
-    response: CredentialReference,
+    summary,
+    body: schema,
+    response: kind === 'ssh-key' ? SshKey : CredentialReference,
     status: 201,
-    alsoCheck: alsoTaken(parts.db, given.kind),
-    audit: audited(given.kind, 'stored'),
+    alsoCheck: alsoTaken(parts.db, kind),
+    audit: audited(kind, 'stored'),
     handle: async ({ body }) => {
-      await store(parts, given.kind, body.id, given.made(body))
+      await store(parts, kind, body.id, made(body))
       return new Reply({
-        body: { credentialRef: referenceOf(given.kind, body.id) },
-        headers: createdAt(given.kind, body.id),
+        body:
+          kind === 'ssh-key'
+            ? await readCredential(parts.db, SshKey, kind, body.id)
+            : { credentialRef: referenceOf(kind, body.id) },
+        headers: { location: `${folders[kind]}${encodeURIComponent(body.id)}/` },
       })
     },
   })
-
-/** Stores a key, generated here or imported. The answer holds its public half. */
-const storeKeyRoute = <Body extends { id: string }>(
-  parts: CredentialParts,
-  given: { path: string; summary: string; body: z.ZodType<Body>; made: (body: Body) => Made },
-): Route =>
-  route({
-    method: 'POST',
-    path: given.path,
-    tag: 'credentials',
-    summary: given.summary,
-    body: given.body,
-    response: SshKey,
-    status: 201,
-    alsoCheck: alsoTaken(parts.db, 'ssh-key'),
-    audit: audited('ssh-key', 'stored'),
-    handle: async ({ body }) => {
-      await store(parts, 'ssh-key', body.id, given.made(body))
-      return new Reply({
-        body: await readCredential(parts.db, SshKey, 'ssh-key', body.id),
-        headers: createdAt('ssh-key', body.id),
-      })
-    },
-  })
+}
 
 /** Stores another secret under an existing reference. */
 const replaceRoute = <Body extends { id?: string | undefined }, S extends z.ZodType>(
@@ -307,7 +282,7 @@ const validateRoute = ({ identifyCloud }: CredentialParts): Route =>
     body: CloudCredentialCheck,
     response: CloudCredentialVerdict,
     refuses: [503],
-    audit: { eventType: 'credential.validated', summary: () => 'cloud credential validated' },
+    audit: { eventType: 'credential.validated', summary: 'cloud credential validated' },
     handle: async ({ body: { provider, credential, projectId = '', region = '', endpoint = '' } }) => {
       const made = cloudMade({ provider, credential })
       const asked = { provider, region, catalogStatus: 'not_discovered' } as const
@@ -340,13 +315,14 @@ const validateRoute = ({ identifyCloud }: CredentialParts): Route =>
  */
 export const credentialRoutes = (parts: CredentialParts): Route[] => [
   ...commonRoutes(parts.db, 'ssh-key', SshKey),
-  storeKeyRoute(parts, {
-    path: '/ssh-keys/',
+  storeRoute(parts, {
+    kind: 'ssh-key',
     summary: 'Make an ed25519 key; its public half is the answer',
     body: NewSshKey,
     made: ({ id, comment = `orrery ${id}` }) => keyMade(makeSshKey(comment)),
   }),
-  storeKeyRoute(parts, {
+  storeRoute(parts, {
+    kind: 'ssh-key',
     path: '/ssh-keys/import/',
     summary: 'Import a private key: ed25519, ECDSA or RSA as OpenSSH, PEM or PKCS#8 text',
     body: SshKeyImport,

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import type { SecretKind } from '../../vault/secret.ts'
 import { referenceOf } from '../../vault/vault.ts'
@@ -60,11 +60,10 @@ export const listCredentials = async <T extends z.ZodType>(
   schema: T,
   kind: SecretKind,
   page: Page,
-): Promise<{ rows: z.output<T>[]; total: number }> => {
-  const rows = await read(db, schema, kind, sql`order by c.id limit ${page.limit} offset ${page.offset}`)
-  const total = await countUpTo(db, sql`credentials where kind = ${kind}`, countBound)
-  return { rows, total }
-}
+): Promise<{ rows: z.output<T>[]; total: number }> => ({
+  rows: await read(db, schema, kind, sql`order by c.id limit ${page.limit} offset ${page.offset}`),
+  total: await countUpTo(db, sql`credentials where kind = ${kind}`),
+})
 
 /** @throws Refusal `missing` */
 export const readCredential = async <T extends z.ZodType>(

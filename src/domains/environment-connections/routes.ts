@@ -6,7 +6,7 @@ import { unbuiltConnectionType } from '../../not-built.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
 import { openBackoff } from '../../pacing/backoff.ts'
 import { poll } from '../../pacing/poll.ts'
-import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { missing, Refusal, unacceptable, type Problem, existing } from '../../refusal.ts'
 import { markMonitored } from '../environments/connections.ts'
 import { connectionSecretProblems } from '../environments/secrets.ts'
 import { checkConnection, type PinParts } from '../../connections/check.ts'
@@ -42,9 +42,7 @@ const usualHistory = 100
 const maxTrials = 32
 
 const stored = async ({ db }: ConnectionParts, id: string): Promise<ConnectionDocument> => {
-  const connection = await readConnection(db, id)
-  if (connection === undefined) throw missing('connection', id)
-  return connection
+  return existing(await readConnection(db, id), 'connection', id)
 }
 
 /**
@@ -86,10 +84,7 @@ const testRoute = (parts: ConnectionParts): Route => {
       const problem = await links.credentialProblem(document)
       return problem === undefined ? [] : [problem]
     },
-    audit: {
-      eventType: 'connection.tested',
-      summary: ({ body }) => `a connection of type ${(body as ConnectionDocument).type} tested`,
-    },
+    audit: { eventType: 'connection.tested', summary: 'a connection of type {type} tested' },
     handle: async ({ body, actor }) => {
       const unbuilt = unbuiltConnectionType(body.type)
       if (unbuilt !== undefined) throw unbuilt
@@ -173,7 +168,7 @@ const documentRoutes = (parts: ConnectionParts): Route[] => [
     alsoCheck: ({ document, params }) => problemsOfSaving(parts, document, params['connectionId'] ?? ''),
     audit: {
       eventType: 'connection.saved',
-      summary: ({ params }) => `connection ${params['connectionId'] ?? ''} saved`,
+      summary: 'connection {connectionId} saved',
       connectionId: ofPath,
       environmentId: ({ body }) => (body as ConnectionDocument).environmentId || undefined,
     },
@@ -191,16 +186,14 @@ const checkRoutes = (parts: ConnectionParts): Route[] => [
     audit: {
       eventType: 'connection.health.checked',
       outcome: (answer) => ((answer as ConnectionCheck).status === 'online' ? 'succeeded' : 'failed'),
-      summary: ({ params }) => `connection ${params['connectionId'] ?? ''} checked`,
+      summary: 'connection {connectionId} checked',
       connectionId: ofPath,
     },
     handle: async ({ params, actor }) => {
       const connection = await stored(parts, params.connectionId)
       const unbuilt = unbuiltConnectionType(connection.type)
       if (unbuilt !== undefined) throw unbuilt
-      const check = await checkAndRecord(parts, connection, actor.id)
-      if (check === undefined) throw missing('connection', params.connectionId)
-      return check
+      return existing(await checkAndRecord(parts, connection, actor.id), 'connection', params.connectionId)
     },
   }),
   route({
@@ -220,8 +213,7 @@ const checkRoutes = (parts: ConnectionParts): Route[] => [
 
 /** The result of an ended discovery; undefined while it runs. @throws Refusal when it failed */
 const foundBy = async ({ db }: ConnectionParts, connectionId: string, number: number) => {
-  const discovery = await readDiscovery(db, connectionId, number)
-  if (discovery === undefined) throw missing('connection', connectionId)
+  const discovery = existing(await readDiscovery(db, connectionId, number), 'connection', connectionId)
   if (discovery.status === 'completed') return { snapshots: await snapshotsOf(db, connectionId, number) }
   if (discovery.status !== 'failed') return undefined
   const message = `nothing was discovered: ${discovery.problem ?? 'the reason is not known'}`
@@ -242,7 +234,7 @@ const discoverRoute = (parts: ConnectionParts): Route =>
     alsoStatus: [202],
     audit: {
       eventType: 'resource.discovery.requested',
-      summary: ({ params }) => `discovery through connection ${params['connectionId'] ?? ''} requested`,
+      summary: 'discovery through connection {connectionId} requested',
       connectionId: ofPath,
     },
     handle: async ({ params, signal }) => {
@@ -304,7 +296,7 @@ const loginRoutes = (parts: ConnectionParts): Route[] => [
     response: Login,
     audit: {
       eventType: 'connection.login',
-      summary: ({ params }) => `login of connection ${params['connectionId'] ?? ''} answered`,
+      summary: 'login of connection {connectionId} answered',
       connectionId: ofPath,
     },
     handle: async ({ params, body }) => {

@@ -1,95 +1,50 @@
-import { array, joinMembers, jsonObject, object, time } from '../../db/projection.ts'
+import { array, fields, joinMembers, jsonObject, object, time } from '../../db/projection.ts'
 import { isBucketWay, waysOf, type Way } from '../../drivers/storage/ways.ts'
 
 // The documents of the inventory: one row of a table becomes its JSON object, as text. Empty
 // columns are left out.
 
-const environment = object({
-  id: 'e.id',
-  name: 'e.name',
-  description: 'e.description',
-  status: 'e.status',
-  createdAt: time('e.created_at'),
-})
+const environment = object({ ...fields('e', 'id name description status'), createdAt: time('e.created_at') })
 
 /** Of a row `v` of environment_versions. */
 export const versionObject = object({
-  id: 'v.id',
-  environmentId: 'v.environment_id',
-  version: 'v.version',
-  status: 'v.status',
-  networkModel: 'v.network_model',
-  interferenceModel: 'v.interference_model',
-  costModel: 'v.cost_model',
-  configurationHash: 'v.configuration_hash',
+  ...fields(
+    'v',
+    'id environmentId version status networkModel interferenceModel costModel configurationHash',
+  ),
   createdAt: time('v.created_at'),
   publishedAt: time('v.published_at'),
 })
 
 /** Of a row `r` of runtimes. */
-export const runtimeObject = object(
-  {
-    id: 'r.id',
-    environmentVersionId: 'r.environment_version_id',
-    name: 'r.name',
-    driver: 'r.driver',
-    mode: 'r.mode',
-    role: 'r.role',
-  },
-  { configuration: 'r.configuration::text', capabilities: 'r.capabilities::text' },
-)
+export const runtimeObject = object(fields('r', 'id environmentVersionId name driver mode role'), {
+  configuration: 'r.configuration::text',
+  capabilities: 'r.capabilities::text',
+})
 
 /** Of a row `r` of resources. */
 export const resourceObject = object(
-  {
-    id: 'r.id',
-    environmentVersionId: 'r.environment_version_id',
-    type: 'r.type',
-    name: 'r.name',
-    providerId: 'r.provider_id',
-    executionTarget: 'r.execution_target',
-    parentResourceId: 'r.parent_resource_id',
-    tier: 'r.tier',
-    region: 'r.region',
-    zone: 'r.zone',
-    architecture: 'r.architecture',
-    cpuCores: 'r.cpu_cores',
-    cpuCapacity: 'r.cpu_capacity',
-    memoryBytes: 'r.memory_bytes',
-    storageBytes: 'r.storage_bytes',
-    computeSpeedup: 'r.compute_speedup',
-    pricePerSecond: 'r.price_per_second',
-    bootOverheadSeconds: 'r.boot_overhead_seconds',
-    containerOverheadSeconds: 'r.container_overhead_seconds',
-    schedulable: 'r.schedulable',
-  },
+  fields(
+    'r',
+    `id environmentVersionId type name providerId executionTarget parentResourceId tier region zone architecture
+      cpuCores cpuCapacity memoryBytes storageBytes computeSpeedup pricePerSecond bootOverheadSeconds
+      containerOverheadSeconds schedulable`,
+  ),
   { metadata: 'r.metadata::text' },
 )
 
 /** Of a row `b` of resource_runtime_bindings. */
-export const bindingObject = object(
-  { resourceId: 'b.resource_id', runtimeId: 'b.runtime_id', enabled: 'b.enabled' },
-  { configuration: 'b.configuration::text' },
-)
+export const bindingObject = object(fields('b', 'resourceId runtimeId enabled'), {
+  configuration: 'b.configuration::text',
+})
 
 const relationObject = object(
-  {
-    environmentVersionId: 't.environment_version_id',
-    sourceResourceId: 't.source_resource_id',
-    targetResourceId: 't.target_resource_id',
-    type: 't.relation_type',
-  },
+  { ...fields('t', 'environmentVersionId sourceResourceId targetResourceId'), type: 't.relation_type' },
   { metadata: 't.metadata::text' },
 )
 
 const storageBindingObject = object(
-  {
-    runtimeId: 'b.runtime_id',
-    containerPath: 'b.container_path',
-    default: 'b.is_default',
-    readOnly: 'b.read_only',
-    hostPath: 'b.host_path',
-  },
+  { ...fields('b', 'runtimeId containerPath'), default: 'b.is_default', ...fields('b', 'readOnly hostPath') },
   { configuration: 'b.configuration::text' },
 )
 
@@ -152,17 +107,7 @@ const storageView = {
 
 /** Of a row `s` of storages. */
 export const storageObject = object(
-  {
-    id: 's.id',
-    environmentVersionId: 's.environment_version_id',
-    name: 's.name',
-    type: 's.type',
-    endpoint: 's.endpoint',
-    capacityBytes: 's.capacity_bytes',
-    shared: 's.shared',
-    readOnly: 's.read_only',
-    credentialReference: 's.credential_reference',
-  },
+  fields('s', 'id environmentVersionId name type endpoint capacityBytes shared readOnly credentialReference'),
   {
     configuration: 's.configuration::text',
     metadata: 's.metadata::text',
@@ -178,46 +123,26 @@ export const storageObject = object(
 /** Of a row `p` of activity_resource_profiles. */
 export const profileObject = object(
   {
-    id: 'p.id',
-    activityTypeId: 'p.activity_type_id',
-    resourceId: 'p.resource_id',
-    runtimeSeconds: 'p.runtime_seconds',
+    ...fields('p', 'id activityTypeId resourceId runtimeSeconds'),
     runtimeStdDevSeconds: 'p.runtime_stddev_seconds',
-    cpuUtilization: 'p.cpu_utilization',
-    peakMemoryBytes: 'p.peak_memory_bytes',
-    diskReadBytes: 'p.disk_read_bytes',
-    diskWriteBytes: 'p.disk_write_bytes',
-    energyJoules: 'p.energy_joules',
-    source: 'p.source',
-    sampleSize: 'p.sample_size',
-    modelVersion: 'p.model_version',
+    ...fields(
+      'p',
+      'cpuUtilization peakMemoryBytes diskReadBytes diskWriteBytes energyJoules source sampleSize modelVersion',
+    ),
   },
   { metadata: 'p.metadata::text' },
 )
 
 const connectionObject = object(
   {
-    id: 'c.id',
-    environmentId: 'c.environment_id',
-    name: 'c.name',
-    type: 'c.type',
-    endpoint: 'c.endpoint',
-    username: 'c.username',
-    credentialRef: 'c.credential_ref',
+    ...fields('c', 'id environmentId name type endpoint username credentialRef'),
     createdAt: time('c.created_at'),
   },
   { configuration: 'c.configuration::text' },
 )
 
 const checkObject = object(
-  {
-    id: 'k.id',
-    connectionId: 'k.connection_id',
-    status: 'k.status',
-    message: 'k.message',
-    latencyMs: 'k.latency_ms',
-    checkedAt: time('k.checked_at'),
-  },
+  { ...fields('k', 'id connectionId status message latencyMs'), checkedAt: time('k.checked_at') },
   { metadata: 'k.metadata::text' },
 )
 

@@ -17,29 +17,7 @@ export interface Pair {
   path: string
 }
 
-/**
- * The names in a definition, read out of a document of any shape. Missing members and wrong types
- * are skipped, so that one answer reports broken rules about names together with problems of the
- * shape.
- */
-export interface Mentions {
-  environment: Mention | undefined
-  version: Mention | undefined
-  runtimes: Mention[]
-  runtimeNames: Mention[]
-  resources: Mention[]
-  providerIds: Mention[]
-  parents: Parent[]
-  bindings: Pair[]
-  relations: (Pair & { type: string })[]
-  storages: Mention[]
-  storageNames: Mention[]
-  storageBindings: (Pair & { default: boolean })[]
-  profiles: Mention[]
-  profileTargets: (Pair & { modelVersion: string })[]
-  connections: Mention[]
-  connectionNames: Mention[]
-}
+export type Mentions = ReturnType<typeof mentionsOf>
 
 interface Item {
   fields: Fields
@@ -67,7 +45,12 @@ const pair = (item: Item, leftKey: string, rightKey: string): Pair[] =>
     mention(item, rightKey).map((right) => ({ left, right, path: item.path })),
   )
 
-export const mentionsOf = (document: unknown): Mentions => {
+/**
+ * The names in a definition, read out of a document of any shape. Missing members and wrong types
+ * are skipped, so that one answer reports broken rules about names together with problems of the
+ * shape.
+ */
+export const mentionsOf = (document: unknown) => {
   const root: Item = { fields: isFields(document) ? document : {}, path: '' }
   const part = (key: string): Item => ({
     fields: isFields(root.fields[key]) ? root.fields[key] : {},
@@ -87,7 +70,7 @@ export const mentionsOf = (document: unknown): Mentions => {
     resources: all(resources, 'id'),
     providerIds: all(resources, 'providerId'),
     parents: resources.flatMap((item) =>
-      mention(item, 'parentResourceId').map((parent) => ({
+      mention(item, 'parentResourceId').map((parent): Parent => ({
         ...parent,
         child: memberText(item.fields['id']),
       })),

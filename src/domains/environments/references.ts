@@ -66,7 +66,7 @@ export const definitionStoreProblems = async (
   }
   const ownerOf = (kind: string, id: string): string | undefined => owners.get(kind)?.get(id)
 
-  const taken = (kind: string, noun: string, mentions: readonly Mention[]): Problem[] =>
+  const taken = (kind: string, mentions: readonly Mention[]): Problem[] =>
     mentions.flatMap(({ value, path }) => {
       const owner = ownerOf(kind, value)
       return owner === undefined
@@ -75,17 +75,17 @@ export const definitionStoreProblems = async (
             {
               path,
               message:
-                `the ${noun} id ${JSON.stringify(value)} is taken by environment ` +
+                `the ${kind} id ${JSON.stringify(value)} is taken by environment ` +
                 `${JSON.stringify(owner)}; ids are global, choose another`,
             },
           ]
     })
   const dangling = (
     kind: string,
-    noun: string,
     mentions: readonly Mention[],
     own: readonly Mention[],
-    remedy: string,
+    noun = kind,
+    remedy = `add the ${kind} to the document or correct the id`,
   ): Problem[] => {
     const here = new Set(own.map(({ value }) => value))
     return mentions
@@ -94,28 +94,16 @@ export const definitionStoreProblems = async (
   }
 
   return [
-    ...taken('environment', 'environment', names.environment === undefined ? [] : [names.environment]),
-    ...taken('version', 'version', names.version === undefined ? [] : [names.version]),
-    ...taken('runtime', 'runtime', names.runtimes),
-    ...taken('resource', 'resource', names.resources),
-    ...taken('storage', 'storage', names.storages),
-    ...taken('profile', 'profile', names.profiles),
-    ...taken('connection', 'connection', names.connections),
-    ...dangling(
-      'resource',
-      'resource',
-      resourcesNamed,
-      names.resources,
-      'add the resource to the document or correct the id',
-    ),
-    ...dangling(
-      'runtime',
-      'runtime',
-      runtimesNamed,
-      names.runtimes,
-      'add the runtime to the document or correct the id',
-    ),
-    ...dangling('type', 'activity type', typesNamed, [], 'register the workflow that defines it first'),
+    ...taken('environment', names.environment === undefined ? [] : [names.environment]),
+    ...taken('version', names.version === undefined ? [] : [names.version]),
+    ...taken('runtime', names.runtimes),
+    ...taken('resource', names.resources),
+    ...taken('storage', names.storages),
+    ...taken('profile', names.profiles),
+    ...taken('connection', names.connections),
+    ...dangling('resource', resourcesNamed, names.resources),
+    ...dangling('runtime', runtimesNamed, names.runtimes),
+    ...dangling('type', typesNamed, [], 'activity type', 'register the workflow that defines it first'),
     ...names.profileTargets.flatMap(({ left, right, modelVersion, path }) => {
       const owner = ownerOf('target', tripleKey(left.value, right.value, modelVersion))
       if (owner === undefined) return []

@@ -3,7 +3,7 @@ import type { Db } from '../../db/sql.ts'
 import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
-import { missing, unacceptable } from '../../refusal.ts'
+import { existing, unacceptableAt } from '../../refusal.ts'
 import { EnvironmentDefinition, EnvironmentDocument } from './schemas.ts'
 import {
   createEnvironment,
@@ -62,8 +62,7 @@ export const environmentRoutes = ({
    */
   const document = sharedReads((id) => readEnvironment(db, id))
   const read = async (id: string): Promise<Reply> => {
-    const body = await document(id)
-    if (body === undefined) throw missing('environment', id)
+    const body = existing(await document(id), 'environment', id)
     return new Reply({ body })
   }
 
@@ -129,21 +128,18 @@ export const environmentRoutes = ({
       },
       audit: {
         eventType: 'environment.replaced',
-        summary: ({ params }) => `environment ${params['environmentId'] ?? ''} replaced`,
+        summary: 'environment {environmentId} replaced',
         environmentId: ({ params }) => params['environmentId'],
       },
       handle: async ({ params, body }) => {
         const { id } = body.environment
         if (id !== params.environmentId) {
           await requireEnvironment(db, params.environmentId)
-          throw unacceptable([
-            {
-              path: 'environment.id',
-              message:
-                `must be ${JSON.stringify(params.environmentId)}, the id in the path; an environment ` +
-                'keeps its id',
-            },
-          ])
+          throw unacceptableAt(
+            'environment.id',
+            `must be ${JSON.stringify(params.environmentId)}, the id in the path; an environment ` +
+              'keeps its id',
+          )
         }
         await replaceEnvironment(db, body, uses.environment, uses.keptResources)
         return read(id)
@@ -157,7 +153,7 @@ export const environmentRoutes = ({
       refuses: [422],
       audit: {
         eventType: 'environment.deleted',
-        summary: ({ params }) => `environment ${params['environmentId'] ?? ''} deleted`,
+        summary: 'environment {environmentId} deleted',
         environmentId: ({ params }) => params['environmentId'],
       },
       handle: async ({ params }) => {

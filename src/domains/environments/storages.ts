@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { raw, sql, type Db } from '../../db/sql.ts'
-import { missing } from '../../refusal.ts'
+import { missing, existing } from '../../refusal.ts'
 import { storageObject } from './document-sql.ts'
 import { lockInventory, requireEnvironment } from './store.ts'
 import { maskedText } from './secrets.ts'
@@ -65,13 +65,15 @@ export const storagesOfType = (db: Db, type: StorageFacts['type']): Promise<Stor
  * @throws Refusal 404
  */
 export const readStorage = async (db: Db, id: string): Promise<StorageFacts> => {
-  const facts = await db.maybe(
-    StorageFacts,
-    sql`select ${factsColumns} from storages s join environment_versions v on v.id = s.environment_version_id
+  return existing(
+    await db.maybe(
+      StorageFacts,
+      sql`select ${factsColumns} from storages s join environment_versions v on v.id = s.environment_version_id
         where s.id = ${id}`,
+    ),
+    'storage',
+    id,
   )
-  if (facts === undefined) throw missing('storage', id)
-  return facts
 }
 
 /** Records what a storage answered; one that was deleted meanwhile has no record. */

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { unacceptable, missing, type Problem } from '../../refusal.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
 import {
   bindingObject,
   environmentObject,
@@ -81,7 +81,7 @@ export const listEnvironments = async (
           limit 1) v on true
         order by e.name collate "C", e.id`,
   )
-  const total = await countUpTo(db, sql`environments`, countBound)
+  const total = await countUpTo(db, sql`environments`)
   return { documents: rows.map(({ document }) => maskedText(document)), total }
 }
 

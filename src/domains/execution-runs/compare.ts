@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
-import { countBound } from '../../http/paging.ts'
+import { countBound } from '../../lists.ts'
 import { Refusal } from '../../refusal.ts'
 import { ComparedSide } from './schemas.ts'
 

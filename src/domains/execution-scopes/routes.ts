@@ -1,8 +1,7 @@
-import { z } from 'zod'
+import { existing } from '../../refusal.ts'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
-import { missing } from '../../refusal.ts'
 import { ExecutionScopeDocument } from './schemas.ts'
 import {
   createScope,
@@ -20,18 +19,12 @@ export const executionScopeRoutes = ({
   db: Db
   uses: { executionScope: readonly ScopeUse[] }
 }): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: '/execution-scopes/',
     tag: 'execution-scopes',
     summary: 'Execution scopes by name',
-    query: z.strictObject(pageQuery),
-    response: z.array(ExecutionScopeDocument),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listScopes(db, page)
-      return pagedArray(rows, { page, total, target })
-    },
+    item: ExecutionScopeDocument,
+    read: (page) => listScopes(db, page),
   }),
   route({
     method: 'POST',
@@ -42,10 +35,7 @@ export const executionScopeRoutes = ({
     response: ExecutionScopeDocument,
     status: 201,
     alsoCheck: ({ document }) => scopeStoreProblems(db, document),
-    audit: {
-      eventType: 'execution-scope.created',
-      summary: ({ body }) => `execution scope ${(body as ExecutionScopeDocument).id} created`,
-    },
+    audit: { eventType: 'execution-scope.created', summary: 'execution scope {id} created' },
     handle: async ({ body }) => {
       await createScope(db, body)
       return new Reply({ body, headers: { location: `/execution-scopes/${encodeURIComponent(body.id)}/` } })
@@ -57,11 +47,8 @@ export const executionScopeRoutes = ({
     tag: 'execution-scopes',
     summary: 'One execution scope',
     response: ExecutionScopeDocument,
-    handle: async ({ params }) => {
-      const scope = await readExecutionScope(db, params.scopeId)
-      if (scope === undefined) throw missing('execution scope', params.scopeId)
-      return scope
-    },
+    handle: async ({ params }) =>
+      existing(await readExecutionScope(db, params.scopeId), 'execution scope', params.scopeId),
   }),
   route({
     method: 'DELETE',
@@ -69,10 +56,7 @@ export const executionScopeRoutes = ({
     tag: 'execution-scopes',
     summary: 'Delete a scope that nothing uses',
     refuses: [422],
-    audit: {
-      eventType: 'execution-scope.deleted',
-      summary: ({ params }) => `execution scope ${params['scopeId'] ?? ''} deleted`,
-    },
+    audit: { eventType: 'execution-scope.deleted', summary: 'execution scope {scopeId} deleted' },
     handle: async ({ params }) => {
       await deleteScope(db, params.scopeId, uses.executionScope)
       return undefined

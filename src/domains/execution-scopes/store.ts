@@ -1,34 +1,26 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
+import { readPage } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { findUsers, userText, type Use } from '../../db/uses.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
 import { ExecutionScopeDocument } from './schemas.ts'
 
-const selected = (from: Sql): Sql =>
-  sql`select s.id, s.name, s.network_topology_id, s.metadata,
-        (select json_agg(environment_version_id order by position) from execution_scope_environments
-          where execution_scope_id = s.id) as environment_version_ids
-      from ${from}`
+const columns = sql`s.id, s.name, s.network_topology_id, s.metadata,
+  (select json_agg(environment_version_id order by position) from execution_scope_environments
+    where execution_scope_id = s.id) as environment_version_ids`
 
 /** Scopes by name; `total` is counted to one above `countBound`. */
-export const listScopes = async (
-  db: Db,
-  page: Page,
-): Promise<{ rows: ExecutionScopeDocument[]; total: number }> => {
-  const rows = await db.many(
-    ExecutionScopeDocument,
-    selected(
-      sql`execution_scopes s order by s.name collate "C", s.id limit ${page.limit} offset ${page.offset}`,
-    ),
-  )
-  const total = await countUpTo(db, sql`execution_scopes`, countBound)
-  return { rows, total }
-}
+export const listScopes = (db: Db, page: Page) =>
+  readPage(db, ExecutionScopeDocument, {
+    select: columns,
+    from: sql`execution_scopes s`,
+    order: sql`s.name collate "C", s.id`,
+    page,
+  })
 
 export const readExecutionScope = (db: Db, id: string): Promise<ExecutionScopeDocument | undefined> =>
-  db.maybe(ExecutionScopeDocument, selected(sql`execution_scopes s where s.id = ${id}`))
+  db.maybe(ExecutionScopeDocument, sql`select ${columns} from execution_scopes s where s.id = ${id}`)
 
 /**
  * The names in a scope, also in one that its schema refuses; blank where a member is not readable.

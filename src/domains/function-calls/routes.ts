@@ -45,10 +45,7 @@ export const functionCallRoutes = ({
       limitBytes: largestAnswer,
       response: AnswerReceipt,
       refuses: [401, 423],
-      audit: {
-        eventType: 'function-call.answered',
-        summary: ({ params }) => `function call ${params['name'] ?? ''} answered`,
-      },
+      audit: { eventType: 'function-call.answered', summary: 'function call {name} answered' },
       handle: async ({ params, query, body }) => ({
         name: params.name,
         kept: await opened().answer(params.name, query, body),
@@ -82,10 +79,7 @@ export const functionCallRoutes = ({
       limitBytes: largestPart,
       response: PartReceipt,
       refuses: [401, 409, 423],
-      audit: {
-        eventType: 'function-call.uploaded',
-        summary: ({ params }) => `output of function call ${params['name'] ?? ''} uploaded`,
-      },
+      audit: { eventType: 'function-call.uploaded', summary: 'output of function call {name} uploaded' },
       handle: async ({ params, query, body }) => ({
         path: params.path,
         sizeBytes: await opened().upload(params.name, params.path, query, body),

@@ -13,7 +13,7 @@ import type { CallLinks, LinkPurpose } from '../../drivers/runtime/serverless/li
 import { excerpt, mostFiles, readAnswer } from '../../drivers/runtime/serverless/protocol.ts'
 import { isInside } from '../../drivers/runtime/contract/links.ts'
 import { pathOfShown, systemPath } from '../../outside-path.ts'
-import { missing, Refusal, unacceptable } from '../../refusal.ts'
+import { missing, Refusal, unacceptableAt } from '../../refusal.ts'
 import type { LinkQuery, OutputPart } from './schemas.ts'
 
 /** The limit of one uploaded output. */
@@ -60,11 +60,11 @@ export const openFunctionCalls = ({ root, links, clock }: FunctionCallParts) => 
       try {
         const answer = readAnswer(name, body)
         if (answer === 'running' || answer === 'unknown')
-          throw unacceptable([{ path: 'state', message: `${answer} is no answer; send it at the end` }])
+          throw unacceptableAt('state', `${answer} is no answer; send it at the end`)
         return await calls.keepAnswer(name, { answer, receivedAt: clock() })
       } catch (error) {
         if (error instanceof DriverError)
-          throw unacceptable([{ path: '', message: `${error.message} (${excerpt(body)})`.slice(0, 1000) }])
+          throw unacceptableAt('', `${error.message} (${excerpt(body)})`.slice(0, 1000))
         throw error
       }
     },
@@ -95,9 +95,7 @@ export const openFunctionCalls = ({ root, links, clock }: FunctionCallParts) => 
           `function call ${JSON.stringify(name)} has been answered; upload outputs before the answer`,
         )
       if (!isInside(path))
-        throw unacceptable([
-          { path: 'path', message: `${JSON.stringify(listed)} must be a relative path without ..` },
-        ])
+        throw unacceptableAt('path', `${JSON.stringify(listed)} must be a relative path without ..`)
       const content = Buffer.from(part.contentBase64, 'base64')
       if (part.offset + content.length > largestOutput)
         throw new Refusal(

@@ -1,7 +1,7 @@
 import type { EngineSockets } from '../../clients/docker.ts'
 import type { Db } from '../../db/sql.ts'
 import { route, type Route } from '../../http/route.ts'
-import { missing, unacceptable } from '../../refusal.ts'
+import { existing, unacceptableAt } from '../../refusal.ts'
 import type { Links } from '../../connections/links.ts'
 import { openLimitsProbe, probeBuildkit, probeEngine, probeServer } from './probes.ts'
 import { InstanceDocument, PreferencesDocument, PreflightDocument } from './schemas.ts'
@@ -19,12 +19,10 @@ export interface SystemInstanceParts {
 const refuseClientId = (clientId: string): void => {
   const { length } = Array.from(clientId)
   if (length >= 8 && length <= 128) return
-  throw unacceptable([
-    {
-      path: 'clientId',
-      message: `must be 8 to 128 characters (got ${String(length)}); a client makes up its id once and keeps it`,
-    },
-  ])
+  throw unacceptableAt(
+    'clientId',
+    `must be 8 to 128 characters (got ${String(length)}); a client makes up its id once and keeps it`,
+  )
 }
 
 export const systemInstanceRoutes = (
@@ -39,11 +37,7 @@ export const systemInstanceRoutes = (
     public: true,
     refuses: [404],
     response: InstanceDocument,
-    handle: async () => {
-      const instance = await readSystemInstance(db)
-      if (instance === undefined) throw missing('instance', 'default')
-      return instance
-    },
+    handle: async () => existing(await readSystemInstance(db), 'instance', 'default'),
   }),
   route({
     method: 'PUT',
@@ -52,7 +46,7 @@ export const systemInstanceRoutes = (
     summary: 'Save the whole identity of this installation',
     body: InstanceDocument,
     response: InstanceDocument,
-    audit: { eventType: 'instance.saved', summary: () => 'instance saved' },
+    audit: { eventType: 'instance.saved', summary: 'instance saved' },
     handle: ({ body }) => saveInstance(db, body),
   }),
   route({
@@ -81,9 +75,11 @@ export const systemInstanceRoutes = (
     summary: 'What a client keeps for its user',
     response: PreferencesDocument,
     handle: async ({ params }) => {
-      const preferences = await readPreferences(db, params.clientId)
-      if (preferences === undefined) throw missing('user preferences of client', params.clientId)
-      return preferences
+      return existing(
+        await readPreferences(db, params.clientId),
+        'user preferences of client',
+        params.clientId,
+      )
     },
   }),
   route({
@@ -94,10 +90,7 @@ export const systemInstanceRoutes = (
     body: PreferencesDocument,
     response: PreferencesDocument,
     creates: true,
-    audit: {
-      eventType: 'user-preferences.saved',
-      summary: ({ params }) => `preferences of client ${params['clientId'] ?? ''} saved`,
-    },
+    audit: { eventType: 'user-preferences.saved', summary: 'preferences of client {clientId} saved' },
     handle: ({ params, body }) => {
       refuseClientId(params.clientId)
       return savePreferences(db, params.clientId, body)

@@ -1,17 +1,14 @@
-import type { ConstraintTexts } from '../../db/errors.ts'
+import { textsAt, type ConstraintTexts } from '../../db/errors.ts'
 
 /** The meaning of violated constraints of this domain's tables for the caller. */
 export const machineConfigurationConstraints: ConstraintTexts = {
-  machine_configurations_pkey: {
-    path: 'id',
-    message: 'is taken by another machine configuration; choose another id',
-  },
-  machine_configuration_versions_pkey: {
-    path: 'id',
-    message: 'is taken by another version; version ids are global, choose another id',
-  },
-  machine_configuration_versions_number: {
-    path: 'version',
-    message: 'exists already in the machine configuration; versions never change, so add a higher one',
-  },
+  ...textsAt('id', {
+    machine_configurations_pkey: 'is taken by another machine configuration; choose another id',
+    machine_configuration_versions_pkey:
+      'is taken by another version; version ids are global, choose another id',
+  }),
+  ...textsAt('version', {
+    machine_configuration_versions_number:
+      'exists already in the machine configuration; versions never change, so add a higher one',
+  }),
 }

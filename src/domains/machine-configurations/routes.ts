@@ -1,6 +1,5 @@
-import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
@@ -36,18 +35,13 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
     return { document, reply: new Reply({ body: document, headers }) }
   }
   return [
-    route({
-      method: 'GET',
+    listRoute({
       path: '/machine-configurations/',
       tag,
       summary: 'Machine configurations by name, each with its versions, newest first',
-      query: z.strictObject(pageQuery),
-      response: z.array(MachineConfiguration),
-      handle: async ({ query, target }) => {
-        const page = pageOf(query, { usual: 100, largest: 100, beyond: 'largest' })
-        const { rows, total } = await listMachineConfigurations(db, page)
-        return pagedArray(rows, { page, total, target })
-      },
+      item: MachineConfiguration,
+      sizes: { usual: 100, largest: 100, beyond: 'largest' },
+      read: (page) => listMachineConfigurations(db, page),
     }),
     route({
       method: 'POST',
@@ -57,10 +51,7 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
       body: NewMachineConfiguration,
       response: MachineConfiguration,
       status: 201,
-      audit: {
-        eventType: 'machine-configuration.created',
-        summary: ({ body }) => `machine configuration ${(body as NewMachineConfiguration).name} created`,
-      },
+      audit: { eventType: 'machine-configuration.created', summary: 'machine configuration {name} created' },
       made: async ({ newId }) => {
         const { document, reply } = await stored(idOf(newId))
         return { createdAt: document.createdAt, answer: reply }
@@ -90,7 +81,7 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
       refuses: [503],
       audit: {
         eventType: 'machine-configuration.version-added',
-        summary: ({ params }) => `version added to machine configuration ${params['configurationId'] ?? ''}`,
+        summary: 'version added to machine configuration {configurationId}',
       },
       made: async ({ params: { configurationId }, newId }) => {
         const { document, reply } = await stored(configurationId)

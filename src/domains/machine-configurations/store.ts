@@ -1,9 +1,9 @@
 import { z } from 'zod'
 import { array, fields, object, time } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
-import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
-import { missing, pathIdProblems, unacceptable } from '../../refusal.ts'
+import { countUpTo, documentRow, readPage } from '../../db/rows.ts'
+import { raw, sql, type Db } from '../../db/sql.ts'
+import type { Page } from '../../http/paging.ts'
+import { existing, pathIdProblems, unacceptable, unacceptableAt } from '../../refusal.ts'
 import {
   MachineConfiguration,
   type NewMachineConfiguration,
@@ -39,33 +39,28 @@ const configurationObject = object(
   },
 )
 
-const Row = z.object({ document: MachineConfiguration })
-type Document = z.output<typeof MachineConfiguration>
-const selected = (from: Sql): Sql => sql`select ${raw(configurationObject)}::json as document from ${from}`
+const Row = documentRow(MachineConfiguration)
+const document = sql`${raw(configurationObject)}::json as document`
 
 /** Configurations by name, each with its versions; `total` is counted to one above `countBound`. */
-export const listMachineConfigurations = async (
-  db: Db,
-  page: Page,
-): Promise<{ rows: Document[]; total: number }> => {
-  const rows = await db.many(
-    Row,
-    selected(
-      sql`machine_configurations c order by c.name collate "C", c.id limit ${page.limit} offset ${page.offset}`,
-    ),
-  )
-  return {
-    rows: rows.map(({ document }) => document),
-    total: await countUpTo(db, sql`machine_configurations`, countBound),
-  }
-}
+export const listMachineConfigurations = (db: Db, page: Page) =>
+  readPage(db, Row, {
+    select: document,
+    from: sql`machine_configurations c`,
+    order: sql`c.name collate "C", c.id`,
+    page,
+  })
 
 /** @throws Refusal `missing` */
-export const readMachineConfiguration = async (db: Db, id: string): Promise<Document> => {
-  const row = await db.maybe(Row, selected(sql`machine_configurations c where c.id = ${id}`))
-  if (row === undefined) throw missing('machine configuration', id)
-  return row.document
-}
+export const readMachineConfiguration = async (
+  db: Db,
+  id: string,
+): Promise<z.output<typeof MachineConfiguration>> =>
+  existing(
+    await db.maybe(Row, sql`select ${document} from machine_configurations c where c.id = ${id}`),
+    'machine configuration',
+    id,
+  )
 
 /** Stores a configuration without versions. */
 export const createMachineConfiguration = async (
@@ -94,20 +89,20 @@ export const addConfigurationVersion = (
   db.transaction(async (tx) => {
     const strange = pathIdProblems('machineConfigurationId', given.machineConfigurationId, configurationId)
     if (strange.length > 0) throw unacceptable(strange)
-    const owned = await tx.maybe(
-      Owned,
-      sql`select ownership from machine_configurations where id = ${configurationId} for update`,
+    const owned = existing(
+      await tx.maybe(
+        Owned,
+        sql`select ownership from machine_configurations where id = ${configurationId} for update`,
+      ),
+      'machine configuration',
+      configurationId,
     )
-    if (owned === undefined) throw missing('machine configuration', configurationId)
     if (owned.ownership === 'system')
-      throw unacceptable([
-        {
-          path: '',
-          message:
-            `the machine configuration ${JSON.stringify(configurationId)} comes with the service; ` +
-            'make one of your own',
-        },
-      ])
+      throw unacceptableAt(
+        '',
+        `the machine configuration ${JSON.stringify(configurationId)} comes with the service; ` +
+          'make one of your own',
+      )
     const { version: next } = await tx.one(
       Next,
       sql`select coalesce(max(version), 0) + 1 as version from machine_configuration_versions
@@ -120,12 +115,10 @@ export const addConfigurationVersion = (
         mostVersions,
       )) >= mostVersions
     )
-      throw unacceptable([
-        {
-          path: '',
-          message: `the machine configuration has ${String(mostVersions)} versions; make another configuration`,
-        },
-      ])
+      throw unacceptableAt(
+        '',
+        `the machine configuration has ${String(mostVersions)} versions; make another configuration`,
+      )
     const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
     await tx.run(sql`insert into machine_configuration_versions
         (id, machine_configuration_id, version, status, playbook_yaml, content_sha256, compatibility,

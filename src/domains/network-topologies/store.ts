@@ -1,21 +1,18 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
-import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import { documentRow, insertRows, readPage } from '../../db/rows.ts'
+import { raw, sql, type Db } from '../../db/sql.ts'
+import type { Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { array, object } from '../../db/projection.ts'
-import { NetworkTopologyDocument } from './schemas.ts'
+import { array, fields, object } from '../../db/projection.ts'
+import type { NetworkTopologyDocument } from './schemas.ts'
 
 const linkObject = object(
   {
-    id: 'l.id',
-    topologyId: 'l.topology_id',
-    sourceResourceId: 'l.source_resource_id',
-    targetResourceId: 'l.target_resource_id',
-    bandwidthBitsPerSecond: 'l.bandwidth_bits_per_second',
-    latencySeconds: 'l.latency_seconds',
-    pricePerByte: 'l.price_per_byte',
-    bidirectional: 'l.bidirectional',
+    ...fields(
+      'l',
+      `id topologyId sourceResourceId targetResourceId bandwidthBitsPerSecond latencySeconds pricePerByte
+        bidirectional`,
+    ),
     sharingPolicy: "nullif(l.sharing_policy, '')",
     maxConcurrentTransfers: 'l.max_concurrent_transfers',
   },
@@ -23,36 +20,26 @@ const linkObject = object(
 )
 
 /** Of a row `t` of network_topologies. */
-const topologyObject = object(
-  { id: 't.id', name: 't.name', version: 't.version', executionScopeId: 't.execution_scope_id' },
-  {
-    links: array(linkObject, 'network_links l where l.topology_id = t.id', 'l.position, l.id'),
-    metadata: 't.metadata::text',
-  },
-)
+const topologyObject = object(fields('t', 'id name version executionScopeId'), {
+  links: array(linkObject, 'network_links l where l.topology_id = t.id', 'l.position, l.id'),
+  metadata: 't.metadata::text',
+})
 
 // Rows keep to the bounds of the time at which they were taken.
-const Row = z.object({ document: z.custom<NetworkTopologyDocument>() })
-const selected = (from: Sql): Sql => sql`select ${raw(topologyObject)}::json as document from ${from}`
+const Row = documentRow(z.custom<NetworkTopologyDocument>())
+const document = sql`${raw(topologyObject)}::json as document`
 
 /** Topologies by name, newest version first; `total` is counted to one above `countBound`. */
-export const listTopologies = async (
-  db: Db,
-  page: Page,
-): Promise<{ rows: NetworkTopologyDocument[]; total: number }> => {
-  const rows = await db.many(
-    Row,
-    selected(
-      sql`network_topologies t order by t.name collate "C", t.version desc, t.id
-        limit ${page.limit} offset ${page.offset}`,
-    ),
-  )
-  const total = await countUpTo(db, sql`network_topologies`, countBound)
-  return { rows: rows.map(({ document }) => document), total }
-}
+export const listTopologies = (db: Db, page: Page) =>
+  readPage(db, Row, {
+    select: document,
+    from: sql`network_topologies t`,
+    order: sql`t.name collate "C", t.version desc, t.id`,
+    page,
+  })
 
-export const readNetworkTopology = async (db: Db, id: string): Promise<NetworkTopologyDocument | undefined> =>
-  (await db.maybe(Row, selected(sql`network_topologies t where t.id = ${id}`)))?.document
+export const readNetworkTopology = (db: Db, id: string): Promise<NetworkTopologyDocument | undefined> =>
+  db.maybe(Row, sql`select ${document} from network_topologies t where t.id = ${id}`)
 
 const Known = z.object({
   taken: z.boolean(),
@@ -102,42 +89,35 @@ export const topologyStoreProblems = async (db: Db, topology: unknown): Promise<
   const topologyOf = new Map(known.links.map((link) => [link.id, link.topology]))
   const inside = new Map(known.resources.map((resource) => [resource.id, resource.inside]))
   const problems: Problem[] = []
+  const report = (path: string, message: string): void => void problems.push({ path, message })
   if (known.taken)
-    problems.push({
-      path: 'id',
-      message: `${JSON.stringify(id)} is taken by another network topology; choose another id`,
-    })
+    report('id', `${JSON.stringify(id)} is taken by another network topology; choose another id`)
   if (!known.scope && executionScopeId !== '')
-    problems.push({
-      path: 'executionScopeId',
-      message: `${JSON.stringify(executionScopeId)} names no execution scope; create the scope first`,
-    })
+    report(
+      'executionScopeId',
+      `${JSON.stringify(executionScopeId)} names no execution scope; create the scope first`,
+    )
   links.forEach((link, i) => {
     const owner = topologyOf.get(link.id)
     if (owner !== undefined) {
-      problems.push({
-        path: `links.${String(i)}.id`,
-        message:
-          `${JSON.stringify(link.id)} is taken by topology ${JSON.stringify(owner)}; link ids ` +
+      report(
+        `links.${String(i)}.id`,
+        `${JSON.stringify(link.id)} is taken by topology ${JSON.stringify(owner)}; link ids ` +
           'are global, choose another',
-      })
+      )
     }
     for (const key of ['sourceResourceId', 'targetResourceId'] as const) {
       const end = inside.get(link[key])
       const path = `links.${String(i)}.${key}`
       if (link[key] === '') continue
       if (end === undefined)
-        problems.push({
-          path,
-          message: `${JSON.stringify(link[key])} names no resource; name a resource of the scope`,
-        })
+        report(path, `${JSON.stringify(link[key])} names no resource; name a resource of the scope`)
       else if (!end && known.scope) {
-        problems.push({
+        report(
           path,
-          message:
-            `${JSON.stringify(link[key])} is not in the environments of scope ` +
+          `${JSON.stringify(link[key])} is not in the environments of scope ` +
             `${JSON.stringify(executionScopeId)}; link resources of the scope only`,
-        })
+        )
       }
     }
   })
@@ -157,18 +137,16 @@ export const createTopology = (db: Db, topology: NetworkTopologyDocument): Promi
           values (${id}, ${name}, ${version}, ${executionScopeId},
             ${metadata === undefined ? null : JSON.stringify(metadata)})`,
     )
-    if (links.length === 0) return
-    await tx.run(
-      sql`insert into network_links (id, topology_id, position, source_resource_id, target_resource_id,
-        bandwidth_bits_per_second, latency_seconds, price_per_byte,
-            bidirectional, sharing_policy, max_concurrent_transfers, metadata)
-          select id, ${id}, position, "sourceResourceId", "targetResourceId", "bandwidthBitsPerSecond",
-            "latencySeconds", "pricePerByte",
-            bidirectional, coalesce("sharingPolicy", ''), "maxConcurrentTransfers", metadata
-          from json_to_recordset(${JSON.stringify(links.map((link, position) => ({ ...link, position })))}::json)
-            as l(id text, position int, "sourceResourceId" text,
-            "targetResourceId" text, "bandwidthBitsPerSecond" double precision, "latencySeconds" double
-              precision, "pricePerByte" double precision, bidirectional boolean,
-            "sharingPolicy" text, "maxConcurrentTransfers" bigint, metadata jsonb)`,
+    await insertRows(
+      tx,
+      'network_links',
+      `id topologyId position sourceResourceId targetResourceId bandwidthBitsPerSecond latencySeconds pricePerByte
+        bidirectional sharingPolicy maxConcurrentTransfers metadata`,
+      links.map((link, position) => ({
+        ...link,
+        topologyId: id,
+        position,
+        sharingPolicy: link.sharingPolicy ?? '',
+      })),
     )
   })

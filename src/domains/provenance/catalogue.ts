@@ -1,39 +1,11 @@
 /** The entities of the read model: the fields of each, and the links between them. */
 
-export type FieldType =
-  | 'identifier'
-  | 'text'
-  | 'status'
-  | 'datetime'
-  | 'number'
-  | 'bytes'
-  | 'boolean'
-  | 'duration'
-  | 'currency'
+import type { z } from 'zod'
+import type { EntityDescriptor } from './schemas.ts'
 
-interface EntityField {
-  name: string
-  label: string
-  type: FieldType
-}
+export type Entity = z.output<typeof EntityDescriptor>
 
-export interface EntityLink {
-  field: string
-  targetEntity: string
-  targetField: 'id'
-}
-
-export interface Entity {
-  name: string
-  /** Its table, and the name of its view. */
-  table: string
-  label: string
-  description: string
-  fields: readonly EntityField[]
-  links: readonly EntityLink[]
-}
-
-const typeOf = (field: string): FieldType => {
+const typeOf = (field: string): Entity['fields'][number]['type'] => {
   if (field === 'id' || field.endsWith('_id')) return 'identifier'
   if (field === 'status' || field === 'outcome') return 'status'
   if (field.endsWith('_at')) return 'datetime'
@@ -58,20 +30,21 @@ const labelOf = (name: string): string => {
   return text[0]?.toUpperCase() + text.slice(1)
 }
 
-const entity = (
-  name: string,
-  table: string,
-  description: string,
-  fields: string,
-  links: Record<string, string> = {},
-): Entity => ({
-  name,
-  table,
-  label: labelOf(name),
-  description,
-  fields: fields.split(' ').map((field) => ({ name: field, label: labelOf(field), type: typeOf(field) })),
-  links: Object.entries(links).map(([field, targetEntity]) => ({ field, targetEntity, targetField: 'id' })),
-})
+/** `fields`: names in their order, each with the entity to which it leads, if any: `run_id:runs`. */
+const entity = (name: string, table: string, description: string, fields: string): Entity => {
+  const described = fields.split(/\s+/).map((field) => field.split(':') as [string, string?])
+  const links = described.flatMap(([field, targetEntity]) =>
+    targetEntity === undefined ? [] : [{ field, targetEntity, targetField: 'id' as const }],
+  )
+  return {
+    name,
+    table,
+    label: labelOf(name),
+    description,
+    fields: described.map(([field]) => ({ name: field, label: labelOf(field), type: typeOf(field) })),
+    ...(links.length === 0 ? {} : { links }),
+  }
+}
 
 export const catalogue: readonly Entity[] = [
   entity('environments', 'environments', 'Places that can run work', 'id name description status created_at'),
@@ -79,8 +52,7 @@ export const catalogue: readonly Entity[] = [
     'resources',
     'resources',
     'Machines, partitions and nodes of environments',
-    'id environment_version_id parent_resource_id name type cpu_cores memory_bytes schedulable',
-    { parent_resource_id: 'resources' },
+    'id environment_version_id parent_resource_id:resources name type cpu_cores memory_bytes schedulable',
   ),
   entity(
     'execution_scopes',
@@ -98,98 +70,71 @@ export const catalogue: readonly Entity[] = [
     'workflow_versions',
     'workflow_versions',
     'What a workflow was at a time; also versions that came inside a plan or run',
-    'id workflow_id version definition_hash status created_at',
-    { workflow_id: 'workflows' },
+    'id workflow_id:workflows version definition_hash status created_at',
   ),
   entity(
     'activities',
     'activity_definitions',
     'Steps of workflow versions; versions of one workflow share their ids',
-    'id workflow_version_id external_id name kind priority',
-    { workflow_version_id: 'workflow_versions' },
+    'id workflow_version_id:workflow_versions external_id name kind priority',
   ),
   entity(
     'planning_sessions',
     'planning_sessions',
     'Requests for plans',
-    'id workflow_version_id execution_scope_id status progress candidate_count selected_plan_id ' +
-      'created_at completed_at',
-    {
-      selected_plan_id: 'plans',
-      workflow_version_id: 'workflow_versions',
-      execution_scope_id: 'execution_scopes',
-    },
+    `id workflow_version_id:workflow_versions execution_scope_id:execution_scopes status progress
+      candidate_count selected_plan_id:plans created_at completed_at`,
   ),
   entity(
     'plans',
     'schedule_plans',
     'Which activity runs where and in which order',
-    'id workflow_version_id execution_scope_id source algorithm objective status ' +
-      'predicted_makespan_seconds predicted_cost predicted_feasible created_at',
-    { workflow_version_id: 'workflow_versions', execution_scope_id: 'execution_scopes' },
+    `id workflow_version_id:workflow_versions execution_scope_id:execution_scopes source algorithm
+      objective status predicted_makespan_seconds predicted_cost predicted_feasible created_at`,
   ),
   entity(
     'runs',
     'execution_runs',
     'Executions and simulations of plans',
-    'id schedule_plan_id mode status makespan_seconds cost started_at finished_at created_at',
-    { schedule_plan_id: 'plans' },
+    'id schedule_plan_id:plans mode status makespan_seconds cost started_at finished_at created_at',
   ),
   entity(
     'task_executions',
     'task_executions',
     'Attempts of activities in runs',
-    'id execution_run_id activity_id planned_resource_id allocated_resource_id attempt status ' +
-      'runtime_seconds queue_seconds transfer_seconds transfer_bytes interference_seconds overhead_seconds cost',
-    {
-      execution_run_id: 'runs',
-      activity_id: 'activities',
-      planned_resource_id: 'resources',
-      allocated_resource_id: 'resources',
-    },
+    `id execution_run_id:runs activity_id:activities planned_resource_id:resources
+      allocated_resource_id:resources attempt status runtime_seconds queue_seconds transfer_seconds
+      transfer_bytes interference_seconds overhead_seconds cost`,
   ),
   entity(
     'data_objects',
     'data_objects',
     'Files that activities make, whatever the run',
-    'id workflow_version_id producer_activity_id logical_name relative_path declared',
-    { workflow_version_id: 'workflow_versions', producer_activity_id: 'activities' },
+    `id workflow_version_id:workflow_versions producer_activity_id:activities logical_name
+      relative_path declared`,
   ),
   entity(
     'data_instances',
     'data_object_instances',
     'Files as an attempt left them',
-    'id data_object_id execution_run_id producer_activity_id relative_path size_bytes checksum ' +
-      'media_type discovered created_at',
-    { data_object_id: 'data_objects', execution_run_id: 'runs', producer_activity_id: 'activities' },
+    `id data_object_id:data_objects execution_run_id:runs producer_activity_id:activities relative_path
+      size_bytes checksum media_type discovered created_at`,
   ),
   entity(
     'data_uses',
     'data_uses',
     'Files that an attempt was given: declared by the workflow, or staged with everything that a predecessor left',
-    'id execution_run_id task_execution_id data_object_instance_id data_object_id ' +
-      'producer_task_execution_id consumer_activity_id basis relative_path size_bytes checksum',
-    {
-      execution_run_id: 'runs',
-      task_execution_id: 'task_executions',
-      data_object_instance_id: 'data_instances',
-    },
+    `id execution_run_id:runs task_execution_id:task_executions data_object_instance_id:data_instances
+      data_object_id producer_task_execution_id consumer_activity_id basis relative_path size_bytes
+      checksum`,
   ),
   entity(
     'transfers',
     'data_transfer_observations',
     'What moved between the resources of two activities',
-    'id execution_run_id data_object_id data_object_instance_id producer_activity_id ' +
-      'consumer_activity_id source_resource_id target_resource_id bytes status duration_seconds cost',
-    {
-      execution_run_id: 'runs',
-      data_object_id: 'data_objects',
-      data_object_instance_id: 'data_instances',
-      producer_activity_id: 'activities',
-      consumer_activity_id: 'activities',
-      source_resource_id: 'resources',
-      target_resource_id: 'resources',
-    },
+    `id execution_run_id:runs data_object_id:data_objects data_object_instance_id:data_instances
+      producer_activity_id:activities consumer_activity_id:activities source_resource_id:resources
+      target_resource_id:resources bytes status duration_seconds cost`,
   ),
   entity(
     'audit_events',

@@ -3,19 +3,11 @@ import { append } from '../../lists.ts'
 import type { Db } from '../../db/sql.ts'
 import type { Entity } from './catalogue.ts'
 import { rootOf } from './lineage.ts'
-import { edgesOf, nodeKeyOf, relations, type Node, type Relation } from './relations.ts'
+import { nodeKeyOf, stepOf, type Node } from './relations.ts'
 import type { GraphsSeen, RunGraphs } from './run-graphs.ts'
 
 /** The number of records in one query. */
 const batch = 5_000
-
-const inRuns = new Set(['task_executions', 'data_instances'])
-
-/** Links between files and tasks of one run. The graphs in memory hold them. */
-const ofGraphs = ({ label, antecedent, consequent }: Relation): boolean =>
-  inRuns.has(antecedent.entity) &&
-  inRuns.has(consequent.entity) &&
-  (label === 'data_uses' || label === 'task_execution_id')
 
 const slices = <Item>(items: readonly Item[]): Item[][] =>
   Array.from({ length: Math.ceil(items.length / batch) }, (_, i) => items.slice(i * batch, (i + 1) * batch))
@@ -33,7 +25,6 @@ export async function* closureOf(
 ): AsyncGenerator<Node[]> {
   const side = direction === 'prior' ? 'consequent' : 'antecedent'
   const seenGraphs = graphs.seenBy(tx)
-  const linked = relations.filter((relation) => !ofGraphs(relation))
   const seen = new Set([nodeKeyOf(root)])
   const fresh = (nodes: readonly Node[]): Node[] =>
     nodes.filter((node) => {
@@ -51,18 +42,12 @@ export async function* closureOf(
     if (found.length > 0) yield found
     // The nodes that a graph reached are complete within their run: only their links remain to be
     // queried.
-    const from = [...asked, ...found]
-    for (const relation of linked) {
-      const nodes = from.filter(
-        ({ entity }) => entity === relation[side].entity && (relation.onlyFrom ?? entity) === entity,
-      )
-      for (const slice of slices(nodes)) {
-        const edges = await edgesOf(tx, relation, side, slice, undefined)
-        const next = fresh(edges.map((edge) => (side === 'consequent' ? edge.antecedent : edge.consequent)))
-        if (next.length === 0) continue
-        yield next
-        append(pending, next)
-      }
+    for (const slice of slices([...asked, ...found])) {
+      const step = await stepOf(tx, side, slice, undefined)
+      const next = fresh(step.map(({ edge }) => (side === 'consequent' ? edge.antecedent : edge.consequent)))
+      if (next.length === 0) continue
+      yield next
+      append(pending, next)
     }
   }
 }

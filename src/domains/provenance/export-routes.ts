@@ -3,7 +3,7 @@ import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { preferred } from '../../http/accept.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { missing, Refusal } from '../../refusal.ts'
+import { Refusal, existing } from '../../refusal.ts'
 import { zipStream, type ZipEntry } from '../../zip.ts'
 import { openRunFiles, type RunFileParts, type RunFiles } from '../execution-runs/run-files.ts'
 import {
@@ -76,9 +76,7 @@ const CrateQuery = z.strictObject({
 const Document = z.record(z.string(), z.unknown())
 
 const factsOf = async (db: Db, runId: string): Promise<RunFacts> => {
-  const facts = await readRunFacts(db, runId)
-  if (facts === undefined) throw missing('execution run', runId)
-  return facts
+  return existing(await readRunFacts(db, runId), 'execution run', runId)
 }
 
 /** Routes that export a run. */

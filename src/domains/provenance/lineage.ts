@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { append } from '../../lists.ts'
 import { sql, type Db } from '../../db/sql.ts'
-import { invalid, missing, unacceptable } from '../../refusal.ts'
+import { invalid, missing, unacceptableAt } from '../../refusal.ts'
 import { catalogue, entityNamed, type Entity } from './catalogue.ts'
 import { isOfGraphs, nodeKeyOf, relations, stepOf, type Edge, type Node } from './relations.ts'
 import type { GraphsSeen, RunGraphs } from './run-graphs.ts'
@@ -49,14 +49,11 @@ export const rootOf = async (
     const [version, other] = versions
     if (version === undefined) throw missing('activity', id)
     if (other !== undefined)
-      throw unacceptable([
-        {
-          path: 'workflowVersionId',
-          message:
-            `is missing: the activity is part of several versions (${versions.map((one) => one.id).join(', ')}); ` +
-            'name one with ?workflowVersionId=',
-        },
-      ])
+      throw unacceptableAt(
+        'workflowVersionId',
+        `is missing: the activity is part of several versions (${versions.map((one) => one.id).join(', ')}); ` +
+          'name one with ?workflowVersionId=',
+      )
     return { entity: entity.name, id, versionId: version.id }
   }
   if (versionId !== undefined)

@@ -1,5 +1,4 @@
-import { z } from 'zod'
-import { join, raw, sql, type Db, type Sql } from '../../db/sql.ts'
+import type { Db } from '../../db/sql.ts'
 
 /**
  * The derivation of records. Each relation is a join that yields pairs of antecedent and
@@ -42,244 +41,114 @@ export interface Relation {
   onlyFrom?: 'data_uses'
 }
 
-const at = (entity: string, ...columns: string[]): End => ({ entity, columns })
+/** `activities d.workflow_version_id d.id`: the entity and its columns. */
+const endOf = (text: string): End => {
+  const [entity = '', ...columns] = text.split(' ')
+  return { entity, columns }
+}
 const link = (
   label: string,
-  antecedent: End,
-  consequent: End,
+  antecedent: string,
+  consequent: string,
   from: string,
   more: Partial<Relation> = {},
-): Relation => ({
-  label,
-  antecedent,
-  consequent,
-  from,
-  ...more,
-})
+): Relation => ({ label, antecedent: endOf(antecedent), consequent: endOf(consequent), from, ...more })
 
-const taskActivity = `task_executions t join execution_runs r on r.id = t.execution_run_id
+/** Links of a table's records to those that its columns name; the columns are the labels. */
+const named = (entity: string, from: string, columns: Record<string, string>): Relation[] => {
+  const alias = from.split(' ').at(-1) ?? ''
+  return Object.entries(columns).map(([column, of]) =>
+    link(column, `${of} ${alias}.${column}`, `${entity} ${alias}.id`, from),
+  )
+}
+
+const activity = 'activities d.workflow_version_id d.id'
+const ofRun = `join execution_runs r on r.id = t.execution_run_id
   join activity_definitions d on d.workflow_version_id = r.content_version_id and d.position = t.activity_position`
 const maker =
   'data_object_instances i join task_executions t on t.execution_run_id = i.execution_run_id and ' +
   't.activity_id = i.producer_activity_id and t.attempt = i.attempt'
-const moved = (
-  end: 'producer' | 'consumer',
-): string => `data_transfer_observations o join execution_runs r on r.id = o.execution_run_id
-  join task_executions t on t.execution_run_id = o.execution_run_id and t.activity_id = o.${end}_activity_id
-    and t.attempt = 1
-  join activity_definitions d on d.workflow_version_id = r.content_version_id and d.position = t.activity_position`
+const moved = (end: 'producer' | 'consumer'): string =>
+  'data_transfer_observations o join task_executions t on t.execution_run_id = o.execution_run_id ' +
+  `and t.activity_id = o.${end}_activity_id and t.attempt = 1 ${ofRun}`
 const carried =
   'data_object_instances i join provenance.data_transfer_observations o on o.execution_run_id = ' +
   'i.execution_run_id and o.producer_activity_id = i.producer_activity_id'
-const activity = at('activities', 'd.workflow_version_id', 'd.id')
+const planned = (member: 'id' | 'external_id'): string =>
+  'data_objects o join activity_definitions d on d.workflow_version_id = o.workflow_version_id ' +
+  `and d.${member} = o.producer_activity_id`
+const use = (label: string, antecedent: string, consequent: string, onlyFrom?: 'data_uses'): Relation =>
+  link(label, antecedent, consequent, 'provenance.data_uses u', {
+    perRecord: true,
+    ...(onlyFrom === undefined ? {} : { onlyFrom }),
+  })
 
 export const relations: readonly Relation[] = [
-  link('parent_resource_id', at('resources', 'r.parent_resource_id'), at('resources', 'r.id'), 'resources r'),
-  link(
-    'workflow_id',
-    at('workflows', 'v.workflow_id'),
-    at('workflow_versions', 'v.id'),
-    'workflow_versions v',
-  ),
-  link(
-    'workflow_version_id',
-    at('workflow_versions', 'd.workflow_version_id'),
-    activity,
-    'activity_definitions d',
-  ),
-  link(
-    'selected_plan_id',
-    at('plans', 's.selected_plan_id'),
-    at('planning_sessions', 's.id'),
-    'planning_sessions s',
-  ),
-  link(
-    'workflow_version_id',
-    at('workflow_versions', 's.workflow_version_id'),
-    at('planning_sessions', 's.id'),
-    'planning_sessions s',
-  ),
-  link(
-    'execution_scope_id',
-    at('execution_scopes', 's.execution_scope_id'),
-    at('planning_sessions', 's.id'),
-    'planning_sessions s',
-  ),
-  link(
-    'workflow_version_id',
-    at('workflow_versions', 'p.workflow_version_id'),
-    at('plans', 'p.id'),
-    'schedule_plans p',
-  ),
+  ...named('resources', 'resources r', { parent_resource_id: 'resources' }),
+  ...named('workflow_versions', 'workflow_versions v', { workflow_id: 'workflows' }),
+  link('workflow_version_id', 'workflow_versions d.workflow_version_id', activity, 'activity_definitions d'),
+  ...named('planning_sessions', 'planning_sessions s', {
+    selected_plan_id: 'plans',
+    workflow_version_id: 'workflow_versions',
+    execution_scope_id: 'execution_scopes',
+  }),
+  ...named('plans', 'schedule_plans p', { workflow_version_id: 'workflow_versions' }),
   // The workflow embedded in a plan is the planned one.
-  link(
-    'workflow_version_id',
-    at('workflow_versions', 'p.content_version_id'),
-    at('plans', 'p.id'),
-    'schedule_plans p',
-    {
-      condition: 'p.content_version_id <> p.workflow_version_id',
-    },
-  ),
-  link(
-    'execution_scope_id',
-    at('execution_scopes', 'p.execution_scope_id'),
-    at('plans', 'p.id'),
-    'schedule_plans p',
-  ),
-  link('schedule_plan_id', at('plans', 'r.schedule_plan_id'), at('runs', 'r.id'), 'execution_runs r'),
-  link(
-    'execution_run_id',
-    at('runs', 't.execution_run_id'),
-    at('task_executions', 't.id'),
-    'task_executions t',
-  ),
-  link('activity_id', activity, at('task_executions', 't.id'), taskActivity),
-  link(
-    'planned_resource_id',
-    at('resources', 't.planned_resource_id'),
-    at('task_executions', 't.id'),
-    'task_executions t',
-  ),
+  link('workflow_version_id', 'workflow_versions p.content_version_id', 'plans p.id', 'schedule_plans p', {
+    condition: 'p.content_version_id <> p.workflow_version_id',
+  }),
+  ...named('plans', 'schedule_plans p', { execution_scope_id: 'execution_scopes' }),
+  ...named('runs', 'execution_runs r', { schedule_plan_id: 'plans' }),
+  ...named('task_executions', 'task_executions t', { execution_run_id: 'runs' }),
+  link('activity_id', activity, 'task_executions t.id', `task_executions t ${ofRun}`),
+  ...named('task_executions', 'task_executions t', { planned_resource_id: 'resources' }),
   // Tasks run on their planned resource, and that column has an index.
   link(
     'allocated_resource_id',
-    at('resources', 't.planned_resource_id'),
-    at('task_executions', 't.id'),
+    'resources t.planned_resource_id',
+    'task_executions t.id',
     'task_executions t',
     {
       condition: 't.allocated_resource_id = t.planned_resource_id',
     },
   ),
-  link(
-    'data_uses',
-    at('data_instances', 'u.data_object_instance_id'),
-    at('task_executions', 'u.task_execution_id'),
-    'provenance.data_uses u',
-    {
-      perRecord: true,
-    },
-  ),
-  link(
-    'workflow_version_id',
-    at('workflow_versions', 'o.workflow_version_id'),
-    at('data_objects', 'o.id'),
-    'data_objects o',
-  ),
-  link(
-    'producer_activity_id',
-    activity,
-    at('data_objects', 'o.id'),
-    'data_objects o join activity_definitions d on d.workflow_version_id = o.workflow_version_id ' +
-      'and d.id = o.producer_activity_id',
-  ),
+  use('data_uses', 'data_instances u.data_object_instance_id', 'task_executions u.task_execution_id'),
+  ...named('data_objects', 'data_objects o', { workflow_version_id: 'workflow_versions' }),
+  link('producer_activity_id', activity, 'data_objects o.id', planned('id')),
   // A plan may name activities by their external ids.
-  link(
-    'producer_activity_id',
-    activity,
-    at('data_objects', 'o.id'),
-    'data_objects o join activity_definitions d on d.workflow_version_id = o.workflow_version_id ' +
-      'and d.external_id = o.producer_activity_id',
-    {
-      condition:
-        'not exists (select from activity_definitions x where x.workflow_version_id = ' +
-        'o.workflow_version_id and x.id = o.producer_activity_id)',
-    },
-  ),
-  link(
-    'data_object_id',
-    at('data_objects', 'i.data_object_id'),
-    at('data_instances', 'i.id'),
-    'data_object_instances i',
-  ),
-  link(
-    'execution_run_id',
-    at('runs', 'i.execution_run_id'),
-    at('data_instances', 'i.id'),
-    'data_object_instances i',
-  ),
-  link(
-    'producer_activity_id',
-    activity,
-    at('data_instances', 'i.id'),
-    `${maker} join execution_runs r on r.id = t.execution_run_id
-      join activity_definitions d on d.workflow_version_id = r.content_version_id and d.position = t.activity_position`,
-  ),
-  link('task_execution_id', at('task_executions', 't.id'), at('data_instances', 'i.id'), maker),
-  link(
-    'execution_run_id',
-    at('runs', 'o.execution_run_id'),
-    at('transfers', 'o.id'),
-    'data_transfer_observations o',
-  ),
-  link('data_object_id', at('data_objects', 'i.data_object_id'), at('transfers', 'o.id'), carried, {
+  link('producer_activity_id', activity, 'data_objects o.id', planned('external_id'), {
+    condition:
+      'not exists (select from activity_definitions x where x.workflow_version_id = ' +
+      'o.workflow_version_id and x.id = o.producer_activity_id)',
+  }),
+  ...named('data_instances', 'data_object_instances i', {
+    data_object_id: 'data_objects',
+    execution_run_id: 'runs',
+  }),
+  link('producer_activity_id', activity, 'data_instances i.id', `${maker} ${ofRun}`),
+  link('task_execution_id', 'task_executions t.id', 'data_instances i.id', maker),
+  ...named('transfers', 'data_transfer_observations o', { execution_run_id: 'runs' }),
+  link('data_object_id', 'data_objects i.data_object_id', 'transfers o.id', carried, {
     condition: 'o.data_object_id = i.data_object_id',
   }),
-  link('data_object_instance_id', at('data_instances', 'i.id'), at('transfers', 'o.id'), carried, {
+  link('data_object_instance_id', 'data_instances i.id', 'transfers o.id', carried, {
     condition: 'o.data_object_instance_id = i.id',
   }),
-  link('producer_activity_id', activity, at('transfers', 'o.id'), moved('producer')),
-  link('consumer_activity_id', activity, at('transfers', 'o.id'), moved('consumer')),
-  link(
-    'source_resource_id',
-    at('resources', 'o.source_resource_id'),
-    at('transfers', 'o.id'),
-    'data_transfer_observations o',
-  ),
-  link(
-    'target_resource_id',
-    at('resources', 'o.target_resource_id'),
-    at('transfers', 'o.id'),
-    'data_transfer_observations o',
-  ),
-  link(
-    'data_object_instance_id',
-    at('data_instances', 'u.data_object_instance_id'),
-    at('data_uses', 'u.id'),
-    'provenance.data_uses u',
-    {
-      perRecord: true,
-      onlyFrom: 'data_uses',
-    },
-  ),
-  link(
-    'task_execution_id',
-    at('data_uses', 'u.id'),
-    at('task_executions', 'u.task_execution_id'),
-    'provenance.data_uses u',
-    {
-      perRecord: true,
-      onlyFrom: 'data_uses',
-    },
-  ),
-  link(
-    'execution_run_id',
-    at('runs', 'u.execution_run_id'),
-    at('data_uses', 'u.id'),
-    'provenance.data_uses u',
-    {
-      perRecord: true,
-      onlyFrom: 'data_uses',
-    },
-  ),
+  link('producer_activity_id', activity, 'transfers o.id', moved('producer')),
+  link('consumer_activity_id', activity, 'transfers o.id', moved('consumer')),
+  ...named('transfers', 'data_transfer_observations o', {
+    source_resource_id: 'resources',
+    target_resource_id: 'resources',
+  }),
+  use('data_object_instance_id', 'data_instances u.data_object_instance_id', 'data_uses u.id', 'data_uses'),
+  use('task_execution_id', 'data_uses u.id', 'task_executions u.task_execution_id', 'data_uses'),
+  use('execution_run_id', 'runs u.execution_run_id', 'data_uses u.id', 'data_uses'),
 ]
-
-const Pair = z.object({
-  antecedent: z.string(),
-  antecedentVersion: z.string().optional(),
-  consequent: z.string(),
-  consequentVersion: z.string().optional(),
-})
 
 export interface Edge {
   antecedent: Node
   consequent: Node
   label: string
-}
-
-const named = ({ columns }: End, name: string): string => {
-  const [version, id] = columns.length === 2 ? columns : [undefined, columns[0]]
-  return `${id ?? ''} as ${name}${version === undefined ? '' : `, ${version} as ${name}_version`}`
 }
 
 const nodeOf = ({ entity }: End, id: string, versionId: string | undefined): Node => ({
@@ -291,61 +160,24 @@ const nodeOf = ({ entity }: End, id: string, versionId: string | undefined): Nod
 /** The id of a use begins with the id of its file. The index is on the file's id. */
 const fileOf = "left(k.id, strpos(k.id, ':') - 1)"
 
-/**
- * The edges of one relation at records of one of its ends, by the ids of the other.
- * @param limit the most edges; undefined: all
- */
-export const edgesOf = async (
-  db: Db,
-  relation: Relation,
-  side: 'antecedent' | 'consequent',
-  nodes: readonly Node[],
-  limit: number | undefined,
-): Promise<Edge[]> => {
-  const end = relation[side]
-  const two = end.columns.length === 2
-  const given: Sql = two
-    ? sql`unnest(${nodes.map((node) => node.versionId ?? '')}::text[],
-      ${nodes.map((node) => node.id)}::text[]) as k (version, id)`
-    : sql`unnest(${nodes.map((node) => node.id)}::text[]) as k (id)`
-  const matches = two
-    ? `${end.columns[0] ?? ''} = k.version and ${end.columns[1] ?? ''} = k.id`
-    : `${end.columns[0] ?? ''} = k.id`
-  const byFile = end.entity === 'data_uses' ? ` and u.data_object_instance_id = ${fileOf}` : ''
-  const condition = [matches + byFile, relation.condition].filter((one) => one !== undefined).join(' and ')
-  const columns = `${named(relation.antecedent, 'antecedent')}, ${named(relation.consequent, 'consequent')}`
-  const other = side === 'antecedent' ? 'consequent' : 'antecedent'
-  const pairs = relation.perRecord
-    ? sql`select p.* from ${given} cross join lateral (select ${raw(columns)} from ${raw(relation.from)}
-      where ${raw(condition)} offset 0) p`
-    : sql`select ${raw(columns)} from ${given} cross join ${raw(relation.from)} where ${raw(condition)}`
-  const version = relation[other].columns.length === 2 ? `, e.${other}_version collate "C"` : ''
-  const order = `e.${other} collate "C"${version}`
-  const rows = await db.many(
-    Pair,
-    sql`select distinct on (${raw(`${order}, e.${side} collate "C"`)}) e.* from (${pairs}) e
-      where e.antecedent is not null and e.consequent is not null
-        order by ${raw(`${order}, e.${side} collate "C"`)}${limit === undefined ? join([]) : sql` limit ${limit}`}`,
-  )
-  return rows.map((row) => ({
-    antecedent: nodeOf(relation.antecedent, row.antecedent, row.antecedentVersion),
-    consequent: nodeOf(relation.consequent, row.consequent, row.consequentVersion),
-    label: relation.label,
-  }))
-}
-
 type Side = 'antecedent' | 'consequent'
-
-/** The relations that lead from records of the asked entity, at one of their ends. */
-const leadingFrom = (side: Side): { relation: Relation; place: number }[] =>
-  relations
-    .map((relation, place) => ({ relation, place }))
-    .filter(({ relation }) => (relation.onlyFrom ?? relation[side].entity) === relation[side].entity)
-    .filter(({ relation }) => !isOfGraphs(relation))
 
 /** Uses of files, which the graphs of runs give. */
 export const isOfGraphs = ({ label, onlyFrom }: Relation): boolean =>
   label === 'data_uses' && onlyFrom === undefined
+
+/** The link of a file to the task that made it. Graphs of runs give it too. */
+const isMaker = ({ label, consequent }: Relation): boolean =>
+  label === 'task_execution_id' && consequent.entity === 'data_instances'
+
+type Walk = 'lineage' | 'closure'
+
+/** The relations that lead from records of the asked entity, at one of their ends. */
+const leadingFrom = (side: Side, walk: Walk): { relation: Relation; place: number }[] =>
+  relations
+    .map((relation, place) => ({ relation, place }))
+    .filter(({ relation }) => (relation.onlyFrom ?? relation[side].entity) === relation[side].entity)
+    .filter(({ relation }) => !isOfGraphs(relation) && !(walk === 'closure' && isMaker(relation)))
 
 /**
  * One statement for the edges of all relations that lead from records of some entities, at one of
@@ -384,7 +216,7 @@ const stepText = (
       .map((name) => `${name} collate "C"`)
       .join(', ')
     return `(select distinct on (${order}) ${String(place)} as place, e.* from (${from}) e
-      where e.antecedent is not null and e.consequent is not null order by ${order} limit $1)`
+      where e.antecedent is not null and e.consequent is not null order by ${order} limit $1::bigint)`
   })
   return parts.join(' union all ')
 }
@@ -401,14 +233,14 @@ interface Step {
  * session, but begins every part of it at every call: one of all thirty relations takes ten times
  * as long as one of those that can find something.
  */
-const openSteps = (side: Side) => {
-  const leading = leadingFrom(side)
+const openSteps = (side: Side, walk: Walk) => {
+  const leading = leadingFrom(side, walk)
   const known = [...new Set(leading.map(({ relation }) => relation[side].entity))]
   const steps = new Map<string, Step>()
   return (present: ReadonlySet<string>): Step | undefined => {
     const entities = known.filter((entity) => present.has(entity))
     if (entities.length === 0) return undefined
-    const name = `lineage_${side}_${known.map((entity) => (present.has(entity) ? 1 : 0)).join('')}`
+    const name = `${walk}_${side}_${known.map((entity) => (present.has(entity) ? 1 : 0)).join('')}`
     const found = steps.get(name)
     if (found !== undefined) return found
     const of = leading.filter(({ relation }) => present.has(relation[side].entity))
@@ -417,7 +249,11 @@ const openSteps = (side: Side) => {
     return step
   }
 }
-const stepFrom = { antecedent: openSteps('antecedent'), consequent: openSteps('consequent') }
+const stepsOf = (walk: Walk) => ({
+  antecedent: openSteps('antecedent', walk),
+  consequent: openSteps('consequent', walk),
+})
+const steps = { lineage: stepsOf('lineage'), closure: stepsOf('closure') }
 
 interface StepRow {
   place: number
@@ -429,23 +265,24 @@ interface StepRow {
 
 /**
  * The edges of all relations but those of graphs at records of one of their ends, with the place of
- * each one's relation in the list, at most `limit` of each relation.
+ * each one's relation in the list.
+ * @param limit the most edges of each relation; undefined: all, for a closure
  */
 export const stepOf = async (
   db: Db,
   side: Side,
   nodes: readonly Node[],
-  limit: number,
+  limit: number | undefined,
 ): Promise<{ place: number; edge: Edge }[]> => {
   const byEntity = Map.groupBy(nodes, ({ entity }) => entity)
-  const step = stepFrom[side](new Set(byEntity.keys()))
+  const step = steps[limit === undefined ? 'closure' : 'lineage'][side](new Set(byEntity.keys()))
   if (step === undefined) return []
   const values = step.entities.flatMap((entity) => {
     const of = byEntity.get(entity) ?? []
     const ids = of.map(({ id }) => id)
     return entity === 'activities' ? [of.map(({ versionId }) => versionId ?? ''), ids] : [ids]
   })
-  const rows = await db.prepared<StepRow>(step.name, step.text, [limit, ...values])
+  const rows = await db.prepared<StepRow>(step.name, step.text, [limit ?? null, ...values])
   return rows.map((row) => {
     const relation = relations[row.place] as Relation
     return {

@@ -3,7 +3,7 @@ import type { Db } from '../../db/sql.ts'
 import { preferred } from '../../http/accept.ts'
 import { envelope, pageOf } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { catalogue, type Entity } from './catalogue.ts'
+import { catalogue } from './catalogue.ts'
 import { closureStream } from './closure.ts'
 import { knownEntity, lineageOf } from './lineage.ts'
 import { openRunGraphs } from './run-graphs.ts'
@@ -29,12 +29,6 @@ export interface ProvenanceParts {
 
 const sizes = { usual: 50, largest: 200, beyond: 'largest' } as const
 
-const descriptor = ({ links, ...entity }: Entity) => ({
-  ...entity,
-  fields: [...entity.fields],
-  ...(links.length === 0 ? {} : { links: [...links] }),
-})
-
 export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
   const statements = openStatements(reader)
   const graphs = openRunGraphs()
@@ -45,7 +39,7 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
       tag: 'provenance',
       summary: 'The kinds of records that can be asked about, with their fields and links',
       response: EntityList,
-      handle: () => ({ items: catalogue.map(descriptor) }),
+      handle: () => ({ items: [...catalogue] }),
     }),
     route({
       method: 'GET',
@@ -58,7 +52,7 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
         const entity = knownEntity(params.entity)
         const page = pageOf(query, sizes)
         const { rows, total } = await listEntity(db, entity, query, page)
-        return { entity: descriptor(entity), ...envelope(rows, { page, total }) }
+        return { entity, ...envelope(rows, { page, total }) }
       },
     }),
     route({

@@ -2,7 +2,8 @@ import { z } from 'zod'
 import { time } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
 import { join, raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
+import { countBound } from '../../lists.ts'
 import { invalid } from '../../refusal.ts'
 import { readableNames, type Entity } from './catalogue.ts'
 import { Item, type EntityQuery } from './schemas.ts'
@@ -118,7 +119,7 @@ export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, pag
     total = found.total
   }
   const rows = await db.many(Body, pageFrom(sql`${view} ${matching}`))
-  total ??= await countUpTo(db, sql`${view} ${matching}`, countBound)
+  total ??= await countUpTo(db, sql`${view} ${matching}`)
   return { rows: rows.map(({ body }) => body), total }
 }
 

@@ -1,8 +1,7 @@
-import { z } from 'zod'
+import { existing } from '../../refusal.ts'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
-import { missing } from '../../refusal.ts'
 import { Resource } from '../environments/schemas.ts'
 import type { EnvironmentUse } from '../environments/users.ts'
 import { NewResource, ResourceSnapshot } from './schemas.ts'
@@ -18,18 +17,12 @@ export const resourceRoutes = ({
   db: Db
   uses: { resource: readonly EnvironmentUse[] }
 }): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: '/resources/',
     tag: 'resources',
     summary: 'Resources of all environments by name',
-    query: z.strictObject(pageQuery),
-    response: z.array(Resource),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
-      const { rows, total } = await listResources(db, page)
-      return pagedArray(rows, { page, total, target })
-    },
+    item: Resource,
+    read: (page) => listResources(db, page),
   }),
   route({
     method: 'POST',
@@ -55,11 +48,8 @@ export const resourceRoutes = ({
     tag: 'resources',
     summary: 'One resource',
     response: Resource,
-    handle: async ({ params }) => {
-      const resource = await readResource(db, params.resourceId)
-      if (resource === undefined) throw missing('resource', params.resourceId)
-      return resource
-    },
+    handle: async ({ params }) =>
+      existing(await readResource(db, params.resourceId), 'resource', params.resourceId),
   }),
   route({
     method: 'GET',
@@ -68,9 +58,11 @@ export const resourceRoutes = ({
     summary: 'What was last observed of a resource; 404 until something was',
     response: ResourceSnapshot,
     handle: async ({ params }) => {
-      const snapshot = await latestSnapshot(db, params.resourceId)
-      if (snapshot === undefined) throw missing('a snapshot of resource', params.resourceId)
-      return snapshot
+      return existing(
+        await latestSnapshot(db, params.resourceId),
+        'a snapshot of resource',
+        params.resourceId,
+      )
     },
   }),
 ]

@@ -1,10 +1,10 @@
 import { isDeepStrictEqual } from 'node:util'
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
+import { documentRow, readPage } from '../../db/rows.ts'
 import { join, raw, sql, type Db } from '../../db/sql.ts'
 import { findUsers, userText } from '../../db/uses.ts'
-import { countBound, type Page } from '../../http/paging.ts'
+import type { Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { resourceObject } from '../environments/document-sql.ts'
 import { insertResources } from '../environments/save.ts'
@@ -14,26 +14,15 @@ import type { EnvironmentUse } from '../environments/users.ts'
 import { ResourceSnapshot } from './schemas.ts'
 
 // Rows keep to the bounds of the time at which they were taken.
-const DocumentRow = z.object({ document: z.custom<Resource>() })
+const Row = documentRow(z.custom<Resource>())
+const document = sql`${raw(resourceObject)}::json as document`
 
 /** Resources of all environments by name; `total` is counted to one above `countBound`. */
-export const listResources = async (db: Db, page: Page): Promise<{ rows: Resource[]; total: number }> => {
-  const rows = await db.many(
-    DocumentRow,
-    sql`select ${raw(resourceObject)}::json as document from resources r order by r.name collate "C", r.id
-      limit ${page.limit} offset ${page.offset}`,
-  )
-  const total = await countUpTo(db, sql`resources`, countBound)
-  return { rows: rows.map(({ document }) => document), total }
-}
+export const listResources = (db: Db, page: Page) =>
+  readPage(db, Row, { select: document, from: sql`resources r`, order: sql`r.name collate "C", r.id`, page })
 
-export const readResource = async (db: Db, id: string): Promise<Resource | undefined> =>
-  (
-    await db.maybe(
-      DocumentRow,
-      sql`select ${raw(resourceObject)}::json as document from resources r where r.id = ${id}`,
-    )
-  )?.document
+export const readResource = (db: Db, id: string): Promise<Resource | undefined> =>
+  db.maybe(Row, sql`select ${document} from resources r where r.id = ${id}`)
 
 const Against = z.object({
   version: z.boolean(),
@@ -158,8 +147,11 @@ export const putResource = (
       sql`select coalesce(max(position) + 1, 0) as position from resources
         where environment_version_id = ${environmentVersionId}`,
     )
-    await tx.run(sql`${insertResources(JSON.stringify([{ ...resource, position }]))}
-      on conflict on constraint resources_pkey do update set ${renewed}`)
+    await insertResources(
+      tx,
+      [{ ...resource, position }],
+      sql`on conflict on constraint resources_pkey do update set ${renewed}`,
+    )
   })
 
 /** The newest observation of a resource, or undefined where there is none. */

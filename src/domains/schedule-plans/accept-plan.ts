@@ -375,6 +375,7 @@ export const planReferenceProblems = async (db: Db, document: unknown): Promise<
   if (!references.success) return []
   const { assignments, ...plan } = references.data.plan
   const { problems, version } = await lookUp(db, plan)
+  const report = (path: string, message: string): void => void problems.push({ path, message })
   const resources = await db.many(
     IdRow,
     sql`select id from resources where id = any(${assignments.map(({ resourceId }) => resourceId)})`,
@@ -389,15 +390,9 @@ export const planReferenceProblems = async (db: Db, document: unknown): Promise<
   assignments.forEach(({ activityId, resourceId }, at) => {
     const path = `plan.assignments.${at}`
     if (resourceId !== '' && !known.has(resourceId))
-      problems.push({
-        path: `${path}.resourceId`,
-        message: `${quoted(resourceId)} names no resource; name one of the scope`,
-      })
+      report(`${path}.resourceId`, `${quoted(resourceId)} names no resource; name one of the scope`)
     if (activityId !== '' && activities?.has(activityId) === false)
-      problems.push({
-        path: `${path}.activityId`,
-        message: `${quoted(activityId)} names no activity of the workflow; name one of it`,
-      })
+      report(`${path}.activityId`, `${quoted(activityId)} names no activity of the workflow; name one of it`)
   })
   return problems
 }
@@ -449,12 +444,10 @@ const disagreements = (
   { workflow, executionScope, networkTopology }: Companions,
 ): Problem[] => {
   const problems: Problem[] = []
+  const report = (path: string, message: string): void => void problems.push({ path, message })
   const same = (path: string, value: string, member: string, wanted: string): void => {
     if (value !== wanted)
-      problems.push({
-        path,
-        message: `is ${quoted(value)}, but ${member} is ${quoted(wanted)}; give both the same`,
-      })
+      report(path, `is ${quoted(value)}, but ${member} is ${quoted(wanted)}; give both the same`)
   }
   same('workflow.id', workflow.id, 'plan.workflowVersionId', plan.workflowVersionId)
   same('executionScope.id', executionScope.id, 'plan.executionScopeId', plan.executionScopeId)
@@ -467,10 +460,10 @@ const disagreements = (
       plan.executionScopeId,
     )
   } else if (plan.networkTopologyId !== '')
-    problems.push({
-      path: 'networkTopology',
-      message: `is required: the plan names network topology ${quoted(plan.networkTopologyId)}; add its document`,
-    })
+    report(
+      'networkTopology',
+      `is required: the plan names network topology ${quoted(plan.networkTopologyId)}; add its document`,
+    )
   return problems
 }
 
@@ -491,6 +484,7 @@ const inventoryOf = async (
   companions: Companions | undefined,
 ): Promise<Inventory> => {
   const problems: Problem[] = []
+  const report = (path: string, message: string): void => void problems.push({ path, message })
   const versionIds = scope?.environmentVersionIds ?? []
   const given = companions?.resources ?? []
   const named = [
@@ -512,35 +506,28 @@ const inventoryOf = async (
   const versions = new Set((await versionsByIds(tx, versionIds)).map(({ id }) => id))
   versionIds.forEach((id, at) => {
     if (!versions.has(id))
-      problems.push({
-        path: `executionScope.environmentVersionIds.${at}`,
-        message: `${quoted(id)} names no environment version; register the environment first`,
-      })
+      report(
+        `executionScope.environmentVersionIds.${at}`,
+        `${quoted(id)} names no environment version; register the environment first`,
+      )
   })
   const resources = new Map<string, Resource>()
   given.forEach((resource, at) => {
     const path = `resources.${at}`
     const known = stored.get(resource.id)
     if (resources.has(resource.id))
-      problems.push({
-        path: `${path}.id`,
-        message: `${quoted(resource.id)} is listed more than once; list it once`,
-      })
+      report(`${path}.id`, `${quoted(resource.id)} is listed more than once; list it once`)
     if (known === undefined)
-      problems.push({
-        path: `${path}.id`,
-        message: `${quoted(resource.id)} names no resource; register its environment first`,
-      })
+      report(`${path}.id`, `${quoted(resource.id)} names no resource; register its environment first`)
     else if (
       resource.environmentVersionId !== '' &&
       resource.environmentVersionId !== known.environmentVersionId
     )
-      problems.push({
-        path: `${path}.environmentVersionId`,
-        message:
-          `is ${quoted(resource.environmentVersionId)}, but the resource belongs to ` +
+      report(
+        `${path}.environmentVersionId`,
+        `is ${quoted(resource.environmentVersionId)}, but the resource belongs to ` +
           quoted(known.environmentVersionId),
-      })
+      )
     resources.set(resource.id, {
       ...resource,
       environmentVersionId: known?.environmentVersionId ?? resource.environmentVersionId,
@@ -549,10 +536,10 @@ const inventoryOf = async (
   companions.networkTopology?.links.forEach((link, at) => {
     for (const end of ['sourceResourceId', 'targetResourceId'] as const)
       if (!stored.has(link[end]) && !resources.has(link[end]))
-        problems.push({
-          path: `networkTopology.links.${at}.${end}`,
-          message: `${quoted(link[end])} names no resource of the scope; name one of it`,
-        })
+        report(
+          `networkTopology.links.${at}.${end}`,
+          `${quoted(link[end])} names no resource of the scope; name one of it`,
+        )
   })
   return { problems, resources, stored }
 }

@@ -1,10 +1,10 @@
 import { z } from 'zod'
 import { fields, jsonObject } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
+import { readPage } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
-import { countBound, envelope, type Page } from '../../http/paging.ts'
+import { envelope, type Page } from '../../http/paging.ts'
 import { Paid, PlanTime } from '../../http/schema.ts'
-import { missing, unacceptable } from '../../refusal.ts'
+import { existing, unacceptableAt } from '../../refusal.ts'
 import { readPlan, type PlanHeader } from './store.ts'
 
 const Side = z.strictObject({
@@ -90,15 +90,12 @@ const side = (alias: string): Sql =>
 export const comparePlans = async (db: Db, a: string, b: string, page: Page): Promise<PlanComparison> => {
   const [planA, planB] = await Promise.all([known(db, a), known(db, b)])
   if (planA.workflowVersionId !== planB.workflowVersionId)
-    throw unacceptable([
-      {
-        path: 'b',
-        message:
-          `plan ${JSON.stringify(b)} is of workflow version ` +
-          `${JSON.stringify(planB.workflowVersionId)}, plan ${JSON.stringify(a)} of ` +
-          `${JSON.stringify(planA.workflowVersionId)}; only plans of one version can be compared`,
-      },
-    ])
+    throw unacceptableAt(
+      'b',
+      `plan ${JSON.stringify(b)} is of workflow version ` +
+        `${JSON.stringify(planB.workflowVersionId)}, plan ${JSON.stringify(a)} of ` +
+        `${JSON.stringify(planA.workflowVersionId)}; only plans of one version can be compared`,
+    )
   const pairs = sql`schedule_plan_assignments x
     join activity_definitions dx on dx.workflow_version_id = ${planA.contentVersionId}
       and dx.position = x.activity_position
@@ -111,12 +108,12 @@ export const comparePlans = async (db: Db, a: string, b: string, page: Page): Pr
       }
     join schedule_plan_assignments y on y.schedule_plan_id = ${b} and y.activity_position = dy.position
     where x.schedule_plan_id = ${a}`
-  const rows = await db.many(
-    Row,
-    sql`select x.activity_id, dx.external_id, ${side('x')} as a, ${side('y')} as b from ${pairs}
-      order by x.activity_position limit ${page.limit} offset ${page.offset}`,
-  )
-  const total = await countUpTo(db, pairs, countBound)
+  const { rows, total } = await readPage(db, Row, {
+    select: sql`x.activity_id, dx.external_id, ${side('x')} as a, ${side('y')} as b`,
+    from: pairs,
+    order: sql`x.activity_position`,
+    page,
+  })
   const items = rows.map((row) => ({
     ...row,
     delta: {
@@ -140,7 +137,5 @@ export const comparePlans = async (db: Db, a: string, b: string, page: Page): Pr
 }
 
 const known = async (db: Db, id: string): Promise<PlanHeader> => {
-  const plan = await readPlan(db, id)
-  if (plan === undefined) throw missing('schedule plan', id)
-  return plan
+  return existing(await readPlan(db, id), 'schedule plan', id)
 }

@@ -1,10 +1,11 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, envelope, envelopeOf, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { envelope, envelopeOf, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Timestamp } from '../../http/schema.ts'
 import { sortBy } from '../../http/sorting.ts'
-import { missing } from '../../refusal.ts'
+import { missing, existing } from '../../refusal.ts'
 import type { Compute } from '../../compute/compute.ts'
 import { Resource } from '../environments/schemas.ts'
 import { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
@@ -48,24 +49,21 @@ interface SchedulePlanParts {
 }
 
 export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: '/schedule-plans/',
     tag: 'schedule-plans',
     summary: 'Plans without their assignments, newest first or in another order',
-    query: z.strictObject({
-      ...pageQuery,
+    filters: {
       workflowId: z.string().optional(),
       environmentId: z.string().optional(),
       since: Timestamp.optional().describe('plans created at this time or later'),
       until: Timestamp.optional().describe('plans created before this time'),
       sort: sortBy(planOrders, usualPlanOrder),
-    }),
-    response: z.array(PlanSummary),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
+    },
+    item: PlanSummary,
+    read: async (page, { query }) => {
       const { rows, total } = await listPlans(db, query, page)
-      return pagedArray(rows.map(planSummary), { page, total, target })
+      return { rows: rows.map(planSummary), total }
     },
   }),
   route({
@@ -102,11 +100,8 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     tag: 'schedule-plans',
     summary: 'A plan with its assignments; above 10,000 of them without',
     response: Plan,
-    handle: async ({ params }) => {
-      const plan = await readPlanDocument(db, params.planId)
-      if (plan === undefined) throw missing('schedule plan', params.planId)
-      return plan
-    },
+    handle: async ({ params }) =>
+      existing(await readPlanDocument(db, params.planId), 'schedule plan', params.planId),
   }),
   route({
     method: 'DELETE',
@@ -114,10 +109,7 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     tag: 'schedule-plans',
     summary: 'Delete a plan that no run and no selection of a planning session names',
     refuses: [422],
-    audit: {
-      eventType: 'plan.deleted',
-      summary: ({ params }) => `schedule plan ${params['planId'] ?? ''} deleted`,
-    },
+    audit: { eventType: 'plan.deleted', summary: 'schedule plan {planId} deleted' },
     handle: async ({ params }) => {
       if (!(await deletePlan(db, params.planId, uses.plan))) throw missing('schedule plan', params.planId)
       return undefined
@@ -132,8 +124,7 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     response: envelopeOf(Assignment),
     handle: async ({ params, query }) => {
       const page = pageOf(query)
-      const plan = await readPlan(db, params.planId)
-      if (plan === undefined) throw missing('schedule plan', params.planId)
+      const plan = existing(await readPlan(db, params.planId), 'schedule plan', params.planId)
       const rows = await readAssignments(db, plan.id, page)
       return envelope(
         rows.map((row) => assignmentDocument(plan.id, row)),

@@ -1,12 +1,12 @@
 import { z } from 'zod'
+import { readPage } from '../../db/rows.ts'
 import { columnsOf } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
 import { orderOf } from '../../db/orders.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
-import { countBound, type Page } from '../../http/paging.ts'
-import { unacceptable } from '../../refusal.ts'
+import type { Page } from '../../http/paging.ts'
+import { unacceptableAt } from '../../refusal.ts'
 import { durationSources, type DurationSource } from '../../schedulers/problem.ts'
-import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
+import { networkModels } from '../../simulator/channel.ts'
 import { scopesWith } from '../execution-scopes/store.ts'
 import { detailBound } from '../workflow-definitions/definitions.ts'
 import { infeasibilities } from './prediction.ts'
@@ -16,59 +16,29 @@ import type { Assignment, LifecycleAction, Plan, PlanSummary, Times } from './sc
  * Documents embedded with a plan that differ from the stored ones of the same ids. A run of the
  * plan reads these.
  */
-export interface EmbeddedDocuments {
-  resources?: Record<string, unknown>[]
-  executionScope?: Record<string, unknown>
-  networkTopology?: Record<string, unknown>
-}
+export type EmbeddedDocuments = NonNullable<PlanHeader['embedded']>
 
-export interface NewPlan {
-  id: string
-  workflowVersionId: string
-  /**
-   * The version whose activities are placed, by position: the stored one, or the one embedded with
-   * the plan.
-   */
-  contentVersionId: string
-  executionScopeId: string
-  networkTopologyId: string
-  source: PlanSummary['source']
-  algorithm: string
-  algorithmVersion: string
-  objective: string
-  deadlineSeconds: number
-  budget: number
+/** What the store or the rest of the plan tells. */
+type DerivedMember =
+  | 'predictedMakespanSeconds'
+  | 'predictedCost'
+  | 'predictedFeasible'
+  | 'predictionFailure'
+  | 'assignmentCount'
+  | 'createdAt'
+
+/**
+ * `contentVersionId`: the version whose activities are placed, by position: the stored one, or the
+ * one embedded with the plan.
+ */
+export type NewPlan = Omit<PlanHeader, DerivedMember> & {
   predicted: { makespanSeconds: number; cost: number; failure?: string | undefined }
-  networkModel: NetworkModel | undefined
-  contentionFreeMakespanSeconds?: number | undefined
-  submittedPrediction?: PlanSummary['submittedPrediction']
-  defaultedDurations: number
-  lifecycleActions?: LifecycleAction[] | undefined
-  embedded?: EmbeddedDocuments | undefined
-  metadata?: Record<string, unknown> | undefined
   assignments: readonly NewAssignment[]
 }
 
-export interface NewAssignment {
-  /** The activity's position in the content version. */
-  position: number
-  id: string
-  /** The id as its author wrote it. */
-  activityId: string
-  resourceId: string
-  coreId: string
-  slotId: string
-  orderOnResource: number
-  priority: number
-  predictedReadyAt: number
-  predictedStartAt: number
-  predictedFinishAt: number
-  predictedRuntimeSeconds: number
-  predictedTransferSeconds: number
-  predictedCost: number
+/** `position`: of the activity in the content version; `activityId`: as its author wrote it. */
+export type NewAssignment = Omit<AssignmentRow, 'externalId' | 'durationSource'> & {
   durationSource: DurationSource
-  submittedPrediction?: Times | undefined
-  metadata?: Record<string, unknown> | undefined
 }
 
 const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
@@ -170,15 +140,8 @@ export interface PlanFilter {
   sort?: string | undefined
 }
 
-/**
- * Plans in the order asked for, one more than the page, and the number of all, counted to one above
- * the bound.
- */
-export const listPlans = async (
-  db: Db,
-  filter: PlanFilter,
-  page: Page,
-): Promise<{ rows: PlanHeader[]; total: number }> => {
+/** Plans in the order asked for; `total` is counted to one above `countBound`. */
+export const listPlans = (db: Db, filter: PlanFilter, page: Page) => {
   const { workflowId, environmentId, since, until, sort = usualPlanOrder } = filter
   const condition = where(
     workflowId !== undefined &&
@@ -187,13 +150,12 @@ export const listPlans = async (
     since !== undefined && sql`p.created_at >= ${since}`,
     until !== undefined && sql`p.created_at < ${until}`,
   )
-  const rows = await db.many(
-    PlanRow,
-    sql`select ${columns} from schedule_plans p ${condition} order by ${orderOf(planOrders, sort, 'p')}
-      limit ${page.limit} offset ${page.offset}`,
-  )
-  const total = await countUpTo(db, sql`schedule_plans p ${condition}`, countBound)
-  return { rows, total }
+  return readPage(db, PlanRow, {
+    select: columns,
+    from: sql`schedule_plans p ${condition}`,
+    order: orderOf(planOrders, sort, 'p'),
+    page,
+  })
 }
 
 /** A plan in the API's form for lists. */
@@ -215,11 +177,11 @@ export const planSummary = (row: PlanHeader): PlanSummary => {
     id: row.id,
     workflowVersionId: row.workflowVersionId,
     executionScopeId: row.executionScopeId,
-    ...(row.networkTopologyId === '' ? {} : { networkTopologyId: row.networkTopologyId }),
+    networkTopologyId: row.networkTopologyId || undefined,
     source: row.source,
     algorithm: row.algorithm,
-    ...(row.algorithmVersion === '' ? {} : { algorithmVersion: row.algorithmVersion }),
-    ...(row.objective === '' ? {} : { objective: row.objective }),
+    algorithmVersion: row.algorithmVersion || undefined,
+    objective: row.objective || undefined,
     deadlineSeconds: row.deadlineSeconds,
     budget: row.budget,
     predicted: {
@@ -227,15 +189,13 @@ export const planSummary = (row: PlanHeader): PlanSummary => {
       feasible: row.predictedFeasible,
       ...(reasons.length === 0 ? {} : { reasons }),
     },
-    ...(row.networkModel === undefined ? {} : { networkModel: row.networkModel }),
-    ...(row.contentionFreeMakespanSeconds === undefined
-      ? {}
-      : { contentionFreeMakespanSeconds: row.contentionFreeMakespanSeconds }),
-    ...(row.submittedPrediction === undefined ? {} : { submittedPrediction: row.submittedPrediction }),
+    networkModel: row.networkModel,
+    contentionFreeMakespanSeconds: row.contentionFreeMakespanSeconds,
+    submittedPrediction: row.submittedPrediction,
     defaultedDurations: row.defaultedDurations,
     assignmentCount: row.assignmentCount,
-    ...(row.lifecycleActions === undefined ? {} : { lifecycleActions: row.lifecycleActions }),
-    ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
+    lifecycleActions: row.lifecycleActions,
+    metadata: row.metadata,
     ...(embedded.length === 0 ? {} : { embedded }),
     createdAt: row.createdAt,
   }
@@ -262,6 +222,10 @@ const AssignmentRow = z.object({
   metadata: FreeObject.optional(),
 })
 type AssignmentRow = z.output<typeof AssignmentRow>
+const assignmentColumns = columnsOf(AssignmentRow, 'a', {
+  position: 'a.activity_position',
+  externalId: 'd.external_id',
+})
 
 /** Assignments in the order of the workflow's activities; `page` absent: all of them. */
 export const readAssignments = (
@@ -271,12 +235,7 @@ export const readAssignments = (
 ): Promise<AssignmentRow[]> =>
   db.many(
     AssignmentRow,
-    sql`select a.activity_position as position, a.id, a.activity_id, d.external_id, a.resource_id, a.core_id,
-      a.slot_id, a.order_on_resource, a.priority,
-        a.predicted_ready_at, a.predicted_start_at, a.predicted_finish_at, a.predicted_runtime_seconds,
-          a.predicted_transfer_seconds, a.predicted_cost, a.duration_source, a.submitted_prediction,
-        a.metadata
-      from schedule_plan_assignments a
+    sql`select ${assignmentColumns} from schedule_plan_assignments a
       join schedule_plans p on p.id = a.schedule_plan_id
       join activity_definitions d on d.workflow_version_id = p.content_version_id and d.position = a.activity_position
       ${where(sql`a.schedule_plan_id = ${planId}`)}
@@ -293,8 +252,8 @@ export const assignmentDocument = (
   activityId: row.activityId,
   externalId: row.externalId,
   resourceId: row.resourceId,
-  ...(row.coreId === '' ? {} : { coreId: row.coreId }),
-  ...(row.slotId === '' ? {} : { slotId: row.slotId }),
+  coreId: row.coreId || undefined,
+  slotId: row.slotId || undefined,
   orderOnResource: row.orderOnResource,
   priority: row.priority,
   predictedReadyAt: row.predictedReadyAt,
@@ -303,9 +262,9 @@ export const assignmentDocument = (
   predictedRuntimeSeconds: row.predictedRuntimeSeconds,
   predictedTransferSeconds: row.predictedTransferSeconds,
   predictedCost: row.predictedCost,
-  ...(row.durationSource === undefined ? {} : { durationSource: row.durationSource }),
-  ...(row.submittedPrediction === undefined ? {} : { submittedPrediction: row.submittedPrediction }),
-  ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
+  durationSource: row.durationSource,
+  submittedPrediction: row.submittedPrediction,
+  metadata: row.metadata,
 })
 
 /** The answer of `GET /schedule-plans/{planId}/`; undefined where there is no such plan. */
@@ -387,8 +346,6 @@ export const deletePlan = async (db: Db, id: string, uses: readonly PlanUse[]): 
   } catch (error) {
     const use = uses.find(({ constraint }) => constraint === (error as { constraint?: string }).constraint)
     if (use === undefined) throw error
-    throw unacceptable([
-      { path: 'planId', message: `the plan ${JSON.stringify(id)} cannot be deleted: ${use.text}` },
-    ])
+    throw unacceptableAt('planId', `the plan ${JSON.stringify(id)} cannot be deleted: ${use.text}`)
   }
 }

@@ -1,5 +1,5 @@
 import type { Db } from '../../db/sql.ts'
-import { countBound } from '../../http/paging.ts'
+import { countBound } from '../../lists.ts'
 import { route, type Route } from '../../http/route.ts'
 import { searchKinds } from './kinds.ts'
 import { SearchAnswer, SearchQuery } from './schemas.ts'

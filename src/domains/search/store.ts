@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { join, raw, sql, type Db, type Sql } from '../../db/sql.ts'
-import { countBound } from '../../http/paging.ts'
+import { countBound } from '../../lists.ts'
 import { indexedTexts, lineMark, textsOf, type Kind } from './kinds.ts'
 
 /** The number of candidates, however many records match. The best matches are among them. */

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { countBound } from '../../lists.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Refusal, unacceptable } from '../../refusal.ts'
 import { readStorage } from '../environments/storages.ts'

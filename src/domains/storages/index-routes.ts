@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { pathInAnswer } from '../../drivers/storage/paths.ts'
-import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { countBound } from '../../lists.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { isOpenState, requestCancel } from '../../operations/records.ts'
 import { dispatchOperation } from '../../operations/routes.ts'

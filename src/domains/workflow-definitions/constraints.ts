@@ -1,25 +1,17 @@
-import type { ConstraintTexts } from '../../db/errors.ts'
+import { textsAt, type ConstraintTexts } from '../../db/errors.ts'
 
 /** The meaning of violated constraints of this domain's tables for the caller. */
 export const workflowDefinitionConstraints: ConstraintTexts = {
-  workflow_definitions_pkey: {
-    path: 'name',
-    message: 'is taken by another workflow; choose another name (import takes ?name=)',
-  },
-  workflow_definitions_external_id: {
-    path: 'name',
-    message: 'is taken by another workflow; choose another name (import takes ?name=)',
-  },
-  workflow_versions_pkey: {
-    path: 'name',
-    message: 'has a version id that is taken by another workflow; choose another name (import takes ?name=)',
-  },
-  activity_types_pkey: {
-    path: 'spec.activities',
-    message: 'hold an activity type whose id is taken by another workflow; choose another activityType',
-  },
-  activity_definitions_id: {
-    path: 'spec.activities',
-    message: 'hold an id twice; give each activity its own name',
-  },
+  ...textsAt('name', {
+    workflow_definitions_pkey: 'is taken by another workflow; choose another name (import takes ?name=)',
+    workflow_definitions_external_id:
+      'is taken by another workflow; choose another name (import takes ?name=)',
+    workflow_versions_pkey:
+      'has a version id that is taken by another workflow; choose another name (import takes ?name=)',
+  }),
+  ...textsAt('spec.activities', {
+    activity_types_pkey:
+      'hold an activity type whose id is taken by another workflow; choose another activityType',
+    activity_definitions_id: 'hold an id twice; give each activity its own name',
+  }),
 }

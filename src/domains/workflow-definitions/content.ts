@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { withSortedKeys } from '../../json-object.ts'
 import type { Activity, Policy, PolicyInput, WorkflowVersionDocument } from './schemas.ts'
 import { activityIdOf, defaultTypeIdOf } from './names.ts'
 import { defaultCpu, defaultMemoryBytes } from './quantities.ts'
@@ -31,21 +32,6 @@ export const policyOf = (given: PolicyInput | undefined): Policy => ({
   maxAttempts: given?.maxAttempts ?? defaultPolicy.maxAttempts,
   retryDelaySeconds: given?.retryDelaySeconds ?? defaultPolicy.retryDelaySeconds,
 })
-
-/**
- * The value with the keys of its objects sorted, so that equal values yield equal JSON for any
- * order of their keys.
- */
-function sorted(value: unknown): unknown {
-  if (typeof value !== 'object' || value === null) return value
-  if (Array.isArray(value)) return value.map(sorted)
-  const fields = value as Record<string, unknown>
-  return Object.fromEntries(
-    Object.keys(fields)
-      .sort()
-      .map((key) => [key, sorted(fields[key])]),
-  )
-}
 
 const byEnds = (a: ContentEdge, b: ContentEdge): number => a.to - b.to || a.from - b.from
 
@@ -91,7 +77,7 @@ export function contentHash({ activities, edges, data }: Content): string {
     ...rest
   } of activities) {
     const none: Record<string, never> = rest
-    const fields = [command, resources, service, simulation, policy, metadata, none].map(sorted)
+    const fields = [command, resources, service, simulation, policy, metadata, none].map(withSortedKeys)
     add(
       `${JSON.stringify([id, activityTypeId, externalId, name, kind, capabilities, priority, ...fields])}\n`,
     )

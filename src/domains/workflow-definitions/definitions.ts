@@ -1,6 +1,6 @@
 import { z } from 'zod'
+import { readPage } from '../../db/rows.ts'
 import { fields, jsonObject } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import type { Content } from './content.ts'
 import type { ExportedWorkflow } from './export.ts'
@@ -54,6 +54,8 @@ const columns = sql`
   (select count(*) from workflow_data_dependencies where workflow_version_id = v.id) as data_dependency_count,
   (select coalesce(json_agg(${typeJson} order by t.position), '[]') from activity_types t
     where t.workflow_id = d.id) as activity_types`
+
+const definitions = sql`workflow_definitions d join workflow_versions v on v.workflow_id = d.id and not v.embedded`
 
 const definitionOf = (row: z.output<typeof Row>, content: Content | undefined): WorkflowDefinition => ({
   id: row.id,
@@ -150,36 +152,26 @@ async function readContents(db: Db, versionIds: readonly string[]): Promise<Map<
  * Definitions by namespace, name and id; `limit` rows from `offset` on. Big ones, and those beyond
  * 20,000 activities in all, carry no arrays.
  */
-export async function listWorkflows(
-  db: Db,
-  { limit, offset }: { limit: number; offset: number },
-): Promise<WorkflowDefinition[]> {
-  const rows = await db.many(
-    Row,
-    sql`select ${columns} from workflow_definitions d join workflow_versions v on v.workflow_id = d.id
-      and not v.embedded
-      order by d.namespace collate "C", d.name collate "C", d.id limit ${limit} offset ${offset}`,
-  )
-  let total = 0
+export async function listWorkflows(db: Db, page: { limit: number; offset: number }) {
+  const { rows, total } = await readPage(db, Row, {
+    select: columns,
+    from: definitions,
+    order: sql`d.namespace collate "C", d.name collate "C", d.id`,
+    page,
+    counted: sql`workflow_definitions`,
+  })
+  let listed = 0
   const whole = new Set(
     rows
-      .filter(({ activityCount }) => activityCount <= itemBound && (total += activityCount) <= listBound)
+      .filter(({ activityCount }) => activityCount <= itemBound && (listed += activityCount) <= listBound)
       .map(({ versionId }) => versionId),
   )
   const contents = await readContents(db, [...whole])
-  return rows.map((row) => definitionOf(row, contents.get(row.versionId)))
+  return { rows: rows.map((row) => definitionOf(row, contents.get(row.versionId))), total }
 }
 
-/** Number of definitions, counted to `bound + 1`. */
-export const countWorkflows = (db: Db, bound: number): Promise<number> =>
-  countUpTo(db, sql`workflow_definitions`, bound)
-
 const rowOf = (db: Db, id: string): Promise<z.output<typeof Row> | undefined> =>
-  db.maybe(
-    Row,
-    sql`select ${columns} from workflow_definitions d join workflow_versions v on v.workflow_id = d.id
-      and not v.embedded where d.id = ${id}`,
-  )
+  db.maybe(Row, sql`select ${columns} from ${definitions} where d.id = ${id}`)
 
 /** One definition, above 10,000 activities without its arrays. */
 export async function findWorkflow(db: Db, id: string): Promise<WorkflowDefinition | undefined> {

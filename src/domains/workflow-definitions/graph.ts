@@ -1,6 +1,6 @@
 import type { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptableAt } from '../../refusal.ts'
 import { activityIdOf, unlessBlank } from './names.ts'
 import type { Policy, Simulation } from './schemas.ts'
 
@@ -171,12 +171,10 @@ export function activityResolver({
     const named = (externalId: string): number | undefined => {
       const external = byExternalId.get(externalId)
       if (external !== 'several') return external
-      throw unacceptable([
-        {
-          path,
-          message: `${JSON.stringify(given)} names several activities by their externalId; give the activity's id`,
-        },
-      ])
+      throw unacceptableAt(
+        path,
+        `${JSON.stringify(given)} names several activities by their externalId; give the activity's id`,
+      )
     }
     const known = named(given) ?? byId.get(prefix + given)
     if (known !== undefined || !given.startsWith(prefix)) return known

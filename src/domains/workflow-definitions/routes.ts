@@ -1,20 +1,13 @@
 import { z } from 'zod'
+import { listRoute } from '../../http/list-route.ts'
 import type { Db } from '../../db/sql.ts'
 import { preferred } from '../../http/accept.ts'
-import {
-  arraySizes,
-  countBound,
-  envelope,
-  envelopeOf,
-  pagedArray,
-  pageOf,
-  pageQuery,
-} from '../../http/paging.ts'
+import { envelope, envelopeOf, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Name } from '../../http/schema.ts'
-import { missing, unacceptable, type Problem } from '../../refusal.ts'
+import { missing, unacceptable, type Problem, existing } from '../../refusal.ts'
 import { readAuthoring, type NewWorkflow } from './authoring.ts'
-import { countWorkflows, findExport, findWorkflow, listActivities, listWorkflows } from './definitions.ts'
+import { findExport, findWorkflow, listActivities, listWorkflows } from './definitions.ts'
 import { furtherProblems, readWorkflow, type Override } from './document.ts'
 import { draftOf } from './draft.ts'
 import { exportDocument, exportYaml } from './export.ts'
@@ -107,18 +100,12 @@ export const workflowDefinitionRoutes = ({
   db: Db
   uses: { workflow: readonly WorkflowUse[] }
 }): Route[] => [
-  route({
-    method: 'GET',
+  listRoute({
     path: '/workflow-definitions/',
     summary: 'List workflows by namespace and name',
     tag,
-    query: z.strictObject(pageQuery),
-    response: z.array(WorkflowDefinition),
-    handle: async ({ query, target }) => {
-      const page = pageOf(query, arraySizes)
-      const [rows, total] = await Promise.all([listWorkflows(db, page), countWorkflows(db, countBound)])
-      return pagedArray(rows, { page, total, target })
-    },
+    item: WorkflowDefinition,
+    read: (page) => listWorkflows(db, page),
   }),
   route({
     method: 'POST',
@@ -159,11 +146,8 @@ export const workflowDefinitionRoutes = ({
     summary: 'Read a workflow',
     tag,
     response: WorkflowDefinition,
-    handle: async ({ params }) => {
-      const found = await findWorkflow(db, params.workflowId)
-      if (found === undefined) throw missing(noun, params.workflowId)
-      return found
-    },
+    handle: async ({ params }) =>
+      existing(await findWorkflow(db, params.workflowId), noun, params.workflowId),
   }),
   route({
     method: 'DELETE',
@@ -190,8 +174,7 @@ export const workflowDefinitionRoutes = ({
     response: envelopeOf(Activity),
     handle: async ({ params, query }) => {
       const page = pageOf(query, activitySizes)
-      const found = await listActivities(db, params.workflowId, page)
-      if (found === undefined) throw missing(noun, params.workflowId)
+      const found = existing(await listActivities(db, params.workflowId, page), noun, params.workflowId)
       return envelope(found.rows, { page, total: found.total })
     },
   }),
@@ -204,8 +187,7 @@ export const workflowDefinitionRoutes = ({
     raw: ['application/yaml'],
     response: AuthoringDocument,
     handle: async ({ params, headers }) => {
-      const found = await findExport(db, params.workflowId)
-      if (found === undefined) throw missing(noun, params.workflowId)
+      const found = existing(await findExport(db, params.workflowId), noun, params.workflowId)
       const json =
         preferred(headers['accept'], ['application/yaml', 'application/json']) === 'application/json'
       return new Reply<unknown>({
@@ -231,8 +213,7 @@ export const workflowDefinitionRoutes = ({
         `workflow ${JSON.stringify(params['workflowId'])} duplicated as ${JSON.stringify(bodyName(body))}`,
     },
     handle: async ({ params, body }) => {
-      const found = await findExport(db, params.workflowId)
-      if (found === undefined) throw missing(noun, params.workflowId)
+      const found = existing(await findExport(db, params.workflowId), noun, params.workflowId)
       const document = exportDocument({
         ...found,
         name: body.name,

@@ -1,7 +1,8 @@
 import { z } from 'zod'
+import { insertRows } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { findUsers, type Use } from '../../db/uses.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptable, unacceptableAt } from '../../refusal.ts'
 import type { NewWorkflow } from './authoring.ts'
 import { contentHash, versionContent, workflowIdOf, type Content } from './content.ts'
 import { firstVersionIdOf, unlessBlank } from './names.ts'
@@ -22,19 +23,21 @@ const batch = 1_000
 
 async function insertContent(tx: Db, versionId: string, { activities, edges, data }: Content): Promise<void> {
   for (let start = 0; start < activities.length; start += batch) {
-    const rows = JSON.stringify(
-      activities.slice(start, start + batch).map((activity, i) => ({ position: start + i, ...activity })),
+    await insertRows(
+      tx,
+      'activity_definitions',
+      `workflowVersionId position id activityTypeId externalId name kind capabilities commandSpec
+        resourceRequirements serviceSpec simulationSpec policy priority metadata`,
+      activities.slice(start, start + batch).map((activity, i) => ({
+        ...activity,
+        workflowVersionId: versionId,
+        position: start + i,
+        commandSpec: activity.command,
+        resourceRequirements: activity.resources,
+        serviceSpec: activity.service,
+        simulationSpec: activity.simulation,
+      })),
     )
-    await tx.run(sql`
-      insert into activity_definitions (workflow_version_id, position, id, activity_type_id, external_id,
-        name, kind, capabilities, command_spec,
-        resource_requirements, service_spec, simulation_spec, policy, priority, metadata)
-      select ${versionId}, position, id, "activityTypeId", "externalId", name, kind, capabilities, command,
-        resources, service, simulation, policy, priority, metadata
-      from json_to_recordset(${rows}::json) as row (position integer, id text, "activityTypeId" text,
-        "externalId" text, name text, kind text, capabilities jsonb,
-        command jsonb, resources jsonb, service jsonb, simulation jsonb, policy jsonb, priority double
-          precision, metadata jsonb)`)
   }
   if (edges.length > 0) {
     await tx.run(sql`
@@ -69,13 +72,12 @@ export async function createWorkflow(tx: Db, workflow: NewWorkflow): Promise<Wor
     sql`insert into workflow_definitions (id, external_id, name, namespace)
       values (${id}, ${id}, ${name}, ${namespace}) returning created_at`,
   )
-  await tx.run(sql`
-    insert into activity_types (id, workflow_id, position, name)
-    select id, ${id}, position, name from
-      json_to_recordset(${JSON.stringify(
-        activityTypes.map(({ id, name }, position) => ({ position, id, name })),
-      )}::json)
-      as row (id text, position integer, name text)`)
+  await insertRows(
+    tx,
+    'activity_types',
+    'id workflowId position name',
+    activityTypes.map((type, position) => ({ ...type, workflowId: id, position })),
+  )
   await tx.run(sql`
     insert into workflow_versions (id, workflow_id, version, definition_hash, activity_count,
       dependency_count, raw_definition, metadata)
@@ -171,12 +173,10 @@ export async function deleteWorkflow(tx: Db, id: string, uses: readonly Workflow
   const versionId = firstVersionIdOf(id)
   const users = (await findUsers(tx, uses, versionId)).map(({ kind }) => `a ${kind}`)
   if (users.length > 0)
-    throw unacceptable([
-      {
-        path: 'workflowId',
-        message: `the workflow is used by ${users.join(' and ')}; delete what uses it first`,
-      },
-    ])
+    throw unacceptableAt(
+      'workflowId',
+      `the workflow is used by ${users.join(' and ')}; delete what uses it first`,
+    )
   await tx.run(sql`delete from workflow_versions where workflow_id = ${id} and not embedded`)
   return (await tx.run(sql`delete from workflow_definitions where id = ${id}`)) > 0
 }

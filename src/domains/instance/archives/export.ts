@@ -11,7 +11,7 @@ import type { Database } from '../../../db/pool.ts'
 import { sql } from '../../../db/sql.ts'
 import { newestMigration } from '../../../db/migrations.ts'
 import type { ArtifactStore, BlobKind } from '../../../drivers/build/store.ts'
-import { unacceptable } from '../../../refusal.ts'
+import { unacceptableAt } from '../../../refusal.ts'
 import { version } from '../../../version.ts'
 import { zipSize, zipStream, type PackedEntry } from '../../../zip.ts'
 import { readSystemInstance } from '../store.ts'
@@ -70,9 +70,7 @@ const databaseLines = async function* (
     written.crc = crc32(all, written.crc)
     written.size += all.length
     if (written.size > limits.unpackedBytes)
-      throw unacceptable([
-        { path: '', message: 'the instance has more than 64 GiB of records, which no import takes' },
-      ])
+      throw unacceptableAt('', 'the instance has more than 64 GiB of records, which no import takes')
     return all
   }
   const add = (lines: Buffer): void => {
@@ -95,7 +93,7 @@ const databaseLines = async function* (
   written.digest = sum.digest('hex')
 }
 
-const tooManyBytes = (what: string): Error => unacceptable([{ path: 'includeArtifacts', message: what }])
+const tooManyBytes = (what: string): Error => unacceptableAt('includeArtifacts', what)
 
 const Blob = z.object({ kind: z.custom<BlobKind>(), digest: z.string() })
 
@@ -245,9 +243,7 @@ const zipOfInstance = async (
   const packed = await zipWith(rows.deflated)
   const zip = all / packed.size > mostDense ? await zipWith(rows.stored) : packed
   if (zip.size > limits.packedBytes)
-    throw unacceptable([
-      { path: '', message: 'the archive would have more than 8 GiB, which no import takes' },
-    ])
+    throw unacceptableAt('', 'the archive would have more than 8 GiB, which no import takes')
   return zip
 }
 

@@ -4,7 +4,7 @@ import { z } from 'zod'
 import { sql, type Db } from '../../../db/sql.ts'
 import { isFull } from '../../../drivers/build/errors.ts'
 import { readRange, type ArtifactStore } from '../../../drivers/build/store.ts'
-import { missing, Refusal } from '../../../refusal.ts'
+import { Refusal, existing } from '../../../refusal.ts'
 import { artifactPrefix } from './manifest.ts'
 
 /** The names of an archive, made of the same random mark: of its instance and of its schema. */
@@ -48,8 +48,11 @@ export const selectedArtifacts = (
       // Lists of packages do not travel.
       if (kind === 'sboms' && path !== undefined) return undefined
       if (path === undefined) return own.sizeOf(kind, digest)
-      const found = await stat(path).catch(() => undefined)
-      if (found === undefined) throw missing('the bytes, in this archive, of', digest)
+      const found = existing(
+        await stat(path).catch(() => undefined),
+        'the bytes, in this archive, of',
+        digest,
+      )
       return found.size
     },
     read: (kind, digest, range) => {

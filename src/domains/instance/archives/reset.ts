@@ -13,7 +13,7 @@ import { route, type Route } from '../../../http/route.ts'
 import type { OperationKind } from '../../../operations/kind.ts'
 import { requestCancel } from '../../../operations/records.ts'
 import { poll } from '../../../pacing/poll.ts'
-import { Refusal, unacceptable } from '../../../refusal.ts'
+import { Refusal, unacceptableAt } from '../../../refusal.ts'
 import type { VaultKeys } from '../../../vault/keys.ts'
 import { resetType } from '../../audit-events/seal.ts'
 import { sealAll } from '../../audit-events/sealer.ts'
@@ -287,12 +287,10 @@ export const resetRoutes = (parts: ResetParts): Route[] => [
     handle: async ({ query, body, actor }) => {
       const instance = await readSystemInstance(parts.ownDb)
       if (body?.confirm !== undefined && body.confirm !== instance?.name)
-        throw unacceptable([
-          {
-            path: 'confirm',
-            message: `must be the name of this instance, ${JSON.stringify(instance?.name)}`,
-          },
-        ])
+        throw unacceptableAt(
+          'confirm',
+          `must be the name of this instance, ${JSON.stringify(instance?.name)}`,
+        )
       await refuseMachines(parts.ownDb)
       if (query.stop === 'true') await stopWork(parts, actor.id)
       else {

@@ -65,7 +65,7 @@ const importRoute = ({ ownDb, instanceSpool }: ArchiveParts): Route =>
     response: InstanceProjection,
     status: 201,
     refuses: [422, 503],
-    audit: { eventType: 'instance.imported', summary: () => 'instance archive imported' },
+    audit: { eventType: 'instance.imported', summary: 'instance archive imported' },
     handle: async ({ upload }) => {
       const id = await importInstance({ db: ownDb, spool: instanceSpool }, upload)
       return new Reply({ body: await readArchive(ownDb, id), headers: { location: `/instances/${id}/` } })
@@ -81,10 +81,7 @@ const activationRoute = ({ ownDb, selection }: ArchiveParts): Route =>
     whileActivated: true,
     response: Activation,
     status: 202,
-    audit: {
-      eventType: 'instance.activated',
-      summary: ({ params }) => `instance ${params['instanceId'] ?? ''} activated`,
-    },
+    audit: { eventType: 'instance.activated', summary: 'instance {instanceId} activated' },
     handle: async ({ params }) => {
       const instance = await activate(ownDb, params.instanceId)
       selection.changed()
@@ -118,10 +115,7 @@ export const archiveRoutes = (parts: ArchiveParts): Route[] => [
     tag: 'instance',
     summary: 'Delete an imported instance that is not activated',
     refuses: [409],
-    audit: {
-      eventType: 'instance.deleted',
-      summary: ({ params }) => `instance ${params['instanceId'] ?? ''} deleted`,
-    },
+    audit: { eventType: 'instance.deleted', summary: 'instance {instanceId} deleted' },
     handle: async ({ params }) => {
       await removeArchive(parts.ownDb, params.instanceId)
       await removeArchiveFolder(parts.instanceSpool, params.instanceId)

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { dropArchiveSchema, type Filling } from '../../../db/archive-schema.ts'
 import { raw, sql, type Db } from '../../../db/sql.ts'
-import { missing, Refusal } from '../../../refusal.ts'
+import { missing, Refusal, existing } from '../../../refusal.ts'
 import { version } from '../../../version.ts'
 import { readSystemInstance } from '../store.ts'
 import { Contents, counted, type Manifest } from './manifest.ts'
@@ -90,8 +90,7 @@ export const listSystemInstances = async (db: Db): Promise<InstanceProjection[]>
 
 export const readArchive = async (db: Db, id: string): Promise<InstanceProjection> => {
   if (id === defaultId) return readDefault(db)
-  const row = await db.maybe(Row, sql`${archives} where a.id = ${id}`)
-  if (row === undefined) throw missing('instance', id)
+  const row = existing(await db.maybe(Row, sql`${archives} where a.id = ${id}`), 'instance', id)
   return projected(row)
 }
 
@@ -142,12 +141,15 @@ export const removeArchive = (db: Db, id: string): Promise<void> =>
   db.transaction(async (tx) => {
     if (id === defaultId)
       throw new Refusal('conflict', 'the default instance cannot be deleted; POST /factory-reset/ empties it')
-    const found = await tx.maybe(
-      Schema,
-      sql`select a.schema_name as schema, exists (select from instance_activation c
+    const found = existing(
+      await tx.maybe(
+        Schema,
+        sql`select a.schema_name as schema, exists (select from instance_activation c
         where c.instance_id = a.id) as active from instance_archives a where a.id = ${id} for update`,
+      ),
+      'instance',
+      id,
     )
-    if (found === undefined) throw missing('instance', id)
     if (found.active) throw new Refusal('conflict', `instance ${id} is activated; activate another one first`)
     await tx.run(sql`delete from instance_archives where id = ${id}`)
     for (const statement of dropArchiveSchema(found.schema)) await tx.run(statement)

@@ -2,10 +2,10 @@ import type { FileHandle } from 'node:fs/promises'
 import { crc32 } from 'node:zlib'
 import type { Readable } from 'node:stream'
 import { fromFdPromise, type Entry, type ZipFile } from 'yauzl'
-import { unacceptable, type Refusal } from '../../../refusal.ts'
+import { type Refusal, unacceptableAt } from '../../../refusal.ts'
 import { artifactPrefix, databaseEntry, limits, manifestEntry } from './manifest.ts'
 
-export const rejected = (message: string, path = ''): Refusal => unacceptable([{ path, message }])
+export const rejected = (message: string, path = ''): Refusal => unacceptableAt(path, message)
 
 const artifactName = new RegExp(`^${artifactPrefix}[0-9a-f]{64}$`)
 /** The bytes of an entry's header before its name. */
