@@ -3,6 +3,8 @@ import type { SiteEvent } from './scheduling.ts'
 import { earlierNames, freeCores, nameAt, taskAt, type Effect } from './scheduling-state.ts'
 import { openAttempts, type Outcome } from './attempts-in-flight.ts'
 import type { HeldSite } from './site-parts.ts'
+import { DriverError } from '../drivers/runtime/contract/driver.ts'
+import { outlastingOutage } from './journal.ts'
 import { endLeftovers } from './leftovers.ts'
 import { openTransfers } from './transfers.ts'
 
@@ -38,7 +40,17 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
     intentOf: intents.of,
     endEarlier: async (positions) => {
       const earlier = positions.flatMap((position) => earlierNames(state, position))
-      if (earlier.length > 0) await endLeftovers(db, site, earlier, driver)
+      if (earlier.length === 0) return
+      // The site's trouble passes by the answer: it is no outage of the database, whatever it says.
+      const siteTrouble = await outlastingOutage(
+        () =>
+          endLeftovers(db, site, earlier, driver).catch((error: unknown) => {
+            if (error instanceof DriverError) return error
+            throw error
+          }),
+        held.signal,
+      )
+      if (siteTrouble instanceof DriverError) throw siteTrouble
     },
     ended: (position, outcome) => {
       handleAndWake({ type: 'attemptEnded', position, outcome, copied: copiedFor(position, outcome) })
