@@ -152,19 +152,12 @@ const withLanguage = (built: Route, bytes: Buffer, error: unknown): unknown => {
 }
 
 /**
- * A route's own part of a request: Accept, admission, body, schema, idempotency, handler, answer.
+ * The document in the form of its schema. A refused document gets the findings of the store
+ * together with those of the schema.
  */
-export const createPerform = ({ options, answers, audit, guarded, sockets, caller }: Surroundings) => {
-  const { config, log } = options
-  const pace = options.bodyPace ?? usualBodyPace
+const openFitting = () => {
   const shapeOf = createShapes()
-  const readYaml = createYamlReader()
-
-  /**
-   * The document in the form of its schema. A refused document gets the findings of the store
-   * together with those of the schema.
-   */
-  const fitting = async (
+  return async (
     built: Route,
     schema: z.ZodType,
     document: unknown,
@@ -178,6 +171,16 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       throw unacceptable([...error.details, ...(await built.alsoCheck({ document: error.document, params }))])
     }
   }
+}
+
+/**
+ * A route's own part of a request: Accept, admission, body, schema, idempotency, handler, answer.
+ */
+export const createPerform = ({ options, answers, audit, guarded, sockets, caller }: Surroundings) => {
+  const { config, log } = options
+  const pace = options.bodyPace ?? usualBodyPace
+  const fitting = openFitting()
+  const readYaml = createYamlReader()
 
   const takeBody = async ({ req, res }: Exchange, built: Route, call: HttpCall): Promise<Taken> => {
     const upload = openUpload(req, res, built, pace)

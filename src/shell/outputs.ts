@@ -43,8 +43,13 @@ export const collectOutput = async (
     const { code, signal, stderr } = await stream.done.catch((error: unknown) => {
       throw failure ?? error
     })
+    const { stdout } = stream
+    // A stream that is stopped meanwhile closes without an end.
+    if (failure === undefined && !stdout.readableEnded && !stdout.closed)
+      await new Promise<void>((resolve) => {
+        stdout.once('end', resolve).once('close', resolve)
+      })
     if (failure !== undefined) throw failure
-    if (!stream.stdout.readableEnded) await new Promise((resolve) => stream.stdout.once('end', resolve))
     return { code, signal, stdout: Buffer.concat(chunks), stderr }
   } finally {
     clearTimeout(timer)

@@ -241,7 +241,7 @@ describe('secret variables of playbooks', () => {
     const opened = await openVariables(vault, 'hides', 'clouds', await stored('hides'))
     expect(opened[1]!.variables).toEqual(given)
     const again = await app.call('POST', path, { ...made.body, id: 'shows', name: 'shows' })
-    expect([again.status, again.body.details.map((one: { path: string }) => one.path)]).toEqual([
+    expect([again.status, again.body.details.map((one: { path: string }) => one.path).sort()]).toEqual([
       422,
       ['api_token', 'lab.password', 'list.0.secret'].map((at) => `machineConfigurations.1.variables.${at}`),
     ])

@@ -277,7 +277,7 @@ describe('the document', () => {
     const steered = 'cancel|approve|refresh|sweep|\\{action\\}|select|pause|resume|retry|health|discover'
     const streamed = 'entries|instances/import|build-contexts'
     const started =
-      'factory-reset|index-runs|artifact-builds/\\{buildId\\}/runs|instance-activations/\\{instanceId\\}'
+      'factory-reset|index-runs|tickets|artifact-builds/\\{buildId\\}/runs|instance-activations/\\{instanceId\\}'
     const bodiless = new RegExp(`/(${steered}|${streamed}|${started})/$`)
     for (const { method, path } of built.filter(
       (pair) => (pair.method === 'POST' || pair.method === 'PUT') && !bodiless.test(pair.path),

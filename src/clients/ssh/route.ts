@@ -129,8 +129,21 @@ export const openProxyCommand = (
       // All processes of the group have ended.
     }
   }
-  const stream = Duplex.from({ readable: child.stdout, writable: child.stdin })
-  stream.once('close', end).on('error', () => undefined)
+  // Not Duplex.from: it takes the end of the command as a fault, "Premature close".
+  const stream = new Duplex({
+    read: () => child.stdout.resume(),
+    write: (chunk: Buffer, _encoding, callback) => child.stdin.write(chunk, () => callback()),
+    final: (callback) => child.stdin.end(() => callback()),
+    destroy: (error, callback) => {
+      end()
+      callback(error)
+    },
+  })
+  child.stdout.on('data', (chunk: Buffer) => {
+    if (!stream.push(chunk)) child.stdout.pause()
+  })
+  child.stdout.on('end', () => stream.push(null))
+  child.stdin.on('error', () => stream.destroy())
   child.on('error', (error) => stream.destroy(error))
   child.on('close', () => stream.destroy())
   const closed = new Promise<void>((resolve) =>

@@ -115,7 +115,10 @@ const compareDigest = (executable: Executable, digest: string | undefined): void
     throw unfit(`expectedDigest is ${expected}, and the executable has ${digest}; correct one of them`)
 }
 
-/** @throws Unresolved where a file with these facts is not the one that the author asks for, or the site cannot run it */
+/**
+ * Compares a file with what the author asks for and what the site runs.
+ * @throws Unresolved where it is another one, or the site cannot run it
+ */
 const checkFile = (given: Given, { digest, format }: { digest: string; format: ArtifactFormat }): void => {
   const { executable, target } = given
   const wanted = wantedFormat(given)

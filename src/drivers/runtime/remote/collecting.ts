@@ -265,8 +265,6 @@ function endedOf(
     stderrTail: reasonText(tail ?? ''),
     ...(limits === undefined ? {} : { detail: { limits } }),
   }
-  if (facts === undefined)
-    return whole({ ...result, manifest: manifestWith({ runtime, hostname: node, root: '' }) })
   const arrival = {
     succeeded: sight.reason === 'exited' && sight.exitCode === 0,
     // A link that leads away has arrived.
@@ -277,9 +275,13 @@ function endedOf(
   const { looks, since } = memory.late.get(name) ?? { looks: 0, since: performance.now() }
   const looked = { looks: looks + 1, sinceMs: performance.now() - since, patienceSeconds }
   const next = arrivedFiles(arrival, looked)
-  if (typeof next === 'string') return { name, facts, next, contents, result, node }
-  memory.late.set(name, { looks: looks + 1, since })
-  return { next }
+  if (typeof next !== 'string') {
+    memory.late.set(name, { looks: looks + 1, since })
+    return { next }
+  }
+  if (facts === undefined)
+    return whole({ ...result, manifest: manifestWith({ runtime, hostname: node, root: '' }) })
+  return { name, facts, next, contents, result, node }
 }
 
 /** The results of ended names; `unknown` for one that has no recorded end. */

@@ -50,7 +50,7 @@ export const gpusOf = (gres: string): { gpus: number; gpuModel: string } => {
   const found = gres
     .replace(/\([^)]*\)/g, '')
     .split(',')
-    .map((one) => /^(?:gres\/)?gpu(?::([A-Za-z][^:=]*))?(?:[:=](\d+))?$/.exec(one))
+    .map((one) => /^(?:gres\/)?gpu(?::([A-Za-z][^:=]*|\d[^:=]*(?=[:=]\d)))?(?:[:=](\d+))?$/.exec(one))
     .filter((match) => match !== null)
   return {
     gpus: found.reduce((sum, match) => sum + (match[2] === undefined ? 1 : Number(match[2])), 0),
