@@ -326,7 +326,6 @@ export const openLinks = (parts: LinkParts) => {
         readlink: async (path) => (await files()).readlink(path),
         symlink: async (target, path) => (await files()).symlink(target, path),
         mkdir: async (path) => (await files()).mkdir(path),
-        rmdir: async (path) => (await files()).rmdir(path),
         unlink: async (path) => (await files()).unlink(path),
         rename: async (from, to, replaces) => (await files()).rename(from, to, replaces),
         setAttributes: async (path, attributes) => (await files()).setAttributes(path, attributes),

@@ -17,8 +17,8 @@ import type { ByteName, StoragePath } from './byte-name.ts'
  * - Reads never block at a FIFO or a device: other files than regular ones are refused with
  *   `notFile`.
  * - `list`, `stat`, `read`, `digest`, `makeDirectory` and `space` may be called again after any
- *   error. `write` may be called again with the same bytes; `delete` and `move` answer `missing`
- *   where an earlier call has succeeded.
+ *   error. `write` may be called again with the same bytes; `delete` answers `missing` where an
+ *   earlier call has succeeded.
  * - Nothing is under its final name before it is whole. A write that fails leaves nothing there,
  *   unless it belongs to an upload in parts.
  * - A flag of `capabilities` holds each difference between kinds of storage. No caller tests which
@@ -67,11 +67,7 @@ export interface StorageDriver {
    * name once it is whole, or not at all. @returns the names of those that are; `write` gives the
    * reason for the others. After an error some may be whole. Only with `packs`.
    */
-  writeMany(
-    folder: StoragePath,
-    files: readonly NewSmallFile[],
-    options?: WriteManyOptions,
-  ): Promise<ByteName[]>
+  writeMany(folder: StoragePath, files: readonly NewSmallFile[], options?: Replacing): Promise<ByteName[]>
   /**
    * Begins the upload of a whole file that a later attempt can go on with. The first of `earlier`
    * whose bytes are kept becomes this upload: the attempt that wrote it can no longer add to it,
@@ -82,19 +78,14 @@ export interface StorageDriver {
   received(path: StoragePath, upload: string, options?: Watch): Promise<number>
   /** Removes the kept bytes of an upload in parts; no effect where there is none. */
   discard(path: StoragePath, upload: string, options?: Watch): Promise<void>
-  /** Deletes a file or a link; a directory only if it is empty, and only with `directory`. */
-  delete(path: StoragePath, options?: DeleteOptions): Promise<void>
-  /**
-   * Renames within the same storage; `exists` where the new name is taken, unless `overwrite`. A
-   * directory never replaces anything.
-   */
-  move(from: StoragePath, to: StoragePath, options?: MoveOptions): Promise<void>
+  /** Deletes a file or a link. */
+  delete(path: StoragePath, options?: Watch): Promise<void>
   /**
    * Lets the storage itself copy a file of up to 5 GiB to a new name; `from` counts from the base
    * of the storage's place, so that it may be of another storage there, whose roots the caller has
-   * checked. Only with `copies`.
+   * checked; `exists` where the new name is taken, unless `overwrite`. Only with `copies`.
    */
-  copyWithin(from: StoragePath, to: StoragePath, options?: MoveOptions): Promise<void>
+  copyWithin(from: StoragePath, to: StoragePath, options?: Replacing): Promise<void>
   /** Its parent has to exist where `directories` is true; an existing directory is no error. */
   makeDirectory(path: StoragePath, options?: Watch): Promise<void>
   /**
@@ -128,8 +119,6 @@ export interface StorageCapabilities {
   byteNames: boolean
   /** Of two writes without `overwrite` under one name, exactly one succeeds. */
   exclusive: boolean
-  /** Directories can be moved too, with all their content, and a move copies no bytes. */
-  moves: boolean
   /** The storage copies files within its place by itself: no byte leaves it. */
   copies: boolean
   /** An upload in parts resumes after a cut. */
@@ -270,7 +259,7 @@ export interface NewSmallFile {
   upload: string
 }
 
-export interface WriteManyOptions extends Watch {
+export interface Replacing extends Watch {
   overwrite?: boolean | undefined
 }
 
@@ -325,19 +314,11 @@ export interface Written {
   sha256?: string | undefined
 }
 
-export interface DeleteOptions extends Watch {
-  directory?: boolean | undefined
-}
-
-export interface MoveOptions extends Watch {
-  overwrite?: boolean | undefined
-}
-
 /**
  * What went wrong:
  *
  * - `missing`: nothing has that name. `exists`: the name is taken.
- * - `notFile`, `notDirectory`: it is something else. `notEmpty`: a directory holds entries.
+ * - `notFile`, `notDirectory`: it is something else.
  * - `link`: the path leads through a symbolic link. `outside`: it is not below a root. `name`: no
  *   entry can have that name.
  * - `readOnly`, `denied`: the storage is read-only; it does not let this account do that. `full`:
@@ -354,7 +335,6 @@ export type StorageFault =
   | 'exists'
   | 'notFile'
   | 'notDirectory'
-  | 'notEmpty'
   | 'link'
   | 'outside'
   | 'name'

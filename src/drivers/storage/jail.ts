@@ -129,11 +129,6 @@ export const withJail = (
       changing(path)
       return driver.delete(path, options)
     },
-    async move(from, to, options) {
-      changing(from)
-      changing(to)
-      return driver.move(from, to, options)
-    },
     async copyWithin(from, to, options) {
       changing(to)
       return driver.copyWithin(from, to, options)

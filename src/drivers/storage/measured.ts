@@ -20,7 +20,6 @@ export interface StorageCall {
     | 'received'
     | 'discard'
     | 'delete'
-    | 'move'
     | 'makeDirectory'
     | 'space'
     | 'presign'
@@ -135,7 +134,6 @@ export const withMeasures = (
     received: (path, upload, options) => measured('received', () => driver.received(path, upload, options)),
     discard: (path, upload, options) => measured('discard', () => driver.discard(path, upload, options)),
     delete: (path, options) => measured('delete', () => driver.delete(path, options)),
-    move: (from, to, options) => measured('move', () => driver.move(from, to, options)),
     makeDirectory: (path, options) => measured('makeDirectory', () => driver.makeDirectory(path, options)),
     space: (options) => measured('space', () => driver.space(options)),
     presign: (path, seconds) => measured('presign', () => driver.presign(path, seconds)),

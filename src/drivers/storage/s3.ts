@@ -33,7 +33,6 @@ const byCode: Readonly<Record<string, StorageFault>> = {
   InvalidObjectName: 'name',
   ObjectParentIsFile: 'notDirectory',
   ExistingObjectIsDirectory: 'notFile',
-  DirectoryObjectContainsData: 'notEmpty',
   InvalidAccessKeyId: 'credential',
   SignatureDoesNotMatch: 'credential',
   ExpiredToken: 'credential',
@@ -325,7 +324,7 @@ const onePerRequest = (): Promise<never> =>
 const noParts = (): Promise<never> =>
   Promise.reject(new StorageError('unsupported', 'an unfinished upload of this store is not found again'))
 
-const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere, fileAt }: Keys) => {
+const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere }: Keys) => {
   /** Whether a directory has the name. @throws StorageError `exists` where a file has it */
   const isTaken = async (
     path: StoragePath,
@@ -397,29 +396,12 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
     setAttributes: () =>
       Promise.reject(new StorageError('unsupported', 'a bucket keeps neither modes nor times')),
 
-    delete: (path, { directory = false, signal } = {}) =>
+    delete: (path, { signal } = {}) =>
       named(path, async () => {
-        const entry = await stat(path, { signal })
-        if (entry.type === 'file') return bucket.remove(keyOf(path), { signal })
-        if (!directory)
+        const { type } = await stat(path, { signal })
+        if (type === 'directory')
           throw new StorageError('notFile', `${quotedPath(path)} is a directory; only files are deleted`)
-        const { objects, folders } = await bucket.page(folderOf(path), { limit: 2, signal })
-        if (folders.length > 0 || objects.some(({ key }) => key !== folderOf(path)))
-          throw new StorageError(
-            'notEmpty',
-            `${quotedPath(path)} is a directory that holds entries; delete them first`,
-          )
-        return bucket.remove(folderOf(path), { signal })
-      }),
-
-    move: (from, to, { overwrite = false, signal } = {}) =>
-      named(from, async () => {
-        await fileAt(from, { signal })
-        const there = await statIfThere(to, { signal })
-        if (there?.type === 'directory' || (there !== undefined && !overwrite))
-          throw new StorageError('exists', `${quotedPath(to)}: ${remedies.exists}`)
-        await bucket.copy(keyOf(from), keyOf(to), { onlyNew: !overwrite, signal })
-        await bucket.remove(keyOf(from), { signal })
+        await bucket.remove(keyOf(path), { signal })
       }),
 
     copyWithin: (from, to, { overwrite = false, signal } = {}) =>
@@ -450,7 +432,7 @@ export const openS3Storage = (bucket: S3Bucket, options: S3StorageOptions): Stor
   return {
     capabilities: {
       ...{ ordered: false, directories: false, links: false, byteNames: false },
-      ...{ exclusive: true, moves: false, resumes: false, etags: true, presigns: true },
+      ...{ exclusive: true, resumes: false, etags: true, presigns: true },
       ...{ continues: bucket.parts !== undefined, attributes: false, copies: true },
       ...{ packs: false, versions: true },
     },

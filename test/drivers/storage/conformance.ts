@@ -119,7 +119,6 @@ export const storageConformance = (title: string, open: () => Promise<StorageUnd
       expect(await faultOf(driver.read(at('nothing')))).toBe('missing')
       expect(await faultOf(driver.digest(at('nothing')))).toBe('missing')
       expect(await faultOf(driver.delete(at('nothing')))).toBe('missing')
-      expect(await faultOf(driver.move(at('nothing'), at('other')))).toBe('missing')
       expect(await faultOf(driver.stat(at('nothing/below/it')))).toBe('missing')
     })
 
@@ -133,7 +132,6 @@ export const storageConformance = (title: string, open: () => Promise<StorageUnd
         expect(await faultOf(driver.write(path, bytesFrom('x'), { overwrite: true }))).toBe('notFile')
       }
       expect(await faultOf(driver.list(at('kinds/file'), { limit: 10 }))).toBe('notDirectory')
-      expect(await faultOf(driver.delete(at('kinds'), { directory: true }))).toBe('notEmpty')
     })
 
     test('a directory is listed one level at a time, page by page, each entry once', async () => {
@@ -266,18 +264,6 @@ export const storageConformance = (title: string, open: () => Promise<StorageUnd
       expect((await contentOf(driver, at('taken'))).toString()).toBe('third')
     })
 
-    test('entries are moved, and nothing is overwritten by it unasked', async () => {
-      await folder('moves')
-      await put('moves/a', 'a')
-      await put('moves/b', 'b')
-      await driver.move(at('moves/a'), at('moves/c'))
-      expect(await faultOf(driver.stat(at('moves/a')))).toBe('missing')
-      expect((await contentOf(driver, at('moves/c'))).toString()).toBe('a')
-      expect(await faultOf(driver.move(at('moves/c'), at('moves/b')))).toBe('exists')
-      await driver.move(at('moves/c'), at('moves/b'), { overwrite: true })
-      expect((await contentOf(driver, at('moves/b'))).toString()).toBe('a')
-    })
-
     test('a read that is not wanted any more ends, and the next one works', async () => {
       await put('left.bin', randomBytes(4 * 1024 * 1024))
       for (let round = 0; round < 5; round++) {
@@ -317,11 +303,6 @@ export const storageConformance = (title: string, open: () => Promise<StorageUnd
         await put('alone/file', 'x')
         await driver.delete(at('alone/file'))
         expect(await driver.stat(at('alone'))).toMatchObject({ type: 'directory' })
-        await driver.move(at('alone'), at('renamed'))
-        await folder('alone')
-        expect(await faultOf(driver.move(at('renamed'), at('alone')))).not.toBe('none')
-        await driver.delete(at('renamed'), { directory: true })
-        expect(await faultOf(driver.stat(at('renamed')))).toBe('missing')
       })
 
       test('byteNames: names that are not UTF-8 are names', async () => {
@@ -352,17 +333,6 @@ export const storageConformance = (title: string, open: () => Promise<StorageUnd
           expect((await contentOf(driver, at(`race-${round}`))).toString()).toBe(`writer ${winners[0]!.i}`)
         }
         await other.close()
-      })
-
-      test('moves: a directory goes with all that it holds', async () => {
-        await folder('tree')
-        await folder('tree/sub')
-        await put('tree/sub/file', 'moved')
-        const fault = await faultOf(driver.move(at('tree'), at('moved')))
-        expect(fault).toBe(flags().moves ? 'none' : 'notFile')
-        if (!flags().moves) return
-        expect((await contentOf(driver, at('moved/sub/file'))).toString()).toBe('moved')
-        expect(await faultOf(driver.stat(at('tree')))).toBe('missing')
       })
 
       test('resumes: an upload goes on where its kept bytes end, also from another process', async () => {

@@ -71,7 +71,6 @@ describe('by NFS', () => {
       ['parts', 'file'],
     ])
     await driver.delete(at('folder/file'))
-    await driver.delete(at('folder'), { directory: true })
     await stop()
   }, 300_000)
 

@@ -37,8 +37,7 @@ export interface Calls {
   adopt: { ask: { path: string[]; upload: string; earlier: readonly string[] }; answer: number }
   received: { ask: { path: string[]; upload: string }; answer: number }
   discard: { ask: { path: string[]; upload: string }; answer: undefined }
-  delete: { ask: { path: string[]; directory: boolean }; answer: undefined }
-  move: { ask: { from: string[]; to: string[]; overwrite: boolean }; answer: undefined }
+  delete: { ask: { path: string[] }; answer: undefined }
   makeDirectory: { ask: { path: string[] }; answer: undefined }
   makeLink: {
     ask: { path: string[]; target: string; overwrite: boolean; modifiedAt?: number | undefined }

@@ -295,7 +295,7 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
   return {
     capabilities: {
       ...{ ordered: true, directories: true, links: true, byteNames: true },
-      ...{ exclusive: true, moves: true, resumes: true, etags: true, presigns: false },
+      ...{ exclusive: true, resumes: true, etags: true, presigns: false },
       ...{ continues: true, attributes: true, copies: false, packs: true, versions: false },
     },
     list: (path, { limit, after, brief = false, signal }) =>
@@ -372,10 +372,7 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
       host.call('received', { path: sent(path), upload }, { signal }),
     discard: (path, upload, { signal } = {}) =>
       host.call('discard', { path: sent(path), upload }, { signal }),
-    delete: (path, { directory = false, signal } = {}) =>
-      host.call('delete', { path: sent(path), directory }, { signal }),
-    move: (from, to, { overwrite = false, signal } = {}) =>
-      host.call('move', { from: sent(from), to: sent(to), overwrite }, { signal }),
+    delete: (path, { signal } = {}) => host.call('delete', { path: sent(path) }, { signal }),
     makeDirectory: (path, { signal } = {}) => host.call('makeDirectory', { path: sent(path) }, { signal }),
     makeLink: (path, target, { overwrite = false, modifiedAt, signal } = {}) =>
       host.call('makeLink', { path: sent(path), target, overwrite, modifiedAt }, { signal }),

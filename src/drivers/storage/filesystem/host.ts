@@ -28,7 +28,6 @@ import {
   readlinkSync,
   readSync,
   renameSync,
-  rmdirSync,
   statfsSync,
   symlinkSync,
   unlinkSync,
@@ -99,7 +98,6 @@ const faults: Readonly<Record<string, readonly [StorageFault, string]>> = {
   EEXIST: ['exists', 'is there already'],
   ENOTDIR: ['notDirectory', 'is not a directory'],
   EISDIR: ['notFile', 'is a directory'],
-  ENOTEMPTY: ['notEmpty', 'is a directory that holds entries'],
   ELOOP: ['link', 'is a symbolic link, and none is followed; name what it leads to'],
   ENAMETOOLONG: ['name', 'is too long for this file system'],
   EILSEQ: ['name', 'is a name that this file system does not take'],
@@ -648,30 +646,13 @@ const setAttributes = ({ path, attributes }: Calls['setAttributes']['ask']): und
     return undefined
   })
 
-const remove = ({ path, directory }: Calls['delete']['ask']): undefined =>
+const remove = ({ path }: Calls['delete']['ask']): undefined =>
   beside(path, (folder, name) => {
-    const isDirectory = lstatSync(at(folder, name)).isDirectory()
-    if (isDirectory && !directory)
+    if (lstatSync(at(folder, name)).isDirectory())
       throw new Fault('notFile', `${shown(path)} is a directory; only files and links are deleted`)
-    if (isDirectory) rmdirSync(at(folder, name))
-    else unlinkSync(at(folder, name))
+    unlinkSync(at(folder, name))
     return undefined
   })
-
-const move = ({ from, to, overwrite }: Calls['move']['ask']): undefined =>
-  beside(from, (folder, name) =>
-    beside(to, (toFolder, toName) => {
-      const [source, target] = [at(folder, name), at(toFolder, toName)]
-      const isDirectory = lstatSync(source).isDirectory()
-      refuseTaken(toFolder, toName, to, overwrite && !isDirectory)
-      // A directory replaces an empty one atomically, so that no other file can take the name
-      // meanwhile.
-      if (isDirectory) mkdirSync(target)
-      if (isDirectory || overwrite) renameSync(source, target)
-      else putExclusively(source, target)
-      return undefined
-    }),
-  )
 
 const makeDirectory = ({ path }: Calls['makeDirectory']['ask']): undefined =>
   beside(path, (folder, name) => {
@@ -712,7 +693,6 @@ const calls: {
   received,
   discard,
   delete: remove,
-  move,
   makeDirectory,
   makeLink,
   setAttributes,

@@ -29,7 +29,6 @@ const words: Partial<Record<StorageFault, string>> = {
   missing: 'is not there',
   exists: 'is there already; choose another name, or overwrite it',
   notDirectory: 'leads through what is no directory',
-  notEmpty: 'is a directory that holds entries',
   link: 'leads through a symbolic link, and none is followed; name what it leads to',
   denied: 'is denied to the account at the site',
   full: 'does not fit: no space is left for the account at the site',
@@ -450,25 +449,13 @@ const changesOf = (places: Places) => {
         await beside(path)
         await drop(besideOf(path, upload))
       }),
-    delete: (path, { directory = false } = {}) =>
+    delete: (path) =>
       named(path, async () => {
         await beside(path)
         const facts = await factsAt(path)
         if (facts === undefined) throw fault('missing', path)
-        if (facts.type !== 'directory') return files.unlink(at(path))
-        if (!directory) throw notAFile(path, 'directory')
-        if ((await files.readdir(at(path))).length > 0) throw fault('notEmpty', path)
-        return files.rmdir(at(path))
-      }),
-    move: (from, to, { overwrite = false } = {}) =>
-      named(from, async () => {
-        await Promise.all([beside(from), beside(to)])
-        const facts = await factsAt(from)
-        if (facts === undefined) throw fault('missing', from)
-        const isFolder = facts.type === 'directory'
-        if (isFolder && (await factsAt(to)) !== undefined) throw fault('exists', to)
-        if (!isFolder) await freeName(to, overwrite)
-        await files.rename(at(from), at(to), overwrite && !isFolder)
+        if (facts.type === 'directory') throw notAFile(path, 'directory')
+        await files.unlink(at(path))
       }),
     makeDirectory: (path) =>
       named(path, async () => {
@@ -519,7 +506,7 @@ export const openSftpStorage = (options: SftpStorageOptions): StorageDriver => {
   return {
     capabilities: {
       ...{ ordered: true, directories: true, links: true, byteNames: false },
-      ...{ exclusive: true, moves: true, resumes: true, etags: false, presigns: false },
+      ...{ exclusive: true, resumes: true, etags: false, presigns: false },
       ...{ continues: true, attributes: true, copies: false, packs: false, versions: false },
     },
     ...reads,

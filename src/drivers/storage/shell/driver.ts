@@ -194,7 +194,7 @@ const takeBytes = async (
 }
 
 const writesOf = (scripts: Scripts) => {
-  const { base, run, beside, temporaryOf } = scripts
+  const { run, beside, temporaryOf } = scripts
 
   const write = async (path: StoragePath, all: Readable, given: WriteOptions): Promise<Written> => {
     const { source, write: options } = whole(all, given)
@@ -248,18 +248,9 @@ const writesOf = (scripts: Scripts) => {
       await run(script.line(`shorten ${temporaryOf(path, upload)} 0`), path, { signal })
     },
 
-    async delete(path, { directory = false, signal } = {}) {
+    async delete(path, { signal } = {}) {
       const { script, name } = beside(path)
-      await run(script.line(`remove ${name} ${yesOrNo(directory)}`), path, { signal })
-    },
-
-    async move(from, to, { overwrite = false, signal } = {}) {
-      const [last, target] = [from.at(-1), to.at(-1)]
-      if (last === undefined || target === undefined)
-        throw new StorageError('notFile', 'the endpoint of the storage cannot be moved')
-      const script = new Script().walk(base, from.slice(0, -1)).line('exec 4<.').walk(base, to.slice(0, -1))
-      const [name, newName] = [script.word(last), script.word(target)]
-      await run(script.line(`move ${name} ${newName} ${yesOrNo(overwrite)}`), from, { signal })
+      await run(script.line(`remove ${name}`), path, { signal })
     },
 
     async makeDirectory(path, { signal } = {}) {
@@ -299,7 +290,7 @@ export const openShellStorage = (options: ShellStorageOptions): StorageDriver =>
   return {
     capabilities: {
       ...{ ordered: true, directories: true, links: true, byteNames: true },
-      ...{ exclusive: true, moves: true, resumes: true, etags: true, presigns: false },
+      ...{ exclusive: true, resumes: true, etags: true, presigns: false },
       ...{ continues: true, attributes: true, copies: false, packs: true, versions: false },
     },
     ...readsOf(scripts),

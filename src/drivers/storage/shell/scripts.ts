@@ -63,7 +63,6 @@ const words: Partial<Record<StorageFault, string>> = {
   missing: 'is not there',
   exists: 'is there already; choose another name, or overwrite it',
   notDirectory: 'leads through what is no directory',
-  notEmpty: 'is a directory that holds entries',
   link: 'leads through a symbolic link, and none is followed; name what it leads to',
   name: 'is a name that the file system of the site does not take',
   readOnly: 'lies on a file system that is mounted read-only',
