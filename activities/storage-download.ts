@@ -56,7 +56,7 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
       storages.open(job.storageId),
       storages.open(job.destinationStorageId),
     ])
-    const isOnePlace = source.place.at === target.place.at && target.driver.capabilities.copies
+    const isOnePlace = source.place.at === target.place.at && target.driver.copyWithin !== undefined
     return {
       source: job.bytesPerSecond == null ? source.driver : withRate(source.driver, job.bytesPerSecond),
       target: target.driver,

@@ -149,12 +149,12 @@ const callsOf = (driver: StorageDriver, round: number): (() => Promise<string | 
       return undefined
     },
     async () => {
-      const [file] = await driver.readMany(at('swapped/dir'), [nameOf('file')])
+      const [file] = await driver.readMany!(at('swapped/dir'), [nameOf('file')])
       return file && wrong('reading many', file.bytes.toString())
     },
     async () => {
       const pack = { name: nameOf('packed'), bytes: Buffer.from(harmless), upload: `pack-${round}` }
-      await driver.writeMany(at('swapped/dir'), [pack], { overwrite: true })
+      await driver.writeMany!(at('swapped/dir'), [pack], { overwrite: true })
       return undefined
     },
     async () => {

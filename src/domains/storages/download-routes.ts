@@ -23,10 +23,7 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
     if (download.status !== 'ready') return downloadView(download)
     try {
       const { driver } = await storages.open(download.storageId)
-      return downloadView(
-        download,
-        driver.capabilities.presigns ? await driver.presign(download.path, urlSeconds) : undefined,
-      )
+      return downloadView(download, await driver.presign?.(download.path, urlSeconds))
     } catch {
       return downloadView(download)
     }

@@ -82,7 +82,7 @@ export const contentsOf = async (
   names: ByteName[],
   { from, signal }: Pick<Packing, 'from' | 'signal'>,
 ): Promise<SmallFile[]> => {
-  if (source.capabilities.packs) return source.readMany(from, names, { signal })
+  if (source.readMany !== undefined) return source.readMany(from, names, { signal })
   const files: SmallFile[] = []
   await forEachOf(names, async (name) => {
     const path = [...from, name]
@@ -127,7 +127,7 @@ const placed = async (
 ): Promise<Placed> => {
   const { target } = ends
   const overwrite = onConflict === 'overwrite'
-  if (target.capabilities.packs) {
+  if (target.writeMany !== undefined) {
     const whole = await target.writeMany(to, files, { overwrite, signal })
     return new Map(whole.map((name) => [name, 'whole']))
   }

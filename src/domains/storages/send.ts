@@ -130,7 +130,7 @@ export const attributesOf = (
   { source, target }: Ends,
   { mode, modifiedAt }: { mode?: number | null | undefined; modifiedAt?: number | null | undefined },
 ): Attributes | undefined =>
-  source.capabilities.attributes && target.capabilities.attributes
+  source.setAttributes !== undefined && target.setAttributes !== undefined
     ? { mode: mode ?? undefined, modifiedAt: modifiedAt ?? undefined }
     : undefined
 
@@ -240,7 +240,7 @@ const copiedWithin = async (
     const { sizeBytes = 0 } = before
     if (sizeBytes > largestWithin) return withoutOwn()
     try {
-      await target.copyWithin([...base, ...from], to, {
+      await target.copyWithin!(to, [...base, ...from], {
         overwrite: onConflict === 'overwrite' || isOwn,
         signal,
       })

@@ -91,11 +91,11 @@ export const takeUpload = (
     if (part?.asks === true) {
       // A request for the number of stored bytes has no body.
       given.upload.stream.resume()
-      return { receivedBytes: driver.capabilities.resumes ? await driver.received(path, uploadName) : 0 }
+      return { receivedBytes: (await driver.received?.(path, uploadName)) ?? 0 }
     }
     const options = optionsOf(part, given.upload, given.overwrite, given.signal)
     if (options.part !== undefined) {
-      if (!driver.capabilities.resumes)
+      if (driver.received === undefined)
         throw new StorageError(
           'unsupported',
           'this kind of storage takes a file in one request; send it without Content-Range',

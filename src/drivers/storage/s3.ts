@@ -8,6 +8,7 @@ import {
   type Entry,
   type StorageDriver,
   type StorageFault,
+  type UploadOptions,
   type Watch,
   type WriteOptions,
 } from './contract.ts'
@@ -318,13 +319,8 @@ const putStream = async (
   return sendParts(bucket.parts, key, body, { upload, sizeBytes: sizeBytes ?? 0, usualPart, onlyNew, signal })
 }
 
-const onePerRequest = (): Promise<never> =>
-  Promise.reject(new StorageError('unsupported', 'a bucket takes and gives one file in a request'))
-
-const noParts = (): Promise<never> =>
-  Promise.reject(new StorageError('unsupported', 'an unfinished upload of this store is not found again'))
-
 const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere }: Keys) => {
+  const { parts } = bucket
   /** Whether a directory has the name. @throws StorageError `exists` where a file has it */
   const isTaken = async (
     path: StoragePath,
@@ -381,20 +377,14 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
         }
       }),
 
-    openUpload: (path, options) =>
-      named(path, () =>
-        bucket.parts === undefined ? noParts() : openUploadParts(bucket.parts, keyOf(path), options),
-      ),
-    received: () => Promise.resolve(0),
+    ...(parts && {
+      openUpload: (path: StoragePath, options: UploadOptions) =>
+        named(path, () => openUploadParts(parts, keyOf(path), options)),
+    }),
     discard: (path, upload, { signal } = {}) =>
       named(path, async () => {
-        if (bucket.parts !== undefined) await discardParts(bucket.parts, keyOf(path), upload, { signal })
+        if (parts !== undefined) await discardParts(parts, keyOf(path), upload, { signal })
       }),
-    readMany: onePerRequest,
-    writeMany: onePerRequest,
-    makeLink: () => Promise.reject(new StorageError('unsupported', 'a bucket has no links')),
-    setAttributes: () =>
-      Promise.reject(new StorageError('unsupported', 'a bucket keeps neither modes nor times')),
 
     delete: (path, { signal } = {}) =>
       named(path, async () => {
@@ -404,7 +394,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
         await bucket.remove(keyOf(path), { signal })
       }),
 
-    copyWithin: (from, to, { overwrite = false, signal } = {}) =>
+    copyWithin: (to, from, { overwrite = false, signal } = {}) =>
       named(to, async () => {
         const there = await statIfThere(to, { signal })
         if (there?.type === 'directory' || (there !== undefined && !overwrite))
@@ -430,12 +420,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
 export const openS3Storage = (bucket: S3Bucket, options: S3StorageOptions): StorageDriver => {
   const keys = openKeys(bucket, options)
   return {
-    capabilities: {
-      ...{ ordered: false, directories: false, links: false, byteNames: false },
-      ...{ exclusive: true, resumes: false, etags: true, presigns: true },
-      ...{ continues: bucket.parts !== undefined, attributes: false, copies: true },
-      ...{ packs: false, versions: true },
-    },
+    capabilities: { directories: false, versions: true },
     ...readsOf(keys),
     ...writesOf(keys),
     close: () => Promise.resolve(),

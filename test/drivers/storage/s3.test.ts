@@ -120,7 +120,7 @@ test('a copy within the store replaces nothing that was written meanwhile, and l
   await bucket.copy('from', 'to', { onlyNew: false })
   for (const name of ['new', 'to']) expect((await contentOf(driver, at(name))).toString()).toBe('from')
   await driver.write(at('nothing'), bytesFrom(''))
-  await driver.copyWithin(at('nothing'), at('copied'))
+  await driver.copyWithin!(at('copied'), at('nothing'))
   expect((await contentOf(driver, at('copied'))).length).toBe(0)
 })
 
@@ -144,7 +144,7 @@ test('a copy within the store keeps what the object says of its content', async 
       await client.send(
         new PutObjectCommand({ Bucket: 'facts', Key: 'from', Body: Buffer.from(Body), Expires, ...facts }),
       )
-      await driver.copyWithin(at('from'), at(`copied-${name}`), { overwrite })
+      await driver.copyWithin!(at(`copied-${name}`), at('from'), { overwrite })
       const Key = `copied-${name}`
       const head = await client.send(new HeadObjectCommand({ Bucket: 'facts', Key }))
       expect(head).toMatchObject({ ContentLength: Body.length, ...facts })
@@ -170,7 +170,7 @@ test('a file that changes while the store copies it is copied once more', async 
       ...driver,
       copyWithin: async (...given) => {
         if (copies === others.most) throw new StorageError('denied', 'no more copies')
-        await driver.copyWithin(...given)
+        await driver.copyWithin!(...given)
         copies += 1
         if (copies <= changes) await driver.write(at('from'), bytesFrom(`new ${copies}`), { overwrite: true })
       },
@@ -189,7 +189,7 @@ test('a file that changes while the store copies it is copied once more', async 
   await expect(send('twice', 2)).rejects.toMatchObject({ fault: 'changed' })
 
   const openUpload = async () => ({
-    continued: await driver.openUpload(at('streamed'), { name: 'any', earlier: [], sizeBytes: 5 }),
+    continued: await driver.openUpload!(at('streamed'), { name: 'any', earlier: [], sizeBytes: 5 }),
   })
   expect(await send('streamed', 1, { openUpload, most: 1 })).toBe('sent')
   expect((await contentOf(driver, at('streamed'))).toString()).toBe('new 1')
@@ -312,7 +312,7 @@ test('a name that the store cannot look up is not taken for a free one', async (
   const there = { key: 'a', sizeBytes: 1, modifiedAt: 0, etag: 'a' }
   const head: S3Bucket['head'] = (key) => (key === 'a' ? Promise.resolve(there) : Promise.reject(busy))
   const driver = openS3Storage(bucketOf({ head }), { prefix: [], signed: true })
-  expect(await faultOf(driver.copyWithin(at('a'), at('b')))).toBe('busy')
+  expect(await faultOf(driver.copyWithin!(at('b'), at('a')))).toBe('busy')
   expect(await faultOf(driver.makeDirectory(at('b')))).toBe('busy')
 })
 

@@ -84,7 +84,8 @@ test('of a storage with roots only what lies below them is there, and above them
     expect(await faultOf(jail.write(at(path), bytesFrom('x'), { overwrite: true }))).toBe('outside')
     expect(await faultOf(jail.delete(at(path)))).toBe('outside')
     expect(await faultOf(jail.makeDirectory(at(path)))).toBe('outside')
-    expect(await faultOf(jail.presign(at(path), 60))).toBe('outside')
+    expect(await faultOf(jail.readMany!(at(path).slice(0, -1), [at(path).at(-1)!]))).toBe('outside')
+    expect(await faultOf(jail.makeLink!(at(path), nameOf('x')))).toBe('outside')
   }
   expect((await contentOf(jail, at('fixed/file'))).toString()).toBe('fixed/file')
   expect(await faultOf(jail.write(at('fixed/new'), bytesFrom('x')))).toBe('readOnly')
@@ -130,7 +131,7 @@ test('what passes is tried again, what does not is not, and a long pause is left
       return fault === undefined ? inner.stat(path, options) : Promise.reject(fault)
     },
   }
-  const driver = withRetries(failing, { firstPauseMs: 1 })
+  const driver = withRetries(failing, { firstMs: 1 })
   const after = async (...given: StorageError[]): Promise<[string, number]> => {
     faults = given
     calls = 0

@@ -293,11 +293,7 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
   }
 
   return {
-    capabilities: {
-      ...{ ordered: true, directories: true, links: true, byteNames: true },
-      ...{ exclusive: true, resumes: true, etags: true, presigns: false },
-      ...{ continues: true, attributes: true, copies: false, packs: true, versions: false },
-    },
+    capabilities: { directories: true, versions: false },
     list: (path, { limit, after, brief = false, signal }) =>
       host.call('list', { path: sent(path), after, limit, brief }, { signal }),
     stat: (path, { signal } = {}) => host.call('stat', { path: sent(path) }, { signal }),
@@ -379,12 +375,6 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
     setAttributes: (path, attributes, { signal } = {}) =>
       host.call('setAttributes', { path: sent(path), attributes }, { signal }),
     space: async ({ signal } = {}) => ({ availableBytes: await host.call('space', {}, { signal }) }),
-    copyWithin: () =>
-      Promise.reject(new StorageError('unsupported', 'a file system copies through this service')),
-    presign: () =>
-      Promise.reject(
-        new StorageError('unsupported', 'a file system has no addresses under which files can be read'),
-      ),
     close: () => {
       host.close(true)
       return Promise.resolve()

@@ -491,9 +491,6 @@ const changesOf = (places: Places) => {
   } satisfies Partial<StorageDriver>
 }
 
-const oneByOne = (): Promise<never> =>
-  Promise.reject(new StorageError('unsupported', 'SFTP takes and gives files one by one'))
-
 /**
  * A folder of an account that has SFTP and no shell. The server knows paths only, and follows the
  * links in them: the driver looks at each step, and a link that is made between the look and
@@ -504,22 +501,10 @@ export const openSftpStorage = (options: SftpStorageOptions): StorageDriver => {
   const reads = readsOf(places)
   const write = writeOf(places, (path) => reads.digest(path))
   return {
-    capabilities: {
-      ...{ ordered: true, directories: true, links: true, byteNames: false },
-      ...{ exclusive: true, resumes: true, etags: false, presigns: false },
-      ...{ continues: true, attributes: true, copies: false, packs: false, versions: false },
-    },
+    capabilities: { directories: true, versions: false },
     ...reads,
     ...changesOf(places),
     write,
-    readMany: oneByOne,
-    writeMany: oneByOne,
-    copyWithin: () =>
-      Promise.reject(new StorageError('unsupported', 'a file system copies through this service')),
-    presign: () =>
-      Promise.reject(
-        new StorageError('unsupported', 'a file system has no addresses under which files can be read'),
-      ),
     close: () => options.files.close(),
   }
 }

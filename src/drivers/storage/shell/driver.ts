@@ -288,22 +288,12 @@ const besidesOf = ({ base, run, beside, temporaryOf }: Scripts) =>
 export const openShellStorage = (options: ShellStorageOptions): StorageDriver => {
   const scripts = openScripts(options)
   return {
-    capabilities: {
-      ...{ ordered: true, directories: true, links: true, byteNames: true },
-      ...{ exclusive: true, resumes: true, etags: true, presigns: false },
-      ...{ continues: true, attributes: true, copies: false, packs: true, versions: false },
-    },
+    capabilities: { directories: true, versions: false },
     ...readsOf(scripts),
     ...writesOf(scripts),
     ...besidesOf(scripts),
     ...smallFilesOf(scripts),
     ...straightOf(scripts),
-    copyWithin: () =>
-      Promise.reject(new StorageError('unsupported', 'a file system copies through this service')),
-    presign: () =>
-      Promise.reject(
-        new StorageError('unsupported', 'a file system has no addresses under which files can be read'),
-      ),
     close: () => Promise.resolve(),
   }
 }
