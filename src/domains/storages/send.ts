@@ -9,7 +9,7 @@ import {
   type UploadPart,
 } from '../../drivers/storage/contract.ts'
 import { quotedPath, type StoragePath } from '../../drivers/storage/paths.ts'
-import { through } from '../../drivers/storage/through.ts'
+import { through } from '../../drivers/storage/streams.ts'
 import { NoWayError } from '../../drivers/transfer/copy.ts'
 import type { OnConflict } from './job-store.ts'
 import type { Straight, StraightWay } from './straight.ts'

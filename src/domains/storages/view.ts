@@ -95,7 +95,6 @@ export const entryView = (storageId: string, path: StoragePath, entry: Entry): z
     type: entry.type === 'special' ? 'file' : entry.type,
     ...(entry.sizeBytes === undefined ? {} : { sizeBytes: entry.sizeBytes }),
     ...(entry.modifiedAt === undefined ? {} : { modifiedAt: new Date(entry.modifiedAt).toISOString() }),
-    ...(entry.sha256 === undefined ? {} : { checksum: `sha256:${entry.sha256}` }),
     ...(entry.etag === undefined ? {} : { etag: entry.etag }),
     ...(mediaType === undefined ? {} : { mediaType }),
     readable: entry.readable,

@@ -37,7 +37,7 @@ export interface StorageDriver {
    */
   read(path: StoragePath, options?: ReadOptions): Promise<FileReading>
   /** SHA-256 of a file, in hexadecimal digits; `changed` where it is written meanwhile. */
-  digest(path: StoragePath, options?: DigestOptions): Promise<string>
+  digest(path: StoragePath, options?: Watch): Promise<string>
   /**
    * Reads the stream and creates the file under its name once all bytes are there. The parent has
    * to exist where `directories` is true.
@@ -143,8 +143,6 @@ export interface Entry {
   modifiedAt?: number | undefined
   /** With quotes; another one after every change of content. Of files, where the storage has it. */
   etag?: string | undefined
-  /** SHA-256 in hexadecimal digits, where the storage keeps it. */
-  sha256?: string | undefined
   /** As far as the storage shows it without an attempt. */
   readable: boolean
   writable: boolean
@@ -164,10 +162,6 @@ export interface ReadOptions extends Watch {
 export interface FileReading {
   entry: Entry
   stream: Readable
-}
-
-export interface DigestOptions extends Watch {
-  onProgress?: ((bytes: number) => void) | undefined
 }
 
 export interface WriteOptions extends Watch {

@@ -1,7 +1,7 @@
 import { Transform, type Readable } from 'node:stream'
 import { around, type StorageMethod } from './around.ts'
 import { StorageError, type StorageDriver, type StorageFault } from './contract.ts'
-import { through } from './through.ts'
+import { through } from './streams.ts'
 
 /** One ended call of a driver; for streams, after the last byte. */
 export interface StorageCall {

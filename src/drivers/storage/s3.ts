@@ -12,9 +12,10 @@ import {
   type Watch,
   type WriteOptions,
 } from './contract.ts'
+import { nameIn, notDeleted, takenByFile, takenByFolder, wrongSize } from './faults.ts'
 import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from './paths.ts'
 import { discardParts, openUploadParts, sendParts } from './s3-upload.ts'
-import { through } from './through.ts'
+import { streamDigest, through } from './streams.ts'
 
 /** Limit of S3, in bytes of UTF-8. */
 const longestKey = 1_024
@@ -279,17 +280,7 @@ const readsOf = ({
     stat: (path, watch) => named(path, () => stat(path, watch)),
     read,
 
-    async digest(path, { signal, onProgress } = {}) {
-      const { stream } = await read(path, { signal })
-      const hash = createHash('sha256')
-      let size = 0
-      for await (const bytes of stream as AsyncIterable<Buffer>) {
-        hash.update(bytes)
-        size += bytes.length
-        onProgress?.(size)
-      }
-      return hash.digest('hex')
-    },
+    digest: async (path, { signal } = {}) => streamDigest((await read(path, { signal })).stream, signal),
 
     space: ({ signal } = {}) =>
       named([], async () => {
@@ -321,15 +312,14 @@ const putStream = async (
 
 const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere }: Keys) => {
   const { parts } = bucket
-  /** Whether a directory has the name. @throws StorageError `exists` where a file has it */
-  const isTaken = async (
+  const refuseTaken = async (
     path: StoragePath,
     { overwrite = false, signal }: WriteOptions,
-  ): Promise<boolean> => {
+  ): Promise<void> => {
     const there = await statIfThere(path, { signal })
     if (there?.type === 'file' && !overwrite)
       throw new StorageError('exists', `${quotedPath(path)}: ${remedies.exists}`)
-    return there?.type === 'directory'
+    if (there?.type === 'directory') throw takenByFolder(path)
   }
 
   return {
@@ -337,21 +327,13 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
       named(path, async () => {
         const { part, signal, isFree = false, withoutEntry = false } = options
         try {
-          if (path.length === 0)
-            throw new StorageError(
-              'notFile',
-              'the endpoint of the storage is a directory; name an entry in it',
-            )
+          nameIn(path)
           if (part !== undefined && (part.offset !== 0 || !part.last))
             throw new StorageError(
               'unsupported',
               'a bucket takes an upload in one request; send the file without Content-Range',
             )
-          if (!isFree && (await isTaken(path, options)))
-            throw new StorageError(
-              'notFile',
-              `${quotedPath(path)} is a directory, which no file replaces; choose another name`,
-            )
+          if (!isFree) await refuseTaken(path, options)
           const { digest, body, size } = hashed(source, path, options)
           // Both ends are awaited: a failed upload is over once its parts are removed.
           const [piped, put] = await Promise.allSettled([
@@ -388,9 +370,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
 
     delete: (path, { signal } = {}) =>
       named(path, async () => {
-        const { type } = await stat(path, { signal })
-        if (type === 'directory')
-          throw new StorageError('notFile', `${quotedPath(path)} is a directory; only files are deleted`)
+        if ((await stat(path, { signal })).type === 'directory') throw notDeleted(path)
         await bucket.remove(keyOf(path), { signal })
       }),
 
@@ -406,11 +386,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
       named(path, async () => {
         if (path.length === 0) return
         const there = await statIfThere(path, { signal })
-        if (there?.type === 'file')
-          throw new StorageError(
-            'exists',
-            `${quotedPath(path)} is there already and is no directory; choose another name`,
-          )
+        if (there?.type === 'file') throw takenByFile(path)
         if (there === undefined) await bucket.put(folderOf(path), Buffer.alloc(0), { onlyNew: false, signal })
       }),
   } satisfies Partial<StorageDriver>
@@ -472,20 +448,15 @@ const hashed = (
   let size = 0
   let sha256: string | undefined
   const digest = (): string => (sha256 ??= hash.digest('hex'))
-  const another = (): StorageError =>
-    new StorageError(
-      'changed',
-      `${String(announced)} bytes of ${quotedPath(path)} were announced, and ${size} came; send it again`,
-    )
   const body = new PassThrough({
     transform: (bytes: Buffer, _, done) => {
       hash.update(bytes)
       size += bytes.length
-      if (announced !== undefined && size > announced) done(another())
+      if (announced !== undefined && size > announced) done(wrongSize(path, announced, size))
       else done(null, bytes)
     },
     flush: (done) => {
-      if (announced !== undefined && announced !== size) done(another())
+      if (announced !== undefined && announced !== size) done(wrongSize(path, announced, size))
       else if (expected !== undefined && expected() !== digest())
         done(
           new StorageError(

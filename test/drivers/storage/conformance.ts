@@ -391,7 +391,7 @@ export const storageConformance = (title: string, open: () => Promise<StorageUnd
         // A second Pod is made here.
       }, 180_000)
 
-      test('openUpload: the upload of a whole file goes on in a later attempt, and the earlier one is out', async () => {
+      test('openUpload: that of a whole file goes on in a later attempt, and the earlier one is out', async () => {
         const content = randomBytes(20 * 1024 * 1024 + 5)
         const path = at('continued.bin')
         const first = { name: 'attempt-1', earlier: [], sizeBytes: content.length }
@@ -482,7 +482,7 @@ export const storageConformance = (title: string, open: () => Promise<StorageUnd
         expect(await driver.stat(at('mode'))).toMatchObject(attributes)
       })
 
-      test('readMany, writeMany: small files of a folder are read and written in one call, each whole or not at all', async () => {
+      test('readMany, writeMany: files of a folder go in one call, each whole or not at all', async () => {
         const time = Date.UTC(2020, 1, 3, 4, 5, 6, 789)
         const contents = new Map(
           [
