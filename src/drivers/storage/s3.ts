@@ -14,7 +14,7 @@ import {
 } from './contract.ts'
 import { nameIn, notDeleted, takenByFile, takenByFolder, wrongSize } from './faults.ts'
 import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from './paths.ts'
-import { discardParts, openUploadParts, sendParts } from './s3-upload.ts'
+import { discardParts, openUploadParts, putWhole, sendParts, usualPartBytes } from './s3-upload.ts'
 import { streamDigest, through } from './streams.ts'
 
 /** Limit of S3, in bytes of UTF-8. */
@@ -73,9 +73,6 @@ const remedies: Partial<Record<StorageFault, string>> = {
 
 const isFault = (error: unknown, fault: StorageFault): boolean =>
   error instanceof StorageError && error.fault === fault
-
-/** Bytes of one part of an upload where nothing else is asked for. */
-const usualPartBytes = 8 * 2 ** 20
 
 export interface S3StorageOptions {
   /** Prefix of the storage's keys. */
@@ -303,11 +300,13 @@ const putStream = async (
   { continued, overwrite = false, sizeBytes, signal }: WriteOptions,
 ): Promise<void> => {
   const onlyNew = !overwrite
+  const { parts } = bucket
   if (isSmall(sizeBytes)) return bucket.put(key, await buffer(body), { onlyNew, signal })
-  if (continued === undefined || bucket.parts === undefined) return bucket.put(key, body, { onlyNew, signal })
+  if (parts === undefined) return bucket.putStream!(key, body, { onlyNew, signal })
+  if (continued === undefined) return putWhole(bucket, parts, key, body, { sizeBytes, onlyNew, signal })
   const { upload } = continued
   const usualPart = await partBytes()
-  return sendParts(bucket.parts, key, body, { upload, sizeBytes: sizeBytes ?? 0, usualPart, onlyNew, signal })
+  return sendParts(parts, key, body, { upload, sizeBytes: sizeBytes ?? 0, usualPart, onlyNew, signal })
 }
 
 const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere }: Keys) => {

@@ -2,6 +2,7 @@ import { fork, type ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { extname } from 'node:path'
 import { Readable } from 'node:stream'
+import { piecesOf } from '../../../clients/pieces.ts'
 import {
   StorageError,
   type FileReading,
@@ -229,21 +230,6 @@ async function* pieces(
   }
 }
 
-/** Joins small pieces of a stream: a call for each would cost more than the bytes. */
-async function* gathered(source: Readable): AsyncGenerator<Buffer> {
-  let waiting: Buffer[] = []
-  let size = 0
-  for await (const piece of source as AsyncIterable<Buffer>) {
-    waiting.push(piece)
-    size += piece.length
-    if (size < pieceBytes / 2) continue
-    yield Buffer.concat(waiting, size)
-    waiting = []
-    size = 0
-  }
-  if (size > 0) yield Buffer.concat(waiting, size)
-}
-
 /** A folder of this machine, on any file system. */
 export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
   const { base, below = [], deadlineMs = 30_000, idleMs = usualIdleMs } = options
@@ -255,7 +241,8 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
     path: StoragePath,
   ): Promise<Written> => {
     let size = part?.offset ?? 0
-    for await (const bytes of gathered(source)) {
+    // A call for each small piece would cost more than its bytes.
+    for await (const bytes of piecesOf(source as AsyncIterable<Buffer>, pieceBytes / 2)) {
       signal?.throwIfAborted()
       size += bytes.length
       await host.call('append', { signal }, file, bytes)
