@@ -84,3 +84,6 @@ export const unacceptable = (details: Problem[]): Refusal => {
     { details },
   )
 }
+
+/** 422 with the one problem of a member. */
+export const wrong = (path: string, message: string): Refusal => unacceptable([{ path, message }])

@@ -1,16 +1,15 @@
-import type { ClaimAccess } from '../../drivers/storage/pod.ts'
-import { openStorage } from '../../drivers/storage/registry.ts'
+import { openPodStorage, type ClaimAccess } from '../../drivers/storage/pod.ts'
 import { StorageError, type StorageDriver } from '../../drivers/storage/contract.ts'
 import { nameOf, parseNames } from '../../drivers/storage/paths.ts'
-import { unacceptable } from '../../refusal.ts'
+import { wrong } from '../../refusal.ts'
 import type { StorageFacts } from '../environments/storages.ts'
+import type { KeptDrivers } from './kept-drivers.ts'
 import type { Reached } from './reached.ts'
 
-interface PodParts {
+export interface PodParts {
   clusterOf: (connectionId: string) => ClaimAccess['cluster']
   /** SERVICE_KUBERNETES_HELPER_IMAGE. */
   helperImage: string
-  keep: (key: string, open: () => StorageDriver) => StorageDriver
 }
 
 const label = /^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$/
@@ -20,8 +19,6 @@ const podKeys = [
   ...['helperImage', 'nodeSelector', 'tolerations', 'priorityClassName', 'imagePullSecrets'],
   ...['runtimeClassName', 'runAsUser', 'runAsGroup', 'fsGroup', 'confined', 'imagePullPolicy', 'labels'],
 ]
-
-const wrong = (path: string, message: string) => unacceptable([{ path, message }])
 
 /** Claim and namespace: `pvc://namespace/claim`, or by the configuration. @throws Refusal 422 */
 const claimOf = ({ endpoint, configuration }: StorageFacts): { namespace: string; claim: string } => {
@@ -46,7 +43,8 @@ const claimOf = ({ endpoint, configuration }: StorageFacts): { namespace: string
  * record
  */
 export const podReach = (
-  { clusterOf, helperImage, keep }: PodParts,
+  { clusterOf, helperImage }: PodParts,
+  { find, keep }: KeptDrivers,
   facts: StorageFacts,
   connectionId: string,
 ): Reached => {
@@ -62,12 +60,12 @@ export const podReach = (
     const cluster = clusterOf(connectionId)
     const configuration = { helperImage, ...pod }
     try {
-      return openStorage({ way: 'pod', pod: { cluster, namespace, claim, mountPath, configuration } })
+      return openPodStorage({ cluster, namespace, claim, mountPath, configuration })
     } catch (error) {
       if (error instanceof StorageError) throw wrong('storage.configuration', error.message)
       throw error
     }
   }
-  const driver = keep(key, open)
+  const driver = find(key) ?? keep(key, open())
   return { driver, place: { at: JSON.stringify(['claim', connectionId, namespace, claim]), base: [] } }
 }

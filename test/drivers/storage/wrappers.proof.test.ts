@@ -173,7 +173,7 @@ test('a kept driver stays open as long as a call lasts, and closes once it is un
       await inner.close()
     },
   })
-  const kept = drivers.keep('one', open)
+  const kept = drivers.keep('one', open())
   const driver = withMeasures(kept, () => drivers.begin(kept))
   const content = Buffer.alloc(4 * 1024 * 1024, 7)
   // A reader slower than the pause after which an unused driver is closed.
@@ -188,10 +188,10 @@ test('a kept driver stays open as long as a call lasts, and closes once it is un
   await driver.write(at('file'), slowly)
   const { stream } = await driver.read(at('file'))
   await new Promise((resolve) => setTimeout(resolve, 300))
-  expect([closed, drivers.isKept('one'), drivers.keep('one', open)]).toEqual([0, true, kept])
+  expect([closed, drivers.find('one')]).toEqual([0, kept])
   expect((await buffer(stream)).equals(content)).toBe(true)
   while (closed === 0) await new Promise((resolve) => setTimeout(resolve, 20))
-  expect([closed, drivers.isKept('one')]).toEqual([1, false])
+  expect([closed, drivers.find('one')]).toEqual([1, undefined])
   await drivers.close()
 })
 
