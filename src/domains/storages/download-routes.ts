@@ -2,7 +2,7 @@ import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
+import { Refusal, wrong } from '../../refusal.ts'
 import { readStorage } from '../environments/storages.ts'
 import { contentReply } from './content.ts'
 import { refusing } from './errors.ts'
@@ -64,14 +64,11 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
         const path = await pathOf(body, facts, 'body', true)
         const entry = await refusing('body', () => driver.stat(path, { signal }))
         if (entry.type !== 'file')
-          throw unacceptable([
-            {
-              path: 'path',
-              message:
-                `${JSON.stringify(shown(path))} is ` +
-                `${entry.type === 'special' ? 'a device, a FIFO or a socket' : `a ${entry.type}`}, not a file`,
-            },
-          ])
+          throw wrong(
+            'path',
+            `${JSON.stringify(shown(path))} is ` +
+              `${entry.type === 'special' ? 'a device, a FIFO or a socket' : `a ${entry.type}`}, not a file`,
+          )
         const id = body.id === undefined || body.id === '' ? idOf(newId) : body.id
         const sizeBytes = entry.sizeBytes ?? 0
         return reply(await addDownload(db, { id, storageId: facts.id, path, sizeBytes }))

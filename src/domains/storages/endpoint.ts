@@ -1,5 +1,5 @@
 import { parseNames, nameOf, parseRoot, type StoragePath } from '../../drivers/storage/paths.ts'
-import { unacceptable } from '../../refusal.ts'
+import { wrong } from '../../refusal.ts'
 import type { BrowseRoot, StorageFacts } from '../environments/storages.ts'
 import type { Root } from '../../drivers/storage/jail.ts'
 import { startsOf } from './connection.ts'
@@ -10,8 +10,6 @@ const textOf = (configuration: Configuration, name: string): string | undefined 
   const value = configuration[name]
   return typeof value === 'string' && value !== '' ? value : undefined
 }
-
-const wrong = (path: string, message: string) => unacceptable([{ path, message }])
 
 /** The location of a bucket. */
 export interface BucketAddress {

@@ -107,13 +107,12 @@ export const entryRoutes = ({
         const opened = await storages.open(params.storageId)
         const { facts } = opened
         const path = await pathOf(query, facts, 'body', true)
-        const contentRange = headers['content-range']
         const { receivedBytes, entry, sha256 } = await takeUpload(opened, path, {
           upload,
           overwrite: query.overwrite === 'true',
-          contentRange,
+          contentRange: headers['content-range'],
           signal,
-        }).then((written) => ({ entry: undefined, sha256: undefined, ...written }))
+        })
         const complete = entry !== undefined
         return new Reply({
           status: complete ? 201 : 202,

@@ -4,7 +4,7 @@ import type { Engine } from '../../engine.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
+import { Refusal, wrong } from '../../refusal.ts'
 import { archivePath } from './archive.ts'
 import { refusing } from './errors.ts'
 import { downloadKind } from './job-kind.ts'
@@ -21,8 +21,6 @@ export interface StorageJobParts {
   feed: Feed
   hostId: string
 }
-
-const wrong = (path: string, message: string): Refusal => unacceptable([{ path, message }])
 
 /** @throws Refusal 422 where a path must not be written */
 const refuseUnwritable = ({ facts, roots }: RootedStorage, path: StoragePath, field: string): void => {

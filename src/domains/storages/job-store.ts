@@ -7,7 +7,7 @@ import {
   type ByteName,
   type StoragePath,
 } from '../../drivers/storage/paths.ts'
-import { unacceptable } from '../../refusal.ts'
+import { wrong } from '../../refusal.ts'
 import type { CopyWay, LiveJob } from './schemas.ts'
 
 /**
@@ -60,8 +60,7 @@ export const acceptJob = async (db: Db, job: NewJob): Promise<void> => {
       ${job.destinationStorageId},
       ${storedPath(job.destinationPath)}, ${job.onConflict}, ${job.bytesPerSecond ?? null}, ${job.hostId ?? null})
     on conflict on constraint storage_downloads_pkey do nothing`)
-  if (added === 0)
-    throw unacceptable([{ path: 'id', message: `${JSON.stringify(job.id)} is taken; choose another id` }])
+  if (added === 0) throw wrong('id', `${JSON.stringify(job.id)} is taken; choose another id`)
 }
 
 export const readStorageJob = async (db: Db, id: string): Promise<StorageJob | undefined> => {

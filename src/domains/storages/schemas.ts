@@ -13,12 +13,12 @@ export const PathQuery = {
     .optional()
     .describe('Base64 of the bytes of a path that is not UTF-8; instead of path'),
 }
+const PathAnswer = { path: z.string(), pathBytes: z.string().optional() }
 const PathBody = { path: z.string().optional(), pathBytes: z.string().max(8_192).optional() }
 
 export const FileEntry = z.strictObject({
   storageId: z.string(),
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   name: z.string(),
   type: z.enum(['file', 'directory', 'symlink']),
   sizeBytes: z.number().optional(),
@@ -34,8 +34,7 @@ export const FileEntry = z.strictObject({
 
 export const Listing = z.strictObject({
   storageId: z.string(),
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   entries: z.array(FileEntry),
   nextCursor: z.string().optional(),
 })
@@ -127,8 +126,7 @@ export type CopyWay = z.output<typeof CopyWay>
 export const DownloadRun = z.strictObject({
   id: z.string(),
   storageId: z.string(),
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   status: z.enum(['queued', 'ready', 'streaming', 'completed', 'failed', 'cancelled']),
   strategy: z.string(),
   url: z
@@ -191,8 +189,7 @@ export const IndexRun = z.strictObject({
 })
 
 export const IndexEntry = z.strictObject({
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   name: z.string(),
   type: z.enum(['file', 'directory', 'symlink']),
   sizeBytes: z.number().optional(),
@@ -227,8 +224,7 @@ export const IndexQuery = z.strictObject({
 })
 export const IndexPage = z.strictObject({
   storageId: z.string(),
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   entries: z.array(IndexEntry),
   totals: z
     .strictObject({ entries: z.number().describe('files, directories and links'), bytes: z.number() })
@@ -240,8 +236,7 @@ export const IndexPage = z.strictObject({
 export const UploadQuery = z.strictObject({ ...PathQuery, overwrite: z.enum(['true', 'false']).optional() })
 export const Uploaded = z.strictObject({
   storageId: z.string(),
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   receivedBytes: z.number(),
   complete: z.boolean(),
   checksum: z.string().optional(),

@@ -1,8 +1,8 @@
-import { StorageError, type WriteOptions } from '../../drivers/storage/contract.ts'
+import { StorageError, type WriteOptions, type Written } from '../../drivers/storage/contract.ts'
 import type { StoragePath } from '../../drivers/storage/paths.ts'
 import { ClientGone, HttpRefusal } from '../../http/errors.ts'
 import type { Upload } from '../../http/route.ts'
-import { invalid, unacceptable } from '../../refusal.ts'
+import { invalid, wrong } from '../../refusal.ts'
 import { refusing } from './errors.ts'
 import type { OpenedStorage } from './open.ts'
 import { ensureDirectory } from './send.ts'
@@ -62,9 +62,7 @@ const optionsOf = (
     return { overwrite, signal, ...(upload.sizeBytes === undefined ? {} : { sizeBytes: upload.sizeBytes }) }
   const size = part.last - part.first + 1
   if (upload.sizeBytes !== undefined && upload.sizeBytes !== size)
-    throw unacceptable([
-      { path: 'Content-Range', message: `names ${size} bytes, and the body has ${upload.sizeBytes}` },
-    ])
+    throw wrong('Content-Range', `names ${size} bytes, and the body has ${upload.sizeBytes}`)
   const last = part.last + 1 === part.total
   return {
     overwrite,
@@ -85,7 +83,7 @@ export const takeUpload = (
   { driver }: OpenedStorage,
   path: StoragePath,
   given: { upload: Upload; overwrite: boolean; contentRange: string | undefined; signal: AbortSignal },
-) =>
+): Promise<Written> =>
   refusing('body', async () => {
     const part = uploadPartOf(given.contentRange)
     if (part?.asks === true) {

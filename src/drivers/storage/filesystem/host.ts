@@ -37,6 +37,7 @@ import {
 } from 'node:fs'
 import { setImmediate as turn } from 'node:timers/promises'
 import { promisify } from 'node:util'
+import { eachOf } from '../../../pacing/each-of.ts'
 import {
   StorageError,
   type Attributes,
@@ -585,9 +586,8 @@ const writeMany = async (
 ): Promise<ByteName[]> => {
   const flushing = walk(folder, (opened) => openSync(`/proc/self/fd/${opened}`, O_RDONLY | O_DIRECTORY))
   const whole: ByteName[] = []
-  const queue = all.values()
-  const work = async (): Promise<void> => {
-    for (const { name, bytes, sha256, upload, attributes } of queue) {
+  try {
+    await eachOf(all, writtenAtOnce, async ({ name, bytes, sha256, upload, attributes }) => {
       let file: number | undefined
       try {
         file = create([...folder, name], overwrite, upload, 0)
@@ -598,10 +598,7 @@ const writeMany = async (
         // The caller writes it alone, and gets the reason.
         if (file !== undefined) drop(file)
       }
-    }
-  }
-  try {
-    await Promise.all(Array.from({ length: writtenAtOnce }, work))
+    })
     await flush(flushing)
     return whole
   } catch (error) {
