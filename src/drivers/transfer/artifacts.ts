@@ -3,6 +3,7 @@ import { assign, readProgram, sumProgram } from '../../shell/program.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
 import { DriverError, type Collected, type Intent, type RuntimeDriver } from '../runtime/contract/driver.ts'
 import { asDriverError } from '../runtime/remote/site.ts'
+import { nothingCollected } from './keeping-driver.ts'
 import { pathsBeside } from './scripts.ts'
 import { transfer, type TransferSide } from './transfer.ts'
 import { poll } from '../../pacing/poll.ts'
@@ -159,7 +160,7 @@ const bring = async (
     const altered = found.startsWith('altered') ? '; what was there had changed and was removed' : ''
     const directory = posix.join(root, 'arriving', hex)
     const outcome = await transfer({
-      ...{ name: hex, from, to, directory, label },
+      ...{ from, to, directory, label },
       source: { directory: bytes.directory, paths: [bytes.path] },
       signal,
     })
@@ -239,41 +240,28 @@ const spoiled = /has no image at |^the digest of \S+ differs/
  * An attempt that ended because its image was spoiled at the site: the next one brings it again.
  */
 const lostCollected = (cause: string): Collected => ({
+  ...nothingCollected,
   state: { state: 'lost', externalId: '', startedAt: 0, cause },
-  ...{ submittedAt: 0, wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' },
-  manifest: {
-    ...{ schemaVersion: 1, runtime: '', hostname: '', root: '', files: [] },
-    summary: {
-      ...{ initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0 },
-      outputBytes: 0,
-    },
-  },
-  ...{ missingOutputs: [], stderrTail: '' },
 })
 
 interface ScopedDriver extends RuntimeDriver {
   closeScope?: (scope: string) => Promise<void>
 }
 
-/** The intent with the place of its executable at the site as the container's image. */
-const placed = (intent: Intent, bytes: ArtifactBytes & { place: string }): Intent => {
+/** The intent with another image of its container, which nobody has to bring. */
+const withImage = (intent: Intent, image: string): Intent => {
   const { container } = intent
   if (container === undefined) return intent
   const { brought: _brought, ...rest } = container
-  const image =
-    bytes.format === 'sif'
-      ? `${bytes.place}@${bytes.digest}`
-      : `archive:${bytes.place}@${bytes.imageId ?? bytes.digest}`
   return { ...intent, container: { ...rest, image } }
 }
 
+/** As a container's image: an executable at its place at the site. */
+const placed = ({ format, place, digest, imageId }: ArtifactBytes & { place: string }): string =>
+  format === 'sif' ? `${place}@${digest}` : `archive:${place}@${imageId ?? digest}`
+
 /** The intent of a task that needs its executable no more. */
-const unneeded = (intent: Intent): Intent => {
-  const { container } = intent
-  if (container === undefined) return intent
-  const { brought: _brought, ...rest } = container
-  return { ...intent, container: { ...rest, image: 'brought-already' } }
-}
+const unneeded = (intent: Intent): Intent => withImage(intent, 'brought-already')
 
 /**
  * A driver whose tasks get their executables first: `container.brought` names one, and its place at
@@ -360,7 +348,7 @@ export function withArtifacts(
     const freshNames = fresh.map(({ name }) => name)
     try {
       const bytes = await deliver(freshNames, id)
-      return [...plain, ...fresh.map((intent) => placed(intent, bytes))]
+      return [...plain, ...fresh.map((intent) => withImage(intent, placed(bytes)))]
     } catch (error) {
       const trouble = asDriverError(error)
       // Its cancel has buried it; the driver beneath returns how that ended.

@@ -53,7 +53,7 @@ export const withKeeping = <D extends RootedDriver>(driver: D, options: KeepingO
   ): Promise<{ problem?: string; left?: readonly Left[] | undefined }> => {
     try {
       return await transfer({
-        ...{ name: `keep-${name}`, from: await options.from(), to: options.to, directory, label: name },
+        ...{ from: await options.from(), to: options.to, directory, label: name },
         ...{ source: { directory: from }, for: name },
       })
     } catch (error) {
@@ -111,6 +111,19 @@ export const withKeeping = <D extends RootedDriver>(driver: D, options: KeepingO
   return { ...driver, collect: async (name, onWait) => kept(name, await driver.collect(name, onWait)) }
 }
 
+/** Of an attempt that left nothing. */
+export const nothingCollected: Omit<Collected, 'state'> = {
+  ...{ submittedAt: 0, wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' },
+  manifest: {
+    ...{ schemaVersion: 1, runtime: '', hostname: '', root: '', files: [] },
+    summary: {
+      ...{ initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0 },
+      outputBytes: 0,
+    },
+  },
+  ...{ missingOutputs: [], stderrTail: '' },
+}
+
 /**
  * The driver of a machine that is gone: all attempts there are lost, and none starts. `cause`: the
  * provider's word for it.
@@ -127,21 +140,9 @@ export const goneDriver = (
     find: (names) => Promise.resolve(new Map(names.map((name) => [name, state]))),
     watch: () => () => undefined,
     cancel: () => Promise.resolve(),
-    collect: () => Promise.resolve({ ...nothing, state }),
+    collect: () => Promise.resolve({ ...nothingCollected, state }),
     logs: () => Promise.reject(gone),
     remove: () => Promise.resolve(),
     close: () => Promise.resolve(),
   }
-}
-
-const nothing: Omit<Collected, 'state'> = {
-  ...{ submittedAt: 0, wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' },
-  manifest: {
-    ...{ schemaVersion: 1, runtime: '', hostname: '', root: '', files: [] },
-    summary: {
-      ...{ initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0 },
-      outputBytes: 0,
-    },
-  },
-  ...{ missingOutputs: [], stderrTail: '' },
 }
