@@ -161,7 +161,7 @@ interface Sender {
 
 /** Records the way of the large files, where there is a choice. */
 const recordWay = async ({ db, job, ends, mostBytes }: Sender): Promise<void> => {
-  if (ends.straight !== undefined) await recordRoute(db, job.id, ends.straight.routeOf(mostBytes))
+  if (ends.direct !== undefined) await recordRoute(db, job.id, ends.direct.routeOf(mostBytes))
 }
 
 /** The upload of an entry: that of an earlier attempt where its bytes are kept. */
@@ -230,7 +230,7 @@ const sendEntry = async (
     ...{ from: [...job.path, ...entry.path], to, onConflict: job.onConflict },
     ...{ signal, sizeBytes: entry.sizeBytes ?? 0, ...how },
     onNoWay: async (way, reason) => {
-      ends.straight?.fail(way, reason)
+      ends.direct?.fail(way, reason)
       await recordWay(sender)
     },
     openUpload: () => openUploadOf(sender, entry, to),

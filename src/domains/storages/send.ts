@@ -12,7 +12,7 @@ import { quotedPath, type StoragePath } from '../../drivers/storage/paths.ts'
 import { through } from '../../drivers/storage/streams.ts'
 import { NoWayError } from '../../drivers/transfer/copy.ts'
 import type { OnConflict } from './job-store.ts'
-import type { Straight, StraightWay } from './straight.ts'
+import type { Direct, DirectWay } from './direct.ts'
 
 /** Both ends of a copy. */
 export interface Ends {
@@ -26,7 +26,7 @@ export interface Ends {
   /** Connections whose streams both ends take; transfers of runs go first there. */
   links?: readonly string[] | undefined
   /** Where each end is behind a login of its own: the ways from one site to the other. */
-  straight?: Straight | undefined
+  direct?: Direct | undefined
 }
 
 /** As large as a store copies in one request. */
@@ -46,7 +46,7 @@ export interface Sending {
   /** Removes it, so that the next one begins anew. */
   discardUpload: (upload: string) => Promise<void>
   /** A way from site to site does not work; the file goes on by the next one. */
-  onNoWay: (way: StraightWay, reason: string) => Promise<void>
+  onNoWay: (way: DirectWay, reason: string) => Promise<void>
   /** Whether an earlier attempt may have written the file. */
   isRepeated: boolean
   signal: AbortSignal
@@ -150,11 +150,11 @@ const writtenTo = (path: StoragePath): StorageError =>
   new StorageError('changed', `${quotedPath(path)} was written to while it was sent; retry`)
 
 /** Lets the bytes of a file go from site to site. @throws NoWayError */
-const sendStraight = async (
+const sendDirect = async (
   ends: Ends,
   sending: Sending,
   continued: OpenUpload,
-  way: StraightWay,
+  way: DirectWay,
 ): Promise<void> => {
   const { source, target } = ends
   const { from, to, onConflict, signal, onBytes, onSent } = sending
@@ -285,11 +285,11 @@ export const sendFile = async (ends: Ends, sending: Sending): Promise<'sent' | '
       passed += count
       onBytes(count)
     }
-    const way = ends.straight?.wayOf(sending.sizeBytes)
+    const way = ends.direct?.wayOf(sending.sizeBytes)
     const open = await sending.openUpload()
     try {
       if (way !== undefined && 'continued' in open)
-        await sendStraight(ends, { ...sending, onBytes: counted }, open.continued, way)
+        await sendDirect(ends, { ...sending, onBytes: counted }, open.continued, way)
       else await sendOnce(ends, { ...sending, onBytes: counted }, open)
       return 'sent'
     } catch (error) {

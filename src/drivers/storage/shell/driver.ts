@@ -36,7 +36,7 @@ import {
   type Scripts,
   type ShellStorageOptions,
 } from './scripts.ts'
-import { straightOf } from './straight.ts'
+import { directOf } from './direct.ts'
 
 /** Limit for the names of one directory in one read. */
 const namesBytes = 256 * 1024 * 1024
@@ -285,7 +285,7 @@ export const openShellStorage = (options: ShellStorageOptions): StorageDriver =>
     ...writesOf(scripts),
     ...besidesOf(scripts),
     ...smallFilesOf(scripts),
-    ...straightOf(scripts),
+    ...directOf(scripts),
     close: () => Promise.resolve(),
   }
 }

@@ -71,7 +71,7 @@ const watched = async (
 }
 
 /** Files that go from one site to another without passing this process. */
-export const straightOf = (scripts: Scripts) => {
+export const directOf = (scripts: Scripts) => {
   const { shell, stallMs, run, beside } = scripts
 
   /** Brings the missing bytes of a file into the temporary file of its upload. */
