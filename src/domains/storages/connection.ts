@@ -5,11 +5,17 @@ import { onlyConnection } from '../environments/only-connection.ts'
 import type { StorageFacts } from '../environments/storages.ts'
 import { connectionsOfVersions } from '../environments/store.ts'
 
-/** The connection that a storage names itself. */
-export const namedIn = ({ configuration }: StorageFacts): string | undefined => {
-  const named = configuration?.['connectionId']
-  return typeof named === 'string' && named !== '' ? named : undefined
+/** A text in the configuration of a storage, where it is not empty. */
+export const settingOf = (
+  { configuration }: Pick<StorageFacts, 'configuration'>,
+  name: string,
+): string | undefined => {
+  const value = configuration?.[name]
+  return typeof value === 'string' && value !== '' ? value : undefined
 }
+
+/** The connection that a storage names itself. */
+export const namedIn = (facts: StorageFacts): string | undefined => settingOf(facts, 'connectionId')
 
 /** Whether this is one of the ways to reach a storage of its type. */
 export const isReachedBy = ({ type }: StorageFacts, access: StorageAccess): boolean =>

@@ -224,7 +224,7 @@ const sendEntry = async (
     await sendDirectory(sender, entry, to)
     return 'sent'
   }
-  if (target.capabilities.directories) await ensureDirectory(target, to.slice(0, -1), known, signal)
+  await ensureDirectory(target, to.slice(0, -1), known, signal)
   if (entry.type === 'link') return sendLink(sender, entry, to)
   return sendFile(ends, {
     ...{ from: [...job.path, ...entry.path], to, onConflict: job.onConflict },
@@ -248,7 +248,7 @@ const sendTogether = async (
   onWhole: (entry: JobEntry, bytes: number) => void,
 ): Promise<Unit[]> => {
   const to = [...job.destinationPath, ...pack.folder]
-  if (ends.target.capabilities.directories) await ensureDirectory(ends.target, to, known, signal)
+  await ensureDirectory(ends.target, to, known, signal)
   const { sent, others } = await sendPack(ends, pack, {
     ...{ from: [...job.path, ...pack.folder], to, onConflict: job.onConflict, signal },
     uploadOf: (entry) => uploadOf(job, entry, entry.attempt),

@@ -3,6 +3,7 @@ import { StorageError, type StorageDriver } from '../../drivers/storage/contract
 import { nameOf, parseNames } from '../../drivers/storage/paths.ts'
 import { wrong } from '../../refusal.ts'
 import type { StorageFacts } from '../environments/storages.ts'
+import { settingOf } from './connection.ts'
 import type { KeptDrivers } from './kept-drivers.ts'
 import type { Reached } from './reached.ts'
 
@@ -50,8 +51,7 @@ export const podReach = (
 ): Reached => {
   const settings = facts.configuration ?? {}
   const { namespace, claim } = claimOf(facts)
-  const given = settings['mountPath']
-  const mountPath = typeof given === 'string' && given !== '' ? given : usualMount
+  const mountPath = settingOf(facts, 'mountPath') ?? usualMount
   if (!mountPath.startsWith('/') || parseNames(nameOf(mountPath)).length === 0)
     throw wrong('storage.configuration.mountPath', 'must be an absolute path below /, like /data')
   const pod = Object.fromEntries(podKeys.flatMap((key) => (key in settings ? [[key, settings[key]]] : [])))

@@ -76,7 +76,10 @@ export const entryAt = async (
   }
 }
 
-/** Creates a directory with all its parents; `known` holds the existing ones. */
+/**
+ * Creates a directory with all its parents, where directories exist by themselves; `known` holds the
+ * existing ones.
+ */
 export const ensureDirectory = async (
   driver: StorageDriver,
   path: StoragePath,
@@ -84,7 +87,7 @@ export const ensureDirectory = async (
   signal?: AbortSignal,
 ): Promise<void> => {
   const key = path.join('/')
-  if (path.length === 0 || known.has(key)) return
+  if (!driver.capabilities.directories || path.length === 0 || known.has(key)) return
   const entry = await entryAt(driver, path, signal)
   if (entry !== undefined && entry.type !== 'directory')
     throw new StorageError(

@@ -101,7 +101,7 @@ export const takeUpload = (
       delete options.signal
     }
     // The first part of a file makes the directories above it.
-    if (driver.capabilities.directories && (options.part?.offset ?? 0) === 0)
+    if ((options.part?.offset ?? 0) === 0)
       await ensureDirectory(driver, path.slice(0, -1), new Set(), options.signal)
     return driver.write(path, given.upload.stream, options)
   })

@@ -42,7 +42,7 @@ export const pathOf = async (
       { path: `${field}Bytes`, message: 'must be base64' },
     ])
   const name = pathBytes === undefined ? nameOf(path ?? '') : nameOfBytes(Buffer.from(pathBytes, 'base64'))
-  return refusing('body', () => Promise.resolve().then(() => parsePath(name, ...startsOf(facts))), field)
+  return refusing('body', async () => parsePath(name, ...startsOf(facts)), field)
 }
 
 const mediaTypes: Readonly<Record<string, string>> = {

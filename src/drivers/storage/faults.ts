@@ -71,3 +71,14 @@ export const linkFault = (error: LinkError): StorageError => {
   const fault = isLogin ? 'credential' : error.permanent ? 'refused' : 'away'
   return new StorageError(fault, error.message, { cause: error })
 }
+
+/** Runs work at a path; `errorOf` names what it throws. */
+export const namedBy =
+  (errorOf: (error: unknown, path: StoragePath) => Error) =>
+  async <T>(path: StoragePath, work: () => Promise<T>): Promise<T> => {
+    try {
+      return await work()
+    } catch (error) {
+      throw errorOf(error, path)
+    }
+  }

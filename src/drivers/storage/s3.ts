@@ -12,7 +12,7 @@ import {
   type Watch,
   type WriteOptions,
 } from './contract.ts'
-import { nameIn, notDeleted, takenByFile, takenByFolder, wrongSize } from './faults.ts'
+import { namedBy, nameIn, notDeleted, takenByFile, takenByFolder, wrongSize } from './faults.ts'
 import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from './paths.ts'
 import { discardParts, openUploadParts, putWhole, sendParts, usualPartBytes } from './s3-upload.ts'
 import { streamDigest, through } from './streams.ts'
@@ -118,13 +118,7 @@ const openKeys = (bucket: S3Bucket, options: S3StorageOptions) => {
       retryAfterSeconds,
     })
   }
-  const named = async <T>(path: StoragePath, work: () => Promise<T>): Promise<T> => {
-    try {
-      return await work()
-    } catch (error) {
-      throw errorOf(error, path)
-    }
-  }
+  const named = namedBy(errorOf)
 
   const fileEntry = (name: ByteName, { sizeBytes, modifiedAt, etag }: S3Object): Entry => ({
     ...{ name, type: 'file', sizeBytes, modifiedAt, etag },

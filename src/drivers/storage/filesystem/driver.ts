@@ -29,7 +29,7 @@ const pieceBytes = 1024 * 1024
  */
 const ownProcessBytes = 8 * 1024 * 1024
 /** An unused process ends after this time: it takes some 45 MB. */
-const usualIdleMs = 60_000
+const idleMs = 60_000
 const hostFile = `${import.meta.dirname}/host${extname(import.meta.filename)}`
 
 interface Waiting {
@@ -47,7 +47,6 @@ interface Waiting {
 class Host {
   readonly #where: Where
   readonly #deadlineMs: number
-  readonly #idleMs: number
   readonly #waiting = new Map<number, Waiting>()
   #child: ChildProcess | undefined
   #last = 0
@@ -55,10 +54,9 @@ class Host {
   #idle: NodeJS.Timeout | undefined
   #closed = false
 
-  constructor(where: Where, { deadlineMs, idleMs }: { deadlineMs: number; idleMs: number }) {
+  constructor(where: Where, deadlineMs: number) {
     this.#where = where
     this.#deadlineMs = deadlineMs
-    this.#idleMs = idleMs
   }
 
   #start(): ChildProcess {
@@ -130,7 +128,7 @@ class Host {
   #rest(): void {
     clearTimeout(this.#idle)
     if (this.#held > 0 || this.#waiting.size > 0 || this.#child === undefined) return
-    this.#idle = setTimeout(() => this.close(), this.#idleMs)
+    this.#idle = setTimeout(() => this.close(), idleMs)
     this.#idle.unref()
   }
 
@@ -201,7 +199,6 @@ export interface FilesystemOptions {
   below?: StoragePath
   /** Deadline of one call; default 30 s. */
   deadlineMs?: number
-  idleMs?: number
 }
 
 /** The bytes of an open file, one piece ahead of the reader. */
@@ -232,8 +229,8 @@ async function* pieces(
 
 /** A folder of this machine, on any file system. */
 export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
-  const { base, below = [], deadlineMs = 30_000, idleMs = usualIdleMs } = options
-  const host = new Host({ base, below }, { deadlineMs, idleMs })
+  const { base, below = [], deadlineMs = 30_000 } = options
+  const host = new Host({ base, below }, deadlineMs)
   const take = async (
     file: number,
     source: Readable,
@@ -282,7 +279,7 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
     async digest(path, watch = {}) {
       const { sizeBytes = 0 } = await host.call('stat', watch, path)
       if (sizeBytes <= ownProcessBytes) return host.call('digest', watch, path)
-      const own = new Host({ base, below }, { deadlineMs, idleMs })
+      const own = new Host({ base, below }, deadlineMs)
       try {
         return await own.call('digest', watch, path)
       } finally {

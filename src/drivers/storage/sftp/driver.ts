@@ -6,6 +6,7 @@ import { append } from '../../../lists.ts'
 import { whole } from '../continued.ts'
 import {
   linkFault,
+  namedBy,
   nameIn,
   notFile,
   otherBytes,
@@ -83,13 +84,7 @@ const openPlaces = ({ files, base }: SftpStorageOptions) => {
       )
     return [base.replace(/\/+$/, ''), ...path.map(textOf)].join('/')
   }
-  const named = async <T>(path: StoragePath, work: () => Promise<T>): Promise<T> => {
-    try {
-      return await work()
-    } catch (error) {
-      throw errorOf(error, path)
-    }
-  }
+  const named = namedBy(errorOf)
   const factsAt = async (path: StoragePath): Promise<FileFacts | undefined> => {
     try {
       // The dot makes the server follow a link that the endpoint itself may be.
