@@ -2,7 +2,7 @@ import { ApplicationFailure, Context } from '@temporalio/activity'
 import type { Db } from '../src/db/sql.ts'
 import { writeArchive } from '../src/domains/storages/archive.ts'
 import { listCopy, sendEntries, tidyCopy } from '../src/domains/storages/copy.ts'
-import { openStraight, type Straight } from '../src/domains/storages/straight.ts'
+import { openDirect, type Direct } from '../src/domains/storages/direct.ts'
 import { reachOf } from '../src/connections/reach.ts'
 import { readStorageJob, type StorageJob } from '../src/domains/storages/job-store.ts'
 import type { OpenedStorage, Storages } from '../src/domains/storages/open.ts'
@@ -32,11 +32,11 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
   }
   const stopping = (): AbortSignal => AbortSignal.any([Context.current().cancellationSignal, draining])
   /** The ways between two ends that are behind logins of their own. */
-  const straightOf = async (
+  const directOf = async (
     { bytesPerSecond }: StorageJob,
     { driver: source, place: { link: from } }: OpenedStorage,
     { driver: target, place: { link: to } }: OpenedStorage,
-  ): Promise<Straight | undefined> => {
+  ): Promise<Direct | undefined> => {
     if (from === undefined || to === undefined || from === to) return undefined
     const doorTo = (reach: readonly Reach[], link: string) => reach.find(({ site }) => site === `ssh/${link}`)
     const obstacle =
@@ -45,7 +45,7 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
           ? 'one of the accounts gives SFTP and no shell'
           : undefined
         : 'the rate that the copy asks for is kept here'
-    return openStraight({
+    return openDirect({
       push: doorTo(await reachOf(db, from), to),
       pull: doorTo(await reachOf(db, to), from),
       obstacle,
@@ -56,11 +56,11 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
       storages.open(job.storageId),
       storages.open(job.destinationStorageId),
     ])
-    const isOnePlace = source.place.at === target.place.at && target.driver.capabilities.copies
+    const isOnePlace = source.place.at === target.place.at && target.driver.copyWithin !== undefined
     return {
       source: job.bytesPerSecond == null ? source.driver : withRate(source.driver, job.bytesPerSecond),
       target: target.driver,
-      straight: await straightOf(job, source, target),
+      direct: await directOf(job, source, target),
       links: [source, target].flatMap(({ place }) => place.link ?? []),
       ...(isOnePlace && job.bytesPerSecond == null ? { within: source.place.base } : {}),
     }

@@ -72,9 +72,10 @@ export const hostToHost: Benchmark = {
         `:sftp,host=${host.address},user=${host.user},key_file=${identity},` +
         `known_hosts_file=${site.knownHostsFile},shell_type=unix:${path}`
       const ways = {
-        Orrery: (load: Load, n: number) =>
+        Orrery: (load: Load) =>
           transfer({
-            ...{ name: `bench-${load}-${n}`, ...ends, label: 'benchmark' },
+            ...ends,
+            label: 'benchmark',
             source: { directory: `${from.home}/${load}` },
             directory: `${to.home}/there`,
           }),
@@ -93,7 +94,6 @@ export const hostToHost: Benchmark = {
             },
           ),
       }
-      let number = 0
       const sides = (load: Load) =>
         Object.fromEntries(
           Object.entries(ways).map(([name, way]) => [
@@ -101,7 +101,7 @@ export const hostToHost: Benchmark = {
             async () => {
               await account(to, 'rm -rf there ~/.orrery')
               const started = performance.now()
-              await way(load, ++number)
+              await way(load)
               const seconds = (performance.now() - started) / 1_000
               if ((await digest(to, 'there')) !== wanted[load])
                 throw new Error(`${name} brought other files than ${load}`)

@@ -5,7 +5,8 @@ import { openGoogleToken, type ServiceAccountKey } from './google-token.ts'
 import { HttpError } from './http-error.ts'
 import type { HttpAnswer } from './http-exchange.ts'
 import type { Http, HttpRequest } from './http.ts'
-import { S3Error, type S3Bucket, type S3Object } from './s3.ts'
+import { piecesOf } from './pieces.ts'
+import { S3Error, type S3Bucket, type S3Object, type S3PutOptions } from './s3.ts'
 
 /** Absent: requests are not signed. */
 export type GcsCredential = ServiceAccountKey
@@ -76,28 +77,6 @@ const presigned = (
     .update(['GOOG4-RSA-SHA256', time, place, digest].join('\n'))
     .sign(privateKey, 'hex')
   return `${origin}${path}?${query}&X-Goog-Signature=${signature}`
-}
-
-/** Pieces of a stream, each as large as a part; the last one may be smaller, or empty. */
-async function* partsOf(body: Readable): AsyncGenerator<{ bytes: Buffer; isLast: boolean }> {
-  let pieces: Buffer[] = []
-  let size = 0
-  for await (const piece of body as AsyncIterable<Buffer>) {
-    pieces.push(piece)
-    size += piece.length
-    if (size < partBytes) continue
-    const all = Buffer.concat(pieces)
-    let at = 0
-    for (; all.length - at > partBytes; at += partBytes)
-      yield { bytes: all.subarray(at, at + partBytes), isLast: false }
-    // The rest may be the end.
-    pieces = [all.subarray(at)]
-    size = all.length - at
-    if (size < partBytes) continue
-    pieces = [all.subarray(at)]
-  }
-  const rest = Buffer.concat(pieces)
-  yield { bytes: rest, isLast: true }
 }
 
 /** Requests to the service, and what its answers mean. */
@@ -177,7 +156,7 @@ const uploadStream = async (
   { endpoint, bucket }: GcsAddress,
   key: string,
   body: Readable,
-  { onlyNew, signal }: { onlyNew: boolean; signal?: AbortSignal | undefined },
+  { onlyNew, signal }: S3PutOptions,
 ): Promise<void> => {
   const query = `uploadType=resumable&name=${encoded(key)}${onlyNew ? '&ifGenerationMatch=0' : ''}`
   const begun = await call(`${uploads}?${query}`, {
@@ -191,7 +170,7 @@ const uploadStream = async (
     throw new S3Error('refused', `bucket ${bucket} sends the upload elsewhere, which is not followed`)
   try {
     let size = 0
-    for await (const { bytes, isLast } of partsOf(body)) {
+    const send = async (bytes: Buffer, isLast: boolean): Promise<void> => {
       const total = isLast ? String(size + bytes.length) : '*'
       const range =
         bytes.length === 0 ? `bytes */${total}` : `bytes ${size}-${size + bytes.length - 1}/${total}`
@@ -204,6 +183,12 @@ const uploadStream = async (
       await answer.bytes(largestAnswer)
       size += bytes.length
     }
+    let held: Buffer | undefined
+    for await (const piece of piecesOf(body, partBytes)) {
+      if (held !== undefined) await send(held, false)
+      held = piece
+    }
+    await send(held ?? Buffer.alloc(0), true)
   } catch (error) {
     await call(session.href, { method: 'DELETE' }).catch(() => undefined)
     throw error
@@ -259,7 +244,6 @@ export const openGcs = (options: GcsOptions): S3Bucket => {
       }
     },
     async put(key, body, { onlyNew, signal }) {
-      if (!Buffer.isBuffer(body)) return uploadStream(calls, place, key, body, { onlyNew, signal })
       const query = `uploadType=media&name=${encoded(key)}${onlyNew ? '&ifGenerationMatch=0' : ''}`
       const answer = await call(`${uploads}?${query}`, {
         ...{ method: 'POST', body, signal, deadlineMs: partMs },
@@ -267,6 +251,7 @@ export const openGcs = (options: GcsOptions): S3Bucket => {
       })
       await answer.bytes(largestAnswer)
     },
+    putStream: (key, body, options) => uploadStream(calls, place, key, body, options),
     async copy(from, to, { onlyNew, signal }) {
       const condition = onlyNew ? 'ifGenerationMatch=0' : ''
       const url = `${objectUrl(from)}/rewriteTo/b/${encoded(place.bucket)}/o/${encoded(to)}`

@@ -2,8 +2,7 @@ import type {
   HeadObjectCommandOutput,
   ListMultipartUploadsCommandOutput,
   ListObjectsV2CommandOutput,
-  PutObjectCommandInput,
-  S3Client,
+  S3,
   S3ClientConfig,
   S3ServiceException,
 } from '@aws-sdk/client-s3'
@@ -66,9 +65,6 @@ export class S3Error extends Error {
   }
 }
 
-/** Loading the library takes 150 ms and 35 MB, and many deployments have no bucket. */
-const library = () => Promise.all([import('@aws-sdk/client-s3'), import('@aws-sdk/lib-storage')])
-
 interface Watch {
   signal?: AbortSignal | undefined
 }
@@ -128,8 +124,9 @@ export interface S3Bucket {
     key: string,
     options?: Watch & { from?: number | undefined; to?: number | undefined },
   ): Promise<{ object: S3Object; stream: Readable }>
-  /** Uploads in parts of 8 MiB where the object is larger; a failed upload leaves nothing. */
-  put(key: string, body: Readable | Buffer, options: S3PutOptions): Promise<void>
+  put(key: string, body: Buffer, options: S3PutOptions): Promise<void>
+  /** A failed upload leaves nothing. Present where `parts` is absent. */
+  putStream?: ((key: string, body: Readable, options: S3PutOptions) => Promise<void>) | undefined
   /** Content and facts of an object, which may be empty. */
   copy(from: string, to: string, options: S3PutOptions): Promise<void>
   remove(key: string, options?: Watch): Promise<void>
@@ -142,13 +139,11 @@ export interface S3Bucket {
 /** Limit from the call to the head of the answer, and between two bytes. */
 const answerMs = 30_000
 const connectMs = 10_000
-const partBytes = 8 * 1024 * 1024
 /**
  * A store that does not answer keeps the parts of a failed upload; the store's own rules remove
  * them.
  */
-const abandonMs = 30_000
-const partsAtOnce = 4
+export const abandonMs = 30_000
 
 const codeOf = (error: Error & { code?: string }): string => error.code ?? error.name
 
@@ -189,7 +184,7 @@ const contents = new Set(['PutObjectCommand', 'UploadPartCommand'])
  * Makes a client send the MD5 of content, which every store compares with what it has got:
  * signatures need not cover content, and a request may have none.
  */
-const sendDigests = (client: S3Client): S3Client => {
+const sendDigests = (client: S3): S3 => {
   client.middlewareStack.add(
     (next, { commandName }) =>
       (args) => {
@@ -203,22 +198,18 @@ const sendDigests = (client: S3Client): S3Client => {
   return client
 }
 
-const clientOf = (
-  Client: typeof S3Client,
-  http: Http,
-  place: S3Address,
-  credential: S3Credential | undefined,
-): S3Client => {
+const clientOf = async (http: Http, place: S3Address, credential: S3Credential | undefined): Promise<S3> => {
+  // Loading the library takes 150 ms and 35 MB, and many deployments have no bucket.
+  const { S3: Client } = await import('@aws-sdk/client-s3')
   const { 'http:': httpAgent, 'https:': httpsAgent } = http.agents.kept
+  const { sessionToken, ...keys } = credential ?? { accessKeyId: '', secretAccessKey: '' }
   const signing: Partial<S3ClientConfig> =
     credential === undefined
       ? {
-          credentials: { accessKeyId: '', secretAccessKey: '' },
+          credentials: keys,
           signer: { sign: (request) => Promise.resolve(request) },
         }
-      : { credentials: { ...credential, sessionToken: credential.sessionToken ?? '' } }
-  if (credential !== undefined && credential.sessionToken === undefined)
-    signing.credentials = { accessKeyId: credential.accessKeyId, secretAccessKey: credential.secretAccessKey }
+      : { credentials: { ...keys, ...(sessionToken === undefined ? {} : { sessionToken }) } }
   const client = new Client({
     ...signing,
     endpoint: place.endpoint,
@@ -265,13 +256,6 @@ const urlOf = ({ endpoint, bucket, pathStyle }: S3Address, key: string): string 
   return url.href
 }
 
-/** The loaded library, and a client of it. */
-interface Opened {
-  sdk: Awaited<ReturnType<typeof library>>[0]
-  Upload: Awaited<ReturnType<typeof library>>[1]['Upload']
-  client: S3Client
-}
-
 /** A page of a list in the service's own form. */
 const pageOf = (page: ListObjectsV2CommandOutput): S3Page => {
   const decoded = decoderOf(page)
@@ -288,6 +272,15 @@ const pageOf = (page: ListObjectsV2CommandOutput): S3Page => {
   }
 }
 
+const objectOf = (
+  key: string,
+  {
+    ContentLength = 0,
+    LastModified,
+    ETag,
+  }: Pick<HeadObjectCommandOutput, 'ContentLength' | 'LastModified' | 'ETag'>,
+): S3Object => ({ key, sizeBytes: ContentLength, modifiedAt: LastModified?.getTime(), etag: ETag })
+
 const factsOf = (head: HeadObjectCommandOutput): ObjectFacts => {
   const expires = new Date(head.ExpiresString ?? '')
   return {
@@ -302,153 +295,90 @@ const factsOf = (head: HeadObjectCommandOutput): ObjectFacts => {
   }
 }
 
-/** Waits for `work`. @throws S3Error; the reason of the signal when it is aborted */
-const answerOf = async <T>(bucket: string, work: Promise<T>, signal: AbortSignal | undefined): Promise<T> => {
-  try {
-    return await work
-  } catch (error) {
-    if (signal?.aborted === true) throw signal.reason as Error
-    throw errorOf(error, bucket)
-  }
-}
-const watched = (signal: AbortSignal | undefined): { abortSignal?: AbortSignal } =>
-  signal === undefined ? {} : { abortSignal: signal }
-
-/** Uploads a stream in parts. A failed upload leaves nothing at the store. */
-const uploadStream = async (
-  { sdk, Upload, client }: Opened,
-  params: PutObjectCommandInput & { Bucket: string },
+/** Asks a store. @throws S3Error; the reason of the signal when it is aborted */
+type Ask = <T>(
   signal: AbortSignal | undefined,
-): Promise<void> => {
-  const upload = new Upload({
-    client,
-    params,
-    partSize: partBytes,
-    queueSize: partsAtOnce,
-    leavePartsOnError: false,
-  })
-  const stop = (): void => void upload.abort()
-  // A signal that is aborted already sends no event.
-  signal?.throwIfAborted()
-  signal?.addEventListener('abort', stop, { once: true })
-  try {
-    await answerOf(params.Bucket, upload.done(), signal)
-  } catch (error) {
-    // The library may return before it has removed the parts. A missing upload is no error, and the
-    // first error is the one that is reported.
-    const { uploadId: UploadId } = upload
-    const { Bucket, Key } = params
-    const abandon = new sdk.AbortMultipartUploadCommand({ Bucket, Key, UploadId })
-    if (UploadId !== undefined)
-      await client.send(abandon, { abortSignal: AbortSignal.timeout(abandonMs) }).catch(() => undefined)
-    throw error
-  } finally {
-    signal?.removeEventListener('abort', stop)
-  }
-}
+  question: (s3: S3, watch: { abortSignal?: AbortSignal }) => Promise<T>,
+) => Promise<T>
 
-const partsOf = (Bucket: string, open: () => Promise<Pick<Opened, 'sdk' | 'client'>>): S3Parts => {
-  const asked = async <T>(
-    signal: AbortSignal | undefined,
-    ask: (opened: Pick<Opened, 'sdk' | 'client'>) => Promise<T>,
-  ) => answerOf(Bucket, ask(await open()), signal)
-  return {
-    begin: (Key, { facts, signal } = {}) =>
-      asked(signal, async ({ sdk, client }) => {
-        const begun = await client.send(
-          new sdk.CreateMultipartUploadCommand({ Bucket, Key, ...facts }),
-          watched(signal),
+const partsOf = (Bucket: string, ask: Ask): S3Parts => ({
+  begin: (Key, { facts, signal } = {}) =>
+    ask(signal, async (s3, watch) => {
+      const { UploadId = '' } = await s3.createMultipartUpload({ Bucket, Key, ...facts }, watch)
+      return UploadId
+    }),
+  unfinished: (key, { signal } = {}) =>
+    ask(signal, async (s3, watch) => {
+      const found: string[] = []
+      let [KeyMarker, UploadIdMarker]: (string | undefined)[] = []
+      do {
+        const page: ListMultipartUploadsCommandOutput = await s3.listMultipartUploads(
+          { Bucket, Prefix: key, KeyMarker, UploadIdMarker },
+          watch,
         )
-        return begun.UploadId ?? ''
-      }),
-    unfinished: (key, { signal } = {}) =>
-      asked(signal, async ({ sdk, client }) => {
-        const found: string[] = []
-        let [KeyMarker, UploadIdMarker]: (string | undefined)[] = []
-        do {
-          const page: ListMultipartUploadsCommandOutput = await client.send(
-            new sdk.ListMultipartUploadsCommand({ Bucket, Prefix: key, KeyMarker, UploadIdMarker }),
-            watched(signal),
-          )
-          for (const { Key, UploadId } of page.Uploads ?? [])
-            if (Key === key && UploadId !== undefined) found.push(UploadId)
-          const isLast = page.IsTruncated !== true || page.NextKeyMarker === undefined
-          ;[KeyMarker, UploadIdMarker] = isLast ? [] : [page.NextKeyMarker, page.NextUploadIdMarker]
-        } while (KeyMarker !== undefined)
-        return found
-      }),
-    list: (Key, UploadId, { signal } = {}) =>
-      asked(signal, async ({ sdk, client }) => {
-        const parts: KeptPart[] = []
-        let marker: string | undefined
-        do {
-          const page = await client.send(
-            new sdk.ListPartsCommand({ Bucket, Key, UploadId, PartNumberMarker: marker }),
-            watched(signal),
-          )
-          for (const { PartNumber, Size, ETag } of page.Parts ?? [])
-            parts.push({ number: PartNumber ?? 0, sizeBytes: Size ?? 0, etag: ETag ?? '' })
-          marker = page.IsTruncated === true ? page.NextPartNumberMarker : undefined
-        } while (marker !== undefined)
-        return parts.toSorted((a, b) => a.number - b.number)
-      }),
-    send: (Key, UploadId, PartNumber, Body, { signal } = {}) =>
-      asked(signal, async ({ sdk, client }) => {
-        const sent = await client.send(
-          new sdk.UploadPartCommand({ Bucket, Key, UploadId, PartNumber, Body }),
-          watched(signal),
-        )
-        return sent.ETag ?? ''
-      }),
-    complete: (Key, UploadId, parts, { onlyNew, signal }) =>
-      asked(signal, async ({ sdk, client }) => {
-        const MultipartUpload = {
-          Parts: parts.map(({ number, etag }) => ({ PartNumber: number, ETag: etag })),
-        }
-        await client.send(
-          new sdk.CompleteMultipartUploadCommand({
-            ...{ Bucket, Key, UploadId, MultipartUpload, ...(onlyNew ? { IfNoneMatch: '*' } : {}) },
-          }),
-          watched(signal),
-        )
-      }),
-    async abort(Key, UploadId, { signal } = {}) {
-      try {
-        await asked(signal, ({ sdk, client }) =>
-          client.send(new sdk.AbortMultipartUploadCommand({ Bucket, Key, UploadId }), watched(signal)),
-        )
-      } catch (error) {
-        if (!(error instanceof S3Error) || error.code !== 'NoSuchUpload') throw error
-      }
-    },
-  }
-}
+        for (const { Key, UploadId } of page.Uploads ?? [])
+          if (Key === key && UploadId !== undefined) found.push(UploadId)
+        const isLast = page.IsTruncated !== true || page.NextKeyMarker === undefined
+        ;[KeyMarker, UploadIdMarker] = isLast ? [] : [page.NextKeyMarker, page.NextUploadIdMarker]
+      } while (KeyMarker !== undefined)
+      return found
+    }),
+  list: (Key, UploadId, { signal } = {}) =>
+    ask(signal, async (s3, watch) => {
+      const parts: KeptPart[] = []
+      let PartNumberMarker: string | undefined
+      do {
+        const page = await s3.listParts({ Bucket, Key, UploadId, PartNumberMarker }, watch)
+        for (const { PartNumber, Size, ETag } of page.Parts ?? [])
+          parts.push({ number: PartNumber ?? 0, sizeBytes: Size ?? 0, etag: ETag ?? '' })
+        PartNumberMarker = page.IsTruncated === true ? page.NextPartNumberMarker : undefined
+      } while (PartNumberMarker !== undefined)
+      return parts.toSorted((a, b) => a.number - b.number)
+    }),
+  send: (Key, UploadId, PartNumber, Body, { signal } = {}) =>
+    ask(signal, async (s3, watch) => {
+      const { ETag = '' } = await s3.uploadPart({ Bucket, Key, UploadId, PartNumber, Body }, watch)
+      return ETag
+    }),
+  complete: (Key, UploadId, parts, { onlyNew, signal }) =>
+    ask(signal, async (s3, watch) => {
+      const Parts = parts.map(({ number, etag }) => ({ PartNumber: number, ETag: etag }))
+      const of = { Bucket, Key, UploadId, MultipartUpload: { Parts } }
+      await s3.completeMultipartUpload({ ...of, ...(onlyNew ? { IfNoneMatch: '*' } : {}) }, watch)
+    }),
+  async abort(Key, UploadId, { signal } = {}) {
+    try {
+      await ask(signal, (s3, watch) => s3.abortMultipartUpload({ Bucket, Key, UploadId }, watch))
+    } catch (error) {
+      if (!(error instanceof S3Error) || error.code !== 'NoSuchUpload') throw error
+    }
+  },
+})
 
 /**
  * Copies an object to a key that is free. Many stores ignore a condition of CopyObject, and know the
  * one of a completed upload, which has the facts that it began with.
  */
 const copyNew = async (
-  { sdk, client }: Pick<Opened, 'sdk' | 'client'>,
+  ask: Ask,
   parts: S3Parts,
   { Bucket, from, to }: { Bucket: string; from: string; to: string },
   signal: AbortSignal | undefined,
 ): Promise<void> => {
-  const asked = <T>(work: Promise<T>): Promise<T> => answerOf(Bucket, work, signal)
-  const head = await asked(client.send(new sdk.HeadObjectCommand({ Bucket, Key: from }), watched(signal)))
+  const head = await ask(signal, (s3, watch) => s3.headObject({ Bucket, Key: from }, watch))
   const facts = factsOf(head)
   // Not every store takes an empty object as a part.
   if (head.ContentLength === 0) {
     const empty = { Bucket, Key: to, Body: Buffer.alloc(0), IfNoneMatch: '*', ...facts }
-    await asked(client.send(new sdk.PutObjectCommand(empty), watched(signal)))
+    await ask(signal, (s3, watch) => s3.putObject(empty, watch))
     return
   }
   const UploadId = await parts.begin(to, { facts, signal })
   try {
-    const CopySource = `${Bucket}/${encodedKey(from)}`
-    const source = { CopySource, CopySourceIfMatch: head.ETag }
-    const part = new sdk.UploadPartCopyCommand({ Bucket, Key: to, UploadId, PartNumber: 1, ...source })
-    const { CopyPartResult } = await asked(client.send(part, watched(signal))).catch((error: unknown) => {
+    const source = { CopySource: `${Bucket}/${encodedKey(from)}`, CopySourceIfMatch: head.ETag }
+    const part = { Bucket, Key: to, UploadId, PartNumber: 1, ...source }
+    const copied = ask(signal, (s3, watch) => s3.uploadPartCopy(part, watch))
+    const { CopyPartResult } = await copied.catch((error: unknown) => {
       if (!(error instanceof S3Error) || error.status !== 412) throw error
       throw new S3Error(
         'SourceChanged',
@@ -501,81 +431,54 @@ export const openS3 = (options: {
 }): S3Bucket => {
   const { http, place, credential } = options
   const { bucket: Bucket } = place
-  let opened: Opened | undefined
-  const open = async (): Promise<Opened> => {
-    const [sdk, { Upload }] = await library()
-    return (opened ??= { sdk, Upload, client: clientOf(sdk.S3Client, http, place, credential) })
+  let opened: Promise<S3> | undefined
+  const ask: Ask = async (signal, question) => {
+    try {
+      const client = await (opened ??= clientOf(http, place, credential))
+      return await question(client, signal === undefined ? {} : { abortSignal: signal })
+    } catch (error) {
+      if (signal?.aborted === true) throw signal.reason as Error
+      throw errorOf(error, Bucket)
+    }
   }
-
-  const named = <T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> =>
-    answerOf(Bucket, work, signal)
-  const parts = partsOf(Bucket, open)
+  const parts = partsOf(Bucket, ask)
 
   return {
-    async page(prefix, { limit, after, signal }) {
-      const { sdk, client } = await open()
-      const command = new sdk.ListObjectsV2Command({
-        ...{ Bucket, Prefix: prefix, Delimiter: '/', MaxKeys: limit, EncodingType: 'url' },
-        ContinuationToken: after,
-      })
-      return pageOf(await named(client.send(command, watched(signal)), signal))
-    },
+    page: (prefix, { limit, after, signal }) =>
+      ask(signal, async (s3, watch) => {
+        const of = { Bucket, Prefix: prefix, Delimiter: '/', MaxKeys: limit, ContinuationToken: after }
+        return pageOf(await s3.listObjectsV2({ ...of, EncodingType: 'url' }, watch))
+      }),
 
-    async head(key, { signal } = {}) {
-      const { sdk, client } = await open()
-      const head = await named(
-        client.send(new sdk.HeadObjectCommand({ Bucket, Key: key }), watched(signal)),
-        signal,
-      )
-      return {
-        key,
-        sizeBytes: head.ContentLength ?? 0,
-        modifiedAt: head.LastModified?.getTime(),
-        etag: head.ETag,
-      }
-    },
+    head: (key, { signal } = {}) =>
+      ask(signal, async (s3, watch) => objectOf(key, await s3.headObject({ Bucket, Key: key }, watch))),
 
-    async get(key, { from, to, signal } = {}) {
-      const { sdk, client } = await open()
-      const Range = from === undefined ? undefined : `bytes=${from}-${to ?? ''}`
-      const answer = await named(
-        client.send(new sdk.GetObjectCommand({ Bucket, Key: key, Range }), watched(signal)),
-        signal,
-      )
-      const whole = /\/(\d+)$/.exec(answer.ContentRange ?? '')?.[1]
-      return {
-        object: {
-          key,
-          sizeBytes: whole === undefined ? (answer.ContentLength ?? 0) : Number(whole),
-          modifiedAt: answer.LastModified?.getTime(),
-          etag: answer.ETag,
-        },
-        stream: answer.Body as unknown as Readable,
-      }
-    },
+    get: (key, { from, to, signal } = {}) =>
+      ask(signal, async (s3, watch) => {
+        const Range = from === undefined ? undefined : `bytes=${from}-${to ?? ''}`
+        const answer = await s3.getObject({ Bucket, Key: key, Range }, watch)
+        const whole = /\/(\d+)$/.exec(answer.ContentRange ?? '')?.[1]
+        const sizeBytes = whole === undefined ? answer.ContentLength : Number(whole)
+        return {
+          object: objectOf(key, { ...answer, ContentLength: sizeBytes }),
+          stream: answer.Body as unknown as Readable,
+        }
+      }),
 
-    async put(key, body, { onlyNew, signal }) {
-      const loaded = await open()
-      const { sdk, client } = loaded
-      const params = { Bucket, Key: key, Body: body, ...(onlyNew ? { IfNoneMatch: '*' } : {}) }
-      if (Buffer.isBuffer(body))
-        await named(client.send(new sdk.PutObjectCommand(params), watched(signal)), signal)
-      else await uploadStream(loaded, params, signal)
-    },
+    put: (key, body, { onlyNew, signal }) =>
+      ask(signal, async (s3, watch) => {
+        const of = { Bucket, Key: key, Body: body }
+        await s3.putObject({ ...of, ...(onlyNew ? { IfNoneMatch: '*' } : {}) }, watch)
+      }),
 
     async copy(from, to, { onlyNew, signal }) {
-      const { sdk, client } = await open()
-      if (!onlyNew) {
-        const copied = { Bucket, Key: to, CopySource: `${Bucket}/${encodedKey(from)}` }
-        await named(client.send(new sdk.CopyObjectCommand(copied), watched(signal)), signal)
-        return
-      }
-      await copyNew({ sdk, client }, parts, { Bucket, from, to }, signal)
+      if (onlyNew) return copyNew(ask, parts, { Bucket, from, to }, signal)
+      const CopySource = `${Bucket}/${encodedKey(from)}`
+      await ask(signal, (s3, watch) => s3.copyObject({ Bucket, Key: to, CopySource }, watch))
     },
 
     async remove(key, { signal } = {}) {
-      const { sdk, client } = await open()
-      await named(client.send(new sdk.DeleteObjectCommand({ Bucket, Key: key }), watched(signal)), signal)
+      await ask(signal, (s3, watch) => s3.deleteObject({ Bucket, Key: key }, watch))
     },
 
     parts,

@@ -1,5 +1,6 @@
 import type { FunctionCredential } from '../clients/functions.ts'
 import { DriverError } from '../drivers/runtime/contract/driver.ts'
+import { awsKeyOf } from '../vault/provider-documents.ts'
 import type { SecretOpener } from '../vault/secret.ts'
 
 /**
@@ -13,14 +14,8 @@ export const functionCredential = async (
   const secret = await secrets.open(reference, { actor: 'service', purpose: 'call a function' })
   if (secret.kind === 'kubernetes-token') return { kind: 'bearer', token: secret.token }
   if (secret.kind === 'cloud-credential' && secret.provider === 'aws') {
-    const { accessKeyId, secretAccessKey, sessionToken } = secret.document
-    if (typeof accessKeyId === 'string' && typeof secretAccessKey === 'string')
-      return {
-        kind: 'aws',
-        accessKeyId,
-        secretAccessKey,
-        ...(typeof sessionToken === 'string' ? { sessionToken } : {}),
-      }
+    const key = awsKeyOf(secret.document)
+    if (key !== undefined) return { kind: 'aws', ...key }
   }
   throw new DriverError(
     'refused',

@@ -13,7 +13,6 @@ export interface SiteFiles {
   readlink(path: string): Promise<string>
   symlink(target: string, path: string): Promise<void>
   mkdir(path: string): Promise<void>
-  rmdir(path: string): Promise<void>
   unlink(path: string): Promise<void>
   /** `failure` where the new name is taken, unless `replaces`. */
   rename(from: string, to: string, replaces: boolean): Promise<void>

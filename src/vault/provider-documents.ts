@@ -85,6 +85,34 @@ export const providerProblems = (
     return message === undefined ? [] : [{ path, message }]
   })
 
+const textIn = (
+  document: Readonly<Record<string, unknown>>,
+  ...names: readonly string[]
+): string | undefined => {
+  const value = given(document, names)?.value
+  return typeof value === 'string' ? value : undefined
+}
+
+/** The access key in a document of AWS; undefined where it holds none. */
+export const awsKeyOf = (
+  document: Readonly<Record<string, unknown>>,
+): { accessKeyId: string; secretAccessKey: string; sessionToken?: string } | undefined => {
+  const accessKeyId = textIn(document, 'accessKeyId', 'AccessKeyId', 'aws_access_key_id')
+  const secretAccessKey = textIn(document, 'secretAccessKey', 'SecretAccessKey', 'aws_secret_access_key')
+  const sessionToken = textIn(document, 'sessionToken', 'SessionToken', 'aws_session_token')
+  if (accessKeyId === undefined || secretAccessKey === undefined) return undefined
+  return { accessKeyId, secretAccessKey, ...(sessionToken === undefined ? {} : { sessionToken }) }
+}
+
+/** The key of a service account in a document of Google; undefined where it holds none. */
+export const googleKeyOf = (
+  document: Readonly<Record<string, unknown>>,
+): { clientEmail: string; privateKey: string; privateKeyId: string | undefined } | undefined => {
+  const [clientEmail, privateKey] = [textIn(document, 'client_email'), textIn(document, 'private_key')]
+  if (clientEmail === undefined || privateKey === undefined) return undefined
+  return { clientEmail, privateKey, privateKeyId: textIn(document, 'private_key_id') }
+}
+
 /** The project, account or subscription that a document names, or nothing. */
 export const projectOf = (provider: Provider, document: Readonly<Record<string, unknown>>): string => {
   const names = {
@@ -92,8 +120,7 @@ export const projectOf = (provider: Provider, document: Readonly<Record<string, 
     aws: ['accountId', 'account_id'],
     azure: ['subscriptionId', 'subscription_id'],
   }[provider]
-  const value = given(document, names)?.value
-  return typeof value === 'string' ? value : ''
+  return textIn(document, ...names) ?? ''
 }
 
 /** The provider of this document, by its members; undefined when none matches. */

@@ -13,6 +13,7 @@ import { EnvironmentDefinition } from '../../src/domains/environments/schemas.ts
 import { createEnvironment } from '../../src/domains/environments/store.ts'
 import { CredentialVariables } from '../../src/config.ts'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys, type VaultKeys } from '../../src/vault/keys.ts'
+import { awsKeyOf, googleKeyOf } from '../../src/vault/provider-documents.ts'
 import { openVault, type Vault } from '../../src/vault/vault.ts'
 import { inventoryRoutes } from '../support/inventory-routes.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
@@ -244,6 +245,16 @@ describe('tokens and cloud credentials', () => {
       ['gcp', 'gcp'],
       ['gcp-text', 'gcp'],
     ])
+  })
+
+  test('a key is found in its document, by each spelling that is accepted', () => {
+    const key = { accessKeyId: 'A', secretAccessKey: 's' }
+    const withToken = { AccessKeyId: 'A', SecretAccessKey: 's', SessionToken: 't' }
+    expect(awsKeyOf(withToken)).toEqual({ ...key, sessionToken: 't' })
+    expect(awsKeyOf({ aws_access_key_id: 'A', aws_secret_access_key: 's', sessionToken: 5 })).toEqual(key)
+    expect(awsKeyOf({ accessKeyId: 'A' })).toBeUndefined()
+    expect(googleKeyOf(gcp())).toMatchObject({ clientEmail: gcp().client_email })
+    expect(googleKeyOf({ client_email: 'a@b' })).toBeUndefined()
   })
 
   test.each([

@@ -117,7 +117,6 @@ const refusalOf = async (task: Intent): Promise<unknown> => {
 /** Brings a task's files to this machine, as a site of its own. */
 const bring = (task: Intent, paths?: readonly string[]): Promise<TransferOutcome> =>
   transfer({
-    name: task.name,
     from: { site: 'there', shell, mounts: [] },
     to: { site: 'here', shell: here, mounts: [] },
     source: { directory: task.directory, ...(paths === undefined ? {} : { paths }) },

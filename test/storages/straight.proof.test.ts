@@ -185,7 +185,7 @@ describe('a copy between two logins', () => {
     const destination = openShellStorage({ shell: shellOf(two, false), base: '/srv', stallMs: 3_000 })
     writeFileSync(join(storageOf(one), 'still'), randomBytes(64 * mebibyte))
     await one.limit('40mbit')
-    const continued = await destination.openUpload(at('still'), { name: 'still', earlier: [], sizeBytes: 1 })
+    const continued = await destination.openUpload!(at('still'), { name: 'still', earlier: [], sizeBytes: 1 })
     const file = (await source.fileAtSite?.(at('still'))) as SiteFile
     const door = { host: two.address, port: two.port, username: two.user, knownHosts: two.knownHosts() }
     const writing = faultOf(

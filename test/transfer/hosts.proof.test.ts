@@ -69,8 +69,7 @@ for n in 1 2 3 "it's" '$(touch x)' '-rf'; do head -c 3000 /dev/urandom > "d/$n";
   return folder
 }
 
-const request = (name: string, folder: string, from: TransferSide, to: TransferSide): TransferRequest => ({
-  name,
+const request = (folder: string, from: TransferSide, to: TransferSide): TransferRequest => ({
   from,
   to,
   source: { directory: folder },
@@ -82,7 +81,7 @@ describe('from host to host', () => {
   test('through us', async () => {
     const [one, other] = hosts()
     const folder = await make(one, 'gateway', 20)
-    const outcome = await transfer(request('gateway', folder, endOf(one), endOf(other)))
+    const outcome = await transfer(request(folder, endOf(one), endOf(other)))
     expect(outcome).toMatchObject({ strategy: 'gateway', files: 8 })
     expect(await sum(other, `${folder}-in/came`)).toBe(await sum(one, folder))
   }, 300_000)
@@ -91,12 +90,12 @@ describe('from host to host', () => {
     const [one, other] = hosts()
     const folder = await make(one, 'push', 33)
     const pushed = await transfer(
-      request('push', folder, { ...endOf(one), reach: [wayInto(other, one)] }, endOf(other)),
+      request(folder, { ...endOf(one), reach: [wayInto(other, one)] }, endOf(other)),
     )
     expect(pushed).toMatchObject({ strategy: 'source-push' })
     expect(await sum(other, `${folder}-in/came`)).toBe(await sum(one, folder))
     const pulled = await transfer({
-      ...request('pull', folder, endOf(one), { ...endOf(other), reach: [wayInto(one, other)] }),
+      ...request(folder, endOf(one), { ...endOf(other), reach: [wayInto(one, other)] }),
       directory: `${folder}-in/pulled`,
     })
     expect(pulled.strategy).toBe('destination-pull')
@@ -114,9 +113,7 @@ describe('from host to host', () => {
     const [one, other] = hosts()
     const folder = await make(one, 'noway', 33)
     const wrongKey = wayInto(other, one, one.knownHosts().replace(one.address, other.address))
-    const outcome = await transfer(
-      request('noway', folder, { ...endOf(one), reach: [wrongKey] }, endOf(other)),
-    )
+    const outcome = await transfer(request(folder, { ...endOf(one), reach: [wrongKey] }, endOf(other)))
     expect(outcome.strategy).toBe('gateway')
     expect(outcome.reason).toMatch(/not source-push: .*Host key verification failed/s)
     expect(await sum(other, `${folder}-in/came`)).toBe(await sum(one, folder))
@@ -126,14 +123,12 @@ describe('from host to host', () => {
     const [one, other] = hosts()
     const folder = await make(one, 'dropped', 60)
     const failures: LinkFailures = { calls: 0, bytes: 0 }
-    const running = transfer(
-      request('dropped', folder, endOf(one, overLink(shellOf(one), failures)), endOf(other)),
-    )
+    const running = transfer(request(folder, endOf(one, overLink(shellOf(one), failures)), endOf(other)))
     running.catch(() => undefined)
     while (failures.bytes < 20 * 1024 * 1024) await delay(5)
     await other.dropSessions()
     await expect(running).rejects.toMatchObject({ trouble: 'unknown' })
-    const outcome = await transfer(request('dropped', folder, endOf(one), endOf(other)))
+    const outcome = await transfer(request(folder, endOf(one), endOf(other)))
     expect(outcome.resumed).toBe(true)
     expect(outcome.networkBytes).toBeLessThan(outcome.bytes)
     expect(await sum(other, `${folder}-in/came`)).toBe(await sum(one, folder))

@@ -38,7 +38,6 @@ const mebibyte = 1024 * 1024
 
 const bring = (folder: string, more: Partial<TransferRequest> = {}): Promise<TransferOutcome> =>
   transfer({
-    name: 'test',
     from: a,
     to: b,
     source: { directory: join(folder, 'made') },

@@ -157,7 +157,6 @@ export const openFiles = (connect: () => Promise<SFTPWrapper>): SiteFiles => {
     readlink: (path) => ask<string>((sftp, answer) => sftp.readlink(path, answer)),
     symlink: (target, path) => done((sftp, answer) => sftp.symlink(target, path, answer)),
     mkdir: (path) => done((sftp, answer) => sftp.mkdir(path, answer)),
-    rmdir: (path) => done((sftp, answer) => sftp.rmdir(path, answer)),
     unlink: (path) => done((sftp, answer) => sftp.unlink(path, answer)),
     rename: (from, to, replaces) =>
       done((sftp, answer) =>

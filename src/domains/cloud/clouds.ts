@@ -10,7 +10,7 @@ import { CloudError, type CloudDriver, type Machine } from '../../drivers/cloud/
 import { gcpDriver } from '../../drivers/cloud/gcp.ts'
 import { notBuilt } from '../../not-built.ts'
 import { Refusal, unacceptableAt } from '../../refusal.ts'
-import { projectOf } from '../../vault/provider-documents.ts'
+import { awsKeyOf, googleKeyOf, projectOf } from '../../vault/provider-documents.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 
 const ConnectionRow = z.object({
@@ -107,34 +107,14 @@ const driverOf = (
 ): CloudDriver => {
   const { provider, region } = place
   const endpoint = place.endpoint === '' ? {} : { endpoint: place.endpoint }
-  const of = (...names: string[]): string =>
-    names.map((name) => document[name]).find((one) => typeof one === 'string') ?? ''
   if (provider === 'aws') {
-    const sessionToken = of('sessionToken', 'SessionToken', 'aws_session_token')
-    return awsDriver(
-      openEc2({
-        http,
-        place: { region, ...endpoint },
-        key: {
-          accessKeyId: of('accessKeyId', 'AccessKeyId', 'aws_access_key_id'),
-          secretAccessKey: of('secretAccessKey', 'SecretAccessKey', 'aws_secret_access_key'),
-          ...(sessionToken === '' ? {} : { sessionToken }),
-        },
-      }),
-    )
+    const key = awsKeyOf(document) ?? { accessKeyId: '', secretAccessKey: '' }
+    return awsDriver(openEc2({ http, key, place: { region, ...endpoint } }))
   }
   if (provider === 'gcp') {
-    const privateKeyId = of('private_key_id')
-    return gcpDriver(
-      openComputeEngine({
-        http,
-        place: { region, project: place.projectId || of('project_id'), ...endpoint },
-        key: {
-          ...{ clientEmail: of('client_email'), privateKey: of('private_key') },
-          ...(privateKeyId === '' ? {} : { privateKeyId }),
-        },
-      }),
-    )
+    const key = googleKeyOf(document) ?? { clientEmail: '', privateKey: '' }
+    const project = place.projectId || projectOf('gcp', document)
+    return gcpDriver(openComputeEngine({ http, key, place: { region, project, ...endpoint } }))
   }
   throw notBuilt(`machines of ${provider}`, 'use a connection of aws or gcp')
 }

@@ -1,5 +1,5 @@
 import { array, fields, joinMembers, jsonObject, object, time } from '../../db/projection.ts'
-import { isBucketWay, waysOf, type Way } from '../../drivers/storage/ways.ts'
+import { accessOf, type StorageAccess } from '../../drivers/storage/access.ts'
 
 // The documents of the inventory: one row of a table becomes its JSON object, as text. Empty
 // columns are left out.
@@ -56,8 +56,8 @@ const texts = (json: string, name: string): string =>
   `jsonb_path_exists(${json}->'${name}', '$[*] ? (@.type() != "string")') then ${json}->'${name}' end`
 
 const policy = `(s.configuration->'indexPolicy')`
-const typesWith = (fits: (ways: readonly Way[]) => boolean): string =>
-  Object.entries(waysOf)
+const typesWith = (fits: (ways: readonly StorageAccess[]) => boolean): string =>
+  Object.entries(accessOf)
     .filter(([, ways]) => fits(ways))
     .map(([type]) => `'${type}'`)
     .join(', ')
@@ -67,7 +67,7 @@ const roots = `jsonb_array_elements(${browseRoots}) with ordinality r(root)
     where jsonb_typeof(r.root->'path') = 'string'`
 const canRead = `(${isDriven} and exists (select from ${roots}))`
 const canWrite = `(${canRead} and not s.read_only)`
-const canSign = `(${canRead} and s.type in (${typesWith((ways) => ways.some(isBucketWay))}))`
+const canSign = `(${canRead} and s.type in (${typesWith((ways) => ways.includes('bucket'))}))`
 
 /**
  * Members that reads add to a row `s` of storages (domain-reference 8). Roots and policy come from

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { ranges } from '../../ranges.ts'
 import type { KindName } from '../../drivers/runtime/registry.ts'
-import type { waysOf } from '../../drivers/storage/ways.ts'
+import type { accessOf } from '../../drivers/storage/access.ts'
 import * as field from '../../http/schema.ts'
 import { amount, choice, Id, JsonObject, Name, OptionalId, ServerManaged } from '../../http/schema.ts'
 import { documentProblems } from './rules.ts'
@@ -45,7 +45,7 @@ export const storageTypes = [
   'gcs',
   's3-compatible',
   'ssh-filesystem',
-] as const satisfies readonly (keyof typeof waysOf)[]
+] as const satisfies readonly (keyof typeof accessOf)[]
 
 /**
  * The id of the enclosing record. It is set on save and ignores the client's value. The answer to

@@ -1,11 +1,11 @@
 import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
-import type { StorageDriver } from '../../drivers/storage/contract.ts'
-import { nameOf, parseNames, type StoragePath } from '../../drivers/storage/paths.ts'
+import { nameOf, parseNames } from '../../drivers/storage/paths.ts'
 import { causeOf, isErrno } from '../../drivers/runtime/contract/errno.ts'
 import { Refusal } from '../../refusal.ts'
 import type { Storages } from '../storages/open.ts'
+import { ensureDirectory } from '../storages/send.ts'
 import { openOutput, type OpenedFile } from './files.ts'
 
 const OutputRow = z.object({
@@ -55,17 +55,6 @@ const undelivered = (
 
 const pathOf = (runId: string, { activity, attempt, path }: OutputRow): string =>
   ['runs', encodeURIComponent(runId), encodeURIComponent(activity), String(attempt), path].join('/')
-
-const makeParents = async (driver: StorageDriver, path: StoragePath, made: Set<string>): Promise<void> => {
-  if (!driver.capabilities.directories) return
-  for (let depth = 1; depth < path.length; depth++) {
-    const parent = path.slice(0, depth)
-    const key = JSON.stringify(parent)
-    if (made.has(key)) continue
-    await driver.makeDirectory(parent)
-    made.add(key)
-  }
-}
 
 const recordPlace = (db: Db, runId: string, { id, storageId }: OutputRow, path: string): Promise<number> => {
   const uri = `storage://${encodeURIComponent(storageId)}/${encodeURI(path)}`
@@ -119,7 +108,7 @@ export const deliverOutputs = async (
         made.set(file.storageId, folders)
         const path = pathOf(runId, file)
         const names = parseNames(nameOf(`/${path}`))
-        await makeParents(driver, names, folders)
+        await ensureDirectory(driver, names.slice(0, -1), folders)
         await driver.write(names, copy.stream, { overwrite: true, sizeBytes: copy.sizeBytes })
         await recordPlace(db, runId, file, path)
       } finally {

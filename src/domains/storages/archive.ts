@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
 import { pack, type Pack } from 'tar-stream'
@@ -12,6 +11,7 @@ import {
   type ByteName,
   type StoragePath,
 } from '../../drivers/storage/paths.ts'
+import { streamDigest } from '../../drivers/storage/streams.ts'
 import { discardEarlier, uploadOf } from './copy.ts'
 import { gzipped } from './gzip.ts'
 import {
@@ -216,12 +216,6 @@ const packed = (
   return archive
 }
 
-const digestOf = async (stream: Readable): Promise<string> => {
-  const hash = createHash('sha256')
-  for await (const bytes of stream as AsyncIterable<Buffer>) hash.update(bytes)
-  return hash.digest('hex')
-}
-
 /**
  * Packs a directory whose entries are listed, and stores the archive beside it. An interrupted
  * attempt starts again from the beginning.
@@ -245,7 +239,7 @@ export const writeArchive = async (
   let isThere = false
   if (there?.type === 'file' && onConflict !== 'overwrite') {
     const [ours, theirs] = [
-      await digestOf(packed(db, job, source, { ...begin }, signal)),
+      await streamDigest(packed(db, job, source, { ...begin }, signal)),
       await target.digest(to, { signal }),
     ]
     isThere = ours === theirs

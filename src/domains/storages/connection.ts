@@ -1,15 +1,25 @@
 import type { Db } from '../../db/sql.ts'
-import { waysOf, type Way } from '../../drivers/storage/ways.ts'
-import { unacceptable } from '../../refusal.ts'
+import { accessOf, type StorageAccess } from '../../drivers/storage/access.ts'
+import { unacceptableAt } from '../../refusal.ts'
 import { onlyConnection } from '../environments/only-connection.ts'
 import type { StorageFacts } from '../environments/storages.ts'
 import { connectionsOfVersions } from '../environments/store.ts'
 
-/** The connection that a storage names itself. */
-export const namedIn = ({ configuration }: StorageFacts): string | undefined => {
-  const named = configuration?.['connectionId']
-  return typeof named === 'string' && named !== '' ? named : undefined
+/** A text in the configuration of a storage, where it is not empty. */
+export const settingOf = (
+  { configuration }: Pick<StorageFacts, 'configuration'>,
+  name: string,
+): string | undefined => {
+  const value = configuration?.[name]
+  return typeof value === 'string' && value !== '' ? value : undefined
 }
+
+/** The connection that a storage names itself. */
+export const namedIn = (facts: StorageFacts): string | undefined => settingOf(facts, 'connectionId')
+
+/** Whether this is one of the ways to reach a storage of its type. */
+export const isReachedBy = ({ type }: StorageFacts, access: StorageAccess): boolean =>
+  (accessOf[type] as readonly StorageAccess[]).includes(access)
 
 const bindingOf = ({ bindings }: StorageFacts, type: string) =>
   bindings.find((binding) => binding.connectionType === type)
@@ -19,8 +29,7 @@ const bindingOf = ({ bindings }: StorageFacts, type: string) =>
  * host of the runtime whose connection leads to it.
  */
 export const baseOf = (facts: StorageFacts): string => {
-  const ways: readonly Way[] = waysOf[facts.type]
-  if (!ways.includes('shell') || namedIn(facts) !== undefined) return facts.endpoint
+  if (!isReachedBy(facts, 'shell') || namedIn(facts) !== undefined) return facts.endpoint
   return bindingOf(facts, 'ssh')?.hostPath || facts.endpoint
 }
 
@@ -43,10 +52,8 @@ export const storageConnection = async (db: Db, facts: StorageFacts, type: strin
   if (given !== undefined) return given
   const only = onlyConnection(await connectionsOfVersions(db, [facts.environmentVersionId]), type)
   if (only.id !== undefined) return only.id
-  throw unacceptable([
-    {
-      path: 'storage.configuration.connectionId',
-      message: `names no connection, and the storage's environment ${only.problem}`,
-    },
-  ])
+  throw unacceptableAt(
+    'storage.configuration.connectionId',
+    `names no connection, and the storage's environment ${only.problem}`,
+  )
 }

@@ -82,7 +82,7 @@ export const listCopy = async (
   })
   // A link is kept where it leads to an entry of the same copy, and the destination has links.
   const linkOf = (folder: StoragePath, entry: Entry): NewEntry[] =>
-    !isArchive && target.capabilities.links && isInner(folder, entry.linkTarget)
+    !isArchive && target.makeLink !== undefined && isInner(folder, entry.linkTarget)
       ? [{ path: [...folder, entry.name], type: 'link', sizeBytes: 0, ...linkFacts(entry) }]
       : []
   const start = await source.stat(job.path, { signal })
@@ -93,7 +93,7 @@ export const listCopy = async (
       // Where directories exist only through their files, only empty ones are created explicitly.
       if (isFirst && (isArchive || target.capabilities.directories || isEmpty)) {
         const { modifiedAt, mode } =
-          isArchive || target.capabilities.attributes
+          isArchive || target.setAttributes !== undefined
             ? await source.stat([...job.path, ...folder], { signal })
             : {}
         await add([{ path: folder, type: 'directory', sizeBytes: 0, modifiedAt, mode }])
@@ -161,7 +161,7 @@ interface Sender {
 
 /** Records the way of the large files, where there is a choice. */
 const recordWay = async ({ db, job, ends, mostBytes }: Sender): Promise<void> => {
-  if (ends.straight !== undefined) await recordRoute(db, job.id, ends.straight.routeOf(mostBytes))
+  if (ends.direct !== undefined) await recordRoute(db, job.id, ends.direct.routeOf(mostBytes))
 }
 
 /** The upload of an entry: that of an earlier attempt where its bytes are kept. */
@@ -173,7 +173,7 @@ const openUploadOf = async (
   const { target } = ends
   const name = uploadOf(job, entry, entry.attempt)
   const sizeBytes = entry.sizeBytes ?? 0
-  if (!target.capabilities.continues || sizeBytes < continuedFrom) {
+  if (target.openUpload === undefined || sizeBytes < continuedFrom) {
     await discardEarlier(job, ends, entry, signal)
     return { part: { upload: name, offset: 0, last: true } }
   }
@@ -194,7 +194,7 @@ const sendDirectory = async (
   if (!target.capabilities.directories) return target.makeDirectory(to, { signal })
   const isNew = to.length > 0 && (await entryAt(target, to, signal).catch(() => undefined)) === undefined
   await ensureDirectory(target, to, known, signal)
-  if (isNew && target.capabilities.attributes) await recordMade(db, job.id, position)
+  if (isNew && target.setAttributes !== undefined) await recordMade(db, job.id, position)
 }
 
 const sendLink = async (
@@ -208,7 +208,7 @@ const sendLink = async (
   const isEqual = there?.type === 'symlink' && there.linkTarget === linkTarget
   if (isEqual && (entry.attempt > 1 || job.onConflict === 'skip-equal')) return 'skipped'
   const overwrite = job.onConflict === 'overwrite'
-  await target.makeLink(to, linkTarget, { overwrite, modifiedAt: modifiedAt ?? undefined, signal })
+  await target.makeLink!(to, linkTarget, { overwrite, modifiedAt: modifiedAt ?? undefined, signal })
   return 'sent'
 }
 
@@ -224,13 +224,13 @@ const sendEntry = async (
     await sendDirectory(sender, entry, to)
     return 'sent'
   }
-  if (target.capabilities.directories) await ensureDirectory(target, to.slice(0, -1), known, signal)
+  await ensureDirectory(target, to.slice(0, -1), known, signal)
   if (entry.type === 'link') return sendLink(sender, entry, to)
   return sendFile(ends, {
     ...{ from: [...job.path, ...entry.path], to, onConflict: job.onConflict },
     ...{ signal, sizeBytes: entry.sizeBytes ?? 0, ...how },
     onNoWay: async (way, reason) => {
-      ends.straight?.fail(way, reason)
+      ends.direct?.fail(way, reason)
       await recordWay(sender)
     },
     openUpload: () => openUploadOf(sender, entry, to),
@@ -248,7 +248,7 @@ const sendTogether = async (
   onWhole: (entry: JobEntry, bytes: number) => void,
 ): Promise<Unit[]> => {
   const to = [...job.destinationPath, ...pack.folder]
-  if (ends.target.capabilities.directories) await ensureDirectory(ends.target, to, known, signal)
+  await ensureDirectory(ends.target, to, known, signal)
   const { sent, others } = await sendPack(ends, pack, {
     ...{ from: [...job.path, ...pack.folder], to, onConflict: job.onConflict, signal },
     uploadOf: (entry) => uploadOf(job, entry, entry.attempt),
@@ -331,7 +331,7 @@ const finishDirectories = async ({ db, job, ends, signal }: Sender): Promise<voi
   for await (const entry of madeDirectories(db, job.id)) {
     const attributes = attributesOf(ends, entry)
     if (attributes !== undefined)
-      await ends.target.setAttributes([...job.destinationPath, ...entry.path], attributes, { signal })
+      await ends.target.setAttributes?.([...job.destinationPath, ...entry.path], attributes, { signal })
   }
 }
 

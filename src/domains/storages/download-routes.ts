@@ -3,7 +3,7 @@ import type { Db } from '../../db/sql.ts'
 import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { countBound } from '../../lists.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
+import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { readStorage } from '../environments/storages.ts'
 import { contentReply } from './content.ts'
 import { refusing } from './errors.ts'
@@ -24,10 +24,7 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
     if (download.status !== 'ready') return downloadView(download)
     try {
       const { driver } = await storages.open(download.storageId)
-      return downloadView(
-        download,
-        driver.capabilities.presigns ? await driver.presign(download.path, urlSeconds) : undefined,
-      )
+      return downloadView(download, await driver.presign?.(download.path, urlSeconds))
     } catch {
       return downloadView(download)
     }
@@ -68,14 +65,11 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
         const path = await pathOf(body, facts, 'body', true)
         const entry = await refusing('body', () => driver.stat(path, { signal }))
         if (entry.type !== 'file')
-          throw unacceptable([
-            {
-              path: 'path',
-              message:
-                `${JSON.stringify(shown(path))} is ` +
-                `${entry.type === 'special' ? 'a device, a FIFO or a socket' : `a ${entry.type}`}, not a file`,
-            },
-          ])
+          throw unacceptableAt(
+            'path',
+            `${JSON.stringify(shown(path))} is ` +
+              `${entry.type === 'special' ? 'a device, a FIFO or a socket' : `a ${entry.type}`}, not a file`,
+          )
         const id = body.id === undefined || body.id === '' ? idOf(newId) : body.id
         const sizeBytes = entry.sizeBytes ?? 0
         return reply(await addDownload(db, { id, storageId: facts.id, path, sizeBytes }))

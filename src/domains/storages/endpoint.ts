@@ -1,17 +1,9 @@
+import { z } from 'zod'
 import { parseNames, nameOf, parseRoot, type StoragePath } from '../../drivers/storage/paths.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptableAt } from '../../refusal.ts'
 import type { BrowseRoot, StorageFacts } from '../environments/storages.ts'
 import type { Root } from '../../drivers/storage/jail.ts'
-import { startsOf } from './connection.ts'
-
-type Configuration = Readonly<Record<string, unknown>>
-
-const textOf = (configuration: Configuration, name: string): string | undefined => {
-  const value = configuration[name]
-  return typeof value === 'string' && value !== '' ? value : undefined
-}
-
-const wrong = (path: string, message: string) => unacceptable([{ path, message }])
+import { settingOf, startsOf } from './connection.ts'
 
 /** The location of a bucket. */
 export interface BucketAddress {
@@ -37,20 +29,18 @@ const pathOfUrl = (text: string): string => {
  * of AWS in `configuration.region`, or of Google.
  * @throws Refusal `unacceptable` for an endpoint that names none
  */
-export const bucketAddress = ({
-  type,
-  endpoint,
-  configuration,
-}: Pick<StorageFacts, 'type' | 'endpoint' | 'configuration'>): BucketAddress => {
-  const settings: Configuration = configuration ?? {}
-  const region = textOf(settings, 'region') ?? 'us-east-1'
-  const given = textOf(settings, 'endpointUrl')
-  const pathStyle = typeof settings['pathStyle'] === 'boolean' ? settings['pathStyle'] : undefined
+export const bucketAddress = (
+  facts: Pick<StorageFacts, 'type' | 'endpoint' | 'configuration'>,
+): BucketAddress => {
+  const { type, endpoint } = facts
+  const region = settingOf(facts, 'region') ?? 'us-east-1'
+  const given = settingOf(facts, 'endpointUrl')
+  const pathStyle = facts.configuration?.['pathStyle']
   const isUrl = /^https?:\/\//i.test(endpoint)
   const inner = isUrl ? pathOfUrl(endpoint) : endpoint.replace(type === 'gcs' ? /^gs:\/\//i : /^s3:\/\//i, '')
   const [bucket, ...prefix] = parseNames(nameOf(inner))
   if (bucket === undefined || !/^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$/.test(bucket))
-    throw wrong(
+    throw unacceptableAt(
       'storage.endpoint',
       `${JSON.stringify(endpoint.slice(0, 200))} names no bucket; give s3://bucket/prefix, a URL ` +
         'with the bucket in its path, or the bucket beside configuration.endpointUrl',
@@ -58,29 +48,27 @@ export const bucketAddress = ({
   const usual = type === 'gcs' ? 'https://storage.googleapis.com' : `https://s3.${region}.amazonaws.com`
   const service = isUrl ? new URL(endpoint).origin : (given ?? usual)
   if (!URL.canParse(service) || !/^https?:$/.test(new URL(service).protocol))
-    throw wrong(
+    throw unacceptableAt(
       'storage.configuration.endpointUrl',
       `${JSON.stringify(service.slice(0, 200))} is no URL of http or https`,
     )
-  return { endpoint: service, bucket, prefix, region, pathStyle: pathStyle ?? (isUrl || given !== undefined) }
+  const usualStyle = isUrl || given !== undefined
+  return {
+    ...{ endpoint: service, bucket, prefix, region },
+    pathStyle: typeof pathStyle === 'boolean' ? pathStyle : usualStyle,
+  }
 }
+
+const ApprovedRoot = z.object({
+  path: z.string(),
+  label: z.string().optional().catch(undefined),
+  readOnly: z.boolean().optional().catch(undefined),
+})
 
 /** The approved roots in the configuration, as far as they have the right shape. */
 export const browseRootsOf = ({ configuration }: Pick<StorageFacts, 'configuration'>): BrowseRoot[] => {
   const roots = configuration?.['browseRoots']
-  if (!Array.isArray(roots)) return []
-  return roots.flatMap((root: unknown) => {
-    if (typeof root !== 'object' || root === null || !('path' in root) || typeof root.path !== 'string')
-      return []
-    const { path, label, readOnly } = root as { path: string; label?: unknown; readOnly?: unknown }
-    return [
-      {
-        path,
-        ...(typeof label === 'string' ? { label } : {}),
-        ...(typeof readOnly === 'boolean' ? { readOnly } : {}),
-      },
-    ]
-  })
+  return Array.isArray(roots) ? roots.flatMap((root) => ApprovedRoot.safeParse(root).data ?? []) : []
 }
 
 /** The roots below the endpoint. @throws StorageError for a path that no entry can have */

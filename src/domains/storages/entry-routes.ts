@@ -133,7 +133,7 @@ export const entryRoutes = ({
           overwrite: query.overwrite === 'true' && !onlyNew,
           contentRange,
           signal,
-        }).then((written) => ({ entry: undefined, sha256: undefined, ...written }))
+        })
         const complete = entry !== undefined
         return new Reply({
           status: complete ? 201 : 202,

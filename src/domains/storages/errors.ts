@@ -1,5 +1,5 @@
 import { StorageError } from '../../drivers/storage/contract.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
+import { Refusal, unacceptableAt } from '../../refusal.ts'
 
 /** Seconds after which a busy storage is asked again. */
 const againSeconds = 10
@@ -18,7 +18,7 @@ export const storageRefusal = (error: unknown, position: PathPosition, field = '
       retryAfterSeconds: retryAfterSeconds ?? againSeconds,
       cause: error,
     })
-  return unacceptable([{ path: field, message }])
+  return unacceptableAt(field, message)
 }
 
 /** Runs work on a storage, and turns its faults into refusals. */

@@ -1,5 +1,6 @@
 import { promisify } from 'node:util'
 import { constants, crc32, deflateRaw } from 'node:zlib'
+import { piecesOf } from '../../clients/pieces.ts'
 
 const deflate = promisify(deflateRaw)
 /** Bytes that are compressed alone, so that all processors take part. */
@@ -9,23 +10,6 @@ const windowBytes = 32 * 1024
 const blocksAtOnce = 4
 /** RFC 1952, section 2.3: deflate, no flags, no time, an unknown operating system. */
 const header = Buffer.from([0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255])
-
-async function* blocksOf(source: AsyncIterable<Uint8Array>): AsyncGenerator<Buffer> {
-  let parts: Uint8Array[] = []
-  let size = 0
-  for await (const bytes of source)
-    for (let at = 0; at < bytes.length;) {
-      const part = bytes.subarray(at, at + blockBytes - size)
-      parts.push(part)
-      size += part.length
-      at += part.length
-      if (size < blockBytes) continue
-      yield Buffer.concat(parts)
-      parts = []
-      size = 0
-    }
-  if (size > 0) yield Buffer.concat(parts)
-}
 
 /**
  * The bytes of a stream as one gzip file (RFC 1952), compressed on several processors. The same
@@ -38,7 +22,7 @@ export async function* gzipped(source: AsyncIterable<Uint8Array>): AsyncGenerato
   const open: Promise<Buffer>[] = []
   let [sum, size] = [0, 0]
   let before: Buffer | undefined
-  for await (const block of blocksOf(source)) {
+  for await (const block of piecesOf(source, blockBytes)) {
     const first = open.length < blocksAtOnce ? undefined : open.shift()
     if (first !== undefined) yield await first
     const work = deflate(block, {

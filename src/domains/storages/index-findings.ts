@@ -84,7 +84,6 @@ const columnsOf = ({ found, mediaTypeOf }: StepFindings) => {
     sizes: all.map(({ entry }) => entry.sizeBytes ?? null),
     times: all.map(({ entry }) => (entry.type === 'file' ? (entry.modifiedAt ?? null) : null)),
     media: all.map(({ entry }) => (entry.type === 'file' ? (mediaTypeOf(entry.name) ?? null) : null)),
-    digests: all.map(({ entry }) => (entry.sha256 === undefined ? null : Buffer.from(entry.sha256, 'hex'))),
   }
 }
 type Columns = ReturnType<typeof columnsOf>
@@ -94,20 +93,18 @@ const addChanges = (tx: Db, { id, storageId, checksums }: IndexWork, columns: Co
   tx.run(sql`insert into storage_index_changes
       (run_id, parent, name, is_directory, type, size_bytes, modified_at, media_type, sha256, is_unread)
     select ${id}, g.parent, g.name, g.is_directory, g.type, g.size_bytes, g.modified_at, g.media_type,
-      coalesce(g.sha256, case when (e.size_bytes, e.modified_at) is not distinct from (g.size_bytes, g.modified_at)
-        then e.sha256 end),
-      ${checksums} and g.type = 'file' and g.sha256 is null and (e.sha256 is null
+      case when (e.size_bytes, e.modified_at) is not distinct from (g.size_bytes, g.modified_at)
+        then e.sha256 end,
+      ${checksums} and g.type = 'file' and (e.sha256 is null
         or (e.size_bytes, e.modified_at) is distinct from (g.size_bytes, g.modified_at))
     from unnest(${columns.parents}::bytea[], ${columns.names}::bytea[], ${columns.directories}::boolean[],
       ${columns.types}::text[], ${columns.sizes}::bigint[], ${columns.times}::double precision[],
-      ${columns.media}::text[], ${columns.digests}::bytea[])
-      as g (parent, name, is_directory, type, size_bytes, modified_at, media_type, sha256)
+      ${columns.media}::text[]) as g (parent, name, is_directory, type, size_bytes, modified_at, media_type)
     left join storage_index_entries e on e.storage_id = ${storageId} and e.parent = g.parent
       and e.name = g.name and e.is_directory = g.is_directory
     where e.name is null
       or (e.type, e.size_bytes, e.modified_at, e.media_type)
         is distinct from (g.type, g.size_bytes, g.modified_at, g.media_type)
-      or (g.sha256 is not null and e.sha256 is distinct from g.sha256)
       or (${checksums} and g.type = 'file' and e.sha256 is null)
     on conflict (run_id, parent, name, is_directory) do update set type = excluded.type,
       size_bytes = excluded.size_bytes, modified_at = excluded.modified_at, media_type = excluded.media_type,

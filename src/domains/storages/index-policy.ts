@@ -23,25 +23,32 @@ export type IndexRules = z.output<typeof IndexRules>
 export const rootsOfRules = ({ roots }: Pick<IndexRules, 'roots'>): StoragePath[] =>
   roots.map((root) => parentOfBytes(Buffer.from(root, 'hex')))
 
-type Policy = Readonly<Record<string, unknown>>
-const policyOf = ({ configuration }: Pick<StorageFacts, 'configuration'>): Policy => {
-  const policy = configuration?.['indexPolicy']
-  return typeof policy === 'object' && policy !== null ? (policy as Policy) : {}
-}
-const textsOf = (policy: Policy, name: string): string[] => {
-  const value = policy[name]
-  return Array.isArray(value) ? value.filter((text): text is string => typeof text === 'string') : []
-}
-const numberOf = (policy: Policy, name: string, usual: number, [least, most]: [number, number]): number => {
-  const value = policy[name]
-  return typeof value === 'number' && Number.isFinite(value)
-    ? Math.min(most, Math.max(least, Math.floor(value)))
-    : usual
-}
+const texts = z
+  .array(z.unknown())
+  .catch([])
+  .transform((all) => all.filter((text) => typeof text === 'string'))
+const bounded = (usual: number, [least, most]: readonly [number, number]) =>
+  z
+    .number()
+    .transform((value) => Math.min(most, Math.max(least, Math.floor(value))))
+    .catch(usual)
+
+/** A storage's own policy; what has a wrong shape counts as absent. */
+const Policy = z.object({
+  enabled: z.unknown().optional(),
+  roots: texts,
+  maxDepth: bounded(5, [0, 1_000]),
+  maxEntries: bounded(10_000, [1, mostEntries]),
+  timeoutSeconds: bounded(3_600, [1, 604_800]),
+  include: texts,
+  exclude: texts,
+})
+const policyOf = ({ configuration }: Pick<StorageFacts, 'configuration'>): z.output<typeof Policy> =>
+  Policy.safeParse(configuration?.['indexPolicy']).data ?? Policy.parse({})
 
 /** Whether the storage may be indexed. */
 export const isIndexed = (facts: Pick<StorageFacts, 'configuration'>): boolean =>
-  policyOf(facts)['enabled'] !== false
+  policyOf(facts).enabled !== false
 
 /** The roots that are not below another root. */
 const outermost = (roots: readonly StoragePath[]): StoragePath[] =>
@@ -54,10 +61,9 @@ const outermost = (roots: readonly StoragePath[]): StoragePath[] =>
 
 /** The policy of a storage with its defaults. @throws Refusal 422 for a root that leads upwards */
 export const indexRulesOf = async ({ facts, roots }: RootedStorage): Promise<IndexRules> => {
-  const policy = policyOf(facts)
-  const named = textsOf(policy, 'roots')
-  const own = await refusing('body', () =>
-    Promise.resolve().then(() => named.map((path) => parsePath(nameOf(path), ...startsOf(facts)))),
+  const { enabled: _, roots: named, ...policy } = policyOf(facts)
+  const own = await refusing('body', async () =>
+    named.map((path) => parsePath(nameOf(path), ...startsOf(facts))),
   )
   const approved = roots.map(({ path }) => path)
   // Of the policy's roots, only approved ones count.
@@ -71,10 +77,6 @@ export const indexRulesOf = async ({ facts, roots }: RootedStorage): Promise<Ind
         )
   return {
     roots: outermost(starts).map((path) => bytesOfParent(path).toString('hex')),
-    maxDepth: numberOf(policy, 'maxDepth', 5, [0, 1_000]),
-    maxEntries: numberOf(policy, 'maxEntries', 10_000, [1, mostEntries]),
-    timeoutSeconds: numberOf(policy, 'timeoutSeconds', 3_600, [1, 604_800]),
-    include: textsOf(policy, 'include'),
-    exclude: textsOf(policy, 'exclude'),
+    ...policy,
   }
 }

@@ -14,6 +14,7 @@ import { invalid, Refusal } from '../../refusal.ts'
 import { openGlob } from './glob.ts'
 import { bytesOfParent, endOfRange, parentOfBytes } from './index-paths.ts'
 import type { IndexEntry, IndexPage, IndexQuery } from './schemas.ts'
+import { present, timeInAnswer } from './view.ts'
 
 /**
  * The most rows that one statement examines, and one request: a page may hold fewer entries than
@@ -41,15 +42,12 @@ type Key = Pick<Row, 'parent' | 'name' | 'isDirectory'>
 
 const pathOfRow = ({ parent, name }: Key): StoragePath => [...parentOfBytes(parent), nameOfBytes(name)]
 
-const entryOf = (row: Row): z.output<typeof IndexEntry> => ({
-  ...pathInAnswer(pathOfRow(row)),
-  name: textOf(nameOfBytes(row.name)),
-  type: row.type,
-  ...(row.sizeBytes == null ? {} : { sizeBytes: row.sizeBytes }),
-  ...(row.modifiedAt == null ? {} : { modifiedAt: new Date(row.modifiedAt).toISOString() }),
-  ...(row.mediaType == null ? {} : { mediaType: row.mediaType }),
-  ...(row.sha256 == null ? {} : { checksum: `sha256:${Buffer.from(row.sha256).toString('hex')}` }),
-})
+const entryOf = (row: Row): z.output<typeof IndexEntry> =>
+  present({
+    ...{ ...pathInAnswer(pathOfRow(row)), name: textOf(nameOfBytes(row.name)), type: row.type },
+    ...{ sizeBytes: row.sizeBytes, modifiedAt: timeInAnswer(row.modifiedAt), mediaType: row.mediaType },
+    checksum: row.sha256 == null ? undefined : `sha256:${Buffer.from(row.sha256).toString('hex')}`,
+  })
 
 const FoundRow = z.object({ type: z.string() })
 const TotalsRow = z.object({ entries: z.number(), bytes: z.number() })

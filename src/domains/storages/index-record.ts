@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { nameOfBytes } from '../../drivers/storage/paths.ts'
 import { rootsOfRules, type IndexRules } from './index-policy.ts'
 import { bytesOfParent, endOfRange, parentOfBytes } from './index-paths.ts'
@@ -15,6 +15,11 @@ const EntryKey = z.object({
 })
 type EntryKey = z.output<typeof EntryKey>
 
+const behind = (last: EntryKey | undefined): Sql =>
+  last === undefined
+    ? sql``
+    : sql`and (parent, name, is_directory) > (${last.parent}, ${last.name}, ${last.isDirectory})`
+
 /**
  * Removes the entries that are gone, and all entries below gone directories.
  * @returns the number of removed rows
@@ -23,14 +28,10 @@ const removeRows = async (tx: Db, { id, storageId }: IndexWork): Promise<number>
   let removed = 0
   let last: EntryKey | undefined
   for (;;) {
-    const after =
-      last === undefined
-        ? sql``
-        : sql`and (parent, name, is_directory) > (${last.parent}, ${last.name}, ${last.isDirectory})`
     const gone: EntryKey[] = await tx.many(
       EntryKey,
       sql`select parent, name, is_directory from storage_index_changes
-        where run_id = ${id} and type is null ${after} order by parent, name, is_directory limit ${batch}`,
+        where run_id = ${id} and type is null ${behind(last)} order by parent, name, is_directory limit ${batch}`,
     )
     if (gone.length === 0) return removed
     removed += await tx.run(sql`delete from storage_index_entries e
@@ -54,11 +55,7 @@ const putRows = async (tx: Db, { id, storageId }: IndexWork): Promise<{ added: n
   let [added, changed] = [0, 0]
   let last: EntryKey | undefined
   for (;;) {
-    const after =
-      last === undefined
-        ? sql``
-        : sql`and (parent, name, is_directory) > (${last.parent}, ${last.name}, ${last.isDirectory})`
-    const next = sql`select * from storage_index_changes where run_id = ${id} and type is not null ${after}
+    const next = sql`select * from storage_index_changes where run_id = ${id} and type is not null ${behind(last)}
       order by parent, name, is_directory limit ${batch}`
     const ends = await tx.many(
       EntryKey,

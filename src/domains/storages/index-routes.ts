@@ -5,7 +5,7 @@ import { countBound } from '../../lists.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { isOpenState, requestCancel } from '../../operations/records.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
-import { missing, Refusal, unacceptable } from '../../refusal.ts'
+import { missing, Refusal, unacceptableAt } from '../../refusal.ts'
 import { readStorage } from '../environments/storages.ts'
 import { rootsOf } from './endpoint.ts'
 import { refusing } from './errors.ts'
@@ -23,28 +23,16 @@ import {
 import type { StorageJobParts } from './job-routes.ts'
 import { here } from './open.ts'
 import { IndexPage, IndexQuery, IndexRun, NewIndexRun } from './schemas.ts'
-import { pathOf } from './view.ts'
+import { pathOf, present } from './view.ts'
 
 const usualPage = 100
 const largestPage = 500
 
-const runView = (row: IndexRunRow): z.output<typeof IndexRun> => {
-  const { id, storageId, status, checksums, indexedEntries, indexedBytes, skippedEntries } = row
-  const isOpen = status === 'queued' || status === 'running'
-  const { addedEntries, changedEntries, removedEntries, truncatedBy, error, finishedAt, live } = row
-  return {
-    ...{ id, storageId, status: status === 'queued' ? 'running' : status, checksums },
-    ...{ indexedEntries, indexedBytes, skippedEntries, truncated: truncatedBy != null },
-    ...(addedEntries == null ? {} : { addedEntries }),
-    ...(changedEntries == null ? {} : { changedEntries }),
-    ...(removedEntries == null ? {} : { removedEntries }),
-    ...(truncatedBy == null ? {} : { truncatedBy }),
-    ...(error == null ? {} : { error }),
-    ...(isOpen && live != null ? { live } : {}),
-    createdAt: row.createdAt,
-    ...(finishedAt == null ? {} : { finishedAt }),
-  }
-}
+const runView = ({ status, live, ...row }: IndexRunRow): z.output<typeof IndexRun> =>
+  present({
+    ...{ ...row, status: status === 'queued' ? 'running' : status, truncated: row.truncatedBy != null },
+    live: status === 'queued' || status === 'running' ? live : undefined,
+  })
 
 /** Index runs of storages, and their results. */
 export const indexRoutes = (parts: StorageJobParts): Route[] => {
@@ -97,14 +85,11 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
       handle: async ({ params, body, newId }) => {
         const storage = await storages.open(params.storageId)
         if (!isIndexed(storage.facts))
-          throw unacceptable([
-            {
-              path: 'storage.configuration.indexPolicy.enabled',
-              message:
-                'is false; allow it with PUT ' +
-                `/storages/${encodeURIComponent(params.storageId)}/roots/ and indexPolicy`,
-            },
-          ])
+          throw unacceptableAt(
+            'storage.configuration.indexPolicy.enabled',
+            'is false; allow it with PUT ' +
+              `/storages/${encodeURIComponent(params.storageId)}/roots/ and indexPolicy`,
+          )
         const id = body.id === undefined || body.id === '' ? `index-${newId}` : body.id
         await acceptIndexRun(db, {
           ...{ id, storageId: storage.facts.id, checksums: body.checksums === true },

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
+import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { IndexRules } from './index-policy.ts'
 import { LiveJob } from './schemas.ts'
 
@@ -50,7 +50,7 @@ export const acceptIndexRun = (
         where storage_id = ${run.storageId} and status in ('queued', 'running')`,
     )
     if (open === undefined || open.id === run.id)
-      throw unacceptable([{ path: 'id', message: `${JSON.stringify(run.id)} is taken; choose another id` }])
+      throw unacceptableAt('id', `${JSON.stringify(run.id)} is taken; choose another id`)
     throw new Refusal(
       'conflict',
       `the storage is being indexed by run ${JSON.stringify(open.id)}; wait for its end, or cancel it`,

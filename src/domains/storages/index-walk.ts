@@ -1,4 +1,5 @@
 import type { Db } from '../../db/sql.ts'
+import { eachOf } from '../../pacing/each-of.ts'
 import { StorageError, type Entry, type StorageDriver } from '../../drivers/storage/contract.ts'
 import { quotedPath, textOf, type ByteName, type StoragePath } from '../../drivers/storage/paths.ts'
 import { openGlob } from './glob.ts'
@@ -103,32 +104,6 @@ const readFolder = async ({ driver, keeps, signal }: Walk, folder: IndexFolder):
   }
 }
 
-/** Runs work for each item, several at once, in their order; the first failure stops the rest. */
-const eachOf = async <T, R>(
-  items: readonly T[],
-  most: number,
-  work: (item: T) => Promise<R>,
-): Promise<R[]> => {
-  const answers: R[] = []
-  let next = 0
-  let failed = false
-  const workers = Array.from({ length: Math.min(most, items.length) }, async () => {
-    while (next < items.length && !failed) {
-      const at = next
-      next += 1
-      try {
-        answers[at] = await work(items[at] as T)
-      } catch (error) {
-        failed = true
-        throw error
-      }
-    }
-  })
-  const ends = await Promise.allSettled(workers)
-  for (const end of ends) if (end.status === 'rejected') throw end.reason
-  return answers
-}
-
 /** Cuts the findings at the policy's limit of entries. */
 const within = (
   read: readonly Reading[],
@@ -197,30 +172,42 @@ const takeWalkStep = async (walk: Walk, work: IndexWork): Promise<boolean> => {
   return true
 }
 
+interface Slice {
+  signal: AbortSignal
+  forMs: number
+}
+
+/** Takes steps for some milliseconds. `step` answers false where none is left, as this does. */
+const inSteps = async (
+  db: Db,
+  first: IndexWork,
+  { signal, forMs }: Slice,
+  step: (work: IndexWork) => Promise<boolean>,
+): Promise<boolean> => {
+  const until = performance.now() + forMs
+  for (let work: IndexWork | undefined = first; work !== undefined;) {
+    signal.throwIfAborted()
+    if (!(await step(work))) return false
+    if (performance.now() > until) return true
+    work = await readIndexWork(db, first.id)
+  }
+  return false
+}
+
 /** Reads directories for this many milliseconds. @returns false where none is left */
 export const walkIndex = async (
   db: Db,
   first: IndexWork,
   driver: StorageDriver,
-  { signal, forMs }: { signal: AbortSignal; forMs: number },
+  slice: Slice,
 ): Promise<boolean> => {
-  const until = performance.now() + forMs
+  const { signal } = slice
   const walk: Walk = { db, driver, signal, keeps: openFilter(first.policy), ahead: Promise.resolve([]) }
-  using progress = openJobProgress(
-    db,
-    first.id,
-    { phase: 'indexing', entries: first.indexedEntries, bytes: first.indexedBytes },
-    recordIndexLive,
-  )
-  for (let work: IndexWork | undefined = first; work !== undefined;) {
-    signal.throwIfAborted()
-    if (!(await takeWalkStep(walk, work))) return false
-    work = await readIndexWork(db, first.id)
-    progress.live.entries = work?.indexedEntries ?? 0
-    progress.live.bytes = work?.indexedBytes ?? 0
-    if (performance.now() > until) return true
-  }
-  return false
+  using progress = openJobProgress(db, first.id, { phase: 'indexing', entries: 0, bytes: 0 }, recordIndexLive)
+  return await inSteps(db, first, slice, (work) => {
+    Object.assign(progress.live, { entries: work.indexedEntries, bytes: work.indexedBytes })
+    return takeWalkStep(walk, work)
+  })
 }
 
 const digestOf = async (
@@ -241,12 +228,10 @@ export const hashIndex = async (
   db: Db,
   first: IndexWork,
   driver: StorageDriver,
-  { signal, forMs }: { signal: AbortSignal; forMs: number },
+  slice: Slice,
 ): Promise<boolean> => {
-  const until = performance.now() + forMs
   using progress = openJobProgress(db, first.id, { phase: 'hashing', entries: 0, bytes: 0 }, recordIndexLive)
-  for (let work: IndexWork | undefined = first; work !== undefined;) {
-    signal.throwIfAborted()
+  return await inSteps(db, first, slice, async (work) => {
     if (work.spentMs >= work.policy.timeoutSeconds * 1_000) {
       await leaveUnread(db, work.id)
       return false
@@ -255,14 +240,12 @@ export const hashIndex = async (
     const files = await unreadFiles(db, work.id, filesInStep)
     if (files.length === 0) return false
     const digests = await eachOf(files, readersAtOnce, async (file) => {
-      const digest = await digestOf(driver, file, signal)
+      const digest = await digestOf(driver, file, slice.signal)
       progress.live.entries += 1
       progress.live.bytes += file.sizeBytes
       return digest
     })
     await recordDigests(db, work, digests, performance.now() - began)
-    if (performance.now() > until) return true
-    work = await readIndexWork(db, first.id)
-  }
-  return false
+    return true
+  })
 }

@@ -4,7 +4,7 @@ import type { Engine } from '../../engine.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
+import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { archivePath } from './archive.ts'
 import { refusing } from './errors.ts'
 import { downloadKind } from './job-kind.ts'
@@ -22,21 +22,19 @@ export interface StorageJobParts {
   hostId: string
 }
 
-const wrong = (path: string, message: string): Refusal => unacceptable([{ path, message }])
-
 /** @throws Refusal 422 where a path must not be written */
 const refuseUnwritable = ({ facts, roots }: RootedStorage, path: StoragePath, field: string): void => {
   if (facts.readOnly)
-    throw wrong(field, `storage ${JSON.stringify(facts.id)} is read-only; choose another one`)
+    throw unacceptableAt(field, `storage ${JSON.stringify(facts.id)} is read-only; choose another one`)
   const covering = roots.filter((root) => isBelow(path, root.path))
   if (covering.length === 0)
-    throw wrong(
+    throw unacceptableAt(
       field,
       `${quotedPath(path)} lies outside every root of storage ${JSON.stringify(facts.id)}; choose a path below one`,
     )
   const fixed = covering.find(({ readOnly }) => readOnly)
   if (fixed !== undefined)
-    throw wrong(
+    throw unacceptableAt(
       field,
       `the root ${quotedPath(fixed.path)} of storage ${JSON.stringify(facts.id)} is read-only; choose another path`,
     )
@@ -55,7 +53,7 @@ const refuseItself = (
     [...target.place.base, ...to],
   ]
   if (!isBelow(end, start)) return
-  throw wrong(
+  throw unacceptableAt(
     'destinationPath',
     end.length === start.length
       ? 'is the entry itself; choose another path or another storage'
@@ -69,7 +67,10 @@ const openDestination = async (storages: Storages, id: string): Promise<RootedSt
     return await storages.open(id)
   } catch (error) {
     if (error instanceof Refusal && error.code === 'missing')
-      throw wrong('destinationStorageId', `${JSON.stringify(id)} is unknown; register the storage first`)
+      throw unacceptableAt(
+        'destinationStorageId',
+        `${JSON.stringify(id)} is unknown; register the storage first`,
+      )
     throw error
   }
 }
@@ -127,9 +128,9 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
           : path
         const entry = await refusing('body', () => source.driver.stat(path, { signal }))
         if (entry.type !== 'file' && entry.type !== 'directory')
-          throw wrong('path', `${quotedPath(path)} is neither a file nor a directory; name one`)
+          throw unacceptableAt('path', `${quotedPath(path)} is neither a file nor a directory; name one`)
         if (entry.type === 'file' && destinationPath.length === 0)
-          throw wrong('destinationPath', 'is the storage itself; name the new file')
+          throw unacceptableAt('destinationPath', 'is the storage itself; name the new file')
         refuseUnwritable(target, destinationPath, isNamed ? 'destinationPath' : 'destinationStorageId')
         refuseItself(source, path, target, destinationPath)
         const id = body.id === undefined || body.id === '' ? `copy-${newId}` : body.id
@@ -164,10 +165,16 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
         const path = await pathOf(body, storage.facts, 'body', true)
         const entry = await refusing('body', () => storage.driver.stat(path, { signal }))
         if (entry.type !== 'directory')
-          throw wrong('path', `${quotedPath(path)} is no directory; name one, or download the file as it is`)
+          throw unacceptableAt(
+            'path',
+            `${quotedPath(path)} is no directory; name one, or download the file as it is`,
+          )
         const destinationPath = archivePath(path)
         if (destinationPath === undefined)
-          throw wrong('path', 'is the storage itself, beside which nothing can lie; name a directory in it')
+          throw unacceptableAt(
+            'path',
+            'is the storage itself, beside which nothing can lie; name a directory in it',
+          )
         refuseUnwritable(storage, destinationPath, 'path')
         const id = body.id === undefined || body.id === '' ? `archive-${newId}` : body.id
         await acceptJob(db, {

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, where, type Db, type Sql } from '../../db/sql.ts'
 import {
   bytesOf,
   nameOfBytes,
@@ -7,7 +7,7 @@ import {
   type ByteName,
   type StoragePath,
 } from '../../drivers/storage/paths.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptableAt } from '../../refusal.ts'
 import type { CopyWay, LiveJob } from './schemas.ts'
 
 /**
@@ -60,8 +60,7 @@ export const acceptJob = async (db: Db, job: NewJob): Promise<void> => {
       ${job.destinationStorageId},
       ${storedPath(job.destinationPath)}, ${job.onConflict}, ${job.bytesPerSecond ?? null}, ${job.hostId ?? null})
     on conflict on constraint storage_downloads_pkey do nothing`)
-  if (added === 0)
-    throw unacceptable([{ path: 'id', message: `${JSON.stringify(job.id)} is taken; choose another id` }])
+  if (added === 0) throw unacceptableAt('id', `${JSON.stringify(job.id)} is taken; choose another id`)
 }
 
 export const readStorageJob = async (db: Db, id: string): Promise<StorageJob | undefined> => {
@@ -197,21 +196,27 @@ export const recordMade = (db: Db, id: string, position: number): Promise<number
     sql`update storage_download_entries set is_made = true where download_id = ${id} and position = ${position}`,
   )
 
-const madePage = 500
-/** Directories that the copy has made, those below before those above. */
-export async function* madeDirectories(db: Db, id: string): AsyncGenerator<JobEntry> {
-  let last: number | null = null
-  for (;;) {
+const pageSize = 1_000
+/** Entries of a job, those at later positions first. */
+async function* entriesDown(db: Db, id: string, only: Sql): AsyncGenerator<JobEntry> {
+  for (let last: number | undefined; ;) {
     const rows: z.output<typeof EntryRow>[] = await db.many(
       EntryRow,
-      sql`select ${entryColumns} from storage_download_entries e where e.download_id = ${id} and e.is_made
-        and (${last}::bigint is null or e.position < ${last}) order by e.position desc limit ${madePage}`,
+      sql`select ${entryColumns} from storage_download_entries e ${where(
+        sql`e.download_id = ${id}`,
+        only,
+        last !== undefined && sql`e.position < ${last}`,
+      )} order by e.position desc limit ${pageSize}`,
     )
     for (const row of rows) yield entryOf(row)
-    if (rows.length < madePage) return
-    last = rows.at(-1)?.position ?? 0
+    if (rows.length < pageSize) return
+    last = rows.at(-1)?.position
   }
 }
+
+/** Directories that the copy has made, those below before those above. */
+export const madeDirectories = (db: Db, id: string): AsyncGenerator<JobEntry> =>
+  entriesDown(db, id, sql`e.is_made`)
 
 export const markDone = (db: Db, id: string, positions: readonly number[]): Promise<number> =>
   db.run(
@@ -279,22 +284,9 @@ export const sortArchive = async (db: Db, id: string): Promise<void> => {
   )
 }
 
-const archivedPage = 1_000
-
 /** The entries of an archive, in its order. */
-export async function* archivedEntries(db: Db, id: string): AsyncGenerator<JobEntry> {
-  let last = 0
-  for (;;) {
-    const rows = await db.many(
-      EntryRow,
-      sql`select ${entryColumns} from storage_download_entries e
-          where e.download_id = ${id} and e.position < ${last} order by e.position desc limit ${archivedPage}`,
-    )
-    for (const row of rows) yield entryOf(row)
-    if (rows.length < archivedPage) return
-    last = rows.at(-1)?.position ?? 0
-  }
-}
+export const archivedEntries = (db: Db, id: string): AsyncGenerator<JobEntry> =>
+  entriesDown(db, id, sql`e.position < 0`)
 
 const ArchiveRow = z.object({ totalEntries: z.number(), totalBytes: z.number() })
 

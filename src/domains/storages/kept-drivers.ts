@@ -16,17 +16,13 @@ export const openKeptDrivers = (idleMs: number) => {
   const ofDriver = new WeakMap<StorageDriver, Kept>()
 
   return {
-    /**
-     * The driver of a key, opened where there is none. A key has all inputs of its driver: a changed
-     * record, or a changed secret, gets another driver.
-     */
-    keep: (key: string, open: () => StorageDriver): StorageDriver => {
+    /** The driver of a key, which has all inputs of it: a changed record, or secret, gets another one. */
+    find: (key: string): StorageDriver | undefined => {
       const known = kept.get(key)
-      if (known !== undefined) {
-        known.timer.refresh()
-        return known.driver
-      }
-      const driver = open()
+      known?.timer.refresh()
+      return known?.driver
+    },
+    keep: (key: string, driver: StorageDriver): StorageDriver => {
       const timer = setTimeout(() => {
         // The end of its last call starts the timer anew.
         if (entry.calls > 0) return
@@ -39,7 +35,6 @@ export const openKeptDrivers = (idleMs: number) => {
       ofDriver.set(driver, entry)
       return driver
     },
-    isKept: (key: string): boolean => kept.has(key),
     /** Begins a call of a driver. @returns what ends it */
     begin: (driver: StorageDriver): (() => void) => {
       const entry = ofDriver.get(driver)
@@ -58,3 +53,5 @@ export const openKeptDrivers = (idleMs: number) => {
     },
   }
 }
+
+export type KeptDrivers = ReturnType<typeof openKeptDrivers>

@@ -1,41 +1,33 @@
 import { realpath } from 'node:fs/promises'
-import type { Http } from '../../clients/http.ts'
 import type { Db } from '../../db/sql.ts'
 import type { SiteFiles } from '../../shell/site-files.ts'
 import { LinkError, type SiteShell } from '../../shell/site-shell.ts'
 import type { StorageDriver } from '../../drivers/storage/contract.ts'
+import { openFilesystem } from '../../drivers/storage/filesystem/driver.ts'
+import type { Where } from '../../drivers/storage/filesystem/host.ts'
 import { withJail, type Root } from '../../drivers/storage/jail.ts'
 import { withMeasures, type StorageCall } from '../../drivers/storage/measured.ts'
 import { isBelow, nameOf, parseNames } from '../../drivers/storage/paths.ts'
-import type { ClaimAccess } from '../../drivers/storage/pod.ts'
-import { openStorage, type StorageReach } from '../../drivers/storage/registry.ts'
 import { withRetries } from '../../drivers/storage/retry.ts'
-import { isBucketWay, waysOf, type Way } from '../../drivers/storage/ways.ts'
-import { Refusal, unacceptable } from '../../refusal.ts'
-import type { SecretFinder, SecretOpener } from '../../vault/secret.ts'
+import { openSftpStorage } from '../../drivers/storage/sftp/driver.ts'
+import { openShellStorage } from '../../drivers/storage/shell/driver.ts'
+import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { connectionTypes } from '../environments/store.ts'
 import { readStorage, type StorageFacts } from '../environments/storages.ts'
-import { bucketReach } from './buckets.ts'
-import { baseOf, storageConnection, givenConnection, namedIn } from './connection.ts'
+import { bucketReach, type BucketParts } from './buckets.ts'
+import { baseOf, storageConnection, givenConnection, isReachedBy, namedIn } from './connection.ts'
 import { rootsOf } from './endpoint.ts'
 import { refusing } from './errors.ts'
-import { openKeptDrivers } from './kept-drivers.ts'
-import { podReach } from './pods.ts'
+import { openKeptDrivers, type KeptDrivers } from './kept-drivers.ts'
+import { podReach, type PodParts } from './pods.ts'
 import type { Reached } from './reached.ts'
 
-export interface StorageParts {
+export interface StorageParts extends BucketParts, PodParts {
   db: Db
-  http: Http
-  secrets: SecretOpener & SecretFinder
   shellOf: (connectionId: string) => SiteShell
   filesOf: (connectionId: string) => SiteFiles
-  clusterOf: (connectionId: string) => ClaimAccess['cluster']
-  /** SERVICE_KUBERNETES_HELPER_IMAGE. */
-  helperImage: string
   /** SERVICE_LOCAL_STORAGE_ROOT. */
   localStorageRoot: string | undefined
-  /** Bytes of one part of an upload to a bucket, as the instance has them. */
-  partBytes: () => Promise<number>
   onCall: (type: StorageFacts['type'], call: StorageCall) => void
 }
 
@@ -55,16 +47,13 @@ export const here = 'here'
 const shellMs = 20_000
 const idleMs = 300_000
 
-const unavailable = (message: string): Refusal => new Refusal('unavailable', message)
-
 /**
  * The connection that leads to the folder of a storage; undefined where it is mounted here. Only
  * what cannot be mounted here looks for one beyond what the storage and its runtimes name.
  */
 const loginOf = async (db: Db, facts: StorageFacts): Promise<string | undefined> => {
-  const ways: readonly Way[] = waysOf[facts.type]
-  if (!ways.includes('shell')) return undefined
-  const connectionId = ways.includes('filesystem')
+  if (!isReachedBy(facts, 'shell')) return undefined
+  const connectionId = isReachedBy(facts, 'filesystem')
     ? givenConnection(facts, 'ssh')
     : await storageConnection(db, facts, 'ssh')
   // What was found by its type is an ssh connection.
@@ -79,59 +68,40 @@ const loginOf = async (db: Db, facts: StorageFacts): Promise<string | undefined>
  * has none.
  */
 const behindLogin = async (
-  {
-    shellOf,
-    filesOf,
-    keep,
-    isKept,
-  }: Pick<StorageParts, 'shellOf' | 'filesOf'> & {
-    keep: (key: string, open: () => StorageDriver) => StorageDriver
-    isKept: (key: string) => boolean
-  },
-  { connectionId, path: base }: { connectionId: string; path: string },
+  { shellOf, filesOf }: Pick<StorageParts, 'shellOf' | 'filesOf'>,
+  { find, keep }: KeptDrivers,
+  connectionId: string,
+  base: string,
 ): Promise<StorageDriver> => {
-  const keys = {
-    shell: JSON.stringify(['shell', connectionId, base]),
-    sftp: JSON.stringify(['sftp', connectionId, base]),
-  }
-  const bySftp = (): StorageDriver =>
-    keep(keys.sftp, () => openStorage({ way: 'sftp', files: filesOf(connectionId), base }))
-  if (isKept(keys.sftp)) return bySftp()
+  const keyOf = (access: 'shell' | 'sftp'): string => JSON.stringify([access, connectionId, base])
+  const known = find(keyOf('sftp')) ?? find(keyOf('shell'))
+  if (known !== undefined) return known
   const shell = shellOf(connectionId)
-  const byShell = (): StorageDriver => keep(keys.shell, () => openStorage({ way: 'shell', shell, base }))
-  if (isKept(keys.shell)) return byShell()
+  const keepOne = (access: 'shell' | 'sftp', open: () => StorageDriver): StorageDriver =>
+    find(keyOf(access)) ?? keep(keyOf(access), open())
   try {
     await shell.run(':', { deadlineMs: shellMs })
-    return byShell()
+    return keepOne('shell', () => openShellStorage({ shell, base }))
   } catch (error) {
     if (!(error instanceof LinkError)) throw error
+    if (error.stage === 'shell')
+      return keepOne('sftp', () => openSftpStorage({ files: filesOf(connectionId), base }))
     // Every other error of the link is that of each call, with the storage's own words.
-    return error.stage === 'shell' ? bySftp() : openStorage({ way: 'shell', shell, base })
+    return openShellStorage({ shell, base })
   }
 }
 
 /** Opens storages by their records. */
-export const openStorages = ({
-  db,
-  http,
-  secrets,
-  shellOf,
-  filesOf,
-  clusterOf,
-  helperImage,
-  localStorageRoot,
-  partBytes,
-  onCall,
-}: StorageParts) => {
-  const { keep, isKept, begin, close } = openKeptDrivers(idleMs)
+export const openStorages = (parts: StorageParts) => {
+  const { db, localStorageRoot, onCall } = parts
+  const drivers = openKeptDrivers(idleMs)
+  const { find, keep, begin, close } = drivers
 
-  const hereReach = async (
-    facts: StorageFacts,
-    endpoint: string,
-  ): Promise<StorageReach & { way: 'filesystem' }> => {
+  const placeHere = async ({ id, endpoint }: StorageFacts): Promise<Where> => {
     if (localStorageRoot === undefined)
-      throw unavailable(
-        `storage ${JSON.stringify(facts.id)} lies on this machine, where no directory is approved; ` +
+      throw new Refusal(
+        'unavailable',
+        `storage ${JSON.stringify(id)} lies on this machine, where no directory is approved; ` +
           'start the service with SERVICE_LOCAL_STORAGE_ROOT',
       )
     const base = await realpath(localStorageRoot)
@@ -140,62 +110,44 @@ export const openStorages = ({
       .map((path) => parseNames(nameOf(path)))
       .find((path) => isBelow(names, path))
     if (!endpoint.startsWith('/') || root === undefined)
-      throw unacceptable([
-        {
-          path: 'storage.endpoint',
-          message:
-            `${JSON.stringify(endpoint.slice(0, 200))} lies outside the directory that the service ` +
-            'may show (SERVICE_LOCAL_STORAGE_ROOT); register a storage below it',
-        },
-      ])
-    return { way: 'filesystem', base, below: names.slice(root.length) }
+      throw unacceptableAt(
+        'storage.endpoint',
+        `${JSON.stringify(endpoint.slice(0, 200))} lies outside the directory that the service ` +
+          'may show (SERVICE_LOCAL_STORAGE_ROOT); register a storage below it',
+      )
+    return { base, below: names.slice(root.length) }
   }
 
   const folder = async (facts: StorageFacts): Promise<Reached> => {
-    const ways: readonly Way[] = waysOf[facts.type]
     const connectionId = await loginOf(db, facts)
     if (connectionId !== undefined) {
       const path = baseOf(facts)
       if (!path.startsWith('/'))
-        throw unacceptable([
-          {
-            path: 'storage.endpoint',
-            message: `${JSON.stringify(path.slice(0, 200))} is no absolute path; give the folder at the host`,
-          },
-        ])
-      const driver = await behindLogin({ shellOf, filesOf, keep, isKept }, { connectionId, path })
-      return {
-        driver,
-        place: {
-          ...{ at: JSON.stringify(['login', connectionId]), link: connectionId },
-          base: parseNames(nameOf(path)),
-        },
-      }
+        throw unacceptableAt(
+          'storage.endpoint',
+          `${JSON.stringify(path.slice(0, 200))} is no absolute path; give the folder at the host`,
+        )
+      const driver = await behindLogin(parts, drivers, connectionId, path)
+      const at = JSON.stringify(['login', connectionId])
+      return { driver, place: { at, link: connectionId, base: parseNames(nameOf(path)) } }
     }
     // `storageConnection` has refused what has no connection.
-    if (!ways.includes('filesystem'))
-      throw unacceptable([
-        {
-          path: 'storage.configuration.connectionId',
-          message: 'names a local connection; name the ssh connection behind which the folder lies',
-        },
-      ])
-    const reach = await hereReach(facts, facts.endpoint)
-    const driver = keep(JSON.stringify(reach), () => openStorage(reach))
-    return { driver, place: { at: here, base: [...parseNames(nameOf(reach.base)), ...reach.below] } }
+    if (!isReachedBy(facts, 'filesystem'))
+      throw unacceptableAt(
+        'storage.configuration.connectionId',
+        'names a local connection; name the ssh connection behind which the folder lies',
+      )
+    const where = await placeHere(facts)
+    const key = JSON.stringify(['filesystem', where])
+    const driver = find(key) ?? keep(key, openFilesystem(where))
+    return { driver, place: { at: here, base: [...parseNames(nameOf(where.base)), ...where.below] } }
   }
 
   const reach = async (facts: StorageFacts): Promise<Reached> => {
-    const ways: readonly Way[] = waysOf[facts.type]
-    if (ways.length === 0)
-      throw new Refusal(
-        'not_built',
-        `storages of type ${facts.type} have no driver in this version; copy the data to one of another type`,
-      )
-    const { driver, place } = ways.some(isBucketWay)
-      ? await bucketReach({ http, secrets, partBytes, keep, isKept }, facts)
-      : ways.includes('pod')
-        ? podReach({ clusterOf, helperImage, keep }, facts, await storageConnection(db, facts, 'kubernetes'))
+    const { driver, place } = isReachedBy(facts, 'bucket')
+      ? await bucketReach(parts, drivers, facts)
+      : isReachedBy(facts, 'pod')
+        ? podReach(parts, drivers, facts, await storageConnection(db, facts, 'kubernetes'))
         : await folder(facts)
     const beginCall = () => {
       const end = begin(driver)
@@ -212,7 +164,7 @@ export const openStorages = ({
 
   return {
     /**
-     * @throws Refusal 404 for an unknown storage, 503 without a driver, 422 without an approved
+     * @throws Refusal 404 for an unknown storage, 503 where it cannot be reached, 422 without an approved
      *   root
      */
     async open(id: string): Promise<RootedStorage> {
@@ -220,14 +172,11 @@ export const openStorages = ({
       const { driver, place } = await reached(facts)
       const roots = await refusing('body', () => Promise.resolve(rootsOf(facts)))
       if (roots.length === 0)
-        throw unacceptable([
-          {
-            path: 'storage.configuration.browseRoots',
-            message:
-              `storage ${JSON.stringify(id)} has no approved root; approve one with PUT ` +
-              `/storages/${encodeURIComponent(id)}/roots/`,
-          },
-        ])
+        throw unacceptableAt(
+          'storage.configuration.browseRoots',
+          `storage ${JSON.stringify(id)} has no approved root; approve one with PUT ` +
+            `/storages/${encodeURIComponent(id)}/roots/`,
+        )
       return { facts, place, roots, driver: withJail(driver, { roots, readOnly: facts.readOnly }) }
     },
 

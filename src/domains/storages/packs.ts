@@ -6,6 +6,7 @@ import {
   type SmallFile,
   type StorageDriver,
 } from '../../drivers/storage/contract.ts'
+import { eachOf } from '../../pacing/each-of.ts'
 import { isText, type ByteName, type StoragePath } from '../../drivers/storage/paths.ts'
 import type { JobEntry, OnConflict } from './job-store.ts'
 import { attributesOf, isUnchanged, type Ends } from './send.ts'
@@ -58,15 +59,6 @@ export const packsOf = (entries: readonly JobEntry[]): { packs: FilePack[]; othe
 }
 const isSeveral = ({ entries }: FilePack): boolean => entries.length > 1
 
-/** Runs `work` for each item, some at once. */
-const forEachOf = async <T>(items: Iterable<T>, work: (item: T) => Promise<void>): Promise<void> => {
-  const queue = items[Symbol.iterator]()
-  const worker = async (): Promise<void> => {
-    for (let next = queue.next(); next.done !== true; next = queue.next()) await work(next.value)
-  }
-  await Promise.all(Array.from({ length: atOnce }, worker))
-}
-
 interface Packing {
   /** Folders of the pack at both ends. */
   from: StoragePath
@@ -82,9 +74,9 @@ export const contentsOf = async (
   names: ByteName[],
   { from, signal }: Pick<Packing, 'from' | 'signal'>,
 ): Promise<SmallFile[]> => {
-  if (source.capabilities.packs) return source.readMany(from, names, { signal })
+  if (source.readMany !== undefined) return source.readMany(from, names, { signal })
   const files: SmallFile[] = []
-  await forEachOf(names, async (name) => {
+  await eachOf(names, atOnce, async (name) => {
     const path = [...from, name]
     try {
       const { entry, stream } = await source.read(path, { signal })
@@ -127,13 +119,13 @@ const placed = async (
 ): Promise<Placed> => {
   const { target } = ends
   const overwrite = onConflict === 'overwrite'
-  if (target.capabilities.packs) {
+  if (target.writeMany !== undefined) {
     const whole = await target.writeMany(to, files, { overwrite, signal })
     return new Map(whole.map((name) => [name, 'whole']))
   }
   const taken = target.capabilities.directories ? undefined : await namesIn(ends, to, signal)
   const made: Placed = new Map()
-  await forEachOf(files, async ({ name, bytes, attributes, upload }) => {
+  await eachOf(files, atOnce, async ({ name, bytes, attributes, upload }) => {
     if (taken?.has(name) === true) return
     try {
       await target.write([...to, name], Readable.from([bytes], { objectMode: false }), {

@@ -1,16 +1,16 @@
-import type { ClaimAccess } from '../../drivers/storage/pod.ts'
-import { openStorage } from '../../drivers/storage/registry.ts'
+import { openPodStorage, type ClaimAccess } from '../../drivers/storage/pod.ts'
 import { StorageError, type StorageDriver } from '../../drivers/storage/contract.ts'
 import { nameOf, parseNames } from '../../drivers/storage/paths.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptableAt } from '../../refusal.ts'
 import type { StorageFacts } from '../environments/storages.ts'
+import { settingOf } from './connection.ts'
+import type { KeptDrivers } from './kept-drivers.ts'
 import type { Reached } from './reached.ts'
 
-interface PodParts {
+export interface PodParts {
   clusterOf: (connectionId: string) => ClaimAccess['cluster']
   /** SERVICE_KUBERNETES_HELPER_IMAGE. */
   helperImage: string
-  keep: (key: string, open: () => StorageDriver) => StorageDriver
 }
 
 const label = /^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$/
@@ -21,20 +21,18 @@ const podKeys = [
   ...['runtimeClassName', 'runAsUser', 'runAsGroup', 'fsGroup', 'confined', 'imagePullPolicy', 'labels'],
 ]
 
-const wrong = (path: string, message: string) => unacceptable([{ path, message }])
-
 /** Claim and namespace: `pvc://namespace/claim`, or by the configuration. @throws Refusal 422 */
 const claimOf = ({ endpoint, configuration }: StorageFacts): { namespace: string; claim: string } => {
   const [, namespace, claim] = /^pvc:\/\/([^/]+)\/([^/]+)\/?$/.exec(endpoint) ?? []
   const settings = configuration ?? {}
   const found = { namespace: namespace ?? settings['namespace'], claim: claim ?? settings['claimName'] }
   if (typeof found.namespace !== 'string' || !label.test(found.namespace))
-    throw wrong(
+    throw unacceptableAt(
       'storage.endpoint',
       `${JSON.stringify(endpoint.slice(0, 200))} names no claim; give pvc://namespace/claim`,
     )
   if (typeof found.claim !== 'string' || !label.test(found.claim))
-    throw wrong(
+    throw unacceptableAt(
       'storage.configuration.claimName',
       'names no claim; give it here, or as pvc://namespace/claim in endpoint',
     )
@@ -46,28 +44,28 @@ const claimOf = ({ endpoint, configuration }: StorageFacts): { namespace: string
  * record
  */
 export const podReach = (
-  { clusterOf, helperImage, keep }: PodParts,
+  { clusterOf, helperImage }: PodParts,
+  { find, keep }: KeptDrivers,
   facts: StorageFacts,
   connectionId: string,
 ): Reached => {
   const settings = facts.configuration ?? {}
   const { namespace, claim } = claimOf(facts)
-  const given = settings['mountPath']
-  const mountPath = typeof given === 'string' && given !== '' ? given : usualMount
+  const mountPath = settingOf(facts, 'mountPath') ?? usualMount
   if (!mountPath.startsWith('/') || parseNames(nameOf(mountPath)).length === 0)
-    throw wrong('storage.configuration.mountPath', 'must be an absolute path below /, like /data')
+    throw unacceptableAt('storage.configuration.mountPath', 'must be an absolute path below /, like /data')
   const pod = Object.fromEntries(podKeys.flatMap((key) => (key in settings ? [[key, settings[key]]] : [])))
   const key = JSON.stringify(['pod', connectionId, namespace, claim, mountPath, pod])
   const open = (): StorageDriver => {
     const cluster = clusterOf(connectionId)
     const configuration = { helperImage, ...pod }
     try {
-      return openStorage({ way: 'pod', pod: { cluster, namespace, claim, mountPath, configuration } })
+      return openPodStorage({ cluster, namespace, claim, mountPath, configuration })
     } catch (error) {
-      if (error instanceof StorageError) throw wrong('storage.configuration', error.message)
+      if (error instanceof StorageError) throw unacceptableAt('storage.configuration', error.message)
       throw error
     }
   }
-  const driver = keep(key, open)
+  const driver = find(key) ?? keep(key, open())
   return { driver, place: { at: JSON.stringify(['claim', connectionId, namespace, claim]), base: [] } }
 }

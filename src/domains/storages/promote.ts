@@ -4,7 +4,7 @@ import type { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import type { StorageDriver } from '../../drivers/storage/contract.ts'
 import { bytesOf, textOf, type ByteName, type StoragePath } from '../../drivers/storage/paths.ts'
-import { unacceptable } from '../../refusal.ts'
+import { unacceptableAt } from '../../refusal.ts'
 import { addArtifactVersion } from '../artifacts/store.ts'
 import { refusing } from './errors.ts'
 import type { OpenedStorage } from './open.ts'
@@ -46,32 +46,26 @@ export const promoteArtifact = async (
   const name = path.at(-1)
   const file = name === undefined ? '' : textOf(name)
   if (!/\.sif$/i.test(file))
-    throw unacceptable([
-      {
-        path: 'path',
-        message: `${JSON.stringify(file)} does not end in .sif; only SIF images are promoted to artifacts`,
-      },
-    ])
+    throw unacceptableAt(
+      'path',
+      `${JSON.stringify(file)} does not end in .sif; only SIF images are promoted to artifacts`,
+    )
   return refusing('body', async () => {
     const { entry, stream } = await driver.read(path, { offset: 0, length: headBytes, signal })
     const architecture = sifArchitecture(await buffer(stream))
     if (architecture === undefined)
-      throw unacceptable([
-        {
-          path: 'path',
-          message: `${JSON.stringify(file)} is no SIF image: its magic is missing; build it with apptainer build`,
-        },
-      ])
+      throw unacceptableAt(
+        'path',
+        `${JSON.stringify(file)} is no SIF image: its magic is missing; build it with apptainer build`,
+      )
     const digest = await driver.digest(path, { signal })
     const { etag, sizeBytes = 0 } = await driver.stat(path, { signal })
     if (etag !== entry.etag)
-      throw unacceptable([
-        {
-          path: 'path',
-          message: `${JSON.stringify(file)} was written to meanwhile; try again when it is complete`,
-        },
-      ])
-    const { scope } = given
+      throw unacceptableAt(
+        'path',
+        `${JSON.stringify(file)} was written to meanwhile; try again when it is complete`,
+      )
+    const scope = given.scope ?? 'environment'
     const artifactId = given.id ?? `artifact-${randomUUID()}`
     const asked = {
       artifactId: given.id,
@@ -120,14 +114,11 @@ const filesBelow = async (
         if (entry.type === 'directory') folders.push(below)
         if (entry.type !== 'file') continue
         if (files.length === mostFiles)
-          throw unacceptable([
-            {
-              path: 'path',
-              message:
-                `${JSON.stringify(shown(path))} holds more than ${mostFiles} files; promote the ` +
-                'directories below it',
-            },
-          ])
+          throw unacceptableAt(
+            'path',
+            `${JSON.stringify(shown(path))} holds more than ${mostFiles} files; promote the ` +
+              'directories below it',
+          )
         const digest = await driver.digest([...path, ...below], { signal })
         files.push({ path: below.join('/') as ByteName, digest, sizeBytes: entry.sizeBytes ?? 0 })
       }
@@ -159,9 +150,7 @@ export const promoteData = async (
   refusing('body', async () => {
     const entry = await driver.stat(path, { signal })
     if (entry.type !== 'file' && entry.type !== 'directory')
-      throw unacceptable([
-        { path: 'path', message: `${JSON.stringify(shown(path))} is neither a file nor a directory` },
-      ])
+      throw unacceptableAt('path', `${JSON.stringify(shown(path))} is neither a file nor a directory`)
     const files = entry.type === 'directory' ? await filesBelow(driver, path, signal) : undefined
     const digest = files === undefined ? await driver.digest(path, { signal }) : treeDigest(files)
     const sizeBytes =

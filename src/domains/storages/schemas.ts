@@ -14,12 +14,12 @@ export const PathQuery = {
     .optional()
     .describe('Base64 of the bytes of a path that is not UTF-8; instead of path'),
 }
+const PathAnswer = { path: z.string(), pathBytes: z.string().optional() }
 const PathBody = { path: z.string().optional(), pathBytes: z.string().max(8_192).optional() }
 
 export const FileEntry = z.strictObject({
   storageId: z.string(),
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   name: z.string(),
   type: z.enum(['file', 'directory', 'symlink']),
   sizeBytes: z.number().optional(),
@@ -35,8 +35,7 @@ export const FileEntry = z.strictObject({
 
 export const Listing = z.strictObject({
   storageId: z.string(),
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   entries: z.array(FileEntry),
   nextCursor: z.string().optional(),
 })
@@ -121,8 +120,7 @@ export type CopyWay = z.output<typeof CopyWay>
 export const DownloadRun = z.strictObject({
   id: z.string(),
   storageId: z.string(),
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   status: z.enum(['queued', 'ready', 'streaming', 'completed', 'failed', 'cancelled']),
   strategy: z.string(),
   url: z
@@ -187,8 +185,7 @@ export const IndexRun = z.strictObject({
 })
 
 export const IndexEntry = z.strictObject({
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   name: z.string(),
   type: z.enum(['file', 'directory', 'symlink']),
   sizeBytes: z.number().optional(),
@@ -223,8 +220,7 @@ export const IndexQuery = z.strictObject({
 })
 export const IndexPage = z.strictObject({
   storageId: z.string(),
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   entries: z.array(IndexEntry),
   totals: z
     .strictObject({ entries: z.number().describe('files, directories and links'), bytes: z.number() })
@@ -236,8 +232,7 @@ export const IndexPage = z.strictObject({
 export const UploadQuery = z.strictObject({ ...PathQuery, overwrite: z.enum(['true', 'false']).optional() })
 export const Uploaded = z.strictObject({
   storageId: z.string(),
-  path: z.string(),
-  pathBytes: z.string().optional(),
+  ...PathAnswer,
   receivedBytes: z.number(),
   complete: z.boolean(),
   checksum: z.string().optional(),
@@ -254,7 +249,7 @@ export const NewArtifact = z.strictObject({
   id: Id.optional(),
   name: Name.optional(),
   version: Name.optional(),
-  scope: choice(['system', 'organization', 'project', 'workflow', 'run', 'environment'], 'environment'),
+  scope: optionalChoice(['system', 'organization', 'project', 'workflow', 'run', 'environment']),
   scopeId: OptionalId.optional(),
 })
 export const NewData = z.strictObject({

@@ -9,10 +9,10 @@ import {
   type UploadPart,
 } from '../../drivers/storage/contract.ts'
 import { quotedPath, type StoragePath } from '../../drivers/storage/paths.ts'
-import { through } from '../../drivers/storage/through.ts'
+import { through } from '../../drivers/storage/streams.ts'
 import { NoWayError } from '../../drivers/transfer/copy.ts'
 import type { OnConflict } from './job-store.ts'
-import type { Straight, StraightWay } from './straight.ts'
+import type { Direct, DirectWay } from './direct.ts'
 
 /** Both ends of a copy. */
 export interface Ends {
@@ -26,7 +26,7 @@ export interface Ends {
   /** Connections whose streams both ends take; transfers of runs go first there. */
   links?: readonly string[] | undefined
   /** Where each end is behind a login of its own: the ways from one site to the other. */
-  straight?: Straight | undefined
+  direct?: Direct | undefined
 }
 
 /** As large as a store copies in one request. */
@@ -46,7 +46,7 @@ export interface Sending {
   /** Removes it, so that the next one begins anew. */
   discardUpload: (upload: string) => Promise<void>
   /** A way from site to site does not work; the file goes on by the next one. */
-  onNoWay: (way: StraightWay, reason: string) => Promise<void>
+  onNoWay: (way: DirectWay, reason: string) => Promise<void>
   /** Whether an earlier attempt may have written the file. */
   isRepeated: boolean
   signal: AbortSignal
@@ -76,7 +76,10 @@ export const entryAt = async (
   }
 }
 
-/** Creates a directory with all its parents; `known` holds the existing ones. */
+/**
+ * Creates a directory with all its parents, where directories exist by themselves; `known` holds the
+ * existing ones.
+ */
 export const ensureDirectory = async (
   driver: StorageDriver,
   path: StoragePath,
@@ -84,7 +87,7 @@ export const ensureDirectory = async (
   signal?: AbortSignal,
 ): Promise<void> => {
   const key = path.join('/')
-  if (path.length === 0 || known.has(key)) return
+  if (!driver.capabilities.directories || path.length === 0 || known.has(key)) return
   const entry = await entryAt(driver, path, signal)
   if (entry !== undefined && entry.type !== 'directory')
     throw new StorageError(
@@ -130,7 +133,7 @@ export const attributesOf = (
   { source, target }: Ends,
   { mode, modifiedAt }: { mode?: number | null | undefined; modifiedAt?: number | null | undefined },
 ): Attributes | undefined =>
-  source.capabilities.attributes && target.capabilities.attributes
+  source.setAttributes !== undefined && target.setAttributes !== undefined
     ? { mode: mode ?? undefined, modifiedAt: modifiedAt ?? undefined }
     : undefined
 
@@ -150,11 +153,11 @@ const writtenTo = (path: StoragePath): StorageError =>
   new StorageError('changed', `${quotedPath(path)} was written to while it was sent; retry`)
 
 /** Lets the bytes of a file go from site to site. @throws NoWayError */
-const sendStraight = async (
+const sendDirect = async (
   ends: Ends,
   sending: Sending,
   continued: OpenUpload,
-  way: StraightWay,
+  way: DirectWay,
 ): Promise<void> => {
   const { source, target } = ends
   const { from, to, onConflict, signal, onBytes, onSent } = sending
@@ -240,7 +243,7 @@ const copiedWithin = async (
     const { sizeBytes = 0 } = before
     if (sizeBytes > largestWithin) return withoutOwn()
     try {
-      await target.copyWithin([...base, ...from], to, {
+      await target.copyWithin!(to, [...base, ...from], {
         overwrite: onConflict === 'overwrite' || isOwn,
         signal,
       })
@@ -285,11 +288,11 @@ export const sendFile = async (ends: Ends, sending: Sending): Promise<'sent' | '
       passed += count
       onBytes(count)
     }
-    const way = ends.straight?.wayOf(sending.sizeBytes)
+    const way = ends.direct?.wayOf(sending.sizeBytes)
     const open = await sending.openUpload()
     try {
       if (way !== undefined && 'continued' in open)
-        await sendStraight(ends, { ...sending, onBytes: counted }, open.continued, way)
+        await sendDirect(ends, { ...sending, onBytes: counted }, open.continued, way)
       else await sendOnce(ends, { ...sending, onBytes: counted }, open)
       return 'sent'
     } catch (error) {

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { StoragePath } from '../../drivers/storage/paths.ts'
-import { missing, unacceptable } from '../../refusal.ts'
+import { missing, unacceptableAt } from '../../refusal.ts'
 import { pathOfStored, storedPath } from './job-store.ts'
 import { CopyWay, LiveJob } from './schemas.ts'
 
@@ -55,8 +55,7 @@ export const addDownload = async (
         values (${given.id}, ${given.storageId}, ${storedPath(given.path)}, 'stream', 'ready', ${given.sizeBytes})
         on conflict on constraint storage_downloads_pkey do nothing returning ${columns}`,
   )
-  if (row === undefined)
-    throw unacceptable([{ path: 'id', message: `${JSON.stringify(given.id)} is taken; choose another id` }])
+  if (row === undefined) throw unacceptableAt('id', `${JSON.stringify(given.id)} is taken; choose another id`)
   return downloadOf(row)
 }
 

@@ -1,8 +1,8 @@
-import { StorageError, type WriteOptions } from '../../drivers/storage/contract.ts'
+import { StorageError, type WriteOptions, type Written } from '../../drivers/storage/contract.ts'
 import type { StoragePath } from '../../drivers/storage/paths.ts'
 import { ClientGone, HttpRefusal } from '../../http/errors.ts'
 import type { Upload } from '../../http/route.ts'
-import { invalid, unacceptable } from '../../refusal.ts'
+import { invalid, unacceptableAt } from '../../refusal.ts'
 import { refusing } from './errors.ts'
 import type { OpenedStorage } from './open.ts'
 import { ensureDirectory } from './send.ts'
@@ -62,9 +62,7 @@ const optionsOf = (
     return { overwrite, signal, ...(upload.sizeBytes === undefined ? {} : { sizeBytes: upload.sizeBytes }) }
   const size = part.last - part.first + 1
   if (upload.sizeBytes !== undefined && upload.sizeBytes !== size)
-    throw unacceptable([
-      { path: 'Content-Range', message: `names ${size} bytes, and the body has ${upload.sizeBytes}` },
-    ])
+    throw unacceptableAt('Content-Range', `names ${size} bytes, and the body has ${upload.sizeBytes}`)
   const last = part.last + 1 === part.total
   return {
     overwrite,
@@ -85,17 +83,17 @@ export const takeUpload = (
   { driver }: OpenedStorage,
   path: StoragePath,
   given: { upload: Upload; overwrite: boolean; contentRange: string | undefined; signal: AbortSignal },
-) =>
+): Promise<Written> =>
   refusing('body', async () => {
     const part = uploadPartOf(given.contentRange)
     if (part?.asks === true) {
       // A request for the number of stored bytes has no body.
       given.upload.stream.resume()
-      return { receivedBytes: driver.capabilities.resumes ? await driver.received(path, uploadName) : 0 }
+      return { receivedBytes: (await driver.received?.(path, uploadName)) ?? 0 }
     }
     const options = optionsOf(part, given.upload, given.overwrite, given.signal)
     if (options.part !== undefined) {
-      if (!driver.capabilities.resumes)
+      if (driver.received === undefined)
         throw new StorageError(
           'unsupported',
           'this kind of storage takes a file in one request; send it without Content-Range',
@@ -103,7 +101,7 @@ export const takeUpload = (
       delete options.signal
     }
     // The first part of a file makes the directories above it.
-    if (driver.capabilities.directories && (options.part?.offset ?? 0) === 0)
+    if ((options.part?.offset ?? 0) === 0)
       await ensureDirectory(driver, path.slice(0, -1), new Set(), options.signal)
     return driver.write(path, given.upload.stream, options)
   })

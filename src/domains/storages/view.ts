@@ -10,7 +10,7 @@ import {
   type ByteName,
   type StoragePath,
 } from '../../drivers/storage/paths.ts'
-import { invalid, unacceptable } from '../../refusal.ts'
+import { invalid, unacceptableAt } from '../../refusal.ts'
 import type { StorageFacts } from '../environments/storages.ts'
 import { startsOf } from './connection.ts'
 import type { PathPosition } from './errors.ts'
@@ -33,16 +33,16 @@ export const pathOf = async (
   if (path === undefined && pathBytes === undefined && isNeeded) {
     if (place === 'query')
       throw invalid('path is required; name an entry', [{ path: 'path', message: 'is required' }])
-    throw unacceptable([{ path: 'path', message: 'is required' }])
+    throw unacceptableAt('path', 'is required')
   }
   if (path !== undefined && pathBytes !== undefined)
-    throw unacceptable([{ path: `${field}Bytes`, message: `stands beside ${field}; give one of them` }])
+    throw unacceptableAt(`${field}Bytes`, `stands beside ${field}; give one of them`)
   if (pathBytes !== undefined && !/^[A-Za-z0-9+/]*={0,2}$/.test(pathBytes))
     throw invalid(`${field}Bytes is no base64; encode the bytes of the path`, [
       { path: `${field}Bytes`, message: 'must be base64' },
     ])
   const name = pathBytes === undefined ? nameOf(path ?? '') : nameOfBytes(Buffer.from(pathBytes, 'base64'))
-  return refusing('body', () => Promise.resolve().then(() => parsePath(name, ...startsOf(facts))), field)
+  return refusing('body', async () => parsePath(name, ...startsOf(facts)), field)
 }
 
 const mediaTypes: Readonly<Record<string, string>> = {
@@ -81,27 +81,29 @@ const mediaTypes: Readonly<Record<string, string>> = {
 export const mediaTypeOf = (name: string): string | undefined =>
   mediaTypes[/\.([a-z0-9]+)$/i.exec(name)?.[1]?.toLowerCase() ?? '']
 
+type Absent<T> = { [K in keyof T]: null extends T[K] ? K : undefined extends T[K] ? K : never }[keyof T]
+type Present<T> = Omit<T, Absent<T>> & { [K in Absent<T>]?: NonNullable<T[K]> }
+/** Without the members that are null or undefined. */
+export const present = <T extends object>(members: T): Present<T> =>
+  Object.fromEntries(Object.entries(members).filter(([, value]) => value != null)) as Present<T>
+
+/** A time in the form of answers, from milliseconds since the epoch. */
+export const timeInAnswer = (milliseconds: number | null | undefined): string | undefined =>
+  milliseconds == null ? undefined : new Date(milliseconds).toISOString()
+
 /**
  * An entry in the form of answers. An entry that is neither file, directory nor link appears as an
  * unreadable file.
  */
 export const entryView = (storageId: string, path: StoragePath, entry: Entry): z.output<typeof FileEntry> => {
   const name = textOf(entry.name)
-  const mediaType = entry.type === 'file' ? mediaTypeOf(name) : undefined
-  return {
-    storageId,
-    ...pathInAnswer(path),
-    name,
-    type: entry.type === 'special' ? 'file' : entry.type,
-    ...(entry.sizeBytes === undefined ? {} : { sizeBytes: entry.sizeBytes }),
-    ...(entry.modifiedAt === undefined ? {} : { modifiedAt: new Date(entry.modifiedAt).toISOString() }),
-    ...(entry.sha256 === undefined ? {} : { checksum: `sha256:${entry.sha256}` }),
-    ...(entry.etag === undefined ? {} : { etag: entry.etag }),
-    ...(mediaType === undefined ? {} : { mediaType }),
-    readable: entry.readable,
-    writable: entry.writable,
-    ...(entry.linkTarget === undefined ? {} : { linkTarget: textOf(entry.linkTarget) }),
-  }
+  const { type, sizeBytes, etag, readable, writable, linkTarget } = entry
+  return present({
+    ...{ storageId, ...pathInAnswer(path), name, type: type === 'special' ? 'file' : type, sizeBytes, etag },
+    ...{ modifiedAt: timeInAnswer(entry.modifiedAt), readable, writable },
+    mediaType: type === 'file' ? mediaTypeOf(name) : undefined,
+    linkTarget: linkTarget === undefined ? undefined : textOf(linkTarget),
+  })
 }
 
 /** The URI of an entry, for records: `storage://<storage>/<path>`, percent-encoded bytes. */
@@ -141,47 +143,14 @@ export const readCursor = (text: string, storageId: string, path: StoragePath): 
 /** For messages and audit records. */
 export const shown = (path: StoragePath): string => textOf(path.join('/') as ByteName)
 
-type Present<T> = { [K in keyof T]?: NonNullable<T[K]> }
-const present = <T extends object>(members: T): Present<T> =>
-  Object.fromEntries(Object.entries(members).filter(([, value]) => value != null)) as Present<T>
-
 /** A record in the form of answers. */
 export const downloadView = (download: Download, url?: string): z.output<typeof DownloadRun> => {
-  const {
-    id,
-    storageId,
-    strategy,
-    status,
-    sizeBytes,
-    transferredBytes,
-    sentBytes,
-    verification,
-    route,
-    error,
-    destinationStorageId,
-    entries,
-    skippedEntries,
-  } = download
-  const isOpen = status === 'queued' || status === 'streaming'
-  const { path: destinationPath, pathBytes: destinationPathBytes } =
-    download.destinationPath === undefined ? {} : pathInAnswer(download.destinationPath)
-  return {
-    ...{ id, storageId, ...pathInAnswer(download.path), status, strategy },
-    ...present({
-      url,
-      sizeBytes,
-      transferredBytes,
-      sentBytes,
-      verification,
-      route,
-      error,
-      entries,
-      skippedEntries,
-    }),
-    ...(strategy === 'archive'
-      ? {}
-      : present({ destinationStorageId, destinationPath, destinationPathBytes })),
-    ...(isOpen ? present({ live: download.live }) : {}),
-    ...{ createdAt: download.createdAt, updatedAt: download.updatedAt },
-  }
+  const { path, destinationStorageId, destinationPath, live, ...record } = download
+  const to = destinationPath && pathInAnswer(destinationPath)
+  const destination = { destinationStorageId, destinationPath: to?.path, destinationPathBytes: to?.pathBytes }
+  const isOpen = record.status === 'queued' || record.status === 'streaming'
+  return present({
+    ...{ ...record, ...pathInAnswer(path), url, live: isOpen ? live : undefined },
+    ...(record.strategy === 'archive' ? {} : destination),
+  })
 }

@@ -1,6 +1,6 @@
 import { Transform, type Readable } from 'node:stream'
 import type { WriteOptions } from './contract.ts'
-import { through } from './through.ts'
+import { through } from './streams.ts'
 
 /** The bytes of a stream behind its first `count`. */
 const behind = (source: Readable, count: number): Readable => {

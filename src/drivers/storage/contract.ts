@@ -17,19 +17,17 @@ import type { ByteName, StoragePath } from './byte-name.ts'
  * - Reads never block at a FIFO or a device: other files than regular ones are refused with
  *   `notFile`.
  * - `list`, `stat`, `read`, `digest`, `makeDirectory` and `space` may be called again after any
- *   error. `write` may be called again with the same bytes; `delete` and `move` answer `missing`
- *   where an earlier call has succeeded.
+ *   error. `write` may be called again with the same bytes; `delete` answers `missing` where an
+ *   earlier call has succeeded.
  * - Nothing is under its final name before it is whole. A write that fails leaves nothing there,
  *   unless it belongs to an upload in parts.
- * - A flag of `capabilities` holds each difference between kinds of storage. No caller tests which
+ * - A method that is marked as optional is absent where that kind of storage cannot do it. These
+ *   methods and the flags of `capabilities` hold each difference between kinds. No caller tests which
  *   driver it has.
  */
 export interface StorageDriver {
   readonly capabilities: StorageCapabilities
-  /**
-   * One level of a directory, in the order of the storage, which is that of the names' bytes unless
-   * `ordered` is false.
-   */
+  /** One level of a directory: where `directories` is true, in the order of the names' bytes. */
   list(path: StoragePath, options: ListOptions): Promise<EntryPage>
   /** The entry itself: a symbolic link is not followed. */
   stat(path: StoragePath, options?: Watch): Promise<Entry>
@@ -39,7 +37,7 @@ export interface StorageDriver {
    */
   read(path: StoragePath, options?: ReadOptions): Promise<FileReading>
   /** SHA-256 of a file, in hexadecimal digits; `changed` where it is written meanwhile. */
-  digest(path: StoragePath, options?: DigestOptions): Promise<string>
+  digest(path: StoragePath, options?: Watch): Promise<string>
   /**
    * Reads the stream and creates the file under its name once all bytes are there. The parent has
    * to exist where `directories` is true.
@@ -49,101 +47,68 @@ export interface StorageDriver {
    * A file for the programs of its site, which send it to another one. Absent where the storage's
    * site runs no programs for it.
    */
-  fileAtSite?: ((path: StoragePath) => Promise<SiteFile>) | undefined
+  fileAtSite?(path: StoragePath): Promise<SiteFile>
   /**
    * Writes a whole file whose bytes come straight from another site, into an upload that
    * `openUpload` has begun and that is kept after an error. Absent as `fileAtSite`.
    * @throws NoWayError where neither site is at fault, and the way between them does not work
    */
-  writeFrom?: ((path: StoragePath, file: SiteFile, options: WriteFromOptions) => Promise<Written>) | undefined
+  writeFrom?(path: StoragePath, file: SiteFile, options: WriteFromOptions): Promise<Written>
   /**
    * Reads small files of one folder in one go, at most 8 MiB together. What is no regular file is
    * absent from the answer. One that is missing, denied or changes meanwhile is absent, or makes the
-   * call reject: `read` gives the reason. Only with `packs`.
+   * call reject: `read` gives the reason.
    */
-  readMany(folder: StoragePath, names: readonly ByteName[], options?: Watch): Promise<SmallFile[]>
+  readMany?(folder: StoragePath, names: readonly ByteName[], options?: Watch): Promise<SmallFile[]>
   /**
    * Writes small files into one existing folder in one go, at most 8 MiB together. Each is under its
    * name once it is whole, or not at all. @returns the names of those that are; `write` gives the
-   * reason for the others. After an error some may be whole. Only with `packs`.
+   * reason for the others. After an error some may be whole. Present as `readMany`.
    */
-  writeMany(
-    folder: StoragePath,
-    files: readonly NewSmallFile[],
-    options?: WriteManyOptions,
-  ): Promise<ByteName[]>
+  writeMany?(folder: StoragePath, files: readonly NewSmallFile[], options?: Replacing): Promise<ByteName[]>
   /**
    * Begins the upload of a whole file that a later attempt can go on with. The first of `earlier`
    * whose bytes are kept becomes this upload: the attempt that wrote it can no longer add to it,
-   * and the others are removed. Only with `continues`.
+   * and the others are removed.
    */
-  openUpload(path: StoragePath, options: UploadOptions): Promise<OpenUpload>
-  /** The kept bytes of an upload in parts; 0 where there is none. Only with `resumes`. */
-  received(path: StoragePath, upload: string, options?: Watch): Promise<number>
+  openUpload?(path: StoragePath, options: UploadOptions): Promise<OpenUpload>
+  /** The kept bytes of an upload in parts; 0 where there is none. Absent: `write` takes no parts. */
+  received?(path: StoragePath, upload: string, options?: Watch): Promise<number>
   /** Removes the kept bytes of an upload in parts; no effect where there is none. */
   discard(path: StoragePath, upload: string, options?: Watch): Promise<void>
-  /** Deletes a file or a link; a directory only if it is empty, and only with `directory`. */
-  delete(path: StoragePath, options?: DeleteOptions): Promise<void>
+  /** Deletes a file or a link. */
+  delete(path: StoragePath, options?: Watch): Promise<void>
   /**
-   * Renames within the same storage; `exists` where the new name is taken, unless `overwrite`. A
-   * directory never replaces anything.
+   * Lets the storage itself copy a file of up to 5 GiB to a new name, so that no byte leaves it;
+   * `from` counts from the base of the storage's place, so that it may be of another storage there,
+   * whose roots the caller has checked; `exists` where the new name is taken, unless `overwrite`.
    */
-  move(from: StoragePath, to: StoragePath, options?: MoveOptions): Promise<void>
-  /**
-   * Lets the storage itself copy a file of up to 5 GiB to a new name; `from` counts from the base
-   * of the storage's place, so that it may be of another storage there, whose roots the caller has
-   * checked. Only with `copies`.
-   */
-  copyWithin(from: StoragePath, to: StoragePath, options?: MoveOptions): Promise<void>
+  copyWithin?(path: StoragePath, from: StoragePath, options?: Replacing): Promise<void>
   /** Its parent has to exist where `directories` is true; an existing directory is no error. */
   makeDirectory(path: StoragePath, options?: Watch): Promise<void>
   /**
    * Makes a symbolic link; `exists` where the name is taken, unless `overwrite`. Nothing looks at
-   * its target. Only with `links`.
+   * its target.
    */
-  makeLink(path: StoragePath, target: ByteName, options?: LinkOptions): Promise<void>
-  /** Sets mode and time of a directory. Only with `attributes`. */
-  setAttributes(path: StoragePath, attributes: Attributes, options?: Watch): Promise<void>
+  makeLink?(path: StoragePath, target: ByteName, options?: LinkOptions): Promise<void>
+  /** Sets mode and time of a directory. */
+  setAttributes?(path: StoragePath, attributes: Attributes, options?: Watch): Promise<void>
   /**
    * Whether the endpoint can be reached now, and how many bytes are free there where that is known.
    */
   space(options?: Watch): Promise<{ availableBytes?: number | undefined }>
   /**
-   * A URL under which a file can be read without a login for this time. Only with `presigns`. It is
-   * a credential: no record and no log holds it.
+   * A URL under which a file can be read without a login for this time. It is a credential: no
+   * record and no log holds it.
    */
-  presign(path: StoragePath, seconds: number): Promise<string>
+  presign?(path: StoragePath, seconds: number): Promise<string>
   close(): Promise<void>
 }
 
 /** The capabilities of a storage; each is true only where it always holds. */
-export interface StorageCapabilities {
-  /** Pages come in the order of the bytes of names. */
-  ordered: boolean
+interface StorageCapabilities {
   /** Directories exist by themselves, also empty ones. */
   directories: boolean
-  /** Symbolic links exist, and are listed as such. */
-  links: boolean
-  /** Names may be bytes that are not UTF-8. */
-  byteNames: boolean
-  /** Of two writes without `overwrite` under one name, exactly one succeeds. */
-  exclusive: boolean
-  /** Directories can be moved too, with all their content, and a move copies no bytes. */
-  moves: boolean
-  /** The storage copies files within its place by itself: no byte leaves it. */
-  copies: boolean
-  /** An upload in parts resumes after a cut. */
-  resumes: boolean
-  /** The upload of a whole file goes on in a later attempt: `openUpload`. */
-  continues: boolean
-  /** Modes and times of files and directories can be set. */
-  attributes: boolean
-  /** The ETag differs after every change of content. */
-  etags: boolean
-  /** `presign` works. */
-  presigns: boolean
-  /** Many small files are read and written in one call: `readMany`, `writeMany`. */
-  packs: boolean
   /** All bytes of one `read` are of one version of the file, also where it is replaced meanwhile. */
   versions: boolean
 }
@@ -176,10 +141,8 @@ export interface Entry {
   sizeBytes?: number | undefined
   /** Milliseconds since the epoch. */
   modifiedAt?: number | undefined
-  /** With quotes. Of files. */
+  /** With quotes; another one after every change of content. Of files, where the storage has it. */
   etag?: string | undefined
-  /** SHA-256 in hexadecimal digits, where the storage keeps it. */
-  sha256?: string | undefined
   /** As far as the storage shows it without an attempt. */
   readable: boolean
   writable: boolean
@@ -201,12 +164,11 @@ export interface FileReading {
   stream: Readable
 }
 
-export interface DigestOptions extends Watch {
-  onProgress?: ((bytes: number) => void) | undefined
-}
-
 export interface WriteOptions extends Watch {
-  /** Default false: `exists` where the name is taken. A directory is never replaced. */
+  /**
+   * Default false: `exists` where the name is taken; of two writes under one name exactly one
+   * succeeds. A directory is never replaced.
+   */
   overwrite?: boolean | undefined
   /** Bytes of the whole, where they are known: a stream of another length fails with `changed`. */
   sizeBytes?: number | undefined
@@ -216,7 +178,7 @@ export interface WriteOptions extends Watch {
    * compared or left out, and not written again. Its bytes are kept after an error.
    */
   continued?: OpenUpload | undefined
-  /** For files that get their name by this call. Only with the capability `attributes`. */
+  /** For files that get their name by this call. Only where there is `setAttributes`. */
   attributes?: Attributes | undefined
   /**
    * SHA-256 of the stream in hexadecimal digits, known after its end. Bytes with another one do not
@@ -225,7 +187,7 @@ export interface WriteOptions extends Watch {
   digest?: (() => string) | undefined
   /**
    * The caller has just listed the folder, and nothing had the name: some stores then get two
-   * requests less. A name that is taken meanwhile is still refused where the storage is `exclusive`.
+   * requests less. A name that is taken meanwhile is still refused.
    */
   isFree?: boolean | undefined
   /** The caller needs no `entry`: some stores then get a request less. */
@@ -270,7 +232,7 @@ export interface NewSmallFile {
   upload: string
 }
 
-export interface WriteManyOptions extends Watch {
+export interface Replacing extends Watch {
   overwrite?: boolean | undefined
 }
 
@@ -325,19 +287,11 @@ export interface Written {
   sha256?: string | undefined
 }
 
-export interface DeleteOptions extends Watch {
-  directory?: boolean | undefined
-}
-
-export interface MoveOptions extends Watch {
-  overwrite?: boolean | undefined
-}
-
 /**
  * What went wrong:
  *
  * - `missing`: nothing has that name. `exists`: the name is taken.
- * - `notFile`, `notDirectory`: it is something else. `notEmpty`: a directory holds entries.
+ * - `notFile`, `notDirectory`: it is something else.
  * - `link`: the path leads through a symbolic link. `outside`: it is not below a root. `name`: no
  *   entry can have that name.
  * - `readOnly`, `denied`: the storage is read-only; it does not let this account do that. `full`:
@@ -354,7 +308,6 @@ export type StorageFault =
   | 'exists'
   | 'notFile'
   | 'notDirectory'
-  | 'notEmpty'
   | 'link'
   | 'outside'
   | 'name'

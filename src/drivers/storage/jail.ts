@@ -1,3 +1,4 @@
+import { around, type StorageMethod } from './around.ts'
 import { StorageError, type Entry, type EntryPage, type StorageDriver } from './contract.ts'
 import { isBelow, quotedPath, type ByteName, type StoragePath } from './paths.ts'
 
@@ -24,6 +25,22 @@ const towards = (path: StoragePath, roots: readonly Root[]): ByteName[] =>
   ].sort()
 
 const wayEntry = (name: ByteName): Entry => ({ name, type: 'directory', readable: true, writable: false })
+
+/** What a call does with its paths. */
+const effects: Readonly<Record<StorageMethod, 'sees' | 'changes' | 'none'>> = {
+  ...{ list: 'sees', stat: 'sees', read: 'sees', readMany: 'sees', digest: 'sees', fileAtSite: 'sees' },
+  ...{ presign: 'sees', write: 'changes', writeMany: 'changes', writeFrom: 'changes', copyWithin: 'changes' },
+  ...{ openUpload: 'changes', received: 'changes', discard: 'changes', delete: 'changes' },
+  ...{ makeDirectory: 'changes', makeLink: 'changes', setAttributes: 'changes', space: 'none' },
+}
+
+/** The paths of a call's arguments. */
+const pathsOf = (method: StorageMethod, [first, second]: readonly unknown[]): StoragePath[] => {
+  const path = first as StoragePath
+  if (method === 'readMany') return (second as ByteName[]).map((name) => [...path, name])
+  if (method === 'writeMany') return (second as { name: ByteName }[]).map(({ name }) => [...path, name])
+  return [path]
+}
 
 /**
  * The same storage with only the files below the roots visible. Above the roots it lists only the
@@ -56,21 +73,13 @@ export const withJail = (
   }
   const above = (path: StoragePath): ByteName[] => (rootOf(path) === undefined ? towards(path, roots) : [])
 
-  const { fileAtSite, writeFrom } = driver
+  const guarded = around(driver, async (method, args, work) => {
+    if (effects[method] !== 'none')
+      for (const path of pathsOf(method, args)) (effects[method] === 'sees' ? inside : changing)(path)
+    return work()
+  })
   return {
-    capabilities: driver.capabilities,
-    ...(fileAtSite && {
-      fileAtSite: async (path) => {
-        inside(path)
-        return fileAtSite(path)
-      },
-    }),
-    ...(writeFrom && {
-      writeFrom: async (path, file, options) => {
-        changing(path)
-        return writeFrom(path, file, options)
-      },
-    }),
+    ...guarded,
     async list(path, options): Promise<EntryPage> {
       const way = above(path)
       if (way.length > 0) {
@@ -78,23 +87,12 @@ export const withJail = (
         const entries = rest.slice(0, options.limit).map(wayEntry)
         return { entries, ...(rest.length > options.limit ? { next: entries.at(-1)?.name } : {}) }
       }
-      inside(path)
-      const { entries, ...more } = await driver.list(path, options)
+      const { entries, ...more } = await guarded.list(path, options)
       return { entries: entries.map((entry) => shown(entry, [...path, entry.name])), ...more }
     },
     async stat(path, options) {
       if (above(path).length > 0) return wayEntry(path.at(-1) ?? ('' as ByteName))
-      inside(path)
-      return shown(await driver.stat(path, options), path)
-    },
-    // Each returns a promise also where the path is refused.
-    async read(path, options) {
-      inside(path)
-      return driver.read(path, options)
-    },
-    async digest(path, options) {
-      inside(path)
-      return driver.digest(path, options)
+      return shown(await guarded.stat(path, options), path)
     },
     async write(path, source, options) {
       try {
@@ -105,58 +103,10 @@ export const withJail = (
       }
       return driver.write(path, source, options)
     },
-    async readMany(folder, names, options) {
-      for (const name of names) inside([...folder, name])
-      return driver.readMany(folder, names, options)
-    },
-    async writeMany(folder, files, options) {
-      for (const { name } of files) changing([...folder, name])
-      return driver.writeMany(folder, files, options)
-    },
-    async openUpload(path, options) {
-      changing(path)
-      return driver.openUpload(path, options)
-    },
-    async received(path, upload, options) {
-      changing(path)
-      return driver.received(path, upload, options)
-    },
-    async discard(path, upload, options) {
-      changing(path)
-      return driver.discard(path, upload, options)
-    },
-    async delete(path, options) {
-      changing(path)
-      return driver.delete(path, options)
-    },
-    async move(from, to, options) {
-      changing(from)
-      changing(to)
-      return driver.move(from, to, options)
-    },
-    async copyWithin(from, to, options) {
-      changing(to)
-      return driver.copyWithin(from, to, options)
-    },
     async makeDirectory(path, options) {
       // A root and the way to it count as there.
       if (!readOnly && roots.some((root) => isBelow(root.path, path))) return
-      changing(path)
-      return driver.makeDirectory(path, options)
+      await guarded.makeDirectory(path, options)
     },
-    async makeLink(path, target, options) {
-      changing(path)
-      return driver.makeLink(path, target, options)
-    },
-    async setAttributes(path, attributes, options) {
-      changing(path)
-      return driver.setAttributes(path, attributes, options)
-    },
-    space: (options) => driver.space(options),
-    async presign(path, seconds) {
-      inside(path)
-      return driver.presign(path, seconds)
-    },
-    close: () => driver.close(),
   }
 }

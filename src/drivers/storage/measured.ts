@@ -1,29 +1,11 @@
 import { Transform, type Readable } from 'node:stream'
+import { around, type StorageMethod } from './around.ts'
 import { StorageError, type StorageDriver, type StorageFault } from './contract.ts'
-import { through } from './through.ts'
+import { through } from './streams.ts'
 
 /** One ended call of a driver; for streams, after the last byte. */
 export interface StorageCall {
-  method:
-    | 'list'
-    | 'stat'
-    | 'read'
-    | 'digest'
-    | 'write'
-    | 'writeFrom'
-    | 'readMany'
-    | 'writeMany'
-    | 'openUpload'
-    | 'copyWithin'
-    | 'makeLink'
-    | 'setAttributes'
-    | 'received'
-    | 'discard'
-    | 'delete'
-    | 'move'
-    | 'makeDirectory'
-    | 'space'
-    | 'presign'
+  method: StorageMethod
   /** `ok`, or the fault; `aborted` covers ends that are no fault of the storage. */
   outcome: 'ok' | StorageFault | 'aborted'
   seconds: number
@@ -46,60 +28,60 @@ const counting = (source: Readable, onBytes: (count: number) => void): Transform
     }),
   )
 
-const sizeOf = (files: readonly { bytes: Buffer }[]): number =>
-  files.reduce((sum, { bytes }) => sum + bytes.length, 0)
+const sizeOf = (files: unknown): number =>
+  (files as readonly { bytes: Buffer }[]).reduce((sum, { bytes }) => sum + bytes.length, 0)
 
 /** The same storage. Each call calls `begin` first, and its result with a report at the end. */
 export const withMeasures = (
   driver: StorageDriver,
   begin: () => (call: StorageCall) => void,
 ): StorageDriver => {
-  const measured = async <T>(
-    method: StorageCall['method'],
-    work: () => Promise<T>,
-    bytes = (): number => 0,
-  ): Promise<T> => {
+  const begun = (method: StorageMethod) => {
     const began = performance.now()
     const ended = begin()
-    const measure = (outcome: StorageCall['outcome']): void =>
-      ended({ method, outcome, seconds: (performance.now() - began) / 1_000, bytes: bytes() })
+    return (outcome: StorageCall['outcome'], bytes: number): void =>
+      ended({ method, outcome, seconds: (performance.now() - began) / 1_000, bytes })
+  }
+  const measured = async <T>(
+    method: StorageMethod,
+    work: () => Promise<T>,
+    bytesOf: (value?: T) => number,
+  ): Promise<T> => {
+    const end = begun(method)
     try {
       const value = await work()
-      measure('ok')
+      end('ok', bytesOf(value))
       return value
     } catch (error) {
-      measure(outcomeOf(error))
+      end(outcomeOf(error), bytesOf())
       throw error
     }
   }
-  const { writeFrom } = driver
   return {
-    ...driver,
-    ...(writeFrom && {
-      writeFrom: (path, file, options) => measured('writeFrom', () => writeFrom(path, file, options)),
-    }),
-    list: (path, options) => measured('list', () => driver.list(path, options)),
-    stat: (path, options) => measured('stat', () => driver.stat(path, options)),
+    ...around(driver, (method, [, second], work) =>
+      // It asks the storage for nothing.
+      method === 'fileAtSite'
+        ? work()
+        : measured(method, work, (value) =>
+            method === 'writeMany' ? sizeOf(second) : method === 'readMany' ? sizeOf(value ?? []) : 0,
+          ),
+    ),
     async read(path, options) {
-      const began = performance.now()
+      const end = begun('read')
       let bytes = 0
-      const ended = begin()
-      const measure = (outcome: StorageCall['outcome']): void =>
-        ended({ method: 'read', outcome, seconds: (performance.now() - began) / 1_000, bytes })
       try {
         const { entry, stream } = await driver.read(path, options)
         const counted = counting(stream, (count) => (bytes += count))
         counted.once('close', () => {
-          if (counted.errored !== null) measure(outcomeOf(counted.errored))
-          else measure(counted.readableEnded ? 'ok' : 'aborted')
+          if (counted.errored !== null) end(outcomeOf(counted.errored), bytes)
+          else end(counted.readableEnded ? 'ok' : 'aborted', bytes)
         })
         return { entry, stream: counted }
       } catch (error) {
-        measure(outcomeOf(error))
+        end(outcomeOf(error), bytes)
         throw error
       }
     },
-    digest: (path, options) => measured('digest', () => driver.digest(path, options)),
     write(path, source, options) {
       let bytes = 0
       const counted = counting(source, (count) => (bytes += count))
@@ -109,36 +91,6 @@ export const withMeasures = (
         () => bytes,
       )
     },
-    async readMany(folder, names, options) {
-      let bytes = 0
-      return measured(
-        'readMany',
-        async () => {
-          const files = await driver.readMany(folder, names, options)
-          bytes = sizeOf(files)
-          return files
-        },
-        () => bytes,
-      )
-    },
-    writeMany: (folder, files, options) =>
-      measured(
-        'writeMany',
-        () => driver.writeMany(folder, files, options),
-        () => sizeOf(files),
-      ),
-    copyWithin: (from, to, options) => measured('copyWithin', () => driver.copyWithin(from, to, options)),
-    openUpload: (path, options) => measured('openUpload', () => driver.openUpload(path, options)),
-    makeLink: (path, target, options) => measured('makeLink', () => driver.makeLink(path, target, options)),
-    setAttributes: (path, attributes, options) =>
-      measured('setAttributes', () => driver.setAttributes(path, attributes, options)),
-    received: (path, upload, options) => measured('received', () => driver.received(path, upload, options)),
-    discard: (path, upload, options) => measured('discard', () => driver.discard(path, upload, options)),
-    delete: (path, options) => measured('delete', () => driver.delete(path, options)),
-    move: (from, to, options) => measured('move', () => driver.move(from, to, options)),
-    makeDirectory: (path, options) => measured('makeDirectory', () => driver.makeDirectory(path, options)),
-    space: (options) => measured('space', () => driver.space(options)),
-    presign: (path, seconds) => measured('presign', () => driver.presign(path, seconds)),
   }
 }
 

@@ -48,16 +48,20 @@ export const openNames = () => {
   }
 }
 
-/** Number of the sorted names up to `after`. */
-export const placeBehind = (names: readonly ByteName[], after: string | undefined): number => {
-  if (after === undefined) return 0
-  let [low, high] = [0, names.length]
+/** The sorted names behind `after`, and the last of them where there are more. */
+export const pageBehind = (
+  names: readonly ByteName[],
+  { after, limit }: { after?: string | undefined; limit: number },
+): { page: readonly ByteName[]; more: { next?: ByteName } } => {
+  let [low, high] = [0, after === undefined ? 0 : names.length]
   while (low < high) {
     const middle = (low + high) >> 1
-    if ((names[middle] ?? '') <= after) low = middle + 1
+    if ((names[middle] ?? '') <= (after ?? '')) low = middle + 1
     else high = middle
   }
-  return low
+  const page = names.slice(low, low + limit)
+  const next = low + limit < names.length ? page.at(-1) : undefined
+  return { page, more: next === undefined ? {} : { next } }
 }
 
 /** Two changes within one tick of a file system's clock look alike. */

@@ -1,3 +1,4 @@
+import { createHash, randomBytes } from 'node:crypto'
 import type { ByteName, StoragePath } from './byte-name.ts'
 import { StorageError } from './contract.ts'
 
@@ -77,4 +78,19 @@ export const parseRoot = (path: string, ...endpoints: readonly string[]): Storag
   return url === undefined
     ? parsePath(nameOf(path), ...endpoints)
     : parseNames(nameOf(path.slice(url.length)))
+}
+
+/**
+ * The name, beside its target, of the file of an upload that is under way; without the name of an
+ * upload it is another one at each call.
+ */
+export const temporaryName = (path: StoragePath, upload: string | undefined): ByteName => {
+  const key =
+    upload === undefined
+      ? randomBytes(16).toString('hex')
+      : createHash('sha256')
+          .update(`${upload}/${path.at(-1) ?? ''}`, 'latin1')
+          .digest('hex')
+          .slice(0, 32)
+  return `.orrery-${key}.part` as ByteName
 }

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { Readable } from 'node:stream'
-import { S3Error, type KeptPart, type S3Parts } from '../../clients/s3.ts'
+import { piecesOf } from '../../clients/pieces.ts'
+import { abandonMs, S3Error, type KeptPart, type S3Bucket, type S3Parts } from '../../clients/s3.ts'
 import type { OpenUpload, UploadOptions, Watch } from './contract.ts'
 
 /** Limits of S3 for the parts of one upload. */
@@ -10,7 +11,7 @@ const smallestPart = 5 * 2 ** 20
 const partsAtOnce = 3
 
 /** Bytes of each part but the last: as many as are usual, or more for a file of many parts. */
-export const partSize = (sizeBytes: number, usual: number): number => {
+const partSize = (sizeBytes: number, usual: number): number => {
   const needed = Math.ceil(sizeBytes / mostParts / 2 ** 20) * 2 ** 20
   return Math.max(smallestPart, usual, needed)
 }
@@ -20,40 +21,24 @@ const md5 = (bytes: Buffer): string => createHash('md5').update(bytes).digest('h
 const isKept = (part: KeptPart | undefined, bytes: Buffer): part is KeptPart =>
   part?.sizeBytes === bytes.length && part.etag.replaceAll('"', '') === md5(bytes)
 
-/** Pieces of a stream of exactly `size` bytes; the last one may be smaller. */
-async function* piecesOf(source: Readable, size: number): AsyncGenerator<Buffer> {
-  let waiting: Buffer[] = []
-  let has = 0
-  for await (let bytes of source as AsyncIterable<Buffer>) {
-    while (has + bytes.length >= size) {
-      const head = bytes.subarray(0, size - has)
-      yield Buffer.concat([...waiting, head], size)
-      bytes = bytes.subarray(head.length)
-      waiting = []
-      has = 0
-    }
-    if (bytes.length > 0) waiting.push(bytes)
-    has += bytes.length
-  }
-  if (has > 0) yield Buffer.concat(waiting, has)
+interface Sending extends Watch {
+  upload: string
+  onlyNew: boolean
 }
 
 /**
- * Sends the parts of a whole file that the store does not have yet, and gives the file its name. A
- * part that is kept is compared by its tag and not sent.
- * @throws S3Error; the error of the stream
+ * Sends pieces as the parts of an upload, but for those that the store keeps, and gives the file its
+ * name.
  */
-export const sendParts = async (
+const sendPieces = async (
   parts: S3Parts,
   key: string,
-  source: Readable,
-  options: Watch & { upload: string; sizeBytes: number; usualPart: number; onlyNew: boolean },
+  pieces: AsyncIterable<Buffer>,
+  options: Sending & { kept: ReadonlyMap<number, KeptPart> },
 ): Promise<void> => {
-  const { upload, sizeBytes, usualPart, onlyNew } = options
+  const { upload, onlyNew, kept } = options
   const stop = new AbortController()
   const signal = options.signal === undefined ? stop.signal : AbortSignal.any([options.signal, stop.signal])
-  const kept = new Map((await parts.list(key, upload, { signal })).map((part) => [part.number, part]))
-  const size = kept.get(1)?.sizeBytes ?? partSize(sizeBytes, usualPart)
   const tags: { number: number; etag: string }[] = []
   const open = new Set<Promise<void>>()
   let failed: { error: unknown } | undefined
@@ -67,7 +52,7 @@ export const sendParts = async (
   }
   try {
     let number = 0
-    for await (const bytes of piecesOf(source, size)) {
+    for await (const bytes of pieces) {
       if (failed !== undefined) break
       number += 1
       const part = kept.get(number)
@@ -92,6 +77,57 @@ export const sendParts = async (
     tags.toSorted((a, b) => a.number - b.number),
     { onlyNew, signal },
   )
+}
+
+/**
+ * Sends the parts of a whole file that the store does not have yet, and gives the file its name. A
+ * part that is kept is compared by its tag and not sent.
+ * @throws S3Error; the error of the stream
+ */
+export const sendParts = async (
+  parts: S3Parts,
+  key: string,
+  source: Readable,
+  { sizeBytes, usualPart, ...sending }: Sending & { sizeBytes: number; usualPart: number },
+): Promise<void> => {
+  const { upload, signal } = sending
+  const kept = new Map((await parts.list(key, upload, { signal })).map((part) => [part.number, part]))
+  const size = kept.get(1)?.sizeBytes ?? partSize(sizeBytes, usualPart)
+  await sendPieces(parts, key, piecesOf(source, size), { ...sending, kept })
+}
+
+/** Bytes of one part of an upload where nothing else is asked for. */
+export const usualPartBytes = 8 * 2 ** 20
+
+async function* withFirst(first: readonly Buffer[], rest: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  yield* first
+  yield* rest
+}
+
+/**
+ * Puts a stream under a key: in one request where it is no longer than a part, else in parts. A
+ * failed upload leaves nothing. @throws as `sendParts`
+ */
+export const putWhole = async (
+  { put }: Pick<S3Bucket, 'put'>,
+  parts: S3Parts,
+  key: string,
+  source: Readable,
+  { sizeBytes = 0, onlyNew, signal }: Watch & { sizeBytes: number | undefined; onlyNew: boolean },
+): Promise<void> => {
+  const pieces = piecesOf(source, partSize(sizeBytes, usualPartBytes))
+  const first: Buffer[] = []
+  for (let next = await pieces.next(); next.done !== true; next = await pieces.next())
+    if (first.push(next.value) === 2) break
+  if (first.length < 2) return put(key, first[0] ?? Buffer.alloc(0), { onlyNew, signal })
+  const upload = await parts.begin(key, { signal })
+  try {
+    const kept = new Map<number, KeptPart>()
+    await sendPieces(parts, key, withFirst(first, pieces), { upload, onlyNew, kept, signal })
+  } catch (error) {
+    await parts.abort(key, upload, { signal: AbortSignal.timeout(abandonMs) }).catch(() => undefined)
+    throw error
+  }
 }
 
 /** Ids of the key's unfinished uploads; none where the credential may not list them. */

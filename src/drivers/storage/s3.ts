@@ -8,12 +8,14 @@ import {
   type Entry,
   type StorageDriver,
   type StorageFault,
+  type UploadOptions,
   type Watch,
   type WriteOptions,
 } from './contract.ts'
+import { namedBy, nameIn, notDeleted, takenByFile, takenByFolder, wrongSize } from './faults.ts'
 import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from './paths.ts'
-import { discardParts, openUploadParts, sendParts } from './s3-upload.ts'
-import { through } from './through.ts'
+import { discardParts, openUploadParts, putWhole, sendParts, usualPartBytes } from './s3-upload.ts'
+import { streamDigest, through } from './streams.ts'
 
 /** Limit of S3, in bytes of UTF-8. */
 const longestKey = 1_024
@@ -33,7 +35,6 @@ const byCode: Readonly<Record<string, StorageFault>> = {
   InvalidObjectName: 'name',
   ObjectParentIsFile: 'notDirectory',
   ExistingObjectIsDirectory: 'notFile',
-  DirectoryObjectContainsData: 'notEmpty',
   InvalidAccessKeyId: 'credential',
   SignatureDoesNotMatch: 'credential',
   ExpiredToken: 'credential',
@@ -72,9 +73,6 @@ const remedies: Partial<Record<StorageFault, string>> = {
 
 const isFault = (error: unknown, fault: StorageFault): boolean =>
   error instanceof StorageError && error.fault === fault
-
-/** Bytes of one part of an upload where nothing else is asked for. */
-const usualPartBytes = 8 * 2 ** 20
 
 export interface S3StorageOptions {
   /** Prefix of the storage's keys. */
@@ -120,13 +118,7 @@ const openKeys = (bucket: S3Bucket, options: S3StorageOptions) => {
       retryAfterSeconds,
     })
   }
-  const named = async <T>(path: StoragePath, work: () => Promise<T>): Promise<T> => {
-    try {
-      return await work()
-    } catch (error) {
-      throw errorOf(error, path)
-    }
-  }
+  const named = namedBy(errorOf)
 
   const fileEntry = (name: ByteName, { sizeBytes, modifiedAt, etag }: S3Object): Entry => ({
     ...{ name, type: 'file', sizeBytes, modifiedAt, etag },
@@ -279,17 +271,7 @@ const readsOf = ({
     stat: (path, watch) => named(path, () => stat(path, watch)),
     read,
 
-    async digest(path, { signal, onProgress } = {}) {
-      const { stream } = await read(path, { signal })
-      const hash = createHash('sha256')
-      let size = 0
-      for await (const bytes of stream as AsyncIterable<Buffer>) {
-        hash.update(bytes)
-        size += bytes.length
-        onProgress?.(size)
-      }
-      return hash.digest('hex')
-    },
+    digest: async (path, { signal } = {}) => streamDigest((await read(path, { signal })).stream, signal),
 
     space: ({ signal } = {}) =>
       named([], async () => {
@@ -312,29 +294,25 @@ const putStream = async (
   { continued, overwrite = false, sizeBytes, signal }: WriteOptions,
 ): Promise<void> => {
   const onlyNew = !overwrite
+  const { parts } = bucket
   if (isSmall(sizeBytes)) return bucket.put(key, await buffer(body), { onlyNew, signal })
-  if (continued === undefined || bucket.parts === undefined) return bucket.put(key, body, { onlyNew, signal })
+  if (parts === undefined) return bucket.putStream!(key, body, { onlyNew, signal })
+  if (continued === undefined) return putWhole(bucket, parts, key, body, { sizeBytes, onlyNew, signal })
   const { upload } = continued
   const usualPart = await partBytes()
-  return sendParts(bucket.parts, key, body, { upload, sizeBytes: sizeBytes ?? 0, usualPart, onlyNew, signal })
+  return sendParts(parts, key, body, { upload, sizeBytes: sizeBytes ?? 0, usualPart, onlyNew, signal })
 }
 
-const onePerRequest = (): Promise<never> =>
-  Promise.reject(new StorageError('unsupported', 'a bucket takes and gives one file in a request'))
-
-const noParts = (): Promise<never> =>
-  Promise.reject(new StorageError('unsupported', 'an unfinished upload of this store is not found again'))
-
-const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere, fileAt }: Keys) => {
-  /** Whether a directory has the name. @throws StorageError `exists` where a file has it */
-  const isTaken = async (
+const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere }: Keys) => {
+  const { parts } = bucket
+  const refuseTaken = async (
     path: StoragePath,
     { overwrite = false, signal }: WriteOptions,
-  ): Promise<boolean> => {
+  ): Promise<void> => {
     const there = await statIfThere(path, { signal })
     if (there?.type === 'file' && !overwrite)
       throw new StorageError('exists', `${quotedPath(path)}: ${remedies.exists}`)
-    return there?.type === 'directory'
+    if (there?.type === 'directory') throw takenByFolder(path)
   }
 
   return {
@@ -342,21 +320,13 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
       named(path, async () => {
         const { part, signal, isFree = false, withoutEntry = false } = options
         try {
-          if (path.length === 0)
-            throw new StorageError(
-              'notFile',
-              'the endpoint of the storage is a directory; name an entry in it',
-            )
+          nameIn(path)
           if (part !== undefined && (part.offset !== 0 || !part.last))
             throw new StorageError(
               'unsupported',
               'a bucket takes an upload in one request; send the file without Content-Range',
             )
-          if (!isFree && (await isTaken(path, options)))
-            throw new StorageError(
-              'notFile',
-              `${quotedPath(path)} is a directory, which no file replaces; choose another name`,
-            )
+          if (!isFree) await refuseTaken(path, options)
           const { digest, body, size } = hashed(source, path, options)
           // Both ends are awaited: a failed upload is over once its parts are removed.
           const [piped, put] = await Promise.allSettled([
@@ -382,47 +352,22 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
         }
       }),
 
-    openUpload: (path, options) =>
-      named(path, () =>
-        bucket.parts === undefined ? noParts() : openUploadParts(bucket.parts, keyOf(path), options),
-      ),
-    received: () => Promise.resolve(0),
+    ...(parts && {
+      openUpload: (path: StoragePath, options: UploadOptions) =>
+        named(path, () => openUploadParts(parts, keyOf(path), options)),
+    }),
     discard: (path, upload, { signal } = {}) =>
       named(path, async () => {
-        if (bucket.parts !== undefined) await discardParts(bucket.parts, keyOf(path), upload, { signal })
+        if (parts !== undefined) await discardParts(parts, keyOf(path), upload, { signal })
       }),
-    readMany: onePerRequest,
-    writeMany: onePerRequest,
-    makeLink: () => Promise.reject(new StorageError('unsupported', 'a bucket has no links')),
-    setAttributes: () =>
-      Promise.reject(new StorageError('unsupported', 'a bucket keeps neither modes nor times')),
 
-    delete: (path, { directory = false, signal } = {}) =>
+    delete: (path, { signal } = {}) =>
       named(path, async () => {
-        const entry = await stat(path, { signal })
-        if (entry.type === 'file') return bucket.remove(keyOf(path), { signal })
-        if (!directory)
-          throw new StorageError('notFile', `${quotedPath(path)} is a directory; only files are deleted`)
-        const { objects, folders } = await bucket.page(folderOf(path), { limit: 2, signal })
-        if (folders.length > 0 || objects.some(({ key }) => key !== folderOf(path)))
-          throw new StorageError(
-            'notEmpty',
-            `${quotedPath(path)} is a directory that holds entries; delete them first`,
-          )
-        return bucket.remove(folderOf(path), { signal })
+        if ((await stat(path, { signal })).type === 'directory') throw notDeleted(path)
+        await bucket.remove(keyOf(path), { signal })
       }),
 
-    move: (from, to, { overwrite = false, signal } = {}) =>
-      named(from, async () => {
-        await fileAt(from, { signal })
-        const there = await statIfThere(to, { signal })
-        if (there?.type === 'directory' || (there !== undefined && !overwrite))
-          throw new StorageError('exists', `${quotedPath(to)}: ${remedies.exists}`)
-        await bucket.copy(keyOf(from), keyOf(to), { onlyNew: !overwrite, signal })
-        await bucket.remove(keyOf(from), { signal })
-      }),
-
-    copyWithin: (from, to, { overwrite = false, signal } = {}) =>
+    copyWithin: (to, from, { overwrite = false, signal } = {}) =>
       named(to, async () => {
         const there = await statIfThere(to, { signal })
         if (there?.type === 'directory' || (there !== undefined && !overwrite))
@@ -434,11 +379,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
       named(path, async () => {
         if (path.length === 0) return
         const there = await statIfThere(path, { signal })
-        if (there?.type === 'file')
-          throw new StorageError(
-            'exists',
-            `${quotedPath(path)} is there already and is no directory; choose another name`,
-          )
+        if (there?.type === 'file') throw takenByFile(path)
         if (there === undefined) await bucket.put(folderOf(path), Buffer.alloc(0), { onlyNew: false, signal })
       }),
   } satisfies Partial<StorageDriver>
@@ -448,12 +389,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
 export const openS3Storage = (bucket: S3Bucket, options: S3StorageOptions): StorageDriver => {
   const keys = openKeys(bucket, options)
   return {
-    capabilities: {
-      ...{ ordered: false, directories: false, links: false, byteNames: false },
-      ...{ exclusive: true, moves: false, resumes: false, etags: true, presigns: true },
-      ...{ continues: bucket.parts !== undefined, attributes: false, copies: true },
-      ...{ packs: false, versions: true },
-    },
+    capabilities: { directories: false, versions: true },
     ...readsOf(keys),
     ...writesOf(keys),
     close: () => Promise.resolve(),
@@ -505,20 +441,15 @@ const hashed = (
   let size = 0
   let sha256: string | undefined
   const digest = (): string => (sha256 ??= hash.digest('hex'))
-  const another = (): StorageError =>
-    new StorageError(
-      'changed',
-      `${String(announced)} bytes of ${quotedPath(path)} were announced, and ${size} came; send it again`,
-    )
   const body = new PassThrough({
     transform: (bytes: Buffer, _, done) => {
       hash.update(bytes)
       size += bytes.length
-      if (announced !== undefined && size > announced) done(another())
+      if (announced !== undefined && size > announced) done(wrongSize(path, announced, size))
       else done(null, bytes)
     },
     flush: (done) => {
-      if (announced !== undefined && announced !== size) done(another())
+      if (announced !== undefined && announced !== size) done(wrongSize(path, announced, size))
       else if (expected !== undefined && expected() !== digest())
         done(
           new StorageError(

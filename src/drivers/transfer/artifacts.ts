@@ -160,7 +160,7 @@ const bring = async (
     const altered = found.startsWith('altered') ? '; what was there had changed and was removed' : ''
     const directory = posix.join(root, 'arriving', hex)
     const outcome = await transfer({
-      ...{ name: hex, from, to, directory, label },
+      ...{ from, to, directory, label },
       source: { directory: bytes.directory, paths: [bytes.path] },
       signal,
     })
@@ -240,25 +240,20 @@ interface ScopedDriver extends RuntimeDriver {
   closeScope?: (scope: string) => Promise<void>
 }
 
-/** The intent with the place of its executable at the site as the container's image. */
-const placed = (intent: Intent, bytes: ArtifactBytes & { place: string }): Intent => {
+/** The intent with another image of its container, which nobody has to bring. */
+const withImage = (intent: Intent, image: string): Intent => {
   const { container } = intent
   if (container === undefined) return intent
   const { brought: _brought, ...rest } = container
-  const image =
-    bytes.format === 'sif'
-      ? `${bytes.place}@${bytes.digest}`
-      : `archive:${bytes.place}@${bytes.imageId ?? bytes.digest}`
   return { ...intent, container: { ...rest, image } }
 }
 
+/** As a container's image: an executable at its place at the site. */
+const placed = ({ format, place, digest, imageId }: ArtifactBytes & { place: string }): string =>
+  format === 'sif' ? `${place}@${digest}` : `archive:${place}@${imageId ?? digest}`
+
 /** The intent of a task that needs its executable no more. */
-const unneeded = (intent: Intent): Intent => {
-  const { container } = intent
-  if (container === undefined) return intent
-  const { brought: _brought, ...rest } = container
-  return { ...intent, container: { ...rest, image: 'brought-already' } }
-}
+const unneeded = (intent: Intent): Intent => withImage(intent, 'brought-already')
 
 /**
  * A driver whose tasks get their executables first: `container.brought` names one, and its place at
@@ -345,7 +340,7 @@ export function withArtifacts(
     const freshNames = fresh.map(({ name }) => name)
     try {
       const bytes = await deliver(freshNames, id)
-      return [...plain, ...fresh.map((intent) => placed(intent, bytes))]
+      return [...plain, ...fresh.map((intent) => withImage(intent, placed(bytes)))]
     } catch (error) {
       const trouble = asDriverError(error)
       // Its cancel has buried it; the driver beneath returns how that ended.

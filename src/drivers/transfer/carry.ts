@@ -26,11 +26,15 @@ export const asSiteError = (site: string, error: unknown): unknown =>
 /** Time for the far end to record its progress, once its input has ended. */
 const farewellMs = 3_000
 
-/** Fails after `stallMs` without a sign of life, or when aborted; `heard` restarts the time. */
-const watchdog = (
+/**
+ * Waits for `work`. It fails after `stallMs` without a sign of life, or when aborted; `heard`
+ * restarts the time.
+ */
+const whileHeard = async <T>(
   { signal, stallMs }: Traffic,
-  fail: (error: Error) => void,
-): { heard: () => void; stop: () => void } => {
+  work: (heard: () => void) => Promise<T>,
+): Promise<T> => {
+  const { promise: given, reject: fail } = Promise.withResolvers<never>()
   const timer = setTimeout(
     () => fail(new LinkError('link', `no byte for ${String(stallMs / 1_000)} s`)),
     stallMs,
@@ -40,15 +44,16 @@ const watchdog = (
   signal?.addEventListener('abort', abort, { once: true })
   if (signal?.aborted === true) abort()
   let stopped = false
-  return {
-    heard: () => {
-      if (!stopped) timer.refresh()
-    },
-    stop: () => {
-      stopped = true
-      clearTimeout(timer)
-      signal?.removeEventListener('abort', abort)
-    },
+  const working = work(() => {
+    if (!stopped) timer.refresh()
+  })
+  working.catch(() => undefined)
+  try {
+    return await Promise.race([given, working])
+  } finally {
+    stopped = true
+    clearTimeout(timer)
+    signal?.removeEventListener('abort', abort)
   }
 }
 
@@ -64,25 +69,21 @@ export const converse = async (
 ): Promise<ScriptAnswer> => {
   const stream = await shell.open(script)
   const chunks: Buffer[] = []
-  let dog: ReturnType<typeof watchdog> | undefined
   try {
-    return await new Promise<ScriptAnswer>((resolve, reject) => {
-      dog = watchdog(traffic, reject)
-      stream.stdin.on('error', () => undefined)
-      stream.stdin.on('drain', dog.heard)
+    return await whileHeard(traffic, async (heard) => {
+      for (const each of [stream.stdin, stream.stdout]) each.on('error', () => undefined)
+      stream.stdin.on('drain', heard)
       stream.stdin.end(input)
-      stream.stdout.on('error', () => undefined)
       stream.stdout.on('data', (chunk: Buffer) => {
-        dog?.heard()
+        heard()
         chunks.push(chunk)
       })
-      stream.done.then(({ code, stderr }) => resolve({ code, stderr, stdout: Buffer.concat(chunks) }), reject)
+      const { code, stderr } = await stream.done
+      return { code, stderr, stdout: Buffer.concat(chunks) }
     })
   } catch (error) {
     stream.kill()
     throw error
-  } finally {
-    dog?.stop()
   }
 }
 
@@ -110,11 +111,8 @@ export const pump = async (
   }
   const [source, target] = [opened[0].value, opened[1].value]
   const chunks: Buffer[] = []
-  let dog: ReturnType<typeof watchdog> | undefined
   try {
-    return await new Promise<ScriptAnswer>((resolve, reject) => {
-      dog = watchdog(traffic, reject)
-      const { heard } = dog
+    return await whileHeard(traffic, async (heard) => {
       for (const stream of [source.stdin, target.stdin, source.stdout, target.stdout])
         stream.on('error', () => undefined)
       source.stdin.end(from.input)
@@ -131,21 +129,21 @@ export const pump = async (
       const given = source.done.catch((error: unknown) => {
         throw asSiteError(from.site, error)
       })
-      given.catch((error: unknown) => reject(error as Error))
-      target.done.then(
-        async ({ code, stderr }) => {
-          // A target that ended before its input did has a reason of its own; the source would wait
-          // for ever.
-          if (!source.stdout.readableEnded) source.kill()
-          const sender = await given.catch(() => ({ code: null, stderr: '' }))
-          resolve({
-            code: code === 0 ? sender.code : code,
-            stdout: Buffer.concat(chunks),
-            stderr: `${stderr}${sender.stderr}`.trim(),
-          })
-        },
-        (error: unknown) => reject(asSiteError(to.site, error) as Error),
-      )
+      // Where the source is lost, nobody waits for the target.
+      const lost = given.then(() => new Promise<never>(() => undefined))
+      const taken = target.done.catch((error: unknown) => {
+        throw asSiteError(to.site, error)
+      })
+      const { code, stderr } = await Promise.race([taken, lost])
+      // A target that ended before its input did has a reason of its own; the source would wait
+      // for ever.
+      if (!source.stdout.readableEnded) source.kill()
+      const sender = await given.catch(() => ({ code: null, stderr: '' }))
+      return {
+        code: code === 0 ? sender.code : code,
+        stdout: Buffer.concat(chunks),
+        stderr: `${stderr}${sender.stderr}`.trim(),
+      }
     })
   } catch (error) {
     source.kill()
@@ -154,7 +152,5 @@ export const pump = async (
     await Promise.race([target.done.catch(() => undefined), delay(farewellMs, undefined, { ref: false })])
     target.kill()
     throw asSiteError(`${from.site} to ${to.site}`, error)
-  } finally {
-    dog?.stop()
   }
 }

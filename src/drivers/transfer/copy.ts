@@ -133,7 +133,7 @@ export const listTree = async (
 /** The state of the target before the transfer. */
 export type PreparedTarget =
   | { state: 'existing'; tree: Tree; digests: Map<string, string>; note: unknown }
-  | { state: 'partial' | 'fresh'; freeBytes: number | undefined; where: string }
+  | { state: 'partial' | 'fresh'; freeBytes: number | undefined }
 
 /** Type letter of the record of a manifest that holds the note; `parseTree` skips it. */
 const noteLetter = 'n'
@@ -184,6 +184,12 @@ const readManifest = (
   return { tree, digests, note }
 }
 
+/** What the last line of `df -Pk` says. */
+const freeSpace = (output: Buffer): { freeBytes: number | undefined; where: string | undefined } => {
+  const [, free, where] = /\s(\d+)\s+\d+%\s+(.*)\n$/.exec(output.toString()) ?? []
+  return { freeBytes: free === undefined ? undefined : Number(free) * 1024, where }
+}
+
 export const prepareTarget = async (
   at: CopySite,
   directory: string,
@@ -200,12 +206,7 @@ export const prepareTarget = async (
       'refused',
       `${directory} of ${at.site} holds something else already; the files of ${label} cannot be put there`,
     )
-  const [, free, where] = /\s(\d+)\s+\d+%\s+(.*)\n$/.exec(rest.toString()) ?? []
-  return {
-    state: state === 'partial' ? 'partial' : 'fresh',
-    freeBytes: free === undefined ? undefined : Number(free) * 1024,
-    where: where ?? directory,
-  }
+  return { state: state === 'partial' ? 'partial' : 'fresh', freeBytes: freeSpace(rest).freeBytes }
 }
 
 const filesOf = function* (tree: Tree): Generator<Unit> {
@@ -281,21 +282,9 @@ export const discard = async (at: CopySite, directory: string): Promise<void> =>
 }
 
 const sshOptions = [
-  ...[
-    'BatchMode=yes',
-    'StrictHostKeyChecking=yes',
-    'GlobalKnownHostsFile=/dev/null',
-    'UpdateHostKeys=no',
-    'ConnectTimeout=15',
-  ],
-  ...[
-    'ServerAliveInterval=15',
-    'ServerAliveCountMax=4',
-    'ForwardAgent=no',
-    'ForwardX11=no',
-    'Compression=no',
-    'LogLevel=ERROR',
-  ],
+  ...['BatchMode=yes', 'StrictHostKeyChecking=yes', 'GlobalKnownHostsFile=/dev/null', 'UpdateHostKeys=no'],
+  ...['ConnectTimeout=15', 'ServerAliveInterval=15', 'ServerAliveCountMax=4', 'ForwardAgent=no'],
+  ...['ForwardX11=no', 'Compression=no', 'LogLevel=ERROR'],
 ].flatMap((option) => ['-o', option])
 
 /** `there` runs at the other end of the door, in a pipe with `here`. */
@@ -372,10 +361,11 @@ class Copy {
   async #diskFull(refusal: string): Promise<DriverError> {
     const { to, label } = this.#request
     const { stdout } = await run(to, `LC_ALL=C df -Pk ${quote(this.#arriving)} | tail -n 1`)
-    const [, free, where] = /\s(\d+)\s+\d+%\s+(.*)\n$/.exec(stdout.toString()) ?? []
+    const { freeBytes, where } = freeSpace(stdout)
     return new DriverError(
       'infrastructure',
-      `${to.site}: ${refusal.replaceAll('\n', '; ')}; ${free ?? 'unknown'} KiB free at ` +
+      `${to.site}: ${refusal.replaceAll('\n', '; ')}; ` +
+        `${freeBytes === undefined ? 'unknown' : freeBytes / 1024} KiB free at ` +
         `${where ?? this.#arriving}, for the files of ${label}`,
     )
   }

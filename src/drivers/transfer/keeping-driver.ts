@@ -54,7 +54,7 @@ export const withKeeping = <D extends RootedDriver>(driver: D, options: KeepingO
   ): Promise<{ problem?: string; left?: readonly Left[] | undefined }> => {
     try {
       return await transfer({
-        ...{ name: `keep-${name}`, from: await options.from(), to: options.to, directory, label: name },
+        ...{ from: await options.from(), to: options.to, directory, label: name },
         ...{ source: { directory: from }, for: name },
       })
     } catch (error) {

@@ -18,23 +18,13 @@ export const pathsBeside = (directory: string): { arriving: string; manifest: st
   return { arriving: beside('arriving'), manifest: beside('manifest') }
 }
 
-const program = (name: string): string => readProgram(import.meta.dirname, `${name}.sh`)
-const programs = {
-  prepare: program('prepare'),
-  notes: program('notes'),
-  finish: program('finish'),
-  use: program('use'),
-  disuse: program('disuse'),
-  list: program('list'),
-  digest: program('digest'),
-  next: program('next'),
-  setup: program('setup'),
-  pack: program('pack'),
-  unpack: program('unpack'),
-  give: program('give'),
-  take: program('take'),
-  settle: program('settle'),
-}
+const names = [
+  ...(['prepare', 'notes', 'finish', 'use', 'disuse', 'list', 'digest'] as const),
+  ...(['next', 'setup', 'pack', 'unpack', 'give', 'take', 'settle'] as const),
+]
+const programs = Object.fromEntries(
+  names.map((name) => [name, readProgram(import.meta.dirname, `${name}.sh`)]),
+) as Record<(typeof names)[number], string>
 
 const besideOf = (directory: string): string => {
   const { arriving, manifest } = pathsBeside(directory)

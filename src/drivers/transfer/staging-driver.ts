@@ -87,14 +87,8 @@ const openArrivals = (options: StagingOptions) => {
       const from = await options.ends(stage.at ?? options.site)
       const { label, paths } = stage
       const outcome = await transfer({
-        name: key,
-        from,
-        to,
+        ...{ from, to, directory: posix.join(root, key), label, for: name, signal: abort.signal },
         source: { directory: stage.from, ...(paths === undefined ? {} : { paths }) },
-        directory: posix.join(root, key),
-        label,
-        for: name,
-        signal: abort.signal,
         ...(options.limits === undefined ? {} : { limits: options.limits }),
       })
       present.set(key, outcome)

@@ -42,11 +42,6 @@ export interface Reach extends Door {
 }
 
 export interface TransferRequest {
-  /**
-   * Deterministic: the same files to the same place have the same name, in any process. For
-   * messages and logs.
-   */
-  name: string
   from: TransferSide
   to: TransferSide
   /**
@@ -237,35 +232,24 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
       const appeared = prepared === undefined ? await existing() : undefined
       if (appeared !== undefined) return appeared
       if (prepared === undefined || prepared.state === 'existing') continue
-      const direct = (
-        [
-          ['source-push', push],
-          ['destination-pull', pull],
-        ] as const
-      ).find(([by]) => by === strategy)
+      const door = strategy === 'source-push' ? push : strategy === 'destination-pull' ? pull : undefined
       const route: CopyRoute =
-        direct?.[1] === undefined ? { by: 'gateway' } : { by: direct[0], door: direct[1] }
-      const own = (): Partial<TransferOutcome> => (request.for === undefined ? {} : { movedFor: request.for })
+        strategy === 'use-existing' || strategy === 'gateway' || door === undefined
+          ? { by: 'gateway' }
+          : { by: strategy, door }
+      const done = (): TransferOutcome => ({
+        ...{ ...outcome(strategy, reason, tree, directory), ...copied },
+        ...(request.for === undefined ? {} : { movedFor: request.for }),
+      })
       try {
-        const done = await copy({
-          from,
-          to,
-          source: source.directory,
-          tree,
-          directory,
-          label,
-          route,
+        const copying = await copy({
+          ...{ from, to, source: source.directory, tree, directory, label, route, traffic, prepared },
           streams: limits.streams,
-          traffic,
-          prepared,
-          note: () =>
-            request.for === undefined
-              ? undefined
-              : { ...outcome(strategy, reason, tree, directory), ...copied, ...own() },
+          note: () => (request.for === undefined ? undefined : done()),
         })
         // Files that a direct way brought before it failed belong to this attempt.
-        resumed = done.resumed && !tried
-        return { ...outcome(strategy, reason, tree, directory), ...copied, ...own() }
+        resumed = copying.resumed && !tried
+        return done()
       } catch (error) {
         if (!(error instanceof NoWayError)) throw error
         failed.set(strategy, error.message)

@@ -2,21 +2,26 @@ import { fork, type ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { extname } from 'node:path'
 import { Readable } from 'node:stream'
+import { piecesOf } from '../../../clients/pieces.ts'
 import {
   StorageError,
-  type Entry,
   type FileReading,
   type StorageDriver,
   type Watch,
   type WriteOptions,
   type Written,
 } from '../contract.ts'
-import { quotedPath, type StoragePath } from '../paths.ts'
 import { whole } from '../continued.ts'
-import type { CallName, Calls, FromHost, ToHost, Where } from './calls.ts'
+import { shorter, wrongSize } from '../faults.ts'
+import type { StoragePath } from '../paths.ts'
+import type { FromHost, HostCalls, ToHost, Where } from './host.ts'
 
 /** Deadline of one call. Flushing written bytes may take minutes on a busy disk. */
-const deadlines: Partial<Record<CallName, number>> = { commit: 600_000, keep: 600_000, writeMany: 600_000 }
+const deadlines: Partial<Record<keyof HostCalls, number>> = {
+  commit: 600_000,
+  keep: 600_000,
+  writeMany: 600_000,
+}
 const pieceBytes = 1024 * 1024
 /**
  * A larger file is hashed in a process of its own, so that other requests do not wait and two files
@@ -24,7 +29,7 @@ const pieceBytes = 1024 * 1024
  */
 const ownProcessBytes = 8 * 1024 * 1024
 /** An unused process ends after this time: it takes some 45 MB. */
-const usualIdleMs = 60_000
+const idleMs = 60_000
 const hostFile = `${import.meta.dirname}/host${extname(import.meta.filename)}`
 
 interface Waiting {
@@ -42,7 +47,6 @@ interface Waiting {
 class Host {
   readonly #where: Where
   readonly #deadlineMs: number
-  readonly #idleMs: number
   readonly #waiting = new Map<number, Waiting>()
   #child: ChildProcess | undefined
   #last = 0
@@ -50,10 +54,9 @@ class Host {
   #idle: NodeJS.Timeout | undefined
   #closed = false
 
-  constructor(where: Where, { deadlineMs, idleMs }: { deadlineMs: number; idleMs: number }) {
+  constructor(where: Where, deadlineMs: number) {
     this.#where = where
     this.#deadlineMs = deadlineMs
-    this.#idleMs = idleMs
   }
 
   #start(): ChildProcess {
@@ -80,9 +83,12 @@ class Host {
   }
 
   #answered(message: FromHost): void {
+    if (message === 'reading') {
+      for (const { refresh } of this.#waiting.values()) refresh()
+      return
+    }
     const waiting = this.#waiting.get(message.id)
     if (waiting === undefined) return
-    if ('progress' in message) return waiting.refresh()
     this.#waiting.delete(message.id)
     waiting.stop()
     if ('answer' in message) waiting.resolve(message.answer)
@@ -91,11 +97,12 @@ class Host {
 
   #lost(child: ChildProcess): void {
     if (this.#child === child)
-      this.#end(new StorageError('away', 'the process that reads the file system has ended; try again'))
+      this.kill(new StorageError('away', 'the process that reads the file system has ended; try again'))
   }
 
-  /** Makes all calls reject; the next one starts another process. */
-  #end(error: StorageError): void {
+  /** Makes all calls reject; the next one starts another process. @returns that of before */
+  #leave(error: StorageError): ChildProcess | undefined {
+    clearTimeout(this.#idle)
     const child = this.#child
     this.#child = undefined
     for (const { reject, stop } of this.#waiting.values()) {
@@ -103,9 +110,7 @@ class Host {
       reject(error)
     }
     this.#waiting.clear()
-    // It may hang in a system call and end only after it: no caller waits for that.
-    child?.kill('SIGKILL')
-    if (child?.connected === true) child.disconnect()
+    return child
   }
 
   /** Keeps the process alive while a file is open in it. */
@@ -123,23 +128,23 @@ class Host {
   #rest(): void {
     clearTimeout(this.#idle)
     if (this.#held > 0 || this.#waiting.size > 0 || this.#child === undefined) return
-    this.#idle = setTimeout(() => this.close(), this.#idleMs)
+    this.#idle = setTimeout(() => this.close(), idleMs)
     this.#idle.unref()
   }
 
-  async call<N extends CallName>(
+  async call<N extends keyof HostCalls>(
     call: N,
-    ask: Calls[N]['ask'],
-    watch: Watch & { onProgress?: (() => void) | undefined } = {},
-  ): Promise<Calls[N]['answer']> {
-    watch.signal?.throwIfAborted()
+    { signal }: Watch,
+    ...args: Parameters<HostCalls[N]>
+  ): Promise<Awaited<ReturnType<HostCalls[N]>>> {
+    signal?.throwIfAborted()
     const deadlineMs = Math.max(deadlines[call] ?? 0, this.#deadlineMs)
-    const { promise, resolve, reject } = Promise.withResolvers<Calls[N]['answer']>()
+    const { promise, resolve, reject } = Promise.withResolvers<Awaited<ReturnType<HostCalls[N]>>>()
     const child = this.#start()
     this.#last += 1
     const id = this.#last
     const late = (): void =>
-      this.#end(
+      this.kill(
         new StorageError(
           'late',
           `the file system does not answer within ${deadlineMs / 1_000} s; see whether its server ` +
@@ -150,23 +155,20 @@ class Host {
     const leave = (): void => {
       this.#waiting.delete(id)
       clearTimeout(timer)
-      reject(watch.signal?.reason as Error)
+      reject(signal?.reason as Error)
       this.#rest()
     }
-    watch.signal?.addEventListener('abort', leave, { once: true })
+    signal?.addEventListener('abort', leave, { once: true })
     this.#waiting.set(id, {
       resolve,
       reject,
-      refresh: () => {
-        timer.refresh()
-        watch.onProgress?.()
-      },
+      refresh: () => timer.refresh(),
       stop: () => {
         clearTimeout(timer)
-        watch.signal?.removeEventListener('abort', leave)
+        signal?.removeEventListener('abort', leave)
       },
     })
-    child.send({ id, call, ask }, (error) => {
+    child.send({ id, call, args } satisfies ToHost, (error) => {
       if (error !== null) this.#lost(child)
     })
     try {
@@ -179,20 +181,15 @@ class Host {
   /** Drops files that are being written, unless they belong to an upload in parts. */
   close(final = false): void {
     this.#closed ||= final
-    clearTimeout(this.#idle)
-    const child = this.#child
-    this.#child = undefined
-    for (const { reject, stop } of this.#waiting.values()) {
-      stop()
-      reject(new StorageError('away', 'the storage is closed'))
-    }
-    this.#waiting.clear()
+    const child = this.#leave(new StorageError('away', 'the storage is closed'))
     if (child?.connected === true) child.disconnect()
   }
 
-  /** Without a final message. */
-  kill(): void {
-    this.#end(new StorageError('away', 'the process was ended'))
+  kill(error: StorageError): void {
+    const child = this.#leave(error)
+    // It may hang in a system call and end only after it: no caller waits for that.
+    child?.kill('SIGKILL')
+    if (child?.connected === true) child.disconnect()
   }
 }
 
@@ -202,7 +199,6 @@ export interface FilesystemOptions {
   below?: StoragePath
   /** Deadline of one call; default 30 s. */
   deadlineMs?: number
-  idleMs?: number
 }
 
 /** The bytes of an open file, one piece ahead of the reader. */
@@ -217,17 +213,13 @@ async function* pieces(
   }: { offset: number; end: number; path: StoragePath; signal: AbortSignal | undefined },
 ) {
   const read = (place: number): Promise<Buffer> =>
-    host.call('read', { file, offset: place, length: Math.min(pieceBytes, end - place) }, { signal })
+    host.call('read', { signal }, file, place, Math.min(pieceBytes, end - place))
   let place = offset
   let next = place < end ? read(place) : undefined
   next?.catch(() => undefined)
   while (next !== undefined) {
     const piece: Buffer = await next
-    if (piece.length === 0)
-      throw new StorageError(
-        'changed',
-        `${quotedPath(path)} has become shorter while it was read; read it again`,
-      )
+    if (piece.length === 0) throw shorter(path)
     place += piece.length
     next = place < end ? read(place) : undefined
     next?.catch(() => undefined)
@@ -235,40 +227,10 @@ async function* pieces(
   }
 }
 
-/** Joins small pieces of a stream: a call for each would cost more than the bytes. */
-async function* gathered(source: Readable): AsyncGenerator<Buffer> {
-  let waiting: Buffer[] = []
-  let size = 0
-  for await (const piece of source as AsyncIterable<Buffer>) {
-    waiting.push(piece)
-    size += piece.length
-    if (size < pieceBytes / 2) continue
-    yield Buffer.concat(waiting, size)
-    waiting = []
-    size = 0
-  }
-  if (size > 0) yield Buffer.concat(waiting, size)
-}
-
 /** A folder of this machine, on any file system. */
 export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
-  const { base, below = [], deadlineMs = 30_000, idleMs = usualIdleMs } = options
-  const host = new Host({ base, below }, { deadlineMs, idleMs })
-  const sent = (path: StoragePath): string[] => [...path]
-
-  const digestAlone = async (
-    path: StoragePath,
-    signal: AbortSignal | undefined,
-    onProgress: (() => void) | undefined,
-  ): Promise<string> => {
-    const own = new Host({ base, below }, { deadlineMs, idleMs })
-    try {
-      return await own.call('digest', { path: sent(path) }, { signal, onProgress })
-    } finally {
-      own.kill()
-    }
-  }
-
+  const { base, below = [], deadlineMs = 30_000 } = options
+  const host = new Host({ base, below }, deadlineMs)
   const take = async (
     file: number,
     source: Readable,
@@ -276,43 +238,35 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
     path: StoragePath,
   ): Promise<Written> => {
     let size = part?.offset ?? 0
-    for await (const bytes of gathered(source)) {
+    // A call for each small piece would cost more than its bytes.
+    for await (const bytes of piecesOf(source as AsyncIterable<Buffer>, pieceBytes / 2)) {
       signal?.throwIfAborted()
       size += bytes.length
-      await host.call('append', { file, bytes }, { signal })
+      await host.call('append', { signal }, file, bytes)
     }
     const last = part?.last ?? true
-    if (last && sizeBytes !== undefined && size !== sizeBytes)
-      throw new StorageError(
-        'changed',
-        `${sizeBytes} bytes of ${quotedPath(path)} were announced, and ${size} came; send it again`,
-      )
-    if (!last) return { receivedBytes: await host.call('keep', { file }) }
-    const { entry, sha256 } = await host.call('commit', { file, sha256: digest?.(), attributes })
+    if (last && sizeBytes !== undefined && size !== sizeBytes) throw wrongSize(path, sizeBytes, size)
+    if (!last) return { receivedBytes: await host.call('keep', {}, file) }
+    const { entry, sha256 } = await host.call('commit', {}, file, { sha256: digest?.(), attributes })
     return { receivedBytes: size, entry, sha256 }
   }
 
   return {
-    capabilities: {
-      ...{ ordered: true, directories: true, links: true, byteNames: true },
-      ...{ exclusive: true, moves: true, resumes: true, etags: true, presigns: false },
-      ...{ continues: true, attributes: true, copies: false, packs: true, versions: false },
-    },
-    list: (path, { limit, after, brief = false, signal }) =>
-      host.call('list', { path: sent(path), after, limit, brief }, { signal }),
-    stat: (path, { signal } = {}) => host.call('stat', { path: sent(path) }, { signal }),
+    capabilities: { directories: true, versions: false },
+    list: (path, { signal, ...page }) => host.call('list', { signal }, path, page),
+    stat: (path, watch = {}) => host.call('stat', watch, path),
 
     async read(path, { offset = 0, length = Infinity, signal } = {}): Promise<FileReading> {
       const release = host.hold()
       try {
-        const { file, entry } = await host.call('open', { path: sent(path) }, { signal })
+        const { file, entry } = await host.call('open', { signal }, path)
         const end = Math.min(entry.sizeBytes ?? 0, offset + length)
         const stream = Readable.from(pieces(host, file, { offset, end, path, signal }), {
           objectMode: false,
           highWaterMark: pieceBytes,
         })
         stream.once('close', () => {
-          host.call('close', { file }).catch(() => undefined)
+          host.call('close', {}, file).catch(() => undefined)
           release()
         })
         return { entry, stream }
@@ -322,12 +276,15 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
       }
     },
 
-    async digest(path, { signal, onProgress } = {}) {
-      const { sizeBytes = 0 }: Entry = await host.call('stat', { path: sent(path) }, { signal })
-      const report = onProgress && ((): void => onProgress(sizeBytes))
-      return sizeBytes > ownProcessBytes
-        ? digestAlone(path, signal, report)
-        : host.call('digest', { path: sent(path) }, { signal, onProgress: report })
+    async digest(path, watch = {}) {
+      const { sizeBytes = 0 } = await host.call('stat', watch, path)
+      if (sizeBytes <= ownProcessBytes) return host.call('digest', watch, path)
+      const own = new Host({ base, below }, deadlineMs)
+      try {
+        return await own.call('digest', watch, path)
+      } finally {
+        own.kill(new StorageError('away', 'the process was ended'))
+      }
     },
 
     async write(path, all, given = {}) {
@@ -335,16 +292,12 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
       const { overwrite = false, part, signal } = write
       const release = host.hold()
       try {
-        const file = await host.call(
-          'create',
-          { path: sent(path), overwrite, upload: part?.upload, offset: part?.offset ?? 0 },
-          { signal },
-        )
+        const file = await host.call('create', { signal }, path, overwrite, part?.upload, part?.offset ?? 0)
         try {
           return await take(file, source, write, path)
         } catch (error) {
           const stays = part?.keepsAfter?.(error) === true
-          await (stays ? host.call('keep', { file }) : host.call('drop', { file })).catch(() => undefined)
+          await host.call(stays ? 'keep' : 'drop', {}, file).catch(() => undefined)
           throw error
         }
       } catch (error) {
@@ -355,39 +308,25 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
       }
     },
 
-    readMany: (folder, names, { signal } = {}) =>
-      host.call('readMany', { folder: sent(folder), names: [...names] }, { signal }),
+    readMany: (folder, names, watch = {}) => host.call('readMany', watch, folder, names),
     writeMany: (folder, given, { overwrite = false, signal } = {}) => {
       const files = given.map((file) => ({
         ...file,
         sha256: createHash('sha256').update(file.bytes).digest('hex'),
       }))
-      return host.call('writeMany', { folder: sent(folder), files, overwrite }, { signal })
+      return host.call('writeMany', { signal }, folder, files, overwrite)
     },
     openUpload: async (path, { name, earlier, signal }) => ({
       upload: name,
-      receivedBytes: await host.call('adopt', { path: sent(path), upload: name, earlier }, { signal }),
+      receivedBytes: await host.call('adopt', { signal }, path, name, earlier),
     }),
-    received: (path, upload, { signal } = {}) =>
-      host.call('received', { path: sent(path), upload }, { signal }),
-    discard: (path, upload, { signal } = {}) =>
-      host.call('discard', { path: sent(path), upload }, { signal }),
-    delete: (path, { directory = false, signal } = {}) =>
-      host.call('delete', { path: sent(path), directory }, { signal }),
-    move: (from, to, { overwrite = false, signal } = {}) =>
-      host.call('move', { from: sent(from), to: sent(to), overwrite }, { signal }),
-    makeDirectory: (path, { signal } = {}) => host.call('makeDirectory', { path: sent(path) }, { signal }),
-    makeLink: (path, target, { overwrite = false, modifiedAt, signal } = {}) =>
-      host.call('makeLink', { path: sent(path), target, overwrite, modifiedAt }, { signal }),
-    setAttributes: (path, attributes, { signal } = {}) =>
-      host.call('setAttributes', { path: sent(path), attributes }, { signal }),
-    space: async ({ signal } = {}) => ({ availableBytes: await host.call('space', {}, { signal }) }),
-    copyWithin: () =>
-      Promise.reject(new StorageError('unsupported', 'a file system copies through this service')),
-    presign: () =>
-      Promise.reject(
-        new StorageError('unsupported', 'a file system has no addresses under which files can be read'),
-      ),
+    received: (path, upload, watch = {}) => host.call('received', watch, path, upload),
+    discard: (path, upload, watch = {}) => host.call('discard', watch, path, upload),
+    delete: (path, watch = {}) => host.call('delete', watch, path),
+    makeDirectory: (path, watch = {}) => host.call('makeDirectory', watch, path),
+    makeLink: (path, target, { signal, ...how } = {}) => host.call('makeLink', { signal }, path, target, how),
+    setAttributes: (path, attributes, watch = {}) => host.call('setAttributes', watch, path, attributes),
+    space: async (watch = {}) => ({ availableBytes: await host.call('space', watch) }),
     close: () => {
       host.close(true)
       return Promise.resolve()

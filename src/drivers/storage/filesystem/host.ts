@@ -7,7 +7,7 @@
  * `openat`) and follows no link at any step: after a swap it has either the opened directory or an
  * error.
  */
-import { createHash, randomBytes, type Hash } from 'node:crypto'
+import { createHash, type Hash } from 'node:crypto'
 import {
   accessSync,
   closeSync,
@@ -28,7 +28,6 @@ import {
   readlinkSync,
   readSync,
   renameSync,
-  rmdirSync,
   statfsSync,
   symlinkSync,
   unlinkSync,
@@ -38,10 +37,50 @@ import {
 } from 'node:fs'
 import { setImmediate as turn } from 'node:timers/promises'
 import { promisify } from 'node:util'
-import type { Attributes, Entry, SmallFile, StorageFault } from '../contract.ts'
-import { isSettled, placeBehind } from '../names.ts'
-import { bytesOf, quotedPath, type ByteName } from '../paths.ts'
-import type { CallName, Calls, FromHost, HostFault, ToHost, Where } from './calls.ts'
+import { eachOf } from '../../../pacing/each-of.ts'
+import {
+  StorageError,
+  type Attributes,
+  type Entry,
+  type EntryPage,
+  type LinkOptions,
+  type ListOptions,
+  type NewSmallFile,
+  type SmallFile,
+  type StorageFault,
+} from '../contract.ts'
+import {
+  nameIn,
+  notDeleted,
+  notFile,
+  taken,
+  takenByFile,
+  takenByFolder,
+  writtenTo,
+  wrongOffset,
+} from '../faults.ts'
+import { isSettled, pageBehind } from '../names.ts'
+import { bytesOf, quotedPath, temporaryName, type ByteName, type StoragePath } from '../paths.ts'
+
+/** Where the endpoint is: the first message to the process. */
+export interface Where {
+  /** An approved absolute path without links. The walk below it follows no link. */
+  base: string
+  /** The endpoint, below it. */
+  below: StoragePath
+}
+
+/** To the process: where the endpoint is, then calls. */
+export type ToHost = Where | { id: number; call: keyof HostCalls; args: readonly unknown[] }
+
+/** From the process: an answer, a fault, or that it still reads a file for its digest. */
+export type FromHost =
+  | { id: number; answer: unknown }
+  | { id: number; fault: Pick<StorageError, 'fault' | 'message' | 'receivedBytes'> }
+  | 'reading'
+
+/** The calls; each has one answer. */
+export type HostCalls = typeof calls
 
 const readAt = promisify(read)
 const writeAt = promisify(write)
@@ -57,21 +96,13 @@ const digestPiece = 1024 * 1024
 /** Bytes between two looks at other requests. */
 const digestTurn = 64 * digestPiece
 
-class Fault extends Error {
-  readonly facts: HostFault
-  constructor(fault: StorageFault, message: string, receivedBytes?: number) {
-    super(message)
-    this.facts = { fault, message, receivedBytes }
-  }
-}
-
 interface OpenFile {
   fd: number
   /** The target of a file that is being written. */
   target?: {
     folder: number
     name: ByteName
-    path: string[]
+    path: StoragePath
     temporary: ByteName
     overwrite: boolean
     upload: boolean
@@ -92,14 +123,12 @@ let listed: { key: string; names: ByteName[] } | undefined
 
 const at = (folder: number, name: ByteName): Buffer =>
   Buffer.concat([Buffer.from(`/proc/self/fd/${folder}/`), bytesOf(name)])
-const shown = (path: readonly string[]): string => quotedPath(path as ByteName[])
 
 const faults: Readonly<Record<string, readonly [StorageFault, string]>> = {
   ENOENT: ['missing', 'is not there'],
   EEXIST: ['exists', 'is there already'],
   ENOTDIR: ['notDirectory', 'is not a directory'],
   EISDIR: ['notFile', 'is a directory'],
-  ENOTEMPTY: ['notEmpty', 'is a directory that holds entries'],
   ELOOP: ['link', 'is a symbolic link, and none is followed; name what it leads to'],
   ENAMETOOLONG: ['name', 'is too long for this file system'],
   EILSEQ: ['name', 'is a name that this file system does not take'],
@@ -123,15 +152,15 @@ const faults: Readonly<Record<string, readonly [StorageFault, string]>> = {
  * The fault of a path from an error of the system; the system's own text would name paths of this
  * process.
  */
-const faultOf = (error: unknown, path: readonly string[]): Fault => {
-  if (error instanceof Fault) return error
+const faultOf = (error: unknown, path: StoragePath): StorageError => {
+  if (error instanceof StorageError) return error
   const { code = '', message } = error as NodeJS.ErrnoException
   const [fault, words] = faults[code] ?? (['refused', `failed: ${code === '' ? message : code}`] as const)
-  return new Fault(fault, `${shown(path)} ${words}`)
+  return new StorageError(fault, `${quotedPath(path)} ${words}`)
 }
 
 /** Runs `use` with a descriptor of the directory. */
-const walk = <T>(path: readonly string[], use: (folder: number) => T): T => {
+const walk = <T>(path: StoragePath, use: (folder: number) => T): T => {
   let folder: number
   try {
     folder = openSync(endpoint.base, O_PATH | O_DIRECTORY)
@@ -139,8 +168,8 @@ const walk = <T>(path: readonly string[], use: (folder: number) => T): T => {
     if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw faultOf(error, [])
     throw notThere()
   }
-  const enter = (name: string, way: readonly string[], isMissing?: () => Fault): void => {
-    const next = step(folder, name as ByteName, way, isMissing)
+  const enter = (name: ByteName, way: StoragePath, isMissing?: () => StorageError): void => {
+    const next = step(folder, name, way, isMissing)
     closeSync(folder)
     folder = next
   }
@@ -153,10 +182,10 @@ const walk = <T>(path: readonly string[], use: (folder: number) => T): T => {
   }
 }
 
-const notThere = (): Fault =>
-  new Fault('away', 'the folder of the storage is not there; mount it, or correct its endpoint')
+const notThere = (): StorageError =>
+  new StorageError('away', 'the folder of the storage is not there; mount it, or correct its endpoint')
 
-const step = (folder: number, name: ByteName, path: readonly string[], isMissing?: () => Fault): number => {
+const step = (folder: number, name: ByteName, path: StoragePath, isMissing?: () => StorageError): number => {
   try {
     return openSync(at(folder, name), O_PATH | O_DIRECTORY | O_NOFOLLOW)
   } catch (error) {
@@ -164,7 +193,7 @@ const step = (folder: number, name: ByteName, path: readonly string[], isMissing
     if (code === 'ENOENT' && isMissing !== undefined) throw isMissing()
     // For a link the system reports that it is no directory.
     if (code === 'ENOTDIR' && isLink(folder, name))
-      throw new Fault('link', `${shown(path)} ${faults['ELOOP']![1]}`)
+      throw new StorageError('link', `${quotedPath(path)} ${faults['ELOOP']![1]}`)
     throw faultOf(error, path)
   }
 }
@@ -173,13 +202,11 @@ const isLink = (folder: number, name: ByteName): boolean =>
   lstatSync(at(folder, name), { throwIfNoEntry: false })?.isSymbolicLink() === true
 
 /** Runs `use` with a descriptor of the directory of an entry, and its name. */
-const beside = <T>(path: readonly string[], use: (folder: number, name: ByteName) => T): T => {
-  const name = path.at(-1)
-  if (name === undefined)
-    throw new Fault('notFile', 'the endpoint of the storage is a directory; name an entry in it')
+const beside = <T>(path: StoragePath, use: (folder: number, name: ByteName) => T): T => {
+  const name = nameIn(path)
   return walk(path.slice(0, -1), (folder) => {
     try {
-      return use(folder, name as ByteName)
+      return use(folder, name)
     } catch (error) {
       throw faultOf(error, path)
     }
@@ -244,29 +271,26 @@ const briefAt = (folder: number, name: ByteName): Entry => {
   }
 }
 
-const list = ({ path, after, limit, brief }: Calls['list']['ask']): Calls['list']['answer'] =>
+const list = (path: StoragePath, options: ListOptions): EntryPage =>
   walk(path, (folder) => {
     try {
-      const names = namesOf(folder)
-      const begin = placeBehind(names, after)
-      const page = names.slice(begin, begin + limit)
+      const { page, more } = pageBehind(namesOf(folder), options)
       const entries = page.flatMap((name) => {
         try {
-          return [brief ? briefAt(folder, name) : entryAt(folder, name)]
+          return [options.brief === true ? briefAt(folder, name) : entryAt(folder, name)]
         } catch (error) {
           // It was removed since the directory was read.
           if ((error as NodeJS.ErrnoException).code === 'ENOENT') return []
           throw error
         }
       })
-      const next = begin + limit < names.length ? page.at(-1) : undefined
-      return { entries, ...(next === undefined ? {} : { next }) }
+      return { entries, ...more }
     } catch (error) {
       throw faultOf(error, path)
     }
   })
 
-const statOf = ({ path }: Calls['stat']['ask']): Entry => {
+const statOf = (path: StoragePath): Entry => {
   if (path.length > 0) return beside(path, entryAt)
   return walk([], (folder) =>
     entryOf('' as ByteName, fstatSync(folder, { bigint: true }), `/proc/self/fd/${folder}`),
@@ -277,29 +301,19 @@ const statOf = ({ path }: Calls['stat']['ask']): Entry => {
  * A descriptor of a regular file. It does not open a FIFO or a device; one that replaces the file
  * meanwhile does not block.
  */
-const openFile = (path: readonly string[]): { fd: number; entry: Entry } =>
+const openFile = (path: StoragePath): { fd: number; entry: Entry } =>
   beside(path, (folder, name) => openRegular(folder, name, path))
 
-const openRegular = (
-  folder: number,
-  name: ByteName,
-  path: readonly string[],
-): { fd: number; entry: Entry } => {
+const openRegular = (folder: number, name: ByteName, path: StoragePath): { fd: number; entry: Entry } => {
   const entry = entryAt(folder, name)
-  if (entry.type === 'symlink') throw new Fault('link', `${shown(path)} ${faults['ELOOP']![1]}`)
-  if (entry.type !== 'file') throw notAFile(path, entry.type)
+  if (entry.type === 'symlink') throw new StorageError('link', `${quotedPath(path)} ${faults['ELOOP']![1]}`)
+  if (entry.type !== 'file') throw notFile(path, entry.type)
   const fd = openSync(at(folder, name), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
   const stats = fstatSync(fd, { bigint: true })
   if (stats.isFile()) return { fd, entry: entryOf(name, stats, `/proc/self/fd/${fd}`) }
   closeSync(fd)
-  throw notAFile(path, typeOf(stats))
+  throw notFile(path, typeOf(stats))
 }
-
-const notAFile = (path: readonly string[], type: Entry['type']): Fault =>
-  new Fault(
-    'notFile',
-    `${shown(path)} is ${type === 'directory' ? 'a directory' : 'a device, a FIFO or a socket'}, not a file`,
-  )
 
 const kept = (file: OpenFile): number => {
   lastFile += 1
@@ -309,13 +323,14 @@ const kept = (file: OpenFile): number => {
 
 const fileOf = (number: number): OpenFile => {
   const file = files.get(number)
-  if (file === undefined) throw new Fault('away', 'the process that had the file open has ended; try again')
+  if (file === undefined)
+    throw new StorageError('away', 'the process that had the file open has ended; try again')
   return file
 }
 
 const targetOf = (number: number): { file: OpenFile; target: NonNullable<OpenFile['target']> } => {
   const file = fileOf(number)
-  if (file.target === undefined) throw new Fault('refused', 'the file is open for reading')
+  if (file.target === undefined) throw new StorageError('refused', 'the file is open for reading')
   return { file, target: file.target }
 }
 
@@ -327,7 +342,7 @@ const forget = (number: number): void => {
   if (file.target !== undefined) closeSync(file.target.folder)
 }
 
-const digest = async (id: number, path: readonly string[]): Promise<string> => {
+const digest = async (path: StoragePath): Promise<string> => {
   const { fd, entry } = openFile(path)
   try {
     const hash = createHash('sha256')
@@ -339,14 +354,10 @@ const digest = async (id: number, path: readonly string[]): Promise<string> => {
       hash.update(piece.subarray(0, count))
       size += count
       if (size % digestTurn !== 0) continue
-      send({ id, progress: size })
+      send('reading')
       await turn()
     }
-    if (etagOf(fstatSync(fd, { bigint: true })) !== entry.etag)
-      throw new Fault(
-        'changed',
-        `${shown(path)} was written to while it was read; try again when it is complete`,
-      )
+    if (etagOf(fstatSync(fd, { bigint: true })) !== entry.etag) throw writtenTo(path)
     return hash.digest('hex')
   } catch (error) {
     throw faultOf(error, path)
@@ -355,36 +366,32 @@ const digest = async (id: number, path: readonly string[]): Promise<string> => {
   }
 }
 
-/** The temporary name of an upload, beside its target; a later part finds the upload by it. */
-const temporaryOf = (name: ByteName, upload: string): ByteName =>
-  `.orrery-${createHash('sha256').update(`${upload}/${name}`, 'latin1').digest('hex').slice(0, 32)}.part` as ByteName
-
-const refuseTaken = (folder: number, name: ByteName, path: readonly string[], overwrite: boolean): void => {
+const refuseTaken = (folder: number, name: ByteName, path: StoragePath, overwrite: boolean): void => {
   const stats = lstatSync(at(folder, name), { throwIfNoEntry: false })
-  if (stats === undefined) return
-  if (stats.isDirectory())
-    throw new Fault('notFile', `${shown(path)} is a directory, which no file replaces; choose another name`)
-  if (!overwrite)
-    throw new Fault('exists', `${shown(path)} is there already; choose another name, or overwrite it`)
+  if (stats?.isDirectory() === true) throw takenByFolder(path)
+  if (stats !== undefined && !overwrite) throw taken(path)
 }
 
-const create = ({ path, overwrite, upload, offset }: Calls['create']['ask']): number => {
+/** Opens the temporary file of `path`, to write behind `offset`. @returns its number */
+const create = (
+  path: StoragePath,
+  overwrite: boolean,
+  upload: string | undefined,
+  offset: number,
+): number => {
   let folder: number | undefined
   try {
     return beside(path, (parent, name) => {
       refuseTaken(parent, name, path, overwrite)
       folder = openSync(`/proc/self/fd/${parent}`, O_RDONLY | O_DIRECTORY)
-      const temporary =
-        upload === undefined
-          ? (`.orrery-${randomBytes(16).toString('hex')}.part` as ByteName)
-          : temporaryOf(name, upload)
+      const temporary = temporaryName(path, upload)
       const flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | (upload === undefined ? O_EXCL : 0)
       const fd = openSync(at(folder, temporary), flags, 0o666)
       const { size } = fstatSync(fd)
       if (offset !== 0 && offset !== size) {
         closeSync(fd)
         if (size === 0) unlinkSync(at(folder, temporary))
-        throw new Fault('offset', `${size} bytes of ${shown(path)} are kept; go on there`, size)
+        throw wrongOffset(path, size)
       }
       if (offset === 0 && size > 0) ftruncateSync(fd, 0)
       const hash = offset === 0 ? createHash('sha256') : undefined
@@ -412,10 +419,13 @@ const create = ({ path, overwrite, upload, offset }: Calls['create']['ask']): nu
 /** A later attempt has renamed the file: this one must not add to it. */
 const refuseAdopted = (fd: number, { folder, temporary, path }: NonNullable<OpenFile['target']>): void => {
   if (lstatSync(at(folder, temporary), { throwIfNoEntry: false })?.ino === fstatSync(fd).ino) return
-  throw new Fault('away', `${shown(path)}: another attempt goes on with this file, or has removed it`)
+  throw new StorageError(
+    'away',
+    `${quotedPath(path)}: another attempt goes on with this file, or has removed it`,
+  )
 }
 
-const append = async ({ file: number, bytes }: Calls['append']['ask']): Promise<undefined> => {
+const append = async (number: number, bytes: Buffer): Promise<void> => {
   const { file, target } = targetOf(number)
   try {
     if (target.upload) refuseAdopted(file.fd, target)
@@ -428,12 +438,12 @@ const append = async ({ file: number, bytes }: Calls['append']['ask']): Promise<
   } catch (error) {
     throw faultOf(error, target.path)
   }
-  return undefined
 }
 
-const drop = ({ file: number }: Calls['drop']['ask']): undefined => {
+/** Removes the bytes since `create`; without an upload's name, all bytes. */
+const drop = (number: number): void => {
   const file = files.get(number)
-  if (file?.target === undefined) return undefined
+  if (file?.target === undefined) return
   const { folder, temporary, upload, begun } = file.target
   try {
     if (upload && begun > 0) ftruncateSync(file.fd, begun)
@@ -442,10 +452,10 @@ const drop = ({ file: number }: Calls['drop']['ask']): undefined => {
     // The next upload of the same name truncates it; other uploads use another name.
   }
   forget(number)
-  return undefined
 }
 
-const keep = async ({ file: number }: Calls['keep']['ask']): Promise<number> => {
+/** Ends a part; the bytes stay. */
+const keep = async (number: number): Promise<number> => {
   const { file, target } = targetOf(number)
   try {
     await flush(file.fd)
@@ -495,20 +505,26 @@ const give = (fd: number, { mode, modifiedAt }: Attributes): void => {
   if (modifiedAt !== undefined) futimesSync(fd, ...timesOf(modifiedAt))
 }
 
-const commit = async ({
-  file: number,
-  sha256,
-  attributes,
-  folderLater = false,
-}: Calls['commit']['ask'] & { folderLater?: boolean }): Promise<Calls['commit']['answer']> => {
+interface Committing {
+  sha256?: string | undefined
+  attributes?: Attributes | undefined
+  /** The caller flushes the folder. */
+  folderLater?: boolean
+}
+
+/** Gives the whole file its name, where it has the digest `sha256`. */
+const commit = async (
+  number: number,
+  { sha256, attributes, folderLater = false }: Committing,
+): Promise<{ entry: Entry; sha256: string }> => {
   const { file, target } = targetOf(number)
   const { folder, name, temporary, path, overwrite } = target
   try {
     const digest = (target.hash ?? (await digestOfDescriptor(file.fd))).digest('hex')
     if (sha256 !== undefined && sha256 !== digest)
-      throw new Fault(
+      throw new StorageError(
         'changed',
-        `${shown(path)}: the bytes that were written are not those that were sent; look for faults of the disk`,
+        `${quotedPath(path)}: the bytes that were written are not those that were sent; look for faults of the disk`,
       )
     if (attributes !== undefined) give(file.fd, attributes)
     await flush(file.fd)
@@ -521,7 +537,7 @@ const commit = async ({
     forget(number)
     return { entry, sha256: digest }
   } catch (error) {
-    drop({ file: number })
+    drop(number)
     throw faultOf(error, path)
   }
 }
@@ -547,11 +563,11 @@ const readSmall = (folder: number, name: ByteName): SmallFile | undefined => {
   }
 }
 
-const readMany = ({ folder, names }: Calls['readMany']['ask']): SmallFile[] =>
+const readMany = (folder: StoragePath, names: readonly ByteName[]): SmallFile[] =>
   walk(folder, (opened) =>
     names.flatMap((name) => {
       try {
-        return readSmall(opened, name as ByteName) ?? []
+        return readSmall(opened, name) ?? []
       } catch {
         // The caller reads it alone, and gets the reason.
         return []
@@ -563,30 +579,26 @@ const readMany = ({ folder, names }: Calls['readMany']['ask']): SmallFile[] =>
 const writtenAtOnce = 16
 
 /** Writes each file as a single one is written; the folder is flushed once. */
-const writeMany = async ({
-  folder,
-  files: all,
-  overwrite,
-}: Calls['writeMany']['ask']): Promise<ByteName[]> => {
+const writeMany = async (
+  folder: StoragePath,
+  all: readonly (NewSmallFile & { sha256: string })[],
+  overwrite: boolean,
+): Promise<ByteName[]> => {
   const flushing = walk(folder, (opened) => openSync(`/proc/self/fd/${opened}`, O_RDONLY | O_DIRECTORY))
   const whole: ByteName[] = []
-  const queue = all.values()
-  const work = async (): Promise<void> => {
-    for (const { name, bytes, sha256, upload, attributes } of queue) {
+  try {
+    await eachOf(all, writtenAtOnce, async ({ name, bytes, sha256, upload, attributes }) => {
       let file: number | undefined
       try {
-        file = create({ path: [...folder, name], overwrite, upload, offset: 0 })
-        await append({ file, bytes })
-        await commit({ file, sha256, attributes, folderLater: true })
+        file = create([...folder, name], overwrite, upload, 0)
+        await append(file, bytes)
+        await commit(file, { sha256, attributes, folderLater: true })
         whole.push(name)
       } catch {
         // The caller writes it alone, and gets the reason.
-        if (file !== undefined) drop({ file })
+        if (file !== undefined) drop(file)
       }
-    }
-  }
-  try {
-    await Promise.all(Array.from({ length: writtenAtOnce }, work))
+    })
     await flush(flushing)
     return whole
   } catch (error) {
@@ -596,24 +608,24 @@ const writeMany = async ({
   }
 }
 
-const received = ({ path, upload }: Calls['received']['ask']): number =>
+const received = (path: StoragePath, upload: string): number =>
   beside(
     path,
-    (folder, name) => lstatSync(at(folder, temporaryOf(name, upload)), { throwIfNoEntry: false })?.size ?? 0,
+    (folder) => lstatSync(at(folder, temporaryName(path, upload)), { throwIfNoEntry: false })?.size ?? 0,
   )
 
-const discard = ({ path, upload }: Calls['discard']['ask']): undefined =>
-  beside(path, (folder, name) => {
-    const temporary = at(folder, temporaryOf(name, upload))
+const discard = (path: StoragePath, upload: string): void =>
+  beside(path, (folder) => {
+    const temporary = at(folder, temporaryName(path, upload))
     if (lstatSync(temporary, { throwIfNoEntry: false }) !== undefined) unlinkSync(temporary)
-    return undefined
   })
 
-const adopt = ({ path, upload, earlier }: Calls['adopt']['ask']): number =>
-  beside(path, (folder, name) => {
-    const own = at(folder, temporaryOf(name, upload))
+/** Renames the temporary file of an earlier upload. @returns the bytes that are kept */
+const adopt = (path: StoragePath, upload: string, earlier: readonly string[]): number =>
+  beside(path, (folder) => {
+    const own = at(folder, temporaryName(path, upload))
     for (const each of earlier) {
-      const old = at(folder, temporaryOf(name, each))
+      const old = at(folder, temporaryName(path, each))
       if (each === upload || lstatSync(old, { throwIfNoEntry: false }) === undefined) continue
       if (lstatSync(own, { throwIfNoEntry: false }) === undefined) renameSync(old, own)
       else unlinkSync(old)
@@ -622,11 +634,15 @@ const adopt = ({ path, upload, earlier }: Calls['adopt']['ask']): number =>
     return stats?.isFile() === true ? stats.size : 0
   })
 
-const makeLink = ({ path, target, overwrite, modifiedAt }: Calls['makeLink']['ask']): undefined =>
+const makeLink = (
+  path: StoragePath,
+  target: ByteName,
+  { overwrite = false, modifiedAt }: LinkOptions,
+): void =>
   beside(path, (folder, name) => {
     refuseTaken(folder, name, path, overwrite)
-    const temporary = at(folder, `.orrery-${randomBytes(16).toString('hex')}.part` as ByteName)
-    symlinkSync(bytesOf(target as ByteName), temporary)
+    const temporary = at(folder, temporaryName(path, undefined))
+    symlinkSync(bytesOf(target), temporary)
     try {
       if (modifiedAt !== undefined) lutimesSync(temporary, ...timesOf(modifiedAt))
       if (overwrite) renameSync(temporary, at(folder, name))
@@ -635,88 +651,46 @@ const makeLink = ({ path, target, overwrite, modifiedAt }: Calls['makeLink']['as
       if (lstatSync(temporary, { throwIfNoEntry: false }) !== undefined) unlinkSync(temporary)
       throw error
     }
-    return undefined
   })
 
-const setAttributes = ({ path, attributes }: Calls['setAttributes']['ask']): undefined =>
+const setAttributes = (path: StoragePath, { mode, modifiedAt }: Attributes): void =>
   walk(path, (folder) => {
     // A descriptor for paths alone takes neither, and the path to it names what was opened.
     const opened = `/proc/self/fd/${folder}`
-    const { mode, modifiedAt } = attributes
     if (modifiedAt !== undefined) utimesSync(opened, ...timesOf(modifiedAt))
     if (mode !== undefined) chmodSync(opened, mode & 0o777)
-    return undefined
   })
 
-const remove = ({ path, directory }: Calls['delete']['ask']): undefined =>
+const remove = (path: StoragePath): void =>
   beside(path, (folder, name) => {
-    const isDirectory = lstatSync(at(folder, name)).isDirectory()
-    if (isDirectory && !directory)
-      throw new Fault('notFile', `${shown(path)} is a directory; only files and links are deleted`)
-    if (isDirectory) rmdirSync(at(folder, name))
-    else unlinkSync(at(folder, name))
-    return undefined
+    if (lstatSync(at(folder, name)).isDirectory()) throw notDeleted(path)
+    unlinkSync(at(folder, name))
   })
 
-const move = ({ from, to, overwrite }: Calls['move']['ask']): undefined =>
-  beside(from, (folder, name) =>
-    beside(to, (toFolder, toName) => {
-      const [source, target] = [at(folder, name), at(toFolder, toName)]
-      const isDirectory = lstatSync(source).isDirectory()
-      refuseTaken(toFolder, toName, to, overwrite && !isDirectory)
-      // A directory replaces an empty one atomically, so that no other file can take the name
-      // meanwhile.
-      if (isDirectory) mkdirSync(target)
-      if (isDirectory || overwrite) renameSync(source, target)
-      else putExclusively(source, target)
-      return undefined
-    }),
-  )
-
-const makeDirectory = ({ path }: Calls['makeDirectory']['ask']): undefined =>
+const makeDirectory = (path: StoragePath): void =>
   beside(path, (folder, name) => {
     const stats = lstatSync(at(folder, name), { throwIfNoEntry: false })
     if (stats === undefined) mkdirSync(at(folder, name))
-    else if (!stats.isDirectory())
-      throw new Fault('exists', `${shown(path)} is there already and is no directory; choose another name`)
-    return undefined
+    else if (!stats.isDirectory()) throw takenByFile(path)
   })
 
-const calls: {
-  [N in CallName]: (ask: Calls[N]['ask'], id: number) => Calls[N]['answer'] | Promise<Calls[N]['answer']>
-} = {
-  list,
-  stat: statOf,
-  open: ({ path }) => {
+/** Of an open file. */
+const readPiece = async (file: number, offset: number, length: number): Promise<Buffer> => {
+  const piece = Buffer.allocUnsafe(length)
+  const { bytesRead } = await readAt(fileOf(file).fd, piece, 0, length, offset)
+  return piece.subarray(0, bytesRead)
+}
+
+const calls = {
+  ...{ list, stat: statOf, read: readPiece, close: forget, digest, readMany, writeMany },
+  ...{ create, append, keep, drop, commit, adopt, received, discard },
+  ...{ delete: remove, makeDirectory, makeLink, setAttributes },
+  open: (path: StoragePath): { file: number; entry: Entry } => {
     const { fd, entry } = openFile(path)
     return { file: kept({ fd }), entry }
   },
-  read: async ({ file, offset, length }) => {
-    const piece = Buffer.allocUnsafe(length)
-    const { bytesRead } = await readAt(fileOf(file).fd, piece, 0, length, offset)
-    return piece.subarray(0, bytesRead)
-  },
-  close: ({ file }) => {
-    forget(file)
-    return undefined
-  },
-  digest: ({ path }, id) => digest(id, path),
-  readMany,
-  writeMany,
-  create,
-  append,
-  keep,
-  drop,
-  commit,
-  adopt,
-  received,
-  discard,
-  delete: remove,
-  move,
-  makeDirectory,
-  makeLink,
-  setAttributes,
-  space: () =>
+  /** Free bytes. */
+  space: (): number =>
     walk([], (folder) => {
       const { bavail, bsize } = statfsSync(`/proc/self/fd/${folder}`)
       return bavail * bsize
@@ -727,22 +701,22 @@ const send = (message: FromHost): void => {
   process.send?.(message)
 }
 
-const answer = async (id: number, call: CallName, ask: Calls[CallName]['ask']): Promise<void> => {
+const answer = async (id: number, call: keyof HostCalls, args: readonly unknown[]): Promise<void> => {
   try {
-    const run = calls[call] as (ask: Calls[CallName]['ask'], id: number) => unknown
-    send({ id, answer: await run(ask, id) })
+    send({ id, answer: await (calls[call] as (...all: readonly unknown[]) => unknown)(...args) })
   } catch (error) {
-    send({ id, fault: faultOf(error, []).facts })
+    const { fault, message, receivedBytes } = faultOf(error, [])
+    send({ id, fault: { fault, message, receivedBytes } })
   }
 }
 
 process.on('message', (message: ToHost) => {
   if ('base' in message) endpoint = message
-  else void answer(message.id, message.call, message.ask)
+  else void answer(message.id, message.call, message.args)
 })
 // The parent has closed it or has ended: files that are being written are dropped, but uploads in
 // parts stay.
 process.on('disconnect', () => {
-  for (const [number, { target }] of files) if (target?.upload === false) drop({ file: number })
+  for (const [number, { target }] of files) if (target?.upload === false) drop(number)
   process.exit()
 })

@@ -1,20 +1,40 @@
-import { createHash, randomBytes } from 'node:crypto'
+import { createHash } from 'node:crypto'
 import { Readable } from 'node:stream'
 import { FilesError, type FileFacts, type OpenSiteFile, type SiteFiles } from '../../../shell/site-files.ts'
 import { LinkError } from '../../../shell/site-shell.ts'
 import { append } from '../../../lists.ts'
 import { whole } from '../continued.ts'
-import { isSettled, openNames, placeBehind } from '../names.ts'
+import {
+  linkFault,
+  namedBy,
+  nameIn,
+  notFile,
+  otherBytes,
+  shorter,
+  siteFault,
+  writtenTo,
+  wrongOffset,
+  wrongSize,
+} from '../faults.ts'
+import { isSettled, openNames, pageBehind } from '../names.ts'
 import {
   StorageError,
   type Attributes,
   type Entry,
   type StorageDriver,
-  type StorageFault,
   type WriteOptions,
   type Written,
 } from '../contract.ts'
-import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from '../paths.ts'
+import {
+  isText,
+  nameOf,
+  quotedPath,
+  temporaryName,
+  textOf,
+  type ByteName,
+  type StoragePath,
+} from '../paths.ts'
+import { streamDigest } from '../streams.ts'
 
 /** As much as OpenSSH takes in one request. */
 const pieceBytes = 255 * 1024
@@ -25,39 +45,16 @@ const looksAtOnce = 256
 /** Between two looks whether a later attempt has taken over the file. */
 const lookEveryBytes = 4 * 1024 * 1024
 
-const words: Partial<Record<StorageFault, string>> = {
-  missing: 'is not there',
-  exists: 'is there already; choose another name, or overwrite it',
-  notDirectory: 'leads through what is no directory',
-  notEmpty: 'is a directory that holds entries',
-  link: 'leads through a symbolic link, and none is followed; name what it leads to',
-  denied: 'is denied to the account at the site',
-  full: 'does not fit: no space is left for the account at the site',
-}
-const fault = (kind: StorageFault, path: StoragePath, cause?: unknown): StorageError =>
-  new StorageError(kind, `${quotedPath(path)} ${words[kind] ?? 'is refused by the site'}`, { cause })
-
 const errorOf = (error: unknown, path: StoragePath): Error => {
-  if (error instanceof LinkError) {
-    const isLogin = error.stage === 'login' && error.permanent
-    const kind = isLogin ? 'credential' : error.permanent ? 'refused' : 'away'
-    return new StorageError(kind, error.message, { cause: error })
-  }
+  if (error instanceof LinkError) return linkFault(error)
   if (!(error instanceof FilesError)) return error as Error
-  if (error.code === 'missing' || error.code === 'denied') return fault(error.code, path, error)
   if (error.code === 'late') return new StorageError('late', error.message, { cause: error })
-  return new StorageError('refused', `${quotedPath(path)}: the site answers: ${error.message}`, {
-    cause: error,
-  })
+  const fault = error.code === 'missing' || error.code === 'denied' ? error.code : 'refused'
+  return siteFault(fault, path, { said: error.message, cause: error })
 }
 
 const notAFile = (path: StoragePath, type: FileFacts['type']): StorageError =>
-  type === 'symlink'
-    ? fault('link', path)
-    : new StorageError(
-        'notFile',
-        `${quotedPath(path)} is ${type === 'directory' ? 'a directory' : 'a device, a FIFO or a socket'}, not a file`,
-      )
+  type === 'symlink' ? siteFault('link', path) : notFile(path, type)
 
 export interface SftpStorageOptions {
   /** Closing the storage closes it. */
@@ -87,13 +84,7 @@ const openPlaces = ({ files, base }: SftpStorageOptions) => {
       )
     return [base.replace(/\/+$/, ''), ...path.map(textOf)].join('/')
   }
-  const named = async <T>(path: StoragePath, work: () => Promise<T>): Promise<T> => {
-    try {
-      return await work()
-    } catch (error) {
-      throw errorOf(error, path)
-    }
-  }
+  const named = namedBy(errorOf)
   const factsAt = async (path: StoragePath): Promise<FileFacts | undefined> => {
     try {
       // The dot makes the server follow a link that the endpoint itself may be.
@@ -115,45 +106,33 @@ const openPlaces = ({ files, base }: SftpStorageOptions) => {
       if (facts instanceof Error) throw facts
       if (facts === undefined && depth === 0)
         throw new StorageError('away', 'the folder of the storage is not there; correct its endpoint')
-      if (facts === undefined) throw fault('missing', way)
-      if (facts.type === 'symlink') throw fault('link', way)
-      if (facts.type !== 'directory') throw fault('notDirectory', way)
+      if (facts === undefined) throw siteFault('missing', way)
+      if (facts.type === 'symlink') throw siteFault('link', way)
+      if (facts.type !== 'directory') throw siteFault('notDirectory', way)
       if (depth === folder.length) return facts
     }
-    throw fault('missing', folder)
-  }
-  const nameIn = (path: StoragePath): ByteName => {
-    const name = path.at(-1)
-    if (name === undefined)
-      throw new StorageError('notFile', 'the endpoint of the storage is a directory; name an entry in it')
-    return name
+    throw siteFault('missing', folder)
   }
   const stat = async (path: StoragePath): Promise<Entry> => {
     await walk(path.slice(0, -1))
     const facts = await factsAt(path)
     if (facts === undefined && path.length === 0)
       throw new StorageError('away', 'the folder of the storage is not there; correct its endpoint')
-    if (facts === undefined) throw fault('missing', path)
+    if (facts === undefined) throw siteFault('missing', path)
     const entry = entryOf(path.at(-1) ?? ('' as ByteName), facts)
     if (facts.type !== 'symlink') return entry
     return { ...entry, linkTarget: nameOf(await named(path, () => files.readlink(at(path)))) }
   }
   const freeName = async (path: StoragePath, overwrite: boolean): Promise<void> => {
     const facts = await factsAt(path)
-    if (facts?.type === 'directory') throw notAFile(path, 'directory')
-    if (facts !== undefined && !overwrite) throw fault('exists', path)
+    if (facts?.type === 'directory') throw notFile(path, 'directory')
+    if (facts !== undefined && !overwrite) throw siteFault('exists', path)
   }
   const besideOf = (path: StoragePath, upload: string | undefined): StoragePath => {
-    const key =
-      upload === undefined
-        ? randomBytes(16).toString('hex')
-        : createHash('sha256')
-            .update(`${upload}/${nameIn(path)}`, 'latin1')
-            .digest('hex')
-            .slice(0, 32)
-    return [...path.slice(0, -1), `.orrery-${key}.part` as ByteName]
+    nameIn(path)
+    return [...path.slice(0, -1), temporaryName(path, upload)]
   }
-  return { files, at, named, factsAt, walk, nameIn, stat, freeName, besideOf }
+  return { files, at, named, factsAt, walk, stat, freeName, besideOf }
 }
 type Places = ReturnType<typeof openPlaces>
 
@@ -174,11 +153,7 @@ async function* pieces(file: OpenSiteFile, offset: number, end: number, path: St
       const bytes = await next.bytes.catch((error: unknown) => {
         throw errorOf(error, path)
       })
-      if (bytes.length < next.length)
-        throw new StorageError(
-          'changed',
-          `${quotedPath(path)} has become shorter while it was read; read it again`,
-        )
+      if (bytes.length < next.length) throw shorter(path)
       yield bytes
     }
   } finally {
@@ -188,7 +163,7 @@ async function* pieces(file: OpenSiteFile, offset: number, end: number, path: St
 }
 
 const readsOf = (places: Places) => {
-  const { files, at, named, factsAt, walk, nameIn, stat } = places
+  const { files, at, named, factsAt, walk, stat } = places
 
   const read: StorageDriver['read'] = async (path, { offset = 0, length = Infinity, signal } = {}) => {
     signal?.throwIfAborted()
@@ -240,8 +215,7 @@ const readsOf = (places: Places) => {
     async list(path, { limit, after, signal }) {
       signal?.throwIfAborted()
       const { names, facts } = await namesOf(path, after !== undefined)
-      const begin = placeBehind(names, after)
-      const page = names.slice(begin, begin + limit)
+      const { page, more } = pageBehind(names, { after, limit })
       const entries: Entry[] = []
       for (let from = 0; from < page.length; from += looksAtOnce) {
         signal?.throwIfAborted()
@@ -254,31 +228,19 @@ const readsOf = (places: Places) => {
         )
         append(entries, found.flat())
       }
-      const next = begin + limit < names.length ? page.at(-1) : undefined
-      return { entries, ...(next === undefined ? {} : { next }) }
+      return { entries, ...more }
     },
     async stat(path, { signal } = {}) {
       signal?.throwIfAborted()
       return stat(path)
     },
     read,
-    async digest(path, { signal, onProgress } = {}) {
+    async digest(path, { signal } = {}) {
       const { entry, stream } = await read(path, { signal })
-      const hash = createHash('sha256')
-      let size = 0
-      for await (const bytes of stream as AsyncIterable<Buffer>) {
-        signal?.throwIfAborted()
-        hash.update(bytes)
-        size += bytes.length
-        onProgress?.(size)
-      }
+      const digest = await streamDigest(stream, signal)
       const { sizeBytes, modifiedAt } = await stat(path)
-      if (sizeBytes !== entry.sizeBytes || modifiedAt !== entry.modifiedAt)
-        throw new StorageError(
-          'changed',
-          `${quotedPath(path)} was written to while it was read; try again when it is complete`,
-        )
-      return hash.digest('hex')
+      if (sizeBytes !== entry.sizeBytes || modifiedAt !== entry.modifiedAt) throw writtenTo(path)
+      return digest
     },
     async space() {
       await walk([])
@@ -337,15 +299,12 @@ const removing = (places: Places) => {
 }
 
 const writeOf = (places: Places, digest: (path: StoragePath) => Promise<string>) => {
-  const { files, at, named, walk, nameIn, stat, factsAt, freeName, besideOf } = places
+  const { files, at, named, walk, stat, factsAt, freeName, besideOf } = places
   const drop = removing(places)
 
   const begin = async (path: StoragePath, temporary: StoragePath, offset: number): Promise<OpenSiteFile> => {
     const kept = (await factsAt(temporary))?.sizeBytes
-    if (offset !== 0 && offset !== (kept ?? 0))
-      throw new StorageError('offset', `${kept ?? 0} bytes of ${quotedPath(path)} are kept; go on there`, {
-        receivedBytes: kept ?? 0,
-      })
+    if (offset !== 0 && offset !== (kept ?? 0)) throw wrongOffset(path, kept ?? 0)
     if (offset === 0 && kept !== undefined) await files.unlink(at(temporary))
     return files.open(at(temporary), offset === 0 ? 'create' : 'continue')
   }
@@ -357,7 +316,7 @@ const writeOf = (places: Places, digest: (path: StoragePath) => Promise<string>)
       await files.rename(at(temporary), at(path), overwrite)
     } catch (error) {
       // The server has no code for a name that is taken.
-      if (!overwrite && (await factsAt(path)) !== undefined) throw fault('exists', path, error)
+      if (!overwrite && (await factsAt(path)) !== undefined) throw siteFault('exists', path, { cause: error })
       throw error
     }
   }
@@ -365,7 +324,7 @@ const writeOf = (places: Places, digest: (path: StoragePath) => Promise<string>)
   const full = async (error: unknown, path: StoragePath): Promise<unknown> => {
     if (!(error instanceof FilesError) || error.code !== 'failure') return error
     const free = await files.freeBytes(at([])).catch(() => undefined)
-    return free !== undefined && free < 1024 * 1024 ? fault('full', path, error) : error
+    return free !== undefined && free < 1024 * 1024 ? siteFault('full', path, { cause: error }) : error
   }
 
   return (path: StoragePath, all: Readable, given: WriteOptions = {}): Promise<Written> =>
@@ -392,17 +351,9 @@ const writeOf = (places: Places, digest: (path: StoragePath) => Promise<string>)
         const { size, sha256 } = await writeStream(file, source, { offset: part?.offset ?? 0, signal, look })
         await file.sync()
         if (part?.last === false) return { receivedBytes: size }
-        if (sizeBytes !== undefined && size !== sizeBytes)
-          throw new StorageError(
-            'changed',
-            `${sizeBytes} bytes of ${quotedPath(path)} were announced, and ${size} came; send it again`,
-          )
+        if (sizeBytes !== undefined && size !== sizeBytes) throw wrongSize(path, sizeBytes, size)
         const found = sha256 ?? (await digest(own))
-        if ((options.digest?.() ?? found) !== found)
-          throw new StorageError(
-            'changed',
-            `${quotedPath(path)}: the bytes at the site are not those that were sent; send it again`,
-          )
+        if ((options.digest?.() ?? found) !== found) throw otherBytes(path)
         await give(path, own, options)
         temporary = undefined
         return { receivedBytes: size, entry: await stat(path), sha256: found }
@@ -421,7 +372,7 @@ const writeOf = (places: Places, digest: (path: StoragePath) => Promise<string>)
 }
 
 const changesOf = (places: Places) => {
-  const { files, at, named, walk, nameIn, factsAt, freeName, besideOf } = places
+  const { files, at, named, walk, factsAt, freeName, besideOf } = places
   const drop = removing(places)
   const beside = async (path: StoragePath): Promise<void> => {
     nameIn(path)
@@ -450,32 +401,20 @@ const changesOf = (places: Places) => {
         await beside(path)
         await drop(besideOf(path, upload))
       }),
-    delete: (path, { directory = false } = {}) =>
+    delete: (path) =>
       named(path, async () => {
         await beside(path)
         const facts = await factsAt(path)
-        if (facts === undefined) throw fault('missing', path)
-        if (facts.type !== 'directory') return files.unlink(at(path))
-        if (!directory) throw notAFile(path, 'directory')
-        if ((await files.readdir(at(path))).length > 0) throw fault('notEmpty', path)
-        return files.rmdir(at(path))
-      }),
-    move: (from, to, { overwrite = false } = {}) =>
-      named(from, async () => {
-        await Promise.all([beside(from), beside(to)])
-        const facts = await factsAt(from)
-        if (facts === undefined) throw fault('missing', from)
-        const isFolder = facts.type === 'directory'
-        if (isFolder && (await factsAt(to)) !== undefined) throw fault('exists', to)
-        if (!isFolder) await freeName(to, overwrite)
-        await files.rename(at(from), at(to), overwrite && !isFolder)
+        if (facts === undefined) throw siteFault('missing', path)
+        if (facts.type === 'directory') throw notFile(path, 'directory')
+        await files.unlink(at(path))
       }),
     makeDirectory: (path) =>
       named(path, async () => {
         await beside(path)
         const facts = await factsAt(path)
         if (facts?.type === 'directory') return
-        if (facts !== undefined) throw fault('exists', path)
+        if (facts !== undefined) throw siteFault('exists', path)
         await files.mkdir(at(path)).catch(async (error: unknown) => {
           if ((await factsAt(path))?.type !== 'directory') throw error
         })
@@ -492,7 +431,8 @@ const changesOf = (places: Places) => {
           await files.rename(at(own), at(path), overwrite)
         } catch (error) {
           await drop(own)
-          if (!overwrite && (await factsAt(path)) !== undefined) throw fault('exists', path, error)
+          if (!overwrite && (await factsAt(path)) !== undefined)
+            throw siteFault('exists', path, { cause: error })
           throw error
         }
       }),
@@ -504,9 +444,6 @@ const changesOf = (places: Places) => {
   } satisfies Partial<StorageDriver>
 }
 
-const oneByOne = (): Promise<never> =>
-  Promise.reject(new StorageError('unsupported', 'SFTP takes and gives files one by one'))
-
 /**
  * A folder of an account that has SFTP and no shell. The server knows paths only, and follows the
  * links in them: the driver looks at each step, and a link that is made between the look and
@@ -517,22 +454,10 @@ export const openSftpStorage = (options: SftpStorageOptions): StorageDriver => {
   const reads = readsOf(places)
   const write = writeOf(places, (path) => reads.digest(path))
   return {
-    capabilities: {
-      ...{ ordered: true, directories: true, links: true, byteNames: false },
-      ...{ exclusive: true, moves: true, resumes: true, etags: false, presigns: false },
-      ...{ continues: true, attributes: true, copies: false, packs: false, versions: false },
-    },
+    capabilities: { directories: true, versions: false },
     ...reads,
     ...changesOf(places),
     write,
-    readMany: oneByOne,
-    writeMany: oneByOne,
-    copyWithin: () =>
-      Promise.reject(new StorageError('unsupported', 'a file system copies through this service')),
-    presign: () =>
-      Promise.reject(
-        new StorageError('unsupported', 'a file system has no addresses under which files can be read'),
-      ),
     close: () => options.files.close(),
   }
 }

@@ -14,14 +14,16 @@ import {
 } from '../contract.ts'
 import { whole } from '../continued.ts'
 import { quote } from '../../../shell/quote.ts'
-import { isSettled, openNames, placeBehind, type ReadNames } from '../names.ts'
-import { bytesOf, quotedPath, type ByteName, type StoragePath } from '../paths.ts'
+import { otherBytes, shorter, wrongSize } from '../faults.ts'
+import { isSettled, openNames, pageBehind, type ReadNames } from '../names.ts'
+import { bytesOf, quotedPath, temporaryName, type ByteName, type StoragePath } from '../paths.ts'
 import { smallFilesOf } from './packs.ts'
 import {
   attributeWords,
   collected,
-  siteDigest,
+  endedShell,
   entriesOf,
+  siteDigest,
   siteErrorOf,
   faultOf,
   firstOf,
@@ -34,7 +36,7 @@ import {
   type Scripts,
   type ShellStorageOptions,
 } from './scripts.ts'
-import { straightOf } from './straight.ts'
+import { directOf } from './direct.ts'
 
 /** Limit for the names of one directory in one read. */
 const namesBytes = 256 * 1024 * 1024
@@ -65,20 +67,18 @@ const readsOf = (scripts: Scripts) => {
   const pageOf = async (
     path: StoragePath,
     { names, stamp }: ReadNames,
-    { limit, after, signal }: ListOptions,
+    options: ListOptions,
   ): Promise<EntryPage | undefined> => {
-    const begin = placeBehind(names, after)
-    const page = names.slice(begin, begin + limit)
+    const { page, more } = pageBehind(names, options)
     if (page.length === 0) return { entries: [] }
     const input = Buffer.concat(
       page.map((name) => Buffer.concat([Buffer.from('./'), bytesOf(name), Buffer.of(0)])),
     )
     const script = new Script().walk(base, path).line(`page ${quote(stamp)}`)
-    const answer = await run(script, path, { signal, input })
+    const answer = await run(script, path, { signal: options.signal, input })
     const head = answer.indexOf(0)
     if (answer.subarray(0, head).toString() === 'changed') return undefined
-    const next = begin + limit < names.length ? page.at(-1) : undefined
-    return { entries: entriesOf(answer.subarray(head + 1)), ...(next === undefined ? {} : { next }) }
+    return { entries: entriesOf(answer.subarray(head + 1)), ...more }
   }
 
   return {
@@ -196,12 +196,12 @@ const takeBytes = async (
 }
 
 const writesOf = (scripts: Scripts) => {
-  const { base, run, beside, temporaryOf } = scripts
+  const { run, beside } = scripts
 
   const write = async (path: StoragePath, all: Readable, given: WriteOptions): Promise<Written> => {
     const { source, write: options } = whole(all, given)
     const { part, sizeBytes, signal } = options
-    const temporary = temporaryOf(path, part?.upload)
+    const temporary = temporaryName(path, part?.upload)
     const forget = (): Promise<unknown> =>
       run(beside(path).script.line(`shorten ${temporary} ${part?.offset ?? 0}`), path)
     const leave = async (error: unknown): Promise<void> => {
@@ -212,19 +212,9 @@ const writesOf = (scripts: Scripts) => {
     try {
       const { size, sha256 } = await takeBytes(scripts, path, source, temporary, { ...options, forget })
       if (part?.last === false) return { receivedBytes: size }
-      if (sizeBytes !== undefined && size !== sizeBytes)
-        throw new StorageError(
-          'changed',
-          `${sizeBytes} bytes of ${quotedPath(path)} were announced, and ${size} came; send it again`,
-        )
-      const digest =
-        sha256 ?? (await siteDigest(scripts, [...path.slice(0, -1), temporary as ByteName], signal))
-      const expected = options.digest?.() ?? digest
-      if (digest !== expected)
-        throw new StorageError(
-          'changed',
-          `${quotedPath(path)}: the bytes at the site are not those that were sent; send it again`,
-        )
+      if (sizeBytes !== undefined && size !== sizeBytes) throw wrongSize(path, sizeBytes, size)
+      const digest = sha256 ?? (await siteDigest(scripts, [...path.slice(0, -1), temporary], signal))
+      if (digest !== (options.digest?.() ?? digest)) throw otherBytes(path)
       const entry = await putFile(scripts, path, { ...options, temporary, sizeBytes: size })
       return { receivedBytes: size, entry, sha256: digest }
     } catch (error) {
@@ -241,27 +231,20 @@ const writesOf = (scripts: Scripts) => {
     async received(path, upload, { signal } = {}) {
       const { script } = beside(path)
       return Number(
-        (await run(script.line(`printf +; kept ${temporaryOf(path, upload)}`), path, { signal })).toString(),
+        (
+          await run(script.line(`printf +; kept ${temporaryName(path, upload)}`), path, { signal })
+        ).toString(),
       )
     },
 
     async discard(path, upload, { signal } = {}) {
       const { script } = beside(path)
-      await run(script.line(`shorten ${temporaryOf(path, upload)} 0`), path, { signal })
+      await run(script.line(`shorten ${temporaryName(path, upload)} 0`), path, { signal })
     },
 
-    async delete(path, { directory = false, signal } = {}) {
+    async delete(path, { signal } = {}) {
       const { script, name } = beside(path)
-      await run(script.line(`remove ${name} ${yesOrNo(directory)}`), path, { signal })
-    },
-
-    async move(from, to, { overwrite = false, signal } = {}) {
-      const [last, target] = [from.at(-1), to.at(-1)]
-      if (last === undefined || target === undefined)
-        throw new StorageError('notFile', 'the endpoint of the storage cannot be moved')
-      const script = new Script().walk(base, from.slice(0, -1)).line('exec 4<.').walk(base, to.slice(0, -1))
-      const [name, newName] = [script.word(last), script.word(target)]
-      await run(script.line(`move ${name} ${newName} ${yesOrNo(overwrite)}`), from, { signal })
+      await run(script.line(`remove ${name}`), path, { signal })
     },
 
     async makeDirectory(path, { signal } = {}) {
@@ -272,11 +255,11 @@ const writesOf = (scripts: Scripts) => {
 }
 
 /** What there is beside bytes: uploads to go on with, links, modes and times. */
-const besidesOf = ({ base, run, beside, temporaryOf }: Scripts) =>
+const besidesOf = ({ base, run, beside }: Scripts) =>
   ({
     async openUpload(path, { name, earlier, signal }) {
       const { script } = beside(path)
-      const names = [name, ...earlier].map((each) => temporaryOf(path, each))
+      const names = [name, ...earlier].map((each) => temporaryName(path, each))
       const receivedBytes = Number(
         (await run(script.line(`adopt ${names.join(' ')}`), path, { signal })).toString(),
       )
@@ -285,7 +268,7 @@ const besidesOf = ({ base, run, beside, temporaryOf }: Scripts) =>
 
     async makeLink(path, target, { overwrite = false, modifiedAt, signal } = {}) {
       const { script, name } = beside(path)
-      const words = [name, yesOrNo(overwrite), temporaryOf(path, undefined), script.word(target)]
+      const words = [name, yesOrNo(overwrite), temporaryName(path, undefined), script.word(target)]
       await run(script.line(`make_link ${words.join(' ')} '${secondsWord(modifiedAt)}'`), path, { signal })
     },
 
@@ -299,22 +282,12 @@ const besidesOf = ({ base, run, beside, temporaryOf }: Scripts) =>
 export const openShellStorage = (options: ShellStorageOptions): StorageDriver => {
   const scripts = openScripts(options)
   return {
-    capabilities: {
-      ...{ ordered: true, directories: true, links: true, byteNames: true },
-      ...{ exclusive: true, moves: true, resumes: true, etags: true, presigns: false },
-      ...{ continues: true, attributes: true, copies: false, packs: true, versions: false },
-    },
+    capabilities: { directories: true, versions: false },
     ...readsOf(scripts),
     ...writesOf(scripts),
     ...besidesOf(scripts),
     ...smallFilesOf(scripts),
-    ...straightOf(scripts),
-    copyWithin: () =>
-      Promise.reject(new StorageError('unsupported', 'a file system copies through this service')),
-    presign: () =>
-      Promise.reject(
-        new StorageError('unsupported', 'a file system has no addresses under which files can be read'),
-      ),
+    ...directOf(scripts),
     close: () => Promise.resolve(),
   }
 }
@@ -368,11 +341,7 @@ const headOf = async (stream: ShellStream, path: StoragePath): Promise<{ entry: 
       await Promise.race([new Promise((resolve) => stream.stdout.once('readable', resolve)), ended])
     if (stream.stdout.readableEnded) break
   }
-  const { code, stderr } = await stream.done
-  throw new StorageError(
-    'refused',
-    `the shell of the site ended with code ${code ?? 'none'}: ${stderr.replace(/[^\x20-\x7e]+/g, ' ').slice(0, 200)}`,
-  )
+  throw endedShell(await stream.done)
 }
 
 /** The bytes of a file; fails where the link breaks, or they are fewer than expected. */
@@ -396,11 +365,7 @@ const counted = (
         yield piece
       }
       await stream.done
-      if (size < expected)
-        throw new StorageError(
-          'changed',
-          `${quotedPath(path)} has become shorter while it was read; read it again`,
-        )
+      if (size < expected) throw shorter(path)
     } catch (error) {
       throw siteErrorOf(error)
     } finally {

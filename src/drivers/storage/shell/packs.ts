@@ -1,14 +1,9 @@
 import { buffer } from 'node:stream/consumers'
 import { createHash } from 'node:crypto'
 import { extract, pack } from 'tar-stream'
-import {
-  StorageError,
-  type NewSmallFile,
-  type SmallFile,
-  type StorageDriver,
-  type Watch,
-} from '../contract.ts'
-import { bytesOf, isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from '../paths.ts'
+import { StorageError, type NewSmallFile, type SmallFile, type StorageDriver } from '../contract.ts'
+import { bytesOf, isText, nameOf, quotedPath, temporaryName, textOf, type ByteName } from '../paths.ts'
+import { yesOrNo, type Scripts } from './scripts.ts'
 
 /** Largest answer: 8 MiB of files, their heads, and some files that have grown since. */
 const mostBytes = 32 * 1024 * 1024
@@ -53,19 +48,8 @@ const filesOf = async (archive: Buffer): Promise<SmallFile[]> => {
   return files
 }
 
-/** Scripts in a folder of a site, and their answers. */
-interface FolderScripts<Script> {
-  run: (
-    script: Script,
-    path: StoragePath,
-    options: Watch & { input?: Buffer; maxBytes?: number },
-  ) => Promise<Buffer>
-  within: (folder: StoragePath) => { fed: () => { line: (text: string) => Script } }
-  temporaryOf: (path: StoragePath, upload: string | undefined) => string
-}
-
 /** Many small files in one archive, packed and unpacked by the site's `tar`. */
-export const smallFilesOf = <Script>({ run, within, temporaryOf }: FolderScripts<Script>) =>
+export const smallFilesOf = ({ run, within }: Scripts) =>
   ({
     async readMany(folder, names, { signal } = {}) {
       const texts = names.filter(isText)
@@ -92,8 +76,8 @@ export const smallFilesOf = <Script>({ run, within, temporaryOf }: FolderScripts
       const texts = files.filter(({ name }) => isText(name))
       const [first] = texts
       if (first === undefined) return []
-      const place = temporaryOf([...folder, first.name], first.upload)
-      const line = `put_many ${overwrite ? 'yes' : 'no'} ${place}.d`
+      const place = temporaryName([...folder, first.name], first.upload)
+      const line = `put_many ${yesOrNo(overwrite)} ${place}.d`
       const answer = await run(within(folder).fed().line(line), folder, {
         input: await archiveOf(texts),
         signal,

@@ -1,4 +1,3 @@
-import { createHash, randomBytes } from 'node:crypto'
 import { readProgram, sumProgram } from '../../../shell/program.ts'
 import { quote } from '../../../shell/quote.ts'
 import { LinkError, type ShellStream, type SiteShell } from '../../../shell/site-shell.ts'
@@ -10,6 +9,7 @@ import {
   type Watch,
   type WriteOptions,
 } from '../contract.ts'
+import { linkFault, nameIn, notFile, siteFault, writtenTo, wrongOffset } from '../faults.ts'
 import { bytesOf, isText, quotedPath, textOf, type ByteName, type StoragePath } from '../paths.ts'
 
 const program = sumProgram + readProgram(import.meta.dirname, 'storage.sh')
@@ -59,46 +59,17 @@ export class Script {
   }
 }
 
-const words: Partial<Record<StorageFault, string>> = {
-  missing: 'is not there',
-  exists: 'is there already; choose another name, or overwrite it',
-  notDirectory: 'leads through what is no directory',
-  notEmpty: 'is a directory that holds entries',
-  link: 'leads through a symbolic link, and none is followed; name what it leads to',
-  name: 'is a name that the file system of the site does not take',
-  readOnly: 'lies on a file system that is mounted read-only',
-  denied: 'is denied to the account at the site',
-  full: 'does not fit: no space is left for the account at the site',
-  busy: 'is in use by the file system of the site',
-}
-
 export const faultOf = (text: string, path: StoragePath): StorageError => {
   const [, fault = 'refused', detail = ''] = /^!(\w+) ?([\s\S]*?)\n?$/.exec(text) ?? []
-  const what = quotedPath(path)
-  if (fault === 'offset') {
-    const receivedBytes = Number(detail)
-    return new StorageError('offset', `${receivedBytes} bytes of ${what} are kept; go on there`, {
-      receivedBytes,
-    })
-  }
-  if (fault === 'notFile')
-    return new StorageError(
-      'notFile',
-      `${what} is ${detail === 'special' ? 'a device, a FIFO or a socket' : 'a directory'}, not a file`,
-    )
-  const known = words[fault as StorageFault]
-  const shown = detail.replace(/[^\x20-\x7e]+/g, ' ').slice(0, 200)
-  return new StorageError(
-    fault as StorageFault,
-    known === undefined ? `${what}: the site answers: ${shown}` : `${what} ${known}`,
-  )
+  if (fault === 'offset') return wrongOffset(path, Number(detail))
+  if (fault === 'notFile') return notFile(path, detail === 'special' ? 'special' : 'directory')
+  return siteFault(fault as StorageFault, path, { said: printable(detail) })
 }
+const printable = (text: string): string => text.replace(/[^\x20-\x7e]+/g, ' ').slice(0, 200)
 
-const linkFault = (error: LinkError): StorageError => {
-  if (error.stage === 'login' && error.permanent)
-    return new StorageError('credential', error.message, { cause: error })
-  return new StorageError(error.permanent ? 'refused' : 'away', error.message, { cause: error })
-}
+/** The shell of a site ends without an answer of the program. */
+export const endedShell = ({ code, stderr }: { code: number | null; stderr: string }): StorageError =>
+  new StorageError('refused', `the shell of the site ended with code ${code ?? 'none'}: ${printable(stderr)}`)
 
 export const siteErrorOf = (error: unknown): Error => {
   if (error instanceof LinkError) return linkFault(error)
@@ -134,7 +105,7 @@ export const entriesOf = (bytes: Buffer, isBase = false): Entry[] => {
 
 export const firstOf = (bytes: Buffer, path: StoragePath, isBase = false): Entry => {
   const [entry] = entriesOf(bytes, isBase)
-  if (entry === undefined) throw new StorageError('missing', `${quotedPath(path)} ${words.missing}`)
+  if (entry === undefined) throw siteFault('missing', path)
   return entry
 }
 
@@ -209,43 +180,23 @@ export const openScripts = ({
   ): Promise<Buffer> => {
     const { signal, ...rest } = options
     try {
-      const { stdout, code, stderr } = await orAborted(
-        () => shell.run(script.toString(), { deadlineMs, ...rest }),
-        signal,
-      )
+      const answer = await orAborted(() => shell.run(script.toString(), { deadlineMs, ...rest }), signal)
+      const { stdout } = answer
       if (stdout[0] === 0x2b) return stdout.subarray(1)
-      if (stdout[0] === 0x21) throw faultOf(stdout.toString(), path)
-      throw new StorageError(
-        'refused',
-        `the shell of the site ended with code ${code ?? 'none'}: ` +
-          stderr.replace(/[^\x20-\x7e]+/g, ' ').slice(0, 200),
-      )
+      throw stdout[0] === 0x21 ? faultOf(stdout.toString(), path) : endedShell(answer)
     } catch (error) {
       throw siteErrorOf(error)
     }
   }
   /** A script at the folder of an entry, and the word of its name. */
   const beside = (path: StoragePath, begun = new Script()): { script: Script; name: string } => {
-    const last = path.at(-1)
-    if (last === undefined)
-      throw new StorageError('notFile', 'the endpoint of the storage is a directory; name an entry in it')
+    const last = nameIn(path)
     const script = begun.walk(base, path.slice(0, -1))
     return { script, name: script.word(last) }
   }
-  const temporaryOf = (path: StoragePath, upload: string | undefined): string => {
-    const key =
-      upload === undefined
-        ? randomBytes(16).toString('hex')
-        : createHash('sha256')
-            .update(`${upload}/${path.at(-1) ?? ''}`, 'latin1')
-            .digest('hex')
-            .slice(0, 32)
-    return `.orrery-${key}.part`
-  }
-
   const within = (folder: StoragePath): Script => new Script().walk(base, folder)
 
-  return { shell, base, stallMs, run, beside, within, temporaryOf }
+  return { shell, base, stallMs, run, beside, within }
 }
 export type Scripts = ReturnType<typeof openScripts>
 
@@ -265,11 +216,7 @@ export const siteDigest = async (
       'refused',
       `the site gives no digest of ${quotedPath(path)}; see whether it has sha256sum`,
     )
-  if (before !== after)
-    throw new StorageError(
-      'changed',
-      `${quotedPath(path)} was written to while it was read; try again when it is complete`,
-    )
+  if (before !== after) throw writtenTo(path)
   return digest
 }
 

@@ -27,7 +27,6 @@ fault_of() {
     *'File exists'*) echo exists ;;
     *'Not a directory'*) echo notDirectory ;;
     *'Is a directory'*) echo notFile ;;
-    *'Directory not empty'*) echo notEmpty ;;
     *'Too many levels of symbolic links'*) echo link ;;
     *'File name too long'* | *'Invalid argument'*) echo name ;;
     *'Read-only file system'*) echo readOnly ;;
@@ -265,33 +264,10 @@ shorten() { # temporary name, bytes that stay
   if [ "$2" = 0 ]; then rm -rf -- "./$1" "./$1.d"; else truncate -c -s "$2" -- "./$1"; fi
   printf +
 }
-remove() { # name, yes: an empty directory too
+remove() { # name
   there "$1"
-  if [ -h "./$1" ] || [ ! -d "./$1" ]; then
-    try rm -f -- "./$1"
-  else
-    [ "$2" = yes ] || fail notFile directory
-    try rmdir -- "./$1"
-  fi
-  printf +
-}
-# The folder of the source is descriptor 4.
-move() { # name, new name, overwrite
-  source=/proc/self/fd/4/$1
-  if [ ! -h "$source" ] && [ ! -e "$source" ]; then fail missing "$1"; fi
-  if [ -d "$source" ] && [ ! -h "$source" ]; then
-    free_name "$2" no
-    # It replaces an empty one atomically, so that no other file can take the name meanwhile.
-    try mkdir -- "./$2"
-    try mv -T -- "$source" "./$2"
-  elif [ "$3" = yes ]; then
-    free_name "$2" yes
-    try mv -f -T -- "$source" "./$2"
-  else
-    free_name "$2" no
-    try ln -P -T -- "$source" "./$2"
-    rm -f -- "$source"
-  fi
+  if [ -d "./$1" ] && [ ! -h "./$1" ]; then fail notFile directory; fi
+  try rm -f -- "./$1"
   printf +
 }
 make() { # name

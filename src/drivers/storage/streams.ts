@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import type { Readable, Transform } from 'node:stream'
 
 /**
@@ -15,4 +16,14 @@ export const through = <T extends Transform>(
   source.on('error', (error) => transform.destroy(errorOf(error)))
   transform.on('close', () => source.destroy())
   return source.pipe(transform)
+}
+
+/** SHA-256 of the bytes of a stream, in hexadecimal digits. */
+export const streamDigest = async (stream: Readable, signal?: AbortSignal): Promise<string> => {
+  const hash = createHash('sha256')
+  for await (const bytes of stream as AsyncIterable<Buffer>) {
+    signal?.throwIfAborted()
+    hash.update(bytes)
+  }
+  return hash.digest('hex')
 }

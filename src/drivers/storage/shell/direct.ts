@@ -8,7 +8,8 @@ import {
   type Watch,
   type WriteFromOptions,
 } from '../contract.ts'
-import { quotedPath, type ByteName, type StoragePath } from '../paths.ts'
+import { otherBytes } from '../faults.ts'
+import { quotedPath, temporaryName, type StoragePath } from '../paths.ts'
 import {
   collected,
   siteDigest,
@@ -70,8 +71,8 @@ const watched = async (
 }
 
 /** Files that go from one site to another without passing this process. */
-export const straightOf = (scripts: Scripts) => {
-  const { shell, stallMs, run, beside, temporaryOf } = scripts
+export const directOf = (scripts: Scripts) => {
+  const { shell, stallMs, run, beside } = scripts
 
   /** Brings the missing bytes of a file into the temporary file of its upload. */
   const carry = async (
@@ -139,16 +140,17 @@ export const straightOf = (scripts: Scripts) => {
 
     async writeFrom(path, file, options) {
       const { continued, sizeBytes, signal } = options
-      const temporary = temporaryOf(path, continued.upload)
-      const changed = (what: string): StorageError =>
-        new StorageError('changed', `${quotedPath(path)}: ${what}; send it again`)
+      const temporary = temporaryName(path, continued.upload)
       try {
         if (continued.receivedBytes > sizeBytes)
-          throw changed(`${continued.receivedBytes} bytes are kept of a file of ${sizeBytes}`)
+          throw new StorageError(
+            'changed',
+            `${quotedPath(path)}: ${continued.receivedBytes} bytes are kept of a file of ${sizeBytes}; send it again`,
+          )
         if (continued.receivedBytes < sizeBytes) await carry(path, file, temporary, options)
-        const written = [...path.slice(0, -1), temporary as ByteName]
+        const written = [...path.slice(0, -1), temporary]
         const [sha256, given] = await Promise.all([siteDigest(scripts, written, signal), options.digest()])
-        if (sha256 !== given) throw changed('the bytes at the site are not those that were sent')
+        if (sha256 !== given) throw otherBytes(path)
         const entry = await putFile(scripts, path, { ...options, temporary })
         return { receivedBytes: sizeBytes, entry, sha256 }
       } catch (error) {
