@@ -502,6 +502,7 @@ const nested = (levels: number, inner: string, around: (inner: string) => string
   levels === 0 ? inner : around(nested(levels - 1, inner, around))
 const doubled = (levels: number): string =>
   nested(levels, 'runs', (inner) => `(select id || id as id from ${inner} x)`)
+const repeated = (name: string): string => Array(50).fill(name).join(' || ')
 
 /** Short statements whose values would be hundreds of megabytes long, with their parameters. */
 export const growing: readonly (readonly [statement: string, ...params: unknown[]])[] = [
@@ -534,6 +535,11 @@ export const growing: readonly (readonly [statement: string, ...params: unknown[
   ],
   [`select ${Array.from({ length: 9 }, () => 'id::char(10000000)').join(' || ')} from runs`],
   ['select string_agg(id::char(100000), id) from runs'],
+  [`select length(string_agg('${'a'.repeat(6_000)}', '')) from runs a, runs b`],
+  [
+    `with a as (select ${repeated('id')} c from runs limit 1), b as (select ${repeated('c')} c from a),
+      d as (select ${repeated('c')} c from b), e as (select ${repeated('c')} c from d) select length(c) from e`,
+  ],
   [`select (array[id])::char(10000000)[] from runs`],
   ["select string_agg(('1e100000'::numeric)::text, '') from runs"],
   ["select string_agg((?::numeric)::text, '') from runs", '1e100000'],

@@ -34,7 +34,8 @@ export const putMaterialization = async (
   const found = await db.one(
     FoundRow,
     sql`select (select digest from artifact_variants where id = ${given.variantId}) as digest,
-      exists (select from artifact_materializations where variant_id is null and digest = ${given.variantId})
+      not exists (select from artifact_variants where id = ${given.variantId})
+        and exists (select from artifact_materializations where variant_id is null and digest = ${given.variantId})
         as pulled,
       exists (select from resources where id = ${given.resourceId}) as resource,
       exists (select from environment_versions where id = ${environmentId ?? ''}) as environment`,

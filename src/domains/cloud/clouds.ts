@@ -185,7 +185,8 @@ export const openClouds = ({ db, http, secrets }: CloudParts) => {
       if (!builtProviders.has(provider))
         throw notBuilt(`machines of ${provider}`, 'use a connection of aws or gcp')
       const document = await documentOf(secrets, connection)
-      const projectId = connection.projectId ?? projectOf('gcp', document)
+      // Only Google has projects: the same account of another provider is opened once.
+      const projectId = provider === 'gcp' ? (connection.projectId ?? projectOf('gcp', document)) : ''
       const place = { provider, region, endpoint, projectId }
       const name = JSON.stringify([connection.id, place, document])
       const known = open.get(name)

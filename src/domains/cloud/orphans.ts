@@ -64,8 +64,8 @@ const untracked = async (db: Db, machines: readonly Machine[]): Promise<Machine[
 }
 
 /**
- * `failed` gets the error of one connection, as its provider answers; the others are searched all
- * the same.
+ * `failed` gets the error of one connection, region or project, as its provider answers; the others
+ * are searched all the same.
  */
 const findOrphans = async (
   { db, clouds }: { db: Db; clouds: Clouds },
@@ -76,7 +76,7 @@ const findOrphans = async (
   const found: (Orphan & { cloud: Cloud })[] = []
   const search = async (connection: CloudConnection): Promise<void> => {
     if (!builtProviders.has(connection.provider)) return
-    for (const [cloud, region] of await cloudsOf({ db, clouds }, connection)) {
+    const searchAt = async ([cloud, region]: readonly [Cloud, string]): Promise<void> => {
       const machines = await cloud.driver.list(service)
       for (const { id, instanceId, state } of await untracked(db, machines))
         found.push({
@@ -84,6 +84,7 @@ const findOrphans = async (
           ...(instanceId === undefined ? {} : { instanceId }),
         })
     }
+    await eachRecord(await cloudsOf({ db, clouds }, connection), searchAt, failed)
   }
   await eachRecord(await connectionsOf(db, environmentId), search, failed)
   return found

@@ -16,11 +16,22 @@ interface Scope {
   column: Size
   /** Whole rows by name. */
   rows: Map<string, Size>
+  /** What the names of WITH give. */
+  named: ReadonlyMap<string, Selected>
+  /** What an aggregate over the rows of FROM comes to, as a multiple of what it is over one entity. */
+  width: number
   lengthOf: (parameter: number) => number
 }
 
+/** What a SELECT gives: its longest column, all of them together, and its rows as a multiple of an entity's. */
+interface Selected {
+  column: Size
+  row: Size
+  width: number
+}
+
 type Node = Record<string, unknown>
-type Rule = (args: readonly Size[], nodes: readonly Node[]) => Size
+type Rule = (args: readonly Size[], nodes: readonly Node[], width: number) => Size
 
 /** The most characters of all values in a row of a statement. */
 export const mostCharacters = 64 * 1024 * 1024
@@ -30,6 +41,8 @@ const storedLength = 4_096
 const rowsOfAggregate = 10_000
 /** Stored values that an aggregate reads are short: together they come to so many long ones. */
 const storedOfAggregate = 10
+/** How many rows a join gives for each row of its first side. */
+const rowsOfJoin = 100
 /** Digits of the longest numeric. */
 const mostDigits = 150_000
 
@@ -51,9 +64,9 @@ const times = ({ written, stored }: Size, factor: number): Size => ({
 })
 const charactersOf = ({ written, stored }: Size): number => written + stored * storedLength
 /** What is written is there once for each row, and then counts as if it were stored. */
-const aggregated = ({ written, stored }: Size): Size => ({
+const aggregated = ({ written, stored }: Size, width: number): Size => ({
   written: 0,
-  stored: stored * storedOfAggregate + (written * rowsOfAggregate) / storedLength,
+  stored: width * (stored * storedOfAggregate + (written * rowsOfAggregate) / storedLength),
 })
 /** Text inside of JSON, arrays and rows gets a backslash or a quote before each of both. */
 const quoted = (size: Size): Size => times(size, 2)
@@ -78,7 +91,7 @@ const at = (sizes: readonly Size[], index: number): Size => sizes[index] ?? noth
 const countOf = (text: string, character: string): number => text.split(character).length - 1
 
 const composed: Rule = (args) => quoted(plus(args))
-const composedOfRows: Rule = (args) => quoted(aggregated(plus(args)))
+const composedOfRows: Rule = (args, _nodes, width) => quoted(aggregated(plus(args), width))
 const escaped: Rule = (args) => times(plus(args), 4)
 const powers: Rule = (args) => plus([...args, { written: mostDigits, stored: 0 }])
 const digits: Rule = (args, [, places]) =>
@@ -88,7 +101,7 @@ const digits: Rule = (args, [, places]) =>
 
 /** Functions whose value can be longer than their arguments together. */
 const rules: Record<string, Rule> = {
-  string_agg: (args) => aggregated(plus(args)),
+  string_agg: (args, _nodes, width) => aggregated(plus(args), width),
   ...{ array_agg: composedOfRows, json_agg: composedOfRows, jsonb_agg: composedOfRows },
   ...{ json_object_agg: composedOfRows, jsonb_object_agg: composedOfRows },
   ...{ to_json: composed, to_jsonb: composed },
@@ -149,18 +162,19 @@ const kinds: Record<string, (node: Node, scope: Scope) => Size> = {
     const nodes = args as Node[]
     const sizes = nodes.map((arg) => sizeOf(arg, scope))
     const name = textsOf(funcname).at(-1) ?? ''
-    return Object.hasOwn(rules, name) ? (rules[name] as Rule)(sizes, nodes) : plus(sizes)
+    return Object.hasOwn(rules, name) ? (rules[name] as Rule)(sizes, nodes, scope.width) : plus(sizes)
   },
   A_Expr: ({ name, ...parts }, scope) =>
-    textsOf(name).at(-1) === '^' ? powers([sizeOf(parts, scope)], []) : sizeOf(parts, scope),
+    textsOf(name).at(-1) === '^' ? powers([sizeOf(parts, scope)], [], scope.width) : sizeOf(parts, scope),
   TypeCast: ({ arg, typeName }, scope) =>
     plus([sizeOf(arg, scope), { written: paddingOf(typeName as Node), stored: 0 }]),
   A_ArrayExpr: (node, scope) => quoted(sizeOf(Object.values(node), scope)),
   RowExpr: (node, scope) => quoted(sizeOf(Object.values(node), scope)),
   SelectStmt: (node, scope) => selected(node, scope).column,
-  SubLink: ({ subLinkType, ...parts }, scope) => {
-    const size = sizeOf(Object.values(parts), scope)
-    return subLinkType === 'ARRAY_SUBLINK' ? quoted(aggregated(size)) : size
+  SubLink: ({ subLinkType, subselect, ...parts }, scope) => {
+    const { column, width } = selected((subselect as Node)['SelectStmt'] as Node, scope)
+    const size = plus([column, sizeOf(Object.values(parts), scope)])
+    return subLinkType === 'ARRAY_SUBLINK' ? quoted(aggregated(size, width)) : size
   },
 }
 
@@ -178,16 +192,22 @@ const sizeOf = (value: unknown, scope: Scope): Size => {
 const nameOf = ({ alias, relname }: { alias?: { aliasname?: string }; relname?: string }): string =>
   alias?.aliasname ?? relname ?? ''
 
+/** What one entity, name of WITH or subquery of FROM gives. */
+const givenBy = ({ subquery, schemaname, relname }: Node, scope: Scope): Selected =>
+  subquery !== undefined
+    ? selected((subquery as Node)['SelectStmt'] as Node, scope)
+    : ((schemaname === undefined ? scope.named.get(String(relname)) : undefined) ?? {
+        ...{ column: aStored, row: aStored, width: 1 },
+      })
+
 /** Adds what a part of FROM gives to the names of a scope. */
 const addSource = (source: Node, scope: Scope): void => {
   for (const [kind, part] of Object.entries(source) as [string, Node][]) {
-    if (kind === 'RangeVar') {
-      scope.rows.set(nameOf(part), aStored)
-      scope.column = longest([scope.column, aStored])
-    } else if (kind === 'RangeSubselect') {
-      const { column, row } = selected((part['subquery'] as Node)['SelectStmt'] as Node, scope)
+    if (kind === 'RangeVar' || kind === 'RangeSubselect') {
+      const { column, row, width } = givenBy(part, scope)
       scope.rows.set(nameOf(part), row)
       scope.column = longest([scope.column, column])
+      scope.width = scope.width === 0 ? width : scope.width * width * rowsOfJoin
     } else if (kind === 'JoinExpr') {
       addSource(part['larg'] as Node, scope)
       addSource(part['rarg'] as Node, scope)
@@ -200,12 +220,26 @@ const addSource = (source: Node, scope: Scope): void => {
 const isStar = (val: unknown): boolean =>
   ((val as { ColumnRef?: { fields?: Node[] } }).ColumnRef?.fields ?? []).some((field) => 'A_Star' in field)
 
-/** What a SELECT gives: its longest column, and all of them together. */
-const selected = (select: Node, outer: Scope): { column: Size; row: Size } => {
-  const { larg, rarg, fromClause = [], targetList = [], ...others } = select
+/** The names of a WITH beside those of the scope around it. */
+const withNames = (withClause: unknown, scope: Scope): Scope['named'] => {
+  const named = new Map(scope.named)
+  const { ctes = [] } = (withClause ?? {}) as { ctes?: { CommonTableExpr: Node }[] }
+  for (const { CommonTableExpr: one } of ctes)
+    named.set(
+      String(one['ctename']),
+      selected((one['ctequery'] as Node)['SelectStmt'] as Node, { ...scope, named: new Map(named) }),
+    )
+  return named
+}
+
+const selected = (select: Node, around: Scope): Selected => {
+  const { withClause, larg, rarg, fromClause = [], targetList = [], ...others } = select
+  const outer: Scope = { ...around, named: withNames(withClause, around) }
   const sides = [larg, rarg].flatMap((side) => (side === undefined ? [] : [selected(side as Node, outer)]))
-  const scope: Scope = { ...outer, rows: new Map(outer.rows) }
+  const scope: Scope = { ...outer, rows: new Map(outer.rows), width: 0 }
   for (const source of fromClause as Node[]) addSource(source, scope)
+  // Without FROM there is one row.
+  scope.width ||= 1
   const all = plus([...scope.rows.values()])
   const targets = (targetList as { ResTarget?: { val?: unknown } }[]).map(({ ResTarget: { val } = {} }) => {
     if (isStar(val)) return { column: scope.column, row: all }
@@ -218,6 +252,7 @@ const selected = (select: Node, outer: Scope): { column: Size; row: Size } => {
   return {
     column: longest([...sides, ...targets].map(({ column }) => column)),
     row: longest([row, ...sides.map((side) => side.row)]),
+    width: sides.length === 0 ? scope.width : sides.reduce((sum, { width }) => sum + width, 0),
   }
 }
 
@@ -228,7 +263,7 @@ const selected = (select: Node, outer: Scope): { column: Size; row: Size } => {
  */
 export const mayGrow = (select: object, lengthOf: (parameter: number) => number): boolean => {
   try {
-    selected(select as Node, { column: nothing, rows: new Map(), lengthOf })
+    selected(select as Node, { column: nothing, rows: new Map(), named: new Map(), width: 1, lengthOf })
     return false
   } catch (error) {
     if (error instanceof TooLong) return true

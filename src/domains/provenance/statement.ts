@@ -349,7 +349,7 @@ const withoutSchema = (text: string, qualified: readonly number[]): string => {
 }
 
 /** A value up to this length needs no judgement of its own. */
-export const shortValue = 100
+export const shortValue = 8
 
 /**
  * Judges a statement with `$1`, `$2`, … in the places of its placeholders.

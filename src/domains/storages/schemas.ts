@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { wholeNumber } from '../../http/paging.ts'
-import { choice, Id, Name, OptionalId, optionalChoice, Timestamp } from '../../http/schema.ts'
+import { Id, Name, OptionalId, optionalChoice, Timestamp } from '../../http/schema.ts'
 import { StorageProbe } from '../environments/schemas.ts'
 
 export const PathQuery = {
