@@ -49,13 +49,14 @@ export const documentRow = <T>(document: z.ZodType<T>): z.ZodType<T> =>
   z.object({ document }).transform((row) => row.document)
 
 /**
- * Stores items as rows of `table` in one statement. `members` are those of the items that have a
+ * Stores items as rows in one statement that begins with `into`: `insert into` and the table, as its
+ * owner writes it. `members` are those of the items that have a
  * column (`createdAt` is in `created_at`), separated by spaces; one that an item lacks is null.
  * `after` is a clause for conflicts; the table's alias in it is `kept`.
  */
 export const insertRows = async (
   tx: Db,
-  table: string,
+  into: Sql,
   members: string,
   items: readonly object[],
   after: Sql = empty,
@@ -67,9 +68,10 @@ export const insertRows = async (
       columns.map(([member, column]) => [column, (item as Record<string, unknown>)[member]]),
     ),
   )
+  const table = raw(into.toQuery().text.split(' ').at(-1) ?? '')
   const names = raw(columns.map(([, column]) => column).join(', '))
   await tx.run(
-    sql`insert into ${raw(table)} as kept (${names})
-        select ${names} from json_populate_recordset(null::${raw(table)}, ${JSON.stringify(rows)}::json) ${after}`,
+    sql`${into} as kept (${names})
+        select ${names} from json_populate_recordset(null::${table}, ${JSON.stringify(rows)}::json) ${after}`,
   )
 }

@@ -27,10 +27,10 @@ export const insertVersion = async (
           ${version.configurationHash}, coalesce(${known.createdAt}::timestamptz, now()),
           ${version.status === 'published' ? sql`coalesce(${known.publishedAt}::timestamptz, now())` : sql`null`})`,
   )
-  const insert = (table: string, members: string, items: readonly object[], after?: Sql): Promise<void> =>
+  const insert = (into: Sql, members: string, items: readonly object[], after?: Sql): Promise<void> =>
     insertRows(
       tx,
-      table,
+      into,
       members,
       items.map((item, position) => ({
         ...item,
@@ -41,7 +41,7 @@ export const insertVersion = async (
       after,
     )
   await insert(
-    'runtimes',
+    sql`insert into runtimes`,
     'id environmentVersionId position name driver mode role configuration capabilities',
     definition.runtimes,
   )
@@ -54,23 +54,23 @@ export const insertVersion = async (
     })),
   )
   await insert(
-    'resource_runtime_bindings',
+    sql`insert into resource_runtime_bindings`,
     'resourceId runtimeId environmentVersionId position enabled configuration',
     definition.resourceRuntimeBindings,
   )
   await insert(
-    'resource_relations',
+    sql`insert into resource_relations`,
     'environmentVersionId sourceResourceId targetResourceId relationType position metadata',
     definition.resourceRelations.map((relation) => ({ ...relation, relationType: relation.type })),
   )
   await insert(
-    'storages',
+    sql`insert into storages`,
     `id environmentVersionId position name type endpoint capacityBytes shared readOnly credentialReference
       configuration metadata`,
     definition.storages,
   )
   await insert(
-    'storage_runtime_bindings',
+    sql`insert into storage_runtime_bindings`,
     `environmentVersionId storageId runtimeId position containerPath isDefault readOnly hostPath configuration`,
     definition.storages.flatMap((storage) =>
       storage.runtimeBindings.map((binding) => ({
@@ -81,7 +81,7 @@ export const insertVersion = async (
     ),
   )
   await insert(
-    'activity_resource_profiles',
+    sql`insert into activity_resource_profiles`,
     `id environmentVersionId position activityTypeId resourceId runtimeSeconds runtimeStddevSeconds cpuUtilization
       peakMemoryBytes diskReadBytes diskWriteBytes energyJoules source sampleSize modelVersion metadata`,
     definition.activityResourceProfiles.map((profile) => ({
@@ -95,7 +95,7 @@ export const insertVersion = async (
     if (reference !== '') await holdCredential(tx, reference)
   // A connection that stays keeps its creation time and its recorded checks.
   await insert(
-    'connections',
+    sql`insert into connections`,
     'id environmentId position name type endpoint username credentialRef configuration',
     definition.connections,
     sql`on conflict on constraint connections_pkey do update set position = excluded.position, name =
@@ -113,7 +113,7 @@ export const insertResources = (
 ): Promise<void> =>
   insertRows(
     tx,
-    'resources',
+    sql`insert into resources`,
     `id environmentVersionId position type name providerId executionTarget parentResourceId tier region zone
       architecture cpuCores cpuCapacity memoryBytes storageBytes computeSpeedup pricePerSecond
       bootOverheadSeconds containerOverheadSeconds schedulable metadata`,

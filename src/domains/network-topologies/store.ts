@@ -139,7 +139,7 @@ export const createTopology = (db: Db, topology: NetworkTopologyDocument): Promi
     )
     await insertRows(
       tx,
-      'network_links',
+      sql`insert into network_links`,
       `id topologyId position sourceResourceId targetResourceId bandwidthBitsPerSecond latencySeconds pricePerByte
         bidirectional sharingPolicy maxConcurrentTransfers metadata`,
       links.map((link, position) => ({

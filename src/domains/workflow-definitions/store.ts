@@ -25,7 +25,7 @@ async function insertContent(tx: Db, versionId: string, { activities, edges, dat
   for (let start = 0; start < activities.length; start += batch) {
     await insertRows(
       tx,
-      'activity_definitions',
+      sql`insert into activity_definitions`,
       `workflowVersionId position id activityTypeId externalId name kind capabilities commandSpec
         resourceRequirements serviceSpec simulationSpec policy priority metadata`,
       activities.slice(start, start + batch).map((activity, i) => ({
@@ -74,7 +74,7 @@ export async function createWorkflow(tx: Db, workflow: NewWorkflow): Promise<Wor
   )
   await insertRows(
     tx,
-    'activity_types',
+    sql`insert into activity_types`,
     'id workflowId position name',
     activityTypes.map((type, position) => ({ ...type, workflowId: id, position })),
   )
