@@ -14,7 +14,7 @@ import { invalid, Refusal } from '../../refusal.ts'
 import { openGlob } from './glob.ts'
 import { bytesOfParent, endOfRange, parentOfBytes } from './index-paths.ts'
 import type { IndexEntry, IndexPage, IndexQuery } from './schemas.ts'
-import { present, timeInAnswer } from './view.ts'
+import { withoutNulls, timeInAnswer } from './view.ts'
 
 /**
  * The most rows that one statement examines, and one request: a page may hold fewer entries than
@@ -43,7 +43,7 @@ type Key = Pick<Row, 'parent' | 'name' | 'isDirectory'>
 const pathOfRow = ({ parent, name }: Key): StoragePath => [...parentOfBytes(parent), nameOfBytes(name)]
 
 const entryOf = (row: Row): z.output<typeof IndexEntry> =>
-  present({
+  withoutNulls({
     ...{ ...pathInAnswer(pathOfRow(row)), name: textOf(nameOfBytes(row.name)), type: row.type },
     ...{ sizeBytes: row.sizeBytes, modifiedAt: timeInAnswer(row.modifiedAt), mediaType: row.mediaType },
     checksum: row.sha256 == null ? undefined : `sha256:${Buffer.from(row.sha256).toString('hex')}`,

@@ -23,13 +23,13 @@ import {
 import type { StorageJobParts } from './job-routes.ts'
 import { here } from './open.ts'
 import { IndexPage, IndexQuery, IndexRun, NewIndexRun } from './schemas.ts'
-import { pathOf, present } from './view.ts'
+import { pathOf, withoutNulls } from './view.ts'
 
 const usualPage = 100
 const largestPage = 500
 
 const runView = ({ status, live, ...row }: IndexRunRow): z.output<typeof IndexRun> =>
-  present({
+  withoutNulls({
     ...{ ...row, status: status === 'queued' ? 'running' : status, truncated: row.truncatedBy != null },
     live: status === 'queued' || status === 'running' ? live : undefined,
   })

@@ -203,7 +203,12 @@ export const walkIndex = async (
 ): Promise<boolean> => {
   const { signal } = slice
   const walk: Walk = { db, driver, signal, keeps: openFilter(first.policy), ahead: Promise.resolve([]) }
-  using progress = openJobProgress(db, first.id, { phase: 'indexing', entries: 0, bytes: 0 }, recordIndexLive)
+  using progress = openJobProgress(
+    db,
+    first.id,
+    { phase: 'indexing', entries: first.indexedEntries, bytes: first.indexedBytes },
+    recordIndexLive,
+  )
   return await inSteps(db, first, slice, (work) => {
     Object.assign(progress.live, { entries: work.indexedEntries, bytes: work.indexedBytes })
     return takeWalkStep(walk, work)

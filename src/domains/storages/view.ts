@@ -84,7 +84,7 @@ export const mediaTypeOf = (name: string): string | undefined =>
 type Absent<T> = { [K in keyof T]: null extends T[K] ? K : undefined extends T[K] ? K : never }[keyof T]
 type Present<T> = Omit<T, Absent<T>> & { [K in Absent<T>]?: NonNullable<T[K]> }
 /** Without the members that are null or undefined. */
-export const present = <T extends object>(members: T): Present<T> =>
+export const withoutNulls = <T extends object>(members: T): Present<T> =>
   Object.fromEntries(Object.entries(members).filter(([, value]) => value != null)) as Present<T>
 
 /** A time in the form of answers, from milliseconds since the epoch. */
@@ -98,7 +98,7 @@ export const timeInAnswer = (milliseconds: number | null | undefined): string | 
 export const entryView = (storageId: string, path: StoragePath, entry: Entry): z.output<typeof FileEntry> => {
   const name = textOf(entry.name)
   const { type, sizeBytes, etag, readable, writable, linkTarget } = entry
-  return present({
+  return withoutNulls({
     ...{ storageId, ...pathInAnswer(path), name, type: type === 'special' ? 'file' : type, sizeBytes, etag },
     ...{ modifiedAt: timeInAnswer(entry.modifiedAt), readable, writable },
     mediaType: type === 'file' ? mediaTypeOf(name) : undefined,
@@ -149,7 +149,7 @@ export const downloadView = (download: Download, url?: string): z.output<typeof 
   const to = destinationPath && pathInAnswer(destinationPath)
   const destination = { destinationStorageId, destinationPath: to?.path, destinationPathBytes: to?.pathBytes }
   const isOpen = record.status === 'queued' || record.status === 'streaming'
-  return present({
+  return withoutNulls({
     ...{ ...record, ...pathInAnswer(path), url, live: isOpen ? live : undefined },
     ...(record.strategy === 'archive' ? {} : destination),
   })

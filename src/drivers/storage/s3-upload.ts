@@ -33,12 +33,17 @@ interface Sending extends Watch {
 const sendPieces = async (
   parts: S3Parts,
   key: string,
+  source: Readable,
   pieces: AsyncIterable<Buffer>,
   options: Sending & { kept: ReadonlyMap<number, KeptPart> },
 ): Promise<void> => {
   const { upload, onlyNew, kept } = options
   const stop = new AbortController()
   const signal = options.signal === undefined ? stop.signal : AbortSignal.any([options.signal, stop.signal])
+  // A source that stalls must not hide that the upload has failed.
+  const endSource = (): void => void source.destroy(signal.reason as Error)
+  if (signal.aborted) endSource()
+  else signal.addEventListener('abort', endSource, { once: true })
   const tags: { number: number; etag: string }[] = []
   const open = new Set<Promise<void>>()
   let failed: { error: unknown } | undefined
@@ -93,7 +98,7 @@ export const sendParts = async (
   const { upload, signal } = sending
   const kept = new Map((await parts.list(key, upload, { signal })).map((part) => [part.number, part]))
   const size = kept.get(1)?.sizeBytes ?? partSize(sizeBytes, usualPart)
-  await sendPieces(parts, key, piecesOf(source, size), { ...sending, kept })
+  await sendPieces(parts, key, source, piecesOf(source, size), { ...sending, kept })
 }
 
 /** Bytes of one part of an upload where nothing else is asked for. */
@@ -123,7 +128,7 @@ export const putWhole = async (
   const upload = await parts.begin(key, { signal })
   try {
     const kept = new Map<number, KeptPart>()
-    await sendPieces(parts, key, withFirst(first, pieces), { upload, onlyNew, kept, signal })
+    await sendPieces(parts, key, source, withFirst(first, pieces), { upload, onlyNew, kept, signal })
   } catch (error) {
     await parts.abort(key, upload, { signal: AbortSignal.timeout(abandonMs) }).catch(() => undefined)
     throw error
