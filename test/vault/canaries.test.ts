@@ -345,7 +345,7 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
       JSON.stringify({ id: 'odd', provider: 'aws', credential: `{"secretAccessKey":"${canary()}` }),
     ],
     [
-      200,
+      422,
       'POST',
       '/cloud-credentials/validate/',
       JSON.stringify({
@@ -354,7 +354,7 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
       }),
     ],
     [
-      200,
+      422,
       'POST',
       '/cloud-credentials/validate/',
       JSON.stringify({ provider: 'gcp', credential: { ...gcp(), private_key: wrong } }),

@@ -72,6 +72,9 @@ const sendPieces = async (
     }
   } catch (error) {
     failed ??= { error }
+  } finally {
+    // A composed signal with a listener is kept as long as the process.
+    signal.removeEventListener('abort', endSource)
   }
   // Parts under way are kept where they arrive: the next attempt goes on behind them.
   await Promise.all(open)
@@ -104,8 +107,8 @@ export const sendParts = async (
 /** Bytes of one part of an upload where nothing else is asked for. */
 export const usualPartBytes = 8 * 2 ** 20
 
-async function* withFirst(first: readonly Buffer[], rest: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
-  yield* first
+async function* withFirst(first: Buffer[], rest: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  for (let one = first.shift(); one !== undefined; one = first.shift()) yield one
   yield* rest
 }
 
