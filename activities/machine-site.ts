@@ -173,7 +173,7 @@ const awaitMachine = async (
   return found === 'not needed' ? undefined : found
 }
 
-/** Watches a machine in use; calls `lost` once with the provider's word. */
+/** Polls the provider about a machine in use; calls `lost` once with the provider's reason. */
 const watchMachine = (
   { db, clouds }: MachineSiteParts,
   { runId, targetId, context }: MachineSite,
@@ -202,7 +202,7 @@ const watchMachine = (
       if (loss !== undefined && loss.noted !== true) await recordLost(db, held.instanceId, loss)
       return loss?.reason
     } catch (error) {
-      // Silence of the provider, or of the database, says nothing about the machine.
+      // A missing answer of the provider or the database does not show the state of the machine.
       context.log.debug('a machine could not be asked for', { error: String(error) })
       return undefined
     }

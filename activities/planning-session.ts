@@ -114,8 +114,7 @@ const stepsOf = (parts: PlanningSessionParts) => {
       const over = new AbortController()
       const signal = AbortSignal.any([context.cancellationSignal, over.signal])
       let progress = 0
-      // With each heartbeat the record learns the progress, and this activity learns whether the
-      // record is over.
+      // Each heartbeat writes the progress into the record and reads whether the record is over.
       const beats = setInterval(() => {
         context.heartbeat({ progress })
         sessions.recordProgress(db, sessionId, algorithm, progress).then(

@@ -10,14 +10,14 @@ export const passes = (error: unknown): boolean => createTranslation({})(error)?
  * which the end of a run may take each time.
  */
 const workedMs = 600_000
-/** The most calls whose errors a process remembers; a forgotten one has its tries anew. */
+/** The most calls whose errors a process counts. A call that was dropped is counted from 0. */
 const mostRemembered = 10_000
 
 /**
- * Gives calls of activities up after `most` errors in a row, as this process counts them by the
- * call's key: Temporal's own count has those that pass by themselves, too. These are errors of the
- * database, those of a cancelled activity, and instances of `ApplicationFailure`. All errors before
- * the last are rethrown, so that Temporal repeats the activity; `giveUp` gets the last.
+ * Limits a call of an activity to `most` errors in a row. This process counts them by the call's
+ * key, because Temporal's own count includes temporary errors. Temporary errors are errors of the
+ * database, errors of a cancelled activity, and instances of `ApplicationFailure`. Errors below the
+ * limit are rethrown, so that Temporal repeats the activity; `giveUp` gets the error at the limit.
  */
 export const openTries = (most: number) => {
   const errors = new RecentMap<string, number>(mostRemembered)

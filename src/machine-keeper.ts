@@ -107,7 +107,7 @@ const refresh = (parts: KeeperParts, log: Log) => {
   return everyRound(refreshMs, (signal) => resumeRefreshes(parts, warn, signal), warn)
 }
 
-/** Secrets that an earlier version kept in rows of capacity targets move to the vault, once. */
+/** Moves the secrets that rows of capacity targets hold to the vault. */
 const moveSecrets = async ({ db, vault }: KeeperParts, log: Log): Promise<void> => {
   if (!vault.ready) return
   try {
@@ -119,9 +119,9 @@ const moveSecrets = async ({ db, vault }: KeeperParts, log: Log): Promise<void> 
 }
 
 /**
- * Ends the cloud machines that runs no longer use, and those that have no living record, from the
- * record alone: after a crash of every process the next round finds them. Any number of processes
- * may do so at once.
+ * Ends the cloud machines that no run uses, and machines of this service without a record. It keeps
+ * no state of its own, so the next round finds them after a crash of every process. Any number of
+ * processes may do so at once.
  */
 export const openMachineKeeper = (parts: KeeperParts, log: Log): { stop(): Promise<void> } => {
   const moving = moveSecrets(parts, log)

@@ -18,7 +18,7 @@ const there = (summary: string, startToCloseTimeout: '2 minutes' | '15 minutes' 
     cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
   })
 
-/** Playbooks run for as long as they need; a worker that dies gives them to another one. */
+/** No time limit ends a playbook. When a worker ends, another worker runs the playbook again. */
 const configuring = proxyActivities<CloudOperationActivities>({
   ...{ summary: 'run its playbooks', startToCloseTimeout: '6 hours', heartbeatTimeout: '10 seconds' },
   scheduleToCloseTimeout: '12 hours',

@@ -209,8 +209,9 @@ export class EngineRefusal extends Error {
 }
 
 /**
- * Its end ends every connection that it made. An agent forgets one that became something else, as the
- * session of a build does, and the library ends that only with a build that ends well.
+ * An agent whose `destroy` closes every connection that it opened. Node's agent drops a connection
+ * after an upgrade, as the session of a build needs. The library closes that one only after a build
+ * that succeeded.
  */
 class EngineAgent extends Agent {
   readonly #made = new Set<Duplex>()
@@ -415,7 +416,7 @@ export const saveImage = async (
   if (failed !== undefined) throw failed.error
 }
 
-/** An engine goes on with a removal that nobody waits for any more. */
+/** The caller waits this long for a removal; the engine completes it afterwards. */
 const removalMs = 20_000
 
 /**

@@ -66,8 +66,8 @@ export interface KubernetesCluster {
     query?: Readonly<Record<string, string>>,
   ): Promise<{ items: T[]; resourceVersion: string }>
   /**
-   * One list, then one watch that resumes where it broke off; a new list when the server has
-   * forgotten that position (410). Returns the function that stops it.
+   * One list, then one watch that resumes at its last version. It lists again when the server has
+   * dropped that version (410). Returns the function that stops it.
    */
   watch<T extends WatchedObject>(
     path: string,

@@ -54,7 +54,7 @@ const limits = { deadlineMs: 3_000, limitBytes: 1_048_576 }
 
 /**
  * Whether a realm gets the login of a registry: it has the same host, or one below or above it, as
- * gitlab.com is above registry.gitlab.com. A domain of one label belongs to nobody alone.
+ * gitlab.com is above registry.gitlab.com. A domain of one label has many owners, so it never counts.
  */
 const isOfRegistry = ({ protocol, hostname }: URL, registry: string): boolean => {
   const own = registry.replace(/:\d+$/, '').toLowerCase()

@@ -80,7 +80,7 @@ const idleSeconds = 30
 /**
  * Threads start with the first request and end when idle; further requests wait in order.
  * Simulations have as many threads of their own: a client that sends a plan waits for its
- * simulation, and a session may plan for minutes. A thread that dies rejects its own request only.
+ * simulation, and a session may plan for minutes. A thread that fails rejects its own request only.
  */
 export function openCompute({ threads }: { threads: number }): Compute {
   // The thread's file has the extension of this one: .ts from source, .js when compiled.

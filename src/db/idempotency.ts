@@ -9,8 +9,8 @@ interface Kept {
 }
 
 /**
- * A key lives `keyLifeMs`. A key without an answer that is not renewed is free again after a minute:
- * its request died. The next begin deletes expired keys.
+ * A key expires after `keyLifeMs`. The process of a request renews its key; a key without an answer
+ * and without a renewal for a minute can be taken again. The next begin deletes expired keys.
  */
 const beginText = `with gone as (delete from idempotency_keys where created_at < now() - make_interval(secs => $3)
   or (key = $1 and status is null and created_at < now() - interval '1 minute') returning key),

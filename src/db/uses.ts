@@ -3,7 +3,7 @@ import { empty, join, sql, type Db, type Sql } from './sql.ts'
 
 /**
  * Records of another domain that use a record of this domain and prevent its deletion. The using
- * domain registers the use in `src/uses.ts`; the used domain knows none of its users.
+ * domain registers the use in `src/uses.ts`; the used domain imports none of its users.
  */
 export interface Use<Target> {
   /** The noun for such a record in a sentence: `execution scope`. */

@@ -7,11 +7,11 @@ import type { KnownProcess } from './processes.ts'
 
 /**
  * A server that ends with this process, even when this process is killed: a small shell between
- * them holds a pipe. When the pipe closes, by a call or by this process' death, the shell asks the
- * server to end with `soft` and, after `patience` seconds, ends it by force.
+ * them holds a pipe. When the pipe closes, by a call or by the end of this process, the shell sends
+ * the server the signal `soft` and, after `patience` seconds, SIGKILL.
  *
- * A death signal of the kernel (PR_SET_PDEATHSIG) would need no shell, but it is lost when the
- * server changes its user and sends only one signal.
+ * The kernel's signal at the end of a parent (PR_SET_PDEATHSIG) would need no shell. It is one
+ * signal only, and the kernel clears it when the server changes its user.
  */
 const script = `
 soft=$1 patience=$2; shift 2
@@ -69,8 +69,8 @@ export interface Leashed {
 }
 
 /**
- * Starts a program on a leash; a program that cannot be executed ends with code 126 or 127. @throws
- * Error when the shell cannot be started
+ * Starts a program that ends with this process. A program that cannot be executed ends with code 126
+ * or 127. @throws Error when the shell cannot be started
  */
 export const leash = async (options: LeashOptions): Promise<Leashed> => {
   const log = openSync(options.logFile, 'a', 0o600)

@@ -41,7 +41,8 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
     endEarlier: async (positions) => {
       const earlier = positions.flatMap((position) => earlierNames(state, position))
       if (earlier.length === 0) return
-      // The site's trouble passes by the answer: it is no outage of the database, whatever it says.
+      // Returned, not thrown: `outlastingOutage` would take an error of the site for an outage of the
+      // database.
       const siteTrouble = await outlastingOutage(
         () =>
           endLeftovers(db, site, earlier, driver).catch((error: unknown) => {

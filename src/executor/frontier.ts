@@ -51,9 +51,8 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
   const successors = rowsOf(n, from, to)
   const predecessors = rowsOf(n, to, from)
 
-  // A lane is free for the first of its tasks that is not over. (Waiting only for the nearest
-  // earlier neighbour would be wrong: one that dies behind a failed predecessor is over without
-  // having waited for those before it.)
+  // A lane is free for the first of its tasks that is not over. The state of the task just before is
+  // not enough: a failed predecessor ends that task while earlier tasks of the lane still wait.
   const laneOfName = new Map<string, Lane>()
   const lanesOf = lanes.map((names, i) =>
     [...new Set(names)].map((name) => {
@@ -82,7 +81,7 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
     }
   }
 
-  /** Marks all tasks behind dead tasks as dead; returns the newly dead ones. */
+  /** Marks all successors of `roots`, direct and indirect, as `dead`; returns those it marked. */
   const killBehind = (roots: readonly number[]): number[] => {
     const killed: number[] = []
     const stack = [...roots]
@@ -172,8 +171,8 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
       return ready
     },
     /**
-     * The task will never complete; the tasks behind it are dead too, its lanes go on. Returns the
-     * tasks that may start now.
+     * The task will never complete, and neither will its successors. Its lanes pass to their next
+     * tasks. Returns the tasks that may start.
      */
     kill(i: number): number[] {
       states[i] = dead

@@ -5,8 +5,8 @@ import type { OutputManifest } from '../drivers/runtime/contract/driver.ts'
 import { storableJson } from '../outside-text.ts'
 
 /**
- * A worker that lost its lease (frozen, cut off, replaced) learns that at its next commit, which
- * has changed nothing.
+ * Thrown by the next commit of a worker that has lost its lease (frozen, cut off, replaced). The
+ * commit has changed nothing.
  */
 export class LeasePassedOn extends Error {
   constructor(options?: ErrorOptions) {

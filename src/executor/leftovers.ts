@@ -25,8 +25,8 @@ const LeftRow = z.object({ left: z.number() })
 const NameRow = z.object({ name: z.string() })
 
 /**
- * Ends attempts at a site and forgets them as leftovers. Rejects with a `DriverError` where the site
- * does not confirm it, and with the database's own error.
+ * Ends attempts at a site and deletes their rows of `site_leftovers`. Rejects with a `DriverError`
+ * where the site does not confirm the ends, and with the database's own error.
  */
 const endNamed = async (
   db: Db,

@@ -47,8 +47,8 @@ export const takeBack = (state: SchedulingState): void => {
 }
 
 /**
- * Lanes and cores of a completed task go to its heir; where the heir is not to have them, they
- * become free.
+ * Passes the lanes and cores of a completed task to the task that was committed ahead for them
+ * (`heirTo`), or frees them where that task is not to have them.
  */
 export const handOver = (state: SchedulingState, i: number): void => {
   const heir = state.heirTo[i] as number
@@ -140,8 +140,8 @@ const mayInherit = (state: SchedulingState, heir: number, root: number): boolean
 }
 
 /**
- * Intends the heirs of running tasks and of `chosen`, at most `most` of them; they go into the
- * present step.
+ * Commits ahead the tasks that follow running tasks and `chosen` in their lanes, at most `most` of
+ * them. The present step holds their intents.
  */
 export const chooseAhead = (
   state: SchedulingState,

@@ -241,8 +241,8 @@ export const openScheduling = (
     /** 1: its predecessors have completed and its lanes are its own; for tasks intended ahead. */
     turn: new Uint8Array(n),
     /**
-     * The heir of a task, which gets its lanes, where that is settled before the task's end; and
-     * the task whose heir a task is; -1: none.
+     * `heirTo`: the task that gets the lanes of a task at its end, where that is decided before the
+     * end. `heirFrom`: the inverse. -1: none.
      */
     heirTo: new Int32Array(n).fill(-1),
     heirFrom: new Int32Array(n).fill(-1),
@@ -278,7 +278,7 @@ export const openScheduling = (
     deferred: ready.filter(early),
     /**
      * The next task in order needs more cores than are free: the tasks behind it wait too,
-     * otherwise it would starve.
+     * otherwise smaller tasks could delay it without limit.
      */
     coresShort: false,
     /** That task. */
@@ -415,7 +415,7 @@ export const setHeir = (state: SchedulingState, from: number, to: number): void 
   state.heirFrom[to] = from
 }
 
-/** The task of `from` has no heir any more. */
+/** Removes the decision which task gets the lanes of the task of `from`. */
 export const dropHeir = (state: SchedulingState, from: number): void => {
   const to = state.heirTo[from] as number
   if (to < 0) return

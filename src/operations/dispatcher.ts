@@ -73,7 +73,8 @@ const everyMs = 1_000
 const batch = 200
 const lookBatch = 1_000
 /**
- * The number of noted executions by a reset that are remembered. A forgotten one is noted twice.
+ * The most executions by a reset that this process keeps. At this number it drops them, and then
+ * notes an execution again.
  */
 const mostRemembered = 10_000
 /** Records of a kind whose start met an open workflow; more wait for the look at all. */

@@ -11,7 +11,7 @@ export interface Retries {
   succeeded(key: string): void
 }
 
-/** The number of failing things that are remembered. A forgotten one is tried at once. */
+/** The most keys whose failures are kept. A key that was dropped is tried at once. */
 const mostRemembered = 10_000
 
 /** `firstMs`, `longestMs`: pauses of one thing, doubled from the first to the longest. */

@@ -1,4 +1,4 @@
-/** Bytes of a path that are no UTF-8 (`outside-path.ts`). A script is text, so it says them in octal. */
+/** Bytes of a path that are no UTF-8 (`outside-path.ts`). A script is text, so it has them in octal. */
 const escapedBytes = /[\udc80-\udcff]+/gu
 const octal = (bytes: string): string =>
   [...bytes].map((byte) => `\\${(byte.charCodeAt(0) - 0xdc00).toString(8)}`).join('')

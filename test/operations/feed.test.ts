@@ -94,7 +94,7 @@ test('without a stream the same events are pages; topics are known kinds', async
   )
   expect(all.length).toBe(Number(counted?.count))
   expect((await service.get('/events/?after=0&topic=planning-session')).items).toEqual([])
-  for (const wrong of ['topic=nothing', 'after=x', 'after=1.x', 'limit=-1', 'limit=x'])
+  for (const wrong of ['topic=nothing', 'after=x', 'after=1.x', 'limit=x'])
     expect([wrong, (await service.call('GET', `/events/?${wrong}`)).status]).toEqual([wrong, 400])
 })
 

@@ -105,7 +105,7 @@ export class LoginEntry {
   #state: State = { is: 'disconnected' }
   #since = new Date()
   #closed = false
-  /** The last failure; a connection forgets it. */
+  /** The last failure; undefined after a successful connection. */
   #error: LinkError | undefined
   /** Pauses after failed attempts since the last connection that lasted; the time of the next one. */
   readonly #pauses: Backoff

@@ -151,7 +151,7 @@ const Failure = z.object({
   full: z.boolean().default(false),
 })
 
-/** An error as it travels. */
+/** The form of an error in a frame. */
 export const failureOf = (error: unknown): z.input<typeof Failure> => {
   const message = (error instanceof Error ? error.message : String(error)).slice(0, 10_000)
   if (error instanceof NotHeld) return { kind: 'not held', message }
@@ -161,7 +161,7 @@ export const failureOf = (error: unknown): z.input<typeof Failure> => {
   return { kind: 'link', message, stage, permanent, waitsForPerson, full }
 }
 
-/** The error that travelled. */
+/** The error of a frame; the inverse of `failureOf`. */
 export const errorOf = (value: unknown): Error => {
   const { data: failure } = Failure.safeParse(value)
   if (failure === undefined)

@@ -76,7 +76,7 @@ const openOthers = (records: LoginRecords, own: string): (() => Promise<LoginRec
     const before = known?.records
     const read = within(records.read(), recordDeadlineMs, late).then(
       (all) => all.filter(({ process }) => process !== own),
-      // The holders themselves know what they hold, so old records are better than none.
+      // Each holder refuses a login that it does not hold, so outdated records do no harm.
       () => before ?? [],
     )
     known = { at: now, records: read }

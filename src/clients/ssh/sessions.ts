@@ -118,7 +118,7 @@ class Logins {
     }
   }
 
-  /** Closes idle connections, and forgets unused logins and gates. */
+  /** Closes idle connections, and removes unused logins and gates. */
   sweep(idleMs: number, forgetMs: number): void {
     for (const entry of this.#entries.values()) entry.sweep(idleMs)
     // A host on the way stays as long as the hosts behind it; a later sweep removes it.

@@ -155,7 +155,7 @@ export interface SshSessions {
   probe(target: SshTarget, options?: { fresh?: boolean }): Promise<SshProbe>
   /**
    * Ends the connection of the target, also those that a person made at other processes of the
-   * fleet, and forgets its state.
+   * fleet, and removes its state.
    */
   forget(target: SshTarget): Promise<void>
   /** The logins that are kept, connected or not, and the hosts whose logins are counted. */

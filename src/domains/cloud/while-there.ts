@@ -9,8 +9,8 @@ const everyMs = 5_000
 const mostUnseen = 3
 
 /**
- * Works with a machine that runs, as long as its provider says that it does. Without this, work that
- * waits for an answer of the machine would wait for one that is gone until its own deadline.
+ * Runs `work` on a machine and aborts it when the provider reports that the machine is gone. Without
+ * this, the work would wait for an answer of a missing machine until its own deadline.
  * @throws CloudError `refused` where the machine was ended or stopped meanwhile; what the work
  *   throws
  */
@@ -24,7 +24,7 @@ export const whileThere = async <T>(
   const over = new AbortController()
   let unseen = 0
   const look = async (): Promise<Loss | undefined> => {
-    // Silence of the provider says nothing about the machine.
+    // A missing answer of the provider does not show the state of the machine.
     const seen = await lookAtInstance(clouds, instance).catch(() => undefined)
     unseen = seen === 'unseen' ? unseen + 1 : 0
     if (unseen >= mostUnseen)

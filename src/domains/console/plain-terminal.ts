@@ -16,7 +16,7 @@ const loginShell = (via: readonly string[]): string =>
   `TERM=xterm-256color; export TERM; cd; exec ${quoteAll(via)} "$shell" -l`
 
 /**
- * A terminal that lives as long as this connection, for a place where no holder runs: the server's
+ * A terminal that ends with this connection, for a place where no holder runs: the server's
  * own pseudo terminal, with the holder's frames in both directions. Input is recorded where the
  * output repeats it, which no password's does.
  * @returns undefined where the shell opens no pseudo terminals

@@ -199,7 +199,8 @@ export const serveSession = async (
       return await endSession(db, row, lost ?? (end?.startsWith('the recording') === true ? end : undefined))
     } catch (error) {
       if (stopped.aborted) return
-      // A terminal that runs waits for a link; one that nobody has used yet is opened again at will.
+      // A terminal that runs waits for a link. A terminal whose first link the server refuses for want
+      // of a channel ends: its user can open it again.
       const isRefused = first && error instanceof LinkError && error.full
       if (isRefused || !passes(error) || performance.now() > until)
         return endSession(db, row, error instanceof Error ? error.message : String(error))

@@ -40,7 +40,7 @@ export const machineStartDue = async (
 
 const RestsRow = z.object({ stops: z.number(), dueStops: z.number(), done: z.number(), wakes: z.boolean() })
 
-/** The times of a plan at which a run's machine of a target rests. */
+/** The planned stops and starts of a run's machine of a target. */
 export interface MachineRests {
   /** A `stop` of the plan has come to its earliest start and was not asked for. */
   isDue: boolean
@@ -50,7 +50,7 @@ export interface MachineRests {
   wakes: boolean
 }
 
-/** What the plan of a run says about the rests of its machine of a target. */
+/** Reads the stops and starts that the plan of a run has for its machine of a target. */
 export const machineRests = async (db: Db, runId: string, targetId: string): Promise<MachineRests> => {
   const { stops, dueStops, done, wakes } = await db.one(
     RestsRow,

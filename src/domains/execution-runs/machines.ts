@@ -311,9 +311,10 @@ const unusedInstances = (db: Db, after: string, limit: number) =>
   )
 
 /**
- * Instances of people that never became ready, or failed, and that nobody has configured or ended
- * within the idle time of their target. Their machines may exist and cost money. One that was ready
- * and whose start or stop failed stays: its disk holds what its owner made. A provisioning starts it too.
+ * Instances that users made, that never became ready or failed, and that no user has configured or
+ * ended within the idle time of their target. Their machines may exist and cost money. An instance
+ * that was ready before its last start or stop failed is excluded: its disk may hold data of its
+ * user. A repeated provisioning counts as a start.
  */
 const forgottenInstances = (db: Db, after: string, limit: number) =>
   db.many(

@@ -214,8 +214,8 @@ const acceptRoute = (
       })
       const accepted = await existingRun(db, run.id)
       reports.runAccepted(accepted)
-      // The recorded run is the promise. The workflow starts now or, while Temporal is unavailable,
-      // through the dispatcher.
+      // The committed row alone decides that the run executes. The workflow starts here or, while
+      // Temporal is unavailable, through the dispatcher.
       await dispatchOperation(api, { id: run.id, generation: 1 })
       for (const id of builds)
         await dispatchOperation({ db, engine, kind: buildRunKind }, { id, generation: 1 })

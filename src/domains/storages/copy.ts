@@ -115,8 +115,8 @@ export const listCopy = async (
 const linkFacts = ({ modifiedAt, linkTarget }: Entry) => ({ modifiedAt, linkTarget })
 
 /**
- * The uploads of all attempts up to this one, the last one first. An attempt that dies before it
- * has removed what the one before left passes that on to the next.
+ * The uploads of all attempts up to this one, the last one first. An attempt whose process ends
+ * before it has removed the upload of an earlier attempt leaves that removal to the next attempt.
  */
 const uploadsUpTo = (job: StorageJob, entry: JobEntry, attempt: number): string[] =>
   Array.from({ length: attempt }, (_, earlier) => uploadOf(job, entry, attempt - earlier))

@@ -1,7 +1,7 @@
 /**
- * Patterns of paths in the syntax of shells. This is no library, because strangers write the
- * patterns. Libraries turn them into regular expressions, in which a pattern of fifty characters
- * can take minutes. This matcher takes at most (length of pattern) × (length of path) steps.
+ * Patterns of paths in the syntax of shells. Users write the patterns. Libraries turn them into
+ * regular expressions, in which a pattern of fifty characters can take minutes. This matcher takes
+ * at most (length of pattern) × (length of path) steps.
  */
 
 type Token =

@@ -108,7 +108,7 @@ export const storageRoutes = ({
         checkedAt: new Date().toISOString(),
         latencyMs: Math.round((performance.now() - began) * 10) / 10,
       }
-      // A client that has left learns nothing, and what it broke off says nothing.
+      // A closed request aborts the probe, so its result does not show the state of the storage.
       if (!signal.aborted) await recordProbe(db, params.storageId, probe)
       return probe
     },

@@ -5,7 +5,7 @@ import { BuildError } from './errors.ts'
  * https://apptainer.org/docs/user/main/definition_files.html
  */
 
-/** What a stage may begin with. The others would fetch from addresses that nobody has judged. */
+/** What a stage may begin with. The others would fetch from addresses without a check. */
 const archives: readonly string[] = ['localimage', 'docker-archive', 'oci-archive']
 const headers: readonly string[] = ['bootstrap', 'from', 'registry', 'namespace', 'stage']
 const sections: readonly string[] = [

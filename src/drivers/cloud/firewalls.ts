@@ -1,4 +1,4 @@
-/** Another look is taken at a firewall after this long: somebody may have changed or removed it. */
+/** The service reads a firewall again after this long: a person may have changed or removed it. */
 const trustedMs = 300_000
 
 /** Firewalls that a driver has made or found, by name, so that many machines cost one look. */

@@ -27,8 +27,8 @@ export const asSiteError = (site: string, error: unknown): unknown =>
 const farewellMs = 3_000
 
 /**
- * Waits for `work`. It fails after `stallMs` without a sign of life, or when aborted; `heard`
- * restarts the time.
+ * Waits for `work`. It fails after `stallMs` without progress, or when aborted. `work` reports
+ * progress by `heard`, which restarts the time.
  */
 const whileHeard = async <T>(
   { signal, stallMs }: Traffic,
@@ -129,7 +129,7 @@ export const pump = async (
       const given = source.done.catch((error: unknown) => {
         throw asSiteError(from.site, error)
       })
-      // Where the source is lost, nobody waits for the target.
+      // After the loss of the source, the caller does not wait for the target.
       const lost = given.then(() => new Promise<never>(() => undefined))
       const taken = target.done.catch((error: unknown) => {
         throw asSiteError(to.site, error)

@@ -49,8 +49,8 @@ export interface CopySite {
 }
 
 /**
- * The way from one of the two sites into the other: `ssh` of OpenSSH there, with the agent that the
- * session forwards.
+ * The login by which one of the two sites reaches the other: OpenSSH's `ssh` on the first site uses
+ * the agent that the session forwards.
  */
 export interface Door {
   host: string
@@ -287,7 +287,7 @@ const sshOptions = [
   ...['ForwardX11=no', 'Compression=no', 'LogLevel=ERROR'],
 ].flatMap((option) => ['-o', option])
 
-/** `there` runs at the other end of the door, in a pipe with `here`. */
+/** The script that runs `there` on the other site over ssh, in a pipe with `here`. */
 export const throughDoor = (
   { host, port, username, knownHosts }: Door,
   there: string,

@@ -17,7 +17,7 @@ type Scripts = ReadonlyMap<string, ArrayElement>
 
 /** How long to wait for another worker's submission of the same names. */
 const submitPatienceMs = 120_000
-/** A younger submission is on its way: nobody asks for the array by its name yet. */
+/** A younger submission may still get its answer, so the array is not looked up by name yet. */
 const answerSeconds = 1
 const pauses = { firstMs: 100, longestMs: 2000 }
 
@@ -150,7 +150,7 @@ export class Placing<Request extends object, Listing> {
         )
       if (claim.state === 'ours')
         return await this.#placeOurs(array, claim, { scripts, terms, pack: { pack, bytes } })
-      // A submitter that lives answers within this time.
+      // A submitter whose process still runs has recorded the job within this time.
       const job = claim.ageSeconds > answerSeconds ? await this.#scheduler.find(array.name) : undefined
       if (job !== undefined) await this.#site.submissions.accepted(array.name, job)
       else if (claim.ageSeconds > this.#scheduler.claimSeconds())

@@ -21,7 +21,7 @@ export interface FoundTask {
   entry?: SubmittedTask
 }
 type Open = FoundTask & { entry: SubmittedTask }
-/** Tasks with what the scheduler alone knows of them. */
+/** Tasks with the facts that only the scheduler reports. */
 type Doubtful = ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>
 
 export interface Records {
@@ -32,8 +32,8 @@ export interface Records {
 }
 
 /**
- * More than the tasks that wait at one site in any run so far. A forgotten task is looked up again,
- * and its time to settle begins anew.
+ * The most tasks whose answers this process keeps; runs have fewer tasks that wait at one site. A
+ * task that was dropped is queried again, and its time to settle begins again.
  */
 const remembered = 200_000
 /** How long a request that can never run is refused without another query. */

@@ -26,7 +26,8 @@ import type { MemoryLimit } from './cgroups.ts'
  *   system shows late are waited for; `onWait` gets the reason, and a cancel ends the wait.
  * - `logs` reads by byte range (`tail`: the last so many bytes) from the work's output, while it
  *   runs and afterwards.
- * - `remove` forgets the name: never submit it again. Running work is refused.
+ * - `remove` deletes all state of the name. The caller must not submit the name again. It refuses
+ *   running work.
  * - Errors are `DriverError`s with a class; anything else thrown is `unknown`.
  * - A site that cannot be reached, or does not answer, rejects with class `unknown`: nothing is
  *   known, the caller asks again, for hours. Silence is never an end: neither `find` nor `watch`

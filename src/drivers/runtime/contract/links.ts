@@ -312,13 +312,13 @@ const byFolder = (listing: Iterable<string>): Map<string, string[]> => {
   return folders
 }
 
-/** Hears what a walk wants to know, so that it can be listed. */
+/** Collects the paths that a traversal needs, so that the caller can list them. */
 export interface Unknown {
   at: (path: string, ahead: readonly string[]) => void
   below: (folder: string) => void
 }
 
-/** Looks into a listing; `unknown` hears of paths before the listing is asked for them. */
+/** Looks up paths in a listing; calls `unknown` with each path before its look-up. */
 const looksInto = <E extends Listed>(listing: ReadonlyMap<string, E>, unknown?: Unknown): StageLooks<E> => {
   let folders: Map<string, string[]> | undefined
   function* below(folder: string): Iterable<readonly [string, E]> {

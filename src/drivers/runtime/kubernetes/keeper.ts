@@ -95,7 +95,7 @@ const isReady = ({ metadata = {}, status = {} }: ApiPod): boolean =>
 
 /**
  * The Pod through which the volume of a runtime is reached: one per runtime, under a name that
- * every worker knows, made at first use and made again when it is gone. All its commands may be
+ * every worker derives, made at first use and made again when it is gone. All its commands may be
  * repeated, so its end costs only the wait for the next one; where it has neither `volume` nor
  * `keeperVolume`, its files go with it.
  *

@@ -117,7 +117,7 @@ const foundAt =
     return stat === undefined ? undefined : foundOf(root, path, stat)
   }
 
-/** All entries below a folder of `root`; `unread` hears of what cannot be read. */
+/** All entries below a folder of `root`; calls `unread` for each one that cannot be read. */
 function* foundBelow(
   root: string,
   folder: string,

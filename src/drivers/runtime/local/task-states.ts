@@ -11,8 +11,8 @@ import {
 } from './records.ts'
 
 /**
- * The state from records and processes together. `orphaned`: it lives, and no process is left that
- * could record its end.
+ * The state from records and processes together. `orphaned`: the task runs, and no process is left
+ * that could record its end.
  */
 export interface LocalTaskState {
   state: TaskState
@@ -77,7 +77,7 @@ export function see(
   if (silent.size === 0) return states
   const marked = findMarked(taskVariable, new Set(silent.keys()))
   for (const [name, record] of silent) {
-    // Read again now that its writer is known to be dead: it is complete, or never will be.
+    // The writer has ended, so a second read returns the final content of the record.
     const state = recordedState(control.record(name))
     const startedAt =
       record.form === 'started'

@@ -102,7 +102,10 @@ interface Look {
   host: AnsweringHost
 }
 
-/** Reads processes first, records after: a dead task without an end then never gets one. */
+/**
+ * Reads processes first, records after: a task without a process and without an end in its record
+ * then never gets an end.
+ */
 async function lookSome({ site, memory, elsewhere }: RemoteContext, names: readonly string[]): Promise<Look> {
   const asked = new Set(elsewhere ? [] : names.flatMap((name) => memory.pids.get(name) ?? []))
   const boundary = randomBytes(16).toString('hex')

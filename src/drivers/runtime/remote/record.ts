@@ -23,13 +23,13 @@ export interface StartedSight {
   startedAt: number
   submittedAt: number
   /**
-   * Whether the supervisor lives; undefined where processes were not queried, or the host that
-   * answered cannot know.
+   * Whether the supervisor runs; undefined where processes were not queried, or where the host that
+   * answered is not the host of the task.
    */
   supervised: boolean | undefined
   /** Whether its machine was restarted since; absent where that was not queried. */
   rebooted?: boolean
-  /** Why the host that answered cannot know whether the supervisor lives. */
+  /** Why the answer of this host does not show whether the supervisor runs. */
   unknownHere?: string
   /** Whether other processes with its mark live (checked only where the supervisor does not). */
   marked: boolean

@@ -118,7 +118,7 @@ function verdictOf(job: SlurmJob, sight: RemoteSight, fallbackAt: number): Verdi
   }
 }
 
-/** Why a job that nobody mentions is waited for, and what a person can do. */
+/** Why the driver waits for a job that no answer lists, and what a person can do. */
 const unmentioned = (externalId: string, history: Evidence['history'], begun: boolean): string => {
   const accounting =
     typeof history === 'object'

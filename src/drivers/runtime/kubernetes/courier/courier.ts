@@ -22,14 +22,13 @@ import { atKeeper, tokenScript } from './scripts.ts'
  * - `.alive`: a FIFO that the task's container holds open; its end is the end of that container,
  *   whatever the cause. `.over`: that end has come.
  * - `.go`: all files have been delivered; the task's container waits for it. Made once, by rename
- *   under a
- *   lock.
- * - `.fetched`: all files have been carried back; the courier waits for it, at most an hour beyond
- *   the
- *   end.
+ *   under a lock.
+ * - `.fetched`: all files have been copied back; the sidecar waits for it, at most an hour beyond
+ *   the end.
  *
  * At the keeper: `tasks/NAME.task` is created exclusively before `.go` is made (`start … 0 0 -`),
- * so that a buried name never starts, and a task that may have started is never buried; the Pod's
+ * so that a task with a recorded end never starts, and a task that may have started gets no such
+ * record; the Pod's
  * own record takes its place when everything is back. `tasks/NAME.delivered` and
  * `tasks/NAME.fetched` save other workers the transfer. `fetch/NAME.TOKEN`: the files that are
  * arriving; moved into place under a lock, the record last.
