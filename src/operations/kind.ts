@@ -83,7 +83,7 @@ export interface OperationKind<Type extends string = string> extends WorkflowKin
   /** The noun for an operation in sentences: `planning session`. */
   noun: string
   table: string
-  /** Names of columns that are older than the kit. */
+  /** Names of columns that are older than the common ones. */
   columns?: Partial<Record<'id' | 'generation' | 'created_at' | 'finished_at' | 'failure_reason', string>>
   states: { accepted: string; running: string }
   /** First part of its events' types: `execution.run` for `execution.run.started`. */

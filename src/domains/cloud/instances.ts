@@ -105,7 +105,7 @@ export const listCloudOperations = (
 
 const text = (value: unknown): string | undefined => (typeof value === 'string' ? value : undefined)
 
-/** An event in the form of the reference. Events that the kit records are named `operation.…`. */
+/** An event in the form of the reference. Events that `src/operations/` records are named `operation.…`. */
 export const cloudEvent = (event: OperationEvent): CloudEvent => {
   const payload = (event.payload ?? {}) as Record<string, unknown>
   const name = event.eventType.replace(/^cloud\./, '')

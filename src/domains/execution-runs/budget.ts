@@ -121,7 +121,7 @@ const SpentRow = z.object({ spent: z.number() })
  */
 const spentOf = async (db: Db, runId: string): Promise<number> => {
   const prices = await resourcePrices(db, runId)
-  const windows = await windowsOf(db, runId, { open: true })
+  const windows = await windowsOf(db, runId, { open: true, prices })
   const byWindow = prices.flatMap((one) => (one.byWindow ? [one.id] : []))
   // An ended attempt has its transfers in its cost, where it is paid by its own time. An attempt under
   // way has those since the end of the one before it.

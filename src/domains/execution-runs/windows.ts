@@ -41,9 +41,13 @@ const UseRow = z.object({
  * their prices per second. `onMachines`: its tasks ran on machines of a capacity target. With
  * `open`, a task under way counts up to now; otherwise it does not count yet.
  */
-export const windowsOf = async (db: Db, runId: string, { open = false }: { open?: boolean } = {}) => {
+export const windowsOf = async (
+  db: Db,
+  runId: string,
+  { open = false, prices }: { open?: boolean; prices?: Awaited<ReturnType<typeof resourcePrices>> } = {},
+) => {
   const paid = new Map(
-    (await resourcePrices(db, runId)).flatMap(({ id, pricePerSecond, byWindow }) =>
+    (prices ?? (await resourcePrices(db, runId))).flatMap(({ id, pricePerSecond, byWindow }) =>
       byWindow ? [[id, pricePerSecond] as const] : [],
     ),
   )

@@ -1,46 +1,42 @@
+import { memberText, type Fields } from '../../json-object.ts'
 import { unacceptable, type Refusal } from '../../refusal.ts'
-
-type Body = Record<string, unknown>
 
 const remedy =
   'send its activities in the authoring form, or a WfCommons instance (WfFormat 1.5, 1.6) of one of its runs'
 
-const textAt = (body: Body, key: string): string => {
-  const value = body[key]
-  return typeof value === 'string' ? value : ''
-}
 const keyLike =
   (pattern: RegExp) =>
-  (body: Body): string | undefined =>
+  (body: Fields): string | undefined =>
     Object.keys(body).find((key) => pattern.test(key))
 /** A document that has all of these keys. */
 const withKeys =
   (first: string, ...others: string[]) =>
-  (body: Body): string | undefined =>
+  (body: Fields): string | undefined =>
     [first, ...others].every((key) => Object.hasOwn(body, key)) ? first : undefined
 
 /** Languages of documents, each with the key that shows it; undefined where none does. */
-const documents: readonly (readonly [language: string, key: (body: Body) => string | undefined])[] = [
+const documents: readonly (readonly [language: string, key: (body: Fields) => string | undefined])[] = [
   ['a Pegasus abstract workflow', keyLike(/^(x-)?pegasus$/i)],
   ['a CWL document', keyLike(/^(cwlVersion|\$graph)$/i)],
   [
     'a CWL document',
     (body) =>
-      /^(Workflow|CommandLineTool|ExpressionTool|Operation)$/.test(textAt(body, 'class'))
+      /^(Workflow|CommandLineTool|ExpressionTool|Operation)$/.test(memberText(body['class']))
         ? 'class'
         : undefined,
   ],
   [
     'a Galaxy workflow',
-    (body) => (textAt(body, 'class') === 'GalaxyWorkflow' ? 'class' : withKeys('a_galaxy_workflow')(body)),
+    (body) =>
+      memberText(body['class']) === 'GalaxyWorkflow' ? 'class' : withKeys('a_galaxy_workflow')(body),
   ],
   [
     'an Argo document',
-    (body) => (/^argoproj\.io\//.test(textAt(body, 'apiVersion')) ? 'apiVersion' : undefined),
+    (body) => (/^argoproj\.io\//.test(memberText(body['apiVersion'])) ? 'apiVersion' : undefined),
   ],
   [
     'a Tekton document',
-    (body) => (/^tekton\.dev\//.test(textAt(body, 'apiVersion')) ? 'apiVersion' : undefined),
+    (body) => (/^tekton\.dev\//.test(memberText(body['apiVersion'])) ? 'apiVersion' : undefined),
   ],
   ['a Kubernetes manifest', withKeys('apiVersion', 'kind')],
   ['a Snakefile', keyLike(/^(rule|checkpoint)(\s+\w+)?$/)],
@@ -64,7 +60,7 @@ const texts: readonly (readonly [language: string, ...signs: RegExp[]])[] = [
 const said = (language: string): string => `this is ${language}, which is not read here; ${remedy}`
 
 /** The refusal (422) of a document in the language of another system; undefined for any other. */
-export const foreignDocument = (body: Body): Refusal | undefined => {
+export const foreignDocument = (body: Fields): Refusal | undefined => {
   for (const [language, keyOf] of documents) {
     const path = keyOf(body)
     if (path !== undefined) return unacceptable([{ path, message: said(language) }])
