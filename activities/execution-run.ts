@@ -131,7 +131,9 @@ const end = async (
   if (status !== 'running' && status !== 'created')
     // The run is recorded as over: a failure here must not undo that, and the service's rounds end
     // what is left within a second.
-    await endMachines(parts, runId, { reason: 'run-over' }).catch(() => undefined)
+    await endMachines(parts, runId, { reason: 'run-over' }).catch((error: unknown) => {
+      Context.current().log.debug('machines of a run that is over were not ended', { error: String(error) })
+    })
   if ('costBefore' in closed) await reportRunEnd(parts, runId, closed.costBefore)
   return status === 'failed' ? readRunEnd(parts.db, runId) : { status, completed }
 }

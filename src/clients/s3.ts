@@ -434,8 +434,11 @@ export const openS3 = (options: {
   let opened: Promise<S3> | undefined
   const ask: Ask = async (signal, question) => {
     try {
-      const client = await (opened ??= clientOf(http, place, credential))
-      return await question(client, signal === undefined ? {} : { abortSignal: signal })
+      opened ??= clientOf(http, place, credential).catch((error: unknown) => {
+        opened = undefined
+        throw error
+      })
+      return await question(await opened, signal === undefined ? {} : { abortSignal: signal })
     } catch (error) {
       if (signal?.aborted === true) throw signal.reason as Error
       throw errorOf(error, Bucket)

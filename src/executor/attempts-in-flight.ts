@@ -480,6 +480,7 @@ const findNow = async (attempts: Attempts, tasks: readonly Attempt[]): Promise<v
     if (state.state === 'unknown') fresh.push(task)
     else if (state.state === 'running' || state.state === 'queued') {
       alive.push(task)
+      pollLater(attempts, task)
       show(attempts, task, state)
     } else collectEnded(attempts, task)
   }
@@ -493,6 +494,11 @@ const findNow = async (attempts: Attempts, tasks: readonly Attempt[]): Promise<v
 const find = (attempts: Attempts, tasks: readonly Attempt[]): void =>
   void findNow(attempts, tasks).catch(attempts.parts.fault)
 
+/** Schedules the next poll of a task, each one later than the one before. */
+const pollLater = (attempts: Attempts, task: Attempt): void => {
+  task.pollAt = attempts.parts.clock() + task.pollPause
+  task.pollPause = Math.min(task.pollPause * 2, longestPollSeconds)
+}
 const show = (attempts: Attempts, task: Attempt, state: TaskState): void => {
   if (state.state === 'running') {
     task.pollAt = attempts.parts.clock() + runningPollSeconds
@@ -507,8 +513,6 @@ const show = (attempts: Attempts, task: Attempt, state: TaskState): void => {
     const reason = `at the site: ${reasonText(state.cause ?? 'queued')}`
     if (reason !== task.reason)
       report(attempts, task, { status: 'queued', externalId: state.externalId, reason, waitsFor: 'queue' })
-    task.pollAt = attempts.parts.clock() + task.pollPause
-    task.pollPause = Math.min(task.pollPause * 2, longestPollSeconds)
   }
 }
 /** The answer to a submit takes long: its files are on their way, or the site does not answer. */
@@ -535,11 +539,7 @@ const stagesOf = ({ stage, container }: Intent): string =>
   ].join(', ')
 /** Polls long tasks to show them; their ends come by `watch`, so silence here means nothing. */
 const pollStates = async (attempts: Attempts, tasks: readonly Attempt[]): Promise<void> => {
-  const now = attempts.parts.clock()
-  for (const task of tasks) {
-    task.pollAt = now + task.pollPause
-    task.pollPause = Math.min(task.pollPause * 2, longestPollSeconds)
-  }
+  for (const task of tasks) pollLater(attempts, task)
   const states = await attempts.parts.driver
     .find(tasks.map(({ name }) => name))
     .catch(() => new Map<string, TaskState>())

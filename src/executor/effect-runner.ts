@@ -3,7 +3,6 @@ import type { SiteEvent } from './scheduling.ts'
 import { earlierNames, freeCores, nameAt, taskAt, type Effect } from './scheduling-state.ts'
 import { openAttempts, type Outcome } from './attempts-in-flight.ts'
 import type { HeldSite } from './site-parts.ts'
-import { DriverError } from '../drivers/runtime/contract/driver.ts'
 import { outlastingOutage } from './journal.ts'
 import { endLeftovers } from './leftovers.ts'
 import { openTransfers } from './transfers.ts'
@@ -41,17 +40,7 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
     endEarlier: async (positions) => {
       const earlier = positions.flatMap((position) => earlierNames(state, position))
       if (earlier.length === 0) return
-      // Returned, not thrown: `outlastingOutage` would take an error of the site for an outage of the
-      // database.
-      const siteTrouble = await outlastingOutage(
-        () =>
-          endLeftovers(db, site, earlier, driver).catch((error: unknown) => {
-            if (error instanceof DriverError) return error
-            throw error
-          }),
-        held.signal,
-      )
-      if (siteTrouble instanceof DriverError) throw siteTrouble
+      await outlastingOutage(() => endLeftovers(db, site, earlier, driver), held.signal)
     },
     ended: (position, outcome) => {
       handleAndWake({ type: 'attemptEnded', position, outcome, copied: copiedFor(position, outcome) })

@@ -1,7 +1,7 @@
 import { openBackoff } from '../pacing/backoff.ts'
 import { databaseAway } from '../db/errors.ts'
 import type { Db } from '../db/sql.ts'
-import type { OutputManifest } from '../drivers/runtime/contract/driver.ts'
+import { DriverError, type OutputManifest } from '../drivers/runtime/contract/driver.ts'
 import { storableJson } from '../outside-text.ts'
 
 /**
@@ -479,6 +479,8 @@ export const outlastingOutage = async <T>(work: () => Promise<T>, signal: AbortS
     try {
       return await work()
     } catch (error) {
+      // The words of a site may look like those of a database that is away.
+      if (error instanceof DriverError) throw error
       if (!(databaseAway(error) || (error as { code?: string }).code === deadlock) || signal.aborted)
         throw error
       await backoff.pause()

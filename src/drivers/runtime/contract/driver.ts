@@ -1,5 +1,6 @@
 import { outsideText } from '../../../outside-text.ts'
 import type { MemoryLimit } from './cgroups.ts'
+import { messageOf } from './errno.ts'
 
 /**
  * The contract of a runtime driver: how a task is started, watched, stopped and collected at one
@@ -382,6 +383,4 @@ export class DriverError extends Error {
 
 /** An error that a driver threw, as a `DriverError`. */
 export const driverErrorOf = (error: unknown): DriverError =>
-  error instanceof DriverError
-    ? error
-    : new DriverError('unknown', (error as Error).message, { cause: error })
+  error instanceof DriverError ? error : new DriverError('unknown', messageOf(error), { cause: error })
