@@ -2,7 +2,7 @@ import { ApplicationFailure, Context } from '@temporalio/activity'
 import type { Db } from '../src/db/sql.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
 import { PlanningTooLong, type Compute } from '../src/compute/compute.ts'
-import { algorithmOf, estimateOf } from '../src/domains/planning-sessions/algorithms.ts'
+import { algorithmOf, estimateOf, searchOptions } from '../src/domains/planning-sessions/algorithms.ts'
 import {
   candidateId,
   planIdOf,
@@ -13,6 +13,7 @@ import {
 import { sessionKind } from '../src/domains/planning-sessions/operation.ts'
 import { rankCandidates } from '../src/domains/planning-sessions/ranking.ts'
 import * as sessions from '../src/domains/planning-sessions/store.ts'
+import type { Schedule } from '../src/schedulers/problem.ts'
 import type { Reports } from '../src/observability/reports.ts'
 import { loadProblem } from '../src/domains/schedule-plans/load-problem.ts'
 import { poll } from '../src/pacing/poll.ts'
@@ -21,6 +22,9 @@ import { lifecycleOf } from '../src/domains/schedule-plans/lifecycle.ts'
 import { infeasibilities, predict } from '../src/domains/schedule-plans/prediction.ts'
 import { defaultedDurations } from '../src/domains/schedule-plans/problem.ts'
 import { openTries, passes } from './tries.ts'
+
+/** A session and its problem, read once for each algorithm. */
+type Loaded = { session: sessions.SessionRow } & Awaited<ReturnType<typeof loadProblem>>
 
 export interface PlanningSessionParts {
   db: Db
@@ -36,37 +40,25 @@ const attemptBound = 5
 const heartbeatMs = 2_000
 const giveBackMs = 1_000
 
-/** What one algorithm makes of a session's problem: a candidate, or why there is none. */
+/** A schedule as a candidate, by the simulator's times and costs; or why its simulation fails. */
 const candidateOf = async (
-  { db, compute, reports }: PlanningSessionParts,
-  sessionId: string,
-  algorithm: string,
-  { session, configuration }: { session: sessions.SessionRow; configuration: Record<string, unknown> },
-  watch: { signal: AbortSignal; onProgress: (step: { progress: number }) => void },
-): Promise<Parameters<typeof sessions.endAlgorithm>[3]> => {
-  const { problem, networkModel, resources, measured } = await loadProblem(db, session)
-  const known = algorithmOf(algorithm)
-  if (known === undefined) return { failure: 'this version of the service does not have the algorithm' }
-  await sessions.recordProblem(db, sessionId, algorithm, {
-    defaultedDurations: defaultedDurations(problem),
-    networkModel,
-    estimate: estimateOf(known, problemSize(problem), configuration),
-  })
-  const startedAt = performance.now()
-  const { schedule } = await compute.plan({ problem, algorithm: algorithm as AlgorithmId }, watch)
-  reports.planned(algorithm, (performance.now() - startedAt) / 1_000)
+  compute: Compute,
+  { session, problem, networkModel, resources, measured }: Loaded,
+  schedule: Schedule,
+  signal: AbortSignal,
+): Promise<sessions.NewCandidate | { failure: string }> => {
   const assignments = placesIn(problem, schedule)
-  const prediction = await predict(compute, { problem, assignments, networkModel }, watch.signal)
+  const prediction = await predict(compute, { problem, assignments, networkModel }, signal)
   if (prediction.failure !== undefined) return { failure: prediction.failure }
   const columns = scheduleColumns(problem, schedule, prediction)
   const fingerprint = fingerprintOf(columns)
-  const lifecycle = lifecycleOf(planIdOf(sessionId, fingerprint), {
+  const lifecycle = lifecycleOf(planIdOf(session.id, fingerprint), {
     ...{ resources, measured },
     tasks: prediction.tasks.map((task, at) => ({ ...task, resourceId: assignments[at]!.resourceId })),
   })
   const cost = prediction.cost + lifecycle.cost
-  const candidate = {
-    id: candidateId(sessionId, fingerprint),
+  return {
+    id: candidateId(session.id, fingerprint),
     fingerprint,
     feasible: infeasibilities({ ...session, ...prediction, cost }).length === 0,
     makespanSeconds: prediction.makespanSeconds,
@@ -76,7 +68,44 @@ const candidateOf = async (
     defaultedDurations: prediction.tasks.filter(({ durationSource }) => durationSource === 'default').length,
     columns,
   }
-  return { candidates: [candidate] }
+}
+
+/** What one algorithm makes of a session's problem: candidates, or why there is none. */
+const candidatesOf = async (
+  { db, compute, reports }: PlanningSessionParts,
+  sessionId: string,
+  algorithm: string,
+  { session, configuration }: { session: sessions.SessionRow; configuration: Record<string, unknown> },
+  watch: { signal: AbortSignal; onProgress: (step: { progress: number }) => void },
+): Promise<Parameters<typeof sessions.endAlgorithm>[3]> => {
+  const loaded = { session, ...(await loadProblem(db, session)) }
+  const { problem, networkModel } = loaded
+  const known = algorithmOf(algorithm)
+  if (known === undefined) return { failure: 'this version of the service does not have the algorithm' }
+  await sessions.recordProblem(db, sessionId, algorithm, {
+    defaultedDurations: defaultedDurations(problem),
+    networkModel,
+    estimate: estimateOf(known, problemSize(problem), configuration),
+  })
+  const startedAt = performance.now()
+  const { deadlineSeconds, budget } = session
+  const { schedules } = await compute.plan(
+    {
+      problem,
+      algorithm: algorithm as AlgorithmId,
+      options: { ...searchOptions(configuration), deadlineSeconds, budget },
+    },
+    watch,
+  )
+  reports.planned(algorithm, (performance.now() - startedAt) / 1_000)
+  const candidates: sessions.NewCandidate[] = []
+  let failure: string | undefined
+  for (const schedule of schedules) {
+    const found = await candidateOf(compute, loaded, schedule, watch.signal)
+    if ('failure' in found) failure ??= found.failure
+    else candidates.push(found)
+  }
+  return candidates.length === 0 && failure !== undefined ? { failure } : { candidates }
 }
 
 const stepsOf = (parts: PlanningSessionParts) => {
@@ -127,7 +156,7 @@ const stepsOf = (parts: PlanningSessionParts) => {
         )
       }, heartbeatMs)
       try {
-        const found = await candidateOf(parts, sessionId, algorithm, begun, {
+        const found = await candidatesOf(parts, sessionId, algorithm, begun, {
           signal,
           onProgress: (step) => void (progress = step.progress),
         })

@@ -6,9 +6,6 @@ import { Refusal } from './refusal.ts'
  * `drivers/runtime/registry.ts` lists the existing ones. Later versions shorten this file.
  */
 
-/** Planning algorithms (domain-reference 11). */
-export const unbuiltAlgorithms: ReadonlySet<string> = new Set(['prism-cost', 'prism-time'])
-
 /**
  * Types of connections that the service uses. Any other text is stored without use (API
  * specification: not validated).

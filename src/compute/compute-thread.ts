@@ -20,9 +20,12 @@ export function plan({
   const until = performance.now() + seconds * 1_000
   let outcome: PlanOutcome = { kind: 'nothing' }
   try {
-    for (const { best, bound, workDone, progress } of algorithms[algorithm].plan(problem, options ?? {})) {
+    for (const { best, others = [], bound, workDone, progress } of algorithms[algorithm].plan(
+      problem,
+      options ?? {},
+    )) {
       port?.postMessage({ bound, workDone, progress } satisfies Progress)
-      if (best !== undefined) outcome = { kind: 'planned', schedule: best, bound, workDone }
+      if (best !== undefined) outcome = { kind: 'planned', schedules: [best, ...others], bound, workDone }
       if (performance.now() >= until) return outcome.kind === 'nothing' ? { kind: 'late', seconds } : outcome
     }
     return outcome

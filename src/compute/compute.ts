@@ -45,7 +45,8 @@ export interface ComputeWatch {
 export type Progress = Pick<AlgorithmStep, 'bound' | 'workDone' | 'progress'>
 
 export interface PlanResult {
-  schedule: Schedule
+  /** The best one first; only algorithms of `multiple` have others. */
+  schedules: readonly Schedule[]
   bound: number
   workDone: number
 }
@@ -118,7 +119,7 @@ export function openCompute({ threads }: { threads: number }): Compute {
       if (outcome.kind === 'late') throw new PlanningTooLong(outcome.seconds)
       if (outcome.kind === 'nothing')
         throw new Error(`algorithm ${request.algorithm} ended without a schedule`)
-      return { schedule: outcome.schedule, bound: outcome.bound, workDone: outcome.workDone }
+      return { schedules: outcome.schedules, bound: outcome.bound, workDone: outcome.workDone }
     },
     simulate: async (request, watch = {}) =>
       (await run('simulateOnThread', request, watch)) as SimulationResult,

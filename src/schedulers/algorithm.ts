@@ -2,7 +2,7 @@ import { choicesOf } from './fit.ts'
 import { describeCycle } from './graph.ts'
 import type { PlanningProblem, Schedule } from './problem.ts'
 
-export type AlgorithmId = 'heft'
+export type AlgorithmId = 'heft' | 'prism-cost' | 'prism-time'
 
 /**
  * The limits and options of an algorithm. Algorithms have no clock: the caller measures the time
@@ -14,12 +14,22 @@ export interface AlgorithmOptions {
    * improvement; the result is then reproducible. A first schedule is always finished.
    */
   maxWork?: number
+  /** Limits of makespan (seconds) and cost of a feasible schedule; 0 or absent: none. */
+  deadlineSeconds?: number
+  budget?: number
+  /** Options of a beam search: partial schedules that it keeps, schedules that it offers … */
+  beamWidth?: number
+  optionCount?: number
+  /** … and activities by which it continues each partial schedule. */
+  readyBranchLimit?: number
 }
 
 /** The progress of a running algorithm. */
 export interface AlgorithmStep {
   /** The best schedule so far; undefined until there is a first one. */
   best: Schedule | undefined
+  /** At the last step: further schedules that the algorithm offers. */
+  others?: readonly Schedule[]
   /** A makespan in seconds that no schedule can beat. */
   bound: number
   workDone: number
@@ -40,8 +50,14 @@ export interface AlgorithmDescription {
 
 export interface Algorithm {
   descriptor: AlgorithmDescription
-  /** Expected seconds of planning on a problem of this size, rounded to 0.1. */
-  estimateSeconds(size: ProblemSize): number
+  /**
+   * The expected planning of a problem of this size: seconds, rounded to 0.1, and the options of a
+   * beam search as they apply to it.
+   */
+  estimate(
+    size: ProblemSize,
+    options: AlgorithmOptions,
+  ): { durationSeconds: number; beamWidth?: number; readyBranchLimit?: number }
   /**
    * Yields its progress; the last step has a schedule and progress 1. Deterministic: the same
    * problem and options give the same steps. Throws `Infeasible` when an activity has no possible

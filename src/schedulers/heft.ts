@@ -1,15 +1,16 @@
-import { CyclicWorkflow, Infeasible } from './algorithm.ts'
+import { Infeasible } from './algorithm.ts'
 import type { Algorithm, AlgorithmOptions, AlgorithmStep } from './algorithm.ts'
 import { evaluate, lowerBound } from './estimate.ts'
 import type { Placement } from './estimate.ts'
 import { choicesOf, only, whyNowhere } from './fit.ts'
 import type { Choices } from './fit.ts'
-import { adjacency, findCycle, topologicalOrder } from './graph.ts'
-import type { Adjacency } from './graph.ts'
 import { LanePool } from './lane-pool.ts'
 import type { PlanningProblem, Schedule } from './problem.ts'
-import { routeSeconds, networkRoutesOf } from './routes.ts'
+import { networkRoutesOf } from './routes.ts'
 import type { Routes } from './routes.ts'
+import { TransferTable } from './transfer-table.ts'
+import { byUpwardRank, graphOf, withReachableConsumers } from './upward-rank.ts'
+import type { Graph } from './upward-rank.ts'
 
 /** Activities placed between two reports of progress. */
 const reportEvery = 4096
@@ -30,8 +31,9 @@ export const heft: Algorithm = {
       'Heterogeneous Earliest Finish Time: activities by their distance to the end, each where it ' +
       'finishes first, gaps included.',
   },
-  estimateSeconds: ({ expandedStates, dependencyCount }) =>
-    Math.round((0.05 + expandedStates * 5.5e-7 + dependencyCount * 1e-6) * 10) / 10,
+  estimate: ({ expandedStates, dependencyCount }) => ({
+    durationSeconds: Math.round((0.05 + expandedStates * 5.5e-7 + dependencyCount * 1e-6) * 10) / 10,
+  }),
   plan,
 }
 
@@ -40,25 +42,13 @@ export const heft: Algorithm = {
  * has nothing to cut.
  */
 function* plan(problem: PlanningProblem, _options: AlgorithmOptions): Generator<AlgorithmStep, void, void> {
-  const n = problem.activities.length
-  const out = adjacency(n, problem.edges, 'from')
-  const order = topologicalOrder(n, problem.edges, out)
-  if (order === undefined) {
-    throw new CyclicWorkflow(findCycle(n, problem.edges)!.map((activity) => problem.activities[activity]!.id))
-  }
-  const graph: Graph = { order, out, incoming: adjacency(n, problem.edges, 'to') }
+  const graph = graphOf(problem)
   const routes = networkRoutesOf(problem)
   const choices = choicesOf(problem)
   refuseWithoutChoice(problem, choices, (activity) => whyNowhere(problem, activity))
   const bound = lowerBound(problem, choices)
   const { schedule, workDone } = yield* best(problem, routes, graph, choices, bound)
   yield { best: schedule, bound, workDone, progress: 1 }
-}
-
-interface Graph {
-  order: Int32Array
-  out: Adjacency
-  incoming: Adjacency
 }
 
 interface Result {
@@ -141,95 +131,6 @@ function islandsOf(width: number, routes: Routes): number[][] {
   return islands
 }
 
-/**
- * Drops, from the last activities to the first, resources from which some consumer of data could
- * not be reached on any resource.
- */
-function withReachableConsumers(
-  problem: PlanningProblem,
-  routes: Routes,
-  { order, out }: Graph,
-  choices: readonly Choices[],
-): Choices[] {
-  const kept = [...choices]
-  for (let i = order.length - 1; i >= 0; i--) {
-    const activity = order[i]!
-    const consumers: Choices[] = []
-    for (let k = out.start[activity]!; k < out.start[activity + 1]!; k++) {
-      const edge = problem.edges[out.edge[k]!]!
-      if (edge.bytes > 0) consumers.push(kept[edge.to]!)
-    }
-    kept[activity] = only(kept[activity]!, (from) =>
-      consumers.every(({ resources }) => resources.some((to) => routes.reachable(from, to))),
-    )
-  }
-  return kept
-}
-
-/**
- * Mean seconds over all ordered pairs of different resources for a flow: `latency + bytes ·
- * perByte`.
- */
-interface MeanNetwork {
-  latency: number
-  perByte: number
-}
-
-function meanNetwork(problem: PlanningProblem, routes: Routes): MeanNetwork {
-  const width = problem.resources.length
-  const moving = problem.edges.filter(({ bytes }) => bytes > 0)
-  const typical = moving.length === 0 ? 0 : moving.reduce((sum, { bytes }) => sum + bytes, 0) / moving.length
-  let latency = 0
-  let perByte = 0
-  let pairs = 0
-  if (problem.links === undefined || typical === 0) return { latency, perByte }
-  for (let from = 0; from < width; from++) {
-    for (let to = 0; to < width; to++) {
-      const route = from === to ? undefined : routes.between(from, to, typical)
-      if (route === undefined) continue
-      latency += route.latencySeconds
-      perByte += 8 / route.bandwidthBitsPerSecond
-      pairs++
-    }
-  }
-  return pairs === 0 ? { latency, perByte } : { latency: latency / pairs, perByte: perByte / pairs }
-}
-
-/**
- * Activities by falling upward rank; equal ranks keep the topological order, so the sequence is
- * itself a topological order.
- */
-function byUpwardRank(
-  problem: PlanningProblem,
-  routes: Routes,
-  { order, out }: Graph,
-  choices: readonly Choices[],
-): Int32Array {
-  const n = order.length
-  const width = problem.resources.length
-  const network = meanNetwork(problem, routes)
-  const rank = new Float64Array(n)
-  const position = new Int32Array(n)
-  for (let i = n - 1; i >= 0; i--) {
-    const activity = order[i]!
-    position[activity] = i
-    let longest = 0
-    for (let k = out.start[activity]!; k < out.start[activity + 1]!; k++) {
-      const { to, bytes } = problem.edges[out.edge[k]!]!
-      const communication = bytes > 0 ? network.latency + bytes * network.perByte : 0
-      longest = Math.max(longest, communication + rank[to]!)
-    }
-    const { resources } = choices[activity]!
-    let total = 0
-    for (let k = 0; k < resources.length; k++) {
-      const at = resources[k]!
-      total += problem.durations[activity * width + at]! + problem.resources[at]!.containerOverheadSeconds
-    }
-    rank[activity] = longest + total / resources.length
-  }
-  return Int32Array.from(order).sort((a, b) => rank[b]! - rank[a]! || position[a]! - position[b]!)
-}
-
 function* construct(
   problem: PlanningProblem,
   routes: Routes,
@@ -243,6 +144,7 @@ function* construct(
   const { incoming } = graph
   const sequence = byUpwardRank(problem, routes, graph, choices)
   const resource = new Int32Array(n)
+  const resourceOf = (activity: number): number => resource[activity]!
   const lanes = new Array<readonly number[]>(n)
   const start = new Float64Array(n)
   const finish = new Float64Array(n)
@@ -277,9 +179,9 @@ function* construct(
         // it appears.
         chosenCost ??=
           (chosenFinish - chosenStart) * problem.resources[chosen]!.pricePerSecond +
-          network.cost(activity, chosen, incoming, resource)
+          network.cost(activity, chosen, incoming, resourceOf)
         const rival =
-          (pool.finish - pool.start) * pricePerSecond + network.cost(activity, at, incoming, resource)
+          (pool.finish - pool.start) * pricePerSecond + network.cost(activity, at, incoming, resourceOf)
         if (rival >= chosenCost) continue
         chosenCost = rival
       } else {
@@ -315,66 +217,4 @@ function* construct(
   sequence.forEach((activity, index) => (position[activity] = index))
   sequence.sort((a, b) => start[a]! - start[b]! || finish[a]! - finish[b]! || position[a]! - position[b]!)
   return { placement: { resource, lanes, sequence }, workDone }
-}
-
-/** Seconds and price from each resource to each other, computed row by row at first use. */
-class TransferTable {
-  readonly #problem: PlanningProblem
-  readonly #routes: Routes
-  readonly #rows: ({ latency: Float64Array; perByte: Float64Array; bySize: boolean } | undefined)[]
-
-  constructor(problem: PlanningProblem, routes: Routes) {
-    this.#problem = problem
-    this.#routes = routes
-    this.#rows = problem.resources.map(() => undefined)
-  }
-
-  /**
-   * Raises `ready[r]` to the arrival at each resource r of data that leaves `source` at `finished`.
-   */
-  arrivals(source: number, finished: number, bytes: number, ready: Float64Array): void {
-    const width = ready.length
-    if (bytes === 0 || this.#problem.links === undefined) {
-      for (let at = 0; at < width; at++) if (finished > ready[at]!) ready[at] = finished
-      return
-    }
-    const { latency, perByte, bySize } = (this.#rows[source] ??= this.#row(source))
-    for (let at = 0; at < width; at++) {
-      const seconds = bySize ? this.#seconds(source, at, bytes) : latency[at]! + bytes * perByte[at]!
-      const arrival = finished + seconds
-      if (arrival > ready[at]!) ready[at] = arrival
-    }
-  }
-
-  /** The cost of moving the activity's inputs to `at`. */
-  cost(activity: number, at: number, incoming: Adjacency, resource: Int32Array): number {
-    let cost = 0
-    for (let k = incoming.start[activity]!; k < incoming.start[activity + 1]!; k++) {
-      const { from, bytes } = this.#problem.edges[incoming.edge[k]!]!
-      if (bytes > 0 && resource[from] !== at)
-        cost += bytes * (this.#routes.between(resource[from]!, at, bytes)?.pricePerByte ?? 0)
-    }
-    return cost
-  }
-
-  #seconds(source: number, target: number, bytes: number): number {
-    if (source === target) return 0
-    const route = this.#routes.between(source, target, bytes)
-    return route === undefined ? Infinity : routeSeconds(route, bytes)
-  }
-
-  #row(source: number): { latency: Float64Array; perByte: Float64Array; bySize: boolean } {
-    const width = this.#problem.resources.length
-    const latency = new Float64Array(width)
-    const perByte = new Float64Array(width)
-    let bySize = false
-    for (let target = 0; target < width; target++) {
-      if (target === source) continue
-      const candidates = this.#routes.all(source, target)
-      if (candidates.length > 1) bySize = true
-      latency[target] = candidates[0]?.latencySeconds ?? Infinity
-      perByte[target] = candidates[0] === undefined ? 0 : 8 / candidates[0].bandwidthBitsPerSecond
-    }
-    return { latency, perByte, bySize }
-  }
 }

@@ -9,9 +9,15 @@ test('the algorithms are listed by id with what a client needs to offer them', a
     expect(body.map(({ id }: { id: string }) => id)).toEqual(
       body.map(({ id }: { id: string }) => id).toSorted(),
     )
-    // What is not built is not offered.
-    for (const id of ['prism-cost', 'prism-time'])
-      expect(body.map((one: { id: string }) => one.id)).not.toContain(id)
+    expect(
+      body.map(({ id, objective, multiple }: Record<string, unknown>) => [id, objective, multiple]),
+    ).toEqual([
+      ['heft', 'time', false],
+      ['prism-cost', 'cost', true],
+      ['prism-time', 'time', true],
+    ])
+    for (const { id, defaults } of body)
+      if (id !== 'heft') expect(defaults).toEqual({ beamWidth: 120, optionCount: 25, readyBranchLimit: 3 })
     expect(body).toContainEqual({
       id: 'heft',
       name: 'HEFT',

@@ -293,25 +293,31 @@ describe('planning sessions without an engine', () => {
     expect((await send('POST', '/planning-sessions/', session('unwarned'))).warnings).toEqual([])
   })
 
-  test('algorithms that are not built are 503 not_built and store nothing; an unknown name stays 422', async () => {
-    for (const id of ['prism-cost', 'prism-time']) {
-      const before = await app.counts()
-      const answer = await app.call(
-        'POST',
-        '/planning-sessions/',
-        session('later', { algorithms: [{ id: 'heft' }, { id }] }),
-      )
-      expect([answer.status, answer.body.code, answer.headers.get('retry-after')]).toEqual([
-        503,
-        'not_built',
-        null,
-      ])
-      expect(answer.body.error).toContain('choose one of heft')
-      expect(await app.counts()).toEqual(before)
-    }
+  test('an unknown algorithm and options outside of their ranges are 422 by name', async () => {
     expect(
       await refused(session('later', { algorithms: [{ id: 'prism-cost' }, { id: 'prism-beauty' }] })),
     ).toEqual(['algorithms.1.id'])
+    const bad = { beamWidth: 0, optionCount: 1001, readyBranchLimit: 17 }
+    expect(
+      await refused(session('later', { algorithms: [{ id: 'prism-time', configuration: bad }] })),
+    ).toEqual(
+      ['beamWidth', 'optionCount', 'readyBranchLimit'].map((name) => `algorithms.0.configuration.${name}`),
+    )
+  })
+
+  test('the estimate of a search names its options, and none of them is warned of', async () => {
+    const made = await send(
+      'POST',
+      '/planning-sessions/',
+      session('searched', { algorithms: [{ id: 'prism-cost', configuration: { beamWidth: 7 } }] }),
+    )
+    expect(made.warnings).toEqual([])
+    const [run] = (await send('GET', '/planning-sessions/searched/')).algorithmRuns
+    expect(run).toMatchObject({
+      id: 'searched-prism-cost',
+      objective: 'cost',
+      estimate: { beamWidth: 7, readyBranchLimit: 3, confidence: 'calibrated' },
+    })
   })
 
   test('64 equal creates make one session', async () => {

@@ -25,15 +25,15 @@ describe('planning and simulation on threads', () => {
   test('give what the functions give, with progress on the way', async () => {
     const given = wide(9000)
     const seen: number[] = []
-    const { schedule, bound } = await compute.plan(
+    const { schedules, bound } = await compute.plan(
       { problem: given, algorithm: 'heft' },
       { onProgress: ({ progress }) => seen.push(progress) },
     )
     const direct = [...algorithms.heft.plan(given, {})].at(-1)!
-    expect(schedule).toEqual(direct.best)
+    expect(schedules).toEqual([direct.best])
     expect(bound).toBe(direct.bound)
     expect(seen.length).toBeGreaterThanOrEqual(2)
-    const placed = placedFrom(schedule)
+    const placed = placedFrom(schedules[0]!)
     expect(await compute.simulate({ problem: given, placed, model: 'max-min' })).toEqual(
       simulate(given, placed, 'max-min'),
     )
@@ -83,7 +83,7 @@ describe('planning and simulation on threads', () => {
     )
     await expect(planning).rejects.toThrow('enough')
     await expect(compute.plan({ problem: wide(10), algorithm: 'heft' })).resolves.toMatchObject({
-      schedule: { assignments: { length: 10 } },
+      schedules: [{ assignments: { length: 10 } }],
     })
   })
 
@@ -99,7 +99,7 @@ describe('planning and simulation on threads', () => {
     await expect(
       compute.simulate({
         problem: broken,
-        placed: placedFrom((await compute.plan({ problem: wide(10), algorithm: 'heft' })).schedule),
+        placed: placedFrom((await compute.plan({ problem: wide(10), algorithm: 'heft' })).schedules[0]!),
       }),
     ).rejects.toThrow()
     await expect(compute.plan({ problem: wide(10), algorithm: 'heft' })).resolves.toBeDefined()

@@ -332,13 +332,16 @@ describe('HEFT', () => {
       expandedStates: 3,
     })
     expect(
-      heft.estimateSeconds({
-        activityCount: 0,
-        dependencyCount: 100_000,
-        compatibleResources: 0,
-        expandedStates: 1_000_000,
-      }),
-    ).toBe(0.7)
+      heft.estimate(
+        {
+          activityCount: 0,
+          dependencyCount: 100_000,
+          compatibleResources: 0,
+          expandedStates: 1_000_000,
+        },
+        {},
+      ),
+    ).toEqual({ durationSeconds: 0.7 })
   })
 })
 

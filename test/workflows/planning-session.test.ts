@@ -220,6 +220,44 @@ describe('a planning session', () => {
       expect(violations(changed, schedule)).not.toEqual([])
   })
 
+  test('all algorithms of a session offer candidates: ranked by makespan and cost, each one selectable and valid', async () => {
+    const documents = fresh()
+    documents.environment.resources.forEach((resource, k) => (resource.pricePerSecond = k + 1))
+    const versionId = await post(documents)
+    const algorithms = [
+      { id: 'heft' },
+      { id: 'prism-cost', configuration: { beamWidth: 16, optionCount: 4 } },
+      { id: 'prism-time', configuration: { beamWidth: 16, optionCount: 4 } },
+    ]
+    const opened = await send('POST', '/planning-sessions/', session(documents, versionId, { algorithms }))
+    const { body } = await app.ended(opened.id)
+    expect(body.session).toMatchObject({ status: 'completed', progress: 1, warnings: [] })
+    const candidates = await send('GET', `/planning-sessions/${opened.id}/candidates/`)
+    expect(candidates.map(({ rank }: Json) => rank)).toEqual(candidates.map((_: Json, k: number) => k + 1))
+    expect(body.session.candidateCount).toBe(candidates.length)
+    expect(body.algorithmRuns.map(({ candidateCount }: Json) => candidateCount)).toEqual(
+      algorithms.map(({ id }) => candidates.filter(({ algorithm }: Json) => algorithm === id).length),
+    )
+    for (const { algorithm, objective } of candidates)
+      expect(objective).toBe(algorithm === 'prism-cost' ? 'cost' : 'time')
+    expect(new Set(candidates.map(({ fingerprint }: Json) => fingerprint)).size).toBe(candidates.length)
+    const least = (of: 'makespanSeconds' | 'cost'): number =>
+      Math.min(...candidates.map(({ predicted }: Json) => predicted[of]))
+    const [first] = candidates
+    expect(first).toMatchObject({
+      paretoOptimal: true,
+      predicted: { makespanSeconds: least('makespanSeconds') },
+    })
+    const cheapest = candidates.find(({ predicted }: Json) => predicted.cost === least('cost'))
+    expect(cheapest).toMatchObject({ feasible: true, dominated: false })
+    for (const { id } of candidates) {
+      const plan = await send('POST', `/planning-sessions/${opened.id}/candidates/${id}/select/`)
+      expect(violations(problemFrom(documents), judgedFrom(documents, plan))).toEqual([])
+    }
+    const { session: read } = await send('GET', `/planning-sessions/${opened.id}/`)
+    expect(read.selectedCandidateId).toBe(candidates.at(-1).id)
+  })
+
   test('a deadline or a budget that the schedule misses makes the candidate infeasible, and an infeasible one is not selected', async () => {
     const documents = fresh()
     documents.workflow.spec.activities[0]!.simulation.durationSeconds = 100

@@ -1,8 +1,7 @@
-import { notBuilt, unbuiltAlgorithms } from '../../not-built.ts'
 import type { Problem } from '../../refusal.ts'
-import type { Algorithm, AlgorithmId, ProblemSize } from '../../schedulers/algorithm.ts'
+import type { Algorithm, AlgorithmId, AlgorithmOptions, ProblemSize } from '../../schedulers/algorithm.ts'
 import { algorithms } from '../../schedulers/registry.ts'
-import type { AlgorithmRun } from './schemas.ts'
+import { SearchOptions, type AlgorithmRun } from './schemas.ts'
 
 /** The registered algorithms by id. */
 export const algorithmList: readonly Algorithm[] = Object.entries<Algorithm>(algorithms)
@@ -14,14 +13,11 @@ const registeredIds = algorithmList.map(({ descriptor }) => descriptor.id).join(
 export const algorithmOf = (id: string): Algorithm | undefined =>
   Object.hasOwn(algorithms, id) ? algorithms[id as AlgorithmId] : undefined
 
-/**
- * Unknown algorithms, and repeated ones. Known algorithms that are not built are no problem here:
- * see `refuseUnbuilt`.
- */
+/** Unknown algorithms, and repeated ones. */
 export const choiceProblems = (choices: readonly { id: string }[]): Problem[] =>
   choices.flatMap(({ id }, at) => {
     const path = `algorithms.${at}.id`
-    if (algorithmOf(id) === undefined && !unbuiltAlgorithms.has(id))
+    if (algorithmOf(id) === undefined)
       return [
         {
           path,
@@ -33,33 +29,17 @@ export const choiceProblems = (choices: readonly { id: string }[]): Problem[] =>
       : []
   })
 
-/**
- * @throws Refusal 503 `not_built` for the first algorithm that the API defines and this version
- *   lacks
- */
-export const refuseUnbuilt = (choices: readonly { id: string }[]): void => {
-  for (const [at, { id }] of choices.entries())
-    if (unbuiltAlgorithms.has(id))
-      throw notBuilt(`algorithm ${id} at algorithms.${at}.id`, `choose one of ${registeredIds}`)
-}
+/** The options of a search in a stored configuration, which may hold other keys. */
+export const searchOptions = (configuration: Record<string, unknown> = {}): AlgorithmOptions =>
+  SearchOptions.parse(configuration) as AlgorithmOptions
 
 /** The expected time of an algorithm on a problem of this size. */
 export const estimateOf = (
   algorithm: Algorithm,
   size: ProblemSize,
-  configuration: Record<string, unknown> = {},
-): NonNullable<AlgorithmRun['estimate']> => {
-  const option = (name: string): Record<string, number> => {
-    const value = configuration[name] ?? algorithm.descriptor.defaults?.[name]
-    return typeof value === 'number' && algorithm.descriptor.defaults?.[name] !== undefined
-      ? { [name]: value }
-      : {}
-  }
-  return {
-    durationSeconds: algorithm.estimateSeconds(size),
-    ...size,
-    ...option('beamWidth'),
-    ...option('readyBranchLimit'),
-    confidence: 'calibrated',
-  }
-}
+  configuration?: Record<string, unknown>,
+): NonNullable<AlgorithmRun['estimate']> => ({
+  ...size,
+  ...algorithm.estimate(size, searchOptions(configuration)),
+  confidence: 'calibrated',
+})

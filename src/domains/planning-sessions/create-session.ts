@@ -6,7 +6,7 @@ import { readExecutionScope } from '../execution-scopes/store.ts'
 import { readNetworkTopology } from '../network-topologies/store.ts'
 import { storedVersion } from '../schedule-plans/load-problem.ts'
 import { networkModelOf, topologyWarnings } from '../schedule-plans/prediction.ts'
-import { algorithmOf, choiceProblems, estimateOf, refuseUnbuilt } from './algorithms.ts'
+import { algorithmOf, choiceProblems, estimateOf } from './algorithms.ts'
 import type { SessionDocument } from './schemas.ts'
 import { insertSession, readSession, type SessionRow } from './store.ts'
 
@@ -22,11 +22,10 @@ type References = z.output<typeof References>
 
 /**
  * Stores a session as queued.
- * @throws Refusal 422 with all its problems, 503 for an algorithm that is not built
+ * @throws Refusal 422 with all its problems
  */
 export const createSession = (db: Db, document: SessionDocument): Promise<SessionRow> =>
   db.transaction(async (tx) => {
-    if (choiceProblems(document.algorithms).length === 0) refuseUnbuilt(document.algorithms)
     const { problems, version, scope, schedulable, topology } = await lookUp(tx, document)
     if (problems.length > 0 || version === undefined || scope === undefined) throw unacceptable(problems)
 

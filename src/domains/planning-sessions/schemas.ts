@@ -19,16 +19,20 @@ import { Warning } from '../workflow-definitions/schemas.ts'
 export const sessionStates = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 const Status = z.enum(sessionStates)
 
-const ofSearch = 'a number of choices, for algorithms that this version lacks; a warning names it'
-/**
- * Options of the search algorithms. An option that no algorithm reads is stored, and the session's
- * warnings name it.
- */
-export const AlgorithmConfiguration = z.looseObject({
-  beamWidth: z.int().min(1).max(10_000).optional().describe(ofSearch),
-  optionCount: z.int().min(1).max(1_000).optional().describe(ofSearch),
-  readyBranchLimit: z.int().min(1).max(16).optional().describe(ofSearch),
+/** Options of the search algorithms. */
+export const SearchOptions = z.object({
+  beamWidth: z.int().min(1).max(10_000).optional().describe('partial schedules that are kept; default 120'),
+  optionCount: z.int().min(1).max(1_000).optional().describe('candidates at most; default 25'),
+  readyBranchLimit: z
+    .int()
+    .min(1)
+    .max(16)
+    .optional()
+    .describe('ready activities by which each partial schedule is continued; default 3'),
 })
+
+/** An option that the algorithm does not read is stored, and the session's warnings name it. */
+export const AlgorithmConfiguration = SearchOptions.loose()
 
 const Choice = z.strictObject({
   id: z.string().min(1, 'must not be blank'),
@@ -154,7 +158,12 @@ export const AlgorithmRun = z.strictObject({
       activityCount: z.number(),
       dependencyCount: z.number(),
       compatibleResources: z.number().describe('resources that some activity fits'),
-      beamWidth: z.number().optional().describe('partial plans that a search keeps at each step'),
+      beamWidth: z
+        .number()
+        .optional()
+        .describe(
+          'partial schedules that the search keeps, fewer for large problems; 0: no search, one schedule',
+        ),
       readyBranchLimit: z.number().optional().describe('activities that a search tries at each step'),
       confidence: z.literal('calibrated'),
     })

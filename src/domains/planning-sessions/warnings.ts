@@ -24,7 +24,7 @@ export const sessionWarnings = (session: {
     for (const key of Object.keys(configuration)) {
       if (algorithmOf(id)?.descriptor.defaults?.[key] !== undefined) continue
       const message = Object.hasOwn(AlgorithmConfiguration.shape, key)
-        ? `is kept and not read yet: the algorithm ${id} has no such option`
+        ? `is kept and not read: the algorithm ${id} has no such option`
         : 'is kept and not read: the API does not know this key'
       warnings.push({ path: `algorithms.${at}.configuration.${key}`, message })
     }

@@ -1,0 +1,369 @@
+import type { Choices } from './fit.ts'
+import type { Placement } from './estimate.ts'
+import { findSlot, occupied, unused } from './lane-tails.ts'
+import type { LaneTails, Slot } from './lane-tails.ts'
+import type { PlanningProblem } from './problem.ts'
+import type { Routes } from './routes.ts'
+import { TransferTable } from './transfer-table.ts'
+import { byUpwardRank } from './upward-rank.ts'
+import type { Graph } from './upward-rank.ts'
+import { VersionedColumn } from './versioned-column.ts'
+
+/** Activities behind the first unplaced one, by rank, among which ready ones are sought. */
+const lookAhead = 64
+
+export interface BeamOptions {
+  objective: 'time' | 'cost'
+  beamWidth: number
+  readyBranchLimit: number
+  /** Limits of makespan (seconds) and cost of a feasible schedule; 0: none. */
+  deadlineSeconds: number
+  budget: number
+}
+
+/** One placement of a partial schedule, and those before it. */
+interface Step {
+  before: Step | undefined
+  activity: number
+  resource: number
+  lanes: readonly number[]
+}
+
+/** First start and last finish on each resource that is paid by its active window. */
+interface Windows {
+  first: Float64Array
+  last: Float64Array
+}
+
+interface PartialSchedule {
+  last: Step | undefined
+  /** Activities before this one, by rank, are all placed. */
+  cursor: number
+  /** By activity: its finish (NaN: not placed), its resource, its unplaced producers. */
+  finish: VersionedColumn
+  resource: VersionedColumn
+  missing: VersionedColumn
+  tails: readonly LaneTails[]
+  windows: Windows | undefined
+  firstStart: number
+  /** Bound of the last finish: the longest chain through a placed activity. */
+  chain: number
+  /** Lane seconds: taken by the placed activities, and of the others where they take least. */
+  busy: number
+  workLeft: number
+  /** Of the placed activities, and of the others where they cost least. */
+  cost: number
+  costLeft: number
+  /** Equal for equal finishes of the same activities, in whichever order they were placed. */
+  digest: number
+}
+
+/** A partial schedule with one activity more, judged and not made yet. */
+interface Continuation extends Slot {
+  of: PartialSchedule
+  activity: number
+  resource: number
+  lanes: number
+  /** Bounds of the makespan and the cost of any schedule that begins so. */
+  time: number
+  total: number
+  late: boolean
+  chain: number
+  cost: number
+  digest: number
+}
+
+/**
+ * Beam search (Lowerre 1976) over partial schedules, as PRISM: each step places one activity. Each
+ * partial schedule of the beam is continued by its first `readyBranchLimit` ready activities, by
+ * upward rank, on each resource that they fit, behind the tasks that are there. The next beam keeps
+ * the front of the bounds of makespan and cost, thinned to half of the beam, and then the best by
+ * the objective; those above a limit come last. Yields the number of placed activities; returns
+ * complete placements, none where every way ends at an activity that no data reaches.
+ */
+export function* beamSearch(
+  problem: PlanningProblem,
+  routes: Routes,
+  graph: Graph,
+  choices: readonly Choices[],
+  options: BeamOptions,
+): Generator<number, Placement[], void> {
+  const search = new Search(problem, routes, graph, choices, options)
+  let beam = [search.empty()]
+  for (let step = 0; step < problem.activities.length && beam.length > 0; step++) {
+    yield step
+    beam = search
+      .best(beam.flatMap((partial) => search.continuations(partial)))
+      .map((one) => search.made(one))
+  }
+  return beam.map(({ last }) => placementOf(problem.activities.length, last))
+}
+
+function placementOf(n: number, last: Step | undefined): Placement {
+  const resource = new Int32Array(n)
+  const lanes = new Array<readonly number[]>(n)
+  const sequence = new Int32Array(n)
+  for (let step = last, at = n - 1; step !== undefined; step = step.before, at--) {
+    resource[step.activity] = step.resource
+    lanes[step.activity] = step.lanes
+    sequence[at] = step.activity
+  }
+  return { resource, lanes, sequence }
+}
+
+class Search {
+  readonly #problem: PlanningProblem
+  readonly #graph: Graph
+  readonly #choices: readonly Choices[]
+  readonly #options: BeamOptions
+  readonly #network: TransferTable
+  readonly #sequence: Int32Array
+  /** By activity, at its best resource: the longest chain behind it, its lane seconds, its cost. */
+  readonly #behind: Float64Array
+  readonly #work: Float64Array
+  readonly #price: Float64Array
+  readonly #laneCount: number
+
+  constructor(
+    problem: PlanningProblem,
+    routes: Routes,
+    graph: Graph,
+    choices: readonly Choices[],
+    options: BeamOptions,
+  ) {
+    this.#problem = problem
+    this.#graph = graph
+    this.#choices = choices
+    this.#options = options
+    this.#network = new TransferTable(problem, routes)
+    this.#sequence = byUpwardRank(problem, routes, graph, choices)
+    const n = problem.activities.length
+    this.#behind = new Float64Array(n)
+    this.#work = new Float64Array(n)
+    this.#price = new Float64Array(n)
+    const longest = new Float64Array(n)
+    for (let i = n - 1; i >= 0; i--) {
+      const activity = graph.order[i]!
+      let seconds = Infinity
+      this.#work[activity] = Infinity
+      this.#price[activity] = Infinity
+      choices[activity]!.resources.forEach((at, k) => {
+        const { activeWindow, pricePerSecond } = problem.resources[at]!
+        const own = this.#seconds(activity, at)
+        seconds = Math.min(seconds, own)
+        this.#work[activity] = Math.min(this.#work[activity]!, own * choices[activity]!.lanes[k]!)
+        this.#price[activity] = Math.min(this.#price[activity]!, activeWindow ? 0 : own * pricePerSecond)
+      })
+      for (let k = graph.out.start[activity]!; k < graph.out.start[activity + 1]!; k++)
+        this.#behind[activity] = Math.max(
+          this.#behind[activity]!,
+          longest[problem.edges[graph.out.edge[k]!]!.to]!,
+        )
+      longest[activity] = this.#behind[activity]! + seconds
+    }
+    this.#laneCount = problem.resources.reduce((sum, { opaque, lanes }) => sum + (opaque ? 1 : lanes), 0)
+  }
+
+  /** Seconds on the lanes of a resource without its boot. */
+  #seconds(activity: number, at: number): number {
+    const { durations, resources } = this.#problem
+    return durations[activity * resources.length + at]! + resources[at]!.containerOverheadSeconds
+  }
+
+  empty(): PartialSchedule {
+    const { activities, resources } = this.#problem
+    const { start } = this.#graph.incoming
+    const sum = (values: Float64Array): number => values.reduce((a, b) => a + b, 0)
+    return {
+      last: undefined,
+      cursor: 0,
+      finish: VersionedColumn.of(activities.map(() => Number.NaN)),
+      resource: VersionedColumn.of(activities.map(() => -1)),
+      missing: VersionedColumn.of(activities.map((_, activity) => start[activity + 1]! - start[activity]!)),
+      tails: resources.map(() => unused),
+      windows: resources.some(({ activeWindow }) => activeWindow)
+        ? {
+            first: new Float64Array(resources.length).fill(Infinity),
+            last: new Float64Array(resources.length).fill(-Infinity),
+          }
+        : undefined,
+      firstStart: Infinity,
+      chain: 0,
+      busy: 0,
+      workLeft: sum(this.#work),
+      cost: 0,
+      costLeft: sum(this.#price),
+      digest: 0,
+    }
+  }
+
+  /** The first ready activities by rank. The one at the cursor always is. */
+  #ready({ cursor, finish, missing }: PartialSchedule): number[] {
+    const found: number[] = []
+    const end = Math.min(this.#sequence.length, cursor + lookAhead)
+    for (let at = cursor; at < end && found.length < this.#options.readyBranchLimit; at++) {
+      const activity = this.#sequence[at]!
+      if (Number.isNaN(finish.get(activity)) && missing.get(activity) === 0) found.push(activity)
+    }
+    return found
+  }
+
+  /** All continuations of a partial schedule; none where one of its ready activities fits nowhere. */
+  continuations(of: PartialSchedule): Continuation[] {
+    const found: Continuation[] = []
+    for (const activity of this.#ready(of)) {
+      const before = found.length
+      this.#continue(of, activity, found)
+      if (found.length === before) return []
+    }
+    return found
+  }
+
+  #continue(of: PartialSchedule, activity: number, found: Continuation[]): void {
+    const { resources, edges } = this.#problem
+    const { incoming } = this.#graph
+    const { deadlineSeconds, budget } = this.#options
+    const ready = new Float64Array(resources.length)
+    for (let k = incoming.start[activity]!; k < incoming.start[activity + 1]!; k++) {
+      const { from, bytes } = edges[incoming.edge[k]!]!
+      this.#network.arrivals(of.resource.get(from), of.finish.get(from), bytes, ready)
+    }
+    const choice = this.#choices[activity]!
+    const work = of.workLeft - this.#work[activity]!
+    const costLeft = of.costLeft - this.#price[activity]!
+    for (let k = 0; k < choice.resources.length; k++) {
+      const at = choice.resources[k]!
+      const resource = resources[at]!
+      const readyAt = Math.max(ready[at]!, resource.availableAt ?? 0)
+      if (readyAt === Infinity) continue
+      const lanes = choice.lanes[k]!
+      const slot = { start: 0, finish: Infinity, fresh: false }
+      const boot = resource.bootOverheadSeconds
+      const total = resource.opaque ? 1 : resource.lanes
+      findSlot(of.tails[at]!, total, lanes, readyAt, this.#seconds(activity, at), boot, slot)
+      const taken = slot.finish - slot.start
+      const chain = Math.max(of.chain, slot.finish + this.#behind[activity]!)
+      const cost =
+        of.cost +
+        this.#network.cost(activity, at, incoming, (from) => of.resource.get(from)) +
+        (resource.activeWindow ? this.#windowGrowth(of.windows!, at, slot) : taken) * resource.pricePerSecond
+      const time = Math.max(
+        chain - Math.min(of.firstStart, slot.start),
+        (of.busy + taken * lanes + work) / this.#laneCount,
+      )
+      const late = (deadlineSeconds > 0 && time > deadlineSeconds) || (budget > 0 && cost + costLeft > budget)
+      found.push({
+        ...slot,
+        ...{
+          of,
+          activity,
+          resource: at,
+          lanes,
+          time,
+          total: cost + costLeft,
+          late,
+          chain,
+          cost,
+          digest: of.digest ^ digestOf(activity, slot.finish),
+        },
+      })
+    }
+  }
+
+  /** Seconds by which the paid window of a resource grows. */
+  #windowGrowth({ first, last }: Windows, at: number, { start, finish }: Slot): number {
+    const before = last[at] === -Infinity ? 0 : last[at]! - first[at]!
+    return Math.max(last[at]!, finish) - Math.min(first[at]!, start) - before
+  }
+
+  /** The continuations that make the next beam. */
+  best(all: Continuation[]): Continuation[] {
+    const [primary, secondary] =
+      this.#options.objective === 'time' ? (['time', 'total'] as const) : (['total', 'time'] as const)
+    all.sort(
+      (a, b) =>
+        Number(a.late) - Number(b.late) ||
+        a[primary] - b[primary] ||
+        a[secondary] - b[secondary] ||
+        a.finish - b.finish ||
+        a.digest - b.digest,
+    )
+    const distinct = all.filter((one, at) => at === 0 || !isSame(one, all[at - 1]!))
+    const { beamWidth } = this.#options
+    if (distinct.length <= beamWidth) return distinct
+    // Sorted by one bound, the front is what is less than all before in the other.
+    const front: Continuation[] = []
+    let least = Infinity
+    for (const one of distinct) {
+      if (one[secondary] >= least) continue
+      least = one[secondary]
+      front.push(one)
+    }
+    const kept = new Set(thinned(front, Math.ceil(beamWidth / 2)))
+    for (const one of distinct) {
+      if (kept.size >= beamWidth) break
+      kept.add(one)
+    }
+    return [...kept]
+  }
+
+  /** The partial schedule of a continuation. */
+  made(one: Continuation): PartialSchedule {
+    const { of, activity, resource: at, lanes, start, finish, chain, cost, digest } = one
+    const { out } = this.#graph
+    const { tails: own, taken } = occupied(of.tails[at]!, lanes, one)
+    const columns = { finish: of.finish.copy(), resource: of.resource.copy(), missing: of.missing.copy() }
+    columns.finish.set(activity, finish)
+    columns.resource.set(activity, at)
+    for (let k = out.start[activity]!; k < out.start[activity + 1]!; k++) {
+      const { to } = this.#problem.edges[out.edge[k]!]!
+      columns.missing.set(to, columns.missing.get(to) - 1)
+    }
+    let { cursor } = of
+    while (cursor < this.#sequence.length && !Number.isNaN(columns.finish.get(this.#sequence[cursor]!)))
+      cursor++
+    return {
+      ...columns,
+      last: { before: of.last, activity, resource: at, lanes: taken },
+      cursor,
+      tails: of.tails.with(at, own),
+      windows: of.windows && {
+        first: of.windows.first.with(at, Math.min(of.windows.first[at]!, start)),
+        last: of.windows.last.with(at, Math.max(of.windows.last[at]!, finish)),
+      },
+      firstStart: Math.min(of.firstStart, start),
+      chain,
+      busy: of.busy + (finish - start) * lanes,
+      workLeft: of.workLeft - this.#work[activity]!,
+      cost,
+      costLeft: of.costLeft - this.#price[activity]!,
+      digest,
+    }
+  }
+}
+
+/**
+ * Whether two continuations differ in nothing but the order of their placements, or which of equal
+ * resources they use.
+ */
+const isSame = (a: Continuation, b: Continuation): boolean =>
+  a.time === b.time && a.total === b.total && a.finish === b.finish && a.digest === b.digest
+
+const float = new Float64Array(1)
+const words = new Uint32Array(float.buffer)
+
+/** 32 bits of the activity and its finish, mixed as by MurmurHash3. */
+function digestOf(activity: number, finish: number): number {
+  float[0] = finish
+  let mixed = Math.imul(activity + 1, 0x9e3779b1) ^ words[0]!
+  mixed = Math.imul(mixed ^ (mixed >>> 16), 0x85ebca6b) ^ words[1]!
+  mixed = Math.imul(mixed ^ (mixed >>> 13), 0xc2b2ae35)
+  return mixed ^ (mixed >>> 16)
+}
+
+/** At most `count` of the items, the first and the last among them, at equal distances. */
+export function thinned<T>(items: readonly T[], count: number): T[] {
+  if (items.length <= count) return [...items]
+  if (count === 1) return items.slice(0, 1)
+  return Array.from({ length: count }, (_, k) => items[Math.round((k * (items.length - 1)) / (count - 1))]!)
+}
