@@ -70,7 +70,7 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
     /** The queue of the workers that reach both ends. */
     placeStorageDownload: async (id: string): Promise<string> => {
       const { hostId } = await jobOf(id)
-      return hostId == null ? engine.taskQueue : `${engine.taskQueue}@${hostId}`
+      return hostId === undefined ? engine.taskQueue : `${engine.taskQueue}@${hostId}`
     },
 
     /** Records all entries that a copy or an archive takes, once. */

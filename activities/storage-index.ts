@@ -33,7 +33,7 @@ export const storageIndexActivities = ({ db, storages, engine, draining }: Stora
     /** The queue of the workers that reach the storage. */
     placeStorageIndex: async (id: string): Promise<string> => {
       const { hostId } = await workOf(id)
-      return hostId == null ? engine.taskQueue : `${engine.taskQueue}@${hostId}`
+      return hostId === undefined ? engine.taskQueue : `${engine.taskQueue}@${hostId}`
     },
 
     /** Compares directories for some minutes. False: no directory is left. */

@@ -9,7 +9,12 @@ import {
 } from './domains/execution-runs/uses.ts'
 import { scopesOfEnvironment } from './domains/execution-scopes/uses.ts'
 import { linksOfEnvironment, topologiesOfScope } from './domains/network-topologies/uses.ts'
-import { sessionsOfPlan, sessionsOfScope, sessionsOfWorkflow } from './domains/planning-sessions/uses.ts'
+import {
+  sessionsOfPlan,
+  sessionsOfResource,
+  sessionsOfScope,
+  sessionsOfWorkflow,
+} from './domains/planning-sessions/uses.ts'
 import { assignmentsOfEnvironment, plansOfScope, plansOfWorkflow } from './domains/schedule-plans/uses.ts'
 import { indexRunsOfEnvironment, jobsOfEnvironment } from './domains/storages/uses.ts'
 
@@ -34,8 +39,8 @@ export const uses = {
   ],
   /** What a replacing document leaves as it is. */
   keptResources: resourcesOfTargets,
-  /** What prevents a change of a single resource: the plan was made for it as it is. */
-  resource: [assignmentsOfEnvironment],
+  /** What prevents a change of a single resource: the plan or the candidate was made for it as it is. */
+  resource: [assignmentsOfEnvironment, sessionsOfResource],
   executionScope: [topologiesOfScope, plansOfScope, sessionsOfScope],
   workflow: [plansOfWorkflow, sessionsOfWorkflow],
   plan: [runsOfPlan, sessionsOfPlan],

@@ -423,6 +423,21 @@ describe('what may import what', () => {
     expect(places.filter((file) => impure.test(codeOf(file)))).toEqual([])
   })
 
+  test('the page names each file of the executor and of pacing', () => {
+    const page = text('docs/architecture.md')
+    const table = [...page.matchAll(/`([\w-]+)(\*?)\.ts`/g)].map(([, name = '', any = '']) => name + any)
+    const pacing = /^ {2}pacing\/(.*?)^ {2}\S/ms.exec(page)?.[1]?.match(/[a-z-]+/g)
+    const names = (folder: string): string[] =>
+      files.filter((file) => inside(file, folder)).map((file) => basename(file, '.ts'))
+    expect(
+      names('src/executor').filter(
+        (name) =>
+          !table.some((row) => row === name || (row.endsWith('*') && name.startsWith(row.slice(0, -1)))),
+      ),
+    ).toEqual([])
+    expect(names('src/pacing').filter((name) => pacing?.includes(name) !== true)).toEqual([])
+  })
+
   test('domains import those above them in their order only', () => {
     const domain = (file: string): string | undefined => /^src\/domains\/([^/]+)\//.exec(file)?.[1]
     const wrong = imports.filter((edge) => {

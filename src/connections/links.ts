@@ -12,7 +12,7 @@ import type { Db } from '../db/sql.ts'
 import type { SiteFiles } from '../shell/site-files.ts'
 import { LinkError, type SiteShell } from '../shell/site-shell.ts'
 import { present } from '../json-object.ts'
-import { missing, Refusal, type Problem } from '../refusal.ts'
+import { existing, Refusal, type Problem } from '../refusal.ts'
 import type { Secret, SecretOpener } from '../vault/secret.ts'
 import { recordAudit } from '../domains/audit-events/store.ts'
 import { parseHostPort, parseJump } from './endpoint.ts'
@@ -217,8 +217,11 @@ const openStored = (parts: LinkParts) => {
   }
 
   /** The login of a connection; undefined for this machine. @throws LinkError where there is none */
-  const loginOf = async (connectionId: string, purpose: string): Promise<SshTarget | undefined> => {
-    const connection = await readConnection(db, connectionId)
+  const loginOf = async (
+    connectionId: string,
+    connection: ConnectionDocument | undefined,
+    purpose: string,
+  ): Promise<SshTarget | undefined> => {
     if (connection?.type === 'local') return undefined
     if (connection?.type === 'ssh') {
       const target = await loginTarget(parts, connection, { purpose })
@@ -232,13 +235,17 @@ const openStored = (parts: LinkParts) => {
   }
 
   const open = async (connectionId: string, purpose: string): Promise<SiteShell> => {
-    const target = await loginOf(connectionId, purpose)
-    return target === undefined ? parts.localShell : sessions.shell(target)
+    const login = await loginOf(connectionId, await readConnection(db, connectionId), purpose)
+    return login === undefined ? parts.localShell : sessions.shell(login)
   }
 
   /** @throws LinkError where a connection is not of type ssh */
-  const target = async (connectionId: string, purpose: string): Promise<SshTarget> => {
-    const login = await loginOf(connectionId, purpose)
+  const targetOf = async (
+    connectionId: string,
+    connection: ConnectionDocument | undefined,
+    purpose: string,
+  ): Promise<SshTarget> => {
+    const login = await loginOf(connectionId, connection, purpose)
     if (login !== undefined) return login
     throw new LinkError('login', `connection ${JSON.stringify(connectionId)} ${notSsh('local')}`, {
       permanent: true,
@@ -247,12 +254,15 @@ const openStored = (parts: LinkParts) => {
 
   return {
     forget,
-    target,
+
+    /** @throws LinkError where a connection is not of type ssh */
+    target: async (connectionId: string, purpose: string): Promise<SshTarget> =>
+      targetOf(connectionId, await readConnection(db, connectionId), purpose),
 
     /** As `target`. @throws Refusal for an unknown connection and one of another type */
     async requested(connectionId: string, purpose: string): Promise<SshTarget> {
-      if ((await readConnection(db, connectionId)) === undefined) throw missing('connection', connectionId)
-      return target(connectionId, purpose).catch((error: unknown) => {
+      const connection = existing(await readConnection(db, connectionId), 'connection', connectionId)
+      return targetOf(connectionId, connection, purpose).catch((error: unknown) => {
         if (error instanceof LinkError) throw new Refusal('unacceptable', error.message, { cause: error })
         throw error
       })

@@ -49,6 +49,18 @@ export const documentRow = <T>(document: z.ZodType<T>): z.ZodType<T> =>
   z.object({ document }).transform((row) => row.document)
 
 /**
+ * The assignments of `on conflict … do update set` that take members from the row that was not
+ * inserted; `members` as for `insertRows`.
+ */
+export const fromExcluded = (members: string): Sql =>
+  raw(
+    members
+      .split(/\s+/)
+      .map((member) => `${columnOf(member)} = excluded.${columnOf(member)}`)
+      .join(', '),
+  )
+
+/**
  * Stores items as rows in one statement that begins with `into`: `insert into` and the table, as its
  * owner writes it. `members` are those of the items that have a
  * column (`createdAt` is in `created_at`), separated by spaces; one that an item lacks is null.

@@ -329,30 +329,25 @@ const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: Driv
 
 /** The results of an ended task; undefined when they are not known yet and need another query. */
 const outcomeOf = async (attempts: Attempts, task: Attempt): Promise<Outcome | undefined> => {
-  try {
-    const collected = await attempts.parts.driver.collect(task.name, (reason) =>
-      showWait(attempts, task, reason),
-    )
+  const { driver } = attempts.parts
+  const collected = await driver
+    .collect(task.name, (reason) => showWait(attempts, task, reason))
+    .catch(driverErrorOf)
+  if (!(collected instanceof DriverError))
     return collected.state.state === 'lost'
       ? { kind: 'lost', cause: collected.state.cause, suspect: collected.state.suspect }
       : { kind: 'collected', collected }
-  } catch (error) {
-    // A refused login is no fact about the task.
-    if (driverErrorOf(error).trouble === 'refused' && linkErrorOf(error) === undefined)
-      return { kind: 'refused', error: driverErrorOf(error) }
-    // Either the site does not answer, or there is nothing to collect because the task was lost.
-    try {
-      const state =
-        driverErrorOf(error).trouble === 'unknown'
-          ? (await attempts.parts.driver.find([task.name])).get(task.name)
-          : undefined
-      if (state?.state === 'lost') return { kind: 'lost', cause: state.cause, suspect: state.suspect }
-      unanswered(attempts, task, state?.state === 'unknown' ? 'submit' : 'collect', driverErrorOf(error))
-    } catch (again) {
-      unanswered(attempts, task, 'collect', driverErrorOf(again))
-    }
-    return undefined
-  }
+  // A refused login is no fact about the task.
+  if (collected.trouble === 'refused' && linkErrorOf(collected) === undefined)
+    return { kind: 'refused', error: collected }
+  // Either the site does not answer, or there is nothing to collect because the task was lost.
+  const found =
+    collected.trouble === 'unknown' ? await driver.find([task.name]).catch(driverErrorOf) : undefined
+  const state = found instanceof DriverError ? undefined : found?.get(task.name)
+  if (state?.state === 'lost') return { kind: 'lost', cause: state.cause, suspect: state.suspect }
+  const trouble = found instanceof DriverError ? found : collected
+  unanswered(attempts, task, state?.state === 'unknown' ? 'submit' : 'collect', trouble)
+  return undefined
 }
 const collectNow = async (attempts: Attempts, task: Attempt): Promise<void> => {
   if (task.collecting || !attempts.byName.has(task.name)) return

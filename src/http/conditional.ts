@@ -118,9 +118,8 @@ const presentTag = async (
 }
 
 /**
- * Makes the guard of changes. It compares If-Match and If-None-Match with the present answer to a
- * read of the same path. The route of an upload judges If-None-Match itself, as its query names the
- * file.
+ * Makes the guard of changes. It compares If-Match and If-None-Match with the tag that the route
+ * tells (`current`), else with the present answer to a read of the same path.
  */
 export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'>) => {
   /**
@@ -131,21 +130,24 @@ export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'
 
   return async <T>(
     exchange: Exchange,
-    built: Pick<Route, 'creates' | 'upload'>,
+    built: Pick<Route, 'creates' | 'current'>,
     call: HttpCall,
     work: () => Promise<T>,
   ): Promise<T> => {
     const ifMatch = exchange.req.headers['if-match']
-    const ifNoneMatch = built.upload === undefined ? exchange.req.headers['if-none-match'] : undefined
-    const isGuarded = ifMatch !== undefined || ifNoneMatch !== undefined
-    const reader = isGuarded ? table.match('GET', exchange.path)?.entry.route : undefined
-    if (reader === undefined || reader.socket !== undefined) return work()
+    const ifNoneMatch = exchange.req.headers['if-none-match']
+    if (ifMatch === undefined && ifNoneMatch === undefined) return work()
+    const reader = built.current === undefined ? table.match('GET', exchange.path)?.entry.route : undefined
+    if (built.current === undefined && (reader === undefined || reader.socket !== undefined)) return work()
     const turn = (changes.get(exchange.path) ?? Promise.resolve()).then(async () => {
-      const tag = await presentTag(reader, outgoing, exchange, call).catch((error: unknown) => {
-        if (built.creates === true && error instanceof Refusal && error.code === 'missing') return undefined
-        throw error
-      })
-      if (isOther(reader, ifMatch, tag))
+      const tag = await (reader === undefined
+        ? built.current?.(call)
+        : presentTag(reader, outgoing, exchange, call).catch((error: unknown) => {
+            if (built.creates === true && error instanceof Refusal && error.code === 'missing')
+              return undefined
+            throw error
+          }))
+      if (isOther(reader ?? {}, ifMatch, tag))
         throw new HttpRefusal(
           'precondition_failed',
           'If-Match names another version of this record; read it again before changing it',

@@ -155,6 +155,11 @@ export interface RouteSpec<
    * compares this part alone; If-None-Match compares the whole body.
    */
   authored?: (body: string) => string
+  /**
+   * The tag of what a change concerns, where the query names it: If-Match and If-None-Match are
+   * compared with it. Undefined where there is nothing yet. @throws Refusal
+   */
+  current?: (call: Call<P, Output<Q>, BodyOf<B, U>>) => Promise<string | undefined>
   /** A PUT makes what is missing, so that a read of its path that finds nothing is no refusal. */
   creates?: true
   /** Needs no token (the two bootstrap reads); `'get'` keeps the token for HEAD. */
@@ -217,7 +222,7 @@ type UploadOf<B, U> = U extends UploadSpec ? (B extends Shape ? Upload | undefin
 /** A route without its type parameters, for the kernel, OpenAPI and the tests. */
 export type Route = Omit<
   RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined, UploadSpec | undefined>,
-  'handle' | 'renewed' | 'made'
+  'handle' | 'renewed' | 'made' | 'current'
 > & {
   /**
    * Present on a GET that becomes a WebSocket and whose `handle` returns an `Attend`. `limitBytes`
@@ -229,6 +234,7 @@ export type Route = Omit<
     again: (kept: unknown, call: Call<string, unknown, unknown, Upload | undefined>) => Promise<unknown>
   }
   made?: (call: Call<string, unknown, unknown, Upload | undefined>) => Promise<Made<unknown>>
+  current?: (call: Call<string, unknown, unknown, Upload | undefined>) => Promise<string | undefined>
   handle: (call: Call<string, unknown, unknown, Upload | undefined>) => unknown
 }
 

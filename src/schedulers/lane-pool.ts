@@ -1,3 +1,4 @@
+import { Heap } from './heap.ts'
 import { Lane } from './lane.ts'
 
 /** So many lanes are looked at one after the other: that is faster than the tree. */
@@ -124,20 +125,20 @@ export class LanePool {
   /** The count-th smallest of the earliest starts from `time` on, of lanes in use. */
   #earliest(count: number, time: number, seconds: number, firstUse: boolean): number {
     let left = count
-    const queue = new NodeQueue()
-    queue.push(this.#bound(1, time, seconds, firstUse), 1)
-    for (;;) {
-      const [bound, node] = queue.pop()
-      // Node 0 stands for a start that is exact.
+    const queue = new Heap<Part>(isEarlier)
+    queue.push({ bound: this.#bound(1, time, seconds, firstUse), node: 1 })
+    for (let part = queue.pop(); part !== undefined; part = queue.pop()) {
+      const { bound, node } = part
       if (node === 0 && --left === 0) return bound
       if (node >= this.#leaves)
-        queue.push(this.#lanes[node - this.#leaves]!.earliest(time, seconds, firstUse), 0)
+        queue.push({ bound: this.#lanes[node - this.#leaves]!.earliest(time, seconds, firstUse), node: 0 })
       else if (node > 0)
-        for (const part of [2 * node, 2 * node + 1]) {
-          const least = this.#bound(part, time, seconds, firstUse)
-          if (least < Infinity) queue.push(least, part)
+        for (const below of [2 * node, 2 * node + 1]) {
+          const least = this.#bound(below, time, seconds, firstUse)
+          if (least < Infinity) queue.push({ bound: least, node: below })
         }
     }
+    throw new Error(`the resource has fewer than ${String(count)} lanes`)
   }
 
   /** A start before which no lane of a node is free for `seconds`; Infinity for a node without lanes. */
@@ -175,34 +176,9 @@ export class LanePool {
   }
 }
 
-/** Nodes by their bounds, the least first. */
-class NodeQueue {
-  readonly #entries: [bound: number, node: number][] = []
-
-  push(bound: number, node: number): void {
-    const entries = this.#entries
-    let at = entries.length
-    for (; at > 0; at = (at - 1) >> 1) {
-      const above = entries[(at - 1) >> 1]!
-      if (above[0] <= bound) break
-      entries[at] = above
-    }
-    entries[at] = [bound, node]
-  }
-
-  /** @throws Error for an empty queue */
-  pop(): [bound: number, node: number] {
-    const entries = this.#entries
-    const least = entries[0]
-    const last = entries.pop()
-    if (least === undefined || last === undefined) throw new Error('the queue is empty')
-    let at = 0
-    for (let below = 1; below < entries.length; at = below, below = 2 * at + 1) {
-      if (below + 1 < entries.length && entries[below + 1]![0] < entries[below]![0]) below++
-      if (last[0] <= entries[below]![0]) break
-      entries[at] = entries[below]!
-    }
-    if (entries.length > 0) entries[at] = last
-    return least
-  }
+/** `node` 0 stands for a start that is exact. */
+interface Part {
+  bound: number
+  node: number
 }
+const isEarlier = (a: Part, b: Part): boolean => a.bound < b.bound

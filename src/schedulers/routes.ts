@@ -1,3 +1,4 @@
+import { Heap } from './heap.ts'
 import type { PlanningProblem, ProblemLink } from './problem.ts'
 
 /**
@@ -112,7 +113,7 @@ function routesFrom(
   hops: readonly Hop[][],
 ): NetworkRoute[][] {
   const final = Array.from({ length: n }, (): NetworkRoute[] => [])
-  const queue = new LabelQueue()
+  const queue = new Heap<Label>(before)
   queue.push({ node: source, route: here })
   for (let label = queue.pop(); label !== undefined; label = queue.pop()) {
     const kept = final[label.node]!
@@ -142,41 +143,6 @@ function routesFrom(
 interface Label {
   node: number
   route: NetworkRoute
-}
-
-class LabelQueue {
-  readonly #heap: Label[] = []
-
-  push(label: Label): void {
-    const heap = this.#heap
-    let at = heap.length
-    heap.push(label)
-    while (at > 0) {
-      const parent = (at - 1) >> 1
-      if (before(heap[parent]!, label)) break
-      heap[at] = heap[parent]!
-      at = parent
-    }
-    heap[at] = label
-  }
-
-  pop(): Label | undefined {
-    const heap = this.#heap
-    const top = heap[0]
-    const last = heap.pop()
-    if (heap.length === 0 || last === undefined) return top
-    let at = 0
-    for (;;) {
-      let child = 2 * at + 1
-      if (child >= heap.length) break
-      if (child + 1 < heap.length && before(heap[child + 1]!, heap[child]!)) child++
-      if (before(last, heap[child]!)) break
-      heap[at] = heap[child]!
-      at = child
-    }
-    heap[at] = last
-    return top
-  }
 }
 
 function before(a: Label, b: Label): boolean {

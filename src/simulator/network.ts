@@ -1,3 +1,4 @@
+import { Heap } from '../schedulers/heap.ts'
 import type { PlanningProblem } from '../schedulers/problem.ts'
 import type { NetworkRoute, Routes } from '../schedulers/routes.ts'
 import { bytesPerSecond, channelOf } from './channel.ts'
@@ -24,9 +25,15 @@ interface Line extends Load {
   index: number
   served: number
   since: number
-  /** Flow ids as a heap by mark. */
-  marks: { flow: number; mark: number }[]
+  marks: Heap<Mark>
 }
+
+interface Mark {
+  flow: number
+  mark: number
+}
+
+const earlier = (a: Mark, b: Mark): boolean => a.mark < b.mark || (a.mark === b.mark && a.flow < b.flow)
 
 interface Waiting extends FlowRequest {
   readyAt: number
@@ -160,7 +167,8 @@ export class Network {
         bytes,
         route,
       })
-      line = { channel, index: this.#byIndex.length, flows: 0, rate: 0, served: 0, since: 0, marks: [] }
+      const marks = new Heap(earlier)
+      line = { channel, index: this.#byIndex.length, flows: 0, rate: 0, served: 0, since: 0, marks }
       this.#byIndex.push(line)
       this.#lines.set(route, line)
     }
@@ -205,16 +213,16 @@ export class Network {
       for (const { capacity } of line.channel.uses) this.#busy[capacity]!.add(line)
     }
     line.flows++
-    pushMark(line.marks, { flow, mark: line.served + this.#bytes[flow]! })
+    line.marks.push({ flow, mark: line.served + this.#bytes[flow]! })
     this.#touch(line)
   }
 
   #endOf(line: Line, arrived: number[]): void {
-    const { mark } = line.marks[0]!
+    const { mark } = line.marks.first!
     line.served = mark
     line.since = this.#now
-    while (line.marks.length > 0 && line.marks[0]!.mark <= mark) {
-      arrived.push(popMark(line.marks).flow)
+    while (line.marks.first !== undefined && line.marks.first.mark <= mark) {
+      arrived.push(line.marks.pop()!.flow)
       line.flows--
     }
     if (line.flows === 0) for (const { capacity } of line.channel.uses) this.#busy[capacity]!.delete(line)
@@ -248,7 +256,7 @@ export class Network {
     for (const line of loads) this.#serve(line)
     this.#fairShare.share(loads)
     for (const line of loads)
-      this.#ends.set(line.index, this.#now + Math.max(0, line.marks[0]!.mark - line.served) / line.rate)
+      this.#ends.set(line.index, this.#now + Math.max(0, line.marks.first!.mark - line.served) / line.rate)
   }
 }
 
@@ -260,36 +268,4 @@ function insert(queue: Waiting[], flow: Waiting): void {
   let at = queue.length
   while (at > 0 && queue[at - 1]!.readyAt === flow.readyAt && queue[at - 1]!.rank > flow.rank) at--
   queue.splice(at, 0, flow)
-}
-
-type Mark = Line['marks'][number]
-
-const earlier = (a: Mark, b: Mark): boolean => a.mark < b.mark || (a.mark === b.mark && a.flow < b.flow)
-
-function pushMark(heap: Mark[], mark: Mark): void {
-  let at = heap.length
-  while (at > 0) {
-    const parent = (at - 1) >> 1
-    if (!earlier(mark, heap[parent]!)) break
-    heap[at] = heap[parent]!
-    at = parent
-  }
-  heap[at] = mark
-}
-
-function popMark(heap: Mark[]): Mark {
-  const top = heap[0]!
-  const last = heap.pop()!
-  if (heap.length === 0) return top
-  let at = 0
-  for (;;) {
-    let child = 2 * at + 1
-    if (child >= heap.length) break
-    if (child + 1 < heap.length && earlier(heap[child + 1]!, heap[child]!)) child++
-    if (!earlier(heap[child]!, last)) break
-    heap[at] = heap[child]!
-    at = child
-  }
-  heap[at] = last
-  return top
 }

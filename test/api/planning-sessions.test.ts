@@ -176,6 +176,26 @@ describe('planning sessions without an engine', () => {
     expect((await app.call('GET', '/planning-sessions/stopped/events/')).status).toBe(404)
   })
 
+  test('a resource that a session may still plan with stays as it is', async () => {
+    await send('POST', '/environments/', environment('held', true))
+    await send('POST', '/execution-scopes/', {
+      ...{ id: 'held', name: 'held', environmentVersionIds: ['held-v1'], networkTopologyId: '' },
+    })
+    const held = session('holds', { executionScopeId: 'held', networkTopologyId: '' })
+    await send('POST', '/planning-sessions/', held)
+    const stored = await send('GET', '/resources/held-1/')
+    const change = () => app.call('POST', '/resources/', { ...stored, pricePerSecond: 7 })
+    const refusal = await change()
+    expect([refusal.status, refusal.body.details]).toEqual([
+      422,
+      [{ path: 'id', message: expect.stringMatching(/"held-1" .*planning session "holds"; delete that/) }],
+    ])
+    expect((await app.call('POST', '/resources/', stored)).status).toBe(201)
+    expect(await send('GET', '/resources/held-1/')).toEqual(stored)
+    await send('POST', '/planning-sessions/holds/cancel/')
+    expect((await change()).status).toBe(201)
+  })
+
   test('an unknown session is 404 everywhere', async () => {
     for (const [method, path] of [
       ['GET', ''],

@@ -355,6 +355,33 @@ describe.each(['here', 'host', 'bucket'])('the storage %s', (storage) => {
     ).toBe(`sha256:${sha256('third')}`)
   })
 
+  test('under If-Match an entry is changed only where it is the version named, whatever is beside it', async () => {
+    const path = `${storage}-matched`
+    const tagOf = async (): Promise<string> => {
+      const { body } = await app.call('GET', `/storages/${storage}/stat/?path=${path}`)
+      return body.etag
+    }
+    const given = (tag: string, content: string) =>
+      put(storage, path, content, { 'if-match': tag }, '&overwrite=true')
+    const remove = (tag: string) => app.call('DELETE', at(storage, path), undefined, { 'if-match': tag })
+    const content = async (): Promise<unknown> =>
+      (await app.call('POST', `/storages/${storage}/checksum/`, { path })).body.checksum
+    for (const tag of ['*', '"none"']) expect((await given(tag, 'early')).status).toBe(412)
+    expect((await put(storage, path, 'first')).status).toBe(201)
+    const first = await tagOf()
+    expect((await put(storage, `${path}-beside`, 'x')).status).toBe(201)
+    expect((await given(`"other", ${first}`, 'second')).status).toBe(201)
+    expect((await given('*', 'third')).status).toBe(201)
+    const listing = await app.call('GET', `/storages/${storage}/entries/`)
+    for (const tag of [first, listing.headers.get('etag') ?? ''])
+      expect([(await given(tag, 'late')).status, (await remove(tag)).status]).toEqual([412, 412])
+    expect(await content()).toBe(`sha256:${sha256('third')}`)
+    const present = { 'if-none-match': await tagOf() }
+    expect((await put(storage, path, 'fourth', present, '&overwrite=true')).status).toBe(412)
+    expect((await remove(await tagOf())).status).toBe(204)
+    for (const tag of ['*', first]) expect((await remove(tag)).status).toBe(412)
+  })
+
   test('its health is asked of it, and paths that lead away are refused', async () => {
     const { body: probe } = await app.call('POST', `/storages/${storage}/health/`)
     expect(probe).toMatchObject({ status: 'healthy' })

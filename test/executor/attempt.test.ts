@@ -12,7 +12,8 @@ import {
   type AttemptEnd,
   type TransferFacts,
 } from '../../src/executor/attempt.ts'
-import * as scheduling from '../../src/executor/scheduling.ts'
+import { decide } from '../../src/executor/scheduling.ts'
+import { openScheduling } from '../../src/executor/scheduling-state.ts'
 import { openAttempts, type Outcome, type Observation } from '../../src/executor/attempts-in-flight.ts'
 import type { LoadedTask } from '../../src/executor/journal.ts'
 import {
@@ -400,7 +401,7 @@ describe('a site that answers and does not mention an attempt', () => {
     fc.assert(
       fc.property(scenarios({ moves: 30, tasks: 4 }), fc.array(fc.nat(11)), (scenario, picks) => {
         const moves = scenario.moves.flatMap((one, k) => [one, move('seen', 2 * (picks[k] ?? k) + 1)])
-        playScenario(scheduling, { ...scenario, moves })
+        playScenario({ decide, openScheduling }, { ...scenario, moves })
       }),
       { seed: 20_261_126, numRuns: 400 },
     )

@@ -1,8 +1,7 @@
 import { pathToFileURL } from 'node:url'
 import { parseArgs } from 'node:util'
 import fc from '../support/fast-check.ts'
-import type * as SchedulingModule from '../../src/executor/scheduling.ts'
-import { playScenario } from './model.ts'
+import { playScenario, type Scheduling } from './model.ts'
 import { scenarios } from './scenario.ts'
 
 // node test/executor/model-check.ts [--sequences 200000] [--seed N] [--moves 80] [--tasks 8]
@@ -23,12 +22,13 @@ const file =
   values.scheduling === undefined
     ? new URL('../../src/executor/scheduling.ts', import.meta.url)
     : pathToFileURL(values.scheduling)
-const scheduling = (await import(file.href)) as typeof SchedulingModule
+const { decide } = (await import(file.href)) as Scheduling
+const { openScheduling } = (await import(new URL('scheduling-state.ts', file).href)) as Scheduling
 const began = performance.now()
 let takeOvers = 0
 const result = fc.check(
   fc.property(scenarios({ moves: Number(values.moves), tasks: Number(values.tasks) }), (scenario) => {
-    takeOvers += playScenario(scheduling, scenario).takeOvers
+    takeOvers += playScenario({ decide, openScheduling }, scenario).takeOvers
   }),
   { seed: Number(values.seed), numRuns: Number(values.sequences), endOnFailure: values.raw },
 )

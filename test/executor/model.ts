@@ -1,13 +1,13 @@
 import { isDeepStrictEqual } from 'node:util'
 import { DriverError } from '../../src/drivers/runtime/contract/driver.ts'
-import type * as SchedulingModule from '../../src/executor/scheduling.ts'
-import {
-  openScheduling,
-  type SchedulingState,
-  type SchedulingFacts,
-  type TaskCommand,
-  type Effect,
-  type Step,
+import type * as DecidingModule from '../../src/executor/scheduling.ts'
+import type * as StateModule from '../../src/executor/scheduling-state.ts'
+import type {
+  SchedulingState,
+  SchedulingFacts,
+  TaskCommand,
+  Effect,
+  Step,
 } from '../../src/executor/scheduling-state.ts'
 import type { Outcome } from '../../src/executor/attempts-in-flight.ts'
 import { openHostCores, type CoreShare, type HostCores } from '../../src/executor/host-cores.ts'
@@ -44,7 +44,9 @@ const laws = {
 } as const
 
 type Question = Extract<Effect, { type: 'findAhead' | 'readHolds' | 'readCommands' | 'readForeignEnds' }>
-type SiteEvent = Parameters<(typeof SchedulingModule)['decide']>[1] extends infer E
+/** The scheduling that is played; both functions are of one copy of the executor. */
+export type Scheduling = Pick<typeof DecidingModule, 'decide'> & Pick<typeof StateModule, 'openScheduling'>
+type SiteEvent = Parameters<Scheduling['decide']>[1] extends infer E
   ? E extends unknown
     ? Omit<E, 'at' | 'ms' | 'contended'>
     : never
@@ -86,7 +88,7 @@ interface Holder {
 }
 
 interface Play {
-  decide: (typeof SchedulingModule)['decide']
+  scheduling: Scheduling
   scenario: Scenario
   db: ModelDb
   ms: number
@@ -184,7 +186,8 @@ const takeOver = (play: Play, site: string): void => {
     mine: scenario.tasks.map((task) => siteName(task.site) === site),
     schedulesItself: scenario.tasks.map(({ free }) => free),
   }
-  const open = (): SchedulingState => openScheduling(factsOf(play, site), load(db), of, seconds(play))
+  const open = (): SchedulingState =>
+    play.scheduling.openScheduling(factsOf(play, site), load(db), of, seconds(play))
   const host = scenario.hostCores === undefined ? undefined : openHostCores(scenario.hostCores, () => play.ms)
   const holder: Holder = {
     site,
@@ -211,9 +214,9 @@ const takeOver = (play: Play, site: string): void => {
 /** Gives an event to both states of a holder, and does what follows. */
 const happen = (play: Play, holder: Holder, what: SiteEvent): Step | undefined => {
   const moment = { at: seconds(play), ms: play.ms, contended: holder.cores?.contended === true }
-  const event = { ...moment, ...what } as Parameters<Play['decide']>[1]
-  const decision = play.decide(holder.state, event)
-  const same = play.decide(holder.shadow, event)
+  const event = { ...moment, ...what } as Parameters<Scheduling['decide']>[1]
+  const decision = play.scheduling.decide(holder.state, event)
+  const same = play.scheduling.decide(holder.shadow, event)
   if (!isDeepStrictEqual(decision, same))
     broken(laws.equal, `${what.type}: ${JSON.stringify([decision, same])}`)
   for (const effect of decision.effects) act(play, holder, effect)
@@ -523,7 +526,7 @@ const isStopping = ({ db, scenario }: Play): boolean =>
 const checkIdle = (play: Play, { site, state }: Holder): void => {
   if (play.sites.length > 1) return
   const { mine, schedulesItself } = state
-  const { queue, deferred } = openScheduling(
+  const { queue, deferred } = play.scheduling.openScheduling(
     factsOf(play, site),
     load(play.db),
     { mine, schedulesItself },
@@ -782,10 +785,10 @@ const checkEnd = (play: Play): Ending => {
   return ending
 }
 
-const playOnce = (module: typeof SchedulingModule, scenario: Scenario): { play: Play; ending: Ending } => {
+const playOnce = (scheduling: Scheduling, scenario: Scenario): { play: Play; ending: Ending } => {
   const sites = [...new Set(scenario.tasks.map(({ site }) => siteName(site)))]
   const play: Play = {
-    decide: module.decide,
+    scheduling,
     scenario,
     db: makeDb(rowsOf(scenario), scenario.edges),
     ms: 0,
@@ -811,12 +814,12 @@ const playOnce = (module: typeof SchedulingModule, scenario: Scenario): { play: 
 
 /** Plays a scenario. @throws Error that names the broken law */
 export const playScenario = (
-  module: typeof SchedulingModule,
+  scheduling: Scheduling,
   scenario: Scenario,
 ): { takeOvers: number; moves: number } => {
-  const { play, ending } = playOnce(module, scenario)
+  const { play, ending } = playOnce(scheduling, scenario)
   if (!play.disturbed && play.takeOvers > 0 && (scenario.onFailure !== 'stop' || ending.failed === 0)) {
-    const calm = playOnce(module, { ...scenario, moves: [] }).ending
+    const calm = playOnce(scheduling, { ...scenario, moves: [] }).ending
     if (!isDeepStrictEqual(calm, ending)) broken(laws.same, JSON.stringify([calm, ending]))
   }
   return { takeOvers: play.takeOvers, moves: scenario.moves.length }

@@ -11,6 +11,7 @@ interface NamedMutation extends Mutation {
 const ahead = 'src/executor/scheduling-ahead.ts'
 const choosing = 'src/executor/scheduling-starts.ts'
 const ends = 'src/executor/scheduling-ends.ts'
+const opening = 'src/executor/scheduling-state.ts'
 const adoption = 'src/executor/scheduling-adoption.ts'
 
 /** Deletions and swaps in the scheduling, each of which breaks a law. */
@@ -84,6 +85,13 @@ export const mutations: readonly NamedMutation[] = [
     function: 'begin',
     replace: 'afterMs: 2 * startLeaseMs',
     by: 'afterMs: 0',
+  },
+  {
+    name: 'a site that is opened again begins tasks that have completed',
+    file: opening,
+    function: 'stateOf',
+    replace: "if (status === 'completed') return completed",
+    by: "if (status === 'completed') return waiting",
   },
   {
     name: 'a task that is tried again stays in flight',

@@ -4,7 +4,8 @@ import { mkdtempSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import fc from '../support/fast-check.ts'
-import * as scheduling from '../../src/executor/scheduling.ts'
+import { decide } from '../../src/executor/scheduling.ts'
+import { openScheduling } from '../../src/executor/scheduling-state.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { mutated } from '../support/mutation.ts'
 import { playScenario } from './model.ts'
@@ -17,7 +18,7 @@ test('2,000 random runs with kills, frozen holders, lost answers, pauses and can
   let takeOvers = 0
   fc.assert(
     fc.property(scenarios({ moves: 80 }), (scenario) => {
-      takeOvers += playScenario(scheduling, scenario).takeOvers
+      takeOvers += playScenario({ decide, openScheduling }, scenario).takeOvers
     }),
     { seed: 20_261_123, numRuns: 2_000 },
   )
@@ -83,75 +84,97 @@ describe('runs that broke a law once', () => {
   test('a failed attempt does not hand its lanes to what is intended behind its next attempt in the same step', () => {
     // The run is paused before that step: the lane stayed with a task that had no intent, and
     // nothing started any more.
-    playScenario(scheduling, {
-      ...row([], [], [], ['user']),
-      tasks: [
-        free(),
-        { ...free(), free: false },
-        { ...free(), free: false },
-        { ...free(), free: false, fates: ['user'] },
-        free(),
-        free(),
-      ],
-      edges: [[4, 0]],
-      orders: [5, 4, 2, 1, 0, 3],
-      aheadPerLane: 1,
-      onFailure: 'stop',
-      moves: moved(
-        ...(['go', 'go', 'go', 'go', 'go'] as const),
-        ['endHeard', 17],
-        ...(['go', 'go', 'go', 'go', 'go'] as const),
-        ['endHeard', 12],
-        ['pass', 23],
-        'go',
-        ['pause', 22],
-        'go',
-      ),
-    })
+    playScenario(
+      { decide, openScheduling },
+      {
+        ...row([], [], [], ['user']),
+        tasks: [
+          free(),
+          { ...free(), free: false },
+          { ...free(), free: false },
+          { ...free(), free: false, fates: ['user'] },
+          free(),
+          free(),
+        ],
+        edges: [[4, 0]],
+        orders: [5, 4, 2, 1, 0, 3],
+        aheadPerLane: 1,
+        onFailure: 'stop',
+        moves: moved(
+          ...(['go', 'go', 'go', 'go', 'go'] as const),
+          ['endHeard', 17],
+          ...(['go', 'go', 'go', 'go', 'go'] as const),
+          ['endHeard', 12],
+          ['pass', 23],
+          'go',
+          ['pause', 22],
+          'go',
+        ),
+      },
+    )
   })
   test('what is intended ahead and hidden by a lost answer and a pause is taken back', () => {
     const story = moved('go', 'go', 'go', 'go', 'go', 'endHeard', 'go', 'go', 'pause', 'lose', 'go')
-    playScenario(scheduling, { ...row([], [], []), moves: story })
+    playScenario({ decide, openScheduling }, { ...row([], [], []), moves: story })
   })
   test('cores that a lost answer and a pause hide are asked for again', () => {
-    playScenario(scheduling, {
-      ...row([], [], [], [], []),
-      tasks: [0, 1, 0, 0, 0].map((core, i) => ({
-        ...free(),
-        free: false,
-        site: i === 4 ? 1 : 0,
-        lanes: [core],
-      })),
-      orders: [3, 0, 1, 4, 2],
-      hostCores: 3,
-      moves: moved(['freeze', 1], 'go', 'go', ['freeze', 23], 'go', 'go', ['lose', 20], ['pause', 15], 'go'),
-    })
+    playScenario(
+      { decide, openScheduling },
+      {
+        ...row([], [], [], [], []),
+        tasks: [0, 1, 0, 0, 0].map((core, i) => ({
+          ...free(),
+          free: false,
+          site: i === 4 ? 1 : 0,
+          lanes: [core],
+        })),
+        orders: [3, 0, 1, 4, 2],
+        hostCores: 3,
+        moves: moved(
+          ['freeze', 1],
+          'go',
+          'go',
+          ['freeze', 23],
+          'go',
+          'go',
+          ['lose', 20],
+          ['pause', 15],
+          'go',
+        ),
+      },
+    )
   })
   test('a task that a lost answer and a pause hide keeps its lanes while others ask for its cores', () => {
-    playScenario(scheduling, {
-      ...row([], [], [], [], [], []),
-      tasks: [0, 0, 1, 0, 0, 0].map((core, i) => ({
-        ...free(),
-        free: i === 0 || i === 3 || i === 4,
-        lanes: [core],
-        cpu: i === 4 ? 2 : 1,
-      })),
-      edges: [[3, 0]],
-      orders: [5, 3, 4, 0, 1, 2],
-      hostCores: 3,
-      onFailure: 'stop',
-      maxAttempts: 1,
-      moves: moved('go', 'go', 'go', 'go', ['lose', 1], 'pause', 'go'),
-    })
+    playScenario(
+      { decide, openScheduling },
+      {
+        ...row([], [], [], [], [], []),
+        tasks: [0, 0, 1, 0, 0, 0].map((core, i) => ({
+          ...free(),
+          free: i === 0 || i === 3 || i === 4,
+          lanes: [core],
+          cpu: i === 4 ? 2 : 1,
+        })),
+        edges: [[3, 0]],
+        orders: [5, 3, 4, 0, 1, 2],
+        hostCores: 3,
+        onFailure: 'stop',
+        maxAttempts: 1,
+        moves: moved('go', 'go', 'go', 'go', ['lose', 1], 'pause', 'go'),
+      },
+    )
   })
   test('a drained site with a task ahead whose turn has come does not rest', () => {
     const ahead = moved('go', 'go', 'go', 'go', 'go', 'endHeard', 'go', 'go', 'go', 'go', 'go')
-    playScenario(scheduling, {
-      ...row([], [], []),
-      orders: [1, 2, 0],
-      onFailure: 'stop',
-      moves: [...ahead, ...moved(['pass', 23], 'drain', ['pass', 7])],
-    })
+    playScenario(
+      { decide, openScheduling },
+      {
+        ...row([], [], []),
+        orders: [1, 2, 0],
+        onFailure: 'stop',
+        moves: [...ahead, ...moved(['pass', 23], 'drain', ['pass', 7])],
+      },
+    )
   })
   test('adopted tasks of a lane are recorded in the order of the lane, whatever their positions', () => {
     const ahead = moved(
@@ -173,12 +196,15 @@ describe('runs that broke a law once', () => {
       [4, 3, 2, 1, 0],
       [2, 4, 0, 3, 1],
     ])
-      playScenario(scheduling, {
-        ...row([], [], [], [], []),
-        aheadPerLane: 8,
-        orders,
-        moves: [...ahead, ...moved(['pass', 6], 'takeLane', 'go', 'go', 'takeLane')],
-      })
+      playScenario(
+        { decide, openScheduling },
+        {
+          ...row([], [], [], [], []),
+          aheadPerLane: 8,
+          orders,
+          moves: [...ahead, ...moved(['pass', 6], 'takeLane', 'go', 'go', 'takeLane')],
+        },
+      )
   })
 })
 

@@ -107,7 +107,11 @@ const startSwapper = (folder: string) => {
         child.once('message', resolve)
         child.send('?')
       }),
-    stop: () => child.kill('SIGKILL'),
+    stop: (): Promise<void> =>
+      new Promise((resolve) => {
+        child.once('exit', () => resolve())
+        child.kill('SIGKILL')
+      }),
   }
 }
 
@@ -167,7 +171,6 @@ const callsOf = (driver: StorageDriver, round: number): (() => Promise<string | 
 const playAt = async ({ name, driver, folder }: Place, number: number) => {
   // Every followed link is an escape, also one to another directory of the endpoint.
   const [outside, swapped] = [join(folder, `outside-${number}`), join(folder, 'swapped')]
-  rmSync(swapped, { recursive: true, force: true })
   for (const [each, text] of [
     [outside, secret],
     [join(swapped, 'dir'), harmless],
@@ -191,14 +194,14 @@ const playAt = async ({ name, driver, folder }: Place, number: number) => {
       swaps = await swapper.swaps()
     }
   } finally {
-    swapper.stop()
+    await swapper.stop()
   }
   const left = readdirSync(outside).toSorted().join()
   if (left !== 'file,victim') violations.push(`${name}: outside are now ${left}`)
   for (const file of ['file', 'victim'])
     if (readFileSync(join(outside, file), 'utf8') !== secret)
       violations.push(`${name}: ${file} outside has changed`)
-  rmSync(outside, { recursive: true })
+  for (const each of [outside, swapped]) rmSync(each, { recursive: true })
   return { counted: swaps, violations }
 }
 

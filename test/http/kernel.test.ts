@@ -387,6 +387,25 @@ describe('errors', () => {
     expect((await service.request('/api/text/', { headers: { accept: 'image/png' } })).status).toBe(406)
   })
 
+  test('are 406 before a POST has any effect: nothing is stored, and its key is not taken', async () => {
+    const create = (accept: string, body: unknown = star('unseen')) =>
+      service.request('/api/star-names/', {
+        ...json(body),
+        headers: { accept, 'content-type': 'application/json', 'idempotency-key': 'unseen' },
+      })
+    for (const body of [star('unseen'), { id: 3 }])
+      expect([body, (await create('image/png', body)).status]).toEqual([body, 406])
+    expect([service.created.count, service.stars.size]).toEqual([0, 0])
+    expect(service.audits.map(({ outcome }) => outcome)).toEqual(['failed', 'failed'])
+    const made = await create('text/plain')
+    expect([made.status, made.text, made.headers.get('idempotency-replayed')]).toEqual([
+      201,
+      star('unseen').name,
+      null,
+    ])
+    expect(service.created.count).toBe(1)
+  })
+
   test('are never 406 for a client that names only their own type; the 406 names what there is', async () => {
     const accept = 'application/problem+json'
     const found = await service.request('/api/stars/', {

@@ -292,6 +292,21 @@ export const openStars = async (
         headers['accept'] === 'application/json' ? { text: 'é' } : new Reply({ body: 'é' }),
     }),
     route({
+      method: 'POST',
+      path: '/star-names/',
+      summary: 'Create a star and answer its name',
+      tag: 'stars',
+      body: Star,
+      response: Star,
+      status: 201,
+      raw: ['text/plain'],
+      handle: ({ body, headers }) => {
+        created.count++
+        stars.set(body.id, body)
+        return headers['accept'] === 'text/plain' ? new Reply({ body: body.name }) : body
+      },
+    }),
+    route({
       method: 'GET',
       path: '/made-stars/{starId}/',
       summary: 'A star',

@@ -150,20 +150,29 @@ test('a chain of links longer than a few lists is followed by one list of all', 
   expect(seen.length).toBeLessThanOrEqual(22)
 })
 
-test('a list that fails half-way is trouble of the site at once; what it lacks is not missing', async () => {
-  let calls = 0
-  const half: SiteShell = {
-    ...shell,
-    run: async (script, options) => {
-      calls += 1
-      const answer = await shell.run(`${script}; exit 1`, options)
-      return { ...answer, code: 1, stdout: answer.stdout.subarray(0, 0), stderr: 'Input/output error' }
-    },
-  }
-  const stage = { from, label: 'made', paths: ['latest.txt'] }
-  await expect(listTree({ site: 'there', shell: half }, stage)).rejects.toMatchObject({
-    trouble: 'infrastructure',
-    message: expect.stringContaining('Input/output error'),
-  })
-  expect(calls).toBe(1)
-})
+test.each([
+  { part: 'nothing', share: 0, paths: ['latest.txt'] },
+  { part: 'half', share: 0.5, paths: ['latest.txt'] },
+  { part: 'half of the list of all', share: 0.5 },
+  { part: 'all', share: 1 },
+])(
+  'a list that fails after $part is trouble of the site at once; nothing is missing or brought',
+  async (half) => {
+    let calls = 0
+    const failing: SiteShell = {
+      ...shell,
+      run: async (script, options) => {
+        calls += 1
+        const answer = await shell.run(script, options)
+        const stdout = answer.stdout.subarray(0, Math.floor(answer.stdout.length * half.share))
+        return { ...answer, code: 1, stdout, stderr: 'Input/output error' }
+      },
+    }
+    const stage = { from, label: 'made', ...(half.paths === undefined ? {} : { paths: half.paths }) }
+    await expect(listTree({ site: 'there', shell: failing }, stage)).rejects.toMatchObject({
+      trouble: 'infrastructure',
+      message: expect.stringContaining('Input/output error'),
+    })
+    expect(calls).toBe(1)
+  },
+)

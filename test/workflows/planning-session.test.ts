@@ -311,6 +311,37 @@ describe('a planning session', () => {
     expect((await app.call('DELETE', `/schedule-plans/${plan.id}/`)).status).toBe(422)
   })
 
+  test('a resource stays as it is while a candidate that can be selected is planned on it', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const { id } = session(documents, versionId)
+    const spare = {
+      ...documents.environment.resources[0],
+      id: `${id}-spare`,
+      name: 'spare',
+      providerId: 'spare',
+    }
+    const added = { ...spare, environmentVersionId: documents.environment.version.id, schedulable: false }
+    await send('POST', '/resources/', added)
+    await send('POST', '/planning-sessions/', session(documents, versionId))
+    await app.ended(id)
+    const [{ id: candidateId }] = await send('GET', `/planning-sessions/${id}/candidates/`)
+    const { plan } = await send('GET', `/planning-sessions/${id}/candidates/${candidateId}/`)
+    const used = await send('GET', `/resources/${plan.assignments[0].resourceId}/`)
+    const change = (resource: Json) =>
+      app.call('POST', '/resources/', { ...resource, pricePerSecond: resource.pricePerSecond + 1 })
+    const refused = await change(used)
+    expect([refused.status, refused.body]).toMatchObject([
+      422,
+      {
+        details: [{ path: 'id', message: expect.stringContaining(`planning session ${JSON.stringify(id)}`) }],
+      },
+    ])
+    expect((await change(added)).status).toBe(201)
+    await send('DELETE', `/planning-sessions/${id}/`)
+    expect((await change(used)).status).toBe(201)
+  })
+
   test('a session whose id was used before does not choose the plan of the deleted one', async () => {
     const documents = fresh()
     const versionId = await post(documents)

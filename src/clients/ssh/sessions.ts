@@ -220,7 +220,9 @@ const probeLogin = async ({ logins, others }: Pool, target: SshTarget): Promise<
   return probeOf(progress, prompts)
 }
 
-/** Probes over a connection of its own; its login is another one than that of the target. */
+/**
+ * Probes by a login of its own at the host itself; its jump hosts are reached over the logins that others use.
+ */
 const probeFresh = async (pool: Pool, target: SshTarget): Promise<SshProbe> => {
   const { credential = '', hostKeys } = target
   const own: SshTarget = {

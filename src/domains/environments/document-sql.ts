@@ -22,16 +22,18 @@ export const runtimeObject = object(fields('r', 'id environmentVersionId name dr
   capabilities: 'r.capabilities::text',
 })
 
+/** The members of a resource beside its id, its version and its metadata. */
+const resourceMembers = `type name providerId executionTarget parentResourceId tier region zone architecture
+  cpuCores cpuCapacity memoryBytes storageBytes computeSpeedup pricePerSecond bootOverheadSeconds
+  containerOverheadSeconds schedulable`
+
 /** Of a row `r` of resources. */
-export const resourceObject = object(
-  fields(
-    'r',
-    `id environmentVersionId type name providerId executionTarget parentResourceId tier region zone architecture
-      cpuCores cpuCapacity memoryBytes storageBytes computeSpeedup pricePerSecond bootOverheadSeconds
-      containerOverheadSeconds schedulable`,
-  ),
-  { metadata: 'r.metadata::text' },
-)
+export const resourceObject = object(fields('r', `id environmentVersionId ${resourceMembers}`), {
+  metadata: 'r.metadata::text',
+})
+
+/** The members of a resource that may change; its id and its version stay. */
+export const changingResourceMembers = `${resourceMembers} metadata`
 
 /** Of a row `b` of resource_runtime_bindings. */
 export const bindingObject = object(fields('b', 'resourceId runtimeId enabled'), {

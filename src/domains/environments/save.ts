@@ -1,7 +1,8 @@
 import { z } from 'zod'
-import { insertRows } from '../../db/rows.ts'
+import { fromExcluded, insertRows } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { holdCredential } from '../credentials/store.ts'
+import { changingResourceMembers } from './document-sql.ts'
 import type { EnvironmentDefinition, Resource } from './schemas.ts'
 
 /** Times of creation and publication of a version that is replaced under its id. */
@@ -94,13 +95,12 @@ export const insertVersion = async (
   for (const reference of new Set(definition.connections.map(({ credentialRef }) => credentialRef)))
     if (reference !== '') await holdCredential(tx, reference)
   // A connection that stays keeps its creation time and its recorded checks.
+  const changing = 'position name type endpoint username credentialRef configuration'
   await insert(
     sql`insert into connections`,
-    'id environmentId position name type endpoint username credentialRef configuration',
+    `id environmentId ${changing}`,
     definition.connections,
-    sql`on conflict on constraint connections_pkey do update set position = excluded.position, name =
-        excluded.name, type = excluded.type, endpoint = excluded.endpoint,
-        username = excluded.username, credential_ref = excluded.credential_ref, configuration = excluded.configuration
+    sql`on conflict on constraint connections_pkey do update set ${fromExcluded(changing)}
         where kept.environment_id = excluded.environment_id`,
   )
 }
@@ -114,9 +114,7 @@ export const insertResources = (
   insertRows(
     tx,
     sql`insert into resources`,
-    `id environmentVersionId position type name providerId executionTarget parentResourceId tier region zone
-      architecture cpuCores cpuCapacity memoryBytes storageBytes computeSpeedup pricePerSecond
-      bootOverheadSeconds containerOverheadSeconds schedulable metadata`,
+    `id environmentVersionId position ${changingResourceMembers}`,
     resources.map((resource) => ({ ...resource, parentResourceId: resource.parentResourceId || undefined })),
     after,
   )

@@ -93,6 +93,11 @@ export const scopesWith = (environmentId: string): Sql =>
   sql`select e.execution_scope_id from execution_scope_environments e
     join environment_versions v on v.id = e.environment_version_id where v.environment_id = ${environmentId}`
 
+/** SQL: the scopes that include the version of one of these resources; `resources` selects their ids. */
+export const scopesOver = (resources: Sql): Sql =>
+  sql`select e.execution_scope_id from execution_scope_environments e
+    join resources r on r.environment_version_id = e.environment_version_id where r.id in (${resources})`
+
 /** A use of a scope; the target is the scope's id. */
 export type ScopeUse = Use<string>
 

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Timestamp } from '../../http/schema.ts'
 import { sortBy } from '../../http/sorting.ts'
@@ -21,7 +21,6 @@ import {
   CandidateSummary,
   Session,
   SessionDetail,
-  type SessionDocument as Document,
   SessionDocument,
   sessionStates,
 } from './schemas.ts'
@@ -64,25 +63,22 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       response: z.array(AlgorithmDescriptor),
       handle: () => algorithmList.map(({ descriptor }) => descriptor),
     }),
-    route({
-      method: 'GET',
+    listRoute({
       path: '/planning-sessions/',
       tag: 'planning-sessions',
       summary: 'Planning sessions, newest first or in another order',
-      query: z.strictObject({
-        ...pageQuery,
+      filters: {
         status: z.enum(sessionStates).optional(),
         workflowId: z.string().optional(),
         environmentId: z.string().optional(),
         since: Timestamp.optional().describe('sessions opened at this time or later'),
         until: Timestamp.optional().describe('sessions opened before this time'),
         sort: sortBy(sessionOrders, usualSessionOrder),
-      }),
-      response: z.array(Session),
-      handle: async ({ query, target }) => {
-        const page = pageOf(query, arraySizes)
+      },
+      item: Session,
+      read: async (page, { query }) => {
         const { rows, total } = await listSessions(db, query, page)
-        return pagedArray(rows.map(sessionDocument), { page, total, target })
+        return { rows: rows.map(sessionDocument), total }
       },
     }),
     route({
@@ -97,7 +93,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       status: 202,
       audit: {
         eventType: 'planning-session.created',
-        summary: ({ body }) => `planning session ${(body as Document).id} created`,
+        summary: 'planning session {id} created',
       },
       handle: async ({ body }) => {
         const session = await createSession(db, body)
@@ -119,7 +115,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       summary: 'Cancel a queued or running session; again is harmless',
       audit: {
         eventType: 'planning-session.cancelled',
-        summary: ({ params }) => `planning session ${params['sessionId'] ?? ''} cancelled`,
+        summary: 'planning session {sessionId} cancelled',
       },
     }),
     events(),
@@ -127,21 +123,15 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       summary:
         'Delete a session that is over, with its candidates; a selected plan stays, and so does the audit',
     }),
-    route({
-      method: 'GET',
+    listRoute({
       path: '/planning-sessions/{sessionId}/candidates/',
       tag: 'planning-sessions',
       summary: 'The candidates of a session by rank; unranked ones last',
-      query: z.strictObject(pageQuery),
-      response: z.array(CandidateSummary),
-      handle: async ({ params, query, target }) => {
+      item: CandidateSummary,
+      read: async (page, { params }) => {
         const session = await sessionOf(db, params.sessionId)
-        const page = pageOf(query, arraySizes)
         const { rows, total } = await listCandidates(db, session.id, page)
-        return pagedArray(
-          rows.map((row) => candidateSummary(session, row)),
-          { page, total, target },
-        )
+        return { rows: rows.map((row) => candidateSummary(session, row)), total }
       },
     }),
     route({
@@ -177,8 +167,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       status: 201,
       audit: {
         eventType: 'planning-candidate.selected',
-        summary: ({ params }) =>
-          `candidate ${params['candidateId'] ?? ''} of planning session ${params['sessionId'] ?? ''} selected`,
+        summary: 'candidate {candidateId} of planning session {sessionId} selected',
       },
       handle: async ({ params }) => {
         const plan = await selectCandidate(db, params.sessionId, params.candidateId)

@@ -1,11 +1,10 @@
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
-import { countUpTo } from '../../db/rows.ts'
+import { readPage } from '../../db/rows.ts'
 import { orderOf } from '../../db/orders.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
 import type { NetworkModel } from '../../simulator/channel.ts'
 import type { Page } from '../../http/paging.ts'
-import { countBound } from '../../lists.ts'
 import type { Problem } from '../../refusal.ts'
 import { scopesWith } from '../execution-scopes/store.ts'
 import { AlgorithmRun, candidateMembers, Session, sessionStates } from './schemas.ts'
@@ -117,7 +116,7 @@ export interface SessionFilter {
  * Sessions in the order asked for, one more than the page, and the number of all, counted to one
  * above the bound.
  */
-export const listSessions = async (
+export const listSessions = (
   db: Db,
   filter: SessionFilter,
   page: Page,
@@ -131,13 +130,12 @@ export const listSessions = async (
     since !== undefined && sql`s.created_at >= ${since}`,
     until !== undefined && sql`s.created_at < ${until}`,
   )
-  const rows = await db.many(
-    SessionRow,
-    sql`select ${sessionColumns} from planning_sessions s ${condition}
-      order by ${orderOf(sessionOrders, sort, 's')} limit ${page.limit} offset ${page.offset}`,
-  )
-  const total = await countUpTo(db, sql`planning_sessions s ${condition}`, countBound)
-  return { rows, total }
+  return readPage(db, SessionRow, {
+    select: sessionColumns,
+    from: sql`planning_sessions s ${condition}`,
+    order: orderOf(sessionOrders, sort, 's'),
+    page,
+  })
 }
 
 const runColumns = columnsOf(AlgorithmRun, 'r')
@@ -385,23 +383,14 @@ const candidateSource = sql`planning_candidates c join planning_sessions s on s.
   join workflow_versions v on v.id = s.workflow_version_id`
 
 /** Candidates by rank, unranked ones last, one more than the page. Their schedules are not read. */
-export const listCandidates = async (
-  db: Db,
-  sessionId: string,
-  page: Page,
-): Promise<{ rows: CandidateRow[]; total: number }> => {
-  const rows = await db.many(
-    CandidateRow,
-    sql`select ${candidateColumns} from ${candidateSource} ${where(sql`c.planning_session_id = ${sessionId}`)}
-      order by c.rank nulls last, c.created_at, c.id limit ${page.limit} offset ${page.offset}`,
-  )
-  const total = await countUpTo(
-    db,
-    sql`planning_candidates where planning_session_id = ${sessionId}`,
-    countBound,
-  )
-  return { rows, total }
-}
+export const listCandidates = (db: Db, sessionId: string, page: Page) =>
+  readPage(db, CandidateRow, {
+    select: candidateColumns,
+    from: sql`${candidateSource} where c.planning_session_id = ${sessionId}`,
+    counted: sql`planning_candidates where planning_session_id = ${sessionId}`,
+    order: sql`c.rank nulls last, c.created_at, c.id`,
+    page,
+  })
 
 export const readCandidate = (
   db: Db,

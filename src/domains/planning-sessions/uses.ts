@@ -1,7 +1,17 @@
 import { sql } from '../../db/sql.ts'
-import type { ScopeUse } from '../execution-scopes/store.ts'
+import type { EnvironmentUse } from '../environments/users.ts'
+import { scopesOver, type ScopeUse } from '../execution-scopes/store.ts'
 import type { PlanUse } from '../schedule-plans/store.ts'
 import type { WorkflowUse } from '../workflow-definitions/store.ts'
+
+/** Sessions that may still plan with a resource, and those with a candidate that was planned on it. */
+export const sessionsOfResource: EnvironmentUse = {
+  kind: 'planning session',
+  ids: ({ resources }) =>
+    sql`select s.id::text from planning_sessions s where s.execution_scope_id in (${scopesOver(resources)})
+      and (s.status in ('queued', 'running') or exists (select from planning_candidates c
+        where c.planning_session_id = s.id and c.plan -> 'resourceIds' ?| array(${resources})))`,
+}
 
 export const sessionsOfScope: ScopeUse = {
   kind: 'planning session',

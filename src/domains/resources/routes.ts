@@ -34,7 +34,7 @@ export const resourceRoutes = ({
     status: 201,
     audit: {
       eventType: 'resource.created',
-      summary: (call) => `resource ${idOf(call)} saved`,
+      summary: 'resource {id} saved',
       resourceId: idOf,
     },
     handle: async ({ body }) => {

@@ -1,12 +1,12 @@
 import { isDeepStrictEqual } from 'node:util'
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
-import { documentRow, readPage } from '../../db/rows.ts'
-import { join, raw, sql, type Db } from '../../db/sql.ts'
+import { documentRow, fromExcluded, readPage } from '../../db/rows.ts'
+import { raw, sql, type Db } from '../../db/sql.ts'
 import { findUsers, userText } from '../../db/uses.ts'
 import type { Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { resourceObject } from '../environments/document-sql.ts'
+import { changingResourceMembers, resourceObject } from '../environments/document-sql.ts'
 import { insertResources } from '../environments/save.ts'
 import type { Resource } from '../environments/schemas.ts'
 import { lockInventory } from '../environments/store.ts'
@@ -106,18 +106,9 @@ const problemsOfChange = async (
     path: 'id',
     message:
       `${JSON.stringify(id)} cannot be changed: it is used by ${userText(user)}; ` +
-      'add the revised resource under another id and providerId',
+      'delete that first, or add the revised resource under another id and providerId',
   }))
 }
-
-/** Every column that a document decides; id, version and position stay. */
-const renewed = join(
-  [
-    ...['type', 'name', 'provider_id', 'execution_target', 'parent_resource_id', 'tier', 'region', 'zone'],
-    ...['architecture', 'cpu_cores', 'cpu_capacity', 'memory_bytes', 'storage_bytes', 'compute_speedup'],
-    ...['price_per_second', 'boot_overhead_seconds', 'container_overhead_seconds', 'schedulable', 'metadata'],
-  ].map((column) => raw(`${column} = excluded.${column}`)),
-)
 
 const PositionRow = z.object({ position: z.number() })
 
@@ -150,7 +141,7 @@ export const putResource = (
     await insertResources(
       tx,
       [{ ...resource, position }],
-      sql`on conflict on constraint resources_pkey do update set ${renewed}`,
+      sql`on conflict on constraint resources_pkey do update set ${fromExcluded(changingResourceMembers)}`,
     )
   })
 

@@ -208,7 +208,7 @@ const sendLink = async (
   const isEqual = there?.type === 'symlink' && there.linkTarget === linkTarget
   if (isEqual && (entry.attempt > 1 || job.onConflict === 'skip-equal')) return 'skipped'
   const overwrite = job.onConflict === 'overwrite'
-  await target.makeLink!(to, linkTarget, { overwrite, modifiedAt: modifiedAt ?? undefined, signal })
+  await target.makeLink!(to, linkTarget, { overwrite, modifiedAt, signal })
   return 'sent'
 }
 
@@ -277,7 +277,8 @@ const sendBatch = async (
     live.entries += 1
     done.push(entry.position)
   }
-  const isPacked = job.bytesPerSecond == null && job.onConflict !== 'skip-equal' && ends.within === undefined
+  const isPacked =
+    job.bytesPerSecond === undefined && job.onConflict !== 'skip-equal' && ends.within === undefined
   // What an earlier attempt may have written is compared, one by one.
   const [first, again] = isPacked
     ? [batch.filter(({ attempt }) => attempt === 1), batch.filter(({ attempt }) => attempt !== 1)]
@@ -309,7 +310,7 @@ const sendBatch = async (
       await inPlaces(ends.links ?? [], () => send(next), { yields: true, signal: both })
     }
   }
-  const workers = Array.from({ length: job.bytesPerSecond == null ? atOnce : 1 }, async () => {
+  const workers = Array.from({ length: job.bytesPerSecond === undefined ? atOnce : 1 }, async () => {
     try {
       await work()
     } catch (error) {

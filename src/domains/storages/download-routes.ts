@@ -1,7 +1,6 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
-import { countBound } from '../../lists.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { readStorage } from '../environments/storages.ts'
@@ -9,7 +8,7 @@ import { contentReply } from './content.ts'
 import { refusing } from './errors.ts'
 import type { Storages } from './open.ts'
 import { DownloadRun, NewDownload } from './schemas.ts'
-import { addDownload, countDownloads, listDownloads, readDownload, type Download } from './store.ts'
+import { addDownload, listDownloads, readDownload, type Download } from './store.ts'
 import { downloadView, pathOf, shown } from './view.ts'
 
 /** The life of a URL that reads a file without a login. */
@@ -49,7 +48,7 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
       refuses: [503],
       audit: {
         eventType: 'storage.download.created',
-        summary: ({ params }) => `download of storage ${params['storageId'] ?? ''} prepared`,
+        summary: 'download of storage {storageId} prepared',
       },
       // The URL opens the file without a login, and ends before the answer may be repeated last.
       renewed: {
@@ -75,21 +74,15 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
         return reply(await addDownload(db, { id, storageId: facts.id, path, sizeBytes }))
       },
     }),
-    route({
-      method: 'GET',
+    listRoute({
       path: '/storages/{storageId}/downloads/',
       tag: 'storages',
       summary: 'Downloads, copies and archives of a storage, newest first',
-      query: z.strictObject(pageQuery),
-      response: z.array(DownloadRun),
-      handle: async ({ params, query, target }) => {
+      item: DownloadRun,
+      read: async (page, { params }) => {
         await readStorage(db, params.storageId)
-        const page = pageOf(query, arraySizes)
-        const rows = await listDownloads(db, params.storageId, page)
-        return pagedArray(
-          rows.map((row) => downloadView(row)),
-          { page, total: await countDownloads(db, params.storageId, countBound), target },
-        )
+        const { rows, total } = await listDownloads(db, params.storageId, page)
+        return { rows: rows.map((row) => downloadView(row)), total }
       },
     }),
     route({

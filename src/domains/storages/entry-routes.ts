@@ -2,7 +2,7 @@ import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { markGone, versionsAt } from '../artifacts/store.ts'
-import { refusing } from './errors.ts'
+import { refusing, type PathPosition } from './errors.ts'
 import type { Storages } from './open.ts'
 import type { PromotedData } from './promoted.ts'
 import {
@@ -16,22 +16,34 @@ import {
   UploadQuery,
 } from './schemas.ts'
 import { largestUpload, takeUpload } from './upload.ts'
-import { cursorOf, entryView, pathOf, readCursor, shown, uriOf } from './view.ts'
-import { StorageError, type StorageDriver } from '../../drivers/storage/contract.ts'
-import { pathInAnswer, type StoragePath } from '../../drivers/storage/paths.ts'
-import { HttpRefusal } from '../../http/errors.ts'
+import { cursorOf, entryView, pathOf, readCursor, uriOf } from './view.ts'
+import { StorageError } from '../../drivers/storage/contract.ts'
+import { pathInAnswer } from '../../drivers/storage/paths.ts'
 
-/** @throws Refusal where the storage does not say it */
-const exists = (driver: StorageDriver, path: StoragePath, signal: AbortSignal): Promise<boolean> =>
-  refusing('body', () =>
-    driver.stat(path, { signal }).then(
-      () => true,
-      (error: unknown) => {
-        if (error instanceof StorageError && error.fault === 'missing') return false
+interface ChangeOfEntry {
+  params: { storageId: string }
+  query: { path?: string | undefined; pathBytes?: string | undefined }
+  signal: AbortSignal
+}
+
+/**
+ * The tag of the entry that a change names; undefined where there is none. An entry whose storage
+ * has no tags matches `*` alone.
+ */
+const tagOf =
+  (storages: Storages, place: PathPosition) =>
+  async ({ params, query, signal }: ChangeOfEntry): Promise<string | undefined> => {
+    const { facts, driver } = await storages.open(params.storageId)
+    const path = await pathOf(query, facts, place, true)
+    return refusing(place, async () => {
+      try {
+        return (await driver.stat(path, { signal })).etag ?? '""'
+      } catch (error) {
+        if (error instanceof StorageError && error.fault === 'missing') return undefined
         throw error
-      },
-    ),
-  )
+      }
+    })
+  }
 
 const usualPage = 100
 const largestPage = 500
@@ -109,25 +121,21 @@ export const entryRoutes = ({
         'Upload a file as it is; with Content-Range in parts, which go on where an earlier one was cut',
       query: UploadQuery,
       upload: { types: ['*/*'], limitBytes: largestUpload },
+      current: tagOf(storages, 'body'),
       response: Uploaded,
       status: 201,
       alsoStatus: [200, 202],
       refuses: [404, 409, 422, 503],
       audit: {
         eventType: 'storage.entry.uploaded',
-        summary: ({ params }) => `file uploaded to storage ${params['storageId'] ?? ''}`,
+        summary: 'file uploaded to storage {storageId}',
       },
       handle: async ({ params, query, upload, headers, signal }) => {
         const opened = await storages.open(params.storageId)
-        const { facts, driver } = opened
+        const { facts } = opened
         const path = await pathOf(query, facts, 'body', true)
         const contentRange = headers['content-range']
         const onlyNew = headers['if-none-match']?.trim() === '*'
-        if (onlyNew && (await exists(driver, path, signal)))
-          throw new HttpRefusal(
-            'precondition_failed',
-            `${shown(path)} exists; leave If-None-Match out, and give overwrite=true to replace it`,
-          )
         const { receivedBytes, entry, sha256 } = await takeUpload(opened, path, {
           upload,
           overwrite: query.overwrite === 'true' && !onlyNew,
@@ -152,9 +160,10 @@ export const entryRoutes = ({
       summary: 'Delete a file or a link; directories are not deleted',
       query: z.strictObject(PathQuery),
       refuses: [422, 503],
+      current: tagOf(storages, 'query'),
       audit: {
         eventType: 'storage.entry.deleted',
-        summary: ({ params }) => `entry of storage ${params['storageId'] ?? ''} deleted`,
+        summary: 'entry of storage {storageId} deleted',
       },
       handle: async ({ params, query, signal }) => {
         const { facts, driver } = await storages.open(params.storageId)

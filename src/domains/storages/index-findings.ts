@@ -15,7 +15,7 @@ export interface IndexFolder {
 const FolderRow = z.object({
   depth: z.number(),
   parent: z.instanceof(Uint8Array),
-  after: z.string().nullish(),
+  after: z.string().optional(),
 })
 
 /** The next directories of a run, those near its roots first. */
@@ -26,7 +26,11 @@ export const nextFolders = async (db: Db, id: string, limit: number): Promise<In
       sql`select depth, parent, after from storage_index_folders where run_id = ${id}
         order by depth, parent limit ${limit}`,
     )
-  ).map(({ depth, parent, after }) => ({ depth, path: parentOfBytes(parent), after: after ?? undefined }))
+  ).map(({ depth, parent, after }) => ({
+    depth,
+    path: parentOfBytes(parent),
+    ...(after === undefined ? {} : { after }),
+  }))
 
 const addFolders = (tx: Db, id: string, folders: readonly IndexFolder[]): Promise<number> =>
   tx.run(sql`insert into storage_index_folders (run_id, depth, parent)
@@ -221,7 +225,7 @@ export const endWalk = (db: Db, id: string): Promise<number> =>
 const UnreadRow = z.object({
   parent: z.instanceof(Uint8Array),
   name: z.instanceof(Uint8Array),
-  sizeBytes: z.number().nullish(),
+  sizeBytes: z.number().optional(),
 })
 export interface UnreadFile {
   path: StoragePath

@@ -10,11 +10,12 @@ import {
   type ByteName,
   type StoragePath,
 } from '../../drivers/storage/paths.ts'
+import { present } from '../../json-object.ts'
 import { invalid, Refusal } from '../../refusal.ts'
 import { openGlob } from './glob.ts'
 import { bytesOfParent, endOfRange, parentOfBytes } from './index-paths.ts'
 import type { IndexEntry, IndexPage, IndexQuery } from './schemas.ts'
-import { withoutNulls, timeInAnswer } from './view.ts'
+import { timeInAnswer } from './view.ts'
 
 /**
  * The most rows that one statement examines, and one request: a page may hold fewer entries than
@@ -30,10 +31,10 @@ const Row = z.object({
   name: z.instanceof(Uint8Array),
   isDirectory: z.boolean(),
   type: z.enum(['file', 'directory', 'symlink']),
-  sizeBytes: z.number().nullish(),
-  modifiedAt: z.number().nullish(),
-  mediaType: z.string().nullish(),
-  sha256: z.instanceof(Uint8Array).nullish(),
+  sizeBytes: z.number().optional(),
+  modifiedAt: z.number().optional(),
+  mediaType: z.string().optional(),
+  sha256: z.instanceof(Uint8Array).optional(),
   fits: z.boolean(),
   isLast: z.boolean(),
 })
@@ -43,10 +44,10 @@ type Key = Pick<Row, 'parent' | 'name' | 'isDirectory'>
 const pathOfRow = ({ parent, name }: Key): StoragePath => [...parentOfBytes(parent), nameOfBytes(name)]
 
 const entryOf = (row: Row): z.output<typeof IndexEntry> =>
-  withoutNulls({
+  present({
     ...{ ...pathInAnswer(pathOfRow(row)), name: textOf(nameOfBytes(row.name)), type: row.type },
     ...{ sizeBytes: row.sizeBytes, modifiedAt: timeInAnswer(row.modifiedAt), mediaType: row.mediaType },
-    checksum: row.sha256 == null ? undefined : `sha256:${Buffer.from(row.sha256).toString('hex')}`,
+    checksum: row.sha256 === undefined ? undefined : `sha256:${Buffer.from(row.sha256).toString('hex')}`,
   })
 
 const FoundRow = z.object({ type: z.string() })
@@ -100,7 +101,7 @@ const scopeOf = async (
 
 const filtersOf = (query: Query): Sql => {
   const { type, mediaType, minSizeBytes, maxSizeBytes, modifiedAfter, modifiedBefore } = query
-  const present = [
+  const conditions = [
     type !== undefined && sql`type = ${type}`,
     mediaType !== undefined && sql`media_type = ${mediaType}`,
     minSizeBytes !== undefined && sql`size_bytes >= ${minSizeBytes}`,
@@ -108,7 +109,7 @@ const filtersOf = (query: Query): Sql => {
     modifiedAfter !== undefined && sql`modified_at >= ${Date.parse(modifiedAfter)}`,
     modifiedBefore !== undefined && sql`modified_at < ${Date.parse(modifiedBefore)}`,
   ].filter((piece): piece is Sql => piece !== false)
-  return present.reduce((all, piece) => sql`${all} and ${piece}`, sql`true`)
+  return conditions.reduce((all, piece) => sql`${all} and ${piece}`, sql`true`)
 }
 
 /** The totals are part of the cursor: they are counted once for all pages. */

@@ -1,8 +1,8 @@
-import { z } from 'zod'
+import type { z } from 'zod'
 import { pathInAnswer } from '../../drivers/storage/paths.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
-import { countBound } from '../../lists.ts'
+import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
+import { present } from '../../json-object.ts'
 import { isOpenState, requestCancel } from '../../operations/records.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
 import { missing, Refusal, unacceptableAt } from '../../refusal.ts'
@@ -12,25 +12,18 @@ import { refusing } from './errors.ts'
 import { indexKind } from './index-kind.ts'
 import { indexRulesOf, isIndexed } from './index-policy.ts'
 import { readIndex } from './index-query.ts'
-import {
-  acceptIndexRun,
-  countIndexRuns,
-  lastIndexed,
-  listIndexRuns,
-  readIndexRun,
-  type IndexRunRow,
-} from './index-store.ts'
+import { acceptIndexRun, lastIndexed, listIndexRuns, readIndexRun, type IndexRunRow } from './index-store.ts'
 import type { StorageJobParts } from './job-routes.ts'
 import { here } from './open.ts'
 import { IndexPage, IndexQuery, IndexRun, NewIndexRun } from './schemas.ts'
-import { pathOf, withoutNulls } from './view.ts'
+import { pathOf } from './view.ts'
 
 const usualPage = 100
 const largestPage = 500
 
 const runView = ({ status, live, ...row }: IndexRunRow): z.output<typeof IndexRun> =>
-  withoutNulls({
-    ...{ ...row, status: status === 'queued' ? 'running' : status, truncated: row.truncatedBy != null },
+  present({
+    ...{ ...row, status: status === 'queued' ? 'running' : status, truncated: row.truncatedBy !== undefined },
     live: status === 'queued' || status === 'running' ? live : undefined,
   })
 
@@ -50,22 +43,15 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
   }
 
   return [
-    route({
-      method: 'GET',
+    listRoute({
       path: '/storages/{storageId}/index-runs/',
       tag: 'storages',
       summary: 'Index runs of a storage, newest first',
-      query: z.strictObject(pageQuery),
-      response: z.array(IndexRun),
-      handle: async ({ params, query, target }) => {
+      item: IndexRun,
+      read: async (page, { params }) => {
         await readStorage(db, params.storageId)
-        const page = pageOf(query, arraySizes)
-        const rows = await listIndexRuns(db, params.storageId, page)
-        return pagedArray(rows.map(runView), {
-          page,
-          total: await countIndexRuns(db, params.storageId, countBound),
-          target,
-        })
+        const { rows, total } = await listIndexRuns(db, params.storageId, page)
+        return { rows: rows.map(runView), total }
       },
     }),
     route({
@@ -79,7 +65,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
       refuses: [503],
       audit: {
         eventType: 'storage.index.created',
-        summary: ({ params }) => `an index run of storage ${params['storageId'] ?? ''} accepted`,
+        summary: 'an index run of storage {storageId} accepted',
       },
       made: ({ params, newId }) => made(params.storageId, `index-${newId}`),
       handle: async ({ params, body, newId }) => {
@@ -110,7 +96,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
       refuses: [409],
       audit: {
         eventType: 'storage.index.cancel',
-        summary: ({ params }) => `cancel of index run ${params['runId'] ?? ''} asked for`,
+        summary: 'cancel of index run {runId} asked for',
       },
       handle: async ({ params, actor }) => {
         const { storageId, runId } = params

@@ -1,6 +1,7 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
+import { readPage } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
+import type { Page } from '../../http/paging.ts'
 import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { IndexRules } from './index-policy.ts'
 import { LiveJob } from './schemas.ts'
@@ -13,14 +14,14 @@ const Run = z.object({
   indexedEntries: z.number(),
   indexedBytes: z.number(),
   skippedEntries: z.number(),
-  truncatedBy: z.enum(['depth', 'entries', 'time']).nullish(),
-  addedEntries: z.number().nullish(),
-  changedEntries: z.number().nullish(),
-  removedEntries: z.number().nullish(),
-  live: LiveJob.nullish(),
-  error: z.string().nullish(),
+  truncatedBy: z.enum(['depth', 'entries', 'time']).optional(),
+  addedEntries: z.number().optional(),
+  changedEntries: z.number().optional(),
+  removedEntries: z.number().optional(),
+  live: LiveJob.optional(),
+  error: z.string().optional(),
   createdAt: z.string(),
-  finishedAt: z.string().nullish(),
+  finishedAt: z.string().optional(),
 })
 export type IndexRunRow = z.output<typeof Run>
 const columns = sql`id, storage_id, status, checksums, indexed_entries, indexed_bytes, skipped_entries,
@@ -63,22 +64,15 @@ export const readIndexRun = (db: Db, storageId: string, id: string): Promise<Ind
   db.maybe(Run, sql`select ${columns} from storage_index_runs where id = ${id} and storage_id = ${storageId}`)
 
 /** Of one storage, newest first. */
-export const listIndexRuns = (
-  db: Db,
-  storageId: string,
-  { limit, offset }: { limit: number; offset: number },
-): Promise<IndexRunRow[]> =>
-  db.many(
-    Run,
-    sql`select ${columns} from storage_index_runs where storage_id = ${storageId}
-      order by created_at desc, id desc limit ${limit} offset ${offset}`,
-  )
+export const listIndexRuns = (db: Db, storageId: string, page: Page) =>
+  readPage(db, Run, {
+    select: columns,
+    from: sql`storage_index_runs where storage_id = ${storageId}`,
+    order: sql`created_at desc, id desc`,
+    page,
+  })
 
-/** The number of a storage's runs, counted to at most `most` + 1. */
-export const countIndexRuns = (db: Db, storageId: string, most: number): Promise<number> =>
-  countUpTo(db, sql`storage_index_runs where storage_id = ${storageId}`, most)
-
-const LastRow = z.object({ lastIndexedAt: z.string().nullish() })
+const LastRow = z.object({ lastIndexedAt: z.string().optional() })
 
 /** The time at which the index of a storage was last recorded. */
 export const lastIndexed = async (db: Db, storageId: string): Promise<string | undefined> =>
@@ -88,14 +82,14 @@ export const lastIndexed = async (db: Db, storageId: string): Promise<string | u
       sql`select max(finished_at) as last_indexed_at from storage_index_runs
         where storage_id = ${storageId} and status = 'completed'`,
     )
-  )?.lastIndexedAt ?? undefined
+  )?.lastIndexedAt
 
 const Work = z.object({
   id: z.string(),
   storageId: z.string(),
   policy: IndexRules,
   checksums: z.boolean(),
-  hostId: z.string().nullish(),
+  hostId: z.string().optional(),
   step: z.number(),
   spentMs: z.number(),
   isWalked: z.boolean(),

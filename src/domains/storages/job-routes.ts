@@ -114,7 +114,7 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
       refuses: [503],
       audit: {
         eventType: 'storage.copy.created',
-        summary: ({ params }) => `a copy from storage ${params['storageId'] ?? ''} accepted`,
+        summary: 'a copy from storage {storageId} accepted',
       },
       made: ({ newId }) => made(`copy-${newId}`),
       handle: async ({ params, body, signal, newId }) => {
@@ -157,7 +157,7 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
       refuses: [503],
       audit: {
         eventType: 'storage.archive.created',
-        summary: ({ params }) => `an archive in storage ${params['storageId'] ?? ''} accepted`,
+        summary: 'an archive in storage {storageId} accepted',
       },
       made: ({ newId }) => made(`archive-${newId}`),
       handle: async ({ params, body, signal, newId }) => {

@@ -24,8 +24,8 @@ const JobRow = z.object({
   destinationStorageId: z.string(),
   destinationPath: z.instanceof(Uint8Array),
   onConflict: z.enum(['fail', 'skip-equal', 'overwrite']),
-  bytesPerSecond: z.number().nullish(),
-  hostId: z.string().nullish(),
+  bytesPerSecond: z.number().optional(),
+  hostId: z.string().optional(),
   strategy: z.string(),
   isListed: z.boolean(),
   isOpen: z.boolean(),
@@ -78,12 +78,12 @@ const EntryRow = z.object({
   position: z.number(),
   path: z.instanceof(Uint8Array),
   type: z.enum(['file', 'directory', 'link']),
-  sizeBytes: z.number().nullish(),
+  sizeBytes: z.number().optional(),
   attempt: z.number(),
-  modifiedAt: z.number().nullish(),
-  mode: z.number().nullish(),
-  linkTarget: z.instanceof(Uint8Array).nullish(),
-  upload: z.string().nullish(),
+  modifiedAt: z.number().optional(),
+  mode: z.number().optional(),
+  linkTarget: z.instanceof(Uint8Array).optional(),
+  upload: z.string().optional(),
 })
 /** One file, directory or link of a job; `path` is below that of the job. */
 export type JobEntry = Omit<z.output<typeof EntryRow>, 'path' | 'linkTarget'> & {
@@ -93,7 +93,7 @@ export type JobEntry = Omit<z.output<typeof EntryRow>, 'path' | 'linkTarget'> & 
 const entryOf = ({ path, linkTarget, ...row }: z.output<typeof EntryRow>): JobEntry => ({
   ...row,
   path: pathOfStored(path),
-  linkTarget: linkTarget == null ? undefined : nameOfBytes(linkTarget),
+  linkTarget: linkTarget === undefined ? undefined : nameOfBytes(linkTarget),
 })
 const entryColumns = sql`e.position, e.path, e.type, e.size_bytes, e.attempt, e.modified_at, e.mode, e.link_target,
   e.upload`

@@ -66,7 +66,7 @@ export const storageRoutes = ({
     response: Roots,
     audit: {
       eventType: 'storage.roots.replaced',
-      summary: ({ params }) => `roots of storage ${params['storageId'] ?? ''} replaced`,
+      summary: 'roots of storage {storageId} replaced',
     },
     handle: async ({ params, body }) => {
       const starts = startsOf(await readStorage(db, params.storageId))
@@ -129,7 +129,7 @@ export const storageRoutes = ({
     refuses: [503],
     audit: {
       eventType: 'storage.data.promoted',
-      summary: ({ params }) => `data promoted from storage ${params['storageId'] ?? ''}`,
+      summary: 'data promoted from storage {storageId}',
     },
     handle: async ({ params, body, signal }) => {
       const opened = await storages.open(params.storageId)
@@ -159,7 +159,7 @@ export const storageRoutes = ({
     refuses: [503],
     audit: {
       eventType: 'storage.artifact.promoted',
-      summary: ({ params }) => `artifact promoted from storage ${params['storageId'] ?? ''}`,
+      summary: 'artifact promoted from storage {storageId}',
     },
     handle: async ({ params, body, signal }) => {
       const opened = await storages.open(params.storageId)

@@ -131,11 +131,9 @@ const checked = (
 /** Mode and time of an entry, where both ends have them. */
 export const attributesOf = (
   { source, target }: Ends,
-  { mode, modifiedAt }: { mode?: number | null | undefined; modifiedAt?: number | null | undefined },
+  { mode, modifiedAt }: { mode?: number | undefined; modifiedAt?: number | undefined },
 ): Attributes | undefined =>
-  source.setAttributes !== undefined && target.setAttributes !== undefined
-    ? { mode: mode ?? undefined, modifiedAt: modifiedAt ?? undefined }
-    : undefined
+  source.setAttributes !== undefined && target.setAttributes !== undefined ? { mode, modifiedAt } : undefined
 
 /** Whether a file of the source is still the one that was seen. */
 export const isUnchanged = async (

@@ -1,7 +1,8 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
+import { readPage } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { StoragePath } from '../../drivers/storage/paths.ts'
+import type { Page } from '../../http/paging.ts'
 import { missing, unacceptableAt } from '../../refusal.ts'
 import { pathOfStored, storedPath } from './job-store.ts'
 import { CopyWay, LiveJob } from './schemas.ts'
@@ -12,17 +13,17 @@ const DownloadRow = z.object({
   path: z.instanceof(Uint8Array),
   strategy: z.string(),
   status: z.enum(['queued', 'streaming', 'ready', 'completed', 'failed', 'cancelled']),
-  sizeBytes: z.number().nullish(),
-  transferredBytes: z.number().nullish(),
-  sentBytes: z.number().nullish(),
-  verification: z.enum(['sha256', 'store']).nullish(),
-  route: CopyWay.nullish(),
-  error: z.string().nullish(),
-  destinationStorageId: z.string().nullish(),
-  destinationPath: z.instanceof(Uint8Array).nullish(),
-  entries: z.number().nullish(),
-  skippedEntries: z.number().nullish(),
-  live: LiveJob.nullish(),
+  sizeBytes: z.number().optional(),
+  transferredBytes: z.number().optional(),
+  sentBytes: z.number().optional(),
+  verification: z.enum(['sha256', 'store']).optional(),
+  route: CopyWay.optional(),
+  error: z.string().optional(),
+  destinationStorageId: z.string().optional(),
+  destinationPath: z.instanceof(Uint8Array).optional(),
+  entries: z.number().optional(),
+  skippedEntries: z.number().optional(),
+  live: LiveJob.optional(),
   createdAt: z.string(),
   updatedAt: z.string(),
 })
@@ -37,7 +38,7 @@ const columns = sql`id, storage_id, path, strategy, status, size_bytes, transfer
   entries, skipped_entries, live, created_at, greatest(updated_at, started_at, finished_at) as updated_at`
 const downloadOf = ({ path, destinationPath, ...row }: z.output<typeof DownloadRow>): Download => {
   const download = { ...row, path: pathOfStored(path) }
-  if (destinationPath == null) return download
+  if (destinationPath === undefined) return download
   // A complete archive is a readable file.
   if (row.strategy === 'archive' && row.status === 'completed')
     return { ...download, status: 'ready', path: pathOfStored(destinationPath) }
@@ -70,16 +71,13 @@ export const readDownload = async (db: Db, id: string): Promise<Download> => {
 export const listDownloads = async (
   db: Db,
   storageId: string,
-  { limit, offset }: { limit: number; offset: number },
-): Promise<Download[]> => {
-  const rows = await db.many(
-    DownloadRow,
-    sql`select ${columns} from storage_downloads where storage_id = ${storageId}
-      order by created_at desc, id desc limit ${limit} offset ${offset}`,
-  )
-  return rows.map(downloadOf)
+  page: Page,
+): Promise<{ rows: Download[]; total: number }> => {
+  const { rows, total } = await readPage(db, DownloadRow, {
+    select: columns,
+    from: sql`storage_downloads where storage_id = ${storageId}`,
+    order: sql`created_at desc, id desc`,
+    page,
+  })
+  return { rows: rows.map(downloadOf), total }
 }
-
-/** The number of a storage's records, counted to at most `most` + 1. */
-export const countDownloads = (db: Db, storageId: string, most: number): Promise<number> =>
-  countUpTo(db, sql`storage_downloads where storage_id = ${storageId}`, most)

@@ -10,6 +10,7 @@ import {
   type ByteName,
   type StoragePath,
 } from '../../drivers/storage/paths.ts'
+import { present } from '../../json-object.ts'
 import { invalid, unacceptableAt } from '../../refusal.ts'
 import type { StorageFacts } from '../environments/storages.ts'
 import { startsOf } from './connection.ts'
@@ -81,15 +82,9 @@ const mediaTypes: Readonly<Record<string, string>> = {
 export const mediaTypeOf = (name: string): string | undefined =>
   mediaTypes[/\.([a-z0-9]+)$/i.exec(name)?.[1]?.toLowerCase() ?? '']
 
-type Absent<T> = { [K in keyof T]: null extends T[K] ? K : undefined extends T[K] ? K : never }[keyof T]
-type Present<T> = Omit<T, Absent<T>> & { [K in Absent<T>]?: NonNullable<T[K]> }
-/** Without the members that are null or undefined. */
-export const withoutNulls = <T extends object>(members: T): Present<T> =>
-  Object.fromEntries(Object.entries(members).filter(([, value]) => value != null)) as Present<T>
-
 /** A time in the form of answers, from milliseconds since the epoch. */
-export const timeInAnswer = (milliseconds: number | null | undefined): string | undefined =>
-  milliseconds == null ? undefined : new Date(milliseconds).toISOString()
+export const timeInAnswer = (milliseconds: number | undefined): string | undefined =>
+  milliseconds === undefined ? undefined : new Date(milliseconds).toISOString()
 
 /**
  * An entry in the form of answers. An entry that is neither file, directory nor link appears as an
@@ -98,7 +93,7 @@ export const timeInAnswer = (milliseconds: number | null | undefined): string | 
 export const entryView = (storageId: string, path: StoragePath, entry: Entry): z.output<typeof FileEntry> => {
   const name = textOf(entry.name)
   const { type, sizeBytes, etag, readable, writable, linkTarget } = entry
-  return withoutNulls({
+  return present({
     ...{ storageId, ...pathInAnswer(path), name, type: type === 'special' ? 'file' : type, sizeBytes, etag },
     ...{ modifiedAt: timeInAnswer(entry.modifiedAt), readable, writable },
     mediaType: type === 'file' ? mediaTypeOf(name) : undefined,
@@ -149,7 +144,7 @@ export const downloadView = (download: Download, url?: string): z.output<typeof 
   const to = destinationPath && pathInAnswer(destinationPath)
   const destination = { destinationStorageId, destinationPath: to?.path, destinationPathBytes: to?.pathBytes }
   const isOpen = record.status === 'queued' || record.status === 'streaming'
-  return withoutNulls({
+  return present({
     ...{ ...record, ...pathInAnswer(path), url, live: isOpen ? live : undefined },
     ...(record.strategy === 'archive' ? {} : destination),
   })

@@ -8,7 +8,7 @@ import {
   type Stage,
   type SubmitOutcome,
 } from '../runtime/contract/driver.ts'
-import { asDriverError } from '../runtime/remote/site.ts'
+import { asDriverError } from '../runtime/contract/results.ts'
 import { markScript, unmarkScript } from './scripts.ts'
 import { transfer, type TransferSide, type TransferLimits, type TransferOutcome } from './transfer.ts'
 

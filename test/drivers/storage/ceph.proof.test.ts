@@ -4,7 +4,7 @@ import { openS3 } from '../../../src/clients/s3.ts'
 import { openS3Storage } from '../../../src/drivers/storage/s3.ts'
 import { startCeph } from '../../../sites/ceph.ts'
 import { needs } from '../../support/needs.ts'
-import { at, storageConformance } from './conformance.ts'
+import { at, storageConformance, storageKinds } from './conformance.ts'
 
 /** A second S3 server, which keeps flat keys and answers differently in many places. */
 
@@ -12,7 +12,7 @@ const { describe } = needs('root', 'radosgw', 'ceph-mon', 'ceph-osd')
 const http = openHttp({ addressAllowed: addressJudge({ allowLoopback: true }) })
 
 describe("Ceph's S3 server", () => {
-  storageConformance('a prefix of a bucket of Ceph', async () => {
+  storageConformance('a prefix of a bucket of Ceph', storageKinds.bucket, async () => {
     const site = await startCeph()
     await site.bucket('bucket')
     const again = () =>

@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, realpathSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openFilesystem } from '../../../src/drivers/storage/filesystem/driver.ts'
 import { runFolder } from '../../support/run-folder.ts'
-import { storageConformance } from './conformance.ts'
+import { storageConformance, storageKinds } from './conformance.ts'
 import { hostileFolder } from './hostile.ts'
 
 const opened = () => {
@@ -13,5 +13,5 @@ const opened = () => {
   return { base, folder: join(base, 'endpoint'), driver: again(), again, stop }
 }
 
-storageConformance('a folder of this machine', () => Promise.resolve(opened()))
+storageConformance('a folder of this machine', storageKinds.folder, () => Promise.resolve(opened()))
 hostileFolder('a folder of this machine', () => Promise.resolve(opened()), { swaps: 3_000 })

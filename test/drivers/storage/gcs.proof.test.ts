@@ -6,7 +6,7 @@ import { openS3Storage } from '../../../src/drivers/storage/s3.ts'
 import type { StorageDriver } from '../../../src/drivers/storage/contract.ts'
 import type { ServiceAccount } from '../../../sites/google-account.ts'
 import { startGcs, type GcsSite } from '../../../sites/gcs.ts'
-import { at, bytesFrom, contentOf, faultOf, storageConformance } from './conformance.ts'
+import { at, bytesFrom, contentOf, faultOf, storageConformance, storageKinds } from './conformance.ts'
 
 const http = openHttp({ addressAllowed: addressJudge({ allowLoopback: true }) })
 
@@ -23,14 +23,14 @@ const openBucket = (
   })
 }
 
-storageConformance("a bucket of Google's storage", async () => {
+storageConformance("a bucket of Google's storage", storageKinds.bucketOfGoogle, async () => {
   const site = await startGcs()
   await site.bucket('whole')
   const again = (): StorageDriver => openBucket(site, 'whole', site.account)
   return { driver: again(), again, stop: site.stop }
 })
 
-storageConformance("a prefix of a bucket of Google's storage", async () => {
+storageConformance("a prefix of a bucket of Google's storage", storageKinds.bucketOfGoogle, async () => {
   const site = await startGcs()
   await site.bucket('part')
   const again = (): StorageDriver => openBucket(site, 'part', site.account, 'deep/prefix')

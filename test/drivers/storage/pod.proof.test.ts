@@ -5,7 +5,7 @@ import { kubernetesStartMs } from '../../../sites/kubernetes-build.ts'
 import { sites } from '../../../sites/requirements.ts'
 import { needs } from '../../support/needs.ts'
 import { clusterOf } from '../kubernetes-site.ts'
-import { at, bytesFrom, contentOf, faultOf, storageConformance } from './conformance.ts'
+import { at, bytesFrom, contentOf, faultOf, storageConformance, storageKinds } from './conformance.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.kubernetes)
 
@@ -38,7 +38,7 @@ describe('a volume of a cluster', () => {
       .map(({ metadata }) => metadata.name)
   }
 
-  storageConformance('through a Pod', async () => {
+  storageConformance('through a Pod', storageKinds.shell, async () => {
     const driver = openVolume()
     const again = () => openVolume()
     // The Pod is made here, not within the time of a test.

@@ -13,7 +13,7 @@ import { putWhole } from '../../../src/drivers/storage/s3-upload.ts'
 import { sendFile, type Sending } from '../../../src/domains/storages/send.ts'
 import { StorageError, type StorageDriver } from '../../../src/drivers/storage/contract.ts'
 import { startS3, type S3Site } from '../../../sites/s3.ts'
-import { at, bytesFrom, contentOf, faultOf, storageConformance } from './conformance.ts'
+import { at, bytesFrom, contentOf, faultOf, storageConformance, storageKinds } from './conformance.ts'
 
 const http = openHttp({ addressAllowed: addressJudge({ allowLoopback: true }) })
 
@@ -30,14 +30,14 @@ const openBucket = (
   })
 }
 
-storageConformance('a bucket', async () => {
+storageConformance('a bucket', storageKinds.bucket, async () => {
   const site = await startS3()
   site.bucket('whole')
   const again = (): StorageDriver => openBucket(site, 'whole', site.accessKey)
   return { driver: again(), again, stop: site.stop }
 })
 
-storageConformance('a prefix of a bucket', async () => {
+storageConformance('a prefix of a bucket', storageKinds.bucket, async () => {
   const site = await startS3()
   site.bucket('part')
   const again = (): StorageDriver => openBucket(site, 'part', site.accessKey, 'deep/prefix')

@@ -7,7 +7,7 @@ import { openSftpStorage } from '../../../src/drivers/storage/sftp/driver.ts'
 import { sites } from '../../../sites/requirements.ts'
 import { startSsh } from '../../../sites/ssh.ts'
 import { needs } from '../../support/needs.ts'
-import { at, bytesFrom, contentOf, faultOf, storageConformance } from './conformance.ts'
+import { at, bytesFrom, contentOf, faultOf, storageConformance, storageKinds } from './conformance.ts'
 
 /** A chrooted account with `internal-sftp` at a real sshd. */
 
@@ -32,7 +32,7 @@ const opened = async () => {
 const { describe, test } = needs(...sites.ssh)
 
 describe('by SFTP', () => {
-  storageConformance('a folder of an account without a shell', async () => {
+  storageConformance('a folder of an account without a shell', storageKinds.sftp, async () => {
     const { driver, again, stop } = await opened()
     return { driver, again: () => again(), stop }
   })

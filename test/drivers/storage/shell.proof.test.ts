@@ -8,7 +8,7 @@ import { sites } from '../../../sites/requirements.ts'
 import { startSsh } from '../../../sites/ssh.ts'
 import { needs } from '../../support/needs.ts'
 import { runFolder } from '../../support/run-folder.ts'
-import { at, bytesFrom, contentOf, faultOf, storageConformance } from './conformance.ts'
+import { at, bytesFrom, contentOf, faultOf, storageConformance, storageKinds } from './conformance.ts'
 import { hostileFolder } from './hostile.ts'
 
 const opened = () => {
@@ -23,7 +23,7 @@ const opened = () => {
   return { folder, driver: again(), again, stop }
 }
 
-storageConformance('a folder behind a shell', () => Promise.resolve(opened()))
+storageConformance('a folder behind a shell', storageKinds.shell, () => Promise.resolve(opened()))
 hostileFolder('a folder behind a shell', () => Promise.resolve(opened()), { swaps: 3_000 })
 
 const { describe, test } = needs(...sites.ssh)
@@ -47,7 +47,7 @@ describe('over SSH', () => {
     return { host, shell, driver: again(), again, stop }
   }
 
-  storageConformance('a folder at an SSH host', overSsh)
+  storageConformance('a folder at an SSH host', storageKinds.shell, overSsh)
 
   test('a full disk, a cut link and a denied folder are named, and nothing stays under the name', async () => {
     const { host, shell, stop } = await overSsh()

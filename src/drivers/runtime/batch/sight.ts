@@ -3,7 +3,7 @@ import { present } from '../../../json-object.ts'
 import { DriverError, type TaskState } from '../contract/driver.ts'
 import { RecentMap } from '../../../pacing/recent.ts'
 import type { RemoteSight } from '../remote/record.ts'
-import { asDriverError } from '../remote/site.ts'
+import { asDriverError } from '../contract/results.ts'
 import type { SubmittedTask } from './submissions.ts'
 import {
   externalIdIn,

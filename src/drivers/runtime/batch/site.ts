@@ -1,5 +1,5 @@
 import type { SiteShell } from '../../../shell/site-shell.ts'
-import { asDriverError } from '../remote/site.ts'
+import { asDriverError } from '../contract/results.ts'
 import { openRemoteTasks, type RemoteTasks } from '../remote/tasks.ts'
 import { openSubmissions, type Submissions } from './submissions.ts'
 

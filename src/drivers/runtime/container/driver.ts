@@ -17,7 +17,7 @@ import { gather } from '../contract/gather.ts'
 import { checkIntent } from '../contract/intent.ts'
 import { homeOf } from '../contract/task-script.ts'
 import { errorTextOf } from '../remote/error-text.ts'
-import { asDriverError } from '../remote/site.ts'
+import { asDriverError } from '../contract/results.ts'
 
 export const containerEngines = ['docker', 'podman', 'apptainer', 'auto'] as const
 /** `auto`: the first that works on the host where the task runs. */

@@ -1,5 +1,7 @@
 import { constants } from 'node:os'
+import { LinkError } from '../../../shell/site-shell.ts'
 import { DriverError, type Collected, type EndReason, type OutputManifest, type TaskState } from './driver.ts'
+import { messageOf } from './errno.ts'
 
 type Ended = Extract<TaskState, { state: 'ended' }>
 
@@ -16,6 +18,14 @@ export const endedState = (
 /** The end of a task that was cancelled before its start. */
 export const buriedEnd = (at: number, externalId = 'none'): Ended =>
   endedState({ startedAt: at, finishedAt: at, exitCode: null, signal: null }, externalId, 'cancelled')
+
+/** An error of a driver's own work, of its class: of the link to the site, else of the infrastructure. */
+export const asDriverError = (error: unknown): DriverError => {
+  if (error instanceof DriverError) return error
+  if (error instanceof LinkError)
+    return new DriverError(error.permanent ? 'refused' : 'unknown', error.message, { cause: error })
+  return new DriverError('infrastructure', messageOf(error), { cause: error })
+}
 
 /** Why a task cannot be collected. */
 export const noEndOf = (name: string): DriverError =>

@@ -1,6 +1,7 @@
 import { posix } from 'node:path'
 import { LinkError } from '../../../shell/site-shell.ts'
-import { DriverError, type Intent, type RuntimeDriver } from './driver.ts'
+import type { Intent, RuntimeDriver } from './driver.ts'
+import { asDriverError } from './results.ts'
 
 /** A driver that knows the absolute path of its files at its site, from the first contact on. */
 export interface RootedDriver extends RuntimeDriver {
@@ -48,9 +49,7 @@ export const withRoots = (
         const own = await ownRoot()
         return await driver.submit(await Promise.all(intents.map((intent) => resolve(intent, own))))
       } catch (error) {
-        if (error instanceof LinkError)
-          throw new DriverError(error.permanent ? 'refused' : 'unknown', error.message, { cause: error })
-        throw error
+        throw error instanceof LinkError ? asDriverError(error) : error
       }
     },
   }

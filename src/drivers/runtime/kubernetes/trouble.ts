@@ -1,6 +1,6 @@
 import { isRefusal, KubernetesError } from '../../../clients/kubernetes.ts'
 import { DriverError } from '../contract/driver.ts'
-import { asDriverError } from '../remote/site.ts'
+import { asDriverError } from '../contract/results.ts'
 
 /** The class of an error, which names the remedy. */
 export const kubernetesTrouble = (error: unknown): DriverError => {

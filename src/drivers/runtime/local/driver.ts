@@ -6,10 +6,9 @@ import {
   type RuntimeDriver,
   type SubmitOutcome,
 } from '../contract/driver.ts'
-import { messageOf } from '../contract/errno.ts'
 import { collect, readLog } from './collect.ts'
 import { checkIntent } from '../contract/intent.ts'
-import { driverClosed, removedMeanwhile } from '../contract/results.ts'
+import { asDriverError, driverClosed, removedMeanwhile } from '../contract/results.ts'
 import { homeOf } from '../contract/task-script.ts'
 import { openFileReads } from './file-reads.ts'
 import { openRunnerPool } from './pool.ts'
@@ -48,11 +47,6 @@ export interface LocalDriverOptions {
   runnerProgram: () => Promise<string>
   /** The file in which the kernel counts the processes that it killed for memory (`oom_kill`). */
   vmstatFile?: string
-}
-
-function asDriverError(error: unknown): DriverError {
-  if (error instanceof DriverError) return error
-  return new DriverError('infrastructure', messageOf(error), { cause: error })
 }
 
 /**

@@ -11,7 +11,8 @@ import { namesAtOnce, stagingDeadlineMs, supervisor, type RemoteContext } from '
 import { errorTextOf } from './error-text.ts'
 import { stagingScript, type StagingPlan } from './files.ts'
 import { factsLine, type TaskFacts } from './record.ts'
-import { asDriverError, type RemoteSiteFacts } from './site.ts'
+import { asDriverError } from '../contract/results.ts'
+import type { RemoteSiteFacts } from './site.ts'
 import { planAll } from './staging.ts'
 
 /** `known`: the name has a record already: it runs, has ended, or was cancelled. */

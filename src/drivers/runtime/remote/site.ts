@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto'
 import { assign, readProgram } from '../../../shell/program.ts'
 import { quote } from '../../../shell/quote.ts'
-import { LinkError, type RunOptions, type ShellResult, type SiteShell } from '../../../shell/site-shell.ts'
+import type { RunOptions, ShellResult, SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
-import { messageOf } from '../contract/errno.ts'
+import { asDriverError } from '../contract/results.ts'
 import { errorTextOf } from './error-text.ts'
 import { wrapper } from './wrapper.ts'
 
@@ -69,13 +69,6 @@ read -r boot < /proc/sys/kernel/random/boot_id
 read -r node < /proc/sys/kernel/hostname
 [ "$boot $node" = ${quote(`${facts.boot} ${facts.hostname}`)} ] && [ -s ${wrapperPath} ] || exit ${changedCode}
 `
-
-export function asDriverError(error: unknown): DriverError {
-  if (error instanceof DriverError) return error
-  if (error instanceof LinkError)
-    return new DriverError(error.permanent ? 'refused' : 'unknown', error.message, { cause: error })
-  return new DriverError('infrastructure', messageOf(error), { cause: error })
-}
 
 export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
   let known: Promise<RemoteSiteFacts> | undefined

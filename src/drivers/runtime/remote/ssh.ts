@@ -1,5 +1,5 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
+import { poll } from '../../../pacing/poll.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import {
   capabilitiesOf,
@@ -111,15 +111,17 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     }
   }
 
+  const isClaimed = (sight: RemoteSight): boolean =>
+    sight.form === 'claimed' && sight.ageSeconds < claimedSeconds
   /** Waits for records that are being written at this moment. */
   async function settled(names: readonly string[]): Promise<Map<string, RemoteSight>> {
-    for (let tries = 0; ; tries++) {
-      const seen = await tasks.look(names)
-      const isClaimed = (sight: RemoteSight): boolean =>
-        sight.form === 'claimed' && sight.ageSeconds < claimedSeconds
-      if (tries === 50 || ![...seen.values()].some(isClaimed)) return seen
-      await sleep(20)
+    let seen = new Map<string, RemoteSight>()
+    const areWritten = async (): Promise<true | undefined> => {
+      seen = await tasks.look(names)
+      return [...seen.values()].some(isClaimed) ? undefined : true
     }
+    await poll(areWritten, { everyMs: 20, deadlineMs: claimedSeconds * 1000 })
+    return seen
   }
 
   return {
@@ -157,7 +159,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
         const orphans: string[] = []
         const alive: string[] = []
         for (const [name, sight] of await tasks.look(left)) {
-          if (sight.form === 'claimed' && sight.ageSeconds < claimedSeconds) alive.push(name)
+          if (isClaimed(sight)) alive.push(name)
           if (sight.form !== 'started') continue
           if (sight.unknownHere !== undefined) unknownHere = `${name}: ${sight.unknownHere}`
           else if (sight.supervised !== false) alive.push(name)

@@ -13,7 +13,7 @@ import {
   type FoundFile,
   type StagingPlan,
 } from './files.ts'
-import { asDriverError } from './site.ts'
+import { asDriverError } from '../contract/results.ts'
 
 /** Digests at this rate at least; a slower site counts as silent. */
 const slowestBytesPerSecond = 10_000_000

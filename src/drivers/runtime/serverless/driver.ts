@@ -10,7 +10,7 @@ import {
 } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { openGate } from '../../../pacing/gate.ts'
-import { buriedEnd, driverClosed, endedState } from '../contract/results.ts'
+import { asDriverError, buriedEnd, driverClosed, endedState } from '../contract/results.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
 import { openFileReads } from '../local/file-reads.ts'
 import { removeTree } from '../local/remove-tree.ts'
@@ -34,9 +34,6 @@ const cancelsAtOnce = 64
 const pauses = { firstMs: 500, longestMs: 30_000 }
 /** `find` waits this long for a function's answer about a call that lost its driver. */
 const adoptionSeconds = 2
-
-const asDriverError = (error: unknown): DriverError =>
-  error instanceof DriverError ? error : new DriverError('infrastructure', messageOf(error), { cause: error })
 
 /** The state from a call's records; `cause`: why it waits. */
 function stateOf({ calls }: FunctionSite, name: string, cause: string | undefined): TaskState {
