@@ -240,6 +240,12 @@ const change = (world: World, given: URLSearchParams, deed: 'start' | 'stop' | '
       if (deed === 'end') end(machine)
       else if (before === 'terminated' || before === 'pending')
         throw new Refused('IncorrectInstanceState', `The instance '${machine.id}' is ${before}`)
+      else if (deed === 'stop' && machine.spot)
+        throw new Refused(
+          'UnsupportedOperation',
+          `You can't stop the Spot Instance '${machine.id}' because it is associated with a one-time Spot ` +
+            'Instance request. You can only stop Spot Instances associated with persistent Spot Instance requests.',
+        )
       else if (deed === 'stop' && before === 'running') halt(machine)
       else if (deed === 'start' && before === 'stopped') powerOn(world, machine)
       return {

@@ -492,6 +492,21 @@ describe('a run whose plan stops and starts its machine', () => {
     await configure(configuration)
   })
 
+  test('EC2 cannot stop a spot machine: neither a person nor a plan stops one', async () => {
+    await makeTarget('spots', { provisioningMode: 'spot' })
+    await made('cheap', 'spots')
+    const stop = await calls.act('cheap', 'stop')
+    expect([stop.status, stop.body.state]).toEqual([409, 'spot'])
+    expect(await calls.instance('cheap')).toMatchObject({ status: 'ready' })
+    await act('cheap', 'destroy')
+    await planned('stops', 'spots', ['cloud'], [{ action: 'provision' }, { action: 'stop' }])
+    const { status, body } = await start('stops')
+    expect([status, body.details]).toEqual([
+      422,
+      [expect.objectContaining({ path: 'lifecycleActions.1.action' })],
+    ])
+  })
+
   test('a start of an instance that the target does not have is refused', async () => {
     await planned('unknown', 'small', ['cloud'], [{ action: 'start', cloudInstanceId: 'nobody' }])
     const { status, body } = await start('unknown')

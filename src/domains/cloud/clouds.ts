@@ -34,6 +34,15 @@ const connections = sql`select c.id, c.environment_id, c.endpoint, c.credential_
 /** The providers that this version supports. */
 export const builtProviders: ReadonlySet<string> = new Set(['aws', 'gcp'])
 
+/** EC2 can stop no spot machine that is asked for once, as this service asks. */
+export const canStop = ({
+  provider,
+  provisioningMode,
+}: {
+  provider: string
+  provisioningMode: string
+}): boolean => provider !== 'aws' || provisioningMode !== 'spot'
+
 /**
  * The one connection of an environment to a provider.
  * @throws Refusal 422 where there is none, or where there are several and none is named
