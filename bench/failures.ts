@@ -15,8 +15,8 @@
  *   copies, archives, indexes   the service is killed during jobs of storages on a tree of 20 GiB
  *                            (`ORRERY_TREE_GIB`)
  *   spots                    cloud machines are taken back under running activities
- *   clouds                   daemon, PostgreSQL, Temporal or ansible is killed at a random moment of a
- *                            run on a cloud machine
+ *   clouds                   daemon, PostgreSQL, Temporal, ansible or worker is killed at a random moment
+ *                            of a run on a cloud machine
  *   swaps                    a link takes the place of a directory of a storage that is used: here, by
  *                            SSH, in a Pod
  *   mutations                one thing of an honest archive is changed, which an import refuses

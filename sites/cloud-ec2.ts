@@ -1,4 +1,4 @@
-import { timingSafeEqual } from 'node:crypto'
+import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage, RequestListener } from 'node:http'
 import { AwsV4Signer } from 'aws4fetch'
 import {
@@ -56,6 +56,12 @@ interface AccessKey {
   accessKeyId: string
   secretAccessKey: string
 }
+
+/** Each site is an account of its own, of twelve digits. */
+const accountOf = ({ secretAccessKey }: AccessKey): string =>
+  (BigInt(`0x${createHash('sha256').update(secretAccessKey).digest('hex')}`) % 10n ** 12n)
+    .toString()
+    .padStart(12, '0')
 
 /** `Filter.1.Name`, `Filter.1.Value.1` … as a list. */
 const listOf = (given: URLSearchParams, prefix: string): string[] => {
@@ -234,6 +240,12 @@ const change = (world: World, given: URLSearchParams, deed: 'start' | 'stop' | '
       if (deed === 'end') end(machine)
       else if (before === 'terminated' || before === 'pending')
         throw new Refused('IncorrectInstanceState', `The instance '${machine.id}' is ${before}`)
+      else if (deed === 'stop' && machine.spot)
+        throw new Refused(
+          'UnsupportedOperation',
+          `You can't stop the Spot Instance '${machine.id}' because it is associated with a one-time Spot ` +
+            'Instance request. You can only stop Spot Instances associated with persistent Spot Instance requests.',
+        )
       else if (deed === 'stop' && before === 'running') halt(machine)
       else if (deed === 'start' && before === 'stopped') powerOn(world, machine)
       return {
@@ -359,12 +371,16 @@ const catalogActions: Readonly<Record<string, (given: URLSearchParams) => Xml>> 
   }),
 }
 
-const perform = (world: World, groups: Groups, action: string, given: URLSearchParams): Xml => {
+const perform = (
+  { world, groups, account }: { world: World; groups: Groups; account: string },
+  action: string,
+  given: URLSearchParams,
+): Xml => {
   if (given.get('DryRun') === 'true')
     throw new Refused('DryRunOperation', 'Request would have succeeded, but DryRun flag is set.', 412)
   if (action === 'RunInstances')
     return {
-      ...{ reservationId: `r-${hex(8)}`, ownerId: '000000000000' },
+      ...{ reservationId: `r-${hex(8)}`, ownerId: account },
       instancesSet: { item: runInstances(world, groups, given).map((one) => machineXml(world, one)) },
     }
   if (action === 'DescribeInstances') {
@@ -372,7 +388,7 @@ const perform = (world: World, groups: Groups, action: string, given: URLSearchP
     return {
       reservationSet: {
         item: machines.map((machine) => ({
-          ...{ reservationId: `r-${machine.id.slice(2)}`, ownerId: '000000000000' },
+          ...{ reservationId: `r-${machine.id.slice(2)}`, ownerId: account },
           instancesSet: { item: [machineXml(world, machine)] },
         })),
       },
@@ -390,7 +406,7 @@ const perform = (world: World, groups: Groups, action: string, given: URLSearchP
   if (action === 'GetCallerIdentity')
     return {
       GetCallerIdentityResult: {
-        ...{ Arn: 'arn:aws:iam::000000000000:user/test', UserId: 'AIDATEST', Account: '000000000000' },
+        ...{ Arn: `arn:aws:iam::${account}:user/test`, UserId: 'AIDATEST', Account: account },
       },
     }
   const found = groupActions(groups, action, given) ?? catalogActions[action]?.(given)
@@ -472,7 +488,7 @@ const isSigned = async (
 
 /** EC2 and STS over the machines of a world: answers requests that are signed with the key. */
 export const openEc2Site = (world: World, key: AccessKey): RequestListener => {
-  const groups: Groups = new Map()
+  const site = { world, groups: new Map() as Groups, account: accountOf(key) }
   return (request, response) => {
     void (async () => {
       const body = await bodyOf(request)
@@ -498,7 +514,7 @@ export const openEc2Site = (world: World, key: AccessKey): RequestListener => {
           )
         if (world.isThrottled(action))
           throw new Refused('RequestLimitExceeded', 'Request limit exceeded.', 503)
-        return perform(world, groups, action, given)
+        return perform(site, action, given)
       })
       if (world.isLost(action)) {
         request.socket.destroy()

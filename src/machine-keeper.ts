@@ -6,7 +6,7 @@ import { resumeRefreshes } from './domains/cloud/catalog.ts'
 import { sweepAll } from './domains/cloud/orphans.ts'
 import { moveVariables } from './domains/cloud/target-secrets.ts'
 import { watchBudgets } from './domains/execution-runs/budget.ts'
-import { endUnusedMachines } from './domains/execution-runs/machines.ts'
+import { endUnusedMachines, unusedByRuns } from './domains/execution-runs/machines.ts'
 import { settleCosts } from './domains/execution-runs/receipt.ts'
 import type { Engine } from './engine.ts'
 import type { Log } from './observability/log.ts'
@@ -78,7 +78,10 @@ const sweep = (parts: KeeperParts, log: Log) => {
   return everyRound(
     Math.max(1, Math.min(seconds, 60)) * 1_000,
     async (signal) => {
-      const { ended, lost, failures } = await sweepAll(parts, { seconds, signal })
+      const { ended, lost, failures } = await sweepAll(
+        { ...parts, unused: unusedByRuns },
+        { seconds, signal },
+      )
       for (const { environmentId, providerId, instanceId } of ended)
         log.warn(
           { environmentId, providerId, instanceId },

@@ -36,6 +36,12 @@ const mostProducts = 5_000
 const connectMs = 10_000
 const answerMs = 30_000
 
+/** An endpoint at AWS is that of EC2 alone; any other one answers for its other services too. */
+const placeOfOthers = ({ region, endpoint = '' }: AwsRegion): AwsRegion => {
+  const host = URL.canParse(endpoint) ? new URL(endpoint).hostname : ''
+  return endpoint === '' || /\.amazonaws\.com(\.cn)?$/.test(host) ? { region } : { region, endpoint }
+}
+
 const errorOf = (error: unknown): Ec2Error => {
   const { name, message, $metadata, code } = error as Error & {
     $metadata?: { httpStatusCode?: number }
@@ -74,6 +80,7 @@ const settingsOf = (http: Http, place: AwsRegion, key: AwsKey): EC2ClientConfig 
  */
 export const openEc2 = (options: { http: Http; place: AwsRegion; key: AwsKey }) => {
   const settings = settingsOf(options.http, options.place, options.key)
+  const settingsOfOthers: object = settingsOf(options.http, placeOfOthers(options.place), options.key)
   let opened: { ec2: EC2Client; sdk: Libraries[0] } | undefined
   const open = async () => {
     const [sdk] = await libraries()
@@ -93,7 +100,7 @@ export const openEc2 = (options: { http: Http; place: AwsRegion; key: AwsKey }) 
     /** The account and name of the key. @throws Ec2Error */
     async identity(): Promise<{ account: string; arn: string }> {
       const [, sts] = await libraries()
-      const client = new sts.STSClient(settings as object)
+      const client = new sts.STSClient(settingsOfOthers)
       try {
         const { Account = '', Arn = '' } = await client.send(new sts.GetCallerIdentityCommand({}))
         return { account: Account, arn: Arn }
@@ -107,7 +114,7 @@ export const openEc2 = (options: { http: Http; place: AwsRegion; key: AwsKey }) 
      */
     async products(filters: Readonly<Record<string, string>>): Promise<unknown[]> {
       const sdk = await pricing()
-      const client = new sdk.PricingClient({ ...(settings as object), region: 'us-east-1' })
+      const client = new sdk.PricingClient({ ...settingsOfOthers, region: 'us-east-1' })
       const found: unknown[] = []
       try {
         let next: string | undefined

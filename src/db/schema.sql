@@ -322,6 +322,7 @@ create table cloud_instances (
   execution_run_id text,
   configuring_at timestamp with time zone,
   project_id text,
+  account text,
   constraint cloud_instances_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
   constraint cloud_instances_pkey PRIMARY KEY (id),
   constraint cloud_instances_reference UNIQUE (reference),

@@ -3,12 +3,18 @@ import { Client, Connection } from '@temporalio/client'
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
+import { startCloud, type CloudSite } from '../../sites/cloud.ts'
 import { sql } from '../../src/db/sql.ts'
+import { openHttp } from '../../src/clients/http.ts'
 import { makeSshKey } from '../../src/clients/ssh/keys.ts'
+import { CredentialVariables } from '../../src/config.ts'
 import { openTurns } from '../../src/db/each-record.ts'
+import { openClouds } from '../../src/domains/cloud/clouds.ts'
 import { keyIdOf } from '../../src/domains/cloud/instance-keys.ts'
-import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
+import { noteLosses } from '../../src/domains/cloud/loss.ts'
+import { endUnusedMachines, unusedByRuns } from '../../src/domains/execution-runs/machines.ts'
 import { openVaultKeys } from '../../src/vault/keys.ts'
+import { openVault } from '../../src/vault/vault.ts'
 import { machineOfInstance, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { until } from '../failures/programs.ts'
 import { replayed } from '../support/histories.ts'
@@ -57,6 +63,20 @@ const made = async (instanceId: string, capacityTargetId = 'small'): Promise<any
 }
 const act = async (instanceId: string, action: string): Promise<any> =>
   calls.over((await calls.act(instanceId, action)).body.id)
+/** What the timer does with machines of the environment, and its errors. */
+const noted = async () => {
+  const { db } = service
+  const outside = { variables: new CredentialVariables([]), folders: [] }
+  const secrets = openVault({ db, keys: await openVaultKeys(keyFile), outside, audit: async () => {} })
+  const http = openHttp({ addressAllowed: () => true })
+  const errors: string[] = []
+  const clouds = openClouds({ db, http, secrets })
+  const losses = await noteLosses({ db, clouds, unused: unusedByRuns }, 'clouds', (error) => {
+    errors.push((error as Error).message)
+  })
+  http.close()
+  return { ids: losses.map(({ instanceId }) => instanceId).toSorted(), errors }
+}
 
 test('a machine is made with its disk, stopped, started with another address, and ended; its target stays till then', async () => {
   const operation = await made('one')
@@ -242,6 +262,70 @@ test('a machine of Google is made, looked at and ended in the project of its tar
   expect([...site.machines.values()].at(-1)).toMatchObject({ state: 'terminated' })
 })
 
+test('a connection that leads to another account says nothing about a machine', async () => {
+  await made('stays')
+  const machine = await machineOfInstance(service, site, 'stays')
+  const connection = await service.get('/environment-connections/account/')
+  const lead = async ({ accessKey: credential, endpoint }: CloudSite) => {
+    const key = await service.call('PUT', '/cloud-credentials/site/', { provider: 'aws', credential })
+    const saved = await service.call('PUT', '/environment-connections/account/', { ...connection, endpoint })
+    expect([key.status, saved.status]).toEqual([200, 200])
+  }
+  await using other = await startCloud()
+  try {
+    await lead(other)
+    const elsewhere = expect.stringMatching(
+      /leads to the account \d{12} of aws, and the machine is in \d{12};/,
+    )
+    expect(await noted()).toEqual({ ids: [], errors: [elsewhere] })
+    expect(await act('stays', 'destroy')).toMatchObject({ status: 'failed', failureReason: elsewhere })
+    expect(await noted()).toEqual({ ids: [], errors: [elsewhere] })
+    const kept = await calls.instance('stays')
+    expect([kept.status, kept.sshCredentialRef, machine.state]).toEqual([
+      'failed',
+      expect.any(String),
+      'running',
+    ])
+    expect(kept.billing.finishedAt).toBeUndefined()
+  } finally {
+    await lead(site)
+  }
+  expect(await act('stays', 'destroy')).toMatchObject({ status: 'completed' })
+  expect(machine.state).toBe('terminated')
+})
+
+test('what others end is noted in every state of its record, and its bill is closed', async () => {
+  const { db } = service
+  await makeTarget('watched', { maximumInstances: 4, lifecyclePolicy: 'keep' })
+  const ids = ['broken', 'halted', 'idle', 'resting']
+  for (const { status } of await Promise.all(ids.map((id) => made(id, 'watched'))))
+    expect(status).toBe('completed')
+  await act('resting', 'stop')
+  const set = (id: string, columns: ReturnType<typeof sql>) =>
+    db.run(sql`update cloud_instances set ${columns} where id = ${id}`)
+  await set('broken', sql`status = 'failed', failure_reason = 'its stop failed'`)
+  await set('halted', sql`status = 'failed', failure_reason = 'its stop failed'`)
+  // As a run has left it, whose machines are kept for a while.
+  await set('idle', sql`execution_run_id = 'over'`)
+  expect(await noted()).toEqual({ ids: [], errors: [] })
+
+  const at = await Promise.all(ids.map((id) => machineOfInstance(service, site, id)))
+  at[1]!.state = 'stopped'
+  for (const machine of [at[0], at[2], at[3]]) site.faults.takeBack(machine!.id)
+  expect(await noted()).toEqual({ ids, errors: [] })
+  const gone = await Promise.all(['broken', 'idle', 'resting'].map((id) => calls.instance(id)))
+  for (const { status, failureReason, billing } of gone) {
+    expect([status, failureReason]).toEqual(['failed', expect.stringMatching(/was ended at its provider/)])
+    expect(billing.finishedAt).toBeDefined()
+  }
+  expect(gone[0].failureReason).toMatch(/^its stop failed; the machine/)
+  const { status, failureReason, billing } = await calls.instance('halted')
+  expect([status, failureReason]).toEqual(['failed', 'its stop failed'])
+  expect([billing.computeStartedAt, billing.finishedAt]).toEqual([undefined, undefined])
+  expect(await noted()).toEqual({ ids: [], errors: [] })
+  await act('halted', 'destroy')
+})
+
 test('a machine without a record is an orphan, and a sweep ends it and no other', async () => {
   await made('kept')
   const kept = await machineOfInstance(service, site, 'kept')
@@ -406,6 +490,21 @@ describe('a run whose plan stops and starts its machine', () => {
     await endUnusedMachines({ db, engine }, turns)
     expect(await act('sleeping', 'destroy')).toMatchObject({ status: 'completed' })
     await configure(configuration)
+  })
+
+  test('EC2 cannot stop a spot machine: neither a person nor a plan stops one', async () => {
+    await makeTarget('spots', { provisioningMode: 'spot' })
+    await made('cheap', 'spots')
+    const stop = await calls.act('cheap', 'stop')
+    expect([stop.status, stop.body.state]).toEqual([409, 'spot'])
+    expect(await calls.instance('cheap')).toMatchObject({ status: 'ready' })
+    await act('cheap', 'destroy')
+    await planned('stops', 'spots', ['cloud'], [{ action: 'provision' }, { action: 'stop' }])
+    const { status, body } = await start('stops')
+    expect([status, body.details]).toEqual([
+      422,
+      [expect.objectContaining({ path: 'lifecycleActions.1.action' })],
+    ])
   })
 
   test('a start of an instance that the target does not have is refused', async () => {

@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, describe, expect, jest, test } from '@jest/globals'
 import { randomUUID } from 'node:crypto'
 import { createServer } from 'node:http'
+import { Agent } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import { openComputeEngine } from '../../src/clients/compute-engine.ts'
-import { openEc2 } from '../../src/clients/ec2.ts'
+import { Ec2Error, openEc2 } from '../../src/clients/ec2.ts'
 import { openHttp, type Http } from '../../src/clients/http.ts'
 import { awsDriver } from '../../src/drivers/cloud/aws.ts'
 import { gcpDriver } from '../../src/drivers/cloud/gcp.ts'
@@ -146,7 +147,34 @@ describe.each(Object.keys(providers))('%s', (name) => {
     expect(stranger.state).toBe('running')
   })
 
-  if (name === 'aws')
+  if (name === 'aws') {
+    test('a spot machine of EC2 is not stopped', async () => {
+      const { id } = await driver.create(wish({ spot: true }))
+      await reached(id, 'running')
+      await expect(driver.stop(id)).rejects.toMatchObject({ fault: 'refused' })
+      expect(await reached(id, 'running')).toMatchObject({ id })
+      await driver.destroy(id)
+    })
+
+    test('an endpoint at AWS is that of EC2 alone; any other one is asked for the account too', async () => {
+      const hosts: string[] = []
+      class Noting extends Agent {
+        override createConnection({ host }: { host?: string | null }): never {
+          hosts.push(host ?? '')
+          throw new Error('no way out')
+        }
+      }
+      const kept = { 'http:': http.agents.kept['http:'], 'https:': new Noting() }
+      for (const host of ['ec2.eu-west-1.amazonaws.com', 'cloud.example.org']) {
+        const place = { region: 'eu-west-1', endpoint: `https://${host}` }
+        const noting = { ...http, agents: { ...http.agents, kept } }
+        await expect(openEc2({ http: noting, place, key: site.accessKey }).identity()).rejects.toBeInstanceOf(
+          Ec2Error,
+        )
+      }
+      expect(hosts).toEqual(['sts.eu-west-1.amazonaws.com', 'cloud.example.org'])
+    })
+
     test('one look at the firewall serves many machines, and one that somebody deletes is made again', async () => {
       const looks = () => site.calls.get('DescribeSecurityGroups') ?? 0
       const own = wish({ sshSourceRanges: ['203.0.113.0/24'] })
@@ -164,6 +192,7 @@ describe.each(Object.keys(providers))('%s', (name) => {
       const third = await driver.create({ ...own, reference: randomUUID() })
       for (const { id } of [first, second, third]) await driver.destroy(id)
     })
+  }
 
   test('questions to the provider leave the open requests of others through the same client alone', async () => {
     const arrived = Promise.withResolvers<unknown>()

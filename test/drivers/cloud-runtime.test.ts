@@ -10,7 +10,7 @@ import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts
 
 /**
  * The driver of machines that are made for runs, with the copies that it leaves on this machine,
- * over a shell as an instance's session gives one. `test/execution-runs/cloud.test.ts` has it over
+ * over a shell as an instance's session gives one. `test/execution-runs/cloud.proof.test.ts` has it over
  * real sessions to machines of a provider.
  */
 

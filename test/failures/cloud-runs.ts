@@ -21,7 +21,8 @@ interface World {
   close(): Promise<void>
 }
 
-const openWorld = async (): Promise<World> => {
+/** `withWorker`: a worker of its own runs beside the daemon. */
+const openWorld = async ({ withWorker = false } = {}): Promise<World> => {
   const dataDir = dataFolder()
   const keyFile = join(dataDir, 'key')
   writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
@@ -36,6 +37,7 @@ const openWorld = async (): Promise<World> => {
   }
   try {
     await programs.startDaemon()
+    if (withWorker) await programs.startWorker()
     const { credentialRef } = await programs.post('/cloud-credentials/', {
       ...{ id: 'site', provider: 'aws', credential: site.accessKey },
     })
@@ -184,7 +186,7 @@ const playOf = (pid: number): number | undefined => {
   return undefined
 }
 
-const victims = ['daemon', 'postgres', 'temporal', 'ansible'] as const
+const victims = ['daemon', 'postgres', 'temporal', 'ansible', 'worker'] as const
 
 /** Kills a process of the service, or the playbook of a machine where one comes to run. */
 const strike = async ({ programs }: World, victim: (typeof victims)[number]): Promise<void> => {
@@ -193,11 +195,16 @@ const strike = async ({ programs }: World, victim: (typeof victims)[number]): Pr
     await programs.startDaemon()
     return
   }
+  if (victim === 'worker') {
+    await programs.killWorker()
+    await programs.startWorker()
+    return
+  }
   const pids = await programs.pids()
   if (victim !== 'ansible') return kill(pids[victim])
   const play = await until('a playbook', 60, () => {
     try {
-      return Promise.resolve(playOf(pids.daemon))
+      return Promise.resolve(playOf(pids.daemon) ?? playOf(programs.worker?.child.pid ?? 0))
     } catch {
       // A process ended between two looks.
       return Promise.resolve(undefined)
@@ -207,15 +214,15 @@ const strike = async ({ programs }: World, victim: (typeof victims)[number]): Pr
 }
 
 /**
- * The daemon, PostgreSQL, Temporal and the playbook of a machine are killed in turn, at a random
- * moment of a run: while its machine is made, configured, used or ended.
+ * The daemon, PostgreSQL, Temporal, the playbook of a machine and a worker beside the daemon are
+ * killed in turn, at a random moment of a run: while its machine is made, configured, used or ended.
  */
 export const openCloudKills = async (): Promise<Failures> => {
-  const world = await openWorld()
+  const world = await openWorld({ withWorker: true })
   const { programs, series } = world
   return {
     what:
-      'deaths of daemon, PostgreSQL, Temporal, ansible at any moment of a run on a machine: the run ' +
+      'deaths of daemon, PostgreSQL, Temporal, ansible, worker at any moment of a run on a machine: the run ' +
       'completes, nothing is left',
     async play(number) {
       const run = `killed-${series}-${String(number)}`

@@ -50,7 +50,7 @@ test("by the AWS CLI machines are run, found, stopped, started and terminated, a
   const run = 'ec2 run-instances --image-id ami-debian12 --instance-type m5.large'
   const tags = 'ResourceType=instance,Tags=[{Key=of,Value=a&b<c>}]'
   const query = '--query Reservations[].Instances[]'
-  expect((await ask('sts get-caller-identity')).Account).toBe('000000000000')
+  expect((await ask('sts get-caller-identity')).Account).toMatch(/^\d{12}$/)
   expect([await codeOf(`${run} --dry-run`), site.machines.size]).toEqual(['DryRunOperation', 0])
 
   const made = await ask(`${run} --count 2 --client-token once --tag-specifications ${tags}`)

@@ -6,7 +6,7 @@ import { notBuilt } from '../../not-built.ts'
 import { Refusal, existing, unacceptableAt } from '../../refusal.ts'
 import { referenceOf, type Vault } from '../../vault/vault.ts'
 import { requireEnvironment } from '../environments/store.ts'
-import { builtProviders, connectionOf, type CloudConnection } from './clouds.ts'
+import { builtProviders, canStop, connectionOf, type CloudConnection } from './clouds.ts'
 import { programsFault, wantedConfigurations } from './configurations.ts'
 import { keyIdOf } from './instance-keys.ts'
 import type { InstanceAction, NewProvisioning } from './instance-schemas.ts'
@@ -300,6 +300,18 @@ const instanceFault = async (db: Db, instanceId: string): Promise<Refusal | unde
   return of === undefined ? undefined : configurationFault(db, of.capacityTargetId)
 }
 
+/** @throws Refusal 409 for the stop of a machine that its provider cannot stop */
+const refuseStop = async (tx: Db, instanceId: string, targetId: string): Promise<void> => {
+  const target = await readTarget(tx, targetId)
+  if (target === undefined || canStop(target)) return
+  throw new Refusal(
+    'conflict',
+    `the instance ${JSON.stringify(instanceId)} is a spot machine of ${target.provider}, which cannot be ` +
+      'stopped; destroy it',
+    { extra: { state: 'spot' } },
+  )
+}
+
 /**
  * Accepts an action on an instance, or finds the equal one that is under way. `configure` is accepted
  * outside of transactions alone.
@@ -340,6 +352,7 @@ export const acceptAction = async (
           `it is ${from.join(', ')}`,
         { extra: { state: found.status } },
       )
+    if (action === 'stop') await refuseStop(tx, instanceId, found.capacityTargetId)
     if (action === 'configure') {
       if (!found.hasAddress)
         throw new Refusal(

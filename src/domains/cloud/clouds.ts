@@ -11,6 +11,7 @@ import { gcpDriver } from '../../drivers/cloud/gcp.ts'
 import { notBuilt } from '../../not-built.ts'
 import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { awsKeyOf, googleKeyOf, projectOf } from '../../vault/provider-documents.ts'
+import { kept } from '../../pacing/kept.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 
 const ConnectionRow = z.object({
@@ -32,6 +33,15 @@ const connections = sql`select c.id, c.environment_id, c.endpoint, c.credential_
 
 /** The providers that this version supports. */
 export const builtProviders: ReadonlySet<string> = new Set(['aws', 'gcp'])
+
+/** EC2 can stop no spot machine that is asked for once, as this service asks. */
+export const canStop = ({
+  provider,
+  provisioningMode,
+}: {
+  provider: string
+  provisioningMode: string
+}): boolean => provider !== 'aws' || provisioningMode !== 'spot'
 
 /**
  * The one connection of an environment to a provider.
@@ -83,11 +93,15 @@ const documentOf = async (
   return secret.document
 }
 
-/** Where a machine is. `projectId`: Google's, if its target named one; else that of the connection. */
+/** Where a machine is. */
 export interface MachinePlace {
   connectionId: string
+  provider: string
   region: string
+  /** Google's, if its target named one; else that of the connection. */
   projectId?: string | null | undefined
+  /** The account that it was asked for in; absent before that, and for a machine of an earlier version. */
+  account?: string | null | undefined
 }
 
 /** Where a driver works, and as whom. */
@@ -162,9 +176,17 @@ export interface Cloud {
   driver: CloudDriver
   /** The state of a machine, requested together with those of all other waiting machines. */
   look: (id: string) => Promise<Machine | undefined>
-  /** It has answered a question of this process. */
-  answered: boolean
+  /** The account, as `CloudDriver` names it; the provider is asked once. @throws CloudError */
+  account: () => Promise<string>
 }
+
+/** The refusal of a connection that leads to another place than that of a machine. */
+const elsewhere = (id: string, now: string, then: string): Refusal =>
+  unacceptableAt(
+    '',
+    `the cloud connection ${JSON.stringify(id)} leads to ${now}, and the machine is in ${then}; give the ` +
+      `connection the endpoint and a credential of ${then} until the machine is destroyed`,
+  )
 
 export interface CloudParts {
   db: Db
@@ -192,15 +214,28 @@ export const openClouds = ({ db, http, secrets }: CloudParts) => {
       const known = open.get(name)
       if (known !== undefined) return known
       const driver = withBackoff(driverOf(http, place, document))
-      const cloud = { driver, look: together(driver), answered: false }
+      const account = kept(Number.POSITIVE_INFINITY, () => driver.account())
+      const cloud = { driver, look: together(driver), account }
       open.set(name, cloud)
       return cloud
     },
-    /** The provider of a machine, over its connection as it is now. @throws as `of`; 422 where that is gone */
-    async at({ connectionId: id, region, projectId }: MachinePlace): Promise<Cloud> {
+    /**
+     * The provider of a machine, over its connection as it is now. Another account does not show the
+     * machine, which would count as its end.
+     * @throws as `of`; Refusal 422 where the connection is gone or leads to another account;
+     *   CloudError where the account cannot be asked for
+     */
+    async at({ connectionId: id, provider, region, projectId, account }: MachinePlace): Promise<Cloud> {
       const found = await db.maybe(ConnectionRow, sql`${connections} and c.id = ${id}`)
-      if (found !== undefined) return this.of({ ...found, projectId: projectId ?? found.projectId }, region)
-      throw unacceptableAt('', `the cloud connection ${JSON.stringify(id)} is gone; save it again`)
+      if (found === undefined)
+        throw unacceptableAt('', `the cloud connection ${JSON.stringify(id)} is gone; save it again`)
+      if (found.provider !== provider) throw elsewhere(id, found.provider, provider)
+      // An account of Google is a project.
+      const cloud = await this.of({ ...found, projectId: account ?? projectId ?? found.projectId }, region)
+      if (account == null) return cloud
+      const now = await cloud.account()
+      if (now !== account) throw elsewhere(id, `the account ${now} of ${provider}`, account)
+      return cloud
     },
     /**
      * The identity that the provider reports for a connection's credential, saved or not; undefined

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { Machine } from '../../drivers/cloud/contract.ts'
 import { dropCredential } from '../credentials/store.ts'
 import { billingEnds, computeEnds } from './billing.ts'
@@ -47,25 +47,30 @@ export const lookAtInstance = async (
   }
 }
 
-const isIdle = sql`status = 'ready' and not machine_gone and not exists (select from cloud_operations o
-  where o.instance_id = cloud_instances.id and o.status in ('queued', 'running'))`
+/** The machine of the instance `i` may exist, and no operation is at work on it. */
+const isAtRest = sql`i.status in ('ready', 'stopped', 'failed') and not i.machine_gone
+  and not exists (select from cloud_operations o where o.instance_id = i.id and o.status in ('queued', 'running'))`
 
 /**
  * Records that a machine is gone or stopped without a request of this service. What is gone costs
- * nothing from now on, and its key is deleted; what is stopped costs its disk.
+ * nothing from now on, and its key is deleted; what is stopped costs its disk. A failed instance
+ * stays failed, because a stopped one could be started, and would take work as it is.
  * @returns whether this changed the record
  */
 export const recordLost = (db: Db, instanceId: string, { reason, stays }: Loss): Promise<boolean> =>
   db.transaction(async (tx) => {
     if (stays)
       return (
-        (await tx.run(sql`update cloud_instances set status = 'stopped', failure_reason = ${reason},
-          public_address = null, private_address = null, ${computeEnds}
-          where id = ${instanceId} and ${isIdle}`)) > 0
+        (await tx.run(sql`update cloud_instances i set public_address = null, private_address = null,
+            status = case when status = 'failed' then status else 'stopped' end,
+            failure_reason = case when status = 'failed' then failure_reason else ${reason} end, ${computeEnds}
+          where id = ${instanceId} and ${isAtRest}
+            and (status = 'ready' or status = 'failed' and compute_started_at is not null)`)) > 0
       )
-    const changed = await tx.run(sql`update cloud_instances set status = 'failed', machine_gone = true,
-        failure_reason = ${reason}, public_address = null, private_address = null, ssh_credential_ref = null,
-        ssh_public_key = null, ${billingEnds} where id = ${instanceId} and ${isIdle}`)
+    const changed = await tx.run(sql`update cloud_instances i set status = 'failed', machine_gone = true,
+        failure_reason = concat_ws('; ', case when status = 'failed' then failure_reason end, ${reason}::text),
+        public_address = null, private_address = null, ssh_credential_ref = null,
+        ssh_public_key = null, ${billingEnds} where id = ${instanceId} and ${isAtRest}`)
     if (changed === 0) return false
     await dropCredential(tx, 'ssh-key', keyIdOf(instanceId))
     return true
@@ -74,32 +79,40 @@ export const recordLost = (db: Db, instanceId: string, { reason, stays }: Loss):
 const LivingRow = z.object({
   id: z.string(),
   connectionId: z.string(),
+  provider: z.string(),
   region: z.string(),
   projectId: z.string().nullish(),
+  account: z.string().nullish(),
   providerId: z.string(),
 })
 
+/** A provider may show a new machine this much later, in seconds. */
+const unseenSeconds = 600
+
 /**
- * Looks at the machines of an environment that are ready and that people have made: those of runs
- * are watched by their runs. `failed` gets the error of one machine; the others are looked at all
- * the same.
+ * Looks at the machines of an environment that may exist: those that people have made, and those of
+ * runs that no run uses; the others are watched by their runs. `failed` gets the error of one
+ * machine; the others are looked at all the same.
+ * @param parts `unused`: no run uses the instance `i`, as SQL
  * @returns the instances whose machines were ended or stopped by others
  */
 export const noteLosses = async (
-  { db, clouds }: { db: Db; clouds: Clouds },
+  { db, clouds, unused }: { db: Db; clouds: Clouds; unused: Sql },
   environmentId: string,
   failed: (error: unknown) => void,
 ): Promise<{ instanceId: string; reason: string }[]> => {
   const living = await db.many(
     LivingRow,
-    sql`select id, connection_id, region, project_id, provider_id from cloud_instances
-      where environment_id = ${environmentId} and execution_run_id is null and provider_id is not null and ${isIdle}
-      order by id limit 10000`,
+    sql`select i.id, i.connection_id, i.provider, i.region, i.project_id, i.account, i.provider_id
+      from cloud_instances i where i.environment_id = ${environmentId} and i.provider_id is not null and ${isAtRest}
+        and (i.execution_run_id is null or ${unused})
+        and (i.ready_at is not null or i.asked_at < clock_timestamp() - make_interval(secs => ${unseenSeconds}))
+      order by i.id limit 10000`,
   )
   const losses: { instanceId: string; reason: string }[] = []
   const look = async (one: z.output<typeof LivingRow>): Promise<void> => {
     const seen = await lookAtInstance(clouds, one)
-    // EC2 shows an ended machine for an hour and no longer; one that is ready was seen before.
+    // EC2 shows an ended machine for an hour and no longer; these were seen before.
     const loss =
       seen === 'unseen'
         ? { reason: `the provider shows the machine ${one.providerId} no more`, stays: false }

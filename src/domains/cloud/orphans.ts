@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { eachRecord } from '../../db/each-record.ts'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { Machine } from '../../drivers/cloud/contract.ts'
 import { builtProviders, connectionsOf, refusalOfCloud } from './clouds.ts'
 import type { Cloud, CloudConnection, Clouds } from './clouds.ts'
@@ -28,11 +28,13 @@ const cloudsOf = async (
   { db, clouds }: { db: Db; clouds: Clouds },
   connection: CloudConnection,
 ): Promise<Map<Cloud, string>> => {
-  const { id, environmentId, region: own } = connection
+  const { id, environmentId, provider, region: own } = connection
   const rows = await db.many(
     RegionRow,
     sql`select region, null as project_id from cloud_instances where environment_id = ${environmentId}
-      union select region, project_id from cloud_instances where connection_id = ${id}
+      union select region, case when machine_gone or status = 'destroyed' then project_id
+          else coalesce(account, project_id) end
+        from cloud_instances where connection_id = ${id} and provider = ${provider}
       union select region, null from cloud_capacity_targets where environment_id = ${environmentId} and region <> ''`,
   )
   const found = new Map<Cloud, string>()
@@ -139,10 +141,11 @@ const mostEnvironments = 10_000
 
 /**
  * Ends the orphans of every environment, and notes what others have ended or stopped, once in
- * `seconds` for all processes. Trouble with one provider does not stop the others.
+ * `seconds` for all processes. Trouble with one provider does not stop the others. `parts.unused` as
+ * for `noteLosses`.
  */
 export const sweepAll = async (
-  parts: { db: Db; clouds: Clouds },
+  parts: { db: Db; clouds: Clouds; unused: Sql },
   { seconds, signal }: { seconds: number; signal: AbortSignal },
 ): Promise<{
   ended: (Orphan & { environmentId: string })[]

@@ -29,8 +29,8 @@ const renew = async (tx: Db, { vault }: AcceptParts, id: string): Promise<void> 
   await vault.put(tx, keyId, { kind: 'ssh-key', privateKey }, made)
   await holdReplaceable(tx, 'ssh-key', keyId)
   const { publicKey } = await readCredential(tx, SshKey, 'ssh-key', keyId)
-  await tx.run(sql`update cloud_instances set reference = gen_random_uuid(), asked_at = null, provider_id = null,
-      zone = null, host_key = null, configuring_at = null, ready_at = null, machine_gone = false,
+  await tx.run(sql`update cloud_instances set reference = gen_random_uuid(), asked_at = null, account = null,
+      provider_id = null, zone = null, host_key = null, configuring_at = null, ready_at = null, machine_gone = false,
       billing_started_at = null,
       billing_finished_at = null, ssh_credential_ref = ${referenceOf('ssh-key', keyId)},
       ssh_public_key = ${publicKey} where id = ${id}`)

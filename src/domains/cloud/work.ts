@@ -39,9 +39,11 @@ const JobRow = LoginRow.extend({
   status: z.string(),
   reference: z.string(),
   connectionId: z.string(),
+  provider: z.string(),
   targetId: z.string(),
   region: z.string(),
   projectId: z.string().nullish(),
+  account: z.string().nullish(),
   askedAt: z.string().nullish(),
   providerId: z.string().nullish(),
   sshPublicKey: z.string().nullish(),
@@ -58,7 +60,7 @@ export const readJob = async (db: Db, operationId: string): Promise<CloudJob> =>
     await db.maybe(
       JobRow,
       sql`select o.id as operation_id, o.generation, o.kind, i.id, i.name, i.status, i.reference::text as reference,
-        i.connection_id, i.capacity_target_id as target_id, i.region, i.project_id,
+        i.connection_id, i.provider, i.capacity_target_id as target_id, i.region, i.project_id, i.account,
         i.asked_at, i.provider_id,
         ${loginColumns}, i.ssh_public_key, i.ready_at, i.configuring_at, o.cancel_requested_at
       from cloud_operations o join cloud_instances i on i.id = o.instance_id
@@ -144,10 +146,10 @@ const createSomewhere = async (
   throw last
 }
 
-/** The intent is recorded before the request to the provider. */
-const recordAsking = (db: Db, job: CloudJob, target: CapacityTarget): Promise<void> =>
+/** The intent and the account are recorded before the request to the provider. */
+const recordAsking = (db: Db, job: CloudJob, target: CapacityTarget, account: string): Promise<void> =>
   db.transaction(async (tx) => {
-    await tx.run(sql`update cloud_instances set asked_at = now() where id = ${job.id}`)
+    await tx.run(sql`update cloud_instances set asked_at = now(), account = ${account} where id = ${job.id}`)
     await note(tx, job, 'provisioning', 'resource.creating', {
       tool: target.provider,
       message: `${target.providerMachineType} from ${target.imageReference} in ${job.region}`,
@@ -166,13 +168,10 @@ export const createMachine = async (parts: CloudWorkParts, operationId: string):
     if (isStopped) await cloud.driver.start(job.providerId)
     return
   }
-  // What was never asked for is not there. The first question of a process tells whether the
-  // provider answers at all: an operation that is cancelled while it does not has asked for
-  // nothing.
-  const isNew = job.askedAt == null && cloud.answered
-  const [found] = isNew ? [] : await cloud.driver.find(job.reference)
-  cloud.answered = true
-  if (job.askedAt == null) await recordAsking(db, job, target)
+  // What was never asked for is not there.
+  const [found] = job.askedAt == null ? [] : await cloud.driver.find(job.reference)
+  // An operation that is cancelled while the provider does not answer has asked for nothing.
+  if (job.askedAt == null) await recordAsking(db, job, target, await cloud.account())
   parts.failpoint('cloud-before-create')
   const machine = found ?? (await createSomewhere(parts, job, cloud, target))
   // Until this is recorded, the machine is found by its reference.
@@ -309,9 +308,7 @@ const pinHostKey = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSig
 }
 
 /** The machine of an instance, as its provider is asked about it. */
-export const watchedOf = ({ connectionId, region, projectId, providerId }: CloudJob): WatchedInstance => ({
-  ...{ connectionId, region, projectId, providerId: providerId ?? '' },
-})
+export const watchedOf = (job: CloudJob): WatchedInstance => ({ ...job, providerId: job.providerId ?? '' })
 
 /** @throws CloudError where the machine shows another key than the pinned one */
 const awaitLogin = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSignal): Promise<void> => {

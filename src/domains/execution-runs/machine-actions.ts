@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
 import { unacceptable } from '../../refusal.ts'
+import { canStop } from '../cloud/clouds.ts'
 import type { PlanHeader } from '../schedule-plans/store.ts'
 
 /** Lifecycle actions of plans that a run cannot carry out. */
@@ -61,12 +62,38 @@ const refuseUnknownInstances = async (tx: Db, { lifecycleActions = [] }: PlanHea
   if (problems.length > 0) throw unacceptable(problems)
 }
 
+const ModeRow = z.object({ id: z.string(), provider: z.string(), provisioningMode: z.string() })
+
+/** @throws Refusal 422 for a `stop` at a target whose provider cannot stop its machines */
+const refuseStops = async (tx: Db, { lifecycleActions = [] }: PlanHeader): Promise<void> => {
+  const stops = lifecycleActions.flatMap(({ action, capacityTargetId }, at) =>
+    action === 'stop' ? [{ at, capacityTargetId }] : [],
+  )
+  const rows = await tx.many(
+    ModeRow,
+    sql`select id, provider, provisioning_mode from cloud_capacity_targets
+      where id = any(${stops.map(({ capacityTargetId }) => capacityTargetId)}::text[])`,
+  )
+  const cannot = new Set(rows.filter((row) => !canStop(row)).map(({ id }) => id))
+  const problems = stops
+    .filter(({ capacityTargetId }) => cannot.has(capacityTargetId))
+    .map(({ at, capacityTargetId }) => ({
+      path: `lifecycleActions.${String(at)}.action`,
+      message:
+        `stop is not possible at ${JSON.stringify(capacityTargetId)}, whose machines are spot machines of aws; ` +
+        'leave it out, or plan on a target with the provisioningMode standard',
+    }))
+  if (problems.length > 0) throw unacceptable(problems)
+}
+
 /**
  * @throws Refusal 503 for a volume, and for a second configuration or validation of a target; 422
- *   for a `start` of an instance that the target does not have
+ *   for a `start` of an instance that the target does not have, and a `stop` of spot machines that
+ *   cannot be stopped
  */
 export const refuseActions = async (tx: Db, plan: PlanHeader): Promise<void> => {
   refuseVolumes(plan)
   refuseRepeated(plan)
   await refuseUnknownInstances(tx, plan)
+  await refuseStops(tx, plan)
 }

@@ -31,7 +31,10 @@ const HeldRow = z.object({
   /** It took work of the run. */
   used: z.boolean(),
   connectionId: z.string(),
+  provider: z.string(),
   region: z.string(),
+  projectId: z.string().optional(),
+  account: z.string().optional(),
   providerId: z.string().optional(),
   phase: z.string().optional(),
   /** It is being stopped, or was stopped, because the plan of the run says so. */
@@ -50,7 +53,7 @@ export const heldMachine = (db: Db, runId: string, targetId: string): Promise<He
   db.maybe(
     HeldRow,
     sql`select m.ordinal, m.instance_id, i.status, i.machine_gone as gone, i.failure_reason as reason,
-        m.ready_at is not null as used, i.connection_id, i.region, i.provider_id,
+        m.ready_at is not null as used, i.connection_id, i.provider, i.region, i.project_id, i.account, i.provider_id,
         (select o.phase from cloud_operations o where o.instance_id = i.id
           and o.status in ('queued', 'running')) as phase,
         coalesce(l.kind = 'stop' and l.execution_run_id = m.execution_run_id
@@ -285,7 +288,9 @@ const wasOperated = sql`exists (select from cloud_operations o where o.instance_
 const isUsable = sql`(i.status = 'ready' or i.status = 'stopped' and i.failure_reason is null
   or i.status = 'failed' and i.ready_at is not null)`
 
-const isUnused = sql`not exists (select from run_machines m where m.instance_id = i.id and m.released_at is null)`
+/** No run uses the instance `i`. */
+export const unusedByRuns = sql`not exists (select from run_machines m
+  where m.instance_id = i.id and m.released_at is null)`
 
 /**
  * Instances that were made for runs and that no run uses. Under `keep` they stay for the idle time
@@ -300,7 +305,7 @@ const unusedInstances = (db: Db, after: string, limit: number) =>
         (select o.id from cloud_operations o where o.instance_id = i.id and o.status in ('queued', 'running')
           and o.kind = 'provision' and o.cancel_requested_at is null) as operation_id
       from cloud_instances i join cloud_capacity_targets t on t.id = i.capacity_target_id
-      where i.execution_run_id is not null and not i.machine_gone and i.status <> 'destroyed' and ${isUnused}
+      where i.execution_run_id is not null and not i.machine_gone and i.status <> 'destroyed' and ${unusedByRuns}
         and not exists (select from cloud_operations o where o.instance_id = i.id
           and (o.status in ('queued', 'running') and (o.kind <> 'provision' or o.cancel_requested_at is not null)
             or o.kind = 'destroy' and o.status in ('failed', 'cancelled')
@@ -321,7 +326,7 @@ const forgottenInstances = (db: Db, after: string, limit: number) =>
     UnusedRow,
     sql`select i.id from cloud_instances i join cloud_capacity_targets t on t.id = i.capacity_target_id
       where i.execution_run_id is null and i.status not in ('ready', 'stopped', 'destroyed')
-        and not i.machine_gone and ${isUnused}
+        and not i.machine_gone and ${unusedByRuns}
         and not (i.ready_at is not null
           and exists (select from ${lastOperation} l where l.kind in ('start', 'stop', 'provision')))
         and not exists (select from cloud_operations o where o.instance_id = i.id
@@ -334,7 +339,7 @@ const borrowedInstances = (db: Db, after: string, limit: number) =>
   db.many(
     UnusedRow,
     sql`select i.id from cloud_instances i where i.execution_run_id is null and i.status = 'ready'
-      and not i.machine_gone and ${isUnused}
+      and not i.machine_gone and ${unusedByRuns}
       and exists (select from ${lastOperation} l where l.kind = 'start' and l.execution_run_id is not null)
       and not exists (select from cloud_operations o where o.instance_id = i.id and o.status in ('queued', 'running'))
       and i.id > ${after} order by i.id limit ${limit}`,
@@ -344,7 +349,7 @@ const borrowedInstances = (db: Db, after: string, limit: number) =>
 const stillUnused = (tx: Db, id: string) =>
   tx.maybe(
     IdRow,
-    sql`select i.id from cloud_instances i where i.id = ${id} and not i.machine_gone and ${isUnused}
+    sql`select i.id from cloud_instances i where i.id = ${id} and not i.machine_gone and ${unusedByRuns}
       for update skip locked`,
   )
 

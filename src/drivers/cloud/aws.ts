@@ -351,6 +351,7 @@ const isThere = ({ state }: Machine): boolean => state !== 'gone' && state !== '
 export const awsDriver = (ec2: Ec2, firewalls = openFirewalls()): CloudDriver => ({
   zonalSubnets: true,
   identity: async () => (await named(ec2.identity())).arn,
+  account: async () => (await named(ec2.identity())).account,
   create: (wish) => named(runOne(ec2, firewalls, wish)),
   find: async (reference) =>
     (await named(describe(ec2, { filter: { [`tag:${tags.reference}`]: [reference] } }))).filter(isThere),

@@ -48,6 +48,7 @@ export const withBackoff = (driver: CloudDriver, random: () => number = Math.ran
   return {
     zonalSubnets: driver.zonalSubnets,
     identity: reading(() => driver.identity()),
+    account: reading(() => driver.account()),
     create: paced((wish) => driver.create(wish)),
     find: reading((reference) => driver.find(reference)),
     look: reading((ids) => driver.look(ids)),

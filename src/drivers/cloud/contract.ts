@@ -8,6 +8,8 @@ export interface CloudDriver {
   readonly zonalSubnets: boolean
   /** The credential's identity, as the provider names it. @throws CloudError */
   identity(): Promise<string>
+  /** The account that owns the machines: of AWS its number, of Google the project. @throws CloudError */
+  account(): Promise<string>
   /**
    * Requests one machine, whose tags hold `reference`. The same reference requests the same
    * machine, also when an earlier answer was lost.

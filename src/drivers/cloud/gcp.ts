@@ -318,12 +318,11 @@ export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
   const change = async (method: 'POST' | 'DELETE', id: string, verb = ''): Promise<void> => {
     await named(compute.change(method, `${pathOf(id)}${verb}`))
   }
+  const project = async (): Promise<string> => (await named(compute.get('?fields=name', Project))).name
   return {
     zonalSubnets: false,
-    identity: async () => {
-      const { name } = await named(compute.get(`?fields=name`, Project))
-      return `${compute.account} in the project ${name}`
-    },
+    identity: async () => `${compute.account} in the project ${await project()}`,
+    account: project,
     create: (wish) => named(makeOne(compute, firewalls, wish)),
     find: (reference) => named(listed(compute, `labels.${labels.reference}=${reference}`)),
     async look(ids) {
