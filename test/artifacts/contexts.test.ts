@@ -1,5 +1,6 @@
 import { describe, expect, test } from '@jest/globals'
 import { createHash } from 'node:crypto'
+import { once } from 'node:events'
 import { Readable } from 'node:stream'
 import { gunzipSync, gzipSync } from 'node:zlib'
 import { extract } from 'tar-stream'
@@ -120,6 +121,12 @@ describe('a context', () => {
     const given = judged(Buffer.concat([...pieces, end]))
     if (expected instanceof RegExp) await expect(given).rejects.toThrow(expected)
     else expect(await given).toEqual([['./', ''], ...expected])
+  })
+
+  test('that expands to more than sixteen times the limit is refused', async () => {
+    const sent = gzipSync(Buffer.concat([fileOf('a', Buffer.alloc(limitBytes * 16)), end]))
+    const given = judgedContext(Readable.from([sent]), limitBytes).resume()
+    await expect(once(given, 'end')).rejects.toThrow(`more than ${limitBytes * 16} bytes`)
   })
 
   test('whose check value is wrong, and one that is cut in it, are refused', async () => {

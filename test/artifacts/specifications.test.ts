@@ -198,6 +198,22 @@ describe('a build context', () => {
     expect(kept()).toEqual(before)
   })
 
+  test('with its form may have the limit and a megabyte, and no byte more', async () => {
+    const head = '--b\r\nContent-Disposition: form-data; name="context"; filename="c"\r\n\r\n'
+    const bytes = await contextOf({ a: 'of the largest form' })
+    const post = (size: number) =>
+      fetch(`${service.baseUrl}/build-contexts/`, {
+        ...{ method: 'POST', headers: { 'content-type': 'multipart/form-data; boundary=b' } },
+        // Readers of gzip pass over zero bytes behind its end.
+        body: Buffer.concat([
+          ...[Buffer.from(head), bytes],
+          ...[Buffer.alloc(size - head.length - bytes.length - 9), Buffer.from('\r\n--b--\r\n')],
+        ]),
+      })
+    const [most, more] = [await post(limit + 2 ** 20), await post(limit + 2 ** 20 + 1)]
+    expect([most.status, more.status]).toEqual([201, 413])
+  })
+
   test('whose connection is cut leaves nothing', async () => {
     const before = kept()
     const { hostname, port } = new URL(service.baseUrl)
