@@ -276,6 +276,24 @@ describe('a recipe', () => {
     expect(run.logs).not.toMatch(/eth0/)
   }, 120_000)
 
+  test('that 64 requests start at once is one run and one file, made of the files that were sent', async () => {
+    // Its head is larger than what BuildKit reads to know an archive.
+    const long = `${'long/'.repeat(40)}${'name'.repeat(40)}`
+    await describedBuild(service, 'shared', {
+      [long]: 'of the depth\n',
+      Dockerfile: `FROM ${base}\nCOPY . /srv/\nRUN cd /srv/long* && cat /srv/${long} && stat -c "%u:%g %a" /srv/${long}\n`,
+    })
+    const before = images()
+    const answers = await Promise.all(Array.from({ length: 64 }, () => start('shared')))
+    expect(new Set(answers.map(({ body }) => body.id)).size).toBe(1)
+    const run = await ended(answers[0]?.body.id)
+    expect([run.status, run.error]).toEqual(['completed', undefined])
+    expect(run.logs).toMatch(/of the depth[^]*0:0 644/)
+    expect(await service.get('/artifact-builds/shared/runs/')).toHaveLength(1)
+    expect(images().filter((path) => !before.includes(path))).toHaveLength(1)
+    await expectTidy()
+  }, 300_000)
+
   test('that is cancelled ends, and 32 equal starts are one run', async () => {
     await describedBuild(service, 'long', { Dockerfile: `FROM ${base}\nRUN sleep 300\n` })
     const answers = await Promise.all(Array.from({ length: 32 }, () => start('long')))

@@ -113,7 +113,12 @@ describe('a build run', () => {
     expect(statement).toMatchObject({
       predicateType: 'https://slsa.dev/provenance/v1',
       subject: [{ digest: { sha256: run.outputDigest.slice(7) } }],
-      predicate: { runDetails: { metadata: { invocationId: run.id } } },
+      predicate: {
+        runDetails: {
+          metadata: { invocationId: run.id },
+          byproducts: [{ digest: { sha256: expect.stringMatching(/^[0-9a-f]{64}$/) } }],
+        },
+      },
     })
     expect(statement.predicate.buildDefinition.resolvedDependencies[0].digest.sha256).toBe(
       build.contextDigest.slice(7),

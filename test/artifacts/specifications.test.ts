@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { sql } from '../../src/db/sql.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { contextOf, describedBuild, send, sha256, tarOf, type Planted } from './world.ts'
+import { contextOf, describedBuild, retyped, send, sha256, tarOf, type Planted } from './world.ts'
 
 /** Contexts, versions and builds as they are described, before anything is built. */
 
@@ -26,17 +26,6 @@ const kept = (): string[] =>
         .filter((entry) => entry.isFile())
         .map((entry) => join(entry.parentPath, entry.name))
     : []
-
-/** The bytes of an entry, with another flag and size in its head. */
-const retyped = (entry: Buffer, flag: string, size: number): Buffer => {
-  const bytes = Buffer.from(entry)
-  bytes.write(`${size.toString(8).padStart(11, '0')}\0`, 124, 'latin1')
-  bytes.write(flag, 156, 'latin1')
-  bytes.fill(32, 148, 156)
-  const sum = bytes.subarray(0, 512).reduce((all, byte) => all + byte, 0)
-  bytes.write(`${sum.toString(8).padStart(6, '0')}\0 `, 148, 'latin1')
-  return bytes
-}
 
 describe('a build context', () => {
   test('is kept as it was sent, once, under its digest; its JSON form names the same bytes', async () => {
@@ -69,6 +58,9 @@ describe('a build context', () => {
 
   const twice = (...names: string[]): Planted[] =>
     names.map((name, at) => ({ name, content: `FROM scratch\nLABEL at=${at}\n` }))
+  const manyOf = (count: number): Planted[] => Array.from({ length: count }, (_, at) => ({ name: `f${at}` }))
+  const deepOf = (count: number): Planted[] =>
+    Array.from({ length: count }, (_, at) => ({ name: `d${at}/e/f`, content: '' }))
   const hostile: [string, Planted[] | Buffer, RegExp][] = [
     ['a symbolic link', [{ name: 'a', type: 'symlink', linkname: '/etc/passwd' }], /symlink/],
     [
@@ -95,6 +87,20 @@ describe('a build context', () => {
         { name: 'a', content: '1' },
       ],
       /"a" twice/,
+    ],
+    ['names that differ by case', twice('Dockerfile', 'dockerfile'), /"dockerfile" in two spellings/],
+    ['folders that differ by case', twice('src/a', 'Src/b'), /"Src" in two spellings/],
+    ['a file in the place of a folder', twice('a/Dockerfile', 'a'), /"a" twice/],
+    ['a file in a file', twice('a', 'a/Dockerfile'), /"a" twice/],
+    ['a backslash', [{ name: 'a\\b', content: '1' }], /backslash/],
+    ['a drive', [{ name: 'C:\\a', content: '1' }], /backslash/],
+    ['a zero byte in a path', [{ name: 'a', content: '1', pax: { path: 'b\0c' } }], /zero byte/],
+    ['a size that is none', [{ name: 'a', content: '1', pax: { size: '0x1' } }], /"size" that is no number/],
+    ['100,000 files and one', manyOf(100_001), /more than 100000 entries/],
+    [
+      '100,000 folders that paths alone name',
+      [{ name: 'a', content: '1' }, ...deepOf(50_000)],
+      /files and folders/,
     ],
     ['a sparse file', [{ name: 'a', content: '1', pax: { 'GNU.sparse.name': 'Dockerfile' } }], /sparse/],
     ['no file', [{ name: 'a/', type: 'directory' }], /no file/],
@@ -126,6 +132,8 @@ describe('a build context', () => {
       ['g', /all entries one path/],
       ['xx', /twice, in two records/],
       ['xL', /twice, in two records/],
+      ['xg', /twice, in two records/],
+      ['Lg', /twice, in two records/],
     ] as const) {
       const heads = await Promise.all([...flags].map(record))
       const answer = await send(service, gzipSync(Buffer.concat([...heads, rest])))
@@ -188,6 +196,22 @@ describe('a build context', () => {
     } as RequestInit)
     expect(chunked.status).toBe(413)
     expect(kept()).toEqual(before)
+  })
+
+  test('with its form may have the limit and a megabyte, and no byte more', async () => {
+    const head = '--b\r\nContent-Disposition: form-data; name="context"; filename="c"\r\n\r\n'
+    const bytes = await contextOf({ a: 'of the largest form' })
+    const post = (size: number) =>
+      fetch(`${service.baseUrl}/build-contexts/`, {
+        ...{ method: 'POST', headers: { 'content-type': 'multipart/form-data; boundary=b' } },
+        // Readers of gzip pass over zero bytes behind its end.
+        body: Buffer.concat([
+          ...[Buffer.from(head), bytes],
+          ...[Buffer.alloc(size - head.length - bytes.length - 9), Buffer.from('\r\n--b--\r\n')],
+        ]),
+      })
+    const [most, more] = [await post(limit + 2 ** 20), await post(limit + 2 ** 20 + 1)]
+    expect([most.status, more.status]).toEqual([201, 413])
   })
 
   test('whose connection is cut leaves nothing', async () => {

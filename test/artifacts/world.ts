@@ -22,6 +22,23 @@ export const tarOf = async (entries: readonly Planted[]): Promise<Buffer> => {
   return Buffer.concat(pieces)
 }
 
+/** The bytes of an entry, with another flag, size and other texts in its head. */
+export const retyped = (
+  entry: Buffer,
+  flag: string,
+  size: number | string,
+  texts: readonly (readonly [at: number, text: string])[] = [],
+): Buffer => {
+  const bytes = Buffer.from(entry)
+  bytes.write(typeof size === 'string' ? size : `${size.toString(8).padStart(11, '0')}\0`, 124, 'latin1')
+  bytes.write(flag, 156, 'latin1')
+  for (const [at, text] of texts) bytes.write(text, at, 'latin1')
+  bytes.fill(32, 148, 156)
+  const sum = bytes.subarray(0, 512).reduce((all, byte) => all + byte, 0)
+  bytes.write(`${sum.toString(8).padStart(6, '0')}\0 `, 148, 'latin1')
+  return bytes
+}
+
 export const contextOf = async (files: Readonly<Record<string, string | Buffer>>): Promise<Buffer> =>
   gzipSync(await tarOf(Object.entries(files).map(([name, content]) => ({ name, content }))))
 

@@ -365,6 +365,120 @@ const addRun = (id: string, status: string, digest: string | null, hostId: strin
     .run(sql`insert into build_runs (id, artifact_build_id, status, host_id, output_digest, output_bytes)
     values (${id}, 'recorded', ${status}, ${hostId}, ${digest}, 1)`)
 
+/** The pins of a run that was just accepted. It is cancelled. */
+const pinsOf = async (name: string): Promise<Record<string, unknown>[]> => {
+  await service.call('POST', `/execution-runs/${name}-run/cancel/`)
+  const [row] = await service.db.prepared<{ pins: Record<string, unknown>[] }>(
+    'all pins',
+    `select executables -> 'pins' as pins from run_snapshots where execution_run_id = $1`,
+    [`${name}-run`],
+  )
+  return row?.pins ?? []
+}
+
+test('an artifact of the catalog is its variant for the site, else the build that makes one, which is started', async () => {
+  const ofCatalog = (id: string, version?: string) =>
+    from({ type: 'catalog', artifactRef: version === undefined ? id : { id, version } })
+  const Dockerfile = 'FROM scratch\nCOPY . /\n'
+  for (const id of ['stocked', 'unbuilt']) await describedBuild(service, id, { Dockerfile })
+  await describedBuild(service, 'foreign', { Dockerfile }, { targetArchitecture: 'arm64' })
+  const digest = await keptLongAgo('stocked')
+  await service.db.run(
+    sql`insert into build_runs (id, artifact_build_id, status, host_id, image_id)
+        select 'of-stocked', 'stocked', 'running', host_id, ${digests[0]} from build_contexts limit 1`,
+  )
+  const work = await readWork(service.db, 'of-stocked')
+  if (work === undefined) throw new Error('there is no work')
+  await publishOutput({ db: service.db, artifactStore: store }, work, { digest, sizeBytes: 7 })
+  await service.db.run(sql`update build_runs set status = 'completed' where id = 'of-stocked'`)
+
+  expect((await accept('stock', { one: ofCatalog('stocked', '1'), two: ofCatalog('unbuilt') })).status).toBe(
+    202,
+  )
+  const started = await service.get('/artifact-builds/unbuilt/runs/')
+  expect(await pinsOf('stock')).toMatchObject([
+    { source: 'catalog', format: 'oci', digest, imageId: digests[0], variantId: expect.any(String) },
+    { source: 'catalog', format: 'oci', buildId: 'unbuilt' },
+  ])
+  expect(started).toHaveLength(1)
+  // What a run has pinned stays with it.
+  for (const path of [
+    '/artifact-builds/unbuilt/',
+    '/artifact-versions/artifact-version:stocked:1:system:/',
+  ]) {
+    const kept = await service.call('DELETE', path)
+    expect([kept.status, kept.text]).toEqual([422, expect.stringMatching(/execution run.*stock-run/)])
+  }
+  const refused = await accept('strange', {
+    foreign: ofCatalog('foreign'),
+    build: from({ type: 'build', artifactBuildRef: 'foreign' }),
+    version: ofCatalog('stocked', '2'),
+    digest: from({ type: 'catalog', artifactRef: 'stocked' }, 'auto', { expectedDigest: digests[1] }),
+  })
+  const told = Object.fromEntries(refused.body.details?.map(({ path, message }: any) => [path, message]))
+  const at = (task: string): string => `activities.strange-${task}.command.executable`
+  expect(told).toEqual({
+    [at('foreign')]: expect.stringMatching(/"foreign" has no oci variant for amd64, and no build/),
+    [at('build')]: expect.stringMatching(/"foreign" is for arm64, and resource strange-host-1 is amd64/),
+    [at('version')]: expect.stringMatching(/"stocked:2", which does not exist/),
+    [at('digest')]: expect.stringMatching(/sha256:2/),
+  })
+})
+
+test('the credential of an address goes to its host alone, and to no host that it redirects to', async () => {
+  const asked: (string | undefined)[] = []
+  const answering = (location?: () => string): Server =>
+    createServer(({ headers }, response) => {
+      asked.push(headers.authorization)
+      if (location === undefined) response.end(sif)
+      else response.writeHead(302, { location: location() }).end()
+    })
+  const urlOf = (server: Server) => `http://127.0.0.1:${String((server.address() as AddressInfo).port)}/a.sif`
+  const behind = answering()
+  const first = answering(() => urlOf(behind))
+  await Promise.all([listening(behind, 0, '127.0.0.1'), listening(first, 0, '127.0.0.1')])
+  await service.post('/kubernetes-tokens/', { id: 'files', token: 'of-the-files-alone' })
+  const answer = await accept('moved', {
+    one: from({ type: 'http', uri: urlOf(first) }, 'managed', {
+      credentialRef: 'vault:kubernetes-token/files',
+    }),
+  })
+  first.close()
+  behind.close()
+  // It is read: what is said is of its format.
+  expect([answer.status, answer.text]).toEqual([422, expect.stringMatching(/the file is sif, and docker/)])
+  expect(asked).toEqual(['Bearer of-the-files-alone', undefined])
+})
+
+test('files of the service, images of the engine and strategies that fit are accepted', async () => {
+  const configuration = '{"architecture":"amd64","of":"seeds"}'
+  const path = join(seeds, 'accepted.tar')
+  writeFileSync(
+    path,
+    await tarOf([
+      { name: 'config.json', content: configuration },
+      { name: 'manifest.json', content: '[{"Config":"config.json","Layers":[]}]' },
+    ]),
+  )
+  const image = { type: 'oci', reference: `${address()}/own/a:1` }
+  const given = {
+    file: from({ type: 'local-file', path }),
+    local: from({ ...image, type: 'local-container-image' }),
+    pulled: from({ type: 'oci', reference: `tools/a@${String(digests[0])}` }, 'destination-pull'),
+    made: from(image, 'build-and-transfer'),
+  }
+  const answer = await accept('fitting', given)
+  expect([answer.status, answer.text]).toEqual([202, expect.any(String)])
+  const pins = await pinsOf('fitting')
+  expect(pins).toHaveLength(4)
+  expect(pins).toMatchObject([
+    { source: 'local-file', imageId: sha256(configuration), strategy: 'use-in-place' },
+    { source: 'local-container-image', strategy: 'use-in-place', digest: digests[1] },
+    { source: 'oci', strategy: 'destination-pull' },
+    { source: 'oci', strategy: 'build-and-transfer', buildId: expect.any(String) },
+  ])
+})
+
 test('bytes without a record go after a day; those of builds and of runs, and young ones, stay', async () => {
   await describedBuild(service, 'recorded', { Dockerfile: 'FROM scratch\n' })
   const [free, built, pinned, renewed] = await Promise.all(
@@ -432,10 +546,14 @@ test('a build whose earlier output is lost is judged as the first one', async ()
   expect((await service.get(`/build-runs/${id}/`)).error).toMatch(/lost the context/)
 })
 
-test('an attestation names the host that built, and events of a log hold whole characters', async () => {
+test('an attestation names the host that built and the image, and events of a log hold whole characters', async () => {
+  await service.db.run(sql`update build_runs set image_id = ${digests[0]} where id = 'of-build'`)
   const { payload } = await service.get('/build-runs/of-build/attestation/')
   const { predicate } = JSON.parse(Buffer.from(payload, 'base64').toString())
-  expect(predicate.runDetails.builder.id).toBe('https://orrery.dev/hosts/elsewhere')
+  expect(predicate.runDetails).toMatchObject({
+    builder: { id: 'https://orrery.dev/hosts/elsewhere' },
+    byproducts: [{ digest: { sha256: '1'.repeat(64) } }],
+  })
 
   const { id } = (await service.get('/artifact-builds/again/runs/')).find(
     (run: any) => run.status === 'failed',

@@ -66,6 +66,7 @@ const statementOf = async ({ db }: AttestationParts, runId: string) => {
   const build = await readBuild(db, run.artifactBuildId)
   const { sourceType, image, contextDigest, recipePath, recipeDigest, targetFormat, targetOs } = build
   const { targetArchitecture, buildArguments, network } = build
+  const taken = output?.imageId == null ? [] : [{ name: 'image in the engine', digest: hex(output.imageId) }]
   return {
     _type: 'https://in-toto.io/Statement/v1',
     subject: [{ name: `${run.id}.${targetFormat}`, digest: hex(run.outputDigest) }],
@@ -87,6 +88,7 @@ const statementOf = async ({ db }: AttestationParts, runId: string) => {
                     ? { digest: hex(image.slice(image.indexOf('@') + 1)) }
                     : {}),
                 },
+                ...taken,
               ]
             : [
                 { uri: `artifact://contexts/${contextDigest.slice(7)}`, digest: hex(contextDigest) },
@@ -99,6 +101,7 @@ const statementOf = async ({ db }: AttestationParts, runId: string) => {
           version: { orrery: version },
         },
         metadata: { invocationId: run.id, startedOn: run.startedAt, finishedOn: run.finishedAt },
+        ...(sourceType === 'dockerfile' ? { byproducts: taken } : {}),
       },
     },
   }

@@ -11,6 +11,7 @@ import {
   type DefinitionLimits,
 } from '../../drivers/build/apptainer.ts'
 import { ownArchitecture } from '../../drivers/build/architecture.ts'
+import { judgedContext } from '../../drivers/build/context.ts'
 import { readDefinition } from '../../drivers/build/definition.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { ImageFolder } from '../../drivers/build/image.ts'
@@ -109,7 +110,10 @@ export const buildFromDefinition = async (
   await buildDefinition(
     folder,
     {
-      context: parts.artifactStore.read('contexts', work.contextDigest),
+      context: judgedContext(
+        parts.artifactStore.read('contexts', work.contextDigest),
+        parts.buildContextLimitBytes,
+      ),
       text: definition.textFor((image) => `/build/base-${String(definition.images.indexOf(image))}.tar`),
       archives,
       epoch: epochOf(work),

@@ -1,5 +1,6 @@
 import { buildImage, EngineRefusal } from '../../clients/docker.ts'
 import type { DefinitionLimits } from '../../drivers/build/apptainer.ts'
+import { judgedContext } from '../../drivers/build/context.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { BuildWorkParts } from './build-parts.ts'
 import type { Journal } from './journal.ts'
@@ -41,7 +42,7 @@ const openLastWords = () => {
 
 /** Builds the image of a recipe under a tag. @throws BuildError with the reason; the signal's reason */
 export const buildFromRecipe = async (
-  { artifactStore, buildEngine }: BuildWorkParts,
+  { artifactStore, buildContextLimitBytes, buildEngine }: BuildWorkParts,
   work: BuildWork,
   tag: string,
   {
@@ -61,7 +62,7 @@ export const buildFromRecipe = async (
     await buildImage(
       buildEngine,
       {
-        context: artifactStore.read('contexts', work.contextDigest),
+        context: judgedContext(artifactStore.read('contexts', work.contextDigest), buildContextLimitBytes),
         ...{ recipe: work.recipePath ?? 'Dockerfile', tag, network: work.network },
         arguments: argumentsOf(work.buildArguments) ?? {},
         ...{ platform: platformOf(work), fresh: work.fresh },

@@ -115,11 +115,13 @@ const OutputRow = z.object({
   digest: z.string().nullish(),
   format: z.string(),
   hostId: z.string(),
+  /** Of the image in the engine: of the source, or of what a recipe has become. */
+  imageId: z.string().nullish(),
 })
 export const readOutput = (db: Db, runId: string) =>
   db.maybe(
     OutputRow,
-    sql`select r.status, r.output_digest as digest, b.target_format as format, r.host_id
+    sql`select r.status, r.output_digest as digest, b.target_format as format, r.host_id, r.image_id
         from build_runs r join artifact_builds b on b.id = r.artifact_build_id where r.id = ${runId}`,
   )
 

@@ -136,7 +136,7 @@ const buildScript = `exec 3>&1 1>&2
 set -e
 rm -rf /out/* /out/.[!.]*
 mkdir /out/context
-tar -xzf - --no-same-owner -C /out/context
+tar -xf - --no-same-owner -C /out/context
 cd /out/context
 apptainer build --sandbox /out/root /build/recipe.def 3>&-
 labels=/out/root/.singularity.d/labels.json

@@ -1,7 +1,11 @@
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
+import { PassThrough, type Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
 import { createGunzip } from 'node:zlib'
+import { pack } from 'tar-stream'
 import { BuildError } from './errors.ts'
+import { addContent, archiveBytes } from './packing.ts'
 import { tarEntries, type TarEntry } from './tar.ts'
 
 /** Bounds of a build context: a context within them can be unpacked wherever it is built. */
@@ -26,7 +30,7 @@ export const pathFault = (path: string): string | undefined => {
   return undefined
 }
 
-const judge = ({ path, type, mode, records }: TarEntry): void => {
+const judge = ({ path, type, mode }: TarEntry): void => {
   if (type !== 'file' && type !== 'directory')
     throw new BuildError(
       `${shown(path)} is a ${type.replace('-', ' ')}; a build context holds files and directories only: ` +
@@ -37,23 +41,42 @@ const judge = ({ path, type, mode, records }: TarEntry): void => {
     throw new BuildError(`the path ${shown(path)} ${fault}; pack from within the folder: tar -C folder .`)
   if (type === 'file' && (mode & 0o6000) !== 0)
     throw new BuildError(`${shown(path)} has the set-user-id or set-group-id bit; take it away`)
-  // Such records give the file another path and other bytes where it is unpacked.
-  if ([...records.keys()].some((name) => name.startsWith('GNU.sparse.')))
-    throw new BuildError(`${shown(path)} is packed as a sparse file; pack without --sparse`)
 }
 
-/** Refuses a path that a later entry would replace where the context is unpacked. */
+const digestOf = (text: string): string => createHash('sha256').update(text).digest('base64')
+const folderOf = (path: string): string => path.slice(0, Math.max(0, path.lastIndexOf('/')))
+
+/**
+ * Counts files and folders, those that only paths name among them, and refuses two of one path: where
+ * the context is unpacked, the later one takes the place of the other. Names that differ by case alone
+ * are one name to some file systems, and to builders that look for a recipe.
+ */
 const openPaths = (): ((entry: TarEntry) => void) => {
   // Digests, because paths may have 4 KiB each.
-  const seen = new Map<string, string>()
-  return ({ path, type }) => {
-    const key = createHash('sha256').update(plainPath(path)).digest('base64')
+  const seen = new Map<string, { path: string; type: string }>()
+  const add = (path: string, type: string): boolean => {
+    const key = digestOf(path.toLowerCase())
     const before = seen.get(key)
-    if (before !== undefined && !(before === 'directory' && type === 'directory'))
+    if (before !== undefined && before.path !== digestOf(path))
       throw new BuildError(
-        `the context holds ${shown(plainPath(path))} twice; keep one of the two, and pack the folder anew`,
+        `the context holds ${shown(path)} in two spellings of upper and lower case; rename one of the two`,
       )
-    seen.set(key, type)
+    if (before !== undefined && !(before.type === 'directory' && type === 'directory'))
+      throw new BuildError(
+        `the context holds ${shown(path)} twice; keep one of the two, and pack the folder anew`,
+      )
+    if (before === undefined && seen.size === contextBounds.entries)
+      throw new BuildError(
+        `the context has more than ${contextBounds.entries} files and folders; leave out what is not needed`,
+      )
+    seen.set(key, { path: digestOf(path), type })
+    return before === undefined
+  }
+  return ({ path, type }) => {
+    const plain = plainPath(path)
+    if (plain === '' || !add(plain, type)) return
+    // The folders above a known one are known.
+    for (let at = folderOf(plain); at !== '' && add(at, 'directory');) at = folderOf(at)
   }
 }
 
@@ -68,8 +91,7 @@ const largestRecipe = 4 * 2 ** 20
 /** Walks the whole archive: what stands behind the recipe must not replace it. */
 const walk = async (
   bytes: AsyncIterable<Buffer>,
-  recipe: string | undefined,
-  onRecipe: ((piece: Buffer) => void) | undefined,
+  { recipe, onRecipe, onEntry }: Pick<ContextWork, 'recipe' | 'onRecipe' | 'onEntry'>,
 ): Promise<ContextFacts> => {
   let [entries, files] = [0, 0]
   let recipeDigest: string | undefined
@@ -82,6 +104,7 @@ const walk = async (
     judge(entry)
     refuseRepeated(entry)
     if (entry.type === 'file') files += 1
+    await onEntry?.(entry)
     if (recipe === undefined || entry.type !== 'file' || plainPath(entry.path) !== recipe) continue
     if (entry.size > largestRecipe)
       throw new BuildError(
@@ -129,31 +152,29 @@ const asBuildError = (error: unknown): unknown => {
 /** With this, and beside the writes, 1 GiB takes 7.8 s; with pieces of 16 KiB in turns, 11.5 s. */
 const gunzipPieces = { chunkSize: 65_536, highWaterMark: 262_144 }
 
+interface ContextWork {
+  limitBytes: number
+  recipe?: string
+  /** Receives the recipe's bytes. */
+  onRecipe?: (piece: Buffer) => void
+  /** Receives each entry, once it is judged; it reads the content of no recipe. */
+  onEntry?: (entry: TarEntry) => Promise<void>
+  keep?: (piece: Buffer) => Promise<void>
+}
+
 /**
  * Judges a context as it arrives, and passes each piece to `keep` too. @throws BuildError
  */
 export const readContext = async (
   chunks: AsyncIterable<Buffer>,
-  {
-    limitBytes,
-    recipe,
-    onRecipe,
-    keep,
-  }: {
-    limitBytes: number
-    recipe?: string
-    /** Receives the recipe's bytes. */
-    onRecipe?: (piece: Buffer) => void
-    keep?: (piece: Buffer) => Promise<void>
-  },
+  { limitBytes, keep, ...work }: ContextWork,
 ): Promise<ContextFacts> => {
   const gunzip = createGunzip(gunzipPieces)
   let taken = 0
   let over = false
   const walked = walk(
     bounded(gunzip, limitBytes, () => taken),
-    recipe,
-    onRecipe,
+    work,
   ).finally(() => (over = true))
   // The feeder receives the failure when it waits.
   walked.catch(() => undefined)
@@ -185,4 +206,36 @@ export const readContext = async (
   } finally {
     gunzip.destroy()
   }
+}
+
+/** The latest time that the head of an archive takes, in seconds. */
+const latestTime = 2 ** 31 - 1
+
+/**
+ * The files of a context as an archive of our own, which builders get instead of the bytes as they were
+ * sent: they unpack what was judged, and nothing that another reader of archives would find. All belongs
+ * to root, as the files do that a recipe copies.
+ * @returns a stream that fails with a BuildError; its end closes `sent` too
+ */
+export const judgedContext = (sent: Readable, limitBytes: number): Readable => {
+  const tar = pack()
+  const archive = new PassThrough()
+  // Who reads the archive gets its failure; nobody may read it yet.
+  archive.on('error', () => undefined)
+  const gone = new Promise<void>((resolve) => archive.once('close', () => resolve()))
+  const onEntry = async ({ path, type, mode, mtime, size, content }: TarEntry): Promise<void> => {
+    const head = { mode, mtime: new Date(Math.min(mtime, latestTime) * 1_000), uid: 0, gid: 0 }
+    if (type === 'file') await addContent(tar, { ...head, name: plainPath(path), size }, content)
+    else tar.entry({ ...head, name: `./${plainPath(path)}/`, type: 'directory' })
+    // Heads alone do not wait for the reader.
+    if (archive.writableNeedDrain) await Promise.race([once(archive, 'drain').catch(() => undefined), gone])
+  }
+  // BuildKit knows an archive by its first kilobyte, where a long path would take more.
+  tar.entry({ name: './', type: 'directory', mode: 0o755, mtime: new Date(0) })
+  pipeline(archiveBytes(tar), archive).catch(() => undefined)
+  readContext(sent as AsyncIterable<Buffer>, { limitBytes, onEntry })
+    .then(() => tar.finalize())
+    .catch((error: unknown) => archive.destroy(error as Error))
+  void gone.then(() => sent.destroy())
+  return archive
 }
