@@ -320,6 +320,7 @@ export const DataLocation = z
   .strictObject({
     id: z.string(),
     dataObjectInstanceId: z.string(),
+    storageResourceId: z.string().optional().describe('the storage of promoted data'),
     resourceId: z.string().optional(),
     executionRunId: Id,
     uri: z.string(),

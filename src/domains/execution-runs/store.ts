@@ -115,7 +115,9 @@ export const outputJson = jsonObject(
   ),
 )
 
-const locationJson = jsonObject(fields('l', 'id dataObjectInstanceId resourceId executionRunId uri status'))
+const locationJson = jsonObject(
+  fields('l', 'id dataObjectInstanceId storageResourceId resourceId executionRunId uri status'),
+)
 
 const materializationJson = jsonObject({
   ...fields('m', 'id runId activityId'),
