@@ -322,7 +322,16 @@ export const NormalisedDocument = z.strictObject({
   namespace: Name,
   createdAt: z.string().optional(),
   version: WorkflowVersionDocument,
-  activityTypes: z.array(ActivityType).optional(),
+  activityTypes: z
+    .array(
+      ActivityType.extend({
+        cpuIntensity: Rank.default(0),
+        memoryIntensity: Rank.default(0),
+        ioIntensity: Rank.default(0),
+        networkIntensity: Rank.default(0),
+      }),
+    )
+    .optional(),
   warnings: z.array(z.unknown()).optional(),
 })
 export type NormalisedDocument = z.output<typeof NormalisedDocument>
