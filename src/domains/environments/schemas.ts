@@ -250,7 +250,9 @@ export const Connection = z.strictObject({
   id: Id,
   environmentId: ParentId,
   name: Name,
-  type: Name.describe('ssh, kubernetes, cloud, local, agent; not validated'),
+  type: field.Text.max(255)
+    .default('')
+    .describe('ssh, kubernetes, cloud, local, agent; not validated. Without one it is stored and not used'),
   endpoint: Text,
   username: Text,
   credentialRef: Text,
