@@ -322,6 +322,15 @@ export const readExecutionRun = async (db: Db, runId: string): Promise<Execution
     )
   )?.body
 
+/** A session or command of the console as a run of the feed. */
+export const readConsoleRun = async (db: Db, id: string): Promise<ExecutionRun | undefined> =>
+  (
+    await db.maybe(
+      Json(ExecutionRun),
+      sql`select ${raw(consoleJson)} as body from console_runs c where c.id = ${id}`,
+    )
+  )?.body
+
 /** The orders of the list; `startedAt` of a run that has not started is its acceptance. */
 export const runOrders = {
   startedAt: 'coalesce(r.started_at, r.created_at)',
