@@ -576,6 +576,22 @@ describe('a value that PostgreSQL does not take', () => {
       )
   })
 
+  test('a filter of records needs its value, which may be blank', async () => {
+    const example = examples.find(({ template }) => template === '/schedule-plans/import/')!
+    const { plan } = example.body('blank-plan') as { plan: Json }
+    await service.post('/schedule-plans/import/', { plan: { ...plan, algorithm: '' } })
+    const at = '/provenance/entities/plans/'
+    const { items, total } = await service.get(`${at}?filterField=algorithm&filterValue=`)
+    expect([total > 0, items.every(({ algorithm }: Json) => algorithm === '')]).toEqual([true, true])
+    expect(total).toBeLessThan((await service.get(at)).total)
+    const refused = await service.call('GET', `${at}?filterField=algorithm`)
+    expect([refused.status, refused.body.details.map(({ path }: Json) => path)]).toEqual([
+      400,
+      ['filterValue'],
+    ])
+    expect((await service.get(`${at}?filterField=&filterValue=`)).total).toBe((await service.get(at)).total)
+  })
+
   test('is an answer or 400 as a filter by any field of the record', async () => {
     const { items } = await service.get('/provenance/entities/')
     const refused: string[] = []
