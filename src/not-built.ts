@@ -1,4 +1,4 @@
-import { Refusal } from './refusal.ts'
+import { Refusal, unacceptableAt } from './refusal.ts'
 
 /**
  * Values that documents may name and that this version does not support. A request for one is
@@ -13,16 +13,18 @@ import { Refusal } from './refusal.ts'
 const usedTypes: ReadonlySet<string> = new Set(['ssh', 'kubernetes', 'cloud', 'local'])
 
 /**
- * The refusal to use a connection of a type that this version lacks; undefined for the types that
- * it has.
+ * The refusal to use a connection of a type that this version lacks, or without a type; undefined
+ * for the types that it has.
  */
 export const unbuiltConnectionType = (type: string): Refusal | undefined =>
   usedTypes.has(type)
     ? undefined
-    : notBuilt(
-        `connections of type ${JSON.stringify(type.slice(0, 60))}`,
-        `use one of ${[...usedTypes].join(', ')}`,
-      )
+    : type === ''
+      ? unacceptableAt('type', `the connection has none; save it with one of ${[...usedTypes].join(', ')}`)
+      : notBuilt(
+          `connections of type ${JSON.stringify(type.slice(0, 60))}`,
+          `use one of ${[...usedTypes].join(', ')}`,
+        )
 
 /**
  * 503 `not_built` without `Retry-After`, because waiting does not help. `remedy` names the

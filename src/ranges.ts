@@ -22,7 +22,12 @@ export const ranges = {
   rank: { least: 0, most: 1e15, unit: '' },
 } as const
 
-export type Range = (typeof ranges)[keyof typeof ranges]
+/** `least`: of what is above 0. */
+export interface Range {
+  least: number
+  most: number
+  unit: string
+}
 
 /** A plan that takes longer is refused: its times pass beyond the year 5000. */
 export const longestPlanSeconds = 1e11

@@ -60,9 +60,9 @@ const shown = (value: unknown): string => {
 
 /**
  * Converts a parsed document to the form that its schema reads, in place. A key that differs from a
- * declared one only in case gets the declared spelling; a null of an optional key removes the key.
- * Reports values that no schema sees: hostile keys, depth, NUL, lone surrogates, numbers that JSON
- * cannot hold.
+ * declared one only in case gets the declared spelling; a null or a blank text of an optional key
+ * removes the key. Reports values that no schema sees: hostile keys, depth, NUL, lone surrogates,
+ * numbers that JSON cannot hold.
  */
 export const normalise = (document: unknown, shape: Shape | undefined, findings: Finding[]): unknown => {
   const path: (string | number)[] = []
@@ -157,8 +157,7 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
       if (name === '__proto__' || name === 'constructor') {
         report(400, `the key ${JSON.stringify(name)} is not allowed`)
         delete object[name]
-      } else if (value === null && known !== undefined && known.optional && !known.shape().acceptsNull)
-        delete object[name]
+      } else if (known?.optional === true && saysNothing(value, known.shape())) delete object[name]
       else {
         text(name, 'the key')
         const next = walk(value, known === undefined ? others : known.shape(), depth + 1)
@@ -170,6 +169,10 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
 
   return walk(document, shape, 0)
 }
+
+/** Whether the value of a key that may be left out counts as left out. */
+const saysNothing = (value: unknown, { acceptsNull, isText }: Shape): boolean =>
+  value === null ? !acceptsNull : value === '' && isText
 
 type Issue = z.core.$ZodIssue
 
@@ -262,8 +265,7 @@ const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown)
           400,
           `must be ${[...types].map((type) => expectedName[type] ?? type).join(' or ')}, not ${typeName(value)}`,
         )
-      // A blank value selects the default where it is allowed.
-      const values = issue.values.filter((allowed) => allowed !== '').join(', ')
+      const values = issue.values.join(', ')
       return at(422, `must be ${issue.values.length === 1 ? '' : 'one of '}${values}${shown(value)}`)
     }
     case 'invalid_union': {

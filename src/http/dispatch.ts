@@ -7,6 +7,7 @@ import { HttpCall, pathParams, queryValues } from './call.ts'
 import { checkQuery } from './check.ts'
 import { HttpRefusal } from './errors.ts'
 import { pairs, type Exchange } from './exchange.ts'
+import { createShapes } from './keys.ts'
 import type { AppOptions, Selection } from './options.ts'
 import type { Perform } from './perform.ts'
 import type { Method, Route } from './route.ts'
@@ -18,14 +19,19 @@ const readOnlyText = 'the selected instance is a read-only snapshot'
 const isMethod = (method: string): method is Method =>
   method === 'GET' || method === 'POST' || method === 'PUT' || method === 'DELETE'
 
+const shapeOf = createShapes()
+
 /**
  * The query's values without blank ones of declared names: a blank filter counts as absent. Unknown
  * names stay, and are refused later.
  */
 const withoutBlanks = (schema: z.ZodType, values: Record<string, string>): Record<string, string> => {
-  const declared: object = 'shape' in schema ? (schema.shape as object) : {}
+  const { keys } = shapeOf(schema)
   return Object.fromEntries(
-    Object.entries(values).filter(([name, value]) => value.trim() !== '' || !Object.hasOwn(declared, name)),
+    Object.entries(values).filter(([name, value]) => {
+      const declared = keys?.get(name.toLowerCase())
+      return value.trim() !== '' || declared?.name !== name || !declared.shape().isText
+    }),
   )
 }
 

@@ -3,7 +3,7 @@ import type { z } from 'zod'
 /** A key of a document's object as its schema declares it. */
 export interface KeyShape {
   name: string
-  /** The key may be left out, so null counts as absent. */
+  /** The key may be left out, so null counts as absent, and so does a blank text. */
   optional: boolean
   shape: () => Shape
 }
@@ -19,6 +19,8 @@ export interface Shape {
   /** Values of a map with free keys. */
   values: (() => Shape) | undefined
   acceptsNull: boolean
+  /** A text whose blank form says nothing. */
+  isText: boolean
   /**
    * A measure: a number that need not be an integer, so one with more digits than a double holds is
    * rounded like any other.
@@ -31,9 +33,18 @@ const free: Shape = {
   element: undefined,
   values: undefined,
   acceptsNull: true,
+  isText: false,
   measure: false,
 }
 const leaf: Shape = { ...free, acceptsNull: false }
+const text: Shape = { ...leaf, isText: true }
+
+const meaningfulBlanks = new WeakSet<z.core.$ZodType>()
+/** The same schema of a text, whose blank form is a value of its own wherever it stands. */
+export const withBlank = <Text extends z.ZodString>(schema: Text): Text => {
+  meaningfulBlanks.add(schema)
+  return schema
+}
 
 type Def = z.core.$ZodTypes['_zod']['def']
 
@@ -68,6 +79,7 @@ const merge = (shapes: readonly Shape[]): Shape =>
       element: both(left.element, right.element, merge),
       values: both(left.values, right.values, merge),
       acceptsNull: left.acceptsNull || right.acceptsNull,
+      isText: left.isText || right.isText,
       measure: left.measure || right.measure,
     }
   })
@@ -100,7 +112,7 @@ export const createShapes = (): ((schema: z.core.$ZodType) => Shape) => {
   const shapeOf = (schema: z.core.$ZodType): Shape => {
     const seen = known.get(schema)
     if (seen !== undefined) return seen
-    const shape = read((schema as z.core.$ZodTypes)._zod.def)
+    const shape = meaningfulBlanks.has(schema) ? leaf : read((schema as z.core.$ZodTypes)._zod.def)
     known.set(schema, shape)
     return shape
   }
@@ -147,7 +159,15 @@ export const createShapes = (): ((schema: z.core.$ZodType) => Shape) => {
       case 'number':
         return { ...leaf, measure: !isWhole(def) }
       case 'literal':
-        return { ...leaf, acceptsNull: def.values.includes(null) }
+        return {
+          ...leaf,
+          acceptsNull: def.values.includes(null),
+          isText: def.values.some((value) => typeof value === 'string'),
+        }
+      case 'enum':
+      case 'string':
+      case 'template_literal':
+        return text
       default:
         return leaf
     }

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { arraySizes, pagedArray, pageOf, pageQuery, type Page, type Sizes } from './paging.ts'
+import { arraySizes, pagedArray, pageOf, pageQuery, type Page } from './paging.ts'
 import { route, type Call, type Route, type RouteSpec } from './route.ts'
 
 /** The rows of a page as read with `page.limit`, and their total, counted to `countBound + 1`. */
@@ -16,7 +16,7 @@ type ListCall<P extends string, F extends z.ZodRawShape> = Call<
 
 /**
  * A list that stays a plain array, page by page. `filters` are the query's members beside those of
- * the page; `sizes` the sizes of pages that are not the usual ones of arrays.
+ * the page.
  */
 export const listRoute = <
   const P extends string,
@@ -25,13 +25,11 @@ export const listRoute = <
 >({
   filters,
   item,
-  sizes = arraySizes,
   read,
   ...spec
 }: Pick<RouteSpec<P, undefined, undefined, undefined>, 'path' | 'tag' | 'summary'> & {
   filters?: F
   item: Item
-  sizes?: Sizes
   read: (page: Page, call: ListCall<P, F>) => Promise<PageRows<z.output<Item>>>
 }): Route =>
   route({
@@ -40,7 +38,7 @@ export const listRoute = <
     query: z.strictObject({ ...pageQuery, ...filters }),
     response: z.array(item),
     handle: async (call) => {
-      const page = pageOf(call.query, sizes)
+      const page = pageOf(call.query, arraySizes)
       const { rows, total } = await read(page, call as unknown as ListCall<P, F>)
       return pagedArray(rows, { page, total, target: call.target })
     },

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { isFields } from '../json-object.ts'
 import { pathLengths } from './call.ts'
 import { nameSchemas } from './openapi-names.ts'
 import { typesToChooseFrom, type Method, type Route } from './route.ts'
@@ -98,6 +99,33 @@ const anyJsonSchema: Json = {
   type: ['object', 'array', 'string', 'number', 'boolean', 'null'],
 }
 
+/** A text that may be left out: its blank form counts as that. */
+const blankToo = ({ minLength: _, ...member }: Json): Json => {
+  const words = member['const'] === undefined ? member['enum'] : [member['const']]
+  if (!Array.isArray(words) || !words.every((word) => typeof word === 'string')) return member
+  const { const: _const, ...others } = member
+  return { ...others, enum: [...words, ''] }
+}
+
+const mapped = (members: unknown, to: (name: string, member: unknown) => unknown): Json =>
+  Object.fromEntries(Object.entries(members as Json).map(([name, member]) => [name, to(name, member)]))
+
+const innerSchemas = new Set(['items', 'additionalProperties', 'anyOf', 'oneOf', 'allOf'])
+
+/** The schema of a document that is sent: its texts may be blank where they may be left out. */
+const withBlanks = (schema: unknown): unknown => {
+  if (Array.isArray(schema)) return schema.map(withBlanks)
+  if (!isFields(schema)) return schema
+  const required = (schema['required'] ?? []) as readonly string[]
+  return mapped(schema, (key, value) => {
+    if (key === '$defs') return mapped(value, (_name, definition) => withBlanks(definition))
+    if (key !== 'properties') return innerSchemas.has(key) ? withBlanks(value) : value
+    return mapped(value, (name, member) =>
+      required.includes(name) ? withBlanks(member) : blankToo(withBlanks(member) as Json),
+    )
+  })
+}
+
 /** The JSON Schema of a zod schema; values of any type refer to the component `JsonValue`. */
 const schemaOf = (schema: z.ZodType, io: 'input' | 'output'): Json =>
   z.toJSONSchema(schema, {
@@ -119,9 +147,18 @@ class Components {
   readonly #schemas: Record<'input' | 'output', Map<string, Json>> = { input: new Map(), output: new Map() }
   readonly #uses: { place: Json; io: 'input' | 'output' }[] = []
 
+  /** The inline schema of a document that is sent. */
+  addBody(schema: z.ZodType): Json {
+    return this.#take(schema, 'input', withBlanks(schemaOf(schema, 'input')) as Json)
+  }
+
   /** The inline schema. `finish` corrects its references. */
   add(schema: z.ZodType, io: 'input' | 'output'): Json {
-    const { $schema: _dialect, $defs, ...rest } = schemaOf(schema, io)
+    return this.#take(schema, io, schemaOf(schema, io))
+  }
+
+  #take(schema: z.ZodType, io: 'input' | 'output', json: Json): Json {
+    const { $schema: _dialect, $defs, ...rest } = json
     for (const [name, definition] of Object.entries(($defs ?? {}) as Record<string, Json>))
       this.#keep(io, name, definition)
     const id = (schema.meta() as { id?: string } | undefined)?.id
@@ -351,7 +388,7 @@ const successResponse = (route: Route, status: number, components: Components): 
 const requestBody = (route: Route, components: Components, example: unknown): Json => {
   const { body, upload } = route
   if (body === undefined && upload === undefined) return {}
-  const schema = body === undefined ? undefined : components.add(body, 'input')
+  const schema = body === undefined ? undefined : components.addBody(body)
   const documents =
     schema === undefined
       ? []

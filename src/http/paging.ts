@@ -31,7 +31,7 @@ export interface Page {
   offset: number
 }
 
-export interface Sizes {
+interface Sizes {
   /** The size without `pageSize`, and in place of one that is out of range. */
   usual: number
   largest: number

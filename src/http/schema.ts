@@ -42,27 +42,6 @@ export const Name = z
 /** Free text of at most 64 KiB; may be empty. */
 export const Text = z.string().max(65_536)
 
-/** One of `values`; a blank or absent value means `usual`. */
-export const choice = <const Values extends readonly [string, ...string[]]>(
-  values: Values,
-  usual: Values[number],
-) => {
-  const blankToo: z.ZodType<string, string> = z.enum([...values, ''])
-  return blankToo
-    .default(usual)
-    .transform((value): string => (value === '' ? usual : value))
-    .pipe(z.enum(values))
-}
-
-/** One of `values`, or undefined; a blank value counts as absent. */
-export const optionalChoice = <const Values extends readonly [string, ...string[]]>(values: Values) => {
-  const blankToo: z.ZodType<string, string> = z.enum([...values, ''])
-  return blankToo
-    .transform((value): string | undefined => (value === '' ? undefined : value))
-    .pipe(z.enum(values).optional())
-    .optional()
-}
-
 const rangeText = ({ least, most, unit }: Range, zero: string): string =>
   `${zero}${least === 0 ? '0' : String(least)} to ${String(most)}${unit === '' ? '' : ` ${unit}`}`
 

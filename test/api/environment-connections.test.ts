@@ -434,6 +434,22 @@ describe('what an environment was registered with', () => {
     }
   })
 
+  test('a connection without a type is kept, and cannot be used', async () => {
+    const environmentId = await environment()
+    const id = `typeless-${environmentId}`
+    const answer = await put(id, { id, name: 'typeless', type: '', environmentId })
+    expect([answer.status, answer.body.type]).toEqual([200, ''])
+    for (const refused of [
+      await service.call('POST', '/connection-tests/', { type: '' }),
+      await service.call('POST', `/environment-connections/${id}/health/`),
+      await service.call('POST', `/environment-connections/${id}/discover/`),
+    ])
+      expect([refused.status, refused.body.details]).toEqual([
+        422,
+        [expect.objectContaining({ path: 'type' })],
+      ])
+  })
+
   test('a credential is opened when it is used, and the check says what is wrong with it', async () => {
     for (const [reference, reason] of [
       ['vault:ssh-key/none', /does not exist; store it first/],

@@ -242,6 +242,23 @@ describe('registering an environment', () => {
     expect(read.body).toMatchObject({ activityResourceProfiles: [], connectionChecks: [] })
   })
 
+  test('blank texts are the defaults, and a connection needs no type', async () => {
+    const sent = definition()
+    const { id } = sent.environment
+    const [storage] = sent.storages
+    const answer = await post({
+      ...sent,
+      environment: { ...sent.environment, status: '' },
+      storages: [{ ...storage, runtimeBindings: [{ ...storage!.runtimeBindings[0], containerPath: '' }] }],
+      connections: [{ id: `${id}-door`, name: 'door' }],
+    })
+    expect(answer.status).toBe(201)
+    const { body } = await app.call('GET', path(id))
+    expect(body.environment.status).toBe('defined')
+    expect(body.storages[0].runtimeBindings[0].containerPath).toBe('/akoflow/data')
+    expect(body.connections[0]).toMatchObject({ id: `${id}-door`, type: '' })
+  })
+
   test('takes YAML, keys in any case and null for what may be omitted', async () => {
     const answer = await app.call(
       'POST',

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, jest } from '@jest/globals'
 import { chmodSync, existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { sql } from '../../src/db/sql.ts'
 import { machineConfigurationRoutes } from '../../src/domains/machine-configurations/routes.ts'
 import type { IdempotencyStore } from '../../src/http/idempotency.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
@@ -158,6 +159,14 @@ test('one configuration comes with the service; its playbook passes its own chec
     playbookYaml: good,
   })
   expect(more.status).toBe(422)
+})
+
+test('the list is whole without a page, as other arrays are', async () => {
+  await app.db.run(sql`insert into machine_configurations (id, name)
+    select 'many-' || n, 'many' from generate_series(1, 101) n`)
+  const { body, headers } = await app.call('GET', '/machine-configurations/')
+  expect(body.length).toBeGreaterThan(101)
+  expect(headers.get('x-total-count')).toBe(String(body.length))
 })
 
 test('a validation without a playbook has the members of a verdict', async () => {

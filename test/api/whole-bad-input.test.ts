@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { once } from 'node:events'
 import { request, type IncomingMessage } from 'node:http'
 import { connect } from 'node:net'
+import { isDeepStrictEqual } from 'node:util'
 import { json as readJson } from 'node:stream/consumers'
 import { withoutPlaybooks } from '../support/cloud.ts'
 import { isForLack } from '../support/needs.ts'
@@ -417,6 +418,62 @@ describe('every field of every document', () => {
   )
 })
 
+describe('a blank text counts as left out where it may be left out', () => {
+  test('in every document of every route, as far as its schema goes', async () => {
+    const differing: string[] = []
+    let tried = 0
+    for (const [path, item] of Object.entries<Json>(document['paths']))
+      for (const [method, operation] of Object.entries<Json>(item)) {
+        const schema = operation['requestBody']?.content['application/json']?.schema as Json | undefined
+        if (schema === undefined || isLinked(path) || path === '/factory-reset/') continue
+        const at = path.replaceAll(/\{\w+\}/g, 'no-such-record')
+        for (const text of places.optionalTexts(schema)) {
+          // The members at the top tell the form of a workflow.
+          if (path.startsWith('/workflow-definitions/') && text.path.length === 0) continue
+          const sent = (members: Json): unknown =>
+            text.path.reduceRight<unknown>(
+              (inner, step) => (typeof step === 'number' ? [inner] : { [step]: inner }),
+              members,
+            )
+          const [blank, without] = [{ [text.name]: '' }, {}].map((members) =>
+            service.call(method.toUpperCase(), at, sent(members)),
+          )
+          const [one, other] = [await blank!, await without!]
+          tried += 1
+          if (one.status !== other.status || !isDeepStrictEqual(one.body.details, other.body.details))
+            differing.push(
+              `${method} ${path} ${[...text.path, text.name].join('.')}: ${one.text.slice(0, 200)} beside ` +
+                other.text.slice(0, 200),
+            )
+        }
+      }
+    expect(differing).toEqual([])
+    expect(tried).toBeGreaterThan(300)
+  })
+
+  /** The places of blank texts in an answer, without the numbers of items. */
+  const blanksOf = (value: unknown, at = ''): string[] => {
+    if (value === '') return [at]
+    if (typeof value !== 'object' || value === null) return []
+    const inner = Object.entries(value).flatMap(([key, member]) =>
+      blanksOf(member, Array.isArray(value) ? `${at}[]` : `${at}.${key}`),
+    )
+    return [...new Set(inner)].toSorted()
+  }
+
+  test.each(named)('%s: its texts are blank', async (_name, example) => {
+    const answers: unknown[] = []
+    for (const as of ['left out', 'blank'] as const) {
+      if (example.template.endsWith('/index-runs/')) await atRest()
+      const key = fresh()
+      const body = places.withTexts(example.body(key), places.schemaOf(example), as)
+      const { status, body: answer } = await send(example, key, written(body))
+      answers.push([status, answer.details, blanksOf(answer)])
+    }
+    expect(answers[1]).toEqual(answers[0])
+  })
+})
+
 describe('every path and query', () => {
   const operations = (): { method: string; path: string; operation: Json }[] =>
     Object.entries<Json>(document['paths'])
@@ -517,6 +574,22 @@ describe('a value that PostgreSQL does not take', () => {
       expect((await service.call('GET', `/execution-runs/?since=${encodeURIComponent(time)}`)).status).toBe(
         400,
       )
+  })
+
+  test('a filter of records needs its value, which may be blank', async () => {
+    const example = examples.find(({ template }) => template === '/schedule-plans/import/')!
+    const { plan } = example.body('blank-plan') as { plan: Json }
+    await service.post('/schedule-plans/import/', { plan: { ...plan, algorithm: '' } })
+    const at = '/provenance/entities/plans/'
+    const { items, total } = await service.get(`${at}?filterField=algorithm&filterValue=`)
+    expect([total > 0, items.every(({ algorithm }: Json) => algorithm === '')]).toEqual([true, true])
+    expect(total).toBeLessThan((await service.get(at)).total)
+    const refused = await service.call('GET', `${at}?filterField=algorithm`)
+    expect([refused.status, refused.body.details.map(({ path }: Json) => path)]).toEqual([
+      400,
+      ['filterValue'],
+    ])
+    expect((await service.get(`${at}?filterField=&filterValue=`)).total).toBe((await service.get(at)).total)
   })
 
   test('is an answer or 400 as a filter by any field of the record', async () => {
@@ -677,7 +750,7 @@ describe('a document with one violation of each kind gets all of them at once', 
         activity('a', { dependsOn: ['b'], cpuLimit: '0' }),
         activity('b', { dependsOn: ['a'], memoryLimit: '1Zi' }),
         activity('c', { dependsOn: ['nobody'], simulation: { durationSeconds: -1 } }),
-        activity('c', { policy: { maxAttempts: 0 } }),
+        activity('c', { policy: { maxAttempts: -1 } }),
         activity('d', { simulation: { durationSeconds: raw('1e400') } }),
         { name: 'e', stage: 'some' },
       ],

@@ -11,6 +11,9 @@ export interface Place {
   required: boolean
 }
 
+/** Texts whose blank form is a value: a path of a storage, and the name that confirms a reset. */
+const meaningfulBlanks = new Set(['path', 'confirm'])
+
 /** Reads what the API's document says of the documents that routes take. */
 export const openPlaces = (document: Json) => {
   const ajv = new Ajv2020({ strict: false, validateFormats: false })
@@ -76,7 +79,50 @@ export const openPlaces = (document: Json) => {
     return places
   }
 
+  /** The texts of a document that may be left out, each with the path of its object. */
+  const optionalTexts = (given: Json): { path: (string | number)[]; name: string }[] => {
+    const found: { path: (string | number)[]; name: string }[] = []
+    const walk = (schema: Json, path: (string | number)[]): void => {
+      const own = resolved(schema)
+      for (const form of (own['anyOf'] ?? own['oneOf'] ?? []) as Json[]) walk(form, path)
+      if (own['items'] !== undefined) walk(own['items'] as Json, [...path, 0])
+      for (const [name, member] of Object.entries<Json>(own['properties'] ?? {}))
+        if (mayBeBlank(own, name)) found.push({ path, name })
+        else walk(member, [...path, name])
+    }
+    walk(given, [])
+    return found
+  }
+  /** Whether a member of an object is a text that may be left out. */
+  const mayBeBlank = (own: Json, name: string): boolean => {
+    const types = typesOf(own['properties'][name] as Json)
+    // A member of any type may hold a blank as well.
+    const isText = types?.has('string') === true && !types.has('object')
+    return isText && !(own['required'] ?? []).includes(name) && !meaningfulBlanks.has(name)
+  }
+
+  /** A copy of the document in which each text that may be left out is blank, or is left out. */
+  const withTexts = (value: unknown, given: Json, as: 'blank' | 'left out'): unknown => {
+    const own = alternative(given, value)
+    if (Array.isArray(value)) return value.map((item) => withTexts(item, (own['items'] ?? {}) as Json, as))
+    if (typeof value !== 'object' || value === null) return value
+    const members = Object.entries<Json>(own['properties'] ?? {})
+    const texts = members.map(([name]) => name).filter((name) => mayBeBlank(own, name))
+    const others = Object.entries(value).filter(([name]) => !texts.includes(name))
+    return Object.fromEntries([
+      ...others.map(([name, member]) => [
+        name,
+        own['properties']?.[name] === undefined
+          ? member
+          : withTexts(member, own['properties'][name] as Json, as),
+      ]),
+      ...(as === 'blank' ? texts.map((name) => [name, '']) : []),
+    ])
+  }
+
   return {
+    optionalTexts,
+    withTexts,
     schemaOf: ({ method, template }: Example): Json =>
       document['paths'][template][method.toLowerCase()].requestBody.content['application/json']
         .schema as Json,

@@ -351,6 +351,39 @@ describe('create and read', () => {
     expect([again.status, again.body.version.activities[0]?.metadata]).toEqual([201, { note: '' }])
   })
 
+  test('blank texts of an executable and zeros of a policy count as left out, in every form', async () => {
+    const reference = 'tools:1'
+    const executable = {
+      source: { type: 'oci', reference, expectedDigest: '', format: '', environmentRef: '' },
+      delivery: { strategy: '', targetFormat: '' },
+      ...{ expectedDigest: '', format: null, credentialRef: '' },
+    }
+    const activity = (source: object = {}) => ({
+      ...{ name: 'a', command: { entrypoint: 'x', executable: { ...executable, ...source } } },
+      policy: { timeoutSeconds: 0, maxAttempts: 0 },
+    })
+    const kept = { source: { type: 'oci', reference }, delivery: {} }
+    const made = await create(workflow('zeros', [activity()]))
+    const [stored] = made.body.version.activities
+    expect([made.status, stored?.command?.executable, stored?.policy]).toEqual([
+      201,
+      kept,
+      { timeoutSeconds: 3600, maxAttempts: 1, retryDelaySeconds: 0 },
+    ])
+    const embedded = {
+      ...made.body.version,
+      activities: [{ ...stored!, command: { ...stored!.command, executable }, policy: { maxAttempts: 0 } }],
+    }
+    expect(await service.db.transaction((tx) => embedWorkflow(tx, embedded))).toBe('zeros-v1')
+    const wrong = { source: { type: 'oci', reference: '' }, delivery: { strategi: '' } }
+    const refused = await create(workflow('wrong', [activity(wrong)]))
+    const at = 'spec.activities.0.command.executable.'
+    expect([refused.status, paths(refused.body.details).toSorted()]).toEqual([
+      422,
+      [`${at}delivery.strategi`, `${at}source.reference`],
+    ])
+  })
+
   test('keys in another case and nulls are read, unicode names too', async () => {
     const created = await create({
       Name: 'Größe 東京',
@@ -419,6 +452,19 @@ describe('a definition that is sent back as it was answered', () => {
       sent,
     )
     expect([other.status, other.body.warnings, other.body.version.id]).toEqual([201, [], 'other-v1'])
+  })
+
+  test('may leave out ids, intensities and words, or have them blank', async () => {
+    const sent: Loose = await answered('sparse')
+    for (const type of sent.activityTypes)
+      for (const key of ['cpuIntensity', 'memoryIntensity', 'ioIntensity', 'networkIntensity'])
+        delete type[key]
+    for (const activity of sent.version.activities)
+      Object.assign(activity, { workflowVersionId: '', externalId: '', kind: '' })
+    Object.assign(sent.version, { workflowId: '', definitionHash: '', status: '' })
+    Object.assign(sent.version.dependencies[0], { type: '' })
+    const again = await create({ ...sent, id: '', externalId: '', createdAt: '' })
+    expect([again.status, again.body.warnings, again.body.id]).toEqual([201, [], 'sparse'])
   })
 
   test('has limits in an older notation only where they are those of resources', async () => {
@@ -704,7 +750,7 @@ describe('bad input', () => {
             cpuLimit: '0',
             memoryLimit: '1.5Gi',
             expectedOutputs: ['/etc/passwd', 'a/../b'],
-            policy: { maxAttempts: 0 },
+            policy: { maxAttempts: -1 },
             stage: 'some',
             metadata: { runtime: 'x' },
           },
@@ -814,7 +860,7 @@ describe('bad input', () => {
     const activity = (more: object) => ({ name: 'a', image: 'i', run: 'true', ...more })
     const cases: [object, string, RegExp][] = [
       [{ policy: { timeoutSeconds: 1e10 } }, 'policy.timeoutSeconds', /at most 1000000000 \(got 1/],
-      [{ policy: { timeoutSeconds: 1e-9 } }, 'policy.timeoutSeconds', /at least 0\.01/],
+      [{ policy: { timeoutSeconds: 1e-9 } }, 'policy.timeoutSeconds', /0, or 0\.01/],
       [{ policy: { retryDelaySeconds: 1e300 } }, 'policy.retryDelaySeconds', /at most 1000000000/],
       [
         { run: '', command: { entrypoint: 'x', workingDirectory: '/data' } },

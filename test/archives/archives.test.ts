@@ -670,8 +670,11 @@ test('a factory reset is refused with a list while machines at providers may cos
 test('a factory reset empties records, credentials and files, keeps archives and begins a new chain', async () => {
   const { id } = (await upload(await download())).body
   const { name } = await service.get('/instance/')
-  const wrong = await service.call('POST', '/factory-reset/', { confirm: `${String(name)}x` })
-  expect([wrong.status, wrong.body.details[0].path]).toEqual([422, 'confirm'])
+  // A blank name confirms nothing, and is no request without a confirmation.
+  for (const confirm of [`${String(name)}x`, '']) {
+    const wrong = await service.call('POST', '/factory-reset/', { confirm })
+    expect([wrong.status, wrong.body.details[0].path]).toEqual([422, 'confirm'])
+  }
   await service.ok('POST', `/instance-activations/${String(id)}/`)
   expect((await service.call('POST', '/factory-reset/', {})).status).toBe(423)
   await service.ok('POST', '/instance-activations/default/')

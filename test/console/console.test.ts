@@ -96,6 +96,21 @@ describe('a command under an Idempotency-Key', () => {
   })
 })
 
+test('zeros of a command count as left out, and the feed of runs shows it by itself, too', async () => {
+  const zeros = { timeoutSeconds: 0, cpuCores: 0, memoryBytes: 0, workingDirectory: '', actorId: '' }
+  const command = await service.post('/console-commands/', { resourceId: 'here', command: 'true', ...zeros })
+  expect(command).toMatchObject({ status: 'completed', timeoutSeconds: 30 })
+  expect([command.cpuCores, command.memoryBytes]).toEqual([undefined, undefined])
+  const beyond = { resourceId: 'here', command: 'true', memoryBytes: 1, timeoutSeconds: -1 }
+  const refused = await service.call('POST', '/console-commands/', beyond)
+  expect([refused.status, refused.body.details.length]).toEqual([422, 2])
+  const { items } = await service.get('/execution-runs/?kind=standalone')
+  const { run } = items.find((item: { run: { id: string } }) => item.run.id === command.id)
+  const none = { activities: [], dataTransfers: [], handles: [], events: [], dataObjects: [] }
+  expect(await service.get(`/execution-runs/${command.id}/`)).toMatchObject({ run, ...none })
+  expect((await service.call('GET', '/execution-runs/nobody/')).status).toBe(404)
+})
+
 test('a command whose output an earlier version recorded has failed by its exit code', async () => {
   await service.db.run(
     sql`insert into console_commands (id, resource_id, runtime_id, command, timeout_seconds, place, stdout, stderr,

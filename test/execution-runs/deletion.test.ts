@@ -126,6 +126,10 @@ test('promoted data that names the run is named, and stands in its way until its
   await run('origin-run', world)
   const promoted = { path: 'table.csv', id: 'table', runId: 'origin-run', activityId: 'origin-only' }
   await service.post('/storages/kept/promote-data/', promoted)
+  const { dataLocations } = await service.get('/execution-runs/origin-run/')
+  expect(dataLocations).toContainEqual(
+    expect.objectContaining({ storageResourceId: 'kept', uri: 'storage://kept/table.csv' }),
+  )
   const refused = await remove('origin-run')
   expect([refused.status, refused.body.details]).toEqual([
     422,

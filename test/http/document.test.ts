@@ -229,6 +229,15 @@ describe('documents', () => {
     })
   })
 
+  test('a blank text means omitted where a field may be, and is 422 where it may not', async () => {
+    const blank = await post({ id: 'blank', name: 'x', kind: '', note: '', metadata: { kept: '' } })
+    expect(blank.body).toEqual({
+      ...{ id: 'blank', name: 'x', kind: 'dwarf', planets: 0, moons: [], metadata: { kept: '' } },
+    })
+    const refused = await post({ id: '', name: '', kind: '', moons: [{ name: '', radius: 1 }] })
+    expect([refused.status, paths(refused)]).toEqual([422, ['id', 'name', 'moons.0.name']])
+  })
+
   test.each([
     ['nothing', ''],
     ['half a document', '{"id":"a"'],

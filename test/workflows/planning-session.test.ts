@@ -258,6 +258,25 @@ describe('a planning session', () => {
     expect(read.selectedCandidateId).toBe(candidates.at(-1).id)
   })
 
+  test('a candidate shows its plan as its selection makes it, with the machines that are made for it', async () => {
+    const documents = fresh()
+    for (const resource of documents.environment.resources) {
+      resource.executionTarget = 'provisioned'
+      Object.assign(resource, { metadata: { capacityTargetId: resource.id } })
+    }
+    const versionId = await post(documents)
+    const { id } = session(documents, versionId)
+    await send('POST', '/planning-sessions/', session(documents, versionId))
+    await app.ended(id)
+    const [listed] = await send('GET', `/planning-sessions/${id}/candidates/`)
+    const path = `/planning-sessions/${id}/candidates/${listed.id}/`
+    const { createdAt: _shown, ...shown } = (await send('GET', path)).plan
+    const { createdAt: _made, ...made } = await send('POST', `${path}select/`)
+    expect(made.lifecycleActions.length).toBeGreaterThan(3)
+    expect(Object.keys(made.metadata.cloudCost).length).toBeGreaterThan(0)
+    expect(shown).toEqual(made)
+  })
+
   test('a deadline or a budget that the schedule misses makes the candidate infeasible, and an infeasible one is not selected', async () => {
     const documents = fresh()
     documents.workflow.spec.activities[0]!.simulation.durationSeconds = 100

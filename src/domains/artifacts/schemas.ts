@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { choice, EpochTime, Id, Name, OptionalId, ServerManaged, Timestamp } from '../../http/schema.ts'
+import { EpochTime, Id, Name, ServerManaged, Timestamp } from '../../http/schema.ts'
 
 export const artifactScopes = ['system', 'organization', 'project', 'workflow', 'run', 'environment'] as const
 
@@ -52,8 +52,8 @@ export const NewVersion = z.strictObject({
   artifactId: Id,
   name: Name.optional().describe('Default: the artifact’s id'),
   version: Id,
-  scope: choice(artifactScopes, 'system'),
-  scopeId: OptionalId.optional(),
+  scope: z.enum(artifactScopes).default('system'),
+  scopeId: Id.optional(),
 })
 
 const component = String.raw`[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*`
@@ -124,8 +124,8 @@ const buildTarget = {
     .max(4_096)
     .optional()
     .describe('Below the context; default: Dockerfile, of a definition apptainer.def'),
-  targetFormat: choice(targetFormats, 'sif'),
-  targetOs: choice(['linux'], 'linux'),
+  targetFormat: z.enum(targetFormats).default('sif'),
+  targetOs: z.enum(['linux']).default('linux'),
   targetArchitecture: Architecture.optional().describe('Default: amd64'),
   buildArguments: Arguments.optional().describe('A JSON object as text'),
   image: ImageName.optional().describe('Of sourceType docker-image'),
@@ -136,7 +136,7 @@ const buildTarget = {
 export const NewBuild = z.strictObject({
   id: Id,
   artifactVersionId: Id,
-  sourceType: choice(['docker-image', 'dockerfile', 'definition'], 'dockerfile'),
+  sourceType: z.enum(['docker-image', 'dockerfile', 'definition']).default('dockerfile'),
   contextDigest: Digest,
   recipeDigest: Digest,
   cacheKey: Id,
@@ -270,12 +270,12 @@ export const ArtifactTransferRun = z.strictObject({
 export const NewMaterialization = z.strictObject({
   ...materialization,
   id: Id,
-  runId: OptionalId.optional(),
-  activityId: OptionalId.optional(),
+  runId: Id.optional(),
+  activityId: Id.optional(),
   variantId: Id,
   digest: Digest,
   resourceId: Id,
-  environmentId: OptionalId.optional().describe('Id of a version of an environment'),
+  environmentId: Id.optional().describe('Id of a version of an environment'),
   destinationPath: z.string().min(1).max(4_096),
   verifiedDigest: Digest.optional(),
 })

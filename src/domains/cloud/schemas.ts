@@ -1,13 +1,11 @@
 import { z } from 'zod'
 import { SshUsername } from './instance-schemas.ts'
 import {
-  choice,
   Count,
   Id,
   JsonObject,
   Money,
   Name,
-  OptionalId,
   Seconds,
   ServerManaged,
   Text,
@@ -34,7 +32,7 @@ const KnownConfiguration = z.looseObject({
   diskSizeGiB: z.number().gt(0).max(65_536).optional(),
   network: z.string().max(255).optional().describe('the subnet of the machines'),
   sshAddress: z
-    .enum(['public', 'private', ''])
+    .enum(['public', 'private'])
     .optional()
     .describe('at which the service logs in; the public one where there is one, if it is left out'),
   sshPort: z.int().min(1).max(65_535).optional().describe('of SSH in the image; 22 where it is left out'),
@@ -72,7 +70,7 @@ export type TargetConfiguration = Partial<{
   idleSeconds: number
 }>
 
-/** The members of a stored configuration that the service knows, without blanks and those of wrong values. */
+/** The members of a stored configuration that the service knows, without those of wrong values. */
 export const knownConfiguration = (stored: Record<string, unknown> = {}): TargetConfiguration =>
   Object.fromEntries(
     Object.entries(KnownConfiguration.shape).flatMap(([name, schema]) => {
@@ -104,7 +102,7 @@ const members = {
     .int()
     .min(1)
     .max(2 ** 32),
-  provisioningMode: choice(['standard', 'spot'], 'standard'),
+  provisioningMode: z.enum(['standard', 'spot']).default('standard'),
   maximumInstances: z
     .int()
     .min(1)
@@ -116,17 +114,18 @@ const members = {
 
 export const NewCapacityTarget = z.strictObject({
   id: Id.optional(),
-  environmentId: OptionalId.optional().describe('the id in the path'),
+  environmentId: Id.optional().describe('the id in the path'),
   ...members,
-  zonePolicy: choice(['any-compatible', 'fixed'], 'any-compatible').describe(
-    'any-compatible: where a zone has no capacity, the next one; fixed: fixedZone only',
-  ),
-  lifecyclePolicy: choice(
-    ['destroy-after-execution', 'destroy-after-run', 'keep'],
-    'destroy-after-execution',
-  ).describe(
-    'when a machine of a run ends: after its last task, with the run, or idleSeconds after its last use',
-  ),
+  zonePolicy: z
+    .enum(['any-compatible', 'fixed'])
+    .default('any-compatible')
+    .describe('any-compatible: where a zone has no capacity, the next one; fixed: fixedZone only'),
+  lifecyclePolicy: z
+    .enum(['destroy-after-execution', 'destroy-after-run', 'keep'])
+    .default('destroy-after-execution')
+    .describe(
+      'when a machine of a run ends: after its last task, with the run, or idleSeconds after its last use',
+    ),
   configuration: TargetConfiguration.optional(),
   machineConfigurations: z.array(TargetMachineConfiguration).max(50).default([]),
   enabled: z.boolean().default(true).describe('false: no plan uses the target, as if it were deleted'),

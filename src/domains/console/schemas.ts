@@ -1,14 +1,16 @@
 import { z } from 'zod'
-import { choice, Id, OptionalId, Timestamp } from '../../http/schema.ts'
+import { Id, Timestamp } from '../../http/schema.ts'
 
 const mostSeconds = 3_600
+const usualSeconds = 30
+const leastMemory = 1_048_576
 const noNul = (text: string): boolean => !text.includes('\0')
 const withoutNul = 'must not hold NUL'
 
 /** The body of POST /console-commands/. */
 export const CommandDocument = z.strictObject({
   resourceId: Id,
-  actorId: OptionalId.optional(),
+  actorId: Id.optional(),
   command: z
     .string()
     .max(65_536)
@@ -22,9 +24,27 @@ export const CommandDocument = z.strictObject({
     )
     .refine((variables) => Object.keys(variables).length <= 1_000, 'must hold at most 1,000 variables')
     .optional(),
-  cpuCores: z.int().min(1).max(100_000).optional(),
-  memoryBytes: z.int().min(1_048_576).optional(),
-  timeoutSeconds: z.int().min(1).max(mostSeconds).default(30),
+  cpuCores: z
+    .int()
+    .min(0)
+    .max(100_000)
+    .describe('0: as if it were left out')
+    .transform((cores) => cores || undefined)
+    .optional(),
+  memoryBytes: z
+    .int()
+    .min(0)
+    .refine((bytes) => bytes === 0 || bytes >= leastMemory, `must be 0 or at least ${String(leastMemory)}`)
+    .describe(`${String(leastMemory)} or more; 0: as if it were left out`)
+    .transform((bytes) => bytes || undefined)
+    .optional(),
+  timeoutSeconds: z
+    .int()
+    .min(0)
+    .max(mostSeconds)
+    .describe(`0: the default, ${String(usualSeconds)}`)
+    .default(usualSeconds)
+    .transform((seconds) => seconds || usualSeconds),
 })
 export type CommandDocument = z.output<typeof CommandDocument>
 
@@ -56,14 +76,15 @@ export const Command = z.strictObject({
 export type Command = z.output<typeof Command>
 
 /** The body of POST /console-sessions/. */
-export const ConsoleSessionDocument = z.strictObject({ resourceId: Id, actorId: OptionalId.optional() })
+export const ConsoleSessionDocument = z.strictObject({ resourceId: Id, actorId: Id.optional() })
 export type ConsoleSessionDocument = z.output<typeof ConsoleSessionDocument>
 
 export const TicketDocument = z
   .strictObject({
-    mode: choice(['write', 'watch'], 'write').meta({
-      description: 'watch: the connection shows the session and takes no input',
-    }),
+    mode: z
+      .enum(['write', 'watch'])
+      .default('write')
+      .describe('watch: the connection shows the session and takes no input'),
   })
   .default({ mode: 'write' })
 

@@ -55,7 +55,7 @@ const keyMade = ({ privateKey, publicKey, fingerprint }: Pair): Made => ({
 
 const keyImported = ({ privateKey, passphrase }: z.output<typeof SshKeyReplacement>): Made => {
   try {
-    return keyMade(importSshKey(privateKey, passphrase === '' ? undefined : passphrase))
+    return keyMade(importSshKey(privateKey, passphrase))
   } catch (error) {
     if (error instanceof KeyProblem) return { problems: [{ path: error.field, message: error.message }] }
     throw error

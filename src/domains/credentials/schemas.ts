@@ -86,7 +86,7 @@ export const CloudCredentialCheck = z.strictObject({
   projectId: Label.optional(),
   region: Label.optional(),
   endpoint: z
-    .union([z.literal(''), z.url({ protocol: /^https?$/ })], 'must be an http or https URL')
+    .url({ protocol: /^https?$/, error: 'must be an http or https URL' })
     .optional()
     .describe("replaces the provider's own address"),
 })

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { wholeNumber } from '../../http/paging.ts'
-import { JsonObject, OptionalId, Text } from '../../http/schema.ts'
+import { JsonObject, Name, OptionalId, Text } from '../../http/schema.ts'
 import { Connection } from '../environments/schemas.ts'
 import { ResourceSnapshot } from '../resources/schemas.ts'
 
@@ -8,8 +8,12 @@ import { ResourceSnapshot } from '../resources/schemas.ts'
 export const ConnectionDocument = Connection
 export type ConnectionDocument = z.output<typeof ConnectionDocument>
 
-/** A connection that is tested before it is saved: it needs neither id nor name. */
-export const ConnectionTest = Connection.extend({ id: OptionalId.default(''), name: Text.default('') })
+/** A connection that is tested before it is saved: it needs a type, and neither id nor name. */
+export const ConnectionTest = Connection.extend({
+  id: OptionalId.default(''),
+  name: Text.default(''),
+  type: Name,
+})
 
 /**
  * The stages of a check in their order. Where a check failed, the last stage given is the failed

@@ -3,7 +3,7 @@ import { ranges } from '../../ranges.ts'
 import type { KindName } from '../../drivers/runtime/registry.ts'
 import type { accessOf } from '../../drivers/storage/access.ts'
 import * as field from '../../http/schema.ts'
-import { amount, choice, Id, JsonObject, Name, OptionalId, ServerManaged } from '../../http/schema.ts'
+import { amount, Id, JsonObject, Name, OptionalId, ServerManaged } from '../../http/schema.ts'
 import { documentProblems } from './rules.ts'
 
 /**
@@ -33,6 +33,8 @@ export const drivers = [
   'simgrid',
   'cloud',
 ] as const satisfies readonly (KindName | 'simgrid')[]
+/** Where a storage is mounted in containers unless its binding says otherwise. */
+export const usualContainerPath = '/akoflow/data'
 export const runtimeModes = ['execution', 'simulation'] as const
 export const executionTargets = ['batch', 'direct', 'provisioned'] as const
 export const relationTypes = ['contains', 'member_of', 'accessible_via'] as const
@@ -113,7 +115,7 @@ export const Resource = z.strictObject({
   type: Text,
   name: Name,
   providerId: Name,
-  executionTarget: choice(executionTargets, 'batch'),
+  executionTarget: z.enum(executionTargets).default('batch'),
   parentResourceId: OptionalId.optional().describe('another resource; empty means none'),
   tier: Text,
   region: Text,
@@ -150,7 +152,7 @@ export const ResourceRelation = z.strictObject({
 
 const StorageRuntimeBinding = z.strictObject({
   runtimeId: Id,
-  containerPath: field.Text.default('/akoflow/data'),
+  containerPath: field.Text.default(usualContainerPath),
   default: Flag,
   readOnly: Flag,
   hostPath: Text,
@@ -250,7 +252,9 @@ export const Connection = z.strictObject({
   id: Id,
   environmentId: ParentId,
   name: Name,
-  type: Name.describe('ssh, kubernetes, cloud, local, agent; not validated'),
+  type: field.Text.max(255)
+    .default('')
+    .describe('ssh, kubernetes, cloud, local, agent; not validated. Without one it is stored and not used'),
   endpoint: Text,
   username: Text,
   credentialRef: Text,

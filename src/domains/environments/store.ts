@@ -28,6 +28,7 @@ import {
   Resource,
   ResourceRuntimeBinding,
   Runtime,
+  usualContainerPath,
   Version,
   type EnvironmentDefinition,
 } from './schemas.ts'
@@ -332,11 +333,13 @@ const ClaimRow = z.object({ runtimeId: z.string(), claim: z.string(), mountPath:
 export const defaultClaims = (db: Db, runtimeIds: readonly string[]) =>
   db.many(
     ClaimRow,
-    sql`select b.runtime_id, s.configuration ->> 'claimName' as claim, b.container_path as mount_path
-        from storage_runtime_bindings b join storages s on s.environment_version_id = b.environment_version_id
+    sql`select b.runtime_id, s.configuration ->> 'claimName' as claim, p.mount_path
+        from storage_runtime_bindings b
+          cross join lateral (select coalesce(nullif(b.container_path, ''), ${usualContainerPath}) as mount_path) p
+          join storages s on s.environment_version_id = b.environment_version_id
           and s.id = b.storage_id
         where b.runtime_id = any(${runtimeIds}) and b.is_default and s.type = 'pvc'
-          and s.configuration ->> 'claimName' <> '' and b.container_path like '/_%'`,
+          and s.configuration ->> 'claimName' <> '' and p.mount_path like '/_%'`,
   )
 
 const MountRow = z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() })

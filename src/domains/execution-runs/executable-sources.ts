@@ -28,7 +28,9 @@ const Fields = z.looseObject({
     format: z.string().optional(),
     credentialRef: z.string().optional(),
   }),
-  delivery: z.looseObject({ strategy: z.string(), targetFormat: z.string().optional() }).optional(),
+  delivery: z
+    .looseObject({ strategy: z.string().optional(), targetFormat: z.string().optional() })
+    .optional(),
   expectedDigest: z.string().optional(),
   format: z.string().optional(),
   credentialRef: z.string().optional(),

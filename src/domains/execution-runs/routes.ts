@@ -10,7 +10,7 @@ import { sortBy } from '../../http/sorting.ts'
 import { operationsOfRun } from '../cloud/instances.ts'
 import { dispatchOperation, liveOf, operationRoutes, type OperationApi } from '../../operations/routes.ts'
 import type { Reports } from '../../observability/reports.ts'
-import { missing } from '../../refusal.ts'
+import { existing, missing } from '../../refusal.ts'
 import { acceptExecutionRun } from './accept.ts'
 import { buildRunKind } from '../artifacts/build-kind.ts'
 import { findExecutables, type FindingParts } from './executable-findings.ts'
@@ -36,6 +36,7 @@ import {
   listRunPart,
   listExecutionRuns,
   readExecutionRun,
+  readConsoleRun,
   readRunDetail,
   runOrders,
   usualRunOrder,
@@ -226,6 +227,16 @@ const acceptRoute = (
     },
   })
 
+/** A session or command of the console as a run without parts. @throws Refusal `missing` */
+const consoleDetail = async (db: Db, id: string): Promise<z.output<typeof RunDetail>> => {
+  const run = existing(await readConsoleRun(db, id), 'run', id)
+  return {
+    run,
+    ...{ activities: [], dataTransfers: [], handles: [], events: [], dataObjects: [], dataLocations: [] },
+    ...{ artifactMaterializations: [], artifactTransferRuns: [] },
+  }
+}
+
 /** One run with all its parts, up to the limits of its lists. */
 const detailRoute = (api: OperationApi): Route => {
   const { db } = api
@@ -241,7 +252,7 @@ const detailRoute = (api: OperationApi): Route => {
     raw: ['application/json'],
     handle: async ({ params, query, target }) => {
       const detail = await (query.attempts === 'all' ? detailOfAllAttempts : detailOfLatest)(params.runId)
-      if (detail === undefined) throw missing('run', params.runId)
+      if (detail === undefined) return consoleDetail(db, params.runId)
       const fromWorkflow = await liveOf(api, params.runId, detail)
       const live =
         fromWorkflow === undefined || detail.live === null ? undefined : withCounts(fromWorkflow, detail.live)

@@ -1,15 +1,6 @@
 import { z } from 'zod'
 import { waitKinds } from '../../executor/journal.ts'
-import {
-  EpochTime,
-  Id,
-  JsonObject,
-  Money,
-  OptionalId,
-  optionalChoice,
-  Paid,
-  Timestamp,
-} from '../../http/schema.ts'
+import { EpochTime, Id, JsonObject, Money, OptionalId, Paid, Timestamp } from '../../http/schema.ts'
 import { CloudEvent, CloudOperation } from '../cloud/instance-schemas.ts'
 import { envelopeOf } from '../../http/paging.ts'
 import {
@@ -45,21 +36,31 @@ const runShape = {
   seed: z.int().optional().describe('of the random numbers of a simulation; default 0'),
   status: z.string().optional().describe('accepted from older clients, ignored'),
   title: z.string().max(255).optional(),
-  networkModel: optionalChoice(networkModels).describe(
-    "network model of a simulation; default: the plan's. docs/planning.md says what each one shares",
-  ),
-  simulator: optionalChoice(['built-in', 'simgrid']).meta({ enum: ['built-in', ''] }),
-  onFailure: optionalChoice(['stop', 'finish-independent']).describe(
-    'what a failed activity means for branches that do not need it; default stop',
-  ),
+  networkModel: z
+    .enum(networkModels)
+    .optional()
+    .describe(
+      "network model of a simulation; default: the plan's. docs/planning.md says what each one shares",
+    ),
+  simulator: z
+    .enum(['built-in', 'simgrid'])
+    .meta({ enum: ['built-in'] })
+    .optional(),
+  onFailure: z
+    .enum(['stop', 'finish-independent'])
+    .optional()
+    .describe('what a failed activity means for branches that do not need it; default stop'),
   budget: Money.optional().describe(
     'the most that the run may cost, in units of currency; default: no limit',
   ),
-  onBudget: optionalChoice(['refuse', 'ask', 'stop']).describe(
-    'refuse (default): no run that is predicted above its budget; ask: it waits for POST …/approve/; ' +
-      'stop: it is cancelled once it has spent and committed more. Only stop watches a run: refuse and ' +
-      'ask look at the prediction alone, and a plan that cannot be predicted is above every budget',
-  ),
+  onBudget: z
+    .enum(['refuse', 'ask', 'stop'])
+    .optional()
+    .describe(
+      'refuse (default): no run that is predicted above its budget; ask: it waits for POST …/approve/; ' +
+        'stop: it is cancelled once it has spent and committed more. Only stop watches a run: refuse and ' +
+        'ask look at the prediction alone, and a plan that cannot be predicted is above every budget',
+    ),
 }
 export const RunMembers = z.strictObject(runShape)
 export type RunMembers = z.output<typeof RunMembers>
@@ -320,6 +321,7 @@ export const DataLocation = z
   .strictObject({
     id: z.string(),
     dataObjectInstanceId: z.string(),
+    storageResourceId: z.string().optional().describe('the storage of promoted data'),
     resourceId: z.string().optional(),
     executionRunId: Id,
     uri: z.string(),

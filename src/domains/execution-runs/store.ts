@@ -115,7 +115,9 @@ export const outputJson = jsonObject(
   ),
 )
 
-const locationJson = jsonObject(fields('l', 'id dataObjectInstanceId resourceId executionRunId uri status'))
+const locationJson = jsonObject(
+  fields('l', 'id dataObjectInstanceId storageResourceId resourceId executionRunId uri status'),
+)
 
 const materializationJson = jsonObject({
   ...fields('m', 'id runId activityId'),
@@ -317,6 +319,15 @@ export const readExecutionRun = async (db: Db, runId: string): Promise<Execution
     await db.maybe(
       Json(ExecutionRun),
       sql`select ${raw(runJson)} as body from execution_runs r where r.id = ${runId}`,
+    )
+  )?.body
+
+/** A session or command of the console as a run of the feed. */
+export const readConsoleRun = async (db: Db, id: string): Promise<ExecutionRun | undefined> =>
+  (
+    await db.maybe(
+      Json(ExecutionRun),
+      sql`select ${raw(consoleJson)} as body from console_runs c where c.id = ${id}`,
     )
   )?.body
 

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { memoryLimits } from '../../drivers/runtime/contract/cgroups.ts'
-import { choice, Id, Name } from '../../http/schema.ts'
+import { Id, Name } from '../../http/schema.ts'
 
 const MiB = 1024 * 1024
 /** The bytes of memory for one transfer. */
@@ -58,7 +58,7 @@ export const themes = ['light', 'dark'] as const
  */
 export const PreferencesDocument = z.strictObject({
   clientId: z.string().optional(),
-  theme: choice(themes, 'light'),
+  theme: z.enum(themes).default('light'),
   animationsEnabled: z.boolean().default(false),
   updatedAt: z.string().optional(),
 })

@@ -1,14 +1,5 @@
 import { z } from 'zod'
-import {
-  choice,
-  Id,
-  JsonObject,
-  Name,
-  OptionalId,
-  ServerManaged,
-  Text,
-  Timestamp,
-} from '../../http/schema.ts'
+import { Id, JsonObject, Name, ServerManaged, Text, Timestamp } from '../../http/schema.ts'
 import { variablesSchemaProblem } from './variables.ts'
 
 const Words = z.array(Id).max(100)
@@ -76,9 +67,9 @@ export type NewMachineConfiguration = z.output<typeof NewMachineConfiguration>
 
 export const NewMachineConfigurationVersion = z.strictObject({
   id: Id.optional(),
-  machineConfigurationId: OptionalId.optional().describe('the id in the path'),
+  machineConfigurationId: Id.optional().describe('the id in the path'),
   version: VersionNumber.optional().describe('the next one where it is left out'),
-  status: choice(versionStatuses, 'draft'),
+  status: z.enum(versionStatuses).default('draft'),
   playbookYaml: PlaybookYaml,
   compatibility: Compatibility.default({}),
   variablesSchema: VariablesSchema.optional(),

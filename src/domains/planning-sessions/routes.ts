@@ -9,6 +9,7 @@ import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
 import type { Reports } from '../../observability/reports.ts'
 import { missing } from '../../refusal.ts'
+import { lifecycleMembers } from '../schedule-plans/lifecycle.ts'
 import { Plan } from '../schedule-plans/schemas.ts'
 import { assignmentDocument, planSummary } from '../schedule-plans/store.ts'
 import { detailBound } from '../workflow-definitions/definitions.ts'
@@ -144,10 +145,10 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
         const session = await sessionOf(db, params.sessionId)
         const candidate = await readCandidate(db, session.id, params.candidateId)
         if (candidate === undefined) throw missing('planning candidate', params.candidateId)
-        const { columns, lifecycle: _lifecycle, ...row } = candidate
+        const { columns, lifecycle, ...row } = candidate
         const summary = candidateSummary(session, row)
-        if (row.activityCount > detailBound) return summary
-        const { plan } = summary
+        const plan = { ...summary.plan, ...lifecycleMembers(lifecycle, summary.plan.metadata) }
+        if (row.activityCount > detailBound) return { ...summary, plan }
         const assignments = await candidateAssignments(db, session, { ...row, columns })
         return {
           ...summary,

@@ -6,7 +6,6 @@ import {
   Id,
   Money,
   OptionalId,
-  optionalChoice,
   Paid,
   PlanSeconds,
   positive,
@@ -43,7 +42,7 @@ const Choice = z.strictObject({
 const InterferenceMatrix = z.looseObject({
   schemaVersion: z.enum(['1', '2', '3', '4']),
   model: z.enum(['pairwise-cpu-priority', 'pairwise-slowdown']),
-  aggregation: optionalChoice(['minimum', 'maximum', 'additive-excess']),
+  aggregation: z.enum(['minimum', 'maximum', 'additive-excess']).optional(),
   priorityWeight: positive(ranges.ratio).optional(),
   entries: z
     .array(
@@ -92,15 +91,16 @@ export const SessionDocument = z.strictObject({
   algorithms: z.array(Choice).min(1, 'must name at least one algorithm'),
   deadlineSeconds: PlanSeconds.default(0),
   budget: Money.default(0),
-  networkModel: optionalChoice(networkModels).describe(
-    'what candidates are simulated with, and runs of their plans; default: as for runs',
-  ),
+  networkModel: z
+    .enum(networkModels)
+    .optional()
+    .describe('what candidates are simulated with, and runs of their plans; default: as for runs'),
   configuration: SessionConfiguration.optional(),
   status: z.string().optional(),
   progress: z.number().optional().describe('of an answer; ignored'),
   candidateCount: Count.optional(),
-  selectedCandidateId: OptionalId.optional(),
-  selectedPlanId: OptionalId.optional(),
+  selectedCandidateId: Id.optional(),
+  selectedPlanId: Id.optional(),
   defaultedDurations: Count.optional().describe('of an answer; ignored'),
   failureReason: Text.optional(),
   warnings: z.array(Warning).optional(),

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { withBlank } from '../../http/keys.ts'
 import { pageQuery, wholeNumber } from '../../http/paging.ts'
 import { Id } from '../../http/schema.ts'
 
@@ -34,7 +35,9 @@ export const Item = z.record(z.string(), z.unknown())
 export const EntityQuery = z.strictObject({
   q: z.string().optional().describe('text in any field, in any case'),
   filterField: z.string().optional(),
-  filterValue: z.string().optional().describe('value that the field must have'),
+  filterValue: withBlank(z.string())
+    .optional()
+    .describe('value that the field must have; needed beside filterField, blank for a blank one'),
   sortField: z.string().optional().describe('default: id'),
   sortOrder: z.enum(['asc', 'desc']).optional(),
   ...pageQuery,

@@ -83,18 +83,21 @@ const pattern = (text: string): string => `%${text.toLowerCase().replace(/[\\%_]
  * @throws Refusal 400 for an unknown field
  */
 export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, page: Page) => {
-  if (query.filterValue !== undefined && query.filterField === undefined)
+  const { filterField, filterValue } = query
+  if (filterValue !== undefined && filterValue !== '' && filterField === undefined)
     throw invalid('filterValue: names no field; give filterField beside it', [
       { path: 'filterField', message: 'is missing; name the field that filterValue is of' },
     ])
-  if (query.filterField !== undefined && !entity.fields.some(({ name }) => name === query.filterField))
-    throw unknownField('filterField', entity, query.filterField)
+  if (filterField !== undefined && !entity.fields.some(({ name }) => name === filterField))
+    throw unknownField('filterField', entity, filterField)
+  if (filterField !== undefined && filterValue === undefined)
+    throw invalid('filterValue: is missing; give the value of filterField, also where it is blank', [
+      { path: 'filterValue', message: 'is missing; give the value that filterField must have' },
+    ])
   const sorted = query.sortField ?? 'id'
   if (!entity.fields.some(({ name }) => name === sorted)) throw unknownField('sortField', entity, sorted)
   const matching = where(
-    query.filterField !== undefined &&
-      query.filterValue !== undefined &&
-      equals(entity, query.filterField, query.filterValue),
+    filterField !== undefined && filterValue !== undefined && equals(entity, filterField, filterValue),
     query.q !== undefined && sql`${searched(entity, query.q)} like ${pattern(query.q)}`,
   )
   const view = raw(`provenance.${entity.table} r`)

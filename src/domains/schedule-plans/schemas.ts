@@ -3,13 +3,11 @@ import { durationSources } from '../../schedulers/problem.ts'
 import { networkModels } from '../../simulator/channel.ts'
 import {
   Cost,
-  choice,
   Count,
   Id,
   JsonObject,
   Money,
   OptionalId,
-  optionalChoice,
   Paid,
   PlanSeconds,
   PlanTime,
@@ -182,7 +180,7 @@ export const PlanDocument = z.strictObject({
   workflowVersionId: Id,
   executionScopeId: Id,
   networkTopologyId: OptionalId.default(''),
-  source: choice(['plugin', 'manual', 'imported'], 'manual'),
+  source: z.enum(['plugin', 'manual', 'imported']).default('manual'),
   algorithm: Text.default(''),
   algorithmVersion: Text.default(''),
   objective: Text.default(''),
@@ -196,9 +194,10 @@ export const PlanDocument = z.strictObject({
       reasons: z.array(z.string()).optional(),
     })
     .prefault({}),
-  networkModel: optionalChoice(networkModels).describe(
-    'what the plan is simulated with; default: as for runs',
-  ),
+  networkModel: z
+    .enum(networkModels)
+    .optional()
+    .describe('what the plan is simulated with; default: as for runs'),
   assignments: z.array(AssignmentDocument),
   lifecycleActions: z.array(LifecycleAction).optional(),
   metadata: JsonObject.optional(),

@@ -69,7 +69,7 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
             `${JSON.stringify(shown(path))} is ` +
               `${entry.type === 'special' ? 'a device, a FIFO or a socket' : `a ${entry.type}`}, not a file`,
           )
-        const id = body.id === undefined || body.id === '' ? idOf(newId) : body.id
+        const id = body.id ?? idOf(newId)
         const sizeBytes = entry.sizeBytes ?? 0
         return reply(await addDownload(db, { id, storageId: facts.id, path, sizeBytes }))
       },

@@ -76,7 +76,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
             'is false; allow it with PUT ' +
               `/storages/${encodeURIComponent(params.storageId)}/roots/ and indexPolicy`,
           )
-        const id = body.id === undefined || body.id === '' ? `index-${newId}` : body.id
+        const id = body.id ?? `index-${newId}`
         await acceptIndexRun(db, {
           ...{ id, storageId: storage.facts.id, checksums: body.checksums === true },
           rules: await indexRulesOf(storage),

@@ -133,7 +133,7 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
           throw unacceptableAt('destinationPath', 'is the storage itself; name the new file')
         refuseUnwritable(target, destinationPath, isNamed ? 'destinationPath' : 'destinationStorageId')
         refuseItself(source, path, target, destinationPath)
-        const id = body.id === undefined || body.id === '' ? `copy-${newId}` : body.id
+        const id = body.id ?? `copy-${newId}`
         await acceptJob(db, {
           ...{ id, storageId: source.facts.id, path, destinationStorageId: target.facts.id, destinationPath },
           ...{
@@ -176,7 +176,7 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
             'is the storage itself, beside which nothing can lie; name a directory in it',
           )
         refuseUnwritable(storage, destinationPath, 'path')
-        const id = body.id === undefined || body.id === '' ? `archive-${newId}` : body.id
+        const id = body.id ?? `archive-${newId}`
         await acceptJob(db, {
           ...{
             id,

@@ -66,18 +66,16 @@ export const promoteArtifact = async (
         `${JSON.stringify(file)} was written to meanwhile; try again when it is complete`,
       )
     const scope = given.scope ?? 'environment'
-    // A blank id of a scope counts as left out.
-    const scopeId = given.scopeId || undefined
     const artifactId = given.id ?? `artifact-${randomUUID()}`
     const asked = {
       artifactId: given.id,
-      ...{ name: given.name, version: given.version, scope: given.scope, scopeId },
+      ...{ name: given.name, version: given.version, scope: given.scope, scopeId: given.scopeId },
     }
     return addArtifactVersion(
       db,
       {
         ...{ artifactId, name: given.name ?? artifactId, version: given.version ?? '1', scope },
-        scopeId: scopeId ?? (scope === 'environment' ? facts.environmentId : ''),
+        scopeId: given.scopeId ?? (scope === 'environment' ? facts.environmentId : ''),
         ...{ format: 'sif', architecture, digest: `sha256:${digest}`, sizeBytes },
         ...{ storageId: facts.id, uri: uriOf(facts.id, path) },
       },

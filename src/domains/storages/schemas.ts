@@ -1,6 +1,7 @@
 import { z } from 'zod'
+import { withBlank } from '../../http/keys.ts'
 import { wholeNumber } from '../../http/paging.ts'
-import { Id, Name, OptionalId, optionalChoice, Timestamp } from '../../http/schema.ts'
+import { Id, Name, Timestamp } from '../../http/schema.ts'
 import { StorageProbe } from '../environments/schemas.ts'
 
 export const PathQuery = {
@@ -15,7 +16,10 @@ export const PathQuery = {
     .describe('Base64 of the bytes of a path that is not UTF-8; instead of path'),
 }
 const PathAnswer = { path: z.string(), pathBytes: z.string().optional() }
-const PathBody = { path: z.string().optional(), pathBytes: z.string().max(8_192).optional() }
+const PathBody = {
+  path: withBlank(z.string()).optional().describe('blank: the endpoint of the storage'),
+  pathBytes: z.string().max(8_192).optional(),
+}
 
 export const FileEntry = z.strictObject({
   storageId: z.string(),
@@ -70,7 +74,7 @@ export const Checksum = z.strictObject({
   checksum: z.string().describe('sha256: and 64 hexadecimal digits'),
 })
 export const PathOnly = z.strictObject(PathBody)
-export const NewDownload = z.strictObject({ ...PathBody, id: OptionalId.optional() })
+export const NewDownload = z.strictObject({ ...PathBody, id: Id.optional() })
 
 /** The progress of an open record. */
 export const LiveJob = z.strictObject({
@@ -85,9 +89,12 @@ export const LiveJob = z.strictObject({
 })
 export type LiveJob = z.output<typeof LiveJob>
 
-const OnConflict = optionalChoice(['fail', 'skip-equal', 'overwrite']).describe(
-  'Where the destination has a file of the name: fail, leave one with the same bytes, or replace it',
-)
+const OnConflict = z
+  .enum(['fail', 'skip-equal', 'overwrite'])
+  .optional()
+  .describe(
+    'Where the destination has a file of the name: fail, leave one with the same bytes, or replace it',
+  )
 export const NewCopy = z.strictObject({
   ...PathBody,
   destinationStorageId: Id,
@@ -101,13 +108,13 @@ export const NewCopy = z.strictObject({
     .describe('The same in base64, for a path that is not UTF-8; in place of destinationPath'),
   onConflict: OnConflict,
   bytesPerSecond: z.int().min(1_024).max(1e12).optional().describe('Sends no faster than this'),
-  id: OptionalId.optional(),
+  id: Id.optional(),
 })
 
 export const NewArchive = z.strictObject({
   ...PathBody,
   onConflict: OnConflict,
-  id: OptionalId.optional(),
+  id: Id.optional(),
 })
 
 /** How the bytes of large files go between two logins, in the words of transfers of runs. */
@@ -158,7 +165,7 @@ export const DownloadRun = z.strictObject({
 
 export const NewIndexRun = z
   .strictObject({
-    id: OptionalId.optional(),
+    id: Id.optional(),
     checksums: z
       .boolean()
       .optional()
@@ -249,8 +256,8 @@ export const NewArtifact = z.strictObject({
   id: Id.optional(),
   name: Name.optional(),
   version: Name.optional(),
-  scope: optionalChoice(['system', 'organization', 'project', 'workflow', 'run', 'environment']),
-  scopeId: OptionalId.optional(),
+  scope: z.enum(['system', 'organization', 'project', 'workflow', 'run', 'environment']).optional(),
+  scopeId: Id.optional(),
 })
 export const NewData = z.strictObject({
   ...PathBody,

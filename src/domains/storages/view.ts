@@ -36,7 +36,7 @@ export const pathOf = async (
       throw invalid('path is required; name an entry', [{ path: 'path', message: 'is required' }])
     throw unacceptableAt('path', 'is required')
   }
-  if (path !== undefined && pathBytes !== undefined)
+  if (path !== undefined && path !== '' && pathBytes !== undefined)
     throw unacceptableAt(`${field}Bytes`, `stands beside ${field}; give one of them`)
   if (pathBytes !== undefined && !/^[A-Za-z0-9+/]*={0,2}$/.test(pathBytes))
     throw invalid(`${field}Bytes is no base64; encode the bytes of the path`, [

@@ -1,6 +1,6 @@
 import type { Problem } from '../../refusal.ts'
 import { policyOf, type Content } from './content.ts'
-import { executableProblems } from './executable.ts'
+import { executableProblems, keptExecutable } from './executable.ts'
 import { activityIdOf, defaultTypeIdOf, identifierTrouble, slug, typeIdOf, unlessBlank } from './names.ts'
 import { pathProblems } from './rules.ts'
 import { defaultCpu, defaultMemoryBytes, parseCpu, parseMemory } from './quantities.ts'
@@ -224,10 +224,11 @@ function commandOf(
       report(`${path}.${own === '' && part === 'command.arguments.1' ? 'run' : part}`, message)
   const image = unlessBlank(activity.image) ?? unlessBlank(shared)
   const executable =
-    given?.executable ??
-    (image === undefined
-      ? undefined
-      : { source: { type: 'oci', reference: image }, delivery: { strategy: 'auto' } })
+    given?.executable !== undefined
+      ? keptExecutable(given.executable)
+      : image === undefined
+        ? undefined
+        : { source: { type: 'oci', reference: image }, delivery: { strategy: 'auto' } }
   if (activity.simulation === undefined) {
     if (entrypoint === '')
       report(

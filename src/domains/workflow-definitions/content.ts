@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import { withSortedKeys } from '../../json-object.ts'
 import type { Activity, Policy, PolicyInput, WorkflowVersionDocument } from './schemas.ts'
+import { keptExecutable } from './executable.ts'
 import { activityIdOf, defaultTypeIdOf } from './names.ts'
 import { defaultCpu, defaultMemoryBytes } from './quantities.ts'
 
@@ -28,8 +29,9 @@ export interface Content {
 export const defaultPolicy: Policy = { timeoutSeconds: 3600, maxAttempts: 1, retryDelaySeconds: 0 }
 
 export const policyOf = (given: PolicyInput | undefined): Policy => ({
-  timeoutSeconds: given?.timeoutSeconds ?? defaultPolicy.timeoutSeconds,
-  maxAttempts: given?.maxAttempts ?? defaultPolicy.maxAttempts,
+  // 0 counts as left out.
+  timeoutSeconds: given?.timeoutSeconds || defaultPolicy.timeoutSeconds,
+  maxAttempts: given?.maxAttempts || defaultPolicy.maxAttempts,
   retryDelaySeconds: given?.retryDelaySeconds ?? defaultPolicy.retryDelaySeconds,
 })
 
@@ -95,6 +97,12 @@ export function contentHash({ activities, edges, data }: Content): string {
 export const workflowIdOf = (document: Pick<WorkflowVersionDocument, 'id' | 'workflowId'>): string =>
   document.workflowId ?? document.id.replace(/-v\d+$/, '')
 
+const commandOf = (given: Activity['command'] = {}): Activity['command'] => ({
+  entrypoint: '',
+  ...given,
+  ...(given.executable === undefined ? {} : { executable: keptExecutable(given.executable) }),
+})
+
 /**
  * The content of an embedded version, with defaults filled in. A version that was read from the
  * service and sent back has the same content as the stored one. The document must have passed
@@ -128,7 +136,7 @@ export function versionContent(document: WorkflowVersionDocument): Content {
         kind: activity.kind ?? 'task',
         capabilities:
           activity.capabilities ?? (activity.simulation === undefined ? ['real'] : ['simulation']),
-        command: activity.command ?? { entrypoint: '' },
+        command: commandOf(activity.command),
         resources: {
           ...activity.resources,
           cpu: activity.resources?.cpu ?? defaultCpu,

@@ -39,12 +39,21 @@ const strategies = [
 
 const oneOf = (values: readonly string[]): string => `must be one of ${values.join(', ')}`
 
+/** An executable as it is kept: without null and blank members, which count as left out. */
+export const keptExecutable = (given: Fields): Fields =>
+  Object.fromEntries(
+    Object.entries(given).flatMap(([key, member]) =>
+      member === '' || member === null ? [] : [[key, isFields(member) ? keptExecutable(member) : member]],
+    ),
+  )
+
 /**
  * Problems of `command.executable` (domain-reference 9.1): `{source: {type, <locator>}, delivery?:
- * {strategy, targetFormat?}, expectedDigest?, format?, credentialRef?}`; the last three may also be
+ * {strategy?, targetFormat?}, expectedDigest?, format?, credentialRef?}`; the last three may also be
  * members of `source`.
  */
-export function executableProblems(executable: Fields, path: string): Problem[] {
+export function executableProblems(given: Fields, path: string): Problem[] {
+  const executable = keptExecutable(given)
   const problems: Problem[] = []
   const report = (at: string, message: string): void => void problems.push({ path: `${path}.${at}`, message })
 
@@ -55,18 +64,18 @@ export function executableProblems(executable: Fields, path: string): Problem[] 
     if (fields['format'] !== undefined && fields['format'] !== 'oci' && fields['format'] !== 'sif')
       report(`${at}format`, oneOf(['oci', 'sif']))
   }
-  const unknown = (fields: Fields, known: ReadonlySet<string>, at: string): void => {
-    for (const key of Object.keys(fields))
+  const unknown = (fields: unknown, known: ReadonlySet<string>, at: string): void => {
+    for (const key of Object.keys(isFields(fields) ? fields : {}))
       if (!known.has(key)) report(`${at}${key}`, 'is not a known key here; remove it or correct its spelling')
   }
 
-  unknown(executable, new Set(['source', 'delivery', 'format', ...optionalTexts]), '')
+  unknown(given, new Set(['source', 'delivery', 'format', ...optionalTexts]), '')
   extras(executable, '')
 
   const source = executable['source']
   if (!isFields(source)) report('source', 'is required: an object with type and its locator')
   else {
-    unknown(source, new Set([...sourceKeys, 'format', ...optionalTexts]), 'source.')
+    unknown(given['source'], new Set([...sourceKeys, 'format', ...optionalTexts]), 'source.')
     extras(source, 'source.')
     const needed = typeof source['type'] === 'string' ? locators[source['type']] : undefined
     if (needed === undefined) report('source.type', oneOf(Object.keys(locators)))
@@ -85,10 +94,11 @@ export function executableProblems(executable: Fields, path: string): Problem[] 
 
   const delivery = executable['delivery']
   if (delivery === undefined) return problems
-  if (!isFields(delivery)) report('delivery', 'must be an object with strategy')
+  if (!isFields(delivery)) report('delivery', 'must be an object like {strategy: auto}')
   else {
-    unknown(delivery, new Set(['strategy', 'targetFormat']), 'delivery.')
-    if (!strategies.includes(delivery['strategy'] as string)) report('delivery.strategy', oneOf(strategies))
+    unknown(given['delivery'], new Set(['strategy', 'targetFormat']), 'delivery.')
+    if (delivery['strategy'] !== undefined && !strategies.includes(delivery['strategy'] as string))
+      report('delivery.strategy', oneOf(strategies))
     if (delivery['targetFormat'] !== undefined && !isText(delivery['targetFormat']))
       report('delivery.targetFormat', 'must be a text that is not blank')
   }

@@ -8,7 +8,6 @@ import {
   JsonObject,
   Name,
   OptionalId,
-  optionalChoice,
   Rank,
   Seconds,
   Text,
@@ -31,13 +30,21 @@ export const Simulation = z.strictObject({
   parameters: JsonObject.optional(),
 })
 
-const policyShape = {
+export const Policy = z.strictObject({
   timeoutSeconds: z.number().min(shortestTimeoutSeconds).max(ranges.seconds.most),
   maxAttempts: z.int().min(1).max(1_000).describe('tries of the activity, the first one included'),
   retryDelaySeconds: Seconds,
-}
-export const Policy = z.strictObject(policyShape)
-const PolicyInput = Policy.partial()
+})
+const PolicyInput = z.strictObject({
+  timeoutSeconds: amount({ ...ranges.seconds, least: shortestTimeoutSeconds }).optional(),
+  maxAttempts: z
+    .int()
+    .min(0)
+    .max(1_000)
+    .optional()
+    .describe('tries of the activity, the first one included; 0: the default, 1'),
+  retryDelaySeconds: Seconds.optional(),
+})
 export type PolicyInput = z.output<typeof PolicyInput>
 export type Policy = z.output<typeof Policy>
 
@@ -73,7 +80,7 @@ export const AuthoringActivity = z.strictObject({
   activityType: OptionalId.optional(),
   policy: PolicyInput.optional(),
   priority: Rank.optional(),
-  stage: optionalChoice(['all', 'declared']),
+  stage: z.enum(['all', 'declared']).optional(),
   metadata: JsonObject.optional(),
 })
 export type AuthoringActivity = z.output<typeof AuthoringActivity>
@@ -261,7 +268,7 @@ export const WorkflowVersionDocument = z.strictObject({
       activityTypeId: Id.optional(),
       externalId: Id.optional(),
       name: z.string().optional(),
-      kind: optionalChoice(activityKinds).meta({ enum: ['task', ''] }),
+      kind: Activity.shape.kind.optional(),
       capabilities: Activity.shape.capabilities.optional(),
       command: Command.optional(),
       resources: z
@@ -282,7 +289,7 @@ export const WorkflowVersionDocument = z.strictObject({
         workflowVersionId: Id.optional(),
         activityId: z.string(),
         dependsOnActivityId: z.string(),
-        type: optionalChoice(['control']),
+        type: z.enum(['control']).optional(),
       }),
     )
     .optional(),
@@ -322,7 +329,16 @@ export const NormalisedDocument = z.strictObject({
   namespace: Name,
   createdAt: z.string().optional(),
   version: WorkflowVersionDocument,
-  activityTypes: z.array(ActivityType).optional(),
+  activityTypes: z
+    .array(
+      ActivityType.extend({
+        cpuIntensity: Rank.default(0),
+        memoryIntensity: Rank.default(0),
+        ioIntensity: Rank.default(0),
+        networkIntensity: Rank.default(0),
+      }),
+    )
+    .optional(),
   warnings: z.array(z.unknown()).optional(),
 })
 export type NormalisedDocument = z.output<typeof NormalisedDocument>

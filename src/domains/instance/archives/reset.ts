@@ -9,6 +9,7 @@ import { join as joined, raw, sql, type Db } from '../../../db/sql.ts'
 import { isErrno } from '../../../drivers/runtime/contract/errno.ts'
 import { removeTree } from '../../../drivers/runtime/local/remove-tree.ts'
 import type { Engine } from '../../../engine.ts'
+import { withBlank } from '../../../http/keys.ts'
 import { route, type Route } from '../../../http/route.ts'
 import type { OperationKind } from '../../../operations/kind.ts'
 import { requestCancel } from '../../../operations/records.ts'
@@ -265,7 +266,8 @@ export const finishResets = async ({
   return { rest: rest() }
 }
 
-const Body = z.strictObject({ confirm: z.string().optional() }).optional()
+// A blank name confirms nothing.
+const Body = z.strictObject({ confirm: withBlank(z.string()).optional() }).optional()
 const Query = z.strictObject({ stop: z.enum(['true', 'false']).optional() })
 const Answer = z.strictObject({
   restarting: z.literal(false),
