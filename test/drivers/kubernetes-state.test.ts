@@ -22,6 +22,7 @@ import {
 import { KubernetesError } from '../../src/clients/kubernetes.ts'
 import { linkErrorOf } from '../../src/clients/kubernetes-shell.ts'
 import { openKeeper } from '../../src/drivers/runtime/kubernetes/keeper.ts'
+import { openKeeperLoss } from '../../src/drivers/runtime/kubernetes/keeper-loss.ts'
 import { kubernetesTrouble } from '../../src/drivers/runtime/kubernetes/trouble.ts'
 import { settingsOf } from '../../src/drivers/runtime/kubernetes/settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes/state.ts'
@@ -513,6 +514,47 @@ describe('what is asked for', () => {
         podRequestOf(intent({ container: { image, network: true, reuse: false, scope: 'r' } }), settings),
       ).toThrow(/image/)
   })
+})
+
+test('tasks of a lost keeper are lost when their Pods have ended, and no Pod is deleted twice', async () => {
+  const pod = (index: number, more: Partial<ApiPod['metadata']> & object, phase = 'Running'): ApiPod => ({
+    metadata: {
+      name: `orrery-a-${index}-x`,
+      labels: {
+        'batch.kubernetes.io/job-name': 'orrery-a',
+        'batch.kubernetes.io/job-completion-index': String(index),
+      },
+      ...more,
+    },
+    spec: { nodeName: 'n1' },
+    status: { phase },
+  })
+  const annotations = { 'orrery.dev/keeper': 'old', 'orrery.dev/names': 'one two three four' }
+  const job: ApiJob = { metadata: { name: 'orrery-a', annotations } }
+  let pods = [pod(0, {}), pod(1, { deletionTimestamp: '2026-01-01T00:00:00Z' }), pod(2, {}, 'Failed')]
+  const deleted: string[] = []
+  const at = {
+    ...{ paths: { jobs: 'jobs', pods: 'pods' }, ours: '' },
+    cluster: {
+      list: (path: string) => Promise.resolve({ items: path === 'jobs' ? [job] : pods }),
+      request: ({ query }: { query: { labelSelector: string } }) =>
+        Promise.resolve(void deleted.push(query.labelSelector)),
+    },
+  } as unknown as Parameters<typeof openKeeperLoss>[0]
+  const courier = { keeperToken: () => Promise.resolve('new') } as Parameters<typeof openKeeperLoss>[1]
+  const { strays } = openKeeperLoss(at, courier)
+  const states = async (): Promise<string[]> =>
+    [...(await strays(['one', 'two', 'three', 'four', 'five']))].map(
+      ([name, { state }]) => `${name} ${state}`,
+    )
+  expect(await states()).toEqual(['one running', 'two running', 'three lost', 'four lost'])
+  expect(deleted).toEqual([expect.stringMatching(/job-name=orrery-a,.*index in \(0,2\)/)])
+  expect((await strays(['two'])).get('two')).toMatchObject({
+    cause: expect.stringMatching(/Pod orrery-a-1-x on node n1/),
+  })
+  pods = []
+  expect(await states()).toEqual(['one lost', 'two lost', 'three lost', 'four lost'])
+  expect(deleted).toHaveLength(1)
 })
 
 describe('what the cluster writes', () => {
