@@ -428,11 +428,19 @@ describe('Kubernetes without a shared volume', () => {
     'the Pod of the keeper goes and has none: what was there is lost, and is not run again',
     async () => {
       const { driver, intent } = open({}, 'fleeting')
-      const [before, during] = [intent(['true']), intent(['sleep', '600'])]
+      const stubborn = sh('trap "" TERM; while :; do sleep 1; done')
+      const [before, during] = [intent(['true']), intent(stubborn)]
       const ids = await submit(driver, before, during)
       await over(driver, before)
       await becomes(driver, during, 'running')
+      const pod = await podNameOf(ids[1] ?? '')
       await site.kubectl('delete', 'pod', keeperPod('fleeting'), '--grace-period=0', '--force')
+      // It ignores the request to end: until its node has ended it, no other attempt may start.
+      const waits = ({ state, cause }: { state: string; cause?: string }): boolean =>
+        state === 'running' && cause?.includes('has to end first') === true
+      expect(await becomes(driver, during, waits)).toMatchObject({ externalId: ids[1] })
+      await becomes(driver, during, 'lost')
+      expect(await hasEnded(pod).catch(() => 'gone')).not.toBe(false)
       for (const [index, task] of [before, during].entries())
         expect(await becomes(driver, task, 'lost')).toMatchObject({
           externalId: ids[index],

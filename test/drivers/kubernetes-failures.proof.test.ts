@@ -120,6 +120,32 @@ describe('what the cluster takes away', () => {
   )
 
   test(
+    'a Pod that lists lack, and a Job that they lack: the task is waited for, ends by its record, and runs once',
+    async () => {
+      const { driver, intent, root } = await open({}, { runtime: 'unlisted' })
+      const [ledger, gate] = [join(root, 'ledger'), join(root, 'gate')]
+      const script = 'echo x >> "$1"; until [ -e "$2" ]; do sleep 0.1; done; exit 3'
+      const task = intent(sh(script, ledger, gate))
+      const [id = ''] = await submit(driver, task)
+      await running(driver, task)
+      const pod = (await podOf(site, id)).name
+      const waits = ({ state, cause }: { state: string; cause?: string }): boolean =>
+        state === 'running' && cause?.includes('lists no Pod') === true
+      await site.kubectl('label', 'pod', pod, 'orrery.dev/runtime-')
+      await becomes(driver, task, waits)
+      await site.kubectl('label', 'job', id.replace(/-\d+$/, ''), 'orrery.dev/runtime-')
+      await sleep(10_000)
+      expect(await becomes(driver, task, waits)).toMatchObject({ externalId: id })
+      expect(await submit(driver, task)).toEqual([id])
+      writeFileSync(gate, '')
+      await over(driver, task)
+      expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', exitCode: 3 })
+      expect(readFileSync(ledger, 'utf8')).toBe('x\n')
+    },
+    3 * minutes,
+  )
+
+  test(
     'a drained node: its tasks are lost, the keeper comes back elsewhere, and the next ones run there',
     async () => {
       const { driver, shell, intent } = await open({}, { runtime: 'drained' })
@@ -473,21 +499,32 @@ describe('many', () => {
 
 describe('a node that falls silent', () => {
   test(
-    'its tasks are lost when the cluster gives the node up',
+    'its tasks run on and are waited for with a reason; they are lost when they have ended there',
     async () => {
-      const { driver, intent } = await open({}, { runtime: 'silent' })
-      const task = intent(['sleep', '600'])
+      const { driver, intent, root } = await open({}, { runtime: 'silent' })
+      const ledger = join(root, 'ledger')
+      const task = intent(sh('while :; do echo x >> "$1"; sleep 0.2; done', ledger))
       const [id = ''] = await submit(driver, task)
       await running(driver, task)
       const { node } = await podOf(site, id)
       const host = site.nodes.find(({ name }) => name === node)
       if (host === undefined) throw new Error(`no node ${node}`)
+      const lines = (): number => readFileSync(ledger).length
       await host.killKubelet()
       try {
-        expect(await lost(driver, task, 200)).toMatchObject({ cause: expect.stringContaining(node) })
+        const waits = ({ state, cause }: { state: string; cause?: string }): boolean =>
+          state === 'running' && cause?.startsWith(`node ${node} does not answer`) === true
+        await becomes(driver, task, waits, 200)
+        const before = lines()
+        await until('the task to go on', async () => lines() > before)
+        expect(await stateOf(driver, task)).toMatchObject({ state: 'running' })
       } finally {
         await host.startKubelet()
       }
+      expect(await lost(driver, task)).toMatchObject({ cause: expect.stringContaining('TaintManager') })
+      const after = lines()
+      await sleep(2000)
+      expect(lines()).toBe(after)
     },
     6 * minutes,
   )

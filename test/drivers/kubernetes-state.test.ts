@@ -12,10 +12,17 @@ import {
   podRequestOf,
   type PodRequest,
 } from '../../src/drivers/runtime/kubernetes/job.ts'
-import { indexIn, taskPodOf, type ApiPod, type TaskPod } from '../../src/drivers/runtime/kubernetes/pods.ts'
+import {
+  indexIn,
+  taskPodOf,
+  type ApiJob,
+  type ApiPod,
+  type TaskPod,
+} from '../../src/drivers/runtime/kubernetes/pods.ts'
 import { KubernetesError } from '../../src/clients/kubernetes.ts'
 import { linkErrorOf } from '../../src/clients/kubernetes-shell.ts'
 import { openKeeper } from '../../src/drivers/runtime/kubernetes/keeper.ts'
+import { openKeeperLoss } from '../../src/drivers/runtime/kubernetes/keeper-loss.ts'
 import { kubernetesTrouble } from '../../src/drivers/runtime/kubernetes/trouble.ts'
 import { settingsOf } from '../../src/drivers/runtime/kubernetes/settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes/state.ts'
@@ -181,11 +188,6 @@ describe('what is so', () => {
       { end: 'memory' },
     ],
     [
-      'its node silent',
-      { sight: started, pod: pod({ deleting: { graceSeconds: 30 } }), deletingSeconds: 41 },
-      { end: 'lost', cause: 'NodeLost: node n1 does not answer' },
-    ],
-    [
       'cancelled and gone',
       { sight: started, pod: 'absent', job: 'absent', cancelAsked: true },
       { end: 'cancelled' },
@@ -213,6 +215,49 @@ describe('what is so', () => {
     ],
   ])('%s', (_, more, verdict) => {
     expect(judged(more).verdict).toMatchObject(verdict)
+  })
+
+  test('a Pod that its node does not end is waited for, also by a cancel, until the cluster says that it is over', () => {
+    fc.assert(
+      fc.property(fc.nat(100_000), fc.boolean(), fc.boolean(), (deletingSeconds, cancelAsked, began) => {
+        const leaving = pod({ deleting: { graceSeconds: 30 }, ...(began ? { startedAt: 1011 } : {}) })
+        const sight: RemoteSight = began ? started : { form: 'none' }
+        const { state, verdict } = judged({ sight, pod: leaving, job: {}, deletingSeconds, cancelAsked })
+        expect(verdict).toBeUndefined()
+        expect(state.state).toBe(began ? 'running' : 'queued')
+        const cause = 'cause' in state ? state.cause : undefined
+        if (deletingSeconds > 40) expect(cause).toMatch(/^node n1 does not answer.*kubectl delete node n1/)
+        else expect(cause).toBeUndefined()
+      }),
+    )
+    const collected = { reason: 'DeletionByPodGC', message: 'PodGC: node no longer exists' }
+    const over = pod({ phase: 'Failed', deleting: { graceSeconds: 30 }, disruption: collected })
+    expect(judged({ sight: started, pod: over, deletingSeconds: 41 }).verdict).toMatchObject({
+      end: 'lost',
+      cause: expect.stringContaining('node no longer exists'),
+    })
+  })
+
+  test('a list that lacks its Pod ends nothing while its Job has no end of it', () => {
+    const jobs = fc.constantFrom<ApiJob>({}, { status: {} }, { status: { failedIndexes: '0-2,4' } })
+    fc.assert(
+      fc.property(jobs, fc.boolean(), fc.nat(100_000), (job, cancelAsked, overSeconds) => {
+        const { state, verdict, over } = judged({
+          sight: started,
+          pod: 'absent',
+          job,
+          cancelAsked,
+          overSeconds,
+        })
+        expect([verdict, over]).toEqual([undefined, false])
+        expect(state).toMatchObject({ state: 'running', cause: expect.stringContaining('lists no Pod') })
+      }),
+    )
+    const failed = { type: 'Failed', status: 'True', reason: 'DeadlineExceeded' }
+    for (const job of [{ status: { completedIndexes: '3' } }, { status: { conditions: [failed] } }])
+      expect(judged({ sight: started, pod: 'absent', job, overSeconds: 11 }).verdict).toMatchObject({
+        end: 'lost',
+      })
   })
 
   test('a container that left no record has time to, and then counts by its exit code', () => {
@@ -469,6 +514,47 @@ describe('what is asked for', () => {
         podRequestOf(intent({ container: { image, network: true, reuse: false, scope: 'r' } }), settings),
       ).toThrow(/image/)
   })
+})
+
+test('tasks of a lost keeper are lost when their Pods have ended, and no Pod is deleted twice', async () => {
+  const pod = (index: number, more: Partial<ApiPod['metadata']> & object, phase = 'Running'): ApiPod => ({
+    metadata: {
+      name: `orrery-a-${index}-x`,
+      labels: {
+        'batch.kubernetes.io/job-name': 'orrery-a',
+        'batch.kubernetes.io/job-completion-index': String(index),
+      },
+      ...more,
+    },
+    spec: { nodeName: 'n1' },
+    status: { phase },
+  })
+  const annotations = { 'orrery.dev/keeper': 'old', 'orrery.dev/names': 'one two three four' }
+  const job: ApiJob = { metadata: { name: 'orrery-a', annotations } }
+  let pods = [pod(0, {}), pod(1, { deletionTimestamp: '2026-01-01T00:00:00Z' }), pod(2, {}, 'Failed')]
+  const deleted: string[] = []
+  const at = {
+    ...{ paths: { jobs: 'jobs', pods: 'pods' }, ours: '' },
+    cluster: {
+      list: (path: string) => Promise.resolve({ items: path === 'jobs' ? [job] : pods }),
+      request: ({ query }: { query: { labelSelector: string } }) =>
+        Promise.resolve(void deleted.push(query.labelSelector)),
+    },
+  } as unknown as Parameters<typeof openKeeperLoss>[0]
+  const courier = { keeperToken: () => Promise.resolve('new') } as Parameters<typeof openKeeperLoss>[1]
+  const { strays } = openKeeperLoss(at, courier)
+  const states = async (): Promise<string[]> =>
+    [...(await strays(['one', 'two', 'three', 'four', 'five']))].map(
+      ([name, { state }]) => `${name} ${state}`,
+    )
+  expect(await states()).toEqual(['one running', 'two running', 'three lost', 'four lost'])
+  expect(deleted).toEqual([expect.stringMatching(/job-name=orrery-a,.*index in \(0,2\)/)])
+  expect((await strays(['two'])).get('two')).toMatchObject({
+    cause: expect.stringMatching(/Pod orrery-a-1-x on node n1/),
+  })
+  pods = []
+  expect(await states()).toEqual(['one lost', 'two lost', 'three lost', 'four lost'])
+  expect(deleted).toHaveLength(1)
 })
 
 describe('what the cluster writes', () => {

@@ -392,6 +392,96 @@ test('one name, two login nodes with one home: a task is waited for until its ow
   for (const shell of shells) await shell.close()
 })
 
+describe('what is left of a start', () => {
+  const opened: { close(): Promise<void> }[] = []
+  afterEach(async () => {
+    for (const one of opened.splice(0).reverse()) await one.close()
+  })
+  const open = (changed: (script: string) => string = (same) => same) => {
+    const real = openLocalShell()
+    const shell: SiteShell = {
+      ...real,
+      run: (script, options) => real.run(changed(script), options),
+      open: (script) => real.open(changed(script)),
+    }
+    const root = join(scratch, 'home')
+    const driver = openSshDriver({ shell, root, runtime: 'ssh', taskVariable: 'ORRERY_TASK' })
+    opened.push(real, driver)
+    return driver
+  }
+  const record = (name: string): string => join(scratch, 'home', 'tasks', `${name}.task`)
+  const stateIn = async (driver: ReturnType<typeof open>, name: string) =>
+    (await driver.find([name])).get(name) ?? { state: 'unknown' as const }
+  const task = (name: string, script: string, ...args: string[]): Intent =>
+    plainIntent(name, join(scratch, 'work', name, '1'), ['sh', '-c', script, 'sh', ...args])
+
+  test('a supervisor that was frozen before its first line starts nothing once its task was given up or cancelled', async () => {
+    const [gate, ledger] = [join(scratch, 'gate'), join(scratch, 'ledger')]
+    const start = '  if ! echo "start '
+    const frozen = (script: string): string =>
+      script.replaceAll(start, `  until [ -e ${gate} ]; do sleep 0.05; done\n${start}`)
+    const [first, second] = [open(frozen), open(frozen)]
+    const tasks = ['given-up', 'cancelled'].map((name) => task(name, 'echo begun >> "$1"', ledger))
+    const submits = tasks.map((one) => first.submit([one]))
+    for (const { name } of tasks) await until(`the record of ${name}`, 120, () => existsSync(record(name)))
+    expect(await stateIn(second, 'given-up')).toMatchObject({ state: 'running' })
+    await second.cancel(['cancelled'], 0)
+    await until('its loss', 120, async () => (await stateIn(second, 'given-up')).state === 'lost')
+    writeFileSync(gate, '')
+    for (const submit of submits) expect(await submit).toMatchObject([{ ok: true }])
+    for (const { name } of tasks) expect(readFileSync(record(name), 'utf8')).toMatch(/\nexit /)
+    expect(await stateIn(first, 'given-up')).toMatchObject({ state: 'lost' })
+    expect(await stateIn(first, 'cancelled')).toMatchObject({ state: 'ended', reason: 'cancelled' })
+    expect(existsSync(ledger)).toBe(false)
+  })
+
+  test('a task whose record was removed while it runs is waited for, then lost, and never starts again; a cancel ends it', async () => {
+    const driver = open()
+    const [ledger, gate] = [join(scratch, 'ledger'), join(scratch, 'gate')]
+    const script = 'echo $$ >> "$1"; until [ -e "$2" ]; do sleep 0.05; done'
+    const tasks = ['waited-for', 'ended'].map((name) => task(name, script, join(scratch, name), gate))
+    await driver.submit(tasks)
+    for (const { name } of tasks) await until('its start', 120, () => existsSync(join(scratch, name)))
+    for (const { name } of tasks) rmSync(record(name))
+
+    // Another process, which has seen no record of them.
+    const other = open()
+    expect(await stateIn(other, 'waited-for')).toMatchObject({
+      state: 'running',
+      cause: expect.stringContaining('removed at the host'),
+    })
+    expect(await other.submit(tasks.slice(0, 1))).toMatchObject([{ ok: true }])
+    await expect(other.remove('waited-for')).rejects.toMatchObject({ trouble: 'refused' })
+    await other.cancel(['ended'], 0)
+    expect(await stateIn(other, 'ended')).toMatchObject({ state: 'lost' })
+    const pid = readFileSync(join(scratch, 'ended'), 'utf8').trim()
+    expect(existsSync(`/proc/${pid}/environ`) && readFileSync(`/proc/${pid}/environ`, 'utf8') !== '').toBe(
+      false,
+    )
+
+    const ends = [driver, other].map(
+      (one) => new Promise<void>((end) => void one.watch(['waited-for'], () => end())),
+    )
+    writeFileSync(gate, '')
+    await Promise.all(ends)
+    for (const one of [driver, other])
+      expect(await stateIn(one, 'waited-for')).toMatchObject({ state: 'lost' })
+    expect(await other.submit(tasks.slice(0, 1))).toMatchObject([{ ok: true }])
+    expect(readFileSync(join(scratch, 'waited-for'), 'utf8')).toMatch(/^\d+\n$/)
+  })
+
+  test('a task that is watched, and whose record was removed before it ended, is lost', async () => {
+    const driver = open()
+    const gate = join(scratch, 'gate')
+    await driver.submit([task('watched', 'until [ -e "$1" ]; do sleep 0.05; done', gate)])
+    expect(await stateIn(driver, 'watched')).toMatchObject({ state: 'running' })
+    rmSync(record('watched'))
+    writeFileSync(gate, '')
+    await new Promise<void>((end) => void driver.watch(['watched'], () => end()))
+    expect(await stateIn(driver, 'watched')).toMatchObject({ state: 'lost' })
+  })
+})
+
 test('an output counts as delivered exactly where it leads to something within the work directory', () => {
   const root = realpathSync(scratch)
   mkdirSync(join(root, 'w/a/b'), { recursive: true })

@@ -39,9 +39,12 @@ export async function cancelTasks<Request, Listing>(
   graceSeconds: number,
 ): Promise<Set<string>> {
   const arrays = new Set<string>()
-  // Tasks whose files are lost are handled first: no supervisor has a record of them.
-  await scheduler.strays?.(names)
-  await site.tasks.markCancelled(names, graceSeconds)
+  // No supervisor has a record of tasks whose files are lost. A mark would be an end on record.
+  const strays = await scheduler.strays?.(names)
+  await site.tasks.markCancelled(
+    names.filter((name) => strays?.get(name)?.state !== 'running'),
+    graceSeconds,
+  )
   const from = performance.now()
   let left = [...names]
   let askedAt: number | undefined

@@ -175,10 +175,10 @@ export interface BatchScheduler<Request, Listing> {
    */
   drop?(arrays: readonly string[]): Promise<void>
   /**
-   * Names that are in no book because the site has lost its files, though the scheduler had them:
-   * they are lost. Ends their remaining processes.
+   * Names that are in no book because the site has lost its files, though the scheduler had them.
+   * Ends their remaining processes: they are lost when the scheduler says that none is left.
    */
-  strays?(names: readonly string[]): Promise<Map<string, Extract<TaskState, { state: 'lost' }>>>
+  strays?(names: readonly string[]): Promise<Map<string, Exclude<TaskState, { state: 'unknown' }>>>
   /**
    * Reports ends from the scheduler, beside the site's own stream of ends; the returned function
    * stops it.

@@ -1,4 +1,10 @@
-import type { BatchElement, BatchEvidence, BatchJudgement, BatchScheduler } from '../batch/scheduler.ts'
+import type {
+  BatchElement,
+  BatchEvidence,
+  BatchJudgement,
+  BatchScheduler,
+  QueuedElement,
+} from '../batch/scheduler.ts'
 import { NoRoom } from '../batch/scheduler.ts'
 import type { BatchSite } from '../batch/site.ts'
 import { capabilitiesOf, DriverError } from '../contract/driver.ts'
@@ -15,11 +21,12 @@ import {
   type PodRequest,
   type TaskJob,
 } from './job.ts'
-import { createJob, deleteJobs, deletePods, isJobThere } from './jobs.ts'
+import { createJob, deleteJobs, deletePods, jobNamed } from './jobs.ts'
 import { openKeeperLoss } from './keeper-loss.ts'
 import type { Namespace } from './namespace.ts'
 import { openPodWatch, type ClusterAnswer, type PodWatch } from './pod-watch.ts'
-import { podKey, type TaskPod } from './pods.ts'
+import { podKey, type ApiJob, type TaskPod } from './pods.ts'
+import { eachOf } from '../../../pacing/each-of.ts'
 import { kept } from '../../../pacing/kept.ts'
 import { checkNamespace } from './readiness.ts'
 import type { KubernetesSettings } from './settings.ts'
@@ -44,6 +51,8 @@ export const kubernetesCapabilities = capabilitiesOf(
  * nothing.
  */
 const newSeconds = 5
+/** Jobs that are asked for by name at once. */
+const jobsAtOnce = 8
 /** Time beyond the grace of a cancel, for the transfer of the outputs. */
 const fetchGraceSeconds = 30
 
@@ -56,6 +65,8 @@ const hopelessText = ({ image, inPlace }: PodRequest, words: string): string =>
 
 interface KubernetesListing {
   asked: ClusterAnswer | 'silent'
+  /** Jobs that the answer does not list, asked for by name. */
+  byName: ReadonlyMap<string, ApiJob | 'absent' | 'silent'>
   /** When the request was made, seconds since epoch. */
   at: number
 }
@@ -105,7 +116,7 @@ function judgeKubernetes(
     pullSeconds: 0,
   } as const
   if (listing === undefined) return judgePod(silent, settings)
-  const { asked, at } = listing
+  const { asked, byName, at } = listing
   const seen = watch.seen(place)
   const isNew = at - place.submittedAt <= newSeconds
   const pod =
@@ -121,7 +132,8 @@ function judgeKubernetes(
     {
       ...silent,
       pod: pod === 'silent' || pod === 'absent' ? pod : withCourier(courier, pod, sight),
-      job: asked === 'silent' ? 'silent' : (asked.jobs.get(place.array) ?? 'absent'),
+      job:
+        asked === 'silent' ? 'silent' : (asked.jobs.get(place.array) ?? byName.get(place.array) ?? 'silent'),
       ...(words === undefined ? {} : { jobWords: words }),
       overSeconds: over,
       deletingSeconds: spent.deleting,
@@ -146,6 +158,27 @@ function judgeKubernetes(
           },
         }),
   }
+}
+
+/** The server's answer about tasks whose Pods the watch does not know; new Pods may be on their way. */
+async function listingOf(
+  at: Namespace,
+  watch: PodWatch,
+  places: readonly QueuedElement[],
+): Promise<KubernetesListing> {
+  const now = Date.now() / 1000
+  const missing = places.filter(
+    (place) => watch.standing() && watch.here(place) === undefined && now - place.submittedAt > newSeconds,
+  )
+  const silent = { asked: 'silent', byName: new Map(), at: now } as const
+  const asked = missing.length === 0 ? undefined : await watch.ask().catch(() => undefined)
+  if (asked === undefined) return silent
+  const unlisted = [...new Set(missing.map(({ array }) => array))].filter((job) => !asked.jobs.has(job))
+  const byName = await eachOf(unlisted, jobsAtOnce, async (job) => {
+    const found = await jobNamed(at, job).catch(() => 'silent' as const)
+    return [job, found ?? 'absent'] as const
+  })
+  return { asked, byName: new Map(byName), at: now }
 }
 
 /** Indexed Jobs: an index is a task, tried once; its Pod shows why it ended. */
@@ -256,16 +289,12 @@ export function kubernetesAdapter(
         watch.expect({ array: job.name, index, submittedAt: 0 }, name)
       return '1'
     },
-    find: async (job) => ((await isJobThere(at, job)) ? '1' : undefined),
+    find: async (job) => ((await jobNamed(at, job)) === undefined ? undefined : '1'),
     async list(places) {
       watch.follow()
       for (const { name, place } of places) watch.expect(place, name)
-      const now = Date.now() / 1000
-      const missing = places.some(
-        ({ place }) =>
-          watch.standing() && watch.here(place) === undefined && now - place.submittedAt > newSeconds,
-      )
-      return { asked: missing ? await watch.ask().catch(() => 'silent' as const) : 'silent', at: now }
+      const elements = places.map(({ place }) => place)
+      return listingOf(at, watch, elements)
     },
     judge: (evidence, listing) =>
       judgeKubernetes(evidence, listing, { watch, courier, settings: settings() }),

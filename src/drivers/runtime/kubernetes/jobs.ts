@@ -2,6 +2,7 @@ import type { KubernetesError } from '../../../clients/kubernetes.ts'
 import type { BatchElement } from '../batch/scheduler.ts'
 import { labels } from './job.ts'
 import type { Namespace } from './namespace.ts'
+import type { ApiJob } from './pods.ts'
 import { asked, isStatus, kubernetesTrouble } from './trouble.ts'
 
 /** Indexes in one deletion: they are part of its URL. */
@@ -19,12 +20,12 @@ export async function createJob({ cluster, paths }: Namespace, body: object): Pr
   }
 }
 
-export async function isJobThere({ cluster, paths }: Namespace, job: string): Promise<boolean> {
+/** Undefined: the server has none of this name. Rejects with `DriverError`. */
+export async function jobNamed({ cluster, paths }: Namespace, job: string): Promise<ApiJob | undefined> {
   try {
-    await cluster.request({ path: `${paths.jobs}/${job}` })
-    return true
+    return await cluster.request<ApiJob>({ path: `${paths.jobs}/${job}` })
   } catch (error) {
-    if (isStatus(error, 404)) return false
+    if (isStatus(error, 404)) return undefined
     throw kubernetesTrouble(error)
   }
 }

@@ -3,7 +3,7 @@ import type { Courier } from './courier/courier.ts'
 import { annotations, type TaskJob } from './job.ts'
 import { deletePods } from './jobs.ts'
 import type { Namespace } from './namespace.ts'
-import type { ApiJob } from './pods.ts'
+import { isPodOver, podKey, taskPodOf, type ApiJob, type ApiPod, type TaskPod } from './pods.ts'
 import { indexedName } from './state.ts'
 import { asked } from './trouble.ts'
 
@@ -15,8 +15,8 @@ export interface KeeperLoss {
   /** Annotations of a Job that distinguish its tasks from those of a lost keeper. */
   marksOf(job: TaskJob): Promise<Readonly<Record<string, string>>>
   /**
-   * The tasks of Jobs whose files were lost with an earlier keeper. Their Pods are deleted: their
-   * results are of no use.
+   * The tasks of Jobs whose files were lost with an earlier keeper. Their Pods are deleted, as their
+   * results are of no use; a task is lost once its Pod has ended.
    */
   strays: NonNullable<BatchScheduler<never, never>['strays']>
 }
@@ -24,11 +24,11 @@ export interface KeeperLoss {
 const cause =
   'the Pod of the keeper is gone, and the files of the task with it; keeperVolume would have kept them'
 const endGraceSeconds = 30
+const ending = ({ name, node = 'unknown' }: TaskPod): string =>
+  `Pod ${name} on node ${node} has to end first: while the node does not answer, it may still run`
 
 export function openKeeperLoss(at: Namespace, courier: Courier): KeeperLoss {
   const { cluster, paths, ours } = at
-  /** Elements whose Pods were deleted. */
-  const ended = new Set<string>()
   /** The token of the keeper that has the files of all existing Jobs: later Jobs are its too. */
   let onlyKeeper = ''
 
@@ -38,10 +38,10 @@ export function openKeeperLoss(at: Namespace, courier: Courier): KeeperLoss {
       [annotations.names]: tasks.join(' '),
     }),
     async strays(names) {
-      const lost: Awaited<ReturnType<KeeperLoss['strays']>> = new Map()
-      if (names.length === 0) return lost
+      const found: Awaited<ReturnType<KeeperLoss['strays']>> = new Map()
+      if (names.length === 0) return found
       const token = await courier.keeperToken()
-      if (token === onlyKeeper) return lost
+      if (token === onlyKeeper) return found
       const { items } = await asked(cluster.list<ApiJob>(paths.jobs, { labelSelector: ours }))
       if (
         items.every(({ metadata }) =>
@@ -49,6 +49,13 @@ export function openKeeperLoss(at: Namespace, courier: Courier): KeeperLoss {
         )
       )
         onlyKeeper = token
+      const there = await asked(cluster.list<ApiPod>(paths.pods, { labelSelector: ours }))
+      const pods = new Map(
+        there.items.flatMap((item) => {
+          const pod = taskPodOf(item)
+          return pod === undefined ? [] : [[podKey(pod.job, pod.index), pod]]
+        }),
+      )
       const wanted = new Set(names)
       const elements: { array: string; index: number }[] = []
       for (const { metadata: { name: job = '', annotations: marks = {} } = {} } of items) {
@@ -56,13 +63,19 @@ export function openKeeperLoss(at: Namespace, courier: Courier): KeeperLoss {
         for (const [index, name] of (marks[annotations.names] ?? '').split(' ').entries()) {
           if (!wanted.has(name)) continue
           const externalId = indexedName({ array: job, index, submittedAt: 0 })
-          lost.set(name, { state: 'lost', externalId, startedAt: Date.now() / 1000, cause })
-          if (!ended.has(externalId)) elements.push({ array: job, index })
+          const pod = pods.get(podKey(job, index))
+          const startedAt = Date.now() / 1000
+          found.set(
+            name,
+            pod === undefined || isPodOver(pod)
+              ? { state: 'lost', externalId, startedAt, cause }
+              : { state: 'running', externalId, startedAt, cause: `${cause}; ${ending(pod)}` },
+          )
+          if (pod !== undefined && pod.deleting === undefined) elements.push({ array: job, index })
         }
       }
       await deletePods(at, elements, endGraceSeconds)
-      for (const { array, index } of elements) ended.add(`${array}-${index}`)
-      return lost
+      return found
     },
   }
 }

@@ -12,9 +12,10 @@ export interface KubernetesEvidence {
   place: QueuedElement
   cancelAsked: boolean
   /**
-   * `absent`: the server answered and has none. `silent`: it does not answer, or was not queried.
+   * `absent`: the server's list has none. `silent`: it does not answer, or was not queried.
    */
   pod: TaskPod | 'absent' | 'silent'
+  /** `absent`: the server has none of its name. */
   job: ApiJob | 'absent' | 'silent'
   /** Why the Job makes no Pod, in its controller's message. */
   jobWords?: string
@@ -87,12 +88,24 @@ function takenAway(pod: TaskPod): string | undefined {
   return undefined
 }
 
+/** Why the driver waits for a Pod whose node does not end it, and what a person can do. */
+const nodeSilent = ({ name, node = 'unknown', disruption }: TaskPod): string =>
+  `node ${node} does not answer that Pod ${name} ended: it may still run there, so it is waited for; if the ` +
+  `node is gone, delete it (kubectl delete node ${node}) or taint it node.kubernetes.io/out-of-service` +
+  (disruption === undefined ? '' : `; ${reasonText(disruption.reason, disruption.message)}`)
+
+/** Why the driver waits for a task whose Pod no answer lists. */
+const unlisted = (externalId: string): string =>
+  `the cluster lists no Pod of ${externalId}, and its Job has no end of it: it may still run, so it is ` +
+  'waited for; if it is gone, cancel the run and retry it'
+
 /**
  * The task's state from its record, its Pod and its Job, in whatever order and state they arrive.
  *
  * - An end in the task's own record is its end; only where it was killed or stopped from outside
  *   does the cluster's reason count.
- * - Silence ends nothing.
+ * - Silence ends nothing: neither that of the API server nor that of a node. A list without the Pod
+ *   ends nothing: the Job's record of the index does, or that there is no Job of its name.
  * - Where only the cluster reports it as over, that becomes a verdict: at once if the cluster
  *   gives the reason, after `settleSeconds` if the container ended by itself (its record may be
  *   late) or the Pod is gone.
@@ -118,22 +131,21 @@ export function judgePod(
     return { state: stateOfVerdict(verdict, sight, externalId), over: true, verdict }
   }
 
-  const meanwhile = (): TaskState => {
-    if (begun !== undefined) return { state: 'running', externalId, startedAt: begun.startedAt }
-    if (typeof pod === 'object' && pod.startedAt !== undefined)
-      return { state: 'running', externalId, startedAt: Math.max(place.submittedAt, pod.startedAt) }
-    const cause =
+  const meanwhile = (words?: string): TaskState => {
+    const podAt = typeof pod === 'object' ? pod.startedAt : undefined
+    const startedAt =
+      begun?.startedAt ?? (podAt === undefined ? undefined : Math.max(place.submittedAt, podAt))
+    const waitsFor =
       typeof pod !== 'object'
         ? jobWords
         : pod.waiting !== undefined
           ? reasonText(pod.waiting.reason, pod.waiting.message)
           : pod.unscheduled
-    return {
-      state: 'queued',
-      externalId,
-      submittedAt: place.submittedAt,
-      ...(cause === undefined ? {} : { cause: short(cause) }),
-    }
+    const cause = words ?? (startedAt === undefined ? waitsFor : undefined)
+    const why = cause === undefined ? {} : { cause: short(cause) }
+    return startedAt === undefined
+      ? { state: 'queued', externalId, submittedAt: place.submittedAt, ...why }
+      : { state: 'running', externalId, startedAt, ...why }
   }
   const later: BatchJudgement = { state: meanwhile(), over: true }
 
@@ -168,7 +180,7 @@ export function judgePod(
   if (pod === 'silent') return { state: meanwhile(), over: false }
   if (pod === 'absent') {
     if (job === 'silent') return { state: meanwhile(), over: false }
-    const gone =
+    const isEnded =
       job === 'absent' ||
       indexIn(job.status?.failedIndexes, place.index) ||
       indexIn(job.status?.completedIndexes, place.index)
@@ -176,8 +188,9 @@ export function judgePod(
       job === 'absent'
         ? undefined
         : job.status?.conditions?.find(({ type, status }) => type === 'Failed' && status === 'True')
-    // Its Pod may not be made yet.
-    if (!gone && failed === undefined && begun === undefined) return { state: meanwhile(), over: false }
+    // Its Pod may not be made yet, or be one that lists do not contain.
+    if (!isEnded && failed === undefined)
+      return { state: meanwhile(begun === undefined ? undefined : unlisted(externalId)), over: false }
     if (begun !== undefined && cancelAsked) return decide('cancelled', 'its Pod was deleted on request')
     if (!settled) return later
     if (failed !== undefined) return decide('lost', reasonText(failed.reason ?? 'Failed', failed.message))
@@ -190,9 +203,10 @@ export function judgePod(
   }
 
   const { terminated } = pod
-  // A node that answers ends a Pod within its grace; a silent node never reports it.
-  const nodeSilent = pod.deleting !== undefined && deletingSeconds > pod.deleting.graceSeconds + settleSeconds
-  if (!isPodOver(pod) && !nodeSilent) {
+  if (!isPodOver(pod)) {
+    // A node that answers ends a Pod within its grace.
+    if (pod.deleting !== undefined && deletingSeconds > pod.deleting.graceSeconds + settleSeconds)
+      return { state: meanwhile(nodeSilent(pod)), over: false }
     const { reason = '', message } = pod.waiting ?? {}
     if (!isHopeless(pod) || (reason !== 'InvalidImageName' && pullSeconds < pullPatienceSeconds))
       return { state: meanwhile(), over: false }
@@ -207,12 +221,6 @@ export function judgePod(
   if (terminated?.reason === 'OOMKilled') return decide('memory', reasonText('OOMKilled', terminated.message))
   if (pod.reason === 'DeadlineExceeded')
     return decide('walltime', reasonText('DeadlineExceeded', pod.message))
-  if (nodeSilent && !isPodOver(pod))
-    return decide(
-      'lost',
-      `NodeLost: node ${pod.node ?? 'unknown'} does not ` +
-        `answer${pod.disruption === undefined ? '' : `; ${reasonText(pod.disruption.reason, pod.disruption.message)}`}`,
-    )
   const taken = takenAway(pod)
   if (taken !== undefined && (terminated === undefined || terminated.exitCode !== 0))
     return decide('lost', taken)

@@ -13,10 +13,11 @@ import {
   type TaskFacts,
 } from './record.ts'
 
-/** The content of a record, and whether a cancel was requested. */
+/** The content of a record, whether a cancel was requested, and whether the task was given up. */
 export interface Read {
   parsed: ParsedRecord
   cancelAsked: boolean
+  givenUp: boolean
 }
 
 /** Defines `records NAME…`, whose lines `parseRecords` reads. */
@@ -25,14 +26,16 @@ export const recordsProgram = readProgram(import.meta.dirname, 'records.sh')
 export const eachCgroupProgram = readProgram(import.meta.dirname, 'each-cgroup.sh')
 const signalProgram = `${eachCgroupProgram}${readProgram(import.meta.dirname, 'signal.sh')}`
 
-/** Lines `NAME.task:…`, `claimed NAME`, `cancel NAME`. */
+/** Lines `NAME.task:…`, `claimed NAME`, `cancel NAME`, `lost NAME`. */
 export function parseRecords(text: string): Map<string, Read> {
   const lines = new Map<string, string[]>()
   const asked = new Set<string>()
+  const givenUp = new Set<string>()
   for (const line of text.split('\n')) {
     const [, name, rest] = /^([a-z0-9-]+)\.task:(.*)$/.exec(line) ?? []
-    const [, word, other] = /^(claimed|cancel) ([a-z0-9-]+)$/.exec(line) ?? []
+    const [, word, other] = /^(claimed|cancel|lost) ([a-z0-9-]+)$/.exec(line) ?? []
     if (word === 'cancel' && other !== undefined) asked.add(other)
+    if (word === 'lost' && other !== undefined) givenUp.add(other)
     if (word === 'claimed' && other !== undefined) lines.set(other, lines.get(other) ?? [])
     if (name === undefined || rest === undefined) continue
     const known = lines.get(name)
@@ -40,7 +43,10 @@ export function parseRecords(text: string): Map<string, Read> {
     else known.push(rest)
   }
   return new Map(
-    [...lines].map(([name, own]) => [name, { parsed: parseRecord(own), cancelAsked: asked.has(name) }]),
+    [...lines].map(([name, own]) => [
+      name,
+      { parsed: parseRecord(own), cancelAsked: asked.has(name), givenUp: givenUp.has(name) },
+    ]),
   )
 }
 
@@ -189,19 +195,26 @@ export async function look(
         : []
     }),
   )
-  const dead = [...supervised].flatMap(([name, lives]) => (lives === false ? [name] : []))
+  const dead = [...seen.reads].flatMap(([name, { parsed, givenUp }]) =>
+    supervised.get(name) === false || (parsed.form === 'claimed' && givenUp) ? [name] : [],
+  )
   const marked = dead.length === 0 ? new Set<string>() : await signalMarked(context, dead, undefined)
   return new Map(
     names.map((name): [string, RemoteSight] => {
       const own = seen.reads.get(name)
       if (own?.parsed.form !== 'claimed') claimedSince.delete(name)
       else if (!claimedSince.has(name)) claimedSince.set(name, performance.now())
-      if (own === undefined) return [name, { form: 'none' }]
+      if (own === undefined)
+        return [
+          name,
+          memory.pids.get(name) === undefined ? { form: 'none' } : { form: 'none', vanished: true },
+        ]
       const about = {
         ageSeconds: (performance.now() - (claimedSince.get(name) ?? performance.now())) / 1000,
         supervised: supervised.get(name),
         marked: marked.has(name),
         cancelAsked: own.cancelAsked,
+        givenUp: own.givenUp,
         host: seen.host,
       }
       return [name, sightOf(own.parsed, facts.get(name), about)]

@@ -4,14 +4,16 @@ import { signalNames } from '../contract/results.ts'
 
 /** Seconds since epoch are by this machine's clock. */
 export type RemoteSight =
-  | { form: 'none' }
+  /** `vanished`: it had a record when this process looked before. */
+  | { form: 'none'; vanished?: true }
   /** Cancelled before it was started. */
   | { form: 'buried'; at: number }
   /**
-   * Its record is created and not written yet: the caller looks again; after some seconds it is
-   * lost.
+   * Its record is created and not written yet: the caller looks again, and after some seconds gives
+   * it up. `givenUp`: its supervisor, if it lives, starts nothing any more. `marked`: as in
+   * `StartedSight`, where it is given up.
    */
-  | { form: 'claimed'; ageSeconds: number }
+  | { form: 'claimed'; ageSeconds: number; givenUp?: true; marked?: true }
   | StartedSight
   | EndedSight
 
@@ -216,11 +218,16 @@ export function sightOf(
     supervised: boolean | string | undefined
     marked: boolean
     cancelAsked: boolean
+    givenUp?: boolean
     /** Where the supervisor runs; absent: it may be on another machine. */
     host?: AnsweringHost | undefined
   },
 ): RemoteSight {
-  if (parsed.form === 'claimed') return { form: 'claimed', ageSeconds: seen.ageSeconds }
+  if (parsed.form === 'claimed') {
+    const { ageSeconds, givenUp = false, marked } = seen
+    const given = givenUp ? ({ givenUp } as const) : {}
+    return { form: 'claimed', ageSeconds, ...given, ...(marked ? ({ marked } as const) : {}) }
+  }
   if (parsed.form === 'buried') return parsed
   const { record } = parsed
   const { pid, node, began, date, exit, cpuSeconds = null, peakKib } = record

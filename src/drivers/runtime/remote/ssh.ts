@@ -1,3 +1,4 @@
+import { append } from '../../../lists.ts'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import { poll } from '../../../pacing/poll.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
@@ -34,14 +35,19 @@ export interface SshDriverOptions extends Omit<RemoteOptions, 'elsewhere'> {
 
 const endedSupervisor =
   'its supervisor was ended (the process that watches over it), maybe by the task itself'
-/** A record without a line has no living writer at this age. */
+const removedRecord =
+  'its record was removed at the host (by a clean-up of old files?), and its processes still run: they are ' +
+  'waited for'
+/** The writer of a record that has no line at this age may never go on: the task is given up. */
 const claimedSeconds = 5
 
 const stateOf = (sight: RemoteSight): TaskState => {
   if (sight.form === 'none') return { state: 'unknown' }
   if (sight.form === 'claimed') {
     const startedAt = Date.now() / 1000 - sight.ageSeconds
-    return { state: sight.ageSeconds < claimedSeconds ? 'running' : 'lost', externalId: 'none', startedAt }
+    const common = { externalId: 'none', startedAt }
+    if (sight.marked === true) return { state: 'running', ...common, cause: removedRecord }
+    return { state: sight.givenUp === true ? 'lost' : 'running', ...common }
   }
   if (sight.form === 'buried') return buriedEnd(sight.at)
   const { startedAt } = sight
@@ -76,10 +82,32 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
   const tasks = openRemoteTasks(options)
   let closed = false
 
+  /**
+   * What is known, after tasks whose record is missing or has no line were given up: those are lost
+   * once no process of theirs runs, as none can start any more. A record is missing, and the task not
+   * new, where this process has seen it, or where processes of the task run.
+   */
+  async function see(names: readonly string[]): Promise<Map<string, RemoteSight>> {
+    const sights = await tasks.look(names)
+    const late: string[] = []
+    const none: string[] = []
+    for (const [name, sight] of sights) {
+      if (sight.form === 'claimed' && sight.givenUp !== true && sight.ageSeconds >= claimedSeconds)
+        late.push(name)
+      if (sight.form !== 'none') continue
+      if (sight.vanished === true) late.push(name)
+      else none.push(name)
+    }
+    if (none.length > 0) append(late, await tasks.signalMarked(none, undefined))
+    if (late.length === 0) return sights
+    await tasks.giveUp(late)
+    return new Map([...sights, ...(await tasks.look(late))])
+  }
+
   const look = async (names: readonly string[]): Promise<string[]> => {
     const over: string[] = []
     const orphans: string[] = []
-    for (const [name, sight] of await tasks.look(names)) {
+    for (const [name, sight] of await see(names)) {
       if (sight.form === 'started' && sight.supervised === false && sight.marked) orphans.push(name)
       else if (['ended', 'lost'].includes(stateOf(sight).state)) over.push(name)
     }
@@ -102,22 +130,17 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     let left = await tasks.signalMarked(names, graceSeconds > 0 ? 'TERM' : 'KILL')
     for (const backoff = openBackoff({ firstMs: 20, longestMs: 500 }); left.size > 0;) {
       await pauseUntil(backoff, until)
-      const forced = performance.now() >= forcedAt
-      const alive = await tasks.look([...left])
-      const still = [...alive]
-        .filter(([, sight]) => sight.form === 'started' && sight.marked)
-        .map(([name]) => name)
-      left = forced && still.length > 0 ? await tasks.signalMarked(still, 'KILL') : new Set(still)
+      left = await tasks.signalMarked([...left], performance.now() >= forcedAt ? 'KILL' : undefined)
     }
   }
 
-  const isClaimed = (sight: RemoteSight): boolean =>
-    sight.form === 'claimed' && sight.ageSeconds < claimedSeconds
   /** Waits for records that are being written at this moment. */
   async function settled(names: readonly string[]): Promise<Map<string, RemoteSight>> {
     let seen = new Map<string, RemoteSight>()
     const areWritten = async (): Promise<true | undefined> => {
       seen = await tasks.look(names)
+      const isClaimed = (sight: RemoteSight): boolean =>
+        sight.form === 'claimed' && sight.ageSeconds < claimedSeconds
       return [...seen.values()].some(isClaimed) ? undefined : true
     }
     await poll(areWritten, { everyMs: 20, deadlineMs: claimedSeconds * 1000 })
@@ -147,19 +170,22 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     },
     async find(names) {
       if (names.length === 0) return new Map()
-      return new Map([...(await tasks.look(names))].map(([name, sight]) => [name, stateOf(sight)]))
+      return new Map([...(await see(names))].map(([name, sight]) => [name, stateOf(sight)]))
     },
     watch: (names, onEnd) => watcher.watch(names, onEnd),
     async cancel(names, graceSeconds) {
       const until = endingUntil(graceSeconds)
       let left = [...names]
       let unknownHere: string | undefined
+      // A name without a record is buried, unless processes of it run.
+      await see(left)
       for (const backoff = openBackoff({ firstMs: 20, longestMs: 250 }); left.length > 0;) {
         await tasks.markCancelled(left, graceSeconds)
         const orphans: string[] = []
         const alive: string[] = []
-        for (const [name, sight] of await tasks.look(left)) {
-          if (isClaimed(sight)) alive.push(name)
+        for (const [name, sight] of await see(left)) {
+          if (sight.form === 'claimed' && sight.marked === true) orphans.push(name)
+          else if (sight.form === 'claimed' && sight.givenUp !== true) alive.push(name)
           if (sight.form !== 'started') continue
           if (sight.unknownHere !== undefined) unknownHere = `${name}: ${sight.unknownHere}`
           else if (sight.supervised !== false) alive.push(name)
@@ -178,7 +204,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     },
     logs: (name, stream, range) => tasks.logs(name, stream, range),
     async remove(name) {
-      const sight = (await tasks.look([name])).get(name)
+      const sight = (await see([name])).get(name)
       if (sight !== undefined && stateOf(sight).state === 'running')
         throw new DriverError('refused', `${name} is running; cancel it before removing it`)
       await tasks.remove(name)

@@ -1,6 +1,6 @@
 import { DriverError, type Intent, type LogSlice } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
-import { markCancelled } from './cancelling.ts'
+import { giveUp, markCancelled } from './cancelling.ts'
 import { collectTasks, type CollectedPart } from './collecting.ts'
 import { openCompleting } from './completing.ts'
 import { namesAtOnce, openMemory, supervisor, type RemoteContext, type RemoteOptions } from './context.ts'
@@ -111,10 +111,17 @@ export function openRemoteTasks(options: RemoteOptions) {
       completing.cancelled(names)
     },
     /**
-     * Sends a signal to every process that carries the mark of one of the names; returns the names
+     * Gives up names whose record has no line or is missing: a supervisor that has not written its
+     * line yet starts nothing, and a name without a record gets an empty one, so that no other one
+     * starts. The next look shows which of them have started nevertheless, before that.
+     */
+    giveUp: (names: readonly string[]): Promise<void> => giveUp(context, names),
+    /**
+     * Sends a signal, or none, to every process that carries the mark of one of the names; returns the names
      * with any such process.
      */
-    signalMarked: (names: readonly string[], signal: 'TERM' | 'KILL') => signalMarked(context, names, signal),
+    signalMarked: (names: readonly string[], signal: 'TERM' | 'KILL' | undefined) =>
+      signalMarked(context, names, signal),
     /**
      * The full result of an ended name; many calls at once share their round trips. `unknown` while
      * it has no recorded end. Declared outputs that are missing are waited for, and large files are

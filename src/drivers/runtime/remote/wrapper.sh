@@ -339,6 +339,16 @@ supervise() {
     echo "failed $name cannot write its record"
     return 0
   fi 2> /dev/null
+  # The task was given up or cancelled before this record had a line.
+  [ ! -e "$name.lost" ] || reason=stopped
+  [ ! -e "$name.cancel" ] || reason=cancelled
+  if [ -n "$reason" ]; then
+    release
+    printf '\nexit 143 %s %s .\n' "$reason" "$began" >&3
+    { echo "$name" >> ../ends; } 2>/dev/null
+    echo "known $name"
+    return 143
+  fi
   [ -z "$cgroup" ] || { [ "${cores:-0}" -gt 0 ] && bound 2>/dev/null; } || release
   if [ "$must" = cgroup ] && [ -z "$cgroup" ]; then
     rm -f -- "$name.task"
