@@ -25,6 +25,8 @@ export interface Report {
   notes: string[]
   /** Names and versions of the opponents. */
   versions: Record<string, string>
+  /** Measured rounds, where they are not as many as were asked for. */
+  rounds?: number
 }
 
 export interface Benchmark {

@@ -37,6 +37,7 @@ import { recordZip } from './records/zip.ts'
 import { secondStart } from './second-start.ts'
 import { storageChecksums } from './storage/checksums.ts'
 import { storageArchives } from './storage/archives.ts'
+import { copiesCut } from './storage/copies-cut.ts'
 import { copiesMany } from './storage/copies-many.ts'
 import { copiesS3 } from './storage/copies-s3.ts'
 import { copiesSsh } from './storage/copies-ssh.ts'
@@ -81,6 +82,7 @@ const benchmarks: Record<string, Benchmark> = {
   'copies-ssh': copiesSsh,
   'copies-s3': copiesS3,
   'copies-many': copiesMany,
+  'copies-cut': copiesCut,
   'record-lineage': recordLineage,
   'record-sql': recordSql,
   'record-reads': recordReads,
@@ -136,7 +138,7 @@ const measure = async (name: string, { rounds, tiny, file }: Options): Promise<s
   try {
     const report = await benchmark.run({ rounds, tiny })
     const section = sectionOf(name, benchmark.about, report, {
-      rounds,
+      rounds: report.rounds ?? rounds,
       tiny,
       load,
       seconds: (Date.now() - started) / 1_000,

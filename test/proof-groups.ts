@@ -175,6 +175,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'storages/straight',
       'storages/trouble',
       'failures/storage-jobs',
+      'failures/storage-kills',
       'examples/storages',
     ],
     askedBy: ['src/domains/storages', 'src/drivers/storage', 'src/drivers/transfer'],

@@ -87,7 +87,10 @@ export const storageChecksums: Benchmark = {
             measured: 2 * medianRatio(warm.Orrery, warm['Orrery, two at once']),
           },
         ],
-        notes: [`${mebibytes} MiB of random bytes a file; both sides answer the same digest.`],
+        notes: [
+          `${mebibytes} MiB of random bytes a file; both sides answer the same digest.`,
+          'Two at once take both processors of a machine with two, which the service and its servers use too.',
+        ],
         versions: { openssl: (await run('openssl', ['version'])).stdout.trim() },
       }
     } finally {

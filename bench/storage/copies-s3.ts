@@ -127,6 +127,8 @@ export const copiesS3: Benchmark = {
           })),
         ),
         notes: [
+          'rclone takes as long for 1 GiB up with 4, 16 and 32 transfers, more than twenty times its own way down: ' +
+            'that looks like a wait and not like its pace, and the goal up says little.',
           'Both ends and the store are on this machine; Orrery records each entry and the end durably, rclone ' +
             'records nothing.',
           'A profile of 1 GiB down: the daemon works 4 of 7 s (garbage collection 1, SHA-256 0.6, bytes from the ' +

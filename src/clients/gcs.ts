@@ -5,7 +5,7 @@ import { openGoogleToken, type ServiceAccountKey } from './google-token.ts'
 import { HttpError } from './http-error.ts'
 import type { HttpAnswer } from './http-exchange.ts'
 import type { Http, HttpRequest } from './http.ts'
-import { piecesOf } from './pieces.ts'
+import { piecesOf, usualPartBytes } from './pieces.ts'
 import { S3Error, type S3Bucket, type S3Object, type S3PutOptions } from './s3.ts'
 
 /** Absent: requests are not signed. */
@@ -21,8 +21,8 @@ const answerMs = 30_000
 /** Limit for one part of an upload. */
 const partMs = 600_000
 const day = 86_400_000
-/** Google takes multiples of 256 KiB. */
-const partBytes = 8 * 1024 * 1024
+/** Google takes multiples of this size for all parts but the last. */
+const partUnit = 256 * 1024
 const largestAnswer = 16 * 1024 * 1024
 const scope = 'https://www.googleapis.com/auth/devstorage.read_write'
 
@@ -31,6 +31,7 @@ const Item = z.object({
   size: z.string().optional(),
   generation: z.string().optional(),
   updated: z.string().optional(),
+  md5Hash: z.string().optional(),
 })
 const Page = z.object({
   items: z.array(Item).optional(),
@@ -150,14 +151,41 @@ type Calls = ReturnType<typeof openCalls>
 
 const fields = 'name,size,generation,updated'
 
+/** The header with which the service refuses other bytes than those of the digest. */
+const hashHeader = (md5: string) => ({ 'x-goog-hash': `md5=${md5}` })
+
+/**
+ * Compares a new object with what was sent: a service may leave that header unread. The object is
+ * removed where they differ. @throws S3Error `BadDigest`
+ */
+const refuseOthers = async (
+  { call, document, objectUrl }: Calls,
+  { bucket }: GcsAddress,
+  key: string,
+  { answer, md5 }: { answer: HttpAnswer; md5: string },
+): Promise<void> => {
+  const { generation = '', md5Hash } = await document(Item, answer)
+  if (md5Hash === md5) return
+  await call(`${objectUrl(key)}?generation=${encoded(generation)}`, { method: 'DELETE' }).catch(
+    () => undefined,
+  )
+  throw new S3Error(
+    'BadDigest',
+    `bucket ${bucket} has stored other bytes than those that were sent; send it again`,
+  )
+}
+
 /** An upload in parts; the service keeps them until the last one. */
 const uploadStream = async (
-  { call, uploads }: Calls,
-  { endpoint, bucket }: GcsAddress,
+  calls: Calls,
+  { place, partBytes = () => Promise.resolve(usualPartBytes) }: GcsOptions,
   key: string,
   body: Readable,
   { onlyNew, signal }: S3PutOptions,
 ): Promise<void> => {
+  const { call, uploads } = calls
+  const { endpoint, bucket } = place
+  const part = Math.max(1, Math.floor((await partBytes()) / partUnit)) * partUnit
   const query = `uploadType=resumable&name=${encoded(key)}${onlyNew ? '&ifGenerationMatch=0' : ''}`
   const begun = await call(`${uploads}?${query}`, {
     ...{ method: 'POST', body: '{}', signal },
@@ -168,9 +196,12 @@ const uploadStream = async (
   // The token is sent only to the service that the storage names.
   if (session.origin !== new URL(endpoint).origin)
     throw new S3Error('refused', `bucket ${bucket} sends the upload elsewhere, which is not followed`)
+  const hash = createHash('md5')
+  let last: { answer: HttpAnswer; md5: string }
   try {
     let size = 0
-    const send = async (bytes: Buffer, isLast: boolean): Promise<void> => {
+    const send = async (bytes: Buffer, md5?: string): Promise<HttpAnswer> => {
+      const isLast = md5 !== undefined
       const total = isLast ? String(size + bytes.length) : '*'
       const range =
         bytes.length === 0 ? `bytes */${total}` : `bytes ${size}-${size + bytes.length - 1}/${total}`
@@ -178,27 +209,32 @@ const uploadStream = async (
         ...{ method: 'PUT', body: bytes, signal, deadlineMs: partMs },
         // Without it a part before the last is answered with 308, which all other clients read as a
         // redirect.
-        headers: { 'content-range': range, 'x-guploader-no-308': 'yes' },
+        headers: { 'content-range': range, 'x-guploader-no-308': 'yes', ...(isLast ? hashHeader(md5) : {}) },
       })
-      await answer.bytes(largestAnswer)
       size += bytes.length
+      return answer
     }
     let held: Buffer | undefined
-    for await (const piece of piecesOf(body, partBytes)) {
-      if (held !== undefined) await send(held, false)
+    for await (const piece of piecesOf(body, part)) {
+      if (held !== undefined) await (await send(held)).bytes(largestAnswer)
+      hash.update(piece)
       held = piece
     }
-    await send(held ?? Buffer.alloc(0), true)
+    const md5 = hash.digest('base64')
+    last = { md5, answer: await send(held ?? Buffer.alloc(0), md5) }
   } catch (error) {
     await call(session.href, { method: 'DELETE' }).catch(() => undefined)
     throw error
   }
+  await refuseOthers(calls, place, key, last)
 }
 
 export interface GcsOptions {
   http: Http
   place: GcsAddress
   credential?: GcsCredential | undefined
+  /** Bytes of one part of an upload, rounded down to multiples of 256 KiB; default 8 MiB. */
+  partBytes?: (() => Promise<number>) | undefined
 }
 
 /**
@@ -245,13 +281,14 @@ export const openGcs = (options: GcsOptions): S3Bucket => {
     },
     async put(key, body, { onlyNew, signal }) {
       const query = `uploadType=media&name=${encoded(key)}${onlyNew ? '&ifGenerationMatch=0' : ''}`
+      const md5 = createHash('md5').update(body).digest('base64')
       const answer = await call(`${uploads}?${query}`, {
         ...{ method: 'POST', body, signal, deadlineMs: partMs },
-        headers: { 'content-type': 'application/octet-stream' },
+        headers: { 'content-type': 'application/octet-stream', ...hashHeader(md5) },
       })
-      await answer.bytes(largestAnswer)
+      await refuseOthers(calls, place, key, { answer, md5 })
     },
-    putStream: (key, body, options) => uploadStream(calls, place, key, body, options),
+    putStream: (key, body, sending) => uploadStream(calls, options, key, body, sending),
     async copy(from, to, { onlyNew, signal }) {
       const condition = onlyNew ? 'ifGenerationMatch=0' : ''
       const url = `${objectUrl(from)}/rewriteTo/b/${encoded(place.bucket)}/o/${encoded(to)}`

@@ -1,3 +1,6 @@
+/** Bytes of one part of an upload where nothing else is asked for. */
+export const usualPartBytes = 8 * 2 ** 20
+
 /** The bytes of a stream in pieces of exactly `size` bytes; the last one may be smaller. */
 export async function* piecesOf(source: AsyncIterable<Uint8Array>, size: number): AsyncGenerator<Buffer> {
   let waiting: Uint8Array[] = []

@@ -139,7 +139,10 @@ export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'
     if (ifMatch === undefined && ifNoneMatch === undefined) return work()
     const reader = built.current === undefined ? table.match('GET', exchange.path)?.entry.route : undefined
     if (built.current === undefined && (reader === undefined || reader.socket !== undefined)) return work()
-    const turn = (changes.get(exchange.path) ?? Promise.resolve()).then(async () => {
+    // A route that names its tag concerns what its query names: uploads of several files of one
+    // storage run beside each other.
+    const record = built.current === undefined ? exchange.path : (exchange.req.url ?? exchange.path)
+    const turn = (changes.get(record) ?? Promise.resolve()).then(async () => {
       const tag = await (reader === undefined
         ? built.current?.(call)
         : presentTag(reader, outgoing, exchange, call).catch((error: unknown) => {
@@ -163,11 +166,11 @@ export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'
       () => undefined,
       () => undefined,
     )
-    changes.set(exchange.path, settled)
+    changes.set(record, settled)
     try {
       return await turn
     } finally {
-      if (changes.get(exchange.path) === settled) changes.delete(exchange.path)
+      if (changes.get(record) === settled) changes.delete(record)
     }
   }
 }

@@ -745,6 +745,11 @@ test('a SIF image becomes an artifact once, and stands in the way of deleting it
   expect((await app.call('DELETE', '/environments/lab/')).body.error).toMatch(/artifact location/)
   expect((await app.call('DELETE', at('here', 'tool.sif'))).status).toBe(204)
   expect((await app.call('GET', '/artifacts/?selectable=true')).body).toEqual([])
+  // The same bytes at the same place are the same version, which can be selected again.
+  writeFileSync(join(root, 'data', 'tool.sif'), image)
+  const back = await promote({ path: 'tool.sif', id: 'tool-2' })
+  expect([back.status, back.body]).toEqual([200, other.body])
+  expect((await app.call('GET', '/artifacts/?selectable=true')).body).toMatchObject([{ id: 'tool-2' }])
 })
 
 test('files and directories become data, once for the same bytes, with the digest that the bytes have', async () => {
@@ -805,6 +810,62 @@ test('files and directories become data, once for the same bytes, with the diges
   expect(
     (await app.call('GET', '/provenance/lineage/data_instances/d-file-instance/closure/')).status,
   ).toBeLessThan(500)
+})
+
+test('what was promoted and is gone at its site no longer stands in the way of its environment', async () => {
+  const folder = join(root, 'data', 'own')
+  mkdirSync(join(folder, 'tree', 'deep'), { recursive: true })
+  mkdirSync(join(folder, 'fixed'))
+  const image = Buffer.from(`${'x'.repeat(31)}\0SIF_MAGIC\x0001\x0002\0`, 'latin1')
+  for (const path of ['tree/deep/tool.sif', 'tree/a.csv', 'fixed/b.csv', 'stays.csv', 'tree-.csv'])
+    writeFileSync(join(folder, path), image)
+  const browseRoots = [{ path: '/' }, { path: 'fixed', readOnly: true }]
+  await app.post('/environments/', {
+    environment: { id: 'own', name: 'own' },
+    version: { id: 'own-v1', version: 1, status: 'published' },
+    storages: [{ id: 'own', name: 'own', type: 'local', endpoint: folder, configuration: { browseRoots } }],
+  })
+  for (const path of ['tree', 'tree/a.csv', 'fixed/b.csv', 'stays.csv', 'tree-.csv'])
+    expect((await app.call('POST', '/storages/own/promote-data/', { path })).status).toBe(201)
+  await app.post('/storages/own/promote-artifact/', { path: 'tree/deep/tool.sif', id: 'own-tool' })
+  const promotedAs = async (path: string): Promise<number> =>
+    (await app.call('GET', `/storages/own/stat/?path=${path}`)).body.promotedAs?.length ?? 0
+  /** What stands in the way of the deletion, and of a document in the environment's place. */
+  const usersOf = async (): Promise<string> => {
+    const { environment, version, storages } = (await app.call('GET', '/environments/own/')).body
+    const replacing = { environment, version, storages: [{ ...storages[0], id: 'other' }] }
+    const answers = [
+      await app.call('DELETE', '/environments/own/'),
+      await app.call('PUT', '/environments/own/', replacing),
+    ]
+    const [users, same] = answers.map(({ status, body }) => [
+      status,
+      ...body.details.map(({ message }: { message: string }) => /it is used by ([^;]*)/.exec(message)?.[1]),
+    ])
+    expect(same).toEqual(users)
+    return users!.join()
+  }
+
+  // What is still there stays promoted, whatever its deletion answers.
+  for (const path of ['tree', 'fixed/b.csv', 'nothing'])
+    expect((await app.call('DELETE', at('own', path))).status).toBeGreaterThanOrEqual(404)
+  expect([await promotedAs('tree'), await promotedAs('fixed/b.csv')]).toEqual([1, 1])
+  rmSync(join(folder, 'tree'), { recursive: true })
+  rmSync(join(folder, 'fixed', 'b.csv'))
+  expect(await usersOf()).toMatch(/artifact location/)
+  expect((await app.call('DELETE', at('own', 'tree'))).status).toBe(404)
+  expect((await app.call('DELETE', at('own', 'fixed/b.csv'))).status).toBe(422)
+  expect([await promotedAs('stays.csv'), await promotedAs('tree-.csv')]).toEqual([1, 1])
+  const left = await usersOf()
+  expect(left).not.toMatch(/artifact location/)
+  expect(left).toMatch(/data location .* \(and 1 more\)/)
+  expect((await put('own', 'stays.csv', image, {}, '&overwrite=true')).status).toBe(201)
+  expect(await promotedAs('stays.csv')).toBe(1)
+  // The record names the digest of other bytes.
+  expect((await put('own', 'stays.csv', 'other', {}, '&overwrite=true')).status).toBe(201)
+  expect(await promotedAs('stays.csv')).toBe(0)
+  expect((await app.call('DELETE', at('own', 'tree-.csv'))).status).toBe(204)
+  expect((await app.call('DELETE', '/environments/own/')).status).toBe(204)
 })
 
 test('a search in all fields finds times as answers show them', async () => {

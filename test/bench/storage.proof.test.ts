@@ -1,6 +1,7 @@
 import { test } from '@jest/globals'
 import { tinyRound } from './bench.ts'
 
-test('index-runs works', () => tinyRound('index-runs'), 300_000)
-test('storage-checksums works', () => tinyRound('storage-checksums'), 300_000)
-test('storage-directories works', () => tinyRound('storage-directories'), 300_000)
+test.each([
+  ...['index-runs', 'storage-checksums', 'storage-directories', 'storage-archives'],
+  ...['copies-ssh', 'copies-s3', 'copies-many', 'copies-cut'],
+])('%s works', (name) => tinyRound(name), 300_000)

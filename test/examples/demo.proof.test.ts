@@ -265,6 +265,21 @@ test('a run that fails is told with its reason, and the demo fails', async () =>
   await nothingRuns()
 }, 600_000)
 
+test('with --storages, copies a tree on after a kill, and compares it in all three places', async () => {
+  const demo = start('--storages', '--small', '--loopback')
+  expect(await endOf(demo)).toBe(0)
+  const said = demo.said()
+  expect([...said.matchAll(/^(\d)\/7 {2}\S/gm)].map(([, step]) => step)).toEqual([...'1234567'])
+  const [, twice, percent] = /([\d.]+) MiB of them sent twice \(([\d.]+) %\)/.exec(said) ?? []
+  // Up to three parts of 8 MiB were under way, and a batch of small files.
+  expect([Number(twice) < 28, Number(percent) < 60]).toEqual([true, true])
+  expect(said.match(/: \d+ MiB\/s$/gm)?.length).toBeGreaterThanOrEqual(2)
+  expect(said).toMatch(/it went on by itself: \d+ entries, .*, status completed/)
+  expect(said).toMatch(/found by its digest: results\/image\.fits/)
+  expect(said).toContain('no unfinished file at the host, and all digests are equal')
+  await nothingRuns()
+}, 600_000)
+
 test('wrong usage is refused with what is right, before anything is started', async () => {
   for (const [args, reason] of [
     [['--fast'], /--fast/],

@@ -23,7 +23,7 @@ import {
 import { dataFolder, removeFolder, until } from './programs.ts'
 import { openPrograms, type Programs } from './rounds.ts'
 
-/** Jobs of storages under the sudden death of the daemon with its worker. */
+/** Jobs of storages under the sudden death of the daemon with its worker, PostgreSQL and Temporal. */
 
 const dataDir = dataFolder()
 const root = join(dataDir, 'storages')
@@ -241,6 +241,78 @@ test('an index run that is killed twice ends whole: every entry once, with its d
   )
   expect((await programs.get('/storages/indexed/index/?limit=1')).totals.entries).toBe(count)
 }, 240_000)
+
+test.each(['postgres', 'temporal'] as const)(
+  'a copy, an archive and an index run during which %s is killed end whole, once',
+  async (server) => {
+    const folder = join(root, `away-${server}`)
+    const files = Object.fromEntries(
+      Array.from({ length: 20 }, (_, k) => [`tree/d${k % 3}/f${k}`, randomBytes(2_000_000)]),
+    )
+    plant(folder, files)
+    // Holes: they take no room and a while to read.
+    for (let k = 0; k < 20; k += 1) {
+      plant(folder, { [`big/${k}`]: '' })
+      truncateSync(join(folder, 'big', String(k)), 100_000_000 + k)
+    }
+    const storage = `away-${server}`
+    await programs.post('/environments/', environmentOf(storage, [localStorage(storage, folder)]))
+    /** Kills the server, and waits until the daemon has another one. */
+    const strike = async (): Promise<void> => {
+      const { [server]: killed } = await programs.pids()
+      process.kill(killed!, 'SIGKILL')
+      await until(`another ${server}`, 120, async () => (await programs.pids())[server] !== killed)
+    }
+    /** Without the database the daemon answers 503. */
+    const found = async (path: string): Promise<any> => {
+      const { status, body } = await programs.call('GET', path)
+      return status === 200 ? body : undefined
+    }
+    const over = (path: string) =>
+      until(`the end of ${path}`, 240, async () => {
+        const run = [await found(path)].flat()[0]
+        return ['completed', 'ready', 'failed'].includes(run?.status) ? run : undefined
+      })
+    const [copy, archive] = [`copy-${storage}`, `archive-${storage}`]
+    const body = { path: 'tree', destinationStorageId: 'b', destinationPath: copy }
+    await programs.post(`/storages/${storage}/copies/`, { id: copy, ...body, bytesPerSecond: 4_000_000 })
+    await until('half of the copy', 120, async () => {
+      const run = await found(`/storage-downloads/${copy}/`)
+      return (run?.live?.bytes ?? 0) >= 10_000_000
+    })
+    await strike()
+    expect(await over(`/storage-downloads/${copy}/`)).toMatchObject({
+      ...{ status: 'completed', transferredBytes: 40_000_000, verification: 'sha256' },
+    })
+    expect(treeOf(join(root, 'b', copy))).toEqual(treeOf(join(folder, 'tree')))
+
+    await programs.post(`/storages/${storage}/archives/`, { id: archive, path: 'tree' })
+    await until('the packing', 120, () => readdirSync(folder).some((name) => name.startsWith('.orrery-')))
+    await strike()
+    expect(await over(`/storage-downloads/${archive}/`)).toMatchObject({ status: 'ready' })
+    const unpacked = join(root, `unpacked-${server}`)
+    mkdirSync(unpacked)
+    execFileSync('tar', ['-xzf', join(folder, 'tree.tar.gz'), '-C', unpacked])
+    expect(treeOf(join(unpacked, 'tree'))).toEqual(treeOf(join(folder, 'tree')))
+
+    const runs = `/storages/${storage}/index-runs/`
+    await programs.post(runs, { id: `index-${storage}`, checksums: true })
+    await until('the hashing', 120, async () => (await found(runs))?.[0]?.live?.phase === 'hashing')
+    await strike()
+    // The archive, tree with 3 directories and 20 files, big with 20 files.
+    expect(await over(runs)).toMatchObject({ status: 'completed', indexedEntries: 46, addedEntries: 46 })
+    for (const [path, content] of Object.entries(files)) {
+      const { entries } = await programs.get(`/storages/${storage}/index/?path=${path}`)
+      expect(entries).toMatchObject([{ path, checksum: `sha256:${sha256(content)}` }])
+    }
+    for (const each of [folder, join(root, 'b')])
+      expect(
+        (readdirSync(each, { recursive: true }) as string[]).filter((path) => path.includes('.orrery-')),
+      ).toEqual([])
+    for (const id of [copy, archive]) expect(await eventsOf(id)).toEqual(['started', 'completed'])
+  },
+  600_000,
+)
 
 needs(...sites.ssh).test(
   'a copy from one SSH host straight to another that is killed twice goes on at the kept byte',

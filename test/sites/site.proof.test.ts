@@ -5,6 +5,7 @@ import { expect, test } from '@jest/globals'
 import { needs } from '../support/needs.ts'
 import { until } from '../../sites/ground.ts'
 import { siteKinds, siteLacks, siteNeeds } from '../../sites/needs.ts'
+import { nfsNeeds } from '../../sites/requirements.ts'
 
 const program = join(import.meta.dirname, '../../sites/site.ts')
 /** Sites are found by their names on the whole machine. */
@@ -82,6 +83,31 @@ needs('openssh-server', 'openssh-client').test(
     expect((await done('ssh', 'status', ...name)).code).toBe(1)
   },
   120_000,
+)
+
+/** What `up` of a site of a storage says, and what is there afterwards. */
+const upAndDown = async (kind: string, says: RegExp): Promise<void> => {
+  const name = named(kind)
+  try {
+    const { code, said } = await done(kind, 'up', ...name)
+    expect([code, said]).toEqual([0, expect.stringMatching(says)])
+    expect(await done(kind, 'status', ...name)).toEqual({ code: 0, said: expect.stringMatching(says) })
+  } finally {
+    expect(await done(kind, 'down', ...name)).toMatchObject({ code: 0 })
+  }
+  expect((await done(kind, 'status', ...name)).code).toBe(1)
+  expect(keepers(kind)).toEqual([])
+}
+
+test.each([
+  ['s3', /An S3 server is up: http:\/\/127\.0\.0\.1:\d+, .*"endpoint": "s3:\/\/data"/s],
+  ['gcs', /A server of Google's storage is up: http:\/\/127\.0\.0\.1:\d+, .*"endpoint": "gs:\/\/data"/s],
+])('%s comes up with a bucket and the storage that leads to it, and goes', upAndDown, 600_000)
+
+needs(...nfsNeeds).test(
+  'nfs comes up with an exported folder and the storage that leads to it, and goes',
+  () => upAndDown('nfs', /nfs/i),
+  900_000,
 )
 
 const rootful = needs('root', 'docker.io', 'runc')

@@ -1,7 +1,15 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  appendFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { until } from '../failures/programs.ts'
 import type { TestService } from '../support/service.ts'
@@ -17,6 +25,9 @@ beforeAll(async () => {
   lab = await openLab(root, [
     localStorage('a', join(root, 'a')),
     localStorage('fixed', join(root, 'fixed'), { readOnly: true }),
+    localStorage('rooted', join(root, 'a'), {
+      configuration: { browseRoots: [{ path: '/' }, { path: 'held', readOnly: true }] },
+    }),
     localStorage('narrow', join(root, 'a'), { configuration: { browseRoots: [{ path: 'plain' }] } }),
   ])
   ;({ service } = lab)
@@ -154,8 +165,24 @@ test('a cancel leaves nothing', async () => {
   ).toEqual([])
 })
 
+test('an archive of a file that is written to while it is packed fails by name, and leaves nothing', async () => {
+  plant(join(root, 'a', 'moving'), { growing: randomBytes(40_000_000) })
+  const writing = setInterval(() => appendFileSync(join(root, 'a', 'moving', 'growing'), 'more'), 20)
+  try {
+    expect(await archived('a', 'moving')).toMatchObject({
+      ...{ status: 'failed', error: expect.stringContaining('"moving/growing" was written to') },
+    })
+  } finally {
+    clearInterval(writing)
+  }
+  expect(
+    readdirSync(join(root, 'a')).filter((name) => name.startsWith('.orrery-') || name === 'moving.tar.gz'),
+  ).toEqual([])
+})
+
 test('what cannot be packed is refused, or fails by name', async () => {
   plant(join(root, 'a', 'plain'), { f: 'f' })
+  plant(join(root, 'a', 'held', 'inner'), { f: 'f' })
   symlinkSync('plain', join(root, 'a', 'way'))
   for (const [storage, path, status] of [
     ['nothing', 'plain', 404],
@@ -166,6 +193,7 @@ test('what cannot be packed is refused, or fails by name', async () => {
     ['a', '../a', 422],
     ['fixed', 'inner', 422],
     ['narrow', 'plain', 422],
+    ['rooted', 'held/inner', 422],
   ] as const)
     expect([storage, path, (await archive(storage, path)).status]).toEqual([storage, path, status])
   writeFileSync(Buffer.concat([Buffer.from(join(root, 'a', 'plain/')), Buffer.from([0xff])]), 'x')

@@ -15,6 +15,7 @@ import {
   utimesSync,
   writeFileSync,
 } from 'node:fs'
+import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { until } from '../failures/programs.ts'
@@ -36,6 +37,9 @@ beforeAll(async () => {
       localStorage('b', join(root, 'b')),
       localStorage('all', root),
       localStorage('fixed', join(root, 'fixed'), { readOnly: true }),
+      localStorage('rooted', join(root, 'b'), {
+        configuration: { browseRoots: [{ path: '/' }, { path: 'kept', readOnly: true }] },
+      }),
     ],
     's3://bucket/in',
   )
@@ -218,6 +222,32 @@ test('within one bucket the store copies, and no byte goes through the service',
   })
 })
 
+test('a job with an end on this machine belongs to its host, one between buckets to any', async () => {
+  plant(join(root, 'a'), { hosted: 'hosted' })
+  const ids = ['to-bucket', 'in-bucket']
+  await copied('a', 'hosted', 'bucket', { id: ids[0] })
+  await copied('bucket', 'hosted', 'bucket', { id: ids[1], destinationPath: 'hosted-again' })
+  for (const storage of ['a', 'bucket'])
+    await service.post(`/storages/${storage}/index-runs/`, { id: `of-${storage}` })
+  const rows = await service.db.prepared<{ id: string; host_id: string | null }>(
+    'hosts',
+    `select id, host_id from storage_downloads where id = any($1)
+      union all select id, host_id from storage_index_runs where id like 'of-%' order by id`,
+    [ids],
+  )
+  expect(Object.fromEntries(rows.map((row) => [row.id, row.host_id]))).toEqual({
+    ...{ 'to-bucket': hostname(), 'in-bucket': null },
+    ...{ 'of-a': hostname(), 'of-bucket': null },
+  })
+  await until('the end of both index runs', 60, async () => {
+    const runs = [
+      await service.get('/storages/a/index-runs/'),
+      await service.get('/storages/bucket/index-runs/'),
+    ]
+    return runs.flat().every(({ status }: { status: string }) => status === 'completed')
+  })
+})
+
 test('the index shows and counts only what is below the present roots', async () => {
   plant(join(root, 'fixed'), {
     'in/side': 'inner',
@@ -319,17 +349,20 @@ test.each(['b', 'bucket'])(
     expect((await copy('a', `slow-${to}`, to, { id, bytesPerSecond: 1_000_000 })).status).toBe(202)
     const open = await until('some bytes', 60, async () => {
       const found = await service.get(`/storage-downloads/${id}/`)
-      return found.live?.bytes > 0 ? found : undefined
+      return found.live?.bytesPerSecond > 0 ? found : undefined
     })
     expect(open).toMatchObject({
       status: 'streaming',
       live: { phase: 'sending', totalEntries: 1, totalBytes: 12_000_000 },
     })
-    const blocked = await service.call('DELETE', '/environments/lab/')
-    expect([blocked.status, blocked.text]).toEqual([
-      expect.any(Number),
-      expect.stringContaining('storage download'),
+    const { bytes, bytesPerSecond, estimatedSeconds } = open.live
+    expect(estimatedSeconds).toBe(Math.ceil((12_000_000 - bytes) / bytesPerSecond))
+    const { environment, version, storages } = await service.get('/environments/lab/')
+    for (const blocked of [
+      await service.call('DELETE', '/environments/lab/'),
+      await service.call('PUT', '/environments/lab/', { environment, version, storages: storages.slice(1) }),
     ])
+      expect([blocked.status, blocked.text]).toEqual([422, expect.stringContaining('storage download')])
     expect((await service.call('POST', `/storage-downloads/${id}/cancel/`)).status).toBe(202)
     expect(await ended(id)).toMatchObject({ status: 'cancelled' })
     expect(existsSync(join(root, 'b', `slow-${to}`))).toBe(false)
@@ -366,6 +399,7 @@ describe('is refused', () => {
     ],
     ['an unknown destination', 'a', 'dir', 'nothing', {}, 'destinationStorageId'],
     ['a read-only destination', 'a', 'dir', 'fixed', {}, 'destinationStorageId'],
+    ['a read-only root', 'a', 'dir', 'rooted', { destinationPath: 'kept/new' }, 'destinationPath'],
     ['a missing source', 'a', 'nothing', 'b', {}, 'path'],
     ['a path upwards', 'a', '../b', 'b', {}, 'path'],
     ['a destination upwards', 'a', 'dir', 'b', { destinationPath: '../a/x' }, 'destinationPath'],

@@ -2,6 +2,9 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { randomBytes } from 'node:crypto'
 import { mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
+import { addressJudge } from '../../src/clients/denied-networks.ts'
+import { openGcs } from '../../src/clients/gcs.ts'
+import { openHttp } from '../../src/clients/http.ts'
 import { startGcs, type GcsSite } from '../../sites/gcs.ts'
 import { until } from '../failures/programs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
@@ -90,6 +93,52 @@ test('a tree goes there and back with equal digests, and is archived, indexed an
   expect(await content.text()).toBe('1')
   expect(site.log()).not.toContain('PRIVATE')
 }, 120_000)
+
+test('keys that no path leads to are shown and left out; d beside d/x goes where no directories are', async () => {
+  const { client_email: clientEmail, private_key: privateKey } = site.account
+  const http = openHttp({ addressAllowed: addressJudge({ allowLoopback: true }) })
+  const place = { endpoint: site.endpoint, bucket: 'bucket' }
+  const keys = openGcs({ http, place, credential: { clientEmail, privateKey } })
+  for (const key of ['/x', './y', '../z', 'd', 'd/x', 'plain'])
+    await keys.put(`in/odd/${key}`, Buffer.from(key), { onlyNew: true })
+  const { entries } = await service.get('/storages/bucket/entries/?path=odd')
+  const shown = entries.map(({ name, type, readable }: any) => [name, type, readable].join(' '))
+  expect(shown.toSorted()).toEqual(
+    [
+      ...[' directory false', '. directory false', '.. directory false'],
+      ...['d directory true', 'd file true', 'plain file true'],
+    ].toSorted(),
+  )
+  const copied = async (to: string, id: string) => {
+    await service.post('/storages/bucket/copies/', {
+      ...{ id, path: 'odd', destinationStorageId: to, destinationPath: id },
+    })
+    return ended(id)
+  }
+  expect(await copied('bucket', 'odd-there')).toMatchObject({ status: 'completed', skippedEntries: 3 })
+  for (const [key, content] of [
+    ['d', 'd'],
+    ['d/x', 'd/x'],
+    ['plain', 'plain'],
+  ])
+    expect((await service.post('/storages/bucket/checksum/', { path: `odd-there/${key}` })).checksum).toBe(
+      `sha256:${sha256(content!)}`,
+    )
+  expect(await copied('a', 'odd-here')).toMatchObject({
+    ...{ status: 'failed', error: expect.stringMatching(/"odd-here\/d"/) },
+  })
+  await service.post('/storages/bucket/index-runs/', { id: 'odd-index' })
+  const run = await until('the end of the index run', 60, async () => {
+    const runs = await service.get('/storages/bucket/index-runs/')
+    return runs.find(({ id, status }: any) => id === 'odd-index' && status === 'completed')
+  })
+  expect(run.skippedEntries).toBe(3)
+  const index = await service.get('/storages/bucket/index/?path=odd')
+  expect(index.entries.map(({ path, type }: any) => `${path} ${type}`).toSorted()).toEqual(
+    ['odd/d directory', 'odd/d file', 'odd/d/x file', 'odd/plain file'].toSorted(),
+  )
+  http.close()
+}, 240_000)
 
 test('an account without rights, a key of another provider and none are refused by name', async () => {
   const refusalOf = async (storage: string): Promise<unknown[]> => {

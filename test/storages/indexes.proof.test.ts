@@ -17,7 +17,7 @@ let lab: Awaited<ReturnType<typeof openLab>>
 let service: TestService
 let bucket: string
 beforeAll(async () => {
-  for (const name of ['here', 'small', 'roots', 'late', 'slow']) mkdirSync(join(root, name))
+  for (const name of ['here', 'small', 'roots', 'late', 'slow', 'flat']) mkdirSync(join(root, name))
   const configured = (id: string, indexPolicy: object) =>
     localStorage(id, join(root, id), { configuration: { browseRoots: [{ path: '/' }], indexPolicy } })
   lab = await openLab(root, [
@@ -26,6 +26,7 @@ beforeAll(async () => {
     configured('roots', { enabled: true, roots: ['a', 'b/c'], maxDepth: 2, exclude: ['*.tmp', 'a/out'] }),
     configured('late', { enabled: false }),
     configured('slow', { enabled: true }),
+    configured('flat', { enabled: true, maxDepth: 0 }),
   ])
   ;({ service, bucket } = lab)
 }, 600_000)
@@ -277,6 +278,10 @@ test('the policy cuts off by entries and depth, leaves out what it excludes, and
   expect(await indexed('roots')).toMatchObject({ truncated: false, indexedEntries: 2, removedEntries: 4 })
   expect(await paths('roots')).toEqual(['b/c', 'b/c/5'])
 
+  plant(join(root, 'flat'), { file: 'x' })
+  expect(await indexed('flat')).toMatchObject({
+    ...{ status: 'completed', indexedEntries: 0, truncated: true, truncatedBy: 'depth' },
+  })
   const refused = await service.call('POST', '/storages/late/index-runs/', {})
   expect([refused.status, refused.body.error]).toEqual([422, expect.stringMatching(/indexPolicy/)])
 }, 120_000)
@@ -292,8 +297,12 @@ test('one run at a time; a cancel leaves the index as it was, and ids are taken 
   expect([second.status, second.body]).toMatchObject([409, { state: 'running', indexRunId: 'open' }])
   await until('the hashing', 60, async () => {
     const [run] = await service.get('/storages/slow/index-runs/')
-    return run.live?.phase === 'hashing' && run.live.bytes > 0
+    return run.live?.phase === 'hashing' && run.live.bytes > 0 && run.live.bytesPerSecond > 0
   })
+  const [{ live }] = await service.get('/storages/slow/index-runs/')
+  // The one that was indexed before has no digest either.
+  const totals = { totalEntries: 61, totalBytes: 60 * 300_000_000 + 4 }
+  expect(live).toMatchObject({ ...totals, estimatedSeconds: expect.any(Number) })
   const replaced = await service.call('DELETE', '/environments/lab/')
   expect([replaced.status, replaced.text]).toEqual([422, expect.stringMatching(/open storage index run/)])
   expect((await service.call('POST', '/storages/slow/index-runs/open/cancel/')).status).toBe(202)

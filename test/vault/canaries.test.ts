@@ -1,6 +1,8 @@
 import { expect } from '@jest/globals'
 import { createPrivateKey, generateKeyPairSync, randomBytes } from 'node:crypto'
 import { readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { Client, Connection } from '@temporalio/client'
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
@@ -263,6 +265,62 @@ const historyTexts = async (): Promise<{
   }
 }
 
+/**
+ * Signs requests to buckets with the stored keys: to a store that refuses all but one file, and to
+ * one that is away.
+ */
+const useStorages = async (references: readonly string[]): Promise<void> => {
+  const signatures: string[] = []
+  const store = createServer((request, response) => {
+    signatures.push(request.headers.authorization ?? '')
+    request.resume()
+    response.writeHead(request.method === 'HEAD' ? 200 : 403, { etag: '"e"' }).end()
+  })
+  await new Promise<void>((resolve) => store.listen(0, '127.0.0.1', resolve))
+  const { port } = store.address() as AddressInfo
+  const storage = (id: string, type: string, provider: string, at: number) => ({
+    ...{ id, name: id, type, endpoint: type === 'gcs' ? 'gs://bucket' : 's3://bucket' },
+    credentialReference: references.find((each) => each.endsWith(`/${provider}`)),
+    configuration: {
+      ...{ endpointUrl: `http://127.0.0.1:${at}`, region: 'us-east-1', pathStyle: true, signed: true },
+      browseRoots: [{ path: '/' }],
+    },
+  })
+  await ok('POST', '/environments/', {
+    environment: { id: 'buckets', name: 'buckets' },
+    version: { id: 'buckets-v1', version: 1, status: 'published' },
+    storages: [
+      ...[storage('s3-away', 's3', 'aws', 1), storage('gcs-away', 'gcs', 'gcp', 1)],
+      ...[storage('s3', 's3', 'aws', port), storage('gcs', 'gcs', 'gcp', port)],
+    ],
+  })
+  try {
+    for (const [id, status] of [
+      ['s3-away', 503],
+      ['gcs-away', 503],
+      ['s3', 422],
+      ['gcs', 422],
+    ] as const) {
+      const copy = { path: 'file', destinationStorageId: id, destinationPath: 'other' }
+      expect([id, (await send('GET', `/storages/${id}/entries/`)).status]).toEqual([id, status])
+      expect([id, (await post(`/storages/${id}/health/`, {})).status]).toEqual([id, 200])
+      expect((await post(`/storages/${id}/copies/`, copy)).status).toBeGreaterThanOrEqual(202)
+    }
+    // A URL is the answer to its own request, and shows the name of the key.
+    const answer = await fetch(`${url}/storages/s3/downloads/`, {
+      ...{ method: 'POST', body: JSON.stringify({ path: 'file' }) },
+      headers: { 'content-type': 'application/json', 'idempotency-key': 'url' },
+    })
+    expect([answer.status, await answer.text()]).toEqual([201, expect.stringMatching(/X-Amz-Signature=/)])
+    await ok('GET', '/storages/s3/downloads/')
+    for (const scheme of ['AWS4-HMAC-SHA256 Credential=canary', 'Bearer '])
+      expect(signatures.filter((each) => each.startsWith(scheme)).length).toBeGreaterThan(0)
+  } finally {
+    store.closeAllConnections()
+    store.close()
+  }
+}
+
 test('32 secrets are stored, refused, used and replaced, and are afterwards nowhere but in the vault', async () => {
   const token = (id: string) => ({ id, token: canary() })
   const aws = () => ({ accessKeyId: canary(), secretAccessKey: canary() })
@@ -385,6 +443,7 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
     const { publicKey } = await ok('GET', `/ssh-keys/${id}/`)
     for (const host of site.hosts) host.authorize(publicKey)
   }
+  await useStorages(references)
   const world = await makeWorld({ post: (path: string, body: unknown) => ok('POST', path, body) } as never, {
     name: 'canaries',
     cores: [1, 1],

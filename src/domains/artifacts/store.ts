@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
 import { readPage } from '../../db/rows.ts'
-import { sql, where, type Db } from '../../db/sql.ts'
+import { sql, where, type Db, type Sql } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import type { Verification } from '../../drivers/build/verify.ts'
 import { Artifact, ArtifactLocation, type artifactScopes } from './schemas.ts'
@@ -106,6 +106,7 @@ export interface NewArtifactVersion {
 }
 
 const IdRow = z.object({ id: z.string() })
+const KnownRow = IdRow.extend({ locationId: z.string() })
 const short = (...parts: readonly string[]): string =>
   createHash('sha256').update(parts.join('\n')).digest('hex').slice(0, 40)
 
@@ -125,8 +126,8 @@ export const addArtifactVersion = (
     // The lock orders two promotions of one file: the second one sees the record of the first.
     await tx.run(sql`select pg_advisory_xact_lock(hashtextextended(${`artifact ${given.uri}`}, 0))`)
     const known = await tx.maybe(
-      IdRow,
-      sql`select v.id from artifact_locations l join artifact_variants n on n.id = l.variant_id
+      KnownRow,
+      sql`select v.id, l.id as location_id from artifact_locations l join artifact_variants n on n.id = l.variant_id
           join artifact_versions v on v.id = n.artifact_version_id
         ${where(
           sql`l.uri = ${given.uri} and l.digest = ${given.digest}`,
@@ -138,7 +139,13 @@ export const addArtifactVersion = (
         )}
         order by l.created_at, l.id limit 1`,
     )
-    if (known !== undefined) return { id: known.id, isNew: false }
+    if (known !== undefined) {
+      // The bytes may have been gone meanwhile.
+      await tx.run(
+        sql`update artifact_locations set available = true where id = ${known.locationId} and not available`,
+      )
+      return { id: known.id, isNew: false }
+    }
     const id = versionIdOf(given)
     await tx.run(
       sql`insert into artifact_versions (id, artifact_id, name, version, scope, scope_id)
@@ -168,7 +175,21 @@ export const versionsAt = async (db: Db, uri: string): Promise<string[]> => {
   return rows.map(({ id }) => id)
 }
 
+/** A place in a storage that no longer holds the promoted bytes. */
+export interface LostPlace {
+  uri: string
+  /** Nothing has the name any more, so nothing is below it. */
+  below?: boolean | undefined
+  /** The digest of the bytes that are there now, `sha256:…`: what has it is not lost. */
+  digest?: string | undefined
+}
+
+/** Whether the column `uri` names a lost place. */
+export const isLost = ({ uri, below = false }: LostPlace): Sql =>
+  below ? sql`(uri = ${uri} or starts_with(uri, ${`${uri.replace(/\/$/, '')}/`}))` : sql`uri = ${uri}`
+
 /** Records that the bytes at a place are gone. */
-export const markGone = async (db: Db, uri: string): Promise<void> => {
-  await db.run(sql`update artifact_locations set available = false where uri = ${uri} and available`)
+export const markGone = async (db: Db, place: LostPlace): Promise<void> => {
+  await db.run(sql`update artifact_locations set available = false where ${isLost(place)} and available
+    and digest is distinct from ${place.digest ?? null}`)
 }

@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { sql, where, type Db } from '../../db/sql.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
+import { isLost, type LostPlace } from '../artifacts/store.ts'
 import type { PromotedData } from '../storages/promoted.ts'
 
 /** The promoted data; `digest` of a directory is that of its sorted lines `digest path`. */
@@ -105,9 +106,10 @@ export const promotedDataAt = async (db: Db, uri: string): Promise<string[]> => 
 }
 
 /** Records that the bytes at a place of a storage are gone. */
-export const markDataGone = async (db: Db, uri: string): Promise<void> => {
+export const markDataGone = async (db: Db, place: LostPlace): Promise<void> => {
   await db.run(
-    sql`update data_locations set status = 'deleted' where uri = ${uri} and storage_resource_id is not null
-      and status = 'available'`,
+    sql`update data_locations set status = 'deleted' where ${isLost(place)} and storage_resource_id is not null
+      and status = 'available' and not exists (select from data_object_instances i
+        where i.id = data_object_instance_id and i.checksum = ${place.digest ?? null})`,
   )
 }

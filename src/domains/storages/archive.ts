@@ -24,7 +24,7 @@ import {
 } from './job-store.ts'
 import { contentsOf, packsOf } from './packs.ts'
 import { openJobProgress } from './progress.ts'
-import { entryAt, type Ends } from './send.ts'
+import { entryAt, isUnchanged, type Ends } from './send.ts'
 
 /** The path of a directory's archive; undefined where the directory has no name. */
 export const archivePath = (path: StoragePath): StoragePath | undefined => {
@@ -64,7 +64,7 @@ const begunEntry = (tar: Pack, header: ReturnType<typeof headerOf>) => {
 }
 
 /** Adds one file to the archive, with exactly the number of bytes in its header. */
-const addFile = async (
+export const packFile = async (
   tar: Pack,
   source: StorageDriver,
   from: StoragePath,
@@ -73,7 +73,7 @@ const addFile = async (
   signal: AbortSignal,
 ) => {
   const { entry, stream } = await source.read(from, { signal })
-  const { sizeBytes = 0, modifiedAt = 0, etag } = entry
+  const { sizeBytes = 0, modifiedAt = 0 } = entry
   const changed = (): StorageError =>
     new StorageError(
       'changed',
@@ -89,7 +89,7 @@ const addFile = async (
       counted(bytes.length)
       if (!sink.write(bytes)) await Promise.race([once(sink, 'drain'), done])
     }
-    if (size !== sizeBytes || (await source.stat(from, { signal })).etag !== etag) throw changed()
+    if (size !== sizeBytes || !(await isUnchanged({ source }, { from, signal }, entry))) throw changed()
     sink.end(undefined)
     await done
   } finally {
@@ -183,7 +183,7 @@ const fill = async (
       [top, ...entry.path],
     ]
     if (entry.type !== 'file') tar.entry(headerOf(name, 'directory', entry.modifiedAt ?? 0, 0))
-    else if (small === undefined) await addFile(tar, source, from, name, counted, signal)
+    else if (small === undefined) await packFile(tar, source, from, name, counted, signal)
     else {
       await addSmall(tar, name, small)
       counted(small.bytes.length)

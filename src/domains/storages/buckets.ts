@@ -45,7 +45,7 @@ const keyOf = async <Key>(
 }
 
 const openBucket = async (
-  { http, secrets }: BucketParts,
+  { http, secrets, partBytes }: BucketParts,
   facts: StorageFacts,
   place: BucketAddress,
 ): Promise<S3Bucket> => {
@@ -54,6 +54,7 @@ const openBucket = async (
     ? openGcs({
         http,
         place,
+        partBytes,
         credential: signed ? await keyOf(secrets, facts, 'gcp', googleKeyOf) : undefined,
       })
     : openS3({ http, place, credential: signed ? await keyOf(secrets, facts, 'aws', awsKeyOf) : undefined })

@@ -10,6 +10,7 @@ import {
   markDone,
   markListed,
   readProgress,
+  recordByStore,
   recordMade,
   recordRoute,
   recordUpload,
@@ -25,7 +26,7 @@ import { packsOf, sendPack, type FilePack } from './packs.ts'
 import { openJobProgress } from './progress.ts'
 import type { LiveJob } from './schemas.ts'
 import { isInner } from './inner-link.ts'
-import { attributesOf, ensureDirectory, entryAt, sendFile, type Ends } from './send.ts'
+import { attributesOf, ensureDirectory, entryAt, sendFile, type Ends, type SentBy } from './send.ts'
 import { isReachable, pagesBelow } from './tree.ts'
 
 /** The number of files sent at once. */
@@ -56,7 +57,7 @@ export const uploadOf = (
 export const listCopy = async (
   db: Db,
   job: StorageJob,
-  { source, target, within }: Ends,
+  { source, target }: Ends,
   signal: AbortSignal,
 ): Promise<void> => {
   const { id } = job
@@ -107,7 +108,7 @@ export const listCopy = async (
       await add([...reachable.filter(({ type }) => type === 'file').map(fileOf(folder)), ...links])
     }
   await db.transaction(async (tx) => {
-    await markListed(tx, id, skipped, isArchive ? undefined : within === undefined ? 'sha256' : 'store')
+    await markListed(tx, id, skipped, isArchive ? undefined : 'sha256')
     if (isArchive) await sortArchive(tx, id)
   })
 }
@@ -157,6 +158,8 @@ interface Sender {
   signal: AbortSignal
   /** Of the largest file. */
   mostBytes: number
+  /** Whether it is on record that the store has copied a file. */
+  isByStore: boolean
 }
 
 /** Records the way of the large files, where there is a choice. */
@@ -216,7 +219,7 @@ const sendEntry = async (
   sender: Sender,
   entry: JobEntry,
   how: { isRepeated: boolean; onBytes: (count: number) => void; onSent: (count: number) => void },
-): Promise<'sent' | 'skipped'> => {
+): Promise<SentBy> => {
   const { job, ends, known, signal } = sender
   const to = [...job.destinationPath, ...entry.path]
   const { target } = ends
@@ -297,8 +300,12 @@ const sendBatch = async (
       return
     }
     const { entry, isRepeated = entry.attempt > 1 } = unit
-    if ((await sendEntry(aborted, entry, { isRepeated, onBytes, onSent })) === 'skipped')
-      onBytes(entry.sizeBytes ?? 0)
+    const by = await sendEntry(aborted, entry, { isRepeated, onBytes, onSent })
+    if (by !== 'sent') onBytes(entry.sizeBytes ?? 0)
+    if (by === 'copied' && !sender.isByStore) {
+      sender.isByStore = true
+      await recordByStore(db, job.id)
+    }
     onWhole(entry)
     // After a crash a large file would take long to compare.
     if ((entry.sizeBytes ?? 0) >= continuedFrom) await markDone(db, job.id, done.splice(0))
@@ -355,7 +362,7 @@ export const sendEntries = async (
     sentBytes,
   }
   using progress = openJobProgress(db, id, live)
-  const sender = { db, job, ends, known: new Set<string>(), signal, mostBytes }
+  const sender = { db, job, ends, known: new Set<string>(), signal, mostBytes, isByStore: false }
   if (allEntries > 0) await recordWay(sender)
   while (performance.now() < until) {
     const batch = await claimEntries(db, id, batchSize)

@@ -1,8 +1,8 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { markGone, versionsAt } from '../artifacts/store.ts'
-import { refusing, type PathPosition } from './errors.ts'
+import { markGone, versionsAt, type LostPlace } from '../artifacts/store.ts'
+import { refusing, storageRefusal, type PathPosition } from './errors.ts'
 import type { Storages } from './open.ts'
 import type { PromotedData } from './promoted.ts'
 import {
@@ -15,10 +15,11 @@ import {
   Uploaded,
   UploadQuery,
 } from './schemas.ts'
+import { entryAt } from './send.ts'
 import { largestUpload, takeUpload } from './upload.ts'
 import { cursorOf, entryView, pathOf, readCursor, uriOf } from './view.ts'
-import { StorageError } from '../../drivers/storage/contract.ts'
-import { pathInAnswer } from '../../drivers/storage/paths.ts'
+import { StorageError, type StorageDriver } from '../../drivers/storage/contract.ts'
+import { pathInAnswer, type StoragePath } from '../../drivers/storage/paths.ts'
 
 interface ChangeOfEntry {
   params: { storageId: string }
@@ -35,15 +36,44 @@ const tagOf =
   async ({ params, query, signal }: ChangeOfEntry): Promise<string | undefined> => {
     const { facts, driver } = await storages.open(params.storageId)
     const path = await pathOf(query, facts, place, true)
-    return refusing(place, async () => {
-      try {
-        return (await driver.stat(path, { signal })).etag ?? '""'
-      } catch (error) {
-        if (error instanceof StorageError && error.fault === 'missing') return undefined
-        throw error
-      }
-    })
+    const entry = await refusing(place, () => entryAt(driver, path, signal))
+    return entry === undefined ? undefined : (entry.etag ?? '""')
   }
+
+/** Whether the storage says that nothing has the name. */
+const isAbsent = (driver: StorageDriver, path: StoragePath, signal: AbortSignal): Promise<boolean> =>
+  driver.stat(path, { signal }).then(
+    () => false,
+    (error: unknown) => error instanceof StorageError && ['missing', 'notDirectory'].includes(error.fault),
+  )
+
+/**
+ * Deletes a file or a link. `onGone` learns of every path that nothing has any more, with what was
+ * below it: also of one that was removed at its site, where nothing is left to delete.
+ */
+const deleteEntry = async (
+  driver: StorageDriver,
+  path: StoragePath,
+  signal: AbortSignal,
+  onGone: (below: boolean) => Promise<void>,
+): Promise<void> => {
+  try {
+    await driver.delete(path, { signal })
+  } catch (error) {
+    const isAnswer = error instanceof StorageError && !error.passes
+    if (isAnswer && (await isAbsent(driver, path, signal))) await onGone(true)
+    throw storageRefusal(error, 'query')
+  }
+  await onGone(false)
+}
+
+const recordLoss = async (
+  { db, promoted }: { db: Db; promoted: PromotedData },
+  place: LostPlace,
+): Promise<void> => {
+  await markGone(db, place)
+  await promoted.gone(db, place)
+}
 
 const usualPage = 100
 const largestPage = 500
@@ -58,6 +88,7 @@ export const entryRoutes = ({
   storages: Storages
   promoted: PromotedData
 }): Route[] => {
+  const lose = (place: LostPlace): Promise<void> => recordLoss({ db, promoted }, place)
   const stat = async (
     storageId: string,
     query: { path?: string | undefined; pathBytes?: string | undefined },
@@ -143,6 +174,7 @@ export const entryRoutes = ({
           signal,
         })
         const complete = entry !== undefined
+        if (complete) await lose({ uri: uriOf(facts.id, path), digest: sha256 && `sha256:${sha256}` })
         return new Reply({
           status: complete ? 201 : 202,
           body: {
@@ -168,9 +200,7 @@ export const entryRoutes = ({
       handle: async ({ params, query, signal }) => {
         const { facts, driver } = await storages.open(params.storageId)
         const path = await pathOf(query, facts, 'query', true)
-        await refusing('query', () => driver.delete(path, { signal }))
-        await markGone(db, uriOf(facts.id, path))
-        await promoted.gone(db, uriOf(facts.id, path))
+        await deleteEntry(driver, path, signal, (below) => lose({ uri: uriOf(facts.id, path), below }))
         return undefined
       },
     }),

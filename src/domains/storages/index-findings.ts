@@ -70,7 +70,7 @@ export interface StepFindings {
   found: readonly FolderFindings[]
   spentMs: number
   /** Why the walk stops after this step. */
-  stoppedBy?: 'entries' | 'time' | undefined
+  stoppedBy?: 'depth' | 'entries' | 'time' | undefined
   mediaTypeOf: (name: ByteName) => string | undefined
 }
 
@@ -226,23 +226,44 @@ const UnreadRow = z.object({
   parent: z.instanceof(Uint8Array),
   name: z.instanceof(Uint8Array),
   sizeBytes: z.number().optional(),
+  modifiedAt: z.number().optional(),
 })
+/** A file as it was listed. */
 export interface UnreadFile {
   path: StoragePath
   sizeBytes: number
+  modifiedAt: number | undefined
 }
+
+const HashedRow = z.object({
+  entries: z.number(),
+  bytes: z.number(),
+  totalEntries: z.number(),
+  totalBytes: z.number(),
+})
+
+/** The files of a run that get a digest, and how many of them have been read. */
+export const hashedSoFar = (db: Db, id: string): Promise<z.output<typeof HashedRow>> =>
+  db.one(
+    HashedRow,
+    sql`select count(*) filter (where not is_unread) as entries, count(*) as total_entries,
+        coalesce(sum(size_bytes) filter (where not is_unread), 0)::bigint as bytes,
+        coalesce(sum(size_bytes), 0)::bigint as total_bytes
+      from storage_index_changes where run_id = ${id} and type = 'file'`,
+  )
 
 /** Files of a run without a digest yet, in order. */
 export const unreadFiles = async (db: Db, id: string, limit: number): Promise<UnreadFile[]> =>
   (
     await db.many(
       UnreadRow,
-      sql`select parent, name, size_bytes from storage_index_changes where run_id = ${id} and is_unread
+      sql`select parent, name, size_bytes, modified_at from storage_index_changes where run_id = ${id} and is_unread
         order by parent, name limit ${limit}`,
     )
-  ).map(({ parent, name, sizeBytes }) => ({
+  ).map(({ parent, name, sizeBytes, modifiedAt }) => ({
     path: [...parentOfBytes(parent), nameOfBytes(name)],
     sizeBytes: sizeBytes ?? 0,
+    modifiedAt,
   }))
 
 /** Records digests; a file without one could not be read. */

@@ -5,6 +5,7 @@ import { quotedPath, textOf, type ByteName, type StoragePath } from '../../drive
 import { openGlob } from './glob.ts'
 import {
   endWalk,
+  hashedSoFar,
   leaveUnread,
   nextFolders,
   recordDigests,
@@ -154,7 +155,7 @@ const takeWalkStep = async (walk: Walk, work: IndexWork): Promise<boolean> => {
     if (folders.length > 0 || policy.maxDepth === 0)
       await recordIndexStep(db, work, {
         ...{ found: [], spentMs: 0, mediaTypeOf: media },
-        stoppedBy: policy.maxDepth === 0 ? 'entries' : 'time',
+        stoppedBy: policy.maxDepth === 0 ? 'depth' : 'time',
       })
     await endWalk(db, id)
     return false
@@ -217,11 +218,14 @@ export const walkIndex = async (
 
 const digestOf = async (
   driver: StorageDriver,
-  { path }: UnreadFile,
+  { path, sizeBytes, modifiedAt }: UnreadFile,
   signal: AbortSignal,
 ): Promise<{ path: StoragePath; sha256?: string }> => {
   try {
-    return { path, sha256: await driver.digest(path, { signal }) }
+    const sha256 = await driver.digest(path, { signal })
+    // The next run lists a file that was written to with another size or time, and reads it again.
+    const now = await driver.stat(path, { signal })
+    return now.sizeBytes === sizeBytes && now.modifiedAt === modifiedAt ? { path, sha256 } : { path }
   } catch (error) {
     if (isUnreadable(error)) return { path }
     throw error
@@ -235,7 +239,8 @@ export const hashIndex = async (
   driver: StorageDriver,
   slice: Slice,
 ): Promise<boolean> => {
-  using progress = openJobProgress(db, first.id, { phase: 'hashing', entries: 0, bytes: 0 }, recordIndexLive)
+  const live = { phase: 'hashing' as const, ...(await hashedSoFar(db, first.id)) }
+  using progress = openJobProgress(db, first.id, live, recordIndexLive)
   return await inSteps(db, first, slice, async (work) => {
     if (work.spentMs >= work.policy.timeoutSeconds * 1_000) {
       await leaveUnread(db, work.id)

@@ -141,7 +141,7 @@ export const markListed = (
   db: Db,
   id: string,
   skipped: number,
-  verification: 'sha256' | 'store' | undefined,
+  verification: 'sha256' | undefined,
 ): Promise<number> =>
   db.run(sql`update storage_downloads d set listed_at = now(), updated_at = now(), skipped_entries =
     ${skipped}, verification = ${verification ?? null}, entries = found.entries, size_bytes = found.bytes
@@ -258,6 +258,10 @@ export const recordLive = (db: Db, id: string, live: LiveJob): Promise<number> =
   db.run(sql`update storage_downloads set live = ${JSON.stringify(live)}, transferred_bytes = ${live.bytes},
     sent_bytes = coalesce(${live.sentBytes ?? null}, sent_bytes), updated_at = now()
     where id = ${id} and status in ('queued', 'streaming')`)
+
+/** Records that the store itself has copied a file of the job. */
+export const recordByStore = (db: Db, id: string): Promise<number> =>
+  db.run(sql`update storage_downloads set verification = 'store', updated_at = now() where id = ${id}`)
 
 /** Records that all entries of a job are done. Only its end is left to record. */
 export const recordWhole = (db: Db, id: string, bytes: number, sentBytes: number): Promise<void> =>

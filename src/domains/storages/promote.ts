@@ -2,7 +2,8 @@ import { createHash, randomUUID } from 'node:crypto'
 import { buffer } from 'node:stream/consumers'
 import type { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import type { StorageDriver } from '../../drivers/storage/contract.ts'
+import type { Entry, StorageDriver } from '../../drivers/storage/contract.ts'
+import { writtenTo } from '../../drivers/storage/faults.ts'
 import { bytesOf, textOf, type ByteName, type StoragePath } from '../../drivers/storage/paths.ts'
 import { unacceptableAt } from '../../refusal.ts'
 import { addArtifactVersion } from '../artifacts/store.ts'
@@ -10,6 +11,7 @@ import { refusing } from './errors.ts'
 import type { OpenedStorage } from './open.ts'
 import type { PromotedData } from './promoted.ts'
 import type { NewArtifact, NewData } from './schemas.ts'
+import { isUnchanged } from './send.ts'
 import { mediaTypeOf, shown, uriOf } from './view.ts'
 
 /**
@@ -35,6 +37,21 @@ export const sifArchitecture = (head: Buffer): string | undefined => {
   return architectures[head.toString('latin1', 45, 47)] ?? 'unknown'
 }
 
+/**
+ * The digest of a file that was seen as `entry`.
+ * @throws StorageError `changed` where it is that of other bytes
+ */
+const digestOf = async (
+  source: StorageDriver,
+  path: StoragePath,
+  entry: Entry,
+  signal: AbortSignal,
+): Promise<string> => {
+  const digest = await source.digest(path, { signal })
+  if (!(await isUnchanged({ source }, { from: path, signal }, entry))) throw writtenTo(path)
+  return digest
+}
+
 /** Records a SIF image as a version of an artifact, with the digest of the stored bytes. */
 export const promoteArtifact = async (
   db: Db,
@@ -58,13 +75,8 @@ export const promoteArtifact = async (
         'path',
         `${JSON.stringify(file)} is no SIF image: its magic is missing; build it with apptainer build`,
       )
-    const digest = await driver.digest(path, { signal })
-    const { etag, sizeBytes = 0 } = await driver.stat(path, { signal })
-    if (etag !== entry.etag)
-      throw unacceptableAt(
-        'path',
-        `${JSON.stringify(file)} was written to meanwhile; try again when it is complete`,
-      )
+    const digest = await digestOf(driver, path, entry, signal)
+    const { sizeBytes = 0 } = entry
     const scope = given.scope ?? 'environment'
     const artifactId = given.id ?? `artifact-${randomUUID()}`
     const asked = {
@@ -119,7 +131,7 @@ const filesBelow = async (
             `${JSON.stringify(shown(path))} holds more than ${mostFiles} files; promote the ` +
               'directories below it',
           )
-        const digest = await driver.digest([...path, ...below], { signal })
+        const digest = await digestOf(driver, [...path, ...below], entry, signal)
         files.push({ path: below.join('/') as ByteName, digest, sizeBytes: entry.sizeBytes ?? 0 })
       }
       after = page.next
@@ -152,7 +164,7 @@ export const promoteData = async (
     if (entry.type !== 'file' && entry.type !== 'directory')
       throw unacceptableAt('path', `${JSON.stringify(shown(path))} is neither a file nor a directory`)
     const files = entry.type === 'directory' ? await filesBelow(driver, path, signal) : undefined
-    const digest = files === undefined ? await driver.digest(path, { signal }) : treeDigest(files)
+    const digest = files === undefined ? await digestOf(driver, path, entry, signal) : treeDigest(files)
     const sizeBytes =
       files === undefined ? (entry.sizeBytes ?? 0) : files.reduce((sum, file) => sum + file.sizeBytes, 0)
     const name = textOf(path.at(-1) ?? ('' as ByteName))

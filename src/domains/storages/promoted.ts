@@ -1,4 +1,5 @@
 import type { Db } from '../../db/sql.ts'
+import type { LostPlace } from '../artifacts/store.ts'
 
 /** Promoted data. Its tables belong to a domain below this one, which supplies these functions. */
 export interface PromotedData {
@@ -25,5 +26,5 @@ export interface PromotedData {
   /** Ids of the data at a place. */
   at(db: Db, uri: string): Promise<string[]>
   /** Records that the data at a place is gone. */
-  gone(db: Db, uri: string): Promise<void>
+  gone(db: Db, place: LostPlace): Promise<void>
 }

@@ -144,7 +144,8 @@ export const DownloadRun = z.strictObject({
     .enum(['sha256', 'store'])
     .optional()
     .describe(
-      'What shows that a copy has the bytes of its source: their SHA-256, or the store that copied them',
+      'What shows that a copy has the bytes of its source: their SHA-256, or, where it has copied at least one ' +
+        'of the files itself, the store',
     ),
   route: CopyWay.optional().describe(
     'How the large files of a copy between two logins go: from site to site, or through this service; and why',

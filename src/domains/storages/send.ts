@@ -246,8 +246,9 @@ const copiedWithin = async (
         signal,
       })
       isOwn = true
-      const [after, there] = [await source.stat(from, { signal }), await target.stat(to, { signal })]
-      if (after.etag === before.etag && there.sizeBytes === sizeBytes) return true
+      const there = await target.stat(to, { signal })
+      if (there.sizeBytes === sizeBytes && (await isUnchanged({ source }, { from, signal }, before)))
+        return true
     } catch (error) {
       // The account of the destination may not read the source.
       if (faultIn(error, 'denied', 'missing', 'refused')) return withoutOwn()
@@ -262,13 +263,16 @@ const copiedWithin = async (
   }
 }
 
+/** `copied`: by the store itself. `skipped`: it was there, with the same SHA-256. */
+export type SentBy = 'sent' | 'copied' | 'skipped'
+
 /**
  * Copies one file of a storage into another: from site to site where that is possible, else through
  * this process and never over its disk. The parent directory has to exist.
  * @throws StorageError `exists` for a conflict; `changed` for a file that changes during every
  *   transfer
  */
-export const sendFile = async (ends: Ends, sending: Sending): Promise<'sent' | 'skipped'> => {
+export const sendFile = async (ends: Ends, sending: Sending): Promise<SentBy> => {
   const { from, to, onConflict, isRepeated, signal, onBytes } = sending
   if (isRepeated || onConflict === 'skip-equal') {
     const there = await entryAt(ends.target, to, signal)
@@ -279,7 +283,7 @@ export const sendFile = async (ends: Ends, sending: Sending): Promise<'sent' | '
         `${quotedPath(to)} is at the destination with other bytes; choose another path, or overwrite it`,
       )
   }
-  if (ends.within !== undefined && (await copiedWithin(ends.within, ends, sending))) return 'skipped'
+  if (ends.within !== undefined && (await copiedWithin(ends.within, ends, sending))) return 'copied'
   for (let left = tries - 1; ;) {
     let passed = 0
     const counted = (count: number): void => {

@@ -104,9 +104,6 @@ export const sendParts = async (
   await sendPieces(parts, key, source, piecesOf(source, size), { ...sending, kept })
 }
 
-/** Bytes of one part of an upload where nothing else is asked for. */
-export const usualPartBytes = 8 * 2 ** 20
-
 async function* withFirst(first: Buffer[], rest: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   for (let one = first.shift(); one !== undefined; one = first.shift()) yield one
   yield* rest
@@ -121,9 +118,10 @@ export const putWhole = async (
   parts: S3Parts,
   key: string,
   source: Readable,
-  { sizeBytes = 0, onlyNew, signal }: Watch & { sizeBytes: number | undefined; onlyNew: boolean },
+  given: Watch & { sizeBytes: number | undefined; usualPart: number; onlyNew: boolean },
 ): Promise<void> => {
-  const pieces = piecesOf(source, partSize(sizeBytes, usualPartBytes))
+  const { sizeBytes = 0, usualPart, onlyNew, signal } = given
+  const pieces = piecesOf(source, partSize(sizeBytes, usualPart))
   const first: Buffer[] = []
   for (let next = await pieces.next(); next.done !== true; next = await pieces.next())
     if (first.push(next.value) === 2) break

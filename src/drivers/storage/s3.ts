@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import { PassThrough, Readable, Transform } from 'node:stream'
 import { buffer } from 'node:stream/consumers'
 import { pipeline } from 'node:stream/promises'
+import { usualPartBytes } from '../../clients/pieces.ts'
 import { S3Error, type S3Bucket, type S3Object } from '../../clients/s3.ts'
 import {
   StorageError,
@@ -14,7 +15,7 @@ import {
 } from './contract.ts'
 import { namedBy, nameIn, notDeleted, takenByFile, takenByFolder, wrongSize } from './faults.ts'
 import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from './paths.ts'
-import { discardParts, openUploadParts, putWhole, sendParts, usualPartBytes } from './s3-upload.ts'
+import { discardParts, openUploadParts, putWhole, sendParts } from './s3-upload.ts'
 import { streamDigest, through } from './streams.ts'
 
 /** Limit of S3, in bytes of UTF-8. */
@@ -27,6 +28,8 @@ const byCode: Readonly<Record<string, StorageFault>> = {
   // Another attempt has completed or removed it, and the next one begins anew.
   NoSuchUpload: 'away',
   InvalidPart: 'away',
+  // The way to the store has changed them; they are sent again.
+  BadDigest: 'away',
   NotFound: 'missing',
   PreconditionFailed: 'exists',
   ConditionalRequestConflict: 'exists',
@@ -53,6 +56,9 @@ const byCode: Readonly<Record<string, StorageFault>> = {
   lost: 'away',
   name: 'away',
   denied: 'refused',
+  certificate: 'refused',
+  redirect: 'refused',
+  large: 'refused',
 }
 
 const byStatus = (status: number | undefined): StorageFault => {
@@ -297,9 +303,10 @@ const putStream = async (
   const { parts } = bucket
   if (isSmall(sizeBytes)) return bucket.put(key, await buffer(body), { onlyNew, signal })
   if (parts === undefined) return bucket.putStream!(key, body, { onlyNew, signal })
-  if (continued === undefined) return putWhole(bucket, parts, key, body, { sizeBytes, onlyNew, signal })
-  const { upload } = continued
   const usualPart = await partBytes()
+  if (continued === undefined)
+    return putWhole(bucket, parts, key, body, { sizeBytes, usualPart, onlyNew, signal })
+  const { upload } = continued
   return sendParts(parts, key, body, { upload, sizeBytes: sizeBytes ?? 0, usualPart, onlyNew, signal })
 }
 

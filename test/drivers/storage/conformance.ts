@@ -21,6 +21,8 @@ export interface StorageUnderTest {
   driver: StorageDriver
   /** The same place once more: another process of the service. */
   again: () => StorageDriver
+  /** Its endpoint, from the base of the place that copies within itself. */
+  prefix?: StoragePath
   stop: () => Promise<void>
 }
 
@@ -331,7 +333,7 @@ export const storageConformance = (
     })
 
     describe('each capability is what it says', () => {
-      const { directories } = kind.capabilities
+      const { directories, versions } = kind.capabilities
 
       test('directories: pages come in the order of the bytes of names', async () => {
         if (!directories) return
@@ -352,6 +354,48 @@ export const storageConformance = (
         await put('alone/file', 'x')
         await driver.delete(at('alone/file'))
         expect(await driver.stat(at('alone'))).toMatchObject({ type: 'directory' })
+      })
+
+      test('versions: what is read is of one version, also where the file is replaced meanwhile', async () => {
+        const [old, next] = [randomBytes(24 * 1024 * 1024), randomBytes(24 * 1024 * 1024)]
+        await put('version.bin', old)
+        const { stream } = await driver.read(at('version.bin'))
+        const pieces: Buffer[] = []
+        const reading = async (): Promise<void> => {
+          for await (const piece of stream as AsyncIterable<Buffer>) {
+            // The rest is still at the storage.
+            if (pieces.push(piece) === 1) await put('version.bin', next, { overwrite: true })
+          }
+        }
+        const fault = await faultOf(reading())
+        expect((await contentOf(driver, at('version.bin'))).equals(next)).toBe(true)
+        if (!versions) return
+        if (fault === 'none') expect(Buffer.concat(pieces).equals(old)).toBe(true)
+        else expect(['changed', 'away', 'missing']).toContain(fault)
+      })
+
+      test('copyWithin: the storage copies a file itself, and replaces what it may', async () => {
+        if (!has('copyWithin')) return
+        const from = (path: string): StoragePath => [...(site.prefix ?? []), ...at(path)]
+        const contents = [randomBytes(3_000_000), Buffer.alloc(0)]
+        await put('within-taken/x', 'x')
+        for (const content of contents) {
+          await put('within', content, { overwrite: true })
+          const to = at(`within-${content.length}`)
+          await driver.copyWithin(to, from('within'))
+          expect((await contentOf(driver, to)).equals(content)).toBe(true)
+          await put('within', 'another', { overwrite: true })
+          expect(await faultOf(driver.copyWithin(to, from('within')))).toBe('exists')
+          expect((await contentOf(driver, to)).equals(content)).toBe(true)
+          await driver.copyWithin(to, from('within'), { overwrite: true })
+          expect((await contentOf(driver, to)).toString()).toBe('another')
+        }
+        for (const overwrite of [false, true])
+          expect(await faultOf(driver.copyWithin(at('within-taken'), from('within'), { overwrite }))).toBe(
+            'exists',
+          )
+        expect(await faultOf(driver.copyWithin(at('within-new'), from('nothing')))).toBe('missing')
+        expect(await faultOf(driver.stat(at('within-new')))).toBe('missing')
       })
 
       test('names that are not UTF-8 are names, or are refused', async () => {

@@ -34,7 +34,7 @@ storageConformance("a prefix of a bucket of Google's storage", storageKinds.buck
   const site = await startGcs()
   await site.bucket('part')
   const again = (): StorageDriver => openBucket(site, 'part', site.account, 'deep/prefix')
-  return { driver: again(), again, stop: site.stop }
+  return { driver: again(), again, prefix: at('deep/prefix'), stop: site.stop }
 })
 
 test('only the account that signs may read, and what is refused says why and what helps', async () => {

@@ -10,6 +10,12 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
+import { pack } from 'tar-stream'
+import type { Db } from '../../../src/db/sql.ts'
+import type { StorageFacts } from '../../../src/domains/environments/storages.ts'
+import { packFile } from '../../../src/domains/storages/archive.ts'
+import { promoteArtifact, promoteData } from '../../../src/domains/storages/promote.ts'
+import type { PromotedData } from '../../../src/domains/storages/promoted.ts'
 import type { StorageDriver } from '../../../src/drivers/storage/contract.ts'
 import { contentsOf } from '../../../src/domains/storages/packs.ts'
 import { parseNames, nameOf, textOf } from '../../../src/drivers/storage/paths.ts'
@@ -36,6 +42,8 @@ const factsOf = (path: string): FileFacts => {
     mode: stats.mode & 0o777,
   }
 }
+
+const noDb = undefined as unknown as Db
 
 /** Paths of files that were opened by SFTP. */
 const opened: string[] = []
@@ -133,4 +141,76 @@ test('small files of an account with SFTP alone are whole after one read, and wh
     ['b', 'content of b'],
   ])
   expect(opened.toSorted()).toEqual(['a', 'b', 'changes'].map((name) => join(base, name)))
+})
+
+test('what changes while it is hashed or packed is not recorded with the size of before, also without tags', async () => {
+  const base = join(folder, 'changing')
+  mkdirSync(join(base, 'tree'), { recursive: true })
+  for (const change of ['bytes', 'none'])
+    for (const path of ['tool.sif', 'file', join('tree', 'file')]) {
+      const file = join(base, path)
+      const content = Buffer.from(`${'x'.repeat(31)}\0SIF_MAGIC\x0001\x0002\0`, 'latin1')
+      writeFileSync(file, content)
+      utimesSync(file, 1_000, 1_000)
+      const { driver } = drivers['sftp']!(base)
+      /** Other bytes of the same size, as soon as the file has been read. */
+      const write = (): void => {
+        if (change === 'none') return
+        writeFileSync(file, content.toReversed())
+        utimesSync(file, 2_000, 2_000)
+      }
+      const changing: StorageDriver = {
+        ...driver,
+        digest: async (...given) => {
+          const digest = await driver.digest(...given)
+          write()
+          return digest
+        },
+        read: async (...given) => {
+          const { entry, stream } = await driver.read(...given)
+          stream.once('end', write)
+          return { entry, stream }
+        },
+      }
+      const recorded: { sizeBytes: number }[] = []
+      const promoted: PromotedData = {
+        record: (_db, data) => {
+          recorded.push(data)
+          return Promise.resolve({ id: 'data', isNew: true })
+        },
+        at: () => Promise.resolve([]),
+        gone: () => Promise.resolve(),
+      }
+      const { signal } = new AbortController()
+      const opened = { facts: { id: 's' } as StorageFacts, driver: changing, place: { at: 'here', base: [] } }
+      const [name] = parseNames(nameOf(path))
+      const expected = change === 'none' ? undefined : /written to/
+      const outcomeOf = (work: Promise<unknown>): Promise<string | undefined> =>
+        work.then(
+          () => undefined,
+          (error: unknown) => String(error),
+        )
+      const promotion = promoteData({ db: noDb, promoted }, opened, [name!], {}, signal)
+      const matches = (outcome: string | undefined) =>
+        expect([path, change, outcome]).toEqual([
+          ...[path, change],
+          expected === undefined ? undefined : expect.stringMatching(expected),
+        ])
+      matches(await outcomeOf(promotion))
+      expect(recorded.map(({ sizeBytes }) => sizeBytes)).toEqual(change === 'none' ? [content.length] : [])
+      writeFileSync(file, content)
+      utimesSync(file, 1_000, 1_000)
+      if (change === 'bytes' && path === 'tool.sif') {
+        matches(await outcomeOf(promoteArtifact(noDb, opened, [name!], {}, signal)))
+        writeFileSync(file, content)
+        utimesSync(file, 1_000, 1_000)
+      }
+      const tar = pack()
+      tar.resume()
+      matches(
+        await outcomeOf(
+          packFile(tar, changing, parseNames(nameOf(path)), [nameOf('file')], () => undefined, signal),
+        ),
+      )
+    }
 })

@@ -6,10 +6,10 @@ import type { AddressInfo } from 'node:net'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { buffer } from 'node:stream/consumers'
 import { addressJudge } from '../../../src/clients/denied-networks.ts'
+import { openGcs } from '../../../src/clients/gcs.ts'
 import { openHttp } from '../../../src/clients/http.ts'
 import { openS3, S3Error, type S3Bucket, type S3Credential } from '../../../src/clients/s3.ts'
 import { openS3Storage } from '../../../src/drivers/storage/s3.ts'
-import { putWhole } from '../../../src/drivers/storage/s3-upload.ts'
 import { sendFile, type Sending } from '../../../src/domains/storages/send.ts'
 import { StorageError, type StorageDriver } from '../../../src/drivers/storage/contract.ts'
 import { startS3, type S3Site } from '../../../sites/s3.ts'
@@ -41,7 +41,7 @@ storageConformance('a prefix of a bucket', storageKinds.bucket, async () => {
   const site = await startS3()
   site.bucket('part')
   const again = (): StorageDriver => openBucket(site, 'part', site.accessKey, 'deep/prefix')
-  return { driver: again(), again, stop: site.stop }
+  return { driver: again(), again, prefix: at('deep/prefix'), stop: site.stop }
 })
 
 test('what the store refuses says why, and what helps', async () => {
@@ -164,7 +164,7 @@ test('a file that changes while the store copies it is copied once more', async 
     to: string,
     changes: number,
     others: Pick<Sending, 'openUpload'> & { most?: number } = { openUpload: never },
-  ): Promise<'sent' | 'skipped'> => {
+  ): ReturnType<typeof sendFile> => {
     await driver.write(at('from'), bytesFrom('old'), { overwrite: true })
     let copies = 0
     const target: StorageDriver = {
@@ -185,7 +185,7 @@ test('a file that changes while the store copies it is copied once more', async 
       },
     )
   }
-  await send('once', 1)
+  expect(await send('once', 1)).toBe('copied')
   expect((await contentOf(driver, at('once'))).toString()).toBe('new 1')
   await expect(send('twice', 2)).rejects.toMatchObject({ fault: 'changed' })
 
@@ -218,10 +218,22 @@ test('content goes with its digest, and other bytes than the announced ones get 
   const bucket = s3Of({ endpoint: `http://127.0.0.1:${port}` }, 'any')
   const large = Buffer.alloc(9 * 2 ** 20, 5)
   await bucket.put('small', Buffer.from('small'), { onlyNew: true })
-  const onlyNew = { sizeBytes: undefined, onlyNew: true, signal: undefined }
-  await putWhole(bucket, bucket.parts!, 'large', bytesFrom(large), onlyNew)
   await bucket.parts?.send('part', '1', 1, Buffer.from('part'))
-  expect(seen.map(({ body }) => body.length).toSorted((a, b) => a - b)).toEqual([4, 5, 2 ** 20, 8 * 2 ** 20])
+  // A whole upload, one that goes on, and one with the usual parts.
+  const unlooked = { isFree: true, withoutEntry: true }
+  const [five, usual] = [() => Promise.resolve(5 * 2 ** 20), undefined].map((partBytes) =>
+    openS3Storage(bucket, { prefix: [], signed: false, partBytes }),
+  )
+  const options = { name: 'any', earlier: [], sizeBytes: large.length }
+  const continued = await five!.openUpload!(at('large'), options)
+  await five!.write(at('large'), bytesFrom(large), unlooked)
+  await five!.write(at('large'), bytesFrom(large), { ...unlooked, sizeBytes: large.length, continued })
+  await usual!.write(at('large'), bytesFrom(large), unlooked)
+  expect(seen.map(({ body }) => body.length).toSorted((a, b) => a - b)).toEqual([
+    4,
+    5,
+    ...[1, 4, 4, 5, 5, 8].map((mebibytes) => mebibytes * 2 ** 20),
+  ])
   for (const { md5, body } of seen) expect(md5).toBe(createHash('md5').update(body).digest('base64'))
   server.closeAllConnections()
   server.close()
@@ -234,6 +246,61 @@ test('content goes with its digest, and other bytes than the announced ones get 
     expect(await faultOf(driver.write(at('file'), bytesFrom(content), { digest }))).toBe('changed')
     expect(await faultOf(driver.stat(at('file')))).toBe('missing')
   }
+})
+
+test("Google's storage: an object of other bytes than those sent goes again; parts are as large as asked", async () => {
+  const md5 = (bytes: Buffer): string => createHash('md5').update(bytes).digest('base64')
+  let stored = (bytes: Buffer): Buffer => bytes
+  let session: Buffer[] = []
+  const removed: (string | undefined)[] = []
+  const announced: (string | undefined)[] = []
+  const server = createServer((request, response) => {
+    void buffer(request).then((body) => {
+      const { searchParams } = new URL(request.url ?? '', 'http://store')
+      const answer = (status: number, of: object): void =>
+        void response.writeHead(status).end(JSON.stringify(of))
+      const made = (bytes: Buffer): void => {
+        announced.push(request.headers['x-goog-hash'] as string)
+        answer(200, { name: 'any', generation: '7', size: '1', md5Hash: md5(stored(bytes)) })
+      }
+      if (request.method === 'DELETE') {
+        removed.push(request.url)
+        answer(204, {})
+      } else if (searchParams.get('uploadType') === 'media') made(body)
+      else if (request.method === 'POST') {
+        session = []
+        response.setHeader('location', '/session')
+        answer(200, {})
+      } else {
+        session.push(body)
+        if (request.headers['content-range']?.endsWith('/*') === true) answer(200, {})
+        else made(Buffer.concat(session))
+      }
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  const place = { endpoint: `http://127.0.0.1:${port}`, bucket: 'any' }
+  const large = Buffer.alloc(9 * 2 ** 20, 5)
+  const write = (content: Buffer, partBytes?: number) => {
+    const size = partBytes === undefined ? undefined : () => Promise.resolve(partBytes)
+    const driver = openS3Storage(openGcs({ http, place, partBytes: size }), { prefix: [], signed: false })
+    const options = { isFree: true, withoutEntry: true, sizeBytes: content.length }
+    return faultOf(driver.write(at('d/file'), bytesFrom(content), options))
+  }
+  const sizes = (): number[] => session.map(({ length }) => length)
+  expect(await write(Buffer.from('small'))).toBe('none')
+  expect([await write(large), sizes()]).toEqual(['none', [8 * 2 ** 20, 2 ** 20]])
+  expect([await write(large, 5 * 2 ** 20 + 99_999), sizes()]).toEqual(['none', [5 * 2 ** 20, 4 * 2 ** 20]])
+  expect([await write(large, 1), sizes()]).toEqual(['none', Array.from({ length: 36 }, () => 256 * 1024)])
+  expect(removed).toEqual([])
+  expect(announced).toEqual([Buffer.from('small'), large, large, large].map((bytes) => `md5=${md5(bytes)}`))
+  stored = (bytes) => bytes.subarray(1)
+  for (const content of [Buffer.from('small'), large]) expect(await write(content)).toBe('away')
+  const object = '/storage/v1/b/any/o/d%2Ffile?generation=7'
+  expect(removed).toEqual([object, object])
+  server.closeAllConnections()
+  server.close()
 })
 
 test('what an attempt has begun and not recorded goes with its discard; uploads of others stay', async () => {
@@ -274,15 +341,55 @@ test('no address that is denied is connected to', async () => {
     'http://[::ffff:169.254.169.254]',
     'http://metadata.google.internal',
   ]) {
-    const driver = openS3Storage(openS3({ http: judged, place: { ...place, endpoint } }), {
-      prefix: [],
-      signed: false,
-    })
-    const error: unknown = await driver.list([], { limit: 1 }).catch((each: unknown) => each)
-    expect(error).toMatchObject({ fault: 'refused' })
-    expect(String(error)).toMatch(/denie/)
+    const asked = { http: judged, place: { ...place, endpoint } }
+    for (const bucket of [openS3(asked), openGcs(asked)]) {
+      const driver = openS3Storage(bucket, { prefix: [], signed: false })
+      const error: unknown = await driver.list([], { limit: 1 }).catch((each: unknown) => each)
+      expect(error).toMatchObject({ fault: 'refused' })
+      expect(String(error)).toMatch(/denie/)
+    }
   }
   judged.close()
+})
+
+test('no redirect is followed, to another address or to another port', async () => {
+  const asked: string[] = []
+  const listen = async (answer: (url: string) => string | undefined) => {
+    const server = createServer((request, response) => {
+      const to = answer(request.url ?? '')
+      request.resume()
+      if (to === undefined) response.end()
+      else response.writeHead(307, { location: to }).end()
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    return { server, endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }
+  }
+  const target = await listen((url) => void asked.push(url))
+  const store = await listen((url) => `${target.endpoint}${url}`)
+  const place = { endpoint: store.endpoint, bucket: 'any', region: 'us-east-1', pathStyle: true }
+  const credential = { accessKeyId: 'AKIAEXAMPLE', secretAccessKey: 'secret' }
+  for (const bucket of [
+    openS3({ http, place }),
+    openS3({ http, place, credential }),
+    openGcs({ http, place }),
+  ]) {
+    const driver = openS3Storage(bucket, { prefix: [], signed: false })
+    const unlooked = { isFree: true, withoutEntry: true }
+    for (const work of [
+      () => driver.list([], { limit: 1 }),
+      () => driver.stat(at('a')),
+      () => driver.read(at('a')),
+      () => driver.write(at('a'), bytesFrom('small'), { ...unlooked, sizeBytes: 5 }),
+      () => driver.write(at('a'), bytesFrom(Buffer.alloc(9 * 2 ** 20)), unlooked),
+      () => driver.delete(at('a')),
+    ])
+      expect(await faultOf(work())).toBe('refused')
+  }
+  expect(asked).toEqual([])
+  for (const { server } of [target, store]) {
+    server.closeAllConnections()
+    server.close()
+  }
 })
 
 /** A bucket with no object, whose requests fail unless they are given. */

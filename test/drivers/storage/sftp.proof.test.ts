@@ -1,4 +1,5 @@
 import { expect } from '@jest/globals'
+import { execFileSync } from 'node:child_process'
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
@@ -50,6 +51,13 @@ describe('by SFTP', () => {
     expect(await faultOf(driver.write(at('way/new'), bytesFrom('x')))).toBe('link')
     expect(await faultOf(driver.delete(at('way/file')))).toBe('link')
     expect(await faultOf(again('/nowhere').list([], { limit: 9 }))).toBe('away')
+    execFileSync('mkfifo', [join(folder, 'dir', 'fifo')])
+    const special = { type: 'special', readable: false, writable: false }
+    expect((await driver.list(at('dir'), { limit: 9 })).entries).toMatchObject([special, { name: 'file' }])
+    expect(await driver.stat(at('dir/fifo'))).toMatchObject(special)
+    // Nothing waits for a writer.
+    expect(await faultOf(driver.read(at('dir/fifo')))).toBe('notFile')
+    expect(await faultOf(driver.digest(at('dir/fifo')))).toBe('notFile')
     await host.run('mount -t tmpfs -o size=8m,mode=1777 small /srv/jail/files')
     expect(await faultOf(driver.write(at('large'), bytesFrom(Buffer.alloc(20_000_000, 7))))).toBe('full')
     expect((await driver.list([], { limit: 10 })).entries).toEqual([])
