@@ -40,7 +40,7 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
       tag,
       summary: 'Machine configurations by name, each with its versions, newest first',
       item: MachineConfiguration,
-      sizes: { usual: 100, largest: 100, beyond: 'largest' },
+      sizes: { usual: 100, largest: 100 },
       read: (page) => listMachineConfigurations(db, page),
     }),
     route({

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { arraySizes, pagedArray, pageOf, pageQueryOf } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Timestamp } from '../../http/schema.ts'
 import { sortBy } from '../../http/sorting.ts'
@@ -70,10 +70,10 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       tag: 'planning-sessions',
       summary: 'Planning sessions, newest first or in another order',
       query: z.strictObject({
-        ...pageQuery,
-        status: z.enum(sessionStates).optional(),
-        workflowId: z.string().optional(),
-        environmentId: z.string().optional(),
+        ...pageQueryOf(arraySizes),
+        status: z.enum(sessionStates).optional().describe('sessions in this state; all by default'),
+        workflowId: z.string().optional().describe('sessions for versions of this workflow'),
+        environmentId: z.string().optional().describe('sessions for versions of this environment'),
         since: Timestamp.optional().describe('sessions opened at this time or later'),
         until: Timestamp.optional().describe('sessions opened before this time'),
         sort: sortBy(sessionOrders, usualSessionOrder),
@@ -132,7 +132,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       path: '/planning-sessions/{sessionId}/candidates/',
       tag: 'planning-sessions',
       summary: 'The candidates of a session by rank; unranked ones last',
-      query: z.strictObject(pageQuery),
+      query: z.strictObject(pageQueryOf(arraySizes)),
       response: z.array(CandidateSummary),
       handle: async ({ params, query, target }) => {
         const session = await sessionOf(db, params.sessionId)

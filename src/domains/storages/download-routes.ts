@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { arraySizes, pagedArray, pageOf, pageQueryOf } from '../../http/paging.ts'
 import { countBound } from '../../lists.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Refusal, unacceptableAt } from '../../refusal.ts'
@@ -80,7 +80,7 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
       path: '/storages/{storageId}/downloads/',
       tag: 'storages',
       summary: 'Downloads, copies and archives of a storage, newest first',
-      query: z.strictObject(pageQuery),
+      query: z.strictObject(pageQueryOf(arraySizes)),
       response: z.array(DownloadRun),
       handle: async ({ params, query, target }) => {
         await readStorage(db, params.storageId)

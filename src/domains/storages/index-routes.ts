@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { pathInAnswer } from '../../drivers/storage/paths.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { arraySizes, pagedArray, pageOf, pageQueryOf } from '../../http/paging.ts'
 import { countBound } from '../../lists.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { isOpenState, requestCancel } from '../../operations/records.ts'
@@ -55,7 +55,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
       path: '/storages/{storageId}/index-runs/',
       tag: 'storages',
       summary: 'Index runs of a storage, newest first',
-      query: z.strictObject(pageQuery),
+      query: z.strictObject(pageQueryOf(arraySizes)),
       response: z.array(IndexRun),
       handle: async ({ params, query, target }) => {
         await readStorage(db, params.storageId)
