@@ -460,6 +460,7 @@ create table console_commands (
   started_at timestamp with time zone,
   finished_at timestamp with time zone,
   cleared_at timestamp with time zone,
+  masked jsonb,
   constraint console_commands_pkey PRIMARY KEY (id),
   constraint console_commands_status CHECK ((status = ANY (ARRAY['accepted'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 );
@@ -2128,7 +2129,7 @@ UNION ALL
     console_commands.runtime_id,
     console_commands.connection_id,
     console_commands.actor_id,
-    "left"(console_commands.command, 1000) AS command,
+    "left"(COALESCE((console_commands.masked ->> 'command'::text), console_commands.command), 1000) AS command,
     console_commands.failure_reason,
     console_commands.generation,
     console_commands.cancel_requested_at,

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { arraySizes, pagedArray, pageOf, pageQuery, type Page } from './paging.ts'
+import { arraySizes, pagedArray, pageOf, pageQueryOf, type Page } from './paging.ts'
 import { route, type Call, type Route, type RouteSpec } from './route.ts'
 
 /** The rows of a page as read with `page.limit`, and their total, counted to `countBound + 1`. */
@@ -10,7 +10,7 @@ export interface PageRows<Row> {
 
 type ListCall<P extends string, F extends z.ZodRawShape> = Call<
   P,
-  z.output<z.ZodObject<typeof pageQuery & F>>,
+  z.output<z.ZodObject<ReturnType<typeof pageQueryOf> & F>>,
   undefined
 >
 
@@ -35,7 +35,7 @@ export const listRoute = <
   route({
     ...spec,
     method: 'GET',
-    query: z.strictObject({ ...pageQuery, ...filters }),
+    query: z.strictObject({ ...pageQueryOf(arraySizes), ...filters }),
     response: z.array(item),
     handle: async (call) => {
       const page = pageOf(call.query, arraySizes)

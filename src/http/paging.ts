@@ -11,13 +11,30 @@ export const wholeNumber = z
   .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
   .transform(Number)
 
-/**
- * Spread into a route's strict query object: `z.strictObject({ ...pageQuery, status:
- * z.string().optional() })`.
- */
-export const pageQuery = {
-  page: wholeNumber.optional().meta({ description: 'Page, from 1; below 1 is 1' }),
-  pageSize: wholeNumber.optional().meta({ description: 'Items of a page' }),
+/** A whole number of bytes in a query. */
+export const wholeBytes = z
+  .string()
+  .regex(/^\d{1,15}$/, 'must be a whole number of bytes')
+  .transform(Number)
+
+/** The most bytes of a log in one answer. */
+export const logLimitBytes = 1_048_576
+
+/** The part of a log that a request asks for. */
+export const logRangeQuery = {
+  offset: wholeBytes.optional().describe('bytes from the start of the log; 0 by default'),
+  limit: wholeBytes
+    .optional()
+    .describe(`bytes of the answer at most, up to ${String(logLimitBytes)}, which is the default`),
+  tail: wholeBytes
+    .optional()
+    .describe(
+      `bytes from the end of the log, up to ${String(logLimitBytes)}; by default the part of offset and limit`,
+    ),
+  follow: z
+    .enum(['true', 'false'])
+    .optional()
+    .describe('true: the answer goes on until the end; false by default'),
 }
 
 /**
@@ -35,14 +52,27 @@ interface Sizes {
   /** The size without `pageSize`, and in place of one that is out of range. */
   usual: number
   largest: number
-  /** The replacement for a size above the largest. */
-  beyond: 'usual' | 'largest'
 }
 
 /** Sizes of `{items, …}` envelopes: 20, and 20 again for anything above 100. */
-export const envelopeSizes: Sizes = { usual: 20, largest: 100, beyond: 'usual' }
+export const envelopeSizes: Sizes = { usual: 20, largest: 100 }
 /** Sizes of plain arrays: 1,000 at most, and 1,000 by default. */
-export const arraySizes: Sizes = { usual: unpagedSize, largest: unpagedSize, beyond: 'largest' }
+export const arraySizes: Sizes = { usual: unpagedSize, largest: unpagedSize }
+
+/**
+ * Spread into a route's strict query object: `z.strictObject({ ...pageQueryOf(arraySizes), status:
+ * z.string().optional() })`.
+ */
+export const pageQueryOf = ({ usual, largest }: Sizes) => ({
+  page: wholeNumber.optional().describe('Page, from 1; 1 by default and instead of one below it'),
+  pageSize: wholeNumber
+    .optional()
+    .describe(
+      `Items of a page, 1 to ${String(largest)}; ${String(usual)} by default and instead of another number`,
+    ),
+})
+/** The query values of a list in an envelope. */
+export const pageQuery = pageQueryOf(envelopeSizes)
 
 /**
  * The rows that a query selects. It never refuses: a page below 1 becomes 1, and a size out of
@@ -54,7 +84,7 @@ export const pageOf = (
 ): Page => {
   const page = Math.min(Math.max(1, query.page ?? 1), 2 ** 31 - 1)
   const asked = query.pageSize ?? sizes.usual
-  const pageSize = asked < 1 ? sizes.usual : asked > sizes.largest ? sizes[sizes.beyond] : asked
+  const pageSize = asked < 1 || asked > sizes.largest ? sizes.usual : asked
   return { page, pageSize, limit: pageSize + 1, offset: (page - 1) * pageSize }
 }
 

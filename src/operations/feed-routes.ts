@@ -111,7 +111,9 @@ export const feedRoutes = ({ db, feed, topics: known }: FeedRouteParts): Route[]
           .regex(cursorForm, 'must be a cursor of this feed')
           .optional()
           .describe('read on behind this cursor; `0` is the first event'),
-        limit: wholeNumber.optional().describe('events of a page, 500 at most'),
+        limit: wholeNumber
+          .optional()
+          .describe(`events of a page, 1 to ${String(batchSize)}, which is the default`),
       }),
       response: FeedPage,
       raw: ['text/event-stream'],

@@ -104,6 +104,8 @@ export interface OperationKind<Type extends string = string> extends WorkflowKin
    * `endOperation`.
    */
   end?: (tx: Db, of: OperationRef, end: OperationEnd) => Promise<unknown>
+  /** Further changes of the row of an operation that has ended, in the transaction of the end. */
+  ended?: (tx: Db, id: string) => Promise<unknown>
   /**
    * Digest of what was recorded of an operation beside its events, for the audit record of its end;
    * undefined where nothing was recorded.

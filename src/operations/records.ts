@@ -185,6 +185,7 @@ export const endOperation = (
       await tx.run(sql`update ${table(kind)} set status = ${status}, ${column(kind, 'finished_at')} = clock_timestamp(),
         ${column(kind, 'failure_reason')} = ${reason ?? null} where ${isRef(kind, of)} and ${isOpenSql(kind)}`)
     if (ended === 0) return false
+    await kind.ended?.(tx, of.id)
     await appendEvent(tx, kind, of, `${kind.events}.${status}`, reason === undefined ? {} : { reason })
     await auditChange(tx, kind, of.id, status, {
       summary: `${kind.noun} ${of.id} ${status}${reason === undefined ? '' : `: ${reason}`}`,

@@ -9,6 +9,7 @@ import {
   pagedArray,
   pageOf,
   pageQuery,
+  pageQueryOf,
 } from '../http/paging.ts'
 import { Reply, route, type AuditFields, type Route } from '../http/route.ts'
 import { Refusal, existing } from '../refusal.ts'
@@ -197,6 +198,7 @@ const eventsRoute = (
   as?: (event: OperationEvent) => unknown,
 ): Route => {
   const { db, kind } = api
+  const sizes = as === undefined ? envelopeSizes : arraySizes
   return route({
     method: 'GET',
     path: `${api.one}events/`,
@@ -204,7 +206,7 @@ const eventsRoute = (
     summary:
       `Events of a ${kind.noun} in order; as server-sent events with \`Accept: ` +
       `text/event-stream\`, from \`Last-Event-ID\` on`,
-    query: z.strictObject(pageQuery),
+    query: z.strictObject(pageQueryOf(sizes)),
     response: as === undefined ? envelopeOf(event) : z.array(event),
     raw: ['text/event-stream'],
     alsoStatus: [204],
@@ -213,7 +215,7 @@ const eventsRoute = (
       const found = existing(await readOperation(db, kind, id), kind.noun, id)
       if (/\btext\/event-stream\b/.test(headers['accept'] ?? ''))
         return streamOf(api, reads, found, headers['last-event-id'])
-      const page = pageOf(query, as === undefined ? envelopeSizes : arraySizes)
+      const page = pageOf(query, sizes)
       const [rows, total] = await Promise.all([listEvents(db, kind, id, page), countEvents(db, kind, id)])
       if (as !== undefined) return pagedArray(rows.map(as), { page, total, target })
       return envelope(rows, { page, total })

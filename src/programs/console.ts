@@ -22,6 +22,10 @@ const requestMs = 60_000
 const backMs = 120_000
 /** A pause of a recording is shortened to this. */
 const longestPauseMs = 2_000
+/** A terminal answers an escape sequence within this time. */
+const answerMs = 500
+/** What Ctrl-C sends in raw mode. */
+const interrupt = 3
 /** Close codes of the stream after which a new attempt would end in the same way. */
 const ended = new Set([1000, 1008, 4001, 4002])
 
@@ -109,14 +113,27 @@ const attach = async (
   return { code: code === 1006 ? 0 : code, reason: text.length > 0 ? text.toString() : reason }
 }
 
-/** Shows a session until it ends or the user leaves; a lost connection is opened again. */
-const show = async (api: Api, id: string, watch: boolean): Promise<void> => {
+/**
+ * Keeps the keys of the terminal, and its answers to escape sequences, from the shell behind while
+ * `work` goes on. `left` is aborted by a signal.
+ */
+const withRawKeys = async (work: (left: AbortController) => Promise<void>): Promise<void> => {
   const left = new AbortController()
   const leave = (): void => left.abort()
   process.on('SIGTERM', leave).on('SIGINT', leave)
   const raw = process.stdin.isTTY
   if (raw) process.stdin.setRawMode(true)
   try {
+    await work(left)
+  } finally {
+    if (raw) process.stdin.setRawMode(false)
+    process.stdin.destroy()
+  }
+}
+
+/** Shows a session until it ends or the user leaves; a lost connection is opened again. */
+const show = (api: Api, id: string, watch: boolean): Promise<void> =>
+  withRawKeys(async (left) => {
     let lostAt: number | undefined
     for (let times = 0; ; times++) {
       const began = Date.now()
@@ -129,24 +146,32 @@ const show = async (api: Api, id: string, watch: boolean): Promise<void> => {
       if (Date.now() - lostAt > backMs) throw new Error(`the service cannot be reached: ${reason}`)
       await sleep(1_000)
     }
-  } finally {
-    if (raw) process.stdin.setRawMode(false)
-    process.stdin.destroy()
-  }
-}
+  })
 
-/** Plays an asciicast v2 with shortened pauses. */
-const play = async (text: string): Promise<void> => {
-  let at = 0
-  for (const line of text.split('\n').slice(1)) {
-    if (line.trim() === '') continue
-    const [seconds, kind, data] = JSON.parse(line) as [number, string, string]
-    if (kind !== 'o') continue
-    await sleep(Math.min(longestPauseMs, Math.max(0, (seconds - at) * 1_000)))
-    at = seconds
-    process.stdout.write(data)
-  }
-}
+/**
+ * Plays an asciicast v2 with shortened pauses, until Ctrl-C. What the terminal answers to a recorded
+ * escape sequence is read here, up to the answer to the last one.
+ */
+const play = (text: string): Promise<void> =>
+  withRawKeys(async (left) => {
+    const { signal } = left
+    if (process.stdin.isTTY)
+      process.stdin.on('data', (keys: Buffer) => {
+        if (keys.includes(interrupt)) left.abort()
+      })
+    let at = 0
+    for (const line of text.split('\n').slice(1)) {
+      if (line.trim() === '') continue
+      const [seconds, kind, data] = JSON.parse(line) as [number, string, string]
+      if (kind !== 'o') continue
+      const pauseMs = Math.min(longestPauseMs, Math.max(0, (seconds - at) * 1_000))
+      await sleep(pauseMs, undefined, { signal }).catch(() => undefined)
+      if (signal.aborted) break
+      at = seconds
+      process.stdout.write(data)
+    }
+    if (process.stdin.isTTY) await sleep(answerMs)
+  })
 
 const recording = async (api: () => Api, named: string): Promise<string> =>
   existsSync(named)

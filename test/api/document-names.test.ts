@@ -102,6 +102,19 @@ test('every number says what it counts: by its name, or by a description', () =>
   expect(schemas.flatMap(([name, schema]) => silent(schema, name))).toEqual([])
 })
 
+test('every query parameter says what it does, a number its default too', () => {
+  const silent = operations().flatMap(({ method, path, operation }) =>
+    (operation['parameters'] as Json[]).flatMap(({ name, in: place, required, description = '', schema }) => {
+      const isFilter = /SizeBytes$/.test(name)
+      const isTold =
+        description !== '' &&
+        (schema.type !== 'integer' || required || isFilter || /default|unless|any other/.test(description))
+      return place === 'query' && !isTold ? [`${method} ${path} ${name}: ${String(description)}`] : []
+    }),
+  )
+  expect(silent).toEqual([])
+})
+
 test('pages are integers, streams have a schema, headers are parameters', () => {
   const parameter = (path: string, name: string): Json | undefined =>
     (document['paths'][path].get.parameters as Json[]).find((one) => one['name'] === name)

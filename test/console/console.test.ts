@@ -111,6 +111,46 @@ test('zeros of a command count as left out, and the feed of runs shows it by its
   expect((await service.call('GET', '/execution-runs/nobody/')).status).toBe(404)
 })
 
+test("a command's own texts show no value of the vault, and run with them", async () => {
+  const secret = 'a-token-that-a-command-holds'
+  await service.post('/kubernetes-tokens/', { id: 'held', token: secret })
+  const given = {
+    resourceId: 'here',
+    command: `: begun; until [ -e ${join(folder, 'texts-go')} ]; do sleep 0.1; done; printf '%s' ${secret} "$HELD" | wc -c`,
+    environment: { HELD: `is ${secret}`, [secret.replaceAll('-', '_')]: 'no value' },
+    timeoutSeconds: 3_600,
+  }
+  const { body: accepted } = await service.call('POST', '/console-commands/', given, {
+    prefer: 'respond-async',
+  })
+  const texts = async () => {
+    const [row] = await service.db.prepared<{ body: string }>(
+      'command_texts',
+      'select row_to_json(c)::text as body from console_commands c where id = $1',
+      [accepted.id],
+    )
+    return row?.body ?? ''
+  }
+  const answers = async () => [
+    await service.get(`/console-commands/${accepted.id}/`),
+    (await service.get('/console-commands/')).find(({ id }: { id: string }) => id === accepted.id),
+    (await service.get('/execution-runs/?kind=standalone')).items.find(
+      ({ run }: { run: { id: string } }) => run.id === accepted.id,
+    ),
+  ]
+  const shown = JSON.stringify([accepted, await answers()])
+  expect(shown.split(': begun')).toHaveLength(5)
+  expect(shown).not.toContain(secret)
+  writeFileSync(join(folder, 'texts-go'), '')
+  const ended = await until('its end', 120, async () => {
+    const command = await service.get(`/console-commands/${accepted.id}/`)
+    return command.status !== 'running' && command
+  })
+  expect([ended.status, ended.stdout.trim()]).toEqual(['completed', String(2 * secret.length + 3)])
+  expect(ended.environment).toEqual({ HELD: 'is ********', [secret.replaceAll('-', '_')]: 'no value' })
+  expect(JSON.stringify([ended, await answers()]) + (await texts())).not.toContain(secret)
+})
+
 test('a command whose output an earlier version recorded has failed by its exit code', async () => {
   await service.db.run(
     sql`insert into console_commands (id, resource_id, runtime_id, command, timeout_seconds, place, stdout, stderr,

@@ -65,7 +65,7 @@ test('the summary of a failed run counts by state and type, and names the failur
   expect((await service.call('GET', '/execution-runs/nothing/summary/')).status).toBe(404)
 })
 
-test('a client that waits is answered when the summary changes, at once where its own is old, and unchanged at the end of its wait', async () => {
+test('a client that waits is answered when the summary changes, not before two seconds, and unchanged at the end of its wait', async () => {
   const slow = await makeWorld(service, {
     name: 'slow',
     cores: [1],
@@ -75,10 +75,14 @@ test('a client that waits is answered when the summary changes, at once where it
     ],
   })
   await service.post('/execution-runs/', { id: 'slow', schedulePlanId: slow.planId, mode: 'real' })
-  await until(
-    'its first task',
-    30,
-    async () => (await service.get('/execution-runs/slow/summary/')).states.running === 1,
+  const started = await until('its first task', 30, async () => {
+    const summary = await service.get('/execution-runs/slow/summary/')
+    return summary.states.running === 1 && summary
+  })
+  const { startedAt } = started.run
+  expect(Date.parse(started.expectedEnd)).toBeCloseTo(
+    Date.parse(startedAt) + started.plannedMakespanSeconds * 1_000,
+    -1,
   )
   const first = await summaryOf('slow')
   const tag = first.headers.get('etag') ?? ''
@@ -86,7 +90,9 @@ test('a client that waits is answered when the summary changes, at once where it
   const next = await summaryOf('slow', { 'if-none-match': tag, prefer: 'wait=30' })
   expect([next.status, next.headers.get('preference-applied')]).toEqual([200, 'wait=30'])
   await next.text()
+  const asked = performance.now()
   expect((await summaryOf('slow', { 'if-none-match': '"another"', prefer: 'wait=30' })).status).toBe(200)
+  expect(performance.now() - asked).toBeGreaterThan(1_900)
   await until('its second task', 30, async () => {
     const { states, expectedEnd } = await service.get('/execution-runs/slow/summary/')
     return states.completed === 1 && states.running === 1 && expectedEnd !== undefined

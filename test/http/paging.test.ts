@@ -7,7 +7,7 @@ import {
   envelopeOf,
   envelopeSizes,
   pageOf,
-  pageQuery,
+  pageQueryOf,
   pagedArray,
 } from '../../src/http/paging.ts'
 import type { Reply } from '../../src/http/route.ts'
@@ -60,7 +60,9 @@ describe('pages', () => {
           const search = new URLSearchParams(target.split('?')[1])
           expect(search.get('kind')).toBe('a/b')
           const page = pageOf(
-            z.strictObject({ ...pageQuery, kind: z.string() }).parse(Object.fromEntries(search)),
+            z
+              .strictObject({ ...pageQueryOf(arraySizes), kind: z.string() })
+              .parse(Object.fromEntries(search)),
             arraySizes,
           )
           const read = rows.slice(page.offset, page.offset + page.limit)

@@ -3,7 +3,15 @@ import { Readable } from 'node:stream'
 import { z } from 'zod'
 import type { IdempotencyStore, StoredAnswer } from '../../src/http/idempotency.ts'
 import type { AppOptions } from '../../src/http/options.ts'
-import { arraySizes, envelope, envelopeOf, pageOf, pageQuery, pagedArray } from '../../src/http/paging.ts'
+import {
+  arraySizes,
+  envelope,
+  envelopeOf,
+  pageOf,
+  pageQuery,
+  pageQueryOf,
+  pagedArray,
+} from '../../src/http/paging.ts'
 import { Reply, route } from '../../src/http/route.ts'
 import { Count, Id, JsonObject, Name } from '../../src/http/schema.ts'
 import type { ServerTimeouts } from '../../src/http/server.ts'
@@ -72,7 +80,7 @@ export const openStars = async (
       path: '/stars/',
       summary: 'List stars',
       tag: 'stars',
-      query: z.strictObject({ ...pageQuery, kind: z.enum(['dwarf', 'giant']).optional() }),
+      query: z.strictObject({ ...pageQueryOf(arraySizes), kind: z.enum(['dwarf', 'giant']).optional() }),
       response: z.array(Star),
       handle: ({ query, target }) => {
         const page = pageOf(query, arraySizes)

@@ -7,7 +7,7 @@ import { until } from '../failures/programs.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { openTerminal, type Terminal } from './terminal.ts'
+import { ctrlC, openTerminal, type Terminal } from './terminal.ts'
 
 /** `npm run console`, in a terminal of its own, on a resource of this machine. */
 
@@ -91,6 +91,24 @@ test('opens a terminal, leaves it open, joins it, watches it, ends it and plays 
   await fromFile.ended
   expect(fromFile.screen()).toContain('from a file')
 }, 300_000)
+
+test("what a terminal answers to a recording's escape sequences does not reach the shell behind", async () => {
+  const file = join(folder, 'asks.cast')
+  const events = Array.from({ length: 1_000 }, (_, i) =>
+    JSON.stringify([2 * i, 'o', `asked ${String(i)}\x1b[6n`]),
+  )
+  writeFileSync(file, `{"version":2,"width":80,"height":24}\n${events.join('\n')}\n`)
+  const terminal = start(`--play ${file}; echo behind; exec cat -v`)
+  await shows(terminal, 'asked 0')
+  terminal.type('\x1b[1;1R')
+  await shows(terminal, 'asked 1')
+  terminal.type(`\x1b[1;2R${ctrlC}`)
+  await shows(terminal, 'behind')
+  terminal.type('typed\r')
+  await shows(terminal, /typed\r?\ntyped/)
+  expect(terminal.screen()).not.toMatch(/;[12]R/)
+  terminal.close()
+})
 
 test('names what is wrong: the resource, the session, the arguments', async () => {
   for (const [args, text] of [

@@ -11,6 +11,6 @@ create or replace view console_runs as
   union all
   select id, 'standalone', 'real', case status when 'accepted' then 'created' else status end,
       'command on ' || resource_id, resource_id, runtime_id, connection_id, actor_id,
-      left(command, 1000), failure_reason, generation,
+      left(coalesce(masked ->> 'command', command), 1000), failure_reason, generation,
       cancel_requested_at, created_at, started_at, finished_at, coalesce(started_at, created_at)
     from console_commands;

@@ -3,6 +3,7 @@ import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { ArtifactStore } from '../../drivers/build/store.ts'
 import { atInterval, follow, type Followed } from '../../http/followed-stream.ts'
+import { logLimitBytes } from '../../http/paging.ts'
 import { Reply } from '../../http/route.ts'
 import { stillHere } from '../../operations/streams.ts'
 import { Refusal, existing } from '../../refusal.ts'
@@ -27,7 +28,6 @@ const stateOf = async (db: Db, id: string) => {
   )
 }
 
-const most = 1_048_576
 const everyMs = 300
 
 export interface LogQuery {
@@ -66,16 +66,16 @@ const followed = ({ db, artifactStore }: LogParts, id: string, from: number, eve
     async read(offset) {
       // Asked before the read: the log of a run that is over is complete.
       const { open } = await stateOf(db, id)
-      const { bytes: read } = await artifactStore.readLog(id, { offset, limit: most })
+      const { bytes: read } = await artifactStore.readLog(id, { offset, limit: logLimitBytes })
       if (!open && read.length === 0) return undefined
       // The rest of a character comes with the next piece, but for a log that ends within one.
-      const mayGoOn = events && (open || read.length === most)
+      const mayGoOn = events && (open || read.length === logLimitBytes)
       const bytes = mayGoOn ? read.subarray(0, wholeCharacters(read)) : read
       const last = offset + bytes.length
       return {
         bytes: events && bytes.length > 0 ? Buffer.from(eventOf(bytes, last)) : bytes,
         last,
-        full: read.length === most,
+        full: read.length === logLimitBytes,
       }
     },
     behind: async (offset) => (await artifactStore.readLog(id, { offset, limit: 0 })).totalBytes - offset,
@@ -90,7 +90,7 @@ export const readRunLog = async (parts: LogParts, id: string, query: LogQuery): 
     throw new Refusal('unavailable', `the log lies on the host ${hostId}; ask the service there`)
   const { artifactStore } = parts
   const { totalBytes } = await artifactStore.readLog(id, { offset: 0, limit: 0 })
-  const limit = Math.min(query.tail ?? query.limit ?? most, most)
+  const limit = Math.min(query.tail ?? query.limit ?? logLimitBytes, logLimitBytes)
   const offset =
     query.after ?? (query.tail === undefined ? (query.offset ?? 0) : Math.max(0, totalBytes - limit))
   if (query.follow || query.events) {

@@ -6,6 +6,7 @@ import { packingLack } from '../../drivers/build/sif.ts'
 import type { Engine } from '../../engine.ts'
 import { HttpRefusal } from '../../http/errors.ts'
 import { listRoute } from '../../http/list-route.ts'
+import { logRangeQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
@@ -131,12 +132,6 @@ const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
     },
   })
 
-const bytes = z
-  .string()
-  .regex(/^\d{1,15}$/, 'must be a whole number of bytes')
-  .transform(Number)
-  .optional()
-
 const logRoute = (parts: BuildRunParts): Route =>
   route({
     method: 'GET',
@@ -146,10 +141,7 @@ const logRoute = (parts: BuildRunParts): Route =>
       'The log of a build run by range (`offset`, `limit`) or from its end (`tail` bytes); with ' +
       '`follow=true`, or as server-sent events, until the run has ended. A reader that follows and is ' +
       'more than 1 MiB behind is cut; it goes on by `offset`: `Orrery-Offset` is that of the first byte',
-    query: z.strictObject({
-      ...{ offset: bytes, limit: bytes, tail: bytes },
-      follow: z.enum(['true', 'false']).optional(),
-    }),
+    query: z.strictObject(logRangeQuery),
     raw: ['text/plain', 'text/event-stream'],
     streams: true,
     alsoStatus: [206],

@@ -1,20 +1,16 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { preferred } from '../../http/accept.ts'
-import { arraySizes, pagedArray, pageOf } from '../../http/paging.ts'
+import { pagedArray, pageOf } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { invalid } from '../../refusal.ts'
 import type { VaultKeys } from '../../vault/keys.ts'
 import { openAuditStreams } from './event-stream.ts'
-import { AuditEvent, AuditQuery, AuditVerdict } from './schemas.ts'
+import { AuditEvent, AuditQuery, auditSizes, AuditVerdict } from './schemas.ts'
 import { lastSealNumber, listAuditEvents } from './store.ts'
 import { verifyAudit, type Proof } from './verify.ts'
 import type { Witness } from './witness.ts'
 
-/**
- * The usual number of events per answer. It also replaces a requested number that is out of range.
- */
-const sizes = { ...arraySizes, usual: 200, beyond: 'usual' } as const
 const stream = 'text/event-stream'
 
 /**
@@ -60,7 +56,7 @@ export const auditEventRoutes = ({
             stream: streamOf(query, await seenBefore(db, headers['last-event-id'])),
             headers: { 'content-type': stream, 'cache-control': 'no-store' },
           })
-        const page = pageOf({ page: query.page, pageSize: query.pageSize ?? query.limit }, sizes)
+        const page = pageOf({ page: query.page, pageSize: query.pageSize ?? query.limit }, auditSizes)
         const { rows, total } = await listAuditEvents(db, query, page)
         return pagedArray(rows, { page, total, target })
       },

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { JsonObject, Timestamp } from '../../http/schema.ts'
-import { pageQuery, wholeNumber } from '../../http/paging.ts'
+import { arraySizes, pageQueryOf, wholeNumber } from '../../http/paging.ts'
 
 export const outcomes = ['started', 'succeeded', 'failed'] as const
 
@@ -27,23 +27,26 @@ export type NewAuditEvent = z.input<z.ZodObject<typeof auditMembers>>
 export const AuditEvent = z.strictObject({ id: z.string(), ...auditMembers, occurredAt: z.string() })
 export type AuditEvent = z.output<typeof AuditEvent>
 
+/** Sizes of pages of audit events. */
+export const auditSizes = { ...arraySizes, usual: 200 }
+
 /** Every filter that is given must match. */
 export const AuditQuery = z.strictObject({
-  eventType: z.string().optional(),
-  actorId: z.string().optional(),
+  eventType: z.string().optional().describe('events of this type, such as execution.run.created'),
+  actorId: z.string().optional().describe('events of this actor'),
   since: Timestamp.optional().describe('events at this time or later'),
   until: Timestamp.optional().describe('events before this time'),
-  environmentId: z.string().optional(),
-  resourceId: z.string().optional(),
-  connectionId: z.string().optional(),
-  sessionId: z.string().optional(),
-  executionId: z.string().optional(),
+  environmentId: z.string().optional().describe('events of this environment'),
+  resourceId: z.string().optional().describe('events of this resource'),
+  connectionId: z.string().optional().describe('events of this connection'),
+  sessionId: z.string().optional().describe('events of this session of the console or of planning'),
+  executionId: z.string().optional().describe('events of this run'),
   credentialRef: z.string().optional().describe('uses of a credential'),
-  outcome: z.enum(outcomes).optional(),
+  outcome: z.enum(outcomes).optional().describe('events of this outcome'),
   limit: wholeNumber
     .optional()
     .meta({ description: 'Newest events to return: 200 unless from 1 to 1000; the same as pageSize' }),
-  ...pageQuery,
+  ...pageQueryOf(auditSizes),
 })
 export type AuditQuery = z.output<typeof AuditQuery>
 

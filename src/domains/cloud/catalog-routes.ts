@@ -29,7 +29,10 @@ export const catalogRoutes = (parts: { db: Db; clouds: Clouds }): Route[] => [
     path: '/environments/{environmentId}/cloud-catalog/refresh/',
     tag,
     summary: 'Read what the provider offers; with async=true the answer does not wait for it',
-    query: z.strictObject({ connectionId, async: z.enum(['true', 'false']).optional() }),
+    query: z.strictObject({
+      connectionId,
+      async: z.enum(['true', 'false']).optional().describe('false by default'),
+    }),
     response: z.union([Catalog, Refreshing]),
     alsoStatus: [202],
     refuses: [409, 422, 503],

@@ -80,7 +80,10 @@ export const instanceRoutes = (parts: InstanceParts): Route[] => [
     path: '/environments/{environmentId}/cloud-instances/',
     tag,
     summary: 'Cloud instances of an environment, newest first, destroyed ones included',
-    filters: { status: z.enum(instanceStates).optional(), capacityTargetId: z.string().max(255).optional() },
+    filters: {
+      status: z.enum(instanceStates).optional().describe('instances in this state; all by default'),
+      capacityTargetId: z.string().max(255).optional().describe('instances of this capacity target'),
+    },
     item: CloudInstance,
     read: async (page, { params, query }) => {
       await requireEnvironment(parts.db, params.environmentId)
@@ -142,10 +145,10 @@ export const cloudOperationRoutes = (parts: InstanceParts): Route[] => {
   }
   const of = operationRoutes(api)
   const filters = {
-    status: z.string().max(32).optional(),
-    kind: z.string().max(32).optional(),
-    instanceId: z.string().max(255).optional(),
-    environmentId: z.string().max(255).optional(),
+    status: z.string().max(32).optional().describe('operations in this state'),
+    kind: z.string().max(32).optional().describe('operations of this kind, such as provision'),
+    instanceId: z.string().max(255).optional().describe('operations of this instance'),
+    environmentId: z.string().max(255).optional().describe('operations in this environment'),
   }
   return [
     listRoute({

@@ -43,6 +43,11 @@ export const commandKind: OperationKind<'consoleCommand'> = {
       ...(actorId === undefined ? {} : { actorId, actorType: 'user' }),
     }
   },
+  // The texts that ran may hold values of the vault.
+  ended: (tx, id) =>
+    tx.run(sql`update console_commands set command = masked ->> 'command', working_directory = masked ->>
+      'workingDirectory', environment = masked -> 'environment', masked = null
+      where id = ${id} and masked is not null`),
   recordingDigest: async (tx, id) =>
     (
       await tx.maybe(

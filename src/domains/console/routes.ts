@@ -7,6 +7,8 @@ import { dispatchOperation, operationRoutes, type OperationApi } from '../../ope
 import { openBackoff } from '../../pacing/backoff.ts'
 import { poll } from '../../pacing/poll.ts'
 import { Refusal, existing } from '../../refusal.ts'
+import type { Vault } from '../../vault/vault.ts'
+import { leastBytes } from './masks.ts'
 import { acceptCommand, commandDocument, commandIsOver, listCommands, readCommand } from './store.ts'
 import { commandKind } from './operation.ts'
 import { consoleOf } from './place.ts'
@@ -17,6 +19,7 @@ export interface ConsoleRouteParts extends ConsoleSessionParts {
   feed: Feed
   engine: Pick<Engine, 'start' | 'cancel' | 'live'>
   consoleEnabled: boolean
+  vault: Pick<Vault, 'values'>
 }
 
 const tag = 'console'
@@ -28,8 +31,8 @@ const beyondTimeoutMs = 60_000
 const limitQuery = z.strictObject({
   limit: wholeNumber.optional().meta({
     description:
-      `Commands of an answer, 1 to ${String(mostCommands)}; ${String(usualCommands)} without it, ` +
-      'and instead of another',
+      `Commands of an answer, 1 to ${String(mostCommands)}; ${String(usualCommands)} by default ` +
+      'and instead of another number',
   }),
 })
 
@@ -55,7 +58,8 @@ export const consoleRoutes = (parts: ConsoleRouteParts): Route[] => {
   return [...commandRoutes(parts), ...sessionRoutes(parts)].map(gated)
 }
 
-const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: ConsoleRouteParts): Route[] => {
+const commandRoutes = (parts: ConsoleRouteParts): Route[] => {
+  const { db, engine, feed, hostId, kubernetesHelperImage, vault } = parts
   const api: OperationApi = {
     db,
     engine,
@@ -122,7 +126,8 @@ const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: Cons
       handle: async (call) => {
         const { body, actor, newId: id } = call
         const place = await consoleOf(db, body.resourceId, { hostId, kubernetesHelperImage })
-        await acceptCommand(db, id, { ...body, actorId: body.actorId || actor.id }, place)
+        const secrets = await vault.values(leastBytes)
+        await acceptCommand(db, id, { ...body, actorId: body.actorId || actor.id }, { place, secrets })
         await dispatchOperation(api, { id, generation: 1 })
         return reply(call)
       },

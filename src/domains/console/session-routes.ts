@@ -35,7 +35,14 @@ const protocol = 'orrery.console'
 const asciicast = 'application/x-asciicast'
 const plain = 'text/plain; charset=utf-8'
 
-const logQuery = z.strictObject({ format: z.enum(['text', 'asciicast']).optional() })
+const logQuery = z.strictObject({
+  format: z
+    .enum(['text', 'asciicast'])
+    .optional()
+    .describe(
+      'text (the default): the output with its escape sequences neutralised; asciicast: the recording, version 2',
+    ),
+})
 const streamQuery = z.strictObject({
   takeOver: z.literal('true').optional().meta({ description: 'Ends the connection that writes now' }),
   mode: z

@@ -3,10 +3,17 @@ import { columnsOf } from '../../db/projection.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Place } from '../../executor/sites.ts'
 import { deleteOperation } from '../../operations/records.ts'
+import { maskWhole } from './masks.ts'
 import { commandKind } from './operation.ts'
 import { ConsolePlace, type Console } from './place.ts'
 import type { Command, CommandDocument } from './schemas.ts'
 
+/** The texts of a command that may hold values of the vault. */
+const texts = {
+  command: z.string(),
+  workingDirectory: z.string().optional(),
+  environment: z.record(z.string(), z.string()).optional(),
+}
 const CommandRow = z.object({
   id: z.string(),
   generation: z.number(),
@@ -15,9 +22,8 @@ const CommandRow = z.object({
   runtimeId: z.string(),
   connectionId: z.string().optional(),
   actorId: z.string().optional(),
-  command: z.string(),
-  workingDirectory: z.string().optional(),
-  environment: z.record(z.string(), z.string()).optional(),
+  ...texts,
+  masked: z.object(texts).optional(),
   cpuCores: z.number().optional(),
   memoryBytes: z.number().optional(),
   timeoutSeconds: z.number(),
@@ -44,8 +50,9 @@ const textOf = (bytes: Buffer): string => bytes.toString('utf8')
  * as failed.
  */
 export const commandDocument = (row: CommandRow): Command => {
-  const { id, resourceId, runtimeId, connectionId = '', command, timeoutSeconds, status } = row
-  const { actorId, workingDirectory, environment, cpuCores, memoryBytes, exitCode, externalId } = row
+  const { id, resourceId, runtimeId, connectionId = '', timeoutSeconds, status } = row
+  const { command, workingDirectory, environment } = row.masked ?? row
+  const { actorId, cpuCores, memoryBytes, exitCode, externalId } = row
   const { stdout, stderr, createdAt, startedAt = createdAt, finishedAt, cancelReason } = row
   return {
     ...{ id, resourceId, runtimeId, connectionId, command, timeoutSeconds },
@@ -63,18 +70,43 @@ export const commandDocument = (row: CommandRow): Command => {
   }
 }
 
-/** Records a command before it runs. */
+/**
+ * The texts of a command with a mark in place of each value of the vault, as JSON; null where none
+ * holds one.
+ */
+const maskedTexts = (
+  { command, workingDirectory, environment }: CommandDocument,
+  secrets: readonly string[],
+): string | null => {
+  const mask = (text: string): string => textOf(maskWhole(Buffer.from(text), secrets))
+  const variables = Object.entries(environment ?? {}).map(([name, value]): [string, string] => [
+    mask(name),
+    mask(value),
+  ])
+  const masked = JSON.stringify({
+    command: mask(command),
+    workingDirectory: workingDirectory === undefined ? undefined : mask(workingDirectory),
+    environment: environment === undefined ? undefined : Object.fromEntries(variables),
+  })
+  return masked === JSON.stringify({ command, workingDirectory, environment }) ? null : masked
+}
+
+/**
+ * Records a command before it runs. `secrets`: values of the vault, which answers mask. The texts that
+ * run stay in the row until the command has ended.
+ */
 export const acceptCommand = (
   db: Db,
   id: string,
   document: CommandDocument,
-  { runtimeId, place }: Console,
+  { place: { runtimeId, place }, secrets }: { place: Console; secrets: readonly string[] },
 ): Promise<number> => {
   const { resourceId, actorId, command, workingDirectory, environment, cpuCores, memoryBytes } = document
   return db.run(sql`insert into console_commands (id, resource_id, runtime_id, connection_id, actor_id,
-    command, working_directory, environment, cpu_cores, memory_bytes, timeout_seconds, place)
+    command, working_directory, environment, masked, cpu_cores, memory_bytes, timeout_seconds, place)
     values (${id}, ${resourceId}, ${runtimeId}, ${place.connectionId}, ${actorId}, ${command}, ${workingDirectory},
-      ${environment === undefined ? null : JSON.stringify(environment)}, ${cpuCores}, ${memoryBytes},
+      ${environment === undefined ? null : JSON.stringify(environment)},
+      ${maskedTexts(document, secrets)}, ${cpuCores}, ${memoryBytes},
       ${document.timeoutSeconds}, ${JSON.stringify(place)})`)
 }
 

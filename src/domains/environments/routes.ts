@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { arraySizes, pagedArray, pageOf, pageQueryOf } from '../../http/paging.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
 import { existing, unacceptableAt } from '../../refusal.ts'
@@ -72,7 +72,7 @@ export const environmentRoutes = ({
       path: '/environments/',
       tag: 'environments',
       summary: 'Environments by name, each with its newest version',
-      query: z.strictObject(pageQuery),
+      query: z.strictObject(pageQueryOf(arraySizes)),
       response: z.array(EnvironmentDocument),
       raw: json,
       handle: async ({ query, target }) => {

@@ -3,7 +3,7 @@ import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { keptLogFile } from '../../drivers/transfer/keeping-driver.ts'
 import { taskScript } from '../../drivers/runtime/contract/task-script.ts'
-import { envelope, pageOf, pageQuery } from '../../http/paging.ts'
+import { envelope, logLimitBytes, logRangeQuery, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
 import { ActivityDetail, readActivityDetail } from './activity-detail.ts'
@@ -34,14 +34,9 @@ const attemptQuery = z
   .regex(/^[1-9]\d{0,5}$/, 'must be a whole number from 1')
   .transform(Number)
   .optional()
-const bytesQuery = z
-  .string()
-  .regex(/^\d{1,15}$/, 'must be a whole number of bytes')
-  .transform(Number)
-  .optional()
-
-/** The most bytes of a log in one answer. */
-const logLimitBytes = 1024 * 1024
+  .describe(
+    'number of the attempt, from 1; by default the newest, of logs and files the newest that was started',
+  )
 
 /** Everything recorded of one activity. */
 const detailRoute = (db: Db, { attemptOf }: Pick<RunFiles, 'attemptOf'>): Route =>
@@ -98,12 +93,9 @@ const logRoute = (
       'newest that was started; the header `Orrery-Attempt` names it. A reader that follows and is more ' +
       'than 1 MiB behind is cut; it goes on by `offset`: `Orrery-Offset` is that of the first byte',
     query: z.strictObject({
-      stream: z.enum(['stdout', 'stderr']).optional(),
+      stream: z.enum(['stdout', 'stderr']).optional().describe('stdout by default'),
       attempt: attemptQuery,
-      offset: bytesQuery,
-      limit: bytesQuery,
-      tail: bytesQuery,
-      follow: z.enum(['true', 'false']).optional(),
+      ...logRangeQuery,
     }),
     raw: ['text/plain'],
     streams: true,

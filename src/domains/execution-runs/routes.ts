@@ -60,8 +60,11 @@ export interface ExecutionRunRouteParts extends ActivityRouteParts, Omit<Finding
   reports: Reports
 }
 
-const all = <T extends readonly string[]>(states: T) =>
-  z.enum(['all', ...states] as unknown as [string, ...string[]]).optional()
+const all = <T extends readonly string[]>(states: T, of: string) =>
+  z
+    .enum(['all', ...states] as unknown as [string, ...string[]])
+    .optional()
+    .describe(`${of}; all by default`)
 const chosen = (value: string | undefined): string | undefined => (value === 'all' ? undefined : value)
 
 /** Paths of the complete lists of a run's detail, below the path of the run. */
@@ -122,8 +125,11 @@ const executionOf = ({
 }): string | undefined =>
   params['runId'] ?? (body as RunRequest | undefined)?.run?.id ?? (body as RunRequest | undefined)?.id
 
-const attemptsQuery = z.enum(['latest', 'all']).optional()
-const activityFilters = { attempts: attemptsQuery, status: all(taskStates) }
+const attemptsQuery = z
+  .enum(['latest', 'all'])
+  .optional()
+  .describe('latest (the default): the newest attempt of each activity; all: the earlier ones too')
+const activityFilters = { attempts: attemptsQuery, status: all(taskStates, 'activities in this state') }
 
 /** A list of parts of a run, in pages; that of the activities can be filtered. */
 const partRoute = (db: Db, name: Exclude<RunPart, 'outputs'>, summary: string): Route =>
@@ -164,12 +170,15 @@ const listRoute = (db: Db): Route =>
     summary: 'Runs, and sessions and commands of the console, newest first or in another order',
     query: z.strictObject({
       ...pageQuery,
-      kind: all(['workflow', 'interactive', 'standalone']),
-      mode: all(runModes),
-      status: all(runStates),
-      planId: z.string().optional(),
-      workflowId: z.string().optional(),
-      environmentId: z.string().optional(),
+      kind: all(
+        ['workflow', 'interactive', 'standalone'],
+        'runs of workflows, sessions of the console (interactive) or its commands (standalone)',
+      ),
+      mode: all(runModes, 'runs in this mode'),
+      status: all(runStates, 'runs in this state'),
+      planId: z.string().optional().describe('runs of this plan'),
+      workflowId: z.string().optional().describe('runs of versions of this workflow'),
+      environmentId: z.string().optional().describe('runs in versions of this environment'),
       title: z.string().optional().describe('part of the title, in any case'),
       since: Timestamp.optional().describe('runs accepted at this time or later'),
       until: Timestamp.optional().describe('runs accepted before this time'),
@@ -277,7 +286,9 @@ const timelineRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'cu
     summary:
       'Where the time went: JSON, or one self-contained page (Gantt of planned, simulated, ' +
       'measured) with `Accept: text/html`; `with` adds another run of the same plan',
-    query: z.strictObject({ with: z.string().min(1).max(400).optional() }),
+    query: z.strictObject({
+      with: z.string().min(1).max(400).optional().describe('id of another run of the same plan'),
+    }),
     response: Timeline,
     raw: ['text/html'],
     handle: async ({ params, query, headers }) => {

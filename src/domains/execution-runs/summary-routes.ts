@@ -7,9 +7,10 @@ import { openSummaries, preferredWait, reasonsMs, RunSummary, type SummaryText }
 
 /**
  * A held request is answered after this time, unless the run is over: a run of many tasks changes its
- * summary ten times a second, and a client that asks again at once would get all of that.
+ * summary ten times a second, and a client that asks again at once would get all of that. 30 answers
+ * a minute are 15 to 50 kB, at a steady rate.
  */
-const heldMs = 500
+const heldMs = 2_000
 
 export const summaryRoutes = ({ db, feed }: { db: Db; feed: Feed }): Route[] => {
   const summaries = openSummaries(db)
@@ -61,7 +62,7 @@ export const summaryRoutes = ({ db, feed }: { db: Db; feed: Feed }): Route[] => 
       summary:
         'A run in at most 4 kB: counts by state and by type, reasons of waiting, first failures, ' +
         'expected end; with `If-None-Match` and `Prefer: wait=30` the answer comes when it changes, ' +
-        'of an open run after half a second at the earliest',
+        'of an open run after two seconds at the earliest',
       response: RunSummary,
       raw: ['application/json'],
       requestHeaders: {

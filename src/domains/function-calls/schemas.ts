@@ -5,8 +5,8 @@ import { z } from 'zod'
  * 401.
  */
 export const LinkQuery = z.strictObject({
-  expires: z.string().max(16).optional(),
-  signature: z.string().max(64).optional(),
+  expires: z.string().max(16).optional().describe('end of the link, in seconds since the epoch'),
+  signature: z.string().max(64).optional().describe('of the link, as the request of the call has it'),
 })
 export type LinkQuery = z.output<typeof LinkQuery>
 

@@ -69,9 +69,9 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       tag: 'planning-sessions',
       summary: 'Planning sessions, newest first or in another order',
       filters: {
-        status: z.enum(sessionStates).optional(),
-        workflowId: z.string().optional(),
-        environmentId: z.string().optional(),
+        status: z.enum(sessionStates).optional().describe('sessions in this state; all by default'),
+        workflowId: z.string().optional().describe('sessions for versions of this workflow'),
+        environmentId: z.string().optional().describe('sessions for versions of this environment'),
         since: Timestamp.optional().describe('sessions opened at this time or later'),
         until: Timestamp.optional().describe('sessions opened before this time'),
         sort: sortBy(sessionOrders, usualSessionOrder),

@@ -34,12 +34,12 @@ export const Item = z.record(z.string(), z.unknown())
 
 export const EntityQuery = z.strictObject({
   q: z.string().optional().describe('text in any field, in any case'),
-  filterField: z.string().optional(),
+  filterField: z.string().optional().describe('name of the field that filterValue is of'),
   filterValue: withBlank(z.string())
     .optional()
     .describe('value that the field must have; needed beside filterField, blank for a blank one'),
   sortField: z.string().optional().describe('default: id'),
-  sortOrder: z.enum(['asc', 'desc']).optional(),
+  sortOrder: z.enum(['asc', 'desc']).optional().describe('default: asc'),
   ...pageQuery,
 })
 export type EntityQuery = z.output<typeof EntityQuery>

@@ -54,8 +54,8 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     tag: 'schedule-plans',
     summary: 'Plans without their assignments, newest first or in another order',
     filters: {
-      workflowId: z.string().optional(),
-      environmentId: z.string().optional(),
+      workflowId: z.string().optional().describe('plans for versions of this workflow'),
+      environmentId: z.string().optional().describe('plans for versions of this environment'),
       since: Timestamp.optional().describe('plans created at this time or later'),
       until: Timestamp.optional().describe('plans created before this time'),
       sort: sortBy(planOrders, usualPlanOrder),

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { withBlank } from '../../http/keys.ts'
-import { wholeNumber } from '../../http/paging.ts'
+import { wholeBytes, wholeNumber } from '../../http/paging.ts'
 import { Id, Name, Timestamp } from '../../http/schema.ts'
 import { StorageProbe } from '../environments/schemas.ts'
 
@@ -46,7 +46,11 @@ export const Listing = z.strictObject({
 
 export const EntriesQuery = z.strictObject({
   ...PathQuery,
-  cursor: z.string().max(8_192).optional(),
+  cursor: z
+    .string()
+    .max(8_192)
+    .optional()
+    .describe('nextCursor of the page before; the first page by default'),
   limit: wholeNumber.optional().describe('Entries of a page, 1 to 500; any other number is 100'),
 })
 
@@ -201,10 +205,6 @@ export const IndexEntry = z.strictObject({
   mediaType: z.string().optional(),
   checksum: z.string().optional(),
 })
-const wholeBytes = z
-  .string()
-  .regex(/^\d{1,15}$/, 'must be a whole number of bytes')
-  .transform(Number)
 export const IndexQuery = z.strictObject({
   ...PathQuery,
   glob: z
@@ -213,17 +213,22 @@ export const IndexQuery = z.strictObject({
     .max(1_000)
     .optional()
     .describe('`*` and `?` within a name, `[a-z]`, `**` across names; without a slash, of the last name'),
-  type: z.enum(['file', 'directory', 'symlink']).optional(),
-  mediaType: z.string().max(200).optional(),
-  minSizeBytes: wholeBytes.optional(),
-  maxSizeBytes: wholeBytes.optional(),
-  modifiedAfter: Timestamp.optional(),
-  modifiedBefore: Timestamp.optional(),
+  type: z.enum(['file', 'directory', 'symlink']).optional().describe('entries of this type; all by default'),
+  mediaType: z.string().max(200).optional().describe('files of this media type, such as text/csv'),
+  minSizeBytes: wholeBytes.optional().describe('entries of this many bytes or more'),
+  maxSizeBytes: wholeBytes.optional().describe('entries of this many bytes or fewer'),
+  modifiedAfter: Timestamp.optional().describe('entries modified at this time or later'),
+  modifiedBefore: Timestamp.optional().describe('entries modified before this time'),
   checksum: z
     .string()
     .regex(/^(sha256:)?[0-9a-f]{64}$/, 'must be a SHA-256 like sha256:<64 hexadecimal digits>')
-    .optional(),
-  cursor: z.string().max(16_384).optional(),
+    .optional()
+    .describe('files of this SHA-256, in hexadecimal digits'),
+  cursor: z
+    .string()
+    .max(16_384)
+    .optional()
+    .describe('nextCursor of the page before; the first page by default'),
   limit: EntriesQuery.shape.limit,
 })
 export const IndexPage = z.strictObject({
@@ -237,7 +242,13 @@ export const IndexPage = z.strictObject({
   nextCursor: z.string().optional(),
 })
 
-export const UploadQuery = z.strictObject({ ...PathQuery, overwrite: z.enum(['true', 'false']).optional() })
+export const UploadQuery = z.strictObject({
+  ...PathQuery,
+  overwrite: z
+    .enum(['true', 'false'])
+    .optional()
+    .describe('true: replaces a file that exists, which is refused by default'),
+})
 export const Uploaded = z.strictObject({
   storageId: z.string(),
   ...PathAnswer,

@@ -128,7 +128,10 @@ export const workflowDefinitionRoutes = ({
     path: '/workflow-definitions/import/',
     summary: 'Import a workflow, optionally under another name or namespace',
     tag,
-    query: z.strictObject({ name: Name.optional(), namespace: Name.optional() }),
+    query: z.strictObject({
+      name: Name.optional().describe('name of the workflow; that of the document by default'),
+      namespace: Name.optional().describe('namespace of the workflow; that of the document by default'),
+    }),
     body: WorkflowDocument,
     response: CreatedWorkflow,
     status: 201,

@@ -268,7 +268,12 @@ export const finishResets = async ({
 
 // A blank name confirms nothing.
 const Body = z.strictObject({ confirm: withBlank(z.string()).optional() }).optional()
-const Query = z.strictObject({ stop: z.enum(['true', 'false']).optional() })
+const Query = z.strictObject({
+  stop: z
+    .enum(['true', 'false'])
+    .optional()
+    .describe('true: ends open work first; by default the request is refused while any is open'),
+})
 const Answer = z.strictObject({
   restarting: z.literal(false),
   removed: z.record(z.string(), z.int()),
