@@ -475,6 +475,10 @@ test('the bytes of artifacts travel on wish, but for those in which a secret sta
     randomBytes(50),
   ])
   const withheld = await put('leaking', leaking)
+  // Whoever makes an archive can write any text where a digest belongs.
+  writeFileSync(join(service.dataDir, 'beside'), 'of this host')
+  await service.db.run(sql`insert into build_runs (id, artifact_build_id, status, host_id, output_digest)
+    values ('forged', 'b', 'completed', 'here', '../../../../beside')`)
 
   const entries = await unpacked(await download('?includeArtifacts=true'))
   expect(Object.keys(entries)).toEqual([
@@ -493,7 +497,8 @@ test('the bytes of artifacts travel on wish, but for those in which a secret sta
   rmSync(imagePath(hex))
   const archived = await output()
   expect([archived.status, Buffer.from(await archived.arrayBuffer()).equals(image)]).toEqual([200, true])
-  expect((await service.call('GET', '/build-runs/leaking/output/')).status).toBe(404)
+  for (const other of ['leaking', 'forged'])
+    expect((await service.call('GET', `/build-runs/${other}/output/`)).status).toBe(404)
   await service.ok('POST', `/instance-activations/${String(without)}/`)
   expect((await service.call('GET', '/build-runs/clean/output/')).status).toBe(404)
   await service.ok('POST', '/instance-activations/default/')
@@ -667,6 +672,24 @@ test('a factory reset is refused with a list while machines at providers may cos
   await db.run(sql`update cloud_instances set status = 'destroyed'`)
 })
 
+/** Registers the example `hello`, its documents as `change` makes them. */
+const postHello = async (change = (text: string): string => text): Promise<void> => {
+  for (const [path, file] of [
+    ['/workflow-definitions/', 'workflow'],
+    ['/environments/', 'environment'],
+    ['/execution-scopes/', 'scope'],
+    ['/schedule-plans/import/', 'plan'],
+  ] as const) {
+    const text = readFileSync(join(import.meta.dirname, '../../examples/hello', `${file}.yaml`), 'utf8')
+    const { status } = await fetch(`${service.baseUrl}${path}`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/yaml' },
+      body: change(text),
+    })
+    expect([path, status]).toEqual([path, 201])
+  }
+}
+
 test('a factory reset empties records, credentials and files, keeps archives and begins a new chain', async () => {
   const { id } = (await upload(await download())).body
   const { name } = await service.get('/instance/')
@@ -681,17 +704,7 @@ test('a factory reset empties records, credentials and files, keeps archives and
     const { executions } = await connection.workflowService.listWorkflowExecutions({ namespace })
     return executions.map(({ execution }) => execution?.workflowId ?? '')
   }
-  for (const [path, file] of [
-    ['/workflow-definitions/', 'workflow'],
-    ['/environments/', 'environment'],
-    ['/execution-scopes/', 'scope'],
-    ['/schedule-plans/import/', 'plan'],
-  ] as const)
-    await fetch(`${service.baseUrl}${path}`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/yaml' },
-      body: readFileSync(join(import.meta.dirname, '../../examples/hello', `${file}.yaml`)),
-    })
+  await postHello()
   await service.post('/execution-runs/', {
     id: 'before-reset',
     schedulePlanId: 'hello-plan',
@@ -777,4 +790,60 @@ test('a reset that could not move files takes no later ones at the next start', 
     await start()
   ).rest
   expect([existsSync(later), existsSync(join(dataDir, 'removed/blocked'))]).toEqual([true, false])
+})
+
+test('an archive gives no files, logs or states of runs that have the same ids here', async () => {
+  // The second task waits for a file that never comes.
+  await postHello((text) => text.replace(/run: tr .*/, 'run: until [ -e never ]; do sleep 0.1; done'))
+  const run = { schedulePlanId: 'hello-plan' }
+  await service.post('/execution-runs/', { ...run, id: 'over', mode: 'simulation' })
+  await service.post('/execution-runs/', { ...run, id: 'both', mode: 'real' })
+  await service.finished('over')
+  const activityId = await until('the end of the first task', 120, async () => {
+    const { activities, live } = await service.get('/execution-runs/both/')
+    const [greet] = activities.filter((one: any) => one.externalId === 'greet' && one.status === 'completed')
+    return live === undefined ? undefined : greet?.activityId
+  })
+  const title = async (): Promise<unknown> => (await service.get('/execution-runs/over/summary/')).run.title
+  expect(await title()).toBeUndefined()
+  const { id } = (await upload(await download())).body
+  const client = await service.db.client()
+  const { rows } = await client.query('select schema_name from instance_archives where id = $1', [id])
+  await client.query(`update ${rows[0].schema_name}.execution_runs set title = 'of the archive'`)
+  client.release()
+
+  const activity = `activities/${String(activityId)}`
+  const files = [
+    ...['logs/', 'outputs/', 'outputs/greeting.txt', 'script/'].map((path) => `${activity}/${path}`),
+    ...['data=outputs', '%64ata=outputs', 'data=%6Futputs'].map((query) => `crate/?${query}`),
+  ]
+  const records = ['', `${activity}/`, 'crate/', 'crate/?data=', 'prov/', 'summary/', 'timeline/']
+  const expectStatus = async (paths: readonly string[], status: number): Promise<void> => {
+    for (const path of paths) {
+      const answer = await service.call('GET', `/execution-runs/both/${path}`)
+      expect([path, answer.status]).toEqual([path, status])
+      if (status === 404)
+        expect([path, answer.text]).toEqual([path, expect.stringMatching(/in this archive/)])
+    }
+  }
+  await expectStatus([...files, ...records], 200)
+  await service.ok('POST', `/instance-activations/${String(id)}/`)
+  await expectStatus(files, 404)
+  await expectStatus(records, 200)
+  expect((await service.call('GET', '/environments/hello/cloud-orphans/')).text).toMatch(/in this archive/)
+  const archived = await service.get('/execution-runs/both/')
+  expect([archived.run.status, archived.live]).toEqual(['running', undefined])
+  expect(await title()).toBe('of the archive')
+  await service.ok('POST', '/instance-activations/default/')
+  expect(await title()).toBeUndefined()
+})
+
+test('a factory reset names an open run, and cancels it where it is asked to', async () => {
+  const refused = await service.call('POST', '/factory-reset/')
+  expect([refused.status, refused.body.details]).toEqual([
+    409,
+    [{ path: 'execution-run/both', message: 'is running' }],
+  ])
+  expect((await service.call('POST', '/factory-reset/?stop=true')).status).toBe(202)
+  expect((await tableCounts(service.db))['execution_runs']).toBe(0)
 })
