@@ -4,11 +4,16 @@ import { mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { sql } from '../../src/db/sql.ts'
+import { addressJudge } from '../../src/clients/denied-networks.ts'
+import { openHttp } from '../../src/clients/http.ts'
 import { makeSshKey } from '../../src/clients/ssh/keys.ts'
 import { openTurns } from '../../src/db/each-record.ts'
+import { openClouds } from '../../src/domains/cloud/clouds.ts'
 import { keyIdOf } from '../../src/domains/cloud/instance-keys.ts'
+import { noteLosses } from '../../src/domains/cloud/loss.ts'
 import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
 import { openVaultKeys } from '../../src/vault/keys.ts'
+import { openVault } from '../../src/vault/vault.ts'
 import { machineOfInstance, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { until } from '../failures/programs.ts'
 import { replayed } from '../support/histories.ts'
@@ -253,7 +258,43 @@ test('a machine without a record is an orphan, and a sweep ends it and no other'
   expect((await service.call('GET', path)).body).toEqual([expect.objectContaining({ providerId: orphan.id })])
   expect((await service.call('POST', `${path}sweep/`)).status).toBe(200)
   expect([kept.state, stranger.state, orphan.state]).toEqual(['running', 'running', 'terminated'])
+  expect(await service.get('/audit-events/?eventType=cloud.orphan.ended')).toEqual([
+    expect.objectContaining({
+      ...{ environmentId: 'clouds', connectionId: 'account', externalId: orphan.id, outcome: 'succeeded' },
+    }),
+  ])
   await act('kept', 'destroy')
+})
+
+test('a machine that others stop or end is in the audit, once, with the reason', async () => {
+  const keys = await openVaultKeys(keyFile)
+  const vault = openVault({
+    ...{ db: service.db, keys, outside: { variables: new CredentialVariables([]), folders: [] } },
+    audit: () => Promise.resolve(),
+  })
+  const http = openHttp({ addressAllowed: addressJudge({ allowLoopback: true }) })
+  const clouds = openClouds({ db: service.db, http, secrets: vault })
+  const errors: unknown[] = []
+  const look = () => noteLosses({ db: service.db, clouds }, 'clouds', (error) => void errors.push(error))
+  for (const [id, state] of [
+    ['stopped', 'stopped'],
+    ['ended', 'terminated'],
+  ] as const) {
+    await made(id)
+    const machine = await machineOfInstance(service, site, id)
+    machine.state = state
+    expect([await look(), errors]).toMatchObject([[{ instanceId: id }], []])
+    expect([await look(), errors]).toEqual([[], []])
+    const [lost, ...others] = await service.get('/audit-events/?eventType=cloud.instance.lost')
+    expect(lost).toMatchObject({
+      ...{ environmentId: 'clouds', connectionId: 'account', externalId: machine.id },
+      ...{ outcome: 'failed', metadata: { instanceId: id } },
+      summary: expect.stringContaining(`cloud instance ${id} lost: the machine ${machine.id} was ${id}`),
+    })
+    expect(others).toHaveLength(id === 'stopped' ? 0 : 1)
+    await act(id, 'destroy')
+  }
+  http.close()
 })
 
 test('a refresh of the catalog whose process has ended is taken up by another one', async () => {

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Machine } from '../../drivers/cloud/contract.ts'
+import { recordAudit } from '../audit-events/store.ts'
 import { dropCredential } from '../credentials/store.ts'
 import { billingEnds, computeEnds } from './billing.ts'
 import type { Clouds, MachinePlace } from './clouds.ts'
@@ -50,24 +51,37 @@ export const lookAtInstance = async (
 const isIdle = sql`status = 'ready' and not machine_gone and not exists (select from cloud_operations o
   where o.instance_id = cloud_instances.id and o.status in ('queued', 'running'))`
 
+const LostRow = z.object({
+  environmentId: z.string(),
+  connectionId: z.string(),
+  executionId: z.string().optional(),
+  externalId: z.string().optional(),
+})
+
 /**
- * Records that a machine is gone or stopped without a request of this service. What is gone costs
- * nothing from now on, and its key is deleted; what is stopped costs its disk.
+ * Records that a machine is gone or stopped without a request of this service, also in the audit.
+ * What is gone costs nothing from now on, and its key is deleted; what is stopped costs its disk.
  * @returns whether this changed the record
  */
 export const recordLost = (db: Db, instanceId: string, { reason, stays }: Loss): Promise<boolean> =>
   db.transaction(async (tx) => {
-    if (stays)
-      return (
-        (await tx.run(sql`update cloud_instances set status = 'stopped', failure_reason = ${reason},
-          public_address = null, private_address = null, ${computeEnds}
-          where id = ${instanceId} and ${isIdle}`)) > 0
-      )
-    const changed = await tx.run(sql`update cloud_instances set status = 'failed', machine_gone = true,
-        failure_reason = ${reason}, public_address = null, private_address = null, ssh_credential_ref = null,
-        ssh_public_key = null, ${billingEnds} where id = ${instanceId} and ${isIdle}`)
-    if (changed === 0) return false
-    await dropCredential(tx, 'ssh-key', keyIdOf(instanceId))
+    const changes = stays
+      ? sql`status = 'stopped', ${computeEnds}`
+      : sql`status = 'failed', machine_gone = true, ssh_credential_ref = null, ssh_public_key = null, ${billingEnds}`
+    const lost = await tx.maybe(
+      LostRow,
+      sql`update cloud_instances set failure_reason = ${reason}, public_address = null,
+          private_address = null, ${changes} where id = ${instanceId} and ${isIdle}
+        returning environment_id, connection_id, execution_run_id as execution_id, provider_id as external_id`,
+    )
+    if (lost === undefined) return false
+    if (!stays) await dropCredential(tx, 'ssh-key', keyIdOf(instanceId))
+    await recordAudit(tx, {
+      ...{ eventType: 'cloud.instance.lost', actorId: 'service', actorType: 'service', outcome: 'failed' },
+      ...lost,
+      summary: `cloud instance ${instanceId} lost: ${reason}`,
+      metadata: { instanceId },
+    })
     return true
   })
 
