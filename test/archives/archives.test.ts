@@ -160,6 +160,14 @@ test('an export holds every table, its manifest last, and no secret in any form'
   const manifest = JSON.parse(texts['manifest.json'] ?? '')
   expect(manifest.redacted.values).toBeGreaterThanOrEqual(32)
   expect(manifest.redacted.places).toContainEqual({ table: 'environments', id: 'e-3', column: 'description' })
+  // A row is named by all of its key.
+  for (const place of [
+    { table: 'operation_events', id: 'execution-run/leaky-run/1', column: 'payload' },
+    { table: 'task_executions', id: 'leaky-run:leaky-a0', column: 'failure_reason' },
+    { table: 'activity_definitions', id: 'leaky-v1/0', column: 'command_spec' },
+  ])
+    expect(manifest.redacted.places).toContainEqual(place)
+  expect(manifest.redacted.places.filter(({ id }: { id: string }) => id === '')).toEqual([])
   expect(manifest.contents.environments).toBe(33)
   expect(rows).toContain('"table":"user_preferences"')
   for (const table of ['credentials', 'idempotency_keys', 'console_records', 'site_leases'])
