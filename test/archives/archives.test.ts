@@ -17,8 +17,10 @@ import { Connection } from '@temporalio/client'
 import { TextReader, Uint8ArrayWriter, ZipWriter } from '@zip.js/zip.js'
 import { fromBufferPromise } from 'yauzl'
 import { recordRun } from '../../bench/provenance/rows.ts'
+import { openSelected } from '../../src/db/selected.ts'
 import { sql } from '../../src/db/sql.ts'
 import { importInstance } from '../../src/domains/instance/archives/import.ts'
+import { openSelection } from '../../src/domains/instance/archives/selection.ts'
 import { finishResets } from '../../src/domains/instance/archives/reset.ts'
 import { until } from '../failures/programs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
@@ -277,6 +279,21 @@ const hidden = (zip: Buffer): Buffer => {
   return bytes
 }
 
+/** The status of an upload that states its size and sends none of its bytes. */
+const statusOfSize = (bytes: number): Promise<number | undefined> =>
+  new Promise((resolve, reject) => {
+    const begun = request(`${service.baseUrl}/instances/import/`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/zip', 'content-length': String(bytes) },
+    })
+    begun.once('response', (response) => {
+      resolve(response.statusCode)
+      begun.destroy()
+    })
+    begun.once('error', reject)
+    begun.flushHeaders()
+  })
+
 test('a hostile archive is refused with a reason, and nothing of it is left', async () => {
   const honest = await download()
   const texts = await unpacked(honest)
@@ -313,6 +330,19 @@ test('a hostile archive is refused with a reason, and nothing of it is left', as
   const renamed = database.replace('"table":"user_preferences"', '"table":"credentials"')
   const broken = database.replace('"theme":"dark"', '"theme":null')
   const counts = database.replace(/("table":"user_preferences".*"rows":)(\d+)/, '$131')
+  const named = Array.from({ length: 20 }, (_, at) => `artifacts/sha256/${String(at).padStart(64, '0')}`)
+  /** Each of its artifacts states in both of its headers that it has 4 GiB but for two bytes. */
+  const huge = named.reduce(
+    (zip, one) =>
+      forged(zip, one, (b, { central, local }) => {
+        b.writeUInt32LE(2 ** 32 - 2, central + 24)
+        b.writeUInt32LE(2 ** 32 - 2, local + 22)
+      }),
+    await whole(
+      {},
+      named.map((one) => entry(one, 'x'.repeat(1_000))),
+    ),
+  )
   const cases: [string, Buffer, RegExp][] = [
     ['empty', Buffer.alloc(0), /no ZIP/],
     ['no ZIP', randomBytes(5_000), /no ZIP/],
@@ -431,6 +461,8 @@ test('a hostile archive is refused with a reason, and nothing of it is left', as
     ['constraint', await whole({ rows: broken }), /cannot be read|constraint|theme/],
     ['count', await whole({ rows: counts }), /valid JSON|none|rows/],
     ['no manifest', await zipOf([entry('database/instance.ndjson', database)]), /manifest/],
+    ['long manifest', await whole({ padding: 'x'.repeat(2 ** 20) }), /more than 1 MiB/],
+    ['unpacked', huge, /more than 64 GiB/],
   ]
   const before = await tableCounts(service.db)
   for (const [name, body, reason] of cases) {
@@ -450,6 +482,7 @@ test('a hostile archive is refused with a reason, and nothing of it is left', as
     expect([...told, answer.body.error]).toEqual([told[0], 422, expect.stringMatching(/\w/)])
   }
   expect((await upload(honest, 'application/json')).status).toBe(415)
+  expect(await statusOfSize(9 * 1024 ** 3)).toBe(422)
   expect(await tableCounts(service.db)).toEqual(before)
   expect(await schemas()).toEqual([])
   expect(readdirSync(join(service.dataDir, 'instances'))).toEqual([])
@@ -820,6 +853,12 @@ test('an archive gives no files, logs or states of runs that have the same ids h
   await client.query(`update ${rows[0].schema_name}.execution_runs set title = 'of the archive'`)
   client.release()
 
+  // Another process of the installation hears of no activation.
+  await using other = openSelection({ db: service.db, selected: openSelected(service.db) })
+  const seenByOther = (instance: string) =>
+    until('the selection of another process', 120, async () => (await other.select()).id === instance)
+  await seenByOther('default')
+
   const activity = `activities/${String(activityId)}`
   const files = [
     ...['logs/', 'outputs/', 'outputs/greeting.txt', 'script/'].map((path) => `${activity}/${path}`),
@@ -836,6 +875,7 @@ test('an archive gives no files, logs or states of runs that have the same ids h
   }
   await expectStatus([...files, ...records], 200)
   await service.ok('POST', `/instance-activations/${String(id)}/`)
+  await seenByOther(String(id))
   await expectStatus(files, 404)
   await expectStatus(records, 200)
   expect((await service.call('GET', '/environments/hello/cloud-orphans/')).text).toMatch(/in this archive/)
@@ -843,6 +883,7 @@ test('an archive gives no files, logs or states of runs that have the same ids h
   expect([archived.run.status, archived.live]).toEqual(['running', undefined])
   expect(await title()).toBe('of the archive')
   await service.ok('POST', '/instance-activations/default/')
+  await seenByOther('default')
   expect(await title()).toBeUndefined()
 })
 
