@@ -362,7 +362,6 @@ export const openParts = async ({
       ]),
     vaultKeys,
     auditWitness: openWitness(witnessFile(config.dataDir)),
-    readsArchive: () => selected.archive() !== undefined,
     reader,
     engine,
     /** Encrypts the payloads that Temporal stores; undefined without a vault. */
@@ -381,7 +380,8 @@ export const openParts = async ({
     sites,
     functionCalls,
     wakeUps: openRunWakeUps(),
-    feed: opened.use(openFeed({ db, log })),
+    // Streams that begin while an archive is read must not make it read that archive's events.
+    feed: opened.use(openFeed({ db: ownDb, log })),
     reports,
     addressAllowed,
     api,

@@ -29,6 +29,8 @@ export interface ArchiveTable {
   columns: string[]
   /** How COPY writes each column; `other` types go through `to_json`. */
   kinds: (ColumnKind | 'other')[]
+  /** The columns of its primary key, in their order. */
+  key: string[]
 }
 
 const quoted = (name: string): string => pg.escapeIdentifier(name)
@@ -49,6 +51,9 @@ export const archiveTables = async (client: pg.ClientBase, schema: string): Prom
            when t.oid in ('json'::regtype, 'jsonb'::regtype) then 'json' else 'other' end
          from pg_attribute a join pg_type t on t.oid = a.atttypid where a.attrelid = c.oid and a.attnum > 0
          and not a.attisdropped and a.attgenerated = '' order by a.attnum) as kinds,
+       array(select a.attname::text from pg_index i, unnest(i.indkey) with ordinality as k (attnum, at)
+         join pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum
+         where i.indrelid = c.oid and i.indisprimary order by k.at) as key,
        array(select r.relname::text from pg_constraint f join pg_class r on r.oid = f.confrelid
          where f.conrelid = c.oid and f.contype = 'f' and f.confrelid <> c.oid) as needs
      from pg_class c where c.relkind = 'r' and c.relnamespace = $1::regnamespace order by 1`,
@@ -62,7 +67,7 @@ export const archiveTables = async (client: pg.ClientBase, schema: string): Prom
     const [next] = waiting.splice(at, at === -1 ? 0 : 1)
     if (next === undefined) throw new Error('tables refer to each other in a circle')
     placed.add(next.name)
-    ordered.push({ name: next.name, columns: next.columns, kinds: next.kinds })
+    ordered.push({ name: next.name, columns: next.columns, kinds: next.kinds, key: next.key })
   }
   return ordered
 }

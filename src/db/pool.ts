@@ -1,7 +1,7 @@
 import pg from 'pg'
 import type { z } from 'zod'
 import { inArchive } from './archive-names.ts'
-import { Sql, type Db, type Sign } from './sql.ts'
+import { ownSchema, Sql, type Db, type Sign } from './sql.ts'
 
 // int8 and numeric as numbers (documents hold integers up to 2^53 − 1 only), timestamps as RFC 3339
 // UTC text.
@@ -37,10 +37,12 @@ class Connection implements Db {
   readonly #names = new Map<string, string>()
 
   readonly sign: Sign | undefined
+  readonly schema: string
 
-  constructor(runner: Runner, sign: Sign | undefined, open?: Open) {
+  constructor(runner: Runner, { sign, archive }: { sign?: Sign; archive?: string }, open?: Open) {
     this.#runner = runner
     this.sign = sign
+    this.schema = archive ?? ownSchema
     this.#open = open
   }
 
@@ -164,7 +166,7 @@ export const openDatabase = (
       const result = await work(
         new Connection(
           archive === undefined ? client : rewriting(client, (text) => inArchive(text, archive)),
-          options.sign,
+          options,
         ),
       )
       await client.query('commit')
@@ -182,7 +184,7 @@ export const openDatabase = (
 
   const plain = pool as unknown as Runner
   const runner = archive === undefined ? plain : rewriting(plain, (text) => inArchive(text, archive))
-  return Object.assign(new Connection(runner, options.sign, open), {
+  return Object.assign(new Connection(runner, options, open), {
     client: () => pool.connect(),
     session: async () => {
       const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5_000, keepAlive: true })

@@ -24,6 +24,9 @@ export const openSelected = (db: Database): Selected => {
   return {
     db: {
       sign: db.sign,
+      get schema() {
+        return now().schema
+      },
       many: (schema, query) => now().many(schema, query),
       maybe: (schema, query) => now().maybe(schema, query),
       one: (schema, query) => now().one(schema, query),

@@ -50,6 +50,8 @@ export type Sign = (text: string) => Promise<{ keyId: string; signature: string 
  * passes it on.
  */
 export interface Db {
+  /** The schema whose tables it reads now: `public`, or an archive's. Part of each key of a cache. */
+  readonly schema: string
   /** Signs the records written through it, with the id of the key; absent where none are signed. */
   readonly sign?: Sign | undefined
   /** Rows, keys in camelCase, each parsed by `schema`. */
@@ -75,3 +77,9 @@ export interface Db {
    */
   snapshot<T>(work: (tx: Db) => Promise<T>, options?: { genericPlans?: boolean }): Promise<T>
 }
+
+/** The schema of this installation's tables. */
+export const ownSchema = 'public'
+
+/** Whether it reads an archive now, whose records are those of another installation. */
+export const readsArchive = ({ schema }: Pick<Db, 'schema'>): boolean => schema !== ownSchema

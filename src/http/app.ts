@@ -125,6 +125,7 @@ export const createApp = (options: AppOptions): App => {
     const { req, res } = exchange
     try {
       const selection = await options.select?.()
+      exchange.instance = selection?.id
       if (selection !== undefined) exchange.headers.push('Orrery-Instance', selection.id)
       const work = (): Promise<void> =>
         dispatch(exchange, docs === undefined ? undefined : () => docs(exchange), selection)

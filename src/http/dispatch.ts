@@ -101,7 +101,7 @@ export const createDispatch = ({ options, access, table, answers, perform }: Sur
     { locked, selection }: { locked: boolean; selection: Selection | undefined },
   ): Promise<void> => {
     if ((built.method === 'GET' || built.reads === true) && selection !== undefined)
-      return selection.read(built.path, exchange.search, () => perform(exchange, built, call))
+      return selection.read(built.path, () => perform(exchange, built, call))
     try {
       return await perform(exchange, built, call)
     } catch (error) {

@@ -19,6 +19,8 @@ export interface Exchange {
   readonly headers: string[]
   /** The connection of a request for a WebSocket, where the route serves one. */
   readonly upgrade: Upgrade | undefined
+  /** The id of the instance that the request selects; undefined where only one exists. */
+  instance: string | undefined
   entry: TableEntry | undefined
   call: HttpCall | undefined
 }
@@ -59,6 +61,7 @@ export const openExchange = (
     search: at === -1 ? '' : url.slice(at + 1),
     headers: [...commonHeaders, 'X-Request-Id', requestId],
     upgrade,
+    instance: undefined,
     entry: undefined,
     call: undefined,
   }

@@ -12,7 +12,7 @@ import type { PeerPace } from './peer.ts'
 export interface Selection {
   id: string
   /** Runs a read in this instance. @throws Refusal for a route whose answers are not records */
-  read: (template: string, search: string, work: () => Promise<void>) => Promise<void>
+  read: (template: string, work: () => Promise<void>) => Promise<void>
 }
 
 /** The options of `createApp`. */

@@ -271,7 +271,9 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
     const store = options.idempotency
     if (built.method !== 'POST' || given === undefined || store === undefined) return run()
     if (typeof given !== 'string') throw new Refusal('invalid', 'Idempotency-Key must be given once')
-    const key = idempotencyKey(given, { method: built.method, path: exchange.path, caller })
+    // The first answer of a read is that of the instance that it read.
+    const read = built.reads === true ? (exchange.instance ?? '') : ''
+    const key = idempotencyKey(given, { method: built.method, path: read + exchange.path, caller })
     const fingerprint = idempotencyFingerprint({ query: exchange.search, ...comparable(taken) })
     call.newId = idOfRequest(key, fingerprint)
     return once({ store, key, fingerprint }, built, call, () => run(true))

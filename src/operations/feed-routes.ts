@@ -85,7 +85,7 @@ export interface FeedRouteParts {
 /** Events of all operations in one order. */
 export const feedRoutes = ({ db, feed, topics: known }: FeedRouteParts): Route[] => {
   // Streams at the same cursor share one read.
-  const behind = sharedReads(async (key) => {
+  const behind = sharedReads(db, async (key) => {
     const [cursor, topics] = JSON.parse(key) as [Cursor, string[] | null]
     const items = await readFeed(db, cursor, topics ?? undefined, batchSize)
     return batchOf(

@@ -50,7 +50,7 @@ export const openEventReads = (
   kind: OperationKind,
   isOver: (id: string) => Promise<boolean>,
 ): EventReads => {
-  const behind = sharedReads(async (key) => {
+  const behind = sharedReads(db, async (key) => {
     const [id, after] = JSON.parse(key) as [string, number]
     const events = await listEvents(db, kind, id, { limit: batchSize, after })
     return batchOf(
@@ -58,7 +58,7 @@ export const openEventReads = (
       events.at(-1)?.sequence ?? after,
     )
   })
-  return { isOver: sharedReads(isOver), behind: (id, after) => behind(JSON.stringify([id, after])) }
+  return { isOver: sharedReads(db, isOver), behind: (id, after) => behind(JSON.stringify([id, after])) }
 }
 
 /**

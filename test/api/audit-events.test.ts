@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { migrate } from '../../src/db/migrate.ts'
-import { sql } from '../../src/db/sql.ts'
+import { sql, type Db } from '../../src/db/sql.ts'
 import { sealRecords } from '../../src/domains/audit-events/sealer.ts'
-import { recordAudit } from '../../src/domains/audit-events/store.ts'
+import { lastSealNumber, listAuditEvents, recordAudit } from '../../src/domains/audit-events/store.ts'
 import { inventoryRoutes } from '../support/inventory-routes.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
@@ -45,21 +45,97 @@ test('what is done over the API is on record, refusals included, reads not', asy
   })
 })
 
-test('a stream after a number that the chain does not have begins with the first record', async () => {
-  await sealRecords(app.db, undefined)
+/** The ids and types of a stream's records after `last`. Its reader leaves after `count` of them. */
+const streamed = async (last: number, count: number): Promise<[id: number, type: string][]> => {
   const leaving = new AbortController()
   const { body } = await fetch(`${app.baseUrl}/audit-events/`, {
-    headers: { accept: 'text/event-stream', 'last-event-id': '123456' },
+    headers: { accept: 'text/event-stream', 'last-event-id': String(last) },
     signal: leaving.signal,
   })
   let text = ''
   const decoder = new TextDecoder()
+  const records = (): [number, string][] =>
+    [...text.matchAll(/^id: (\d+)\nevent: (.*)\ndata: .*$/gm)].map(([, id, type = '']) => [Number(id), type])
   for await (const bytes of body!) {
     text += decoder.decode(bytes, { stream: true })
-    if (text.includes('id: ') && text.includes('data: ')) break
+    if (records().length >= count) break
   }
   leaving.abort()
-  expect(text).toMatch(/^id: 1$/m)
+  return records().slice(0, count)
+}
+
+test('a stream after a number that the chain does not have begins with the first record', async () => {
+  await sealRecords(app.db, undefined)
+  expect(await streamed(123_456, 1)).toEqual([[1, 'environment.created']])
+})
+
+test('a stream that is cut and resumed has every record once, though transactions commit in another order', async () => {
+  await sealRecords(app.db, undefined)
+  const before = await lastSealNumber(app.db)
+  const record = (tx: Db, n: number) =>
+    recordAudit(tx, { eventType: `order.${String(n)}`, outcome: 'succeeded', summary: 's' })
+  const [first, second] = [Promise.withResolvers<true>(), Promise.withResolvers<true>()]
+  const written = Promise.withResolvers<true>()
+  // The one that writes first commits last.
+  const late = app.db.transaction(async (tx) => {
+    await record(tx, 1)
+    written.resolve(true)
+    await first.promise
+  })
+  await written.promise
+  const early = app.db.transaction(async (tx) => {
+    await record(tx, 2)
+    await second.promise
+    await record(tx, 3)
+  })
+  try {
+    await record(app.db, 4)
+    await sealRecords(app.db, undefined)
+    const all = [4, 2, 3, 1].map((n, at) => [before + 1 + at, `order.${String(n)}`])
+    expect(await streamed(before, 1)).toEqual(all.slice(0, 1))
+    second.resolve(true)
+    await early
+    await sealRecords(app.db, undefined)
+    expect(await streamed(before + 1, 2)).toEqual(all.slice(1, 3))
+    first.resolve(true)
+    await late
+    await sealRecords(app.db, undefined)
+    expect(await streamed(before + 3, 1)).toEqual(all.slice(3))
+    expect(await streamed(before, 4)).toEqual(all)
+  } finally {
+    // A transaction that stays open keeps the database open.
+    first.resolve(true)
+    second.resolve(true)
+    await Promise.all([late, early])
+  }
+})
+
+test('records by time and by actor are read from an index, in their order', async () => {
+  const plans: string[] = []
+  const client = await app.db.client()
+  const many: Db['many'] = async (schema, query) => {
+    const { text, values } = query.toQuery()
+    const { rows } = await client.query<{ 'QUERY PLAN': string }>(`explain ${text}`, values)
+    plans.push(rows.map((row) => row['QUERY PLAN']).join('\n'))
+    return app.db.many(schema, query)
+  }
+  const explained: Db = Object.assign(Object.create(app.db) as Db, { many })
+  try {
+    await client.query('begin; set local enable_seqscan = off; set local enable_bitmapscan = off')
+    for (const [filter, index] of [
+      [{ since: '2026-01-01T00:00:00Z' }, 'audit_events_newest'],
+      [{ until: '2026-01-01T00:00:00Z' }, 'audit_events_newest'],
+      [{ actorId: 'a' }, 'audit_events_of_actor'],
+    ] as const) {
+      plans.length = 0
+      await listAuditEvents(explained, filter, { page: 1, pageSize: 200, limit: 200, offset: 0 })
+      expect([filter, plans[0]]).toEqual([filter, expect.stringContaining(index)])
+      expect([filter, plans[0]]).toEqual([filter, expect.not.stringMatching(/Sort|Seq Scan/)])
+    }
+  } finally {
+    await client.query('rollback')
+    client.release()
+  }
 })
 
 test('each filter selects, several must all match, and the newest come first', async () => {

@@ -337,7 +337,33 @@ test('a machine without a record is an orphan, and a sweep ends it and no other'
   expect((await service.call('GET', path)).body).toEqual([expect.objectContaining({ providerId: orphan.id })])
   expect((await service.call('POST', `${path}sweep/`)).status).toBe(200)
   expect([kept.state, stranger.state, orphan.state]).toEqual(['running', 'running', 'terminated'])
+  expect(await service.get('/audit-events/?eventType=cloud.orphan.ended')).toEqual([
+    expect.objectContaining({
+      ...{ environmentId: 'clouds', connectionId: 'account', externalId: orphan.id, outcome: 'succeeded' },
+    }),
+  ])
   await act('kept', 'destroy')
+})
+
+test('a machine that others stop or end is in the audit, once, with the reason', async () => {
+  for (const [id, state] of [
+    ['stopped', 'stopped'],
+    ['ended', 'terminated'],
+  ] as const) {
+    await made(id)
+    const machine = await machineOfInstance(service, site, id)
+    machine.state = state
+    expect(await noted()).toEqual({ ids: [id], errors: [] })
+    expect(await noted()).toEqual({ ids: [], errors: [] })
+    const [lost, ...others] = await service.get('/audit-events/?eventType=cloud.instance.lost')
+    expect(lost).toMatchObject({
+      ...{ environmentId: 'clouds', connectionId: 'account', externalId: machine.id },
+      ...{ outcome: 'failed', metadata: { instanceId: id } },
+      summary: expect.stringContaining(`cloud instance ${id} lost: the machine ${machine.id} was ${id}`),
+    })
+    expect(others).toHaveLength(id === 'stopped' ? 0 : 1)
+    await act(id, 'destroy')
+  }
 })
 
 test('a refresh of the catalog whose process has ended is taken up by another one', async () => {

@@ -30,7 +30,7 @@ test('a string is found at every place of a text, and next to its ends', () => {
 test('a member of any name outlives the removal of secrets beside it', () => {
   const row = (configuration: string): string => `{"id":"a","configuration":${configuration}}\n`
   const lines = openRedaction([]).lines(
-    'connections',
+    { name: 'connections', key: ['id'] },
     row('{"__proto__":{"kept":1,"password":"x"},"constructor":2,"token":"y"}'),
     true,
   )
@@ -39,4 +39,23 @@ test('a member of any name outlives the removal of secrets beside it', () => {
       '{"__proto__":{"kept":1},"constructor":2,"credentialStatus":"redacted","requiresReconfiguration":true}',
     ),
   )
+})
+
+test('a removed value is named by the whole key of its row; the list ends before a manifest is too long', () => {
+  const secret = 'the-secret-value'
+  const table = { name: 'events', key: ['kind', 'number', 'id'] }
+  const row = (number: number, id: string): string =>
+    `${JSON.stringify({ id, kind: `of ${secret}`, number, text: secret })}\n`
+  const few = openRedaction([secret])
+  few.lines(table, row(1, 'a/b') + row(2, 'vault:ssh-key/mine'), false)
+  expect(few.hits).toEqual(
+    ['1/a/b', '2/[redacted]'].flatMap((rest) =>
+      ['kind', 'text'].map((column) => ({ table: 'events', id: `of [redacted]/${rest}`, column })),
+    ),
+  )
+  const many = openRedaction([secret])
+  for (let number = 0; number < 1_000; number++) many.lines(table, row(number, 'é'.repeat(500)), false)
+  expect(many.count).toBe(2_000)
+  expect(many.hits.length).toBeGreaterThan(100)
+  expect(JSON.stringify(many.hits, undefined, 2).length).toBeLessThan(256 * 1024)
 })

@@ -17,8 +17,10 @@ import { Connection } from '@temporalio/client'
 import { TextReader, Uint8ArrayWriter, ZipWriter } from '@zip.js/zip.js'
 import { fromBufferPromise } from 'yauzl'
 import { recordRun } from '../../bench/provenance/rows.ts'
+import { openSelected } from '../../src/db/selected.ts'
 import { sql } from '../../src/db/sql.ts'
 import { importInstance } from '../../src/domains/instance/archives/import.ts'
+import { openSelection } from '../../src/domains/instance/archives/selection.ts'
 import { finishResets } from '../../src/domains/instance/archives/reset.ts'
 import { until } from '../failures/programs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
@@ -160,6 +162,14 @@ test('an export holds every table, its manifest last, and no secret in any form'
   const manifest = JSON.parse(texts['manifest.json'] ?? '')
   expect(manifest.redacted.values).toBeGreaterThanOrEqual(32)
   expect(manifest.redacted.places).toContainEqual({ table: 'environments', id: 'e-3', column: 'description' })
+  // A row is named by all of its key.
+  for (const place of [
+    { table: 'operation_events', id: 'execution-run/leaky-run/1', column: 'payload' },
+    { table: 'task_executions', id: 'leaky-run:leaky-a0', column: 'failure_reason' },
+    { table: 'activity_definitions', id: 'leaky-v1/0', column: 'command_spec' },
+  ])
+    expect(manifest.redacted.places).toContainEqual(place)
+  expect(manifest.redacted.places.filter(({ id }: { id: string }) => id === '')).toEqual([])
   expect(manifest.contents.environments).toBe(33)
   expect(rows).toContain('"table":"user_preferences"')
   for (const table of ['credentials', 'idempotency_keys', 'console_records', 'site_leases'])
@@ -269,6 +279,21 @@ const hidden = (zip: Buffer): Buffer => {
   return bytes
 }
 
+/** The status of an upload that states its size and sends none of its bytes. */
+const statusOfSize = (bytes: number): Promise<number | undefined> =>
+  new Promise((resolve, reject) => {
+    const begun = request(`${service.baseUrl}/instances/import/`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/zip', 'content-length': String(bytes) },
+    })
+    begun.once('response', (response) => {
+      resolve(response.statusCode)
+      begun.destroy()
+    })
+    begun.once('error', reject)
+    begun.flushHeaders()
+  })
+
 test('a hostile archive is refused with a reason, and nothing of it is left', async () => {
   const honest = await download()
   const texts = await unpacked(honest)
@@ -305,6 +330,19 @@ test('a hostile archive is refused with a reason, and nothing of it is left', as
   const renamed = database.replace('"table":"user_preferences"', '"table":"credentials"')
   const broken = database.replace('"theme":"dark"', '"theme":null')
   const counts = database.replace(/("table":"user_preferences".*"rows":)(\d+)/, '$131')
+  const named = Array.from({ length: 20 }, (_, at) => `artifacts/sha256/${String(at).padStart(64, '0')}`)
+  /** Each of its artifacts states in both of its headers that it has 4 GiB but for two bytes. */
+  const huge = named.reduce(
+    (zip, one) =>
+      forged(zip, one, (b, { central, local }) => {
+        b.writeUInt32LE(2 ** 32 - 2, central + 24)
+        b.writeUInt32LE(2 ** 32 - 2, local + 22)
+      }),
+    await whole(
+      {},
+      named.map((one) => entry(one, 'x'.repeat(1_000))),
+    ),
+  )
   const cases: [string, Buffer, RegExp][] = [
     ['empty', Buffer.alloc(0), /no ZIP/],
     ['no ZIP', randomBytes(5_000), /no ZIP/],
@@ -423,6 +461,8 @@ test('a hostile archive is refused with a reason, and nothing of it is left', as
     ['constraint', await whole({ rows: broken }), /cannot be read|constraint|theme/],
     ['count', await whole({ rows: counts }), /valid JSON|none|rows/],
     ['no manifest', await zipOf([entry('database/instance.ndjson', database)]), /manifest/],
+    ['long manifest', await whole({ padding: 'x'.repeat(2 ** 20) }), /more than 1 MiB/],
+    ['unpacked', huge, /more than 64 GiB/],
   ]
   const before = await tableCounts(service.db)
   for (const [name, body, reason] of cases) {
@@ -442,6 +482,7 @@ test('a hostile archive is refused with a reason, and nothing of it is left', as
     expect([...told, answer.body.error]).toEqual([told[0], 422, expect.stringMatching(/\w/)])
   }
   expect((await upload(honest, 'application/json')).status).toBe(415)
+  expect(await statusOfSize(9 * 1024 ** 3)).toBe(422)
   expect(await tableCounts(service.db)).toEqual(before)
   expect(await schemas()).toEqual([])
   expect(readdirSync(join(service.dataDir, 'instances'))).toEqual([])
@@ -475,6 +516,10 @@ test('the bytes of artifacts travel on wish, but for those in which a secret sta
     randomBytes(50),
   ])
   const withheld = await put('leaking', leaking)
+  // Whoever makes an archive can write any text where a digest belongs.
+  writeFileSync(join(service.dataDir, 'beside'), 'of this host')
+  await service.db.run(sql`insert into build_runs (id, artifact_build_id, status, host_id, output_digest)
+    values ('forged', 'b', 'completed', 'here', '../../../../beside')`)
 
   const entries = await unpacked(await download('?includeArtifacts=true'))
   expect(Object.keys(entries)).toEqual([
@@ -493,7 +538,8 @@ test('the bytes of artifacts travel on wish, but for those in which a secret sta
   rmSync(imagePath(hex))
   const archived = await output()
   expect([archived.status, Buffer.from(await archived.arrayBuffer()).equals(image)]).toEqual([200, true])
-  expect((await service.call('GET', '/build-runs/leaking/output/')).status).toBe(404)
+  for (const other of ['leaking', 'forged'])
+    expect((await service.call('GET', `/build-runs/${other}/output/`)).status).toBe(404)
   await service.ok('POST', `/instance-activations/${String(without)}/`)
   expect((await service.call('GET', '/build-runs/clean/output/')).status).toBe(404)
   await service.ok('POST', '/instance-activations/default/')
@@ -667,6 +713,24 @@ test('a factory reset is refused with a list while machines at providers may cos
   await db.run(sql`update cloud_instances set status = 'destroyed'`)
 })
 
+/** Registers the example `hello`, its documents as `change` makes them. */
+const postHello = async (change = (text: string): string => text): Promise<void> => {
+  for (const [path, file] of [
+    ['/workflow-definitions/', 'workflow'],
+    ['/environments/', 'environment'],
+    ['/execution-scopes/', 'scope'],
+    ['/schedule-plans/import/', 'plan'],
+  ] as const) {
+    const text = readFileSync(join(import.meta.dirname, '../../examples/hello', `${file}.yaml`), 'utf8')
+    const { status } = await fetch(`${service.baseUrl}${path}`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/yaml' },
+      body: change(text),
+    })
+    expect([path, status]).toEqual([path, 201])
+  }
+}
+
 test('a factory reset empties records, credentials and files, keeps archives and begins a new chain', async () => {
   const { id } = (await upload(await download())).body
   const { name } = await service.get('/instance/')
@@ -684,17 +748,7 @@ test('a factory reset empties records, credentials and files, keeps archives and
     const { executions } = await connection.workflowService.listWorkflowExecutions({ namespace })
     return executions.map(({ execution }) => execution?.workflowId ?? '')
   }
-  for (const [path, file] of [
-    ['/workflow-definitions/', 'workflow'],
-    ['/environments/', 'environment'],
-    ['/execution-scopes/', 'scope'],
-    ['/schedule-plans/import/', 'plan'],
-  ] as const)
-    await fetch(`${service.baseUrl}${path}`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/yaml' },
-      body: readFileSync(join(import.meta.dirname, '../../examples/hello', `${file}.yaml`)),
-    })
+  await postHello()
   await service.post('/execution-runs/', {
     id: 'before-reset',
     schedulePlanId: 'hello-plan',
@@ -780,4 +834,78 @@ test('a reset that could not move files takes no later ones at the next start', 
     await start()
   ).rest
   expect([existsSync(later), existsSync(join(dataDir, 'removed/blocked'))]).toEqual([true, false])
+})
+
+test('an archive gives no files, logs or states of runs that have the same ids here', async () => {
+  // The second task waits for a file that never comes.
+  await postHello((text) => text.replace(/run: tr .*/, 'run: until [ -e never ]; do sleep 0.1; done'))
+  const run = { schedulePlanId: 'hello-plan' }
+  await service.post('/execution-runs/', { ...run, id: 'over', mode: 'simulation' })
+  await service.post('/execution-runs/', { ...run, id: 'both', mode: 'real' })
+  await service.finished('over')
+  const activityId = await until('the end of the first task', 120, async () => {
+    const { activities, live } = await service.get('/execution-runs/both/')
+    const [greet] = activities.filter((one: any) => one.externalId === 'greet' && one.status === 'completed')
+    return live === undefined ? undefined : greet?.activityId
+  })
+  const title = async (): Promise<unknown> => (await service.get('/execution-runs/over/summary/')).run.title
+  expect(await title()).toBeUndefined()
+  const { id } = (await upload(await download())).body
+  const client = await service.db.client()
+  const { rows } = await client.query('select schema_name from instance_archives where id = $1', [id])
+  await client.query(`update ${rows[0].schema_name}.execution_runs set title = 'of the archive'`)
+  client.release()
+
+  // Another process of the installation hears of no activation.
+  await using other = openSelection({ db: service.db, selected: openSelected(service.db) })
+  const seenByOther = (instance: string) =>
+    until('the selection of another process', 120, async () => (await other.select()).id === instance)
+  await seenByOther('default')
+
+  /** The number of audit records, asked for under one key: the first answer of an instance comes again. */
+  const counted = async (): Promise<number> => {
+    const key = { 'idempotency-key': 'count' }
+    const statement = 'select count(*) as n from audit_events'
+    return (await service.call('POST', '/provenance/sql/', { statement }, key)).body[0].n
+  }
+  const here = await counted()
+
+  const activity = `activities/${String(activityId)}`
+  const files = [
+    ...['logs/', 'outputs/', 'outputs/greeting.txt', 'script/'].map((path) => `${activity}/${path}`),
+    ...['data=outputs', '%64ata=outputs', 'data=%6Futputs'].map((query) => `crate/?${query}`),
+  ]
+  const records = ['', `${activity}/`, 'crate/', 'crate/?data=', 'prov/', 'summary/', 'timeline/']
+  const expectStatus = async (paths: readonly string[], status: number): Promise<void> => {
+    for (const path of paths) {
+      const answer = await service.call('GET', `/execution-runs/both/${path}`)
+      expect([path, answer.status]).toEqual([path, status])
+      if (status === 404)
+        expect([path, answer.text]).toEqual([path, expect.stringMatching(/in this archive/)])
+    }
+  }
+  await expectStatus([...files, ...records], 200)
+  await service.ok('POST', `/instance-activations/${String(id)}/`)
+  await seenByOther(String(id))
+  await expectStatus(files, 404)
+  await expectStatus(records, 200)
+  expect((await service.call('GET', '/environments/hello/cloud-orphans/')).text).toMatch(/in this archive/)
+  const archived = await service.get('/execution-runs/both/')
+  expect([archived.run.status, archived.live]).toEqual(['running', undefined])
+  expect(await title()).toBe('of the archive')
+  expect(await counted()).toBeLessThan(here)
+  await service.ok('POST', '/instance-activations/default/')
+  await seenByOther('default')
+  expect(await title()).toBeUndefined()
+  expect(await counted()).toBe(here)
+})
+
+test('a factory reset names an open run, and cancels it where it is asked to', async () => {
+  const refused = await service.call('POST', '/factory-reset/')
+  expect([refused.status, refused.body.details]).toEqual([
+    409,
+    [{ path: 'execution-run/both', message: 'is running' }],
+  ])
+  expect((await service.call('POST', '/factory-reset/?stop=true')).status).toBe(202)
+  expect((await tableCounts(service.db))['execution_runs']).toBe(0)
 })

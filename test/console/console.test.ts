@@ -4,7 +4,7 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } fro
 import { userInfo } from 'node:os'
 import { dirname, join } from 'node:path'
 import { text as textOf } from 'node:stream/consumers'
-import { sql } from '../../src/db/sql.ts'
+import { raw, sql } from '../../src/db/sql.ts'
 import { until } from '../failures/programs.ts'
 import { attachTo, openTerminal } from '../support/console-streams.ts'
 import { sites } from '../../sites/requirements.ts'
@@ -168,6 +168,33 @@ test('a command whose output an earlier version recorded has failed by its exit 
     ['completed', undefined],
     ['failed', 'the command ended with exit code 3'],
   ])
+})
+
+test('a later change of the output of an ended command is found', async () => {
+  const command = { resourceId: 'here', command: 'echo as it was; echo beside >&2', timeoutSeconds: 60 }
+  const { id } = await service.post('/console-commands/', command)
+  await until('its end', 120, async () => (await service.get(`/console-commands/${id}/`)).finishedAt)
+  const record = await until('the seal of its record', 120, async () => {
+    const [end] = await service.get('/audit-events/?eventType=console.command.completed&limit=1')
+    const { unsealed } = await service.get('/audit-events/verify/')
+    return unsealed === 0 && end?.externalId === id ? end : undefined
+  })
+  const first = async () => (await service.get('/audit-events/verify/')).first
+  expect(await first()).toBeUndefined()
+  for (const column of ['stdout', 'stderr']) {
+    const change = (from: string, to: string) =>
+      service.db.run(
+        sql`update console_commands set ${raw(column)} = ${to} where id = ${id} and ${raw(column)} = ${from}`,
+      )
+    const [was, forged] = column === 'stdout' ? ['as it was\n', 'as it is\n'] : ['beside\n', 'aside\n']
+    expect(await change(was, forged)).toBe(1)
+    expect(await first()).toEqual({
+      id: record.id,
+      reason: expect.stringContaining(`what was recorded of console command ${id}`),
+    })
+    expect(await change(forged, was)).toBe(1)
+  }
+  expect(await first()).toBeUndefined()
 })
 
 const sessionEnd = (id: string) =>

@@ -1,6 +1,9 @@
 import { expect, test } from '@jest/globals'
+import { AsyncLocalStorage } from 'node:async_hooks'
 import fc from '../support/fast-check.ts'
 import { sharedReads } from '../../src/http/shared-reads.ts'
+
+const own = { schema: 'public' }
 
 test('whoever asks gets what was there when he asked or later, never older, however reads and changes interleave', async () => {
   const step = fc.oneof(
@@ -12,7 +15,7 @@ test('whoever asks gets what was there when he asked or later, never older, howe
     fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 40 }), async (steps) => {
       let state = 0
       const readings: { key: string; end: () => void }[] = []
-      const read = sharedReads(async (key) => {
+      const read = sharedReads(own, async (key) => {
         // The oldest that a read may see: what was there when it began.
         const seen = state
         await new Promise<void>((resolve) => readings.push({ key, end: resolve }))
@@ -47,7 +50,7 @@ test('whoever asks gets what was there when he asked or later, never older, howe
 
 test('fifty who ask at once cost two reads: the one under way and one for all others', async () => {
   let reads = 0
-  const read = sharedReads(async (key) => {
+  const read = sharedReads(own, async (key) => {
     reads += 1
     await new Promise((resolve) => setTimeout(resolve, 5))
     return key
@@ -60,7 +63,7 @@ test('fifty who ask at once cost two reads: the one under way and one for all ot
 
 test('a read that fails fails for those who share it, and the next caller starts anew', async () => {
   let reads = 0
-  const read = sharedReads(async () => {
+  const read = sharedReads(own, async () => {
     reads += 1
     if (reads <= 2) throw new Error(`read ${String(reads)}`)
     return reads
@@ -72,4 +75,22 @@ test('a read that fails fails for those who share it, and the next caller starts
     ),
   ).toEqual(['read 1', 'read 2', 'read 2'])
   expect(await read('x')).toBe(3)
+})
+
+test('whoever reads an archive shares nothing with readers of equal keys of this installation', async () => {
+  const read = new AsyncLocalStorage<string>()
+  const db = {
+    get schema() {
+      return read.getStore() ?? 'public'
+    },
+  }
+  const shared = sharedReads(db, async (key) => {
+    const { schema } = db
+    await new Promise((resolve) => setImmediate(resolve))
+    return `${schema} ${key}`
+  })
+  // The third reader in flight is the first that waits for a read that another one asked for.
+  const schemas = ['public', 'archive_a', 'public', 'archive_b', 'archive_a', 'public', 'archive_a']
+  const answers = await Promise.all(schemas.map((schema) => read.run(schema, () => shared('x'))))
+  expect(answers).toEqual(schemas.map((schema) => `${schema} x`))
 })

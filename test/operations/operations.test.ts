@@ -2,6 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client'
 import { z } from 'zod'
 import { raw, sql } from '../../src/db/sql.ts'
+import { durableKinds } from '../../src/kinds.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { dispatchedOperation, openDispatcher } from '../../src/operations/dispatcher.ts'
 import { endOperation } from '../../src/operations/records.ts'
@@ -318,4 +319,24 @@ test('a record whose start meets the workflow of a removed one of its id has its
   await until('the start of its own workflow', 120, () => calls.includes('started'))
   await dispatcher.stop()
   expect(calls.slice(0, 2)).toEqual(['open', 'started'])
+})
+
+test('each kind of operation has an audit record of its begin and of its ends', async () => {
+  const changes = ['started', 'completed', 'failed', 'cancelled'] as const
+  const own = ['execution-run', 'connection-discovery']
+  const types = await Promise.all(
+    durableKinds
+      .filter(({ name }) => !own.includes(name))
+      .flatMap(({ name, audit }) =>
+        changes.map(async (change) => [name, change, (await audit('none', change, service.db))?.eventType]),
+      ),
+  )
+  expect(types).toHaveLength(6 * changes.length)
+  for (const [name, change, type] of types)
+    expect([name, change, type]).toEqual([
+      name,
+      change,
+      expect.stringMatching(`^[a-z.-]+\\.${String(change)}$`),
+    ])
+  expect(new Set(types.map(([, , type]) => type)).size).toBe(types.length)
 })

@@ -157,6 +157,53 @@ test('the uses of a graph are those of the view, for the run of the test above',
   expect(sorted(uses)).toEqual(sorted(pairs))
 })
 
+test('a run that takes the id of a deleted one has its own closure, whatever was asked before', async () => {
+  const { db } = clone
+  const chain = [
+    [0, 1],
+    [1, 2],
+  ] as const
+  const fork = [
+    [0, 1],
+    [0, 2],
+  ] as const
+  const graphs = openRunGraphs()
+  const root = { entity: 'data_instances', id: fileId('again', 1, 0) }
+  const compared = async (): Promise<string[]> => {
+    const found: string[] = []
+    await db.transaction(async (tx) => {
+      for await (const nodes of closureOf(tx, graphs, root, 'downstream'))
+        found.push(...nodes.map(({ entity, id }) => `${entity}:${id}`))
+    })
+    const own = found.filter((key) => /^(task_executions|data_instances):/.test(key)).toSorted()
+    expect(own).toEqual(await recursive(db, root.entity, root.id, 'downstream'))
+    return own
+  }
+  const seen: string[][] = []
+  // Equal generations and numbers of events, then more events than before.
+  for (const [edges, events] of [
+    [chain, 3],
+    [fork, 3],
+    [chain, 5],
+  ] as const) {
+    await recordRun(db, { name: 'again', activities: 3, edges: [...edges] })
+    await db.run(sql`update execution_runs set last_event_sequence = ${events} where id = 'again-run'`)
+    seen.push(await compared())
+    for (const statement of [
+      sql`delete from data_objects where workflow_version_id = 'again-v1'`,
+      sql`delete from operation_events where operation_id = 'again-run'`,
+      sql`delete from execution_runs where id = 'again-run'`,
+      sql`delete from schedule_plans where id = 'again-plan'`,
+      sql`delete from workflow_versions where workflow_id = 'again'`,
+      sql`delete from workflow_definitions where id = 'again'`,
+      sql`delete from execution_scopes where id = 'again-scope'`,
+      sql`delete from environments where id = 'again'`,
+    ])
+      await db.run(statement)
+  }
+  expect(seen.map((keys) => keys.length)).toEqual([2, 0, 2])
+})
+
 test('a lineage of 20,000 steps is walked', async () => {
   const activities = 10_000
   expect(await stepsOfChain(clone.db, activities)).toBe(2 * activities - 1)

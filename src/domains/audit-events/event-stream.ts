@@ -14,7 +14,7 @@ const everyMs = 500
  * that was sent. Streams at the same number share one read.
  */
 export const openAuditStreams = (db: Db): ((filters: AuditQuery, from: number) => Followed) => {
-  const behind = sharedReads(async (key): Promise<FollowedPiece<number>> => {
+  const behind = sharedReads(db, async (key): Promise<FollowedPiece<number>> => {
     const [filters, after] = JSON.parse(key) as [AuditQuery, number]
     const found = await listSealedEvents(db, filters, after, batchSize)
     return batchOf(

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { Db } from '../../db/sql.ts'
+import { readsArchive, type Db } from '../../db/sql.ts'
 import { preferred } from '../../http/accept.ts'
 import { pagedArray, pageOf } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
@@ -29,14 +29,11 @@ export const auditEventRoutes = ({
   vaultKeys,
   auditWitness: witness,
   proofs = [],
-  readsArchive = () => false,
 }: {
   db: Db
   vaultKeys?: VaultKeys | undefined
   auditWitness?: Witness | undefined
   proofs?: readonly Proof[]
-  /** Whether the request reads an archive, whose records have another chain. */
-  readsArchive?: () => boolean
 }): Route[] => {
   const streamOf = openAuditStreams(db)
   return [
@@ -67,7 +64,8 @@ export const auditEventRoutes = ({
       tag: 'audit-events',
       summary: 'Whether every audit record is as it was sealed; if not, which one is the first that is not',
       response: AuditVerdict,
-      handle: () => verifyAudit(db, vaultKeys, { proofs, witness: readsArchive() ? undefined : witness }),
+      // The records of an archive have another chain.
+      handle: () => verifyAudit(db, vaultKeys, { proofs, witness: readsArchive(db) ? undefined : witness }),
     }),
   ]
 }

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { Machine } from '../../drivers/cloud/contract.ts'
+import { recordAudit } from '../audit-events/store.ts'
 import { dropCredential } from '../credentials/store.ts'
 import { billingEnds, computeEnds } from './billing.ts'
 import type { Clouds, MachinePlace } from './clouds.ts'
@@ -51,28 +52,44 @@ export const lookAtInstance = async (
 const isAtRest = sql`i.status in ('ready', 'stopped', 'failed') and not i.machine_gone
   and not exists (select from cloud_operations o where o.instance_id = i.id and o.status in ('queued', 'running'))`
 
+const LostRow = z.object({
+  environmentId: z.string(),
+  connectionId: z.string(),
+  executionId: z.string().optional(),
+  externalId: z.string().optional(),
+})
+
 /**
- * Records that a machine is gone or stopped without a request of this service. What is gone costs
- * nothing from now on, and its key is deleted; what is stopped costs its disk. A failed instance
- * stays failed, because a stopped one could be started, and would take work as it is.
+ * Records that a machine is gone or stopped without a request of this service, also in the audit.
+ * What is gone costs nothing from now on, and its key is deleted; what is stopped costs its disk. A
+ * failed instance stays failed, because a stopped one could be started, and would take work as it is.
  * @returns whether this changed the record
  */
 export const recordLost = (db: Db, instanceId: string, { reason, stays }: Loss): Promise<boolean> =>
   db.transaction(async (tx) => {
-    if (stays)
-      return (
-        (await tx.run(sql`update cloud_instances i set public_address = null, private_address = null,
-            status = case when status = 'failed' then status else 'stopped' end,
-            failure_reason = case when status = 'failed' then failure_reason else ${reason} end, ${computeEnds}
-          where id = ${instanceId} and ${isAtRest}
-            and (status = 'ready' or status = 'failed' and compute_started_at is not null)`)) > 0
-      )
-    const changed = await tx.run(sql`update cloud_instances i set status = 'failed', machine_gone = true,
-        failure_reason = concat_ws('; ', case when status = 'failed' then failure_reason end, ${reason}::text),
-        public_address = null, private_address = null, ssh_credential_ref = null,
-        ssh_public_key = null, ${billingEnds} where id = ${instanceId} and ${isAtRest}`)
-    if (changed === 0) return false
-    await dropCredential(tx, 'ssh-key', keyIdOf(instanceId))
+    const changes = stays
+      ? sql`status = case when status = 'failed' then status else 'stopped' end, failure_reason = case
+          when status = 'failed' then failure_reason else ${reason} end, ${computeEnds}`
+      : sql`status = 'failed', machine_gone = true, failure_reason = concat_ws('; ',
+          case when status = 'failed' then failure_reason end, ${reason}::text),
+          ssh_credential_ref = null, ssh_public_key = null, ${billingEnds}`
+    const concerned = stays
+      ? sql`${isAtRest} and (status = 'ready' or status = 'failed' and compute_started_at is not null)`
+      : isAtRest
+    const lost = await tx.maybe(
+      LostRow,
+      sql`update cloud_instances i set public_address = null, private_address = null, ${changes}
+        where id = ${instanceId} and ${concerned}
+        returning environment_id, connection_id, execution_run_id as execution_id, provider_id as external_id`,
+    )
+    if (lost === undefined) return false
+    if (!stays) await dropCredential(tx, 'ssh-key', keyIdOf(instanceId))
+    await recordAudit(tx, {
+      ...{ eventType: 'cloud.instance.lost', actorId: 'service', actorType: 'service', outcome: 'failed' },
+      ...lost,
+      summary: `cloud instance ${instanceId} lost: ${reason}`,
+      metadata: { instanceId },
+    })
     return true
   })
 

@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { eachRecord } from '../../db/each-record.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { Machine } from '../../drivers/cloud/contract.ts'
+import { recordAudit } from '../audit-events/store.ts'
 import { builtProviders, connectionsOf, refusalOfCloud } from './clouds.ts'
 import type { Cloud, CloudConnection, Clouds } from './clouds.ts'
 import { noteLosses } from './loss.ts'
@@ -108,8 +109,9 @@ export const listOrphans = async (
 ): Promise<Orphan[]> => (await findOrphans(parts, environmentId, refuse)).map(shown)
 
 /**
- * Ends the orphans, and no other machine. `failed` gets the error of one connection or machine; by
- * default it is thrown as a refusal, else the others are ended all the same.
+ * Ends the orphans, and no other machine, with an audit record of each. `failed` gets the error of
+ * one connection or machine; by default it is thrown as a refusal, else the others are ended all the
+ * same.
  * @returns those that were ended
  */
 export const sweepOrphans = async (
@@ -119,7 +121,14 @@ export const sweepOrphans = async (
 ): Promise<Orphan[]> => {
   const ended: Orphan[] = []
   const end = async (orphan: Orphan & { cloud: Cloud }): Promise<void> => {
-    await orphan.cloud.driver.destroy(orphan.providerId)
+    const { connectionId, region, providerId, instanceId } = orphan
+    await orphan.cloud.driver.destroy(providerId)
+    await recordAudit(parts.db, {
+      ...{ eventType: 'cloud.orphan.ended', actorId: 'service', actorType: 'service', outcome: 'succeeded' },
+      ...{ environmentId, connectionId, externalId: providerId },
+      summary: `machine ${providerId} ended: no living record names it`,
+      metadata: { region, ...(instanceId === undefined ? {} : { instanceId }) },
+    })
     ended.push(shown(orphan))
   }
   await eachRecord(await findOrphans(parts, environmentId, failed), end, failed)

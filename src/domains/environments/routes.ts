@@ -60,7 +60,7 @@ export const environmentRoutes = ({
    * Answers with the document as PostgreSQL built it: to parse and serialise it again would cost
    * more than the read.
    */
-  const document = sharedReads((id) => readEnvironment(db, id))
+  const document = sharedReads(db, (id) => readEnvironment(db, id))
   const read = async (id: string): Promise<Reply> => {
     const body = existing(await document(id), 'environment', id)
     return new Reply({ body })

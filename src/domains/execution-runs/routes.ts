@@ -249,8 +249,8 @@ const consoleDetail = async (db: Db, id: string): Promise<z.output<typeof RunDet
 /** One run with all its parts, up to the limits of its lists. */
 const detailRoute = (api: OperationApi): Route => {
   const { db } = api
-  const detailOfLatest = sharedReads((runId) => readRunDetail(db, runId, false))
-  const detailOfAllAttempts = sharedReads((runId) => readRunDetail(db, runId, true))
+  const detailOfLatest = sharedReads(db, (runId) => readRunDetail(db, runId, false))
+  const detailOfAllAttempts = sharedReads(db, (runId) => readRunDetail(db, runId, true))
   return route({
     method: 'GET',
     path: '/execution-runs/{runId}/',

@@ -1,5 +1,5 @@
 import { posix } from 'node:path'
-import type { Db } from '../../db/sql.ts'
+import { readsArchive, type Db } from '../../db/sql.ts'
 import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import { LinkError } from '../../shell/site-shell.ts'
 import { missing, Refusal } from '../../refusal.ts'
@@ -49,6 +49,14 @@ export interface RunFileParts {
 
 /** Reads the files of attempts, at any site. */
 export const openRunFiles = ({ db, sites, hostId }: RunFileParts) => {
+  /**
+   * @throws Refusal `missing` while an archive is read: hosts and directories of its rows are those of
+   *   another installation, or whatever the author of the archive wrote
+   */
+  const requireHere = (): void => {
+    if (readsArchive(db)) throw new Refusal('missing', 'files of runs are not in this archive')
+  }
+
   const attemptOf = async (runId: string, activityId: string, attempt: number | undefined) => {
     const found = await findAttempt(db, runId, activityId, attempt)
     if (found !== undefined) return found
@@ -74,6 +82,7 @@ export const openRunFiles = ({ db, sites, hostId }: RunFileParts) => {
    * the service on that machine reads them.
    */
   const started = async (runId: string, activityId: string, attempt: number | undefined) => {
+    requireHere()
     const found = await attemptWithFiles(runId, activityId, attempt)
     if (found.name === undefined || found.directory === undefined)
       throw new Refusal(
@@ -114,7 +123,7 @@ export const openRunFiles = ({ db, sites, hostId }: RunFileParts) => {
     }
   }
 
-  return { asking, attemptOf, started, filesOf }
+  return { asking, attemptOf, started, filesOf, requireHere }
 }
 
 export type RunFiles = ReturnType<typeof openRunFiles>

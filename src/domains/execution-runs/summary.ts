@@ -5,6 +5,7 @@ import type { Db } from '../../db/sql.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
 import { EpochTime, Id, Paid, Timestamp } from '../../http/schema.ts'
 import { RecentMap } from '../../pacing/recent.ts'
+import { runIdentity } from './identity.ts'
 import { runModes, runStates, taskStates } from './schemas.ts'
 import { waitCounts } from './waiting.ts'
 
@@ -204,14 +205,15 @@ export interface SummaryText {
 }
 
 interface Version {
+  identity: string
   status: string
   generation: number
   sequence: number
   flags: string
 }
 
-const versionText = `select status, generation, last_event_sequence::int as sequence, concat(paused,
-  cancel_requested_at, failure_reason) as flags
+const versionText = `select ${runIdentity} as identity, status, generation,
+  last_event_sequence::int as sequence, concat(paused, cancel_requested_at, failure_reason) as flags
   from execution_runs where id = $1`
 
 /**
@@ -226,11 +228,13 @@ const mostKept = 200
  * Its activities are counted once per event, or once a second while the run is open.
  */
 export const openSummaries = (db: Db) => {
+  /** By the identities of runs. */
   const kept = new RecentMap<string, { version: string; at: number; text: SummaryText }>(mostKept)
   const versionOf = sharedReads(
+    db,
     async (runId) => (await db.prepared<Version>('run_version', versionText, [runId]))[0],
   )
-  const count = sharedReads(async (runId): Promise<Omit<SummaryText, 'isOver'> | undefined> => {
+  const count = sharedReads(db, async (runId): Promise<Omit<SummaryText, 'isOver'> | undefined> => {
     const [row] = await db.prepared<SummaryRow>('run_summary', summaryText, [runId])
     if (row === undefined) return undefined
     const body = JSON.stringify(fitSummary(row))
@@ -240,14 +244,14 @@ export const openSummaries = (db: Db) => {
     const found = await versionOf(runId)
     if (found === undefined) return undefined
     const version = JSON.stringify(found)
-    const known = kept.get(runId)
+    const known = kept.get(found.identity)
     if (known?.version === version && (known.text.isOver || Date.now() - known.at < reasonsMs))
       return known.text
     const at = Date.now()
     const counted = await count(runId)
     if (counted === undefined) return undefined
     const text = { ...counted, isOver: found.status !== 'created' && found.status !== 'running' }
-    kept.set(runId, { version, at, text })
+    kept.set(found.identity, { version, at, text })
     return text
   }
   return { read }

@@ -93,8 +93,9 @@ export const exportRoutes = ({ db, sites, hostId, api }: RunExportParts): Route[
       streams: true,
       refuses: [422],
       handle: async ({ params, query, headers }) => {
-        const facts = await factsOf(db, params.runId)
         const options = { apiUrl: api.url, withOutputs: query.data === 'outputs' }
+        if (options.withOutputs) files.requireHere()
+        const facts = await factsOf(db, params.runId)
         const type = preferred(headers['accept'], ['application/zip', 'application/ld+json'])
         if (type === 'application/ld+json')
           return new Reply({

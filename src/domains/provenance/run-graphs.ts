@@ -1,4 +1,5 @@
 import type { Db } from '../../db/sql.ts'
+import { runIdentity } from '../execution-runs/identity.ts'
 import { neighboursOf, RunGraph, type GraphFile, type GraphTask, type RunShape } from './run-graph.ts'
 
 /** Graphs of runs are cached between requests, with at most this many bytes in total. */
@@ -90,6 +91,7 @@ const byRun = async (db: Db, entity: InRun, ids: readonly string[]): Promise<Map
  * the graphs are right after writes of any daemon.
  */
 export const openRunGraphs = () => {
+  /** By the identities of runs. */
   const kept = new Map<string, Kept>()
 
   const load = async (
@@ -153,26 +155,24 @@ export const openRunGraphs = () => {
 
   const current = async (tx: Db, runId: string): Promise<Kept | undefined> => {
     const [run] = await tx.prepared<{
-      instance: string
+      identity: string
       versionId: string
       generation: number
       sequence: number
     }>(
       'graph_run',
-      'select current_schema() as instance, content_version_id as "versionId", generation, ' +
-        'last_event_sequence as sequence from execution_runs where id = $1',
+      `select ${runIdentity} as identity, content_version_id as "versionId", generation,
+        last_event_sequence as sequence from execution_runs where id = $1`,
       [runId],
     )
     if (run === undefined) return undefined
-    // An archive may have a run of the same id.
-    const key = `${run.instance}/${runId}`
-    let known = kept.get(key)
-    kept.delete(key)
+    let known = kept.get(run.identity)
+    kept.delete(run.identity)
     // A transaction may see an older state than an earlier one on another connection.
     if (known === undefined || known.generation !== run.generation || known.sequence > run.sequence)
       known = await load(tx, runId, run)
     else if (known.sequence < run.sequence) await follow(tx, runId, known, run.sequence)
-    kept.set(key, known)
+    kept.set(run.identity, known)
     forget()
     return known
   }

@@ -85,7 +85,7 @@ const databaseLines = async function* (
       table.kinds.some((kind) => kind === 'json' || kind === 'other') ||
       table.columns.some((column) => credentialColumns.has(column))
     for await (const lines of snapshot.rows(table)) {
-      add(redaction.lines(table.name, lines, keyed))
+      add(redaction.lines(table, lines, keyed))
       if (bytes >= pieceBytes) yield piece()
     }
   }
@@ -167,6 +167,10 @@ const collectArtifacts = async (
   }
   if (files.size > limits.entries - 2)
     throw tooManyBytes(`the instance holds ${String(files.size)} artifacts, more than an import takes`)
+  if (withheld.size > limits.entries)
+    throw tooManyBytes(
+      `secrets stand in ${String(withheld.size)} artifacts, and an import takes a list of ${String(limits.entries)}`,
+    )
   if (total > limits.packedBytes)
     throw tooManyBytes('the artifacts have more than 8 GiB, which no import takes')
   return { files: [...files.values()], withheld: [...withheld] }

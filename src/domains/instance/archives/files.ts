@@ -15,9 +15,19 @@ const idOfSchema = (schema: string): string => instanceIdOf(schema.replace(/^arc
 /** Where the bytes of an archive's artifacts lie. `spool` is the folder of exports and imports. */
 export const archiveFolder = (spool: string, instanceId: string): string => join(spool, instanceId)
 
-/** The path of an artifact's bytes in an archive's folder. `digest` is `sha256:…` or its digits. */
-export const artifactPath = (spool: string, instanceId: string, digest: string): string =>
-  join(archiveFolder(spool, instanceId), artifactPrefix, digest.replace(/^sha256:/, ''))
+/**
+ * The path of an artifact's bytes in an archive's folder. `digest` is `sha256:…` or its digits.
+ * @throws Refusal `missing` for any other text: rows of an archive come from outside, and a path
+ *   made of one could lead to any file of this host
+ */
+export const artifactPath = (spool: string, instanceId: string, digest: string): string => {
+  const hex = /^(?:sha256:)?([0-9a-f]{64})$/.exec(digest)?.[1]
+  return join(
+    archiveFolder(spool, instanceId),
+    artifactPrefix,
+    existing(hex, 'the bytes, in this archive, of', digest.slice(0, 100)),
+  )
+}
 
 /** Writes the bytes of an artifact to disk, whole, before the archive is recorded. */
 export const writeArtifact = async (path: string, bytes: AsyncIterable<Buffer>): Promise<void> => {
@@ -44,9 +54,9 @@ export const selectedArtifacts = (
     ...own,
     pathOf: (kind, digest) => inArchive(digest) ?? own.pathOf(kind, digest),
     sizeOf: async (kind, digest) => {
-      const path = inArchive(digest)
       // Lists of packages do not travel.
-      if (kind === 'sboms' && path !== undefined) return undefined
+      if (kind === 'sboms' && archive() !== undefined) return undefined
+      const path = inArchive(digest)
       if (path === undefined) return own.sizeOf(kind, digest)
       const found = existing(
         await stat(path).catch(() => undefined),

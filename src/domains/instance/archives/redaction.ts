@@ -1,5 +1,6 @@
 import { greatest } from '../../../lists.ts'
 import { openAnyOf } from './any-of.ts'
+import type { ArchiveTable } from '../../../db/archive-schema.ts'
 import { isFields, type Fields } from '../../../json-object.ts'
 
 /** Removes secrets from an export: by the names of keys, by references, and by value. */
@@ -42,6 +43,8 @@ const parsed = (line: string): Fields =>
   json.parse(line, (_, value, { source }) =>
     typeof value === 'number' && source !== undefined ? json.rawJSON(source) : value,
   ) as Fields
+
+const keyText = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value))
 
 const hasMembers = (value: unknown): value is Fields => isFields(value) && !json.isRawJSON(value)
 
@@ -120,11 +123,15 @@ const formsOf = (secret: string): string[] => {
 const bytesText = /^\\x(?:[0-9a-f]{2})*$/
 
 const leastSecret = 8
-const hitsNamed = 1_000
+/** The most hits that are named, and the most bytes of their list: a manifest has at most 1 MiB. */
+const mostNamed = { hits: 1_000, bytes: 256 * 1024 }
+/** Spaces and line breaks around a hit in the manifest. */
+const bytesAround = 60
 
 /** A value that was found in a row and removed. */
 export interface Hit {
   table: string
+  /** The row's primary key, the values of several columns apart by `/`. */
   id: string
   column: string
 }
@@ -138,7 +145,7 @@ export interface Redaction {
    * Rows of a table, whole lines, without secrets, as bytes. `keyed`: whether they have keys below
    * their columns, which may name a secret.
    */
-  lines(table: string, text: string, keyed: boolean): Buffer
+  lines(table: Pick<ArchiveTable, 'name' | 'key'>, text: string, keyed: boolean): Buffer
   /** The first hits with their place, and the number of all hits. */
   hits: Hit[]
   count: number
@@ -203,24 +210,29 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
     )
   }
 
-  const withoutValues = (table: string, line: string): string => {
+  let bytesNamed = 0
+  const name = (hit: Hit): void => {
+    redaction.count += 1
+    bytesNamed += Buffer.byteLength(JSON.stringify(hit)) + bytesAround
+    if (redaction.hits.length < mostNamed.hits && bytesNamed <= mostNamed.bytes) redaction.hits.push(hit)
+  }
+
+  const withoutValues = ({ name: table, key }: Pick<ArchiveTable, 'name' | 'key'>, line: string): string => {
     const row = parsed(line)
-    const id = typeof row['id'] === 'string' ? (without(row['id'], () => undefined) as string) : ''
+    const keys = key.map((column) => keyText(without(row[column], () => undefined)))
+    const id = keys.join('/').replace(references, gone)
     const kept = Object.entries(row).map(([column, value]) => {
       let any = false
       const rest = without(value, () => {
         any = true
       })
-      if (any) {
-        redaction.count += 1
-        if (redaction.hits.length < hitsNamed) redaction.hits.push({ table, id, column })
-      }
+      if (any) name({ table, id, column })
       return [column, rest]
     })
     return JSON.stringify(Object.fromEntries(kept))
   }
 
-  const oneLine = (table: string, line: string, keyed: boolean): string => {
+  const oneLine = (table: Pick<ArchiveTable, 'name' | 'key'>, line: string, keyed: boolean): string => {
     const text = found(inRows, line) ? withoutValues(table, line) : line
     return (keyed && mayHold.test(text) ? JSON.stringify(walked(parsed(text))) : text).replace(
       references,

@@ -20,8 +20,9 @@ const outside = [
   /^\/storage-downloads\/\{downloadId\}\/content\//,
   /^\/console-sessions\/\{sessionId\}\/log\//,
   /^\/environment-connections\/\{connectionId\}\/login\//,
+  // Providers know the machines of this installation.
+  /^\/environments\/\{environmentId\}\/cloud-orphans\//,
 ]
-const crate = '/execution-runs/{runId}/crate/'
 
 interface Opened {
   id: string
@@ -68,11 +69,11 @@ export const openSelection = ({ db, selected }: { db: Database; selected: Select
     async select() {
       await fresh()
       const now = opened
-      if (now === undefined) return { id: defaultId, read: (_route, _search, work) => work() }
+      if (now === undefined) return { id: defaultId, read: (_route, work) => work() }
       return {
         id: now.id,
-        read: (template, search, work) => {
-          if (outside.some((form) => form.test(template)) || (template === crate && /data=/.test(search)))
+        read: (template, work) => {
+          if (outside.some((form) => form.test(template)))
             throw missing('what is not in this archive:', template)
           return selected.reading(now.schema, now.database, work)
         },
