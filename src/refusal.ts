@@ -72,9 +72,9 @@ export const existing = <T>(record: T | undefined, noun: string, id: string): T 
 export const firstProblems = (problems: readonly Problem[], most: number): Problem[] =>
   firstItems(problems, most, (more) => ({ path: '', message: `and ${more} more` }))
 
-/** The problem of a member that repeats the id in the path, and has another; it may be left out or blank. */
+/** The problem of a member that repeats the id in the path, and has another; it may be left out. */
 export const pathIdProblems = (path: string, given: string | undefined, id: string): Problem[] =>
-  given === undefined || given === '' || given === id
+  given === undefined || given === id
     ? []
     : [{ path, message: `must be ${JSON.stringify(id)} as in the path, or be left out` }]
 

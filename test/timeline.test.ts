@@ -141,6 +141,19 @@ describe('the timeline as data', () => {
     expect(summary.totals.executablePreparationSeconds).toBe(2)
   })
 
+  test('a phase of a machine names its operation and no activity', () => {
+    const machine = {
+      ...{ operationId: 'made', category: 'infrastructure-provision' as const, status: 'completed' },
+      ...{ from: 0, to: 2 },
+    }
+    const input = inputOf([{ label: 'measured', bars: [bar('a', 2, 3)] }])
+    const { phases } = timelineSummary({ ...input, infrastructure: [machine] })
+    expect(phases.map(({ activityId, operationId }) => [activityId, operationId])).toEqual([
+      [undefined, 'made'],
+      ['a', undefined],
+    ])
+  })
+
   test('speaks of what was measured, else simulated, else planned; of nothing it says nothing', () => {
     const planned: TimelineBand = { label: 'planned', bars: [bar('a', 0, 1)] }
     const simulated: TimelineBand = { label: 'simulated', bars: [bar('a', 0, 2)] }

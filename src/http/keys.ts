@@ -40,7 +40,10 @@ const leaf: Shape = { ...free, acceptsNull: false }
 const text: Shape = { ...leaf, isText: true }
 
 const meaningfulBlanks = new WeakSet<z.core.$ZodType>()
-/** The same schema of a text, whose blank form is a value of its own wherever it stands. */
+/**
+ * The same schema of a text, whose blank form is a value of its own. Wrappers such as `optional()`
+ * keep that; checks and descriptions of the text come before it.
+ */
 export const withBlank = <Text extends z.ZodString>(schema: Text): Text => {
   meaningfulBlanks.add(schema)
   return schema

@@ -419,6 +419,9 @@ describe('every field of every document', () => {
 })
 
 describe('a blank text counts as left out where it may be left out', () => {
+  // What comes behind counts rows.
+  afterAll(atRest)
+
   test('in every document of every route, as far as its schema goes', async () => {
     const differing: string[] = []
     let tried = 0
@@ -468,7 +471,8 @@ describe('a blank text counts as left out where it may be left out', () => {
       const key = fresh()
       const body = places.withTexts(example.body(key), places.schemaOf(example), as)
       const { status, body: answer } = await send(example, key, written(body))
-      answers.push([status, answer.details, blanksOf(answer)])
+      // What was promoted before is answered with 200 instead of 201.
+      answers.push([status < 300 ? 'taken' : status, answer.details, blanksOf(answer)])
     }
     expect(answers[1]).toEqual(answers[0])
   })

@@ -30,7 +30,7 @@ export const putMaterialization = async (
   db: Db,
   given: z.output<typeof NewMaterialization>,
 ): Promise<z.output<typeof Materialization>> => {
-  const environmentId = given.environmentId === '' ? undefined : given.environmentId
+  const { runId = null, activityId = null, environmentId = null } = given
   const found = await db.one(
     FoundRow,
     sql`select (select digest from artifact_variants where id = ${given.variantId}) as digest,
@@ -38,7 +38,7 @@ export const putMaterialization = async (
         and exists (select from artifact_materializations where variant_id is null and digest = ${given.variantId})
         as pulled,
       exists (select from resources where id = ${given.resourceId}) as resource,
-      exists (select from environment_versions where id = ${environmentId ?? ''}) as environment`,
+      exists (select from environment_versions where id = ${environmentId}) as environment`,
   )
   const problems: Problem[] = []
   const unknown = (path: string, value: string) =>
@@ -48,18 +48,17 @@ export const putMaterialization = async (
   else if (digest !== given.digest)
     problems.push({ path: 'digest', message: `is not that of the variant, which has ${digest}` })
   if (!found.resource) unknown('resourceId', given.resourceId)
-  if (environmentId !== undefined && !found.environment) unknown('environmentId', environmentId)
+  if (environmentId !== null && !found.environment) unknown('environmentId', environmentId)
   if (given.status === 'committed' && given.verifiedDigest !== given.digest)
     problems.push({ path: 'verifiedDigest', message: 'must be equal to digest where status is committed' })
   if (problems.length > 0) throw unacceptable(problems)
-  const orNull = (text: string | undefined) => (text === undefined || text === '' ? null : text)
   return db.one(
     Materialization,
     sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id,
         environment_id, destination_path, status, verified_digest)
-      values (${given.id}, ${orNull(given.runId)}, ${orNull(given.activityId)},
+      values (${given.id}, ${runId}, ${activityId},
         ${found.digest == null ? null : given.variantId}, ${given.digest}, ${given.resourceId},
-        ${environmentId ?? null}, ${given.destinationPath}, ${given.status}, ${given.verifiedDigest ?? null})
+        ${environmentId}, ${given.destinationPath}, ${given.status}, ${given.verifiedDigest ?? null})
       on conflict on constraint artifact_materializations_pkey do update set
         run_id = excluded.run_id, activity_id = excluded.activity_id, variant_id = excluded.variant_id,
         digest = excluded.digest, resource_id = excluded.resource_id, environment_id = excluded.environment_id,

@@ -22,7 +22,12 @@ import {
   type TargetConfiguration,
 } from './schemas.ts'
 
-const columns = columnsOf(CapacityTarget, 't', { memoryMiB: 't.memory_mib', createdAt: time('t.created_at') })
+const columns = columnsOf(CapacityTarget, 't', {
+  memoryMiB: 't.memory_mib',
+  // Earlier versions kept a blank zone.
+  fixedZone: "nullif(t.fixed_zone, '')",
+  createdAt: time('t.created_at'),
+})
 
 /** The enabled targets of an environment by name. */
 export const listTargets = (db: Db, environmentId: string, page: Page) =>

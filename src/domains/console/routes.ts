@@ -127,7 +127,7 @@ const commandRoutes = (parts: ConsoleRouteParts): Route[] => {
         const { body, actor, newId: id } = call
         const place = await consoleOf(db, body.resourceId, { hostId, kubernetesHelperImage })
         const secrets = await vault.values(leastBytes)
-        await acceptCommand(db, id, { ...body, actorId: body.actorId || actor.id }, { place, secrets })
+        await acceptCommand(db, id, { ...body, actorId: body.actorId ?? actor.id }, { place, secrets })
         await dispatchOperation(api, { id, generation: 1 })
         return reply(call)
       },

@@ -166,7 +166,7 @@ export const sessionRoutes = ({
         await acceptSession(db, {
           id,
           resourceId,
-          actorId: actorId || actor.id,
+          actorId: actorId ?? actor.id,
           console,
           most: consoleSessions,
         })

@@ -114,7 +114,7 @@ export const Timeline = z
       z.strictObject({
         id: z.string(),
         category: z.enum([...phaseCategories, ...infrastructureCategories]),
-        activityId: z.string().describe('blank for a phase of a machine'),
+        activityId: z.string().optional().describe('absent for a phase of a machine'),
         operationId: z.string().optional().describe('of the cloud operation, for a phase of a machine'),
         status: z.string(),
         source: z.string(),
@@ -250,13 +250,7 @@ export const timelineSummary = (input: TimelineInput): z.output<typeof Timeline>
     },
     phases: [
       ...machines.map(({ operationId, category, status, from, to }) => ({
-        ...{
-          id: `${input.run.id}:${operationId}:${category}`,
-          category,
-          activityId: '',
-          operationId,
-          status,
-        },
+        ...{ id: `${input.run.id}:${operationId}:${category}`, category, operationId, status },
         ...{ source: 'measured' as const, startedAt: origin + from, finishedAt: origin + to },
         durationSeconds: to - from,
       })),
