@@ -1,5 +1,6 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
 import type { Db } from '../src/db/sql.ts'
+import { promotedData } from '../src/domains/execution-runs/promoted-data.ts'
 import { writeArchive } from '../src/domains/storages/archive.ts'
 import { listCopy, sendEntries, tidyCopy } from '../src/domains/storages/copy.ts'
 import { openDirect, type Direct } from '../src/domains/storages/direct.ts'
@@ -60,6 +61,7 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
     return {
       source: job.bytesPerSecond == null ? source.driver : withRate(source.driver, job.bytesPerSecond),
       target: target.driver,
+      promoted: promotedData,
       direct: await directOf(job, source, target),
       links: [source, target].flatMap(({ place }) => place.link ?? []),
       ...(isOnePlace && job.bytesPerSecond == null ? { within: source.place.base } : {}),

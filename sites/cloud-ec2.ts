@@ -512,6 +512,10 @@ export const openEc2Site = (world: World, key: AccessKey): RequestListener => {
             'AWS was not able to validate the provided access credentials',
             401,
           )
+        if (world.settings.expired)
+          throw action === 'GetCallerIdentity'
+            ? new Refused('ExpiredToken', 'The security token included in the request is expired', 403)
+            : new Refused('RequestExpired', 'Request has expired.')
         if (world.isThrottled(action))
           throw new Refused('RequestLimitExceeded', 'Request limit exceeded.', 503)
         return perform(site, action, given)

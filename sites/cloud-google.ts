@@ -425,7 +425,7 @@ const answered = async (
     const scopes = asked.url.pathname.startsWith('/v1/services/')
       ? /auth\/(?:cloud-billing(?:\.readonly)?|cloud-platform)$/
       : /auth\/(?:compute|cloud-platform)$/
-    if (bearerOf(authorization, [account], scopes) === undefined)
+    if (world.settings.expired || bearerOf(authorization, [account], scopes) === undefined)
       throw new Refused(401, 'authError', 'Request had invalid authentication credentials')
     const { action, work } = perform(state, asked)
     world.calls.set(action, (world.calls.get(action) ?? 0) + 1)

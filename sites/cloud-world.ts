@@ -34,6 +34,8 @@ export interface CloudFaults {
   noPublicAddress(none: boolean): void
   /** The account may not read prices. */
   noPrices(refused: boolean): void
+  /** Every request is refused because its credential has expired. */
+  expired(expired: boolean): void
   /** The provider takes a running machine back without a request, as it does with spot machines. */
   takeBack(id: string): void
 }
@@ -110,6 +112,7 @@ export interface World {
     silent: boolean
     silentSsh: boolean
     noPrices: boolean
+    expired: boolean
     otherHostKey: boolean
     noPublicAddress: boolean
   }
@@ -264,6 +267,8 @@ const restart = async (world: World, machine: CloudMachine): Promise<void> => {
 export const hidden = (world: World, { launchedAt }: CloudMachine): boolean =>
   Date.now() - launchedAt < world.settings.hideMs
 
+const stoppingMs = 5_000
+
 /** The faults of a world, and what spends them. */
 export const faultsOf = (settings: World['settings'], machines: World['machines']) => {
   const throttled = new Map<string, number>()
@@ -284,11 +289,16 @@ export const faultsOf = (settings: World['settings'], machines: World['machines'
     otherHostKey: (other) => (settings.otherHostKey = other),
     noPublicAddress: (none) => (settings.noPublicAddress = none),
     noPrices: (refused) => (settings.noPrices = refused),
+    expired: (expired) => (settings.expired = expired),
     takeBack: (id) => {
       const machine = machines.get(id)
       if (machine === undefined) throw new Error(`${id} is no machine`)
       machine.reason = 'Server.SpotInstanceTermination'
-      end(machine)
+      if (!id.includes('/')) return end(machine)
+      // Compute Engine shows that it stops a machine, and then the machine no more.
+      halt(machine)
+      machine.state = 'stopping'
+      setTimeout(() => end(machine), stoppingMs).unref()
     },
   }
   return {

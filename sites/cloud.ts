@@ -80,6 +80,7 @@ export const startCloud = async (options: CloudOptions = {}): Promise<CloudSite>
     silent: false,
     silentSsh: false,
     noPrices: false,
+    expired: false,
     otherHostKey: false,
     noPublicAddress: false,
   }

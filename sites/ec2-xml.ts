@@ -18,10 +18,10 @@ const xmlOf = (members: Xml): string =>
     .join('')
 
 /** STS has its own form, and another name for a wrong signature. */
-const stsRefusal = (message: string): string =>
-  `<ErrorResponse><Error><Type>Sender</Type><Code>InvalidClientTokenId</Code><Message>${escaped(
-    message,
-  )}</Message></Error><RequestId>${randomUUID()}</RequestId></ErrorResponse>`
+const stsRefusal = (code: string, message: string): string =>
+  `<ErrorResponse><Error><Type>Sender</Type><Code>${escaped(
+    code === 'AuthFailure' ? 'InvalidClientTokenId' : code,
+  )}</Code><Message>${escaped(message)}</Message></Error><RequestId>${randomUUID()}</RequestId></ErrorResponse>`
 
 const refusal = (code: string, message: string): string =>
   `<?xml version="1.0" encoding="UTF-8"?><Response><Errors><Error><Code>${escaped(code)}</Code><Message>${escaped(
@@ -42,7 +42,7 @@ export const answerOf = async (
   } catch (error) {
     const { code, status, message } = error as Error & { code?: string; status?: number }
     if (code === undefined || status === undefined) throw error
-    const text = action === 'GetCallerIdentity' ? stsRefusal(message) : refusal(code, message)
+    const text = action === 'GetCallerIdentity' ? stsRefusal(code, message) : refusal(code, message)
     return { status, text }
   }
 }

@@ -75,6 +75,8 @@ export interface Host {
   heal(): Promise<void>
   /** Limits the host's sending rate, in the syntax of `tc` (`10mbit`); no limit without one. */
   limit(rate?: string): Promise<void>
+  /** Bytes that have come over its network so far, with their headers. */
+  received(): Promise<number>
   /**
    * Makes the host reachable from other hosts only, not from this machine, like a host behind a
    * jump host.
@@ -240,6 +242,11 @@ export const openNetwork = async (ground: Ground, account: Omit<Account, 'uid'>)
               '400ms',
             ),
           )
+      },
+      received: async () => {
+        // The host sees the interfaces of this machine in /sys, and in /proc its own.
+        const { stdout } = await run('nsenter', inHost('cat', '/proc/net/dev'))
+        return Number(/^ *eth0: *(\d+)/m.exec(stdout)?.[1])
       },
       hide: async () => {
         await run('nsenter', inHost('iptables', '-A', 'INPUT', '-s', `${prefix}.1`, '-j', 'DROP'))

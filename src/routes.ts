@@ -8,7 +8,7 @@ import { recordingProof } from './domains/console/sessions.ts'
 import { credentialRoutes } from './domains/credentials/routes.ts'
 import { environmentConnectionRoutes } from './domains/environment-connections/routes.ts'
 import { environmentRoutes } from './domains/environments/routes.ts'
-import { markDataGone, promotedDataAt, recordPromotedData } from './domains/execution-runs/promoted-data.ts'
+import { promotedData } from './domains/execution-runs/promoted-data.ts'
 import { executionRunRoutes } from './domains/execution-runs/routes.ts'
 import { functionCallRoutes } from './domains/function-calls/routes.ts'
 import { executionScopeRoutes } from './domains/execution-scopes/routes.ts'
@@ -53,7 +53,7 @@ export const routesOf = (parts: Parts & { consoleKeeper: ConsoleKeeper }): Route
   ...executionScopeRoutes({ ...parts, uses }),
   ...storageRoutes({
     ...parts,
-    promoted: { record: recordPromotedData, at: promotedDataAt, gone: markDataGone },
+    promoted: promotedData,
   }),
   ...storageJobRoutes(parts),
   ...indexRoutes(parts),

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { mkdirSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { startRelay } from '../../sites/relay.ts'
 import { startS3 } from '../../sites/s3.ts'
@@ -23,6 +23,7 @@ const copyWith = async (daemon: Daemon, to: string, id: string, isHalf?: () => b
   const statusOf = async (): Promise<string> => (await daemon.ok('GET', `/storage-downloads/${id}/`)).status
   if (isHalf !== undefined) {
     while (!isHalf()) await pause()
+    if ((await statusOf()) === 'completed') throw new Error(`${id} was complete before the kill`)
     await daemon.killAndRestart()
   }
   for (;;) {
@@ -37,7 +38,7 @@ export const copiesCut: Benchmark = {
   about: 'a copy to a bucket and to an SSH host whose service is killed half-way: what is sent again',
   missing: async () => allMissing(rootMissing(), await sshMissing()),
   async run({ rounds, tiny }) {
-    const mebibytes = tiny ? 64 : 4_096
+    const mebibytes = tiny ? 512 : 4_096
     const size = mebibytes * 2 ** 20
     const root = newFolder('storages-')
     await using s3 = await startS3()
@@ -77,8 +78,6 @@ export const copiesCut: Benchmark = {
         configuration: { port: host.port, knownHosts: host.knownHosts() },
       }
       await daemon.ok('POST', '/environments/', environmentOf('lab', storages, { connections: [login] }))
-      const received = async (): Promise<number> =>
-        Number((await host.run('cat /sys/class/net/eth0/statistics/rx_bytes')).stdout)
       const srv = join(host.folder, 'srv')
       const sizeAtHost = (): number =>
         Math.max(
@@ -89,9 +88,9 @@ export const copiesCut: Benchmark = {
       const percent = (bytes: number): number => (bytes / size) * 100
       const toHost = async (isHalf?: () => boolean): Promise<number> => {
         number += 1
-        const before = await received()
+        const before = await host.received()
         await copyWith(daemon, 'site', `copy-${number}`, isHalf)
-        const bytes = (await received()) - before
+        const bytes = (await host.received()) - before
         await host.run('rm -f /srv/copy-*')
         return bytes
       }

@@ -116,7 +116,7 @@ test('secret variables reach the machine and are in no row, history, event, log 
   const operation = await made('secret')
   const seen = processes.stop()
   expect([operation.status, operation.failureReason]).toEqual(['completed', undefined])
-  const { host } = await machineOf('secret')
+  const { host, userData } = await machineOf('secret')
   expect((await host!.run('cat /srv/secret', 'root')).stdout).toBe("canary-nested canary' $(id) as it is")
   const [events, log, rows, histories] = await Promise.all([
     calls.events(operation.id),
@@ -126,7 +126,8 @@ test('secret variables reach the machine and are in no row, history, event, log 
   ])
   expect(rows).toContain('as it is')
   expect(histories).toContain(operation.id)
-  for (const text of [JSON.stringify([events, log]), rows, histories, seen])
+  expect(userData).toContain('akoflow')
+  for (const text of [JSON.stringify([events, log]), rows, histories, seen, userData])
     expect(text).not.toMatch(/canary|PRIVATE KEY/)
   await calls.over((await calls.act('secret', 'destroy')).body.id)
   const held = () => service.db.run(sql`select from credentials where kind = 'machine-variables'`)

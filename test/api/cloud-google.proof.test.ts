@@ -3,6 +3,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { CloudSite } from '../../sites/cloud.ts'
 import { sites } from '../../sites/requirements.ts'
+import { until } from '../failures/programs.ts'
 import { openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { needs } from '../support/needs.ts'
 import type { TestService } from '../support/service.ts'
@@ -10,7 +11,7 @@ import type { TestService } from '../support/service.ts'
 /** Machines of Compute Engine that are hosts with sshd, over HTTP. */
 
 const { test } = needs(...sites.ssh)
-jest.setTimeout(120_000)
+jest.setTimeout(400_000)
 
 let opened: Awaited<ReturnType<typeof openCloudService>>
 let site: CloudSite
@@ -19,22 +20,19 @@ let calls: (typeof opened)['calls']
 beforeAll(async () => {
   opened = await openCloudService({ machines: 'ssh' }, { provider: 'gcp' })
   ;({ site, service, calls } = opened)
-  await service.post('/environments/clouds/cloud-capacity-targets/', {
-    ...{
-      id: 't',
-      name: 't',
-      provider: 'gcp',
-      providerMachineType: 'e2-standard-2',
-      vcpu: 2,
-      memoryMiB: 8_192,
-    },
-    ...{ imageReference: 'projects/debian-cloud/global/images/family/debian-12', maximumInstances: 5 },
-    ...withoutPlaybooks,
-  })
+  await makeTarget('t')
 }, 300_000)
 afterAll(async () => {
   await opened?.close()
 }, 60_000)
+
+const makeTarget = (id: string, more: object = {}) =>
+  service.post('/environments/clouds/cloud-capacity-targets/', {
+    ...{ id, name: id, provider: 'gcp', providerMachineType: 'e2-standard-2', vcpu: 2, memoryMiB: 8_192 },
+    ...{ imageReference: 'projects/debian-cloud/global/images/family/debian-12', maximumInstances: 5 },
+    ...withoutPlaybooks,
+    ...more,
+  })
 
 const made = async (instanceId: string): Promise<any> => {
   const { status, body } = await calls.provision({ capacityTargetId: 't', instanceId })
@@ -93,6 +91,53 @@ test.each([
     expect(living()).toBe(before)
   },
 )
+
+test('a run goes on at another machine where Google takes one back, pays for both and leaves nothing', async () => {
+  await makeTarget('spots', { provisioningMode: 'spot', configuration: { pricePerHour: 3_600 } })
+  await service.post('/execution-scopes/', {
+    ...{ id: 'scope', name: 'scope', networkTopologyId: '', environmentVersionIds: ['clouds-v1'] },
+  })
+  const limits = { cpuLimit: '1', memoryLimit: '64Mi' }
+  const second = '[ -s kept.txt ] && { [ "$AKOFLOW_ATTEMPT" -gt 1 ] || sleep 3600; }'
+  await service.post('/workflow-definitions/', {
+    name: 'taken',
+    spec: {
+      ...{ namespace: 'tests', image: 'busybox:1.36' },
+      activities: [
+        { name: 'first', run: 'echo kept > kept.txt', ...limits },
+        { name: 'second', run: second, dependsOn: ['first'], ...limits },
+      ],
+    },
+  })
+  await service.post('/schedule-plans/import/', {
+    plan: {
+      ...{ id: 'taken', workflowVersionId: 'taken-v1', executionScopeId: 'scope', algorithm: 'by-hand' },
+      assignments: ['first', 'second'].map((activityId, orderOnResource) => ({
+        ...{ activityId, resourceId: 'spots', coreId: 'core-0', orderOnResource },
+      })),
+    },
+  })
+  await service.post('/execution-runs/', { id: 'taken', schedulePlanId: 'taken', mode: 'real' })
+  const lost = await until('the second task', 120, async () => {
+    const { activities } = await service.get('/execution-runs/taken/')
+    return activities.find((one: any) => one.externalId === 'second' && one.status === 'running')
+  })
+  site.faults.takeBack((await calls.instance(lost.cloudInstanceId)).providerId)
+  const { run, activities } = await service.finished('taken', 120)
+  expect([run.status, run.failureReason]).toEqual(['completed', undefined])
+  expect(new Set(activities.map(({ cloudInstanceId }: any) => cloudInstanceId)).size).toBe(2)
+  const receipt = await until('the whole receipt', 120, async () => {
+    const found = await service.get('/execution-runs/taken/receipt/')
+    return found.final === true ? found : undefined
+  })
+  expect(receipt.instances.map(({ status, releaseReason }: any) => [status, releaseReason])).toEqual([
+    ['destroyed', 'lost'],
+    ['destroyed', 'tasks-over'],
+  ])
+  for (const { actual } of receipt.instances) expect(actual.money).toBeGreaterThan(0)
+  const own = [...site.machines.values()].filter(({ spot }) => spot)
+  expect(own.map(({ state }) => state)).toEqual(['terminated', 'terminated'])
+})
 
 test('the address for tokens in a key is never contacted, and a denied endpoint is asked nothing', async () => {
   let contacts = 0

@@ -262,6 +262,43 @@ test('a machine of Google is made, looked at and ended in the project of its tar
   expect([...site.machines.values()].at(-1)).toMatchObject({ state: 'terminated' })
 })
 
+test('an expired credential and one of another provider are refused with the reason', async () => {
+  const given = { provider: 'aws', credential: site.accessKey, endpoint: site.endpoint }
+  site.faults.expired(true)
+  const verdict = await service.call('POST', '/cloud-credentials/validate/', given)
+  const failed = await made('expired')
+  site.faults.expired(false)
+  expect([verdict.status, verdict.body.valid, verdict.body.error]).toEqual([
+    ...[422, false, expect.stringContaining('ExpiredToken')],
+  ])
+  expect([failed.status, failed.failureReason]).toEqual(['failed', expect.stringMatching(/Expired/)])
+  // The provider could not be asked for its end either.
+  expect(await act('expired', 'destroy')).toMatchObject({ status: 'completed' })
+  const { credentialRef } = await service.post('/cloud-credentials/', {
+    ...{ id: 'of-google', provider: 'gcp', credential: site.google.credential },
+  })
+  await service.post('/environments/', {
+    environment: { id: 'mixed', name: 'mixed' },
+    version: { id: 'mixed-v1', version: 1 },
+    connections: [
+      {
+        ...{ id: 'mixed-c', name: 'c', type: 'cloud', endpoint: site.endpoint, credentialRef },
+        configuration: { provider: 'aws', region: site.region },
+      },
+    ],
+  })
+  for (const path of [
+    '/environments/mixed/cloud-catalog/refresh/',
+    '/environments/mixed/cloud-orphans/sweep/',
+  ]) {
+    const { status, body } = await service.call('POST', path)
+    expect([status, body.error]).toEqual([
+      422,
+      expect.stringContaining('"vault:cloud-credential/of-google" is no credential of aws; refer to one'),
+    ])
+  }
+})
+
 test('a connection that leads to another account says nothing about a machine', async () => {
   await made('stays')
   const machine = await machineOfInstance(service, site, 'stays')
@@ -306,8 +343,10 @@ test('what others end is noted in every state of its record, and its bill is clo
   await set('broken', sql`status = 'failed', failure_reason = 'its stop failed'`)
   await set('halted', sql`status = 'failed', failure_reason = 'its stop failed'`)
   // As a run has left it, whose machines are kept for a while.
-  await set('idle', sql`execution_run_id = 'over'`)
+  await set('idle', sql`execution_run_id = 'over', account = null`)
   expect(await noted()).toEqual({ ids: [], errors: [] })
+  // An earlier version did not record it.
+  expect(await db.run(sql`select from cloud_instances where id = 'idle' and account is not null`)).toBe(1)
 
   const at = await Promise.all(ids.map((id) => machineOfInstance(service, site, id)))
   at[1]!.state = 'stopped'

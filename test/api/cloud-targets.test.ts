@@ -4,19 +4,26 @@ import { CredentialVariables } from '../../src/config.ts'
 import { sql } from '../../src/db/sql.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { usableTarget } from '../../src/domains/cloud/accept.ts'
+import { instanceRoutes, type InstanceParts } from '../../src/domains/cloud/instance-routes.ts'
 import { moveVariables, openVariables } from '../../src/domains/cloud/target-secrets.ts'
 import { targetRoutes } from '../../src/domains/cloud/target-routes.ts'
 import { environmentRoutes } from '../../src/domains/environments/routes.ts'
 import { resourceRoutes } from '../../src/domains/resources/routes.ts'
+import type { Feed } from '../../src/operations/feed.ts'
 import { uses } from '../../src/uses.ts'
 import { openVaultKeys } from '../../src/vault/keys.ts'
 import { openVault, type Vault } from '../../src/vault/vault.ts'
+import { withoutPlaybooks } from '../support/cloud.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { rowsOf } from '../support/traces-of.ts'
 
 let app: OpenedRoutes
 let vault: Vault
+/** `SERVICE_CLOUD_SSH_SOURCE_RANGES`. */
+let cloudSshSourceRanges: readonly string[] = []
+/** No workflow works for what is asked for. */
+const engine = { start: async () => {} } as unknown as InstanceParts['engine']
 const outside = { variables: new CredentialVariables([]), folders: [] }
 beforeAll(async () => {
   const keys = await openVaultKeys(makeVaultKeyFile())
@@ -26,6 +33,12 @@ beforeAll(async () => {
       ...environmentRoutes({ db, uses }),
       ...resourceRoutes({ db, uses }),
       ...targetRoutes({ db, vault }),
+      ...instanceRoutes({
+        ...{ db, vault, engine, feed: {} as Feed },
+        get cloudSshSourceRanges() {
+          return cloudSshSourceRanges
+        },
+      }),
     ]
   })
   for (const [id, driver] of [
@@ -133,6 +146,16 @@ describe('what is refused leaves nothing', () => {
     configurationVersionId,
     executionOrder,
   })
+  beforeAll(async () => {
+    await app.db.run(sql`insert into machine_configurations (id, name, enabled)
+      values ('on', 'on', true), ('off', 'off', false)`)
+    await app.db.run(sql`insert into machine_configuration_versions
+        (id, machine_configuration_id, version, status, playbook_yaml, content_sha256, compatibility)
+      values ('deprecated', 'on', 1, 'deprecated', '- hosts: all', 'x', '{}'),
+        ('of-disabled', 'off', 1, 'published', '- hosts: all', 'x', '{}'),
+        ('for-gcp', 'on', 2, 'published', '- hosts: all', 'x', '{"providers": ["gcp"]}')`)
+  })
+
   test.each<[string, object, string]>([
     ['no name', {}, 'name'],
     ['a name that is taken', { name: 'small' }, 'name'],
@@ -180,6 +203,11 @@ describe('what is refused leaves nothing', () => {
       { name: 'x', architecture: 'arm64', machineConfigurations: [configuration(1)] },
       'machineConfigurations.0.configurationVersionId',
     ],
+    ...['deprecated', 'of-disabled', 'for-gcp'].map((version): [string, object, string] => [
+      `the version ${version} of a configuration`,
+      { name: 'x', machineConfigurations: [configuration(1, version)] },
+      'machineConfigurations.0.configurationVersionId',
+    ]),
   ])('%s', async (_, body, field) => {
     const before = await app.counts()
     const answer = await post(body)
@@ -209,6 +237,74 @@ describe('what is refused leaves nothing', () => {
       cloud_capacity_targets: before['cloud_capacity_targets'],
       resources: before['resources'],
     })
+  })
+})
+
+describe('a machine of a target', () => {
+  const all = ['0.0.0.0/0']
+  const some = ['192.0.2.0/24']
+  const place = (id: string) => `/environments/${id}/cloud-instances/`
+  beforeAll(async () => {
+    for (const [id, providers] of [
+      ['none', ['gcp']],
+      ['one', ['aws', 'gcp']],
+      ['two', ['aws', 'aws']],
+    ] as const)
+      await app.call('POST', '/environments/', {
+        environment: { id, name: id },
+        version: { id: `${id}-v1`, version: 1, status: 'published' },
+        runtimes: [{ id: `${id}-r`, name: 'r', driver: 'cloud', mode: 'execution' }],
+        connections: providers.map((provider, at) => ({
+          ...{ id: `${id}-${String(at)}`, name: `c${String(at)}`, type: 'cloud', endpoint: '' },
+          configuration: { provider, region: 'us-east-1' },
+        })),
+      })
+  })
+  /** Asks for a machine of a new target. */
+  const asked = async (environment: string, id: string, configuration: object, ranges: readonly string[]) => {
+    const at = `/environments/${environment}/cloud-capacity-targets/`
+    const target = await post({ id, name: id, configuration, ...withoutPlaybooks }, at)
+    expect([target.status, target.body.error]).toEqual([201, undefined])
+    cloudSshSourceRanges = ranges
+    const before = await app.counts()
+    const answer = await app.call('POST', place(environment), { capacityTargetId: id, instanceId: id })
+    const { audit_events: _a, audit_head: _h, ...after } = await app.counts()
+    return { answer, isStored: JSON.stringify({ ...before, ...after }) !== JSON.stringify(before) }
+  }
+
+  test.each<[string, string, object, readonly string[], RegExp]>([
+    ['without a connection', 'none', {}, some, /has no cloud connection of aws; save one first/],
+    ['with two', 'two', {}, some, /more than one cloud connection of aws; name one in configuration/],
+    ['with that of another', 'one', { connectionId: 'two-0' }, some, /"two-0" is no cloud connection of aws/],
+    [
+      'with another provider',
+      'one',
+      { connectionId: 'one-1' },
+      some,
+      /"one-1" is no cloud connection of aws/,
+    ],
+    ['without networks', 'one', {}, [], /no networks are named.*SERVICE_CLOUD_SSH_SOURCE_RANGES/],
+    ['for everybody', 'one', {}, all, /every address would reach SSH.*allowPublicSsh: true/],
+    ['for everybody by IPv6', 'one', {}, [...some, '::/0'], /every address would reach SSH/],
+  ])('%s is refused, and nothing is stored', async (name, environment, configuration, ranges, text) => {
+    const { answer, isStored } = await asked(environment, name, configuration, ranges)
+    expect([answer.status, answer.body.error, isStored]).toEqual([422, expect.stringMatching(text), false])
+  })
+
+  test.each<[string, string, object, readonly string[], string]>([
+    ['of the only connection', 'one', {}, some, 'one-0'],
+    ['of the one that is named', 'two', { connectionId: 'two-1' }, some, 'two-1'],
+    ['with networks of its own', 'one', { sshSourceRanges: some }, [], 'one-0'],
+    ['of everybody, as is wanted', 'one', { allowPublicSsh: true }, all, 'one-0'],
+    ['of all', 'one', { allowPublicSsh: true, sshSourceRanges: all }, [], 'one-0'],
+  ])('%s is asked for', async (name, environment, configuration, ranges, connectionId) => {
+    const { answer } = await asked(environment, name, configuration, ranges)
+    expect([answer.status, answer.body.error]).toEqual([202, undefined])
+    const row = await app.db.one(
+      z.object({ connectionId: z.string() }),
+      sql`select connection_id from cloud_instances where id = ${name}`,
+    )
+    expect(row).toEqual({ connectionId })
   })
 })
 

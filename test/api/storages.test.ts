@@ -22,11 +22,7 @@ import { artifactRoutes } from '../../src/domains/artifacts/routes.ts'
 import { openArtifactStore } from '../../src/drivers/build/store.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { credentialRoutes } from '../../src/domains/credentials/routes.ts'
-import {
-  markDataGone,
-  promotedDataAt,
-  recordPromotedData,
-} from '../../src/domains/execution-runs/promoted-data.ts'
+import { promotedData } from '../../src/domains/execution-runs/promoted-data.ts'
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
 import { openStorages } from '../../src/domains/storages/open.ts'
 import { storageRoutes } from '../../src/domains/storages/routes.ts'
@@ -93,11 +89,7 @@ beforeAll(async () => {
     return [
       ...inventoryRoutes()(db, atClose),
       ...credentialRoutes({ db, vault }),
-      ...storageRoutes({
-        db,
-        storages,
-        promoted: { record: recordPromotedData, at: promotedDataAt, gone: markDataGone },
-      }),
+      ...storageRoutes({ db, storages, promoted: promotedData }),
       ...artifactRoutes({
         ...{ db, hostId: 'here', buildContextLimitBytes: 1, addressAllowed: () => true as const },
         artifactStore: openArtifactStore('/nowhere'),

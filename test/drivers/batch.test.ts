@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
-import { cancelStep } from '../../src/drivers/runtime/batch/cancelling.ts'
+import { cancelStep, cancelTasks } from '../../src/drivers/runtime/batch/cancelling.ts'
+import { append } from '../../src/lists.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { until } from '../failures/programs.ts'
@@ -44,6 +45,17 @@ const makeSite = (): ConformanceSite => {
       const shell = openLocalShell()
       shells.push(shell)
       return openTableDriver({ ...options, shell })
+    },
+    hiding: {
+      // The word of the table counts when it is a second old.
+      forMs: 2500,
+      open() {
+        let hidden = false
+        const shell = openLocalShell()
+        shells.push(shell)
+        const driver = openTableDriver({ ...options, shell, hides: () => hidden })
+        return { driver, hide: (now) => (hidden = now) }
+      },
     },
     submitter: [process.execPath, join(import.meta.dirname, 'table-submitter.ts'), JSON.stringify(options)],
     async close() {
@@ -87,44 +99,27 @@ test('an array whose id no answer gave is found by its name: its task runs once,
   await shell.close()
 })
 
-test('a scheduler that answers and does not mention a task, at any moment: it waits, and runs once, to its end', async () => {
-  const scratch = mkdtempSync(join(folder, 'unmentioned-'))
-  const shell = openLocalShell()
-  const options = { ...optionsIn(scratch), shell }
-  const moments = ['its submit', 'its start', 'its end'] as const
-  const drivers = moments.map((moment) => {
-    let hidden = false
-    const driver = openTableDriver({ ...options, hides: () => hidden })
-    return { moment, driver, hide: (now: string) => (hidden = now === moment) }
-  })
-  for (const { moment, driver, hide } of drivers) {
-    const [ledger, go] = [join(scratch, `ledger of ${moment}`), join(scratch, `go of ${moment}`)]
-    const script = 'echo begun >> "$1"; until [ -e "$2" ]; do sleep 0.05; done; exit 3'
-    const name = `unmentioned-${moment.replace(' ', '-')}`
-    const argv = ['sh', '-c', script, 'sh', ledger, go]
-    const task = plainIntent(name, join(scratch, 'work', name, '1'), argv)
-    // Another worker of the same site, to which the scheduler mentions nothing at all.
-    const other = openTableDriver({ ...options, hides: () => true })
-    const states = async (): Promise<(string | undefined)[]> =>
-      Promise.all([driver, other].map(async (one) => (await one.find([name])).get(name)?.state))
-    hide('its submit')
-    expect(await driver.submit([task])).toMatchObject([{ ok: true }])
-    expect(await other.submit([task])).toMatchObject([{ ok: true }])
-    for (const state of await states()) expect(state).toMatch(/queued|running/)
-    hide('its start')
-    await until('its start', 120, () => existsSync(ledger))
-    expect(await states()).toEqual(['running', 'running'])
-    expect(await other.submit([task])).toMatchObject([{ ok: true }])
-    writeFileSync(go, '')
-    hide('its end')
-    await new Promise<void>((resolve) => void driver.watch([name], () => resolve()))
-    expect(await states()).toEqual(['ended', 'ended'])
-    expect(await other.collect(name)).toMatchObject({ state: { exitCode: 3, reason: 'exited' } })
-    expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
-    await other.close()
-  }
-  for (const { driver } of drivers) await driver.close()
-  await shell.close()
+test('a cancel leaves no end on record for a task whose files are lost, and waits until its processes have ended', async () => {
+  const marked: string[] = []
+  let looks = 0
+  const lostOnes = { state: 'running', externalId: 'a', startedAt: 0 } as const
+  const parts = {
+    site: { tasks: { markCancelled: (names: string[]) => Promise.resolve(append(marked, names)) } },
+    scheduler: { strays: () => Promise.resolve(new Map([['stray', lostOnes]])), cancelSteps: {} },
+    sight: {
+      see: (names: string[]) => {
+        const stray = ++looks < 3 ? lostOnes : { ...lostOnes, state: 'lost' }
+        const state = (name: string) => (name === 'stray' ? stray : { ...lostOnes, state: 'ended' })
+        return Promise.resolve(
+          new Map(names.map((name) => [name, { state: state(name), sight: { form: 'none' } }])),
+        )
+      },
+      adopt: () => Promise.resolve(new Map()),
+      elementsOf: () => [],
+    },
+  } as unknown as Parameters<typeof cancelTasks>[0]
+  await cancelTasks(parts, ['stray', 'plain'], 0)
+  expect([marked, looks]).toEqual([['plain'], 3])
 })
 
 test('arrays have the names that every version has given them, so that a lost answer can be asked for after an upgrade', () => {

@@ -159,9 +159,12 @@ describe.each(Object.keys(providers))('%s', (name) => {
     test('an endpoint at AWS is that of EC2 alone; any other one is asked for the account too', async () => {
       const hosts: string[] = []
       class Noting extends Agent {
-        override createConnection({ host }: { host?: string | null }): never {
+        override createConnection(
+          { host }: { host?: string | null },
+          callback?: (error: Error | null, stream: never) => void,
+        ): undefined {
           hosts.push(host ?? '')
-          throw new Error('no way out')
+          process.nextTick(() => callback?.(new Error('no way out'), undefined as never))
         }
       }
       const kept = { 'http:': http.agents.kept['http:'], 'https:': new Noting() }
@@ -246,6 +249,10 @@ describe.each(Object.keys(providers))('%s', (name) => {
     await expect(driver.create(wish({ machineType: 'none' }))).rejects.toMatchObject({ fault: 'refused' })
     const unknown = elsewhere.id.replace(/.{6}$/, '000000')
     await expect(driver.start(unknown)).rejects.toMatchObject({ fault: 'missing' })
+    site.faults.expired(true)
+    for (const ask of [driver.identity(), driver.list(service), driver.create(wish())])
+      await expect(ask).rejects.toMatchObject({ fault: 'credential', passes: false })
+    site.faults.expired(false)
     const wrong = provider.open('wrong')
     await expect(wrong.identity()).rejects.toMatchObject({ fault: 'credential' })
     await expect(wrong.list(service)).rejects.toMatchObject({

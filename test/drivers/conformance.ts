@@ -70,6 +70,11 @@ export interface ConformanceSite {
   startsAlone?: boolean
   /** What passes of a time limit before the task's program runs. Default 0. */
   startSeconds?: number
+  /**
+   * Where a scheduler has lists of tasks: another driver, to which it answers without mentioning any
+   * while `hide` was called so last, and the milliseconds after which it would be lost if that counted.
+   */
+  hiding?: { open(): { driver: RuntimeDriver; hide(now: boolean): void }; forMs: number }
   /** Whether the process that calls itself so lives, where tasks have process ids of their own. */
   lives?(pid: number): boolean
   /**
@@ -338,6 +343,54 @@ export function runtimeDriverConformance(
         await Promise.all([submitElsewhere(task), submitElsewhere(task), submit(task)])
         await ended([task.name])
         expect(readFileSync(ledger, 'utf8')).toBe('x\n')
+      },
+      seconds,
+    )
+
+    testOnce(
+      'waits for a task that its site does not mention, at any moment: it runs once, to its end',
+      async () => {
+        const { open, forMs } = site.hiding ?? {}
+        if (open === undefined || forMs === undefined) return
+        const moments = ['submit', 'start', 'end'] as const
+        const tasks = moments.map((moment) => {
+          const one = open()
+          // Another worker, to which nothing is ever mentioned.
+          const other = open()
+          other.hide(true)
+          opened.push(one.driver, other.driver)
+          const [ledger, go] = [visible(`${moment}.ledger`), visible(`${moment}.go`)]
+          const script = 'echo begun >> "$1"; until [ -e "$2" ]; do sleep 0.05; done; exit 3'
+          const at = (now: string): void => one.hide(now === moment)
+          return { task: intent(sh(script, ledger, go)), workers: [one.driver, other.driver], ledger, go, at }
+        })
+        const ends: string[] = []
+        const states = async ({ task, workers }: (typeof tasks)[number]): Promise<string[]> =>
+          Promise.all(workers.map(async (by) => (await stateOf(task.name, by)).state))
+        for (const one of tasks) {
+          one.at('submit')
+          for (const by of one.workers) await submit(one.task, by)
+          for (const state of await states(one)) expect(state).toMatch(/queued|running/)
+          for (const by of one.workers) by.watch([one.task.name], (name) => ends.push(name))
+          one.at('start')
+        }
+        for (const { ledger } of tasks) await until(() => existsSync(ledger), 'the start')
+        await sleep(forMs)
+        for (const one of tasks) {
+          expect(await states(one)).toEqual(['running', 'running'])
+          for (const by of one.workers) await submit(one.task, by)
+        }
+        expect(ends).toEqual([])
+        for (const one of tasks) {
+          one.at('end')
+          writeFileSync(one.go, '')
+        }
+        await until(() => ends.length >= 2 * tasks.length, 'the ends')
+        for (const one of tasks) {
+          expect(await states(one)).toEqual(['ended', 'ended'])
+          expect(await one.workers[1]?.collect(one.task.name)).toMatchObject({ state: { exitCode: 3 } })
+          expect(readFileSync(one.ledger, 'utf8')).toBe('begun\n')
+        }
       },
       seconds,
     )

@@ -12,6 +12,7 @@ import { namespaceRights, startKubernetes, type KubernetesSite } from '../../sit
 import { toolImage } from './kubernetes-image.ts'
 import {
   becomes,
+  changePods,
   clusterOf,
   minutes,
   openRuntime,
@@ -250,6 +251,28 @@ describe('what has to wait', () => {
   )
 
   test(
+    'a container that the cluster cannot make: waits with the words of the node, then is lost with them, and the next is refused',
+    async () => {
+      const labels = { strict: 'yes', 'orrery.dev/part': 'task' }
+      const own = 'Object.spec.containers.securityContext{runAsNonRoot: true, runAsUser: 0}'
+      const change = `Object{spec: Object.spec{containers: [Object.spec.containers{name: "task", securityContext: ${own}}]}}`
+      const condition = Object.entries(labels)
+        .map(([key, value]) => `object.metadata.?labels[?"${key}"].orValue("") == "${value}"`)
+        .join(' && ')
+      await changePods(site, 'strict', { condition, change, labels }, (pod) => pod.includes('runAsNonRoot'))
+      const { driver, intent } = await open({ pullPatienceSeconds: 3, podLabels: { strict: 'yes' } })
+      const task = intent(['true'])
+      await submit(driver, task)
+      await waits(driver, task, /CreateContainerConfigError: .*non-root/)
+      expect(await lost(driver, task)).toMatchObject({ cause: expect.stringContaining('non-root') })
+      expect(await driver.submit([intent(['true'])])).toMatchObject([
+        { ok: false, error: { trouble: 'refused', message: expect.stringContaining('non-root') } },
+      ])
+    },
+    3 * minutes,
+  )
+
+  test(
     'a registry that is away: waits, and runs when it is back',
     async () => {
       const { driver, intent } = await open({ pullPatienceSeconds: 1 })
@@ -441,6 +464,22 @@ describe('what is wrong from the beginning', () => {
     expect(outcome).toMatchObject({ trouble: 'refused' })
     return outcome.message
   }
+
+  test(
+    'is what the API server refuses: told in its words, once',
+    async () => {
+      const { driver, intent } = await open()
+      const odd: [Record<string, unknown>, RegExp][] = [
+        [{ tolerations: [{ key: 'a', operator: 'Nope' }] }, /Nope/],
+        [{ affinity: 'near' }, /affinity/],
+      ]
+      for (const [own, words] of odd)
+        expect(await driver.submit([intent(['true'], { site: own })])).toMatchObject([
+          { ok: false, error: { trouble: 'refused', message: expect.stringMatching(words) } },
+        ])
+    },
+    3 * minutes,
+  )
 
   test(
     'is told in words, and nothing is made',

@@ -158,9 +158,49 @@ const policies = '/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicie
 const binding = '/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings'
 
 /**
+ * Changes Pods that are made from now on by the cluster's own admission, as an operator may: those of
+ * the CEL `condition`, by the CEL `change`. `isSeen`: whether a probe Pod shows it. Resolves when it
+ * is in force.
+ */
+export const changePods = async (
+  site: KubernetesSite,
+  name: string,
+  { condition, change, labels = {} }: { condition: string; change: string; labels?: Record<string, string> },
+  isSeen: (pod: string) => boolean,
+): Promise<void> => {
+  const api = { apiVersion: 'admissionregistration.k8s.io/v1', metadata: { name } }
+  await site.call('PATCH', `${policies}/${name}`, {
+    ...api,
+    kind: 'MutatingAdmissionPolicy',
+    spec: {
+      matchConstraints: {
+        resourceRules: [
+          { apiGroups: [''], apiVersions: ['v1'], operations: ['CREATE'], resources: ['pods'] },
+        ],
+      },
+      matchConditions: [{ name, expression: condition }],
+      ...{ failurePolicy: 'Fail', reinvocationPolicy: 'Never' },
+      mutations: [{ patchType: 'ApplyConfiguration', applyConfiguration: { expression: change } }],
+    },
+  })
+  await site.call('PATCH', `${binding}/${name}`, {
+    ...api,
+    kind: 'MutatingAdmissionPolicyBinding',
+    spec: { policyName: name },
+  })
+  const probe = {
+    ...{ apiVersion: 'v1', kind: 'Pod', metadata: { name: 'probe', labels } },
+    spec: { containers: ['task', 'courier'].map((one) => ({ name: one, image: site.images.busybox })) },
+  }
+  await until(`${name} to be in force`, async () => {
+    const pod = await site.call('POST', `/api/v1/namespaces/${site.namespace}/pods?dryRun=All`, probe)
+    return isSeen(JSON.stringify(pod))
+  })
+}
+
+/**
  * A folder that tasks and this machine see under the same path though their runtime has no volume:
- * the cluster's own admission gives it to every Pod that has a courier, as an operator may.
- * Resolves when it is in force.
+ * every Pod that has a courier gets it. Resolves when it is in force.
  */
 export const openWindow = async (site: KubernetesSite): Promise<string> => {
   const folder = join(site.volume.folder, 'window')
@@ -171,39 +211,11 @@ export const openWindow = async (site: KubernetesSite): Promise<string> => {
     'Object.spec.volumes{name: "window", persistentVolumeClaim: ' +
     `Object.spec.volumes.persistentVolumeClaim{claimName: ${text(site.volume.claim)}}}`
   const mount = `Object.spec.containers.volumeMounts{name: "window", mountPath: ${text(folder)}, subPath: "window"}`
-  const expression =
+  const change =
     `Object{spec: Object.spec{volumes: [${volume}], containers: [Object.spec.containers{name: ` +
     `"task", volumeMounts: [${mount}]}]}}`
-  const api = { apiVersion: 'admissionregistration.k8s.io/v1', metadata: { name: 'window' } }
-  await site.call('PATCH', `${policies}/window`, {
-    ...api,
-    kind: 'MutatingAdmissionPolicy',
-    spec: {
-      matchConstraints: {
-        resourceRules: [
-          { apiGroups: [''], apiVersions: ['v1'], operations: ['CREATE'], resources: ['pods'] },
-        ],
-      },
-      matchConditions: [
-        { name: 'carried', expression: 'object.spec.containers.exists(one, one.name == "courier")' },
-      ],
-      ...{ failurePolicy: 'Fail', reinvocationPolicy: 'Never' },
-      mutations: [{ patchType: 'ApplyConfiguration', applyConfiguration: { expression } }],
-    },
-  })
-  await site.call('PATCH', `${binding}/window`, {
-    ...api,
-    kind: 'MutatingAdmissionPolicyBinding',
-    spec: { policyName: 'window' },
-  })
-  const probe = {
-    ...{ apiVersion: 'v1', kind: 'Pod', metadata: { name: 'probe' } },
-    spec: { containers: ['task', 'courier'].map((name) => ({ name, image: site.images.busybox })) },
-  }
-  await until('the window to be given to Pods', async () => {
-    const pod = await site.call('POST', `/api/v1/namespaces/${site.namespace}/pods?dryRun=All`, probe)
-    return text(pod).includes(folder)
-  })
+  const condition = 'object.spec.containers.exists(one, one.name == "courier")'
+  await changePods(site, 'window', { condition, change }, (pod) => pod.includes(folder))
   return folder
 }
 

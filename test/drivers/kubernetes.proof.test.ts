@@ -1,5 +1,6 @@
 import { chmodSync, copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
+import type { WatchedObject, WatchHandlers } from '../../src/clients/kubernetes-cluster.ts'
 import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes/driver.ts'
 import { startKubernetes, type KubernetesSite } from '../../sites/kubernetes.ts'
 import { kubernetesStartMs } from '../../sites/kubernetes-build.ts'
@@ -41,6 +42,25 @@ const hasProcesses = (folder: string): boolean =>
     }
   })
 
+/** The cluster, whose lists and watches contain nothing while `isHidden`. */
+const hiding = (isHidden: () => boolean): typeof cluster => ({
+  ...cluster,
+  list: async (path, query) => {
+    const list = await cluster.list<never>(path, query)
+    return isHidden() ? { ...list, items: [] } : list
+  },
+  watch: <T extends WatchedObject>(
+    path: string,
+    query: Readonly<Record<string, string>>,
+    handlers: WatchHandlers<T>,
+  ) =>
+    cluster.watch<T>(path, query, {
+      ...handlers,
+      listed: (items) => handlers.listed(isHidden() ? [] : items),
+      changed: (how, object) => handlers.changed(isHidden() ? 'DELETED' : how, object),
+    }),
+})
+
 /** A runtime with a folder of its own for each test; `place` says where its files are. */
 const siteWith = (
   runtime: string,
@@ -69,6 +89,16 @@ const siteWith = (
       const shell = openKubernetesShell({ ...options, cluster })
       shells.push(shell)
       return openKubernetesDriver({ ...options, cluster, shell })
+    },
+    hiding: {
+      forMs: 15_000,
+      open() {
+        let hidden = false
+        const shell = openKubernetesShell({ ...options, cluster })
+        shells.push(shell)
+        const driver = openKubernetesDriver({ ...options, cluster: hiding(() => hidden), shell })
+        return { driver, hide: (now) => (hidden = now) }
+      },
     },
     submitter: [
       process.execPath,

@@ -392,7 +392,7 @@ test('one name, two login nodes with one home: a task is waited for until its ow
   for (const shell of shells) await shell.close()
 })
 
-describe('what is left of a start', () => {
+describe('a task at a host', () => {
   const opened: { close(): Promise<void> }[] = []
   afterEach(async () => {
     for (const one of opened.splice(0).reverse()) await one.close()
@@ -437,7 +437,7 @@ describe('what is left of a start', () => {
 
   test('a task whose record was removed while it runs is waited for, then lost, and never starts again; a cancel ends it', async () => {
     const driver = open()
-    const [ledger, gate] = [join(scratch, 'ledger'), join(scratch, 'gate')]
+    const gate = join(scratch, 'gate')
     const script = 'echo $$ >> "$1"; until [ -e "$2" ]; do sleep 0.05; done'
     const tasks = ['waited-for', 'ended'].map((name) => task(name, script, join(scratch, name), gate))
     await driver.submit(tasks)
@@ -468,6 +468,20 @@ describe('what is left of a start', () => {
       expect(await stateIn(one, 'waited-for')).toMatchObject({ state: 'lost' })
     expect(await other.submit(tasks.slice(0, 1))).toMatchObject([{ ok: true }])
     expect(readFileSync(join(scratch, 'waited-for'), 'utf8')).toMatch(/^\d+\n$/)
+  })
+
+  test('a kill is one for memory where the node killed for memory meanwhile, not where it did so before', async () => {
+    const counts = join(scratch, 'vmstat')
+    writeFileSync(counts, 'oom_kill 5\n')
+    const driver = open((script) => script.replaceAll('/proc/vmstat', counts))
+    const kinds = { killed: 'kill -9 $$', 'out-of-memory': 'echo "oom_kill 6" > "$1"; kill -9 $$' }
+    for (const [name, script] of Object.entries(kinds)) {
+      // A cgroup of its own would say it.
+      await driver.submit([{ ...task(name, script, counts), memoryLimit: 'rlimit' }])
+      await new Promise<void>((end) => void driver.watch([name], () => end()))
+    }
+    expect(await stateIn(driver, 'killed')).toMatchObject({ reason: 'exited', signal: 'SIGKILL' })
+    expect(await stateIn(driver, 'out-of-memory')).toMatchObject({ reason: 'memory', signal: 'SIGKILL' })
   })
 
   test('a task that is watched, and whose record was removed before it ended, is lost', async () => {

@@ -305,6 +305,33 @@ describe('where the destination has the name', () => {
     expect(leftovers(join(root, 'b'))).toEqual([])
   })
 
+  test('what was promoted there stays so where it has the same bytes, and else no longer', async () => {
+    plant(join(root, 'a', 'p'), { same: 'same', 'ö %/other': 'new', beside: 'new' })
+    plant(join(root, 'b', 'p'), { same: 'same', 'ö %/other': 'old', beside: 'old', else: 'else' })
+    const promotedAs = async (path: string): Promise<number> =>
+      (await service.get(`/storages/b/stat/?path=${encodeURIComponent(path)}`)).promotedAs?.length ?? 0
+    const paths = ['p/same', 'p/ö %/other', 'p/else']
+    for (const path of paths) await service.post('/storages/b/promote-data/', { path })
+    expect(await Promise.all(paths.map(promotedAs))).toEqual([1, 1, 1])
+    expect(await copied('a', 'p', 'b', { onConflict: 'overwrite' })).toMatchObject({ status: 'completed' })
+    expect(await Promise.all(paths.map(promotedAs))).toEqual([1, 0, 1])
+    // An archive in the place of another one, too.
+    const archive = async (id: string) => {
+      await service.post('/storages/b/archives/', { id, path: 'p', onConflict: 'overwrite' })
+      await until(`the end of ${id}`, 60, async () => {
+        const { status } = await service.get(`/storage-downloads/${id}/`)
+        return status === 'ready'
+      })
+    }
+    await archive('packed')
+    await service.post('/storages/b/promote-data/', { path: 'p.tar.gz' })
+    await archive('packed-again')
+    expect(await promotedAs('p.tar.gz')).toBe(1)
+    writeFileSync(join(root, 'b', 'p', 'else'), 'other')
+    await archive('packed-otherwise')
+    expect(await promotedAs('p.tar.gz')).toBe(0)
+  })
+
   test('a failed copy is retried when the conflict is gone', async () => {
     plant(join(root, 'a', 'r'), { x: '1', y: '2' })
     plant(join(root, 'b', 'r'), { y: 'in the way' })

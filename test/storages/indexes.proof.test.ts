@@ -346,5 +346,7 @@ test('a file that takes the place of a directory, and the reverse, and a root th
   await approve('gone')
   const failed = await indexed('late')
   expect(failed).toMatchObject({ status: 'failed', error: expect.stringMatching(/root "gone" is not there/) })
+  expect(await paths('late')).toEqual([])
+  await approve('/')
   expect(await paths('late')).toEqual(['x', 'y', 'y/inner'])
 }, 120_000)

@@ -103,6 +103,12 @@ const LivingRow = z.object({
   providerId: z.string(),
 })
 
+/** Records the account of a machine that an earlier version made: the one that shows it. */
+const keepAccount = async (db: Db, clouds: Clouds, one: z.output<typeof LivingRow>): Promise<void> => {
+  const account = await (await clouds.at(one)).account()
+  await db.run(sql`update cloud_instances set account = ${account} where id = ${one.id} and account is null`)
+}
+
 /** A provider may show a new machine this much later, in seconds. */
 const unseenSeconds = 600
 
@@ -129,6 +135,7 @@ export const noteLosses = async (
   const losses: { instanceId: string; reason: string }[] = []
   const look = async (one: z.output<typeof LivingRow>): Promise<void> => {
     const seen = await lookAtInstance(clouds, one)
+    if (seen !== 'unseen' && one.account == null) await keepAccount(db, clouds, one)
     // EC2 shows an ended machine for an hour and no longer; these were seen before.
     const loss =
       seen === 'unseen'

@@ -48,7 +48,7 @@ const referenceProblems = async (
  * bytes at the same place that has all that is asked for is the answer: its id, and `isNew` false.
  * @throws Refusal 422 for references to missing records and a taken id
  */
-export const recordPromotedData = (db: Db, given: NewData): Promise<{ id: string; isNew: boolean }> =>
+const record = (db: Db, given: NewData): Promise<{ id: string; isNew: boolean }> =>
   db.transaction(async (tx) => {
     // The lock orders two promotions of one entry: the second one sees the record of the first.
     await tx.run(sql`select pg_advisory_xact_lock(hashtextextended(${`data ${given.uri}`}, 0))`)
@@ -95,7 +95,7 @@ export const recordPromotedData = (db: Db, given: NewData): Promise<{ id: string
   })
 
 /** Ids of the objects whose bytes are stored at a place of a storage. */
-export const promotedDataAt = async (db: Db, uri: string): Promise<string[]> => {
+const at = async (db: Db, uri: string): Promise<string[]> => {
   const rows = await db.many(
     IdRow,
     sql`select distinct i.data_object_id as id from data_locations l join data_object_instances i
@@ -105,11 +105,24 @@ export const promotedDataAt = async (db: Db, uri: string): Promise<string[]> => 
   return rows.map(({ id }) => id)
 }
 
+const PlaceRow = z.object({ uri: z.string() })
+
+const places = async (db: Db, place: LostPlace): Promise<string[]> =>
+  (
+    await db.many(
+      PlaceRow,
+      sql`select distinct uri from data_locations where ${isLost(place)} and storage_resource_id is not null
+        and status = 'available'`,
+    )
+  ).map(({ uri }) => uri)
+
 /** Records that the bytes at a place of a storage are gone. */
-export const markDataGone = async (db: Db, place: LostPlace): Promise<void> => {
+const gone = async (db: Db, place: LostPlace): Promise<void> => {
   await db.run(
     sql`update data_locations set status = 'deleted' where ${isLost(place)} and storage_resource_id is not null
       and status = 'available' and not exists (select from data_object_instances i
         where i.id = data_object_instance_id and i.checksum = ${place.digest ?? null})`,
   )
 }
+
+export const promotedData: PromotedData = { record, at, places, gone }

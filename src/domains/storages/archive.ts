@@ -24,6 +24,7 @@ import {
 } from './job-store.ts'
 import { contentsOf, packsOf } from './packs.ts'
 import { openJobProgress } from './progress.ts'
+import { endReplaced } from './replaced.ts'
 import { entryAt, isUnchanged, type Ends } from './send.ts'
 
 /** The path of a directory's archive; undefined where the directory has no name. */
@@ -223,9 +224,10 @@ const packed = (
 export const writeArchive = async (
   db: Db,
   job: StorageJob,
-  { source, target }: Ends,
+  ends: Ends,
   signal: AbortSignal,
 ): Promise<void> => {
+  const { source, target } = ends
   const { id, destinationPath: to, onConflict } = job
   const found = await archiveAttempt(db, id)
   // The archive is recorded already, and only the answer was lost.
@@ -258,6 +260,7 @@ export const writeArchive = async (
     })
   }
   const { sizeBytes = 0 } = await target.stat(to, { signal })
+  await endReplaced(db, job, ends, signal)
   await markDone(db, id, [entry.position])
   await recordArchive(db, id, totalEntries, sizeBytes)
 }

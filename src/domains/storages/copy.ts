@@ -26,6 +26,7 @@ import { packsOf, sendPack, type FilePack } from './packs.ts'
 import { openJobProgress } from './progress.ts'
 import type { LiveJob } from './schemas.ts'
 import { isInner } from './inner-link.ts'
+import { endReplaced } from './replaced.ts'
 import { attributesOf, ensureDirectory, entryAt, sendFile, type Ends, type SentBy } from './send.ts'
 import { isReachable, pagesBelow } from './tree.ts'
 
@@ -368,6 +369,7 @@ export const sendEntries = async (
     const batch = await claimEntries(db, id, batchSize)
     if (batch.length === 0) {
       await finishDirectories(sender)
+      await endReplaced(db, job, ends, signal)
       // A completed job that runs again has no entries left.
       if (allEntries > 0) await recordWhole(db, id, allBytes, progress.live.sentBytes)
       return false

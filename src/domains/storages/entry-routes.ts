@@ -1,10 +1,10 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { markGone, versionsAt, type LostPlace } from '../artifacts/store.ts'
+import { versionsAt, type LostPlace } from '../artifacts/store.ts'
 import { refusing, storageRefusal, type PathPosition } from './errors.ts'
 import type { Storages } from './open.ts'
-import type { PromotedData } from './promoted.ts'
+import { recordLoss, type PromotedData } from './promoted.ts'
 import {
   Checksum,
   EntriesQuery,
@@ -65,14 +65,6 @@ const deleteEntry = async (
     throw storageRefusal(error, 'query')
   }
   await onGone(false)
-}
-
-const recordLoss = async (
-  { db, promoted }: { db: Db; promoted: PromotedData },
-  place: LostPlace,
-): Promise<void> => {
-  await markGone(db, place)
-  await promoted.gone(db, place)
 }
 
 const usualPage = 100

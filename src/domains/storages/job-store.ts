@@ -259,6 +259,23 @@ export const recordLive = (db: Db, id: string, live: LiveJob): Promise<number> =
     sent_bytes = coalesce(${live.sentBytes ?? null}, sent_bytes), updated_at = now()
     where id = ${id} and status in ('queued', 'streaming')`)
 
+const WrittenRow = z.object({ path: z.instanceof(Uint8Array) })
+
+/** Those of the paths, below that of the job, that its list has as files. */
+export const writtenFiles = async (
+  db: Db,
+  id: string,
+  paths: readonly StoragePath[],
+): Promise<StoragePath[]> => {
+  if (paths.length === 0) return []
+  const rows = await db.many(
+    WrittenRow,
+    sql`select distinct path from storage_download_entries where download_id = ${id} and type = 'file'
+      and path = any(${paths.map(storedPath)}::bytea[])`,
+  )
+  return rows.map(({ path }) => pathOfStored(path))
+}
+
 /** Records that the store itself has copied a file of the job. */
 export const recordByStore = (db: Db, id: string): Promise<number> =>
   db.run(sql`update storage_downloads set verification = 'store', updated_at = now() where id = ${id}`)

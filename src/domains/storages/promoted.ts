@@ -1,5 +1,5 @@
 import type { Db } from '../../db/sql.ts'
-import type { LostPlace } from '../artifacts/store.ts'
+import { markGone, type LostPlace } from '../artifacts/store.ts'
 
 /** Promoted data. Its tables belong to a domain below this one, which supplies these functions. */
 export interface PromotedData {
@@ -25,6 +25,17 @@ export interface PromotedData {
   ): Promise<{ id: string; isNew: boolean }>
   /** Ids of the data at a place. */
   at(db: Db, uri: string): Promise<string[]>
+  /** Places of data at a place and below it. */
+  places(db: Db, place: LostPlace): Promise<string[]>
   /** Records that the data at a place is gone. */
   gone(db: Db, place: LostPlace): Promise<void>
+}
+
+/** Ends the records of what was promoted at a place that no longer holds it. */
+export const recordLoss = async (
+  { db, promoted }: { db: Db; promoted: PromotedData },
+  place: LostPlace,
+): Promise<void> => {
+  await markGone(db, place)
+  await promoted.gone(db, place)
 }

@@ -12,6 +12,7 @@ import { quotedPath, type StoragePath } from '../../drivers/storage/paths.ts'
 import { through } from '../../drivers/storage/streams.ts'
 import { NoWayError } from '../../drivers/transfer/copy.ts'
 import type { OnConflict } from './job-store.ts'
+import type { PromotedData } from './promoted.ts'
 import type { Direct, DirectWay } from './direct.ts'
 
 /** Both ends of a copy. */
@@ -23,6 +24,8 @@ export interface Ends {
    * of that place on.
    */
   within?: StoragePath | undefined
+  /** Of the destination. */
+  promoted?: PromotedData | undefined
   /** Connections whose streams both ends take; transfers of runs go first there. */
   links?: readonly string[] | undefined
   /** Where each end is behind a login of its own: the ways from one site to the other. */

@@ -115,6 +115,19 @@ export const uriOf = (storageId: string, path: StoragePath): string =>
     )
     .join('/')}`
 
+/** The path in a URI that `uriOf` has made. */
+export const pathOfUri = (uri: string): StoragePath =>
+  uri
+    .replace(/^storage:\/\/[^/]*\//, '')
+    .split('/')
+    .filter((name) => name !== '')
+    .map(
+      (name) =>
+        name.replace(/%([\dA-F]{2})/g, (_, hex: string) =>
+          String.fromCharCode(parseInt(hex, 16)),
+        ) as ByteName,
+    )
+
 const Cursor = z.tuple([z.string(), z.string(), z.string()])
 
 /** The position at which a list continues. It names the list that it belongs to. */

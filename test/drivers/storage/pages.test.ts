@@ -179,6 +179,7 @@ test('what changes while it is hashed or packed is not recorded with the size of
           return Promise.resolve({ id: 'data', isNew: true })
         },
         at: () => Promise.resolve([]),
+        places: () => Promise.resolve([]),
         gone: () => Promise.resolve(),
       }
       const { signal } = new AbortController()
