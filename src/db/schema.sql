@@ -245,6 +245,7 @@ create table build_runs (
   created_at timestamp with time zone not null default now(),
   started_at timestamp with time zone,
   finished_at timestamp with time zone,
+  packer text,
   constraint build_runs_build FOREIGN KEY (artifact_build_id) REFERENCES artifact_builds(id) ON DELETE CASCADE,
   constraint build_runs_pkey PRIMARY KEY (id),
   constraint build_runs_status CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text]))),

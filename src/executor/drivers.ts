@@ -80,7 +80,7 @@ export interface RuntimeMount {
 /** How the executables of a run come to its sites. */
 export type ArtifactHooks = Pick<
   ArtifactOptions,
-  'scope' | 'ready' | 'delivered' | 'failed' | 'brings' | 'ran'
+  'scope' | 'ready' | 'begun' | 'delivered' | 'failed' | 'brings' | 'ran'
 >
 
 const usualCacheBytes = 20 * 2 ** 30

@@ -126,15 +126,25 @@ const oversize = (root: unknown): string | undefined => {
   return walk(root, 0)
 }
 
+/** The schema of a member that may be left out; its description names the default too. */
+export const withDefault = <Schema extends z.ZodType>(schema: Schema, usual: string) =>
+  schema
+    .optional()
+    .describe(`${schema.description === undefined ? '' : `${schema.description}; `}default: ${usual}`)
+
 /** A free-form object: any JSON below string keys, within `jsonObjectBounds`. */
 export const JsonObject = z.record(z.string(), z.unknown()).superRefine((value, context) => {
   const message = oversize(value)
   if (message !== undefined) context.addIssue({ code: 'custom', message })
 })
+/** Facts of the client's own about a record. */
+export const Metadata = JsonObject.optional().describe("the client's own facts; the service keeps them")
+/** The description of a member that a document may hold because answers do. */
+export const ofAnswer = 'of an answer; ignored'
 export type JsonObject = z.output<typeof JsonObject>
 
 /**
  * A member that the service sets itself. A document may hold it, so that an answer can be sent back;
  * it is never read.
  */
-export const ServerManaged = z.unknown().optional()
+export const ServerManaged = z.unknown().optional().describe(ofAnswer)

@@ -115,6 +115,37 @@ test('every query parameter says what it does, a number its default too', () => 
   expect(silent).toEqual([])
 })
 
+test('every member that may be left out of a body says what it does, a number its default too', () => {
+  const schemas = document['components'].schemas as Json
+  const resolved = (schema: Json): Json =>
+    schema['$ref'] === undefined ? schema : { ...schemas[schema['$ref'].split('/').at(-1)], ...schema }
+  const silent: string[] = []
+  const seen = new Set<string>()
+  const walk = (given: Json, at: string): void => {
+    const place = given['$ref'] ?? at
+    if (seen.has(place)) return
+    seen.add(place)
+    const schema = resolved(given)
+    for (const [name, member] of Object.entries<Json>(schema['properties'] ?? {})) {
+      const { description, type, ...rest } = resolved(member)
+      const isNumber = [type].flat().every((one) => one === 'number' || one === 'integer')
+      const namesDefault = 'default' in rest || /default|ignored|left out|without it/.test(description ?? '')
+      if (schema['required']?.includes(name) !== true)
+        if (description === undefined || (isNumber && !namesDefault))
+          silent.push(`${at}.${name}: ${String(description)}`)
+      walk(member, `${at}.${name}`)
+    }
+    for (const one of [schema['anyOf'], schema['items'], schema['additionalProperties']].flat())
+      if (typeof one === 'object') walk(one as Json, at)
+  }
+  for (const { method, path, operation } of operations()) {
+    const body = operation['requestBody']?.content?.['application/json']
+    if (body !== undefined) walk(body.schema, `${method} ${path}`)
+  }
+  expect(seen.size).toBeGreaterThan(200)
+  expect(silent).toEqual([])
+})
+
 test('pages are integers, streams have a schema, headers are parameters', () => {
   const parameter = (path: string, name: string): Json | undefined =>
     (document['paths'][path].get.parameters as Json[]).find((one) => one['name'] === name)

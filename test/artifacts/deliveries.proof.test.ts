@@ -265,23 +265,36 @@ describe('files and addresses', () => {
   test('below the seed root, at their site and by redirects run by their digest', async () => {
     const { port } = web.address() as AddressInfo
     const digest = sha256(readFileSync(join(seeds, 'system.sif')))
-    copyFileSync(join(seeds, 'system.sif'), join(host.folder, 'srv/own.sif'))
+    const hostile = 'it\'s "$(touch planted)" `touch planted`; touch planted #-rf.sif'
+    for (const path of [
+      join(host.folder, 'srv/own.sif'),
+      join(host.folder, 'srv', hostile),
+      join(seeds, hostile),
+    ])
+      copyFileSync(join(seeds, 'system.sif'), path)
     const tasks = Object.entries({
       file: from({ type: 'local-file', path: 'system.sif' }),
       fetched: from({ type: 'http', uri: `http://127.0.0.1:${port}/moved.sif` }, 'managed', {
         expectedDigest: digest,
       }),
       there: from({ type: 'remote-file', path: '/srv/own.sif', resourceRef: 'files-host-1' }, 'use-in-place'),
+      odd: from({ type: 'local-file', path: hostile }),
+      strange: from(
+        { type: 'remote-file', path: `/srv/${hostile}`, resourceRef: 'files-host-1' },
+        'use-in-place',
+      ),
       named: from({ type: 'oci', reference: '/srv/own.sif' }, 'use-in-place', { expectedDigest: digest }),
     }).map(([name, executable]): WorldTask => ({ name, executable, run: 'echo it ran', lane: [0, 0] }))
     const world = await worldAt('files', tasks, [apptainer('files')])
     const detail = await run(world, 'files-run')
     expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
-    for (const name of ['there', 'named'])
+    for (const name of ['there', 'odd', 'strange', 'named'])
       expect([name, await logOf('files-run', `files-${name}`)]).toEqual([name, 'it ran\n'])
     expect(new Set(detail.artifactMaterializations.map((each: any) => each.digest))).toEqual(
       new Set([digest]),
     )
+    const written = filesBelow(join(host.folder, 'home')).filter((path) => path.endsWith('planted'))
+    expect([written, existsSync('planted')]).toEqual([[], false])
   }, 300_000)
 
   test('that have to be in place fail their attempts where the site has other bytes or none', async () => {
@@ -541,7 +554,7 @@ describe('a delivery', () => {
     expect(filesBelow(join(artifacts, 'arriving'))).toEqual([])
   }, 300_000)
 
-  test('for a run that is cancelled while its bytes arrive leaves nothing', async () => {
+  test('for a run that is cancelled while its bytes arrive leaves nothing; the next run brings them', async () => {
     // Apptainer does not read what stands behind the file system.
     const bytes = Buffer.concat([readFileSync(join(seeds, 'system.sif')), randomBytes(32 * 2 ** 20)])
     writeFileSync(join(source.folder, 'srv/large.sif'), bytes)
@@ -563,8 +576,26 @@ describe('a delivery', () => {
       await until('its bytes arrive', 120, () =>
         filesBelow(join(artifacts, 'arriving')).some((file) => statSync(file).size > 0),
       )
+      const place = { resourceId: expect.any(String), digest: sha256(bytes) }
+      const open = await service.get('/execution-runs/cut-run/')
+      expect([open.artifactMaterializations, open.artifactTransferRuns]).toMatchObject([
+        [{ ...place, status: 'transferring', destinationPath: expect.stringContaining('/cut/artifacts/') }],
+        [{ status: 'running', bytes: 0, materializationId: open.artifactMaterializations[0]?.id }],
+      ])
+      expect(open.artifactTransferRuns[0]).not.toHaveProperty('finishedAt')
       await service.post('/execution-runs/cut-run/cancel/')
-      expect((await service.finished('cut-run', 120)).run.status).toBe('cancelled')
+      const over = await service.finished('cut-run', 120)
+      expect(over.run.status).toBe('cancelled')
+      expect([over.artifactMaterializations, over.artifactTransferRuns]).toMatchObject([
+        [{ ...place, status: 'failed' }],
+        [
+          {
+            status: 'failed',
+            finishedAt: expect.any(Number),
+            failureReason: expect.stringContaining('arrived'),
+          },
+        ],
+      ])
       await until('nothing of it is left', 60, () =>
         ['arriving', 'uses'].every((name) => filesBelow(join(artifacts, name)).length === 0),
       )
@@ -572,5 +603,11 @@ describe('a delivery', () => {
     } finally {
       await source.limit()
     }
+    const { run: whole, ...brought } = await run(world, 'cut-again')
+    expect([whole.status, whole.failureReason]).toEqual(['completed', undefined])
+    expect([brought.artifactMaterializations, brought.artifactTransferRuns]).toMatchObject([
+      [{ digest: sha256(bytes), status: 'committed', verifiedDigest: sha256(bytes) }],
+      [{ status: 'completed', bytes: bytes.length }],
+    ])
   }, 300_000)
 })

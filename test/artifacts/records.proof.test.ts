@@ -114,6 +114,7 @@ describe('a build run', () => {
       predicateType: 'https://slsa.dev/provenance/v1',
       subject: [{ digest: { sha256: run.outputDigest.slice(7) } }],
       predicate: {
+        buildDefinition: { internalParameters: { packer: expect.stringMatching(/^sqfstar .*4\./) } },
         runDetails: {
           metadata: { invocationId: run.id },
           byproducts: [{ digest: { sha256: expect.stringMatching(/^[0-9a-f]{64}$/) } }],

@@ -1,7 +1,18 @@
 import { expect } from '@jest/globals'
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  createReadStream,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
+import { archiveImageId } from '../../src/drivers/build/archive.ts'
 import { withContainers, type ContainerDriver } from '../../src/drivers/runtime/container/driver.ts'
 import type {
   Collected,
@@ -194,6 +205,28 @@ describe.each([
     })
   }, 150_000)
 })
+
+test('podman loads an archive that was brought, once, by the id of its image; another image is refused', async () => {
+  const { driver, root } = siteOf('ssh')
+  const { busybox } = await kubernetesImages(configFromEnvironment().cacheDir)
+  const id = await archiveImageId(createReadStream(busybox) as AsyncIterable<Buffer>)
+  const archive = join(root, `it's "an" image.tar`)
+  copyFileSync(busybox, archive)
+  const outcomeOf = (wanted: string): Promise<unknown> =>
+    run(
+      driver,
+      intentAt(root, { ...requestOf('podman'), image: `archive:${archive}@${wanted}` }, sh('exit 3')),
+    ).catch((error: unknown) => error)
+  const exited = { state: { state: 'ended', exitCode: 3 } }
+  expect(await outcomeOf(id)).toMatchObject(exited)
+  rmSync(archive)
+  expect(await outcomeOf(id)).toMatchObject(exited)
+  expect(await podman.podman('images', '--format', '{{.Repository}}')).toMatch(/orrery-artifact$/m)
+  copyFileSync(busybox, archive)
+  expect(await outcomeOf(`sha256:${'0'.repeat(64)}`)).toMatchObject({
+    message: expect.stringMatching(/differs: asked for/),
+  })
+}, 240_000)
 
 test('apptainer brings an image from a registry once a host, by the digest asked for; what cannot be is refused, a registry that is away is waited for', async () => {
   const registry = await startLoopbackRegistry(join(folder, 'registry'))

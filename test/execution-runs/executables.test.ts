@@ -547,9 +547,11 @@ test('a build whose earlier output is lost is judged as the first one', async ()
 })
 
 test('an attestation names the host that built and the image, and events of a log hold whole characters', async () => {
-  await service.db.run(sql`update build_runs set image_id = ${digests[0]} where id = 'of-build'`)
+  await service.db.run(sql`update build_runs set image_id = ${digests[0]}, packer = 'a packer'
+    where id = 'of-build'`)
   const { payload } = await service.get('/build-runs/of-build/attestation/')
   const { predicate } = JSON.parse(Buffer.from(payload, 'base64').toString())
+  expect(predicate.buildDefinition.internalParameters).toEqual({ packer: 'a packer' })
   expect(predicate.runDetails).toMatchObject({
     builder: { id: 'https://orrery.dev/hosts/elsewhere' },
     byproducts: [{ digest: { sha256: '1'.repeat(64) } }],

@@ -190,6 +190,10 @@ test('a host that is gone: input is refused, and when the host is back the sessi
   desk.ws.send('printf "mark-%d\\n" $((6*7))\n')
   await until('its output', 30, () => desk.text().includes('mark-42'))
   await host.crash()
+  // Until the loss of the connection is noticed, keys go nowhere.
+  const typing = setInterval(() => desk.ws.send('x'), 200)
+  const [code] = await desk.closed.finally(() => clearInterval(typing))
+  expect(code).toBe(1013)
   await host.boot()
   await host.startSshd()
   expect(await ended(id, 200)).toMatchObject({

@@ -4,6 +4,7 @@ import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
+import { sql } from '../../src/db/sql.ts'
 import { openAdmin, type Admin } from '../../src/programs/admin.ts'
 import { needs } from '../support/needs.ts'
 import { startPrometheus, type Prometheus } from '../support/prometheus.ts'
@@ -219,6 +220,23 @@ test('open runs and their tasks are gauges of the record, and a terminated workf
   await reaches('orrery_runs{state="running",mode="real"}', 0)
   await reaches('orrery_runs_ended_total{status="cancelled",mode="real"}', 1)
 }, 200_000)
+
+test('a site whose lease other processes take again and again fires LeaseFlaps', async () => {
+  const world = await makeWorld(service, { name: 'flaps', tasks: [{ name: 'a', run: 'sleep 86400' }] })
+  await start('flaps', world.planId)
+  await reaches('orrery_runs{state="running",mode="real"}', 1)
+  const taken = (): number =>
+    logged.filter(({ msg, runId }) => msg === 'a lease was taken over' && runId === 'flaps').length
+  for (let times = 1; times <= 7; times++) {
+    await service.db.run(
+      sql`update site_leases set holder = 'another', epoch = epoch + 1 where execution_run_id = 'flaps'`,
+    )
+    await eventually('the lease is taken back', 120, async () => taken() === times)
+  }
+  await fires('LeaseFlaps')
+  await service.post('/execution-runs/flaps/cancel/')
+  expect((await service.finished('flaps')).run.status).toBe('cancelled')
+})
 
 test('a connection that waits for a person fires LoginNeeded until somebody has logged in', async () => {
   ssh = await startSshServer({

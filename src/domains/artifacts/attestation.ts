@@ -78,7 +78,7 @@ const statementOf = async ({ db }: AttestationParts, runId: string) => {
           ...{ sourceType, image, recipePath, targetFormat, targetOs, targetArchitecture, network },
           buildArguments: JSON.parse(buildArguments) as unknown,
         },
-        internalParameters: {},
+        internalParameters: output?.packer == null ? {} : { packer: output.packer },
         resolvedDependencies:
           sourceType === 'docker-image'
             ? [

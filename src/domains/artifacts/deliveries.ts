@@ -35,6 +35,49 @@ export const materializationId = ({ runId, site, digest }: Pick<Delivered, 'runI
   `materialization-${short(runId, site, digest)}`
 const transferRunId = (materialization: string): string => `artifact-transfer-${short(materialization)}`
 
+/** Records a delivery whose bytes begin to move; its end replaces that. */
+export const recordBegun = (
+  db: Db,
+  given: Delivered,
+  { strategy, reason, startedAt }: Pick<Moved, 'strategy' | 'reason' | 'startedAt'>,
+): Promise<void> =>
+  db.transaction(async (tx) => {
+    const id = materializationId(given)
+    await tx.run(
+      sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id, site,
+          destination_path, status)
+        values (${id}, ${given.runId}, ${given.activityId ?? null},
+          (select id from artifact_variants where id = ${given.variantId ?? ''}), ${given.digest},
+          ${given.resourceId}, ${given.site}, ${given.destinationPath}, 'transferring')
+        on conflict on constraint artifact_materializations_pkey do update set status = 'transferring',
+          destination_path = excluded.destination_path, updated_at = now()
+          where artifact_materializations.status <> 'committed'`,
+    )
+    await tx.run(
+      sql`insert into artifact_transfer_runs (id, materialization_id, execution_run_id, activity_id, strategy,
+          reason, status, started_at)
+        values (${transferRunId(id)}, ${id}, ${given.runId}, ${given.activityId ?? null}, ${strategy}, ${reason},
+          'running', ${startedAt})
+        on conflict on constraint artifact_transfer_runs_pkey do update set status = 'running',
+          strategy = excluded.strategy, reason = excluded.reason, started_at = excluded.started_at,
+          finished_at = null, failure_reason = null where artifact_transfer_runs.status <> 'completed'`,
+    )
+  })
+
+/** Ends the deliveries of a run that is over before their bytes have arrived. */
+export const endDeliveries = async (tx: Db, runId: string): Promise<void> => {
+  await tx.run(
+    sql`update artifact_transfer_runs set status = 'failed', finished_at = extract(epoch from clock_timestamp()),
+          failure_reason = 'the run ended before its bytes had arrived'
+        where execution_run_id = ${runId} and status = 'running'`,
+  )
+  // Only the service names a site; the others are records of users.
+  await tx.run(
+    sql`update artifact_materializations set status = 'failed', updated_at = now()
+        where run_id = ${runId} and status = 'transferring' and site is not null`,
+  )
+}
+
 /** Records a delivery that has succeeded; `moved`: with the transfer that brought the bytes. */
 export const recordDelivered = (db: Db, given: Delivered, moved: Moved | undefined): Promise<void> =>
   db.transaction(async (tx) => {
@@ -49,7 +92,13 @@ export const recordDelivered = (db: Db, given: Delivered, moved: Moved | undefin
           destination_path = excluded.destination_path, verified_digest = excluded.verified_digest,
           updated_at = now() where artifact_materializations.status <> 'committed'`,
     )
-    if (moved === undefined) return
+    if (moved === undefined) {
+      // Its bytes were at the site already, under another path.
+      await tx.run(
+        sql`delete from artifact_transfer_runs where id = ${transferRunId(id)} and status = 'running'`,
+      )
+      return
+    }
     await tx.run(
       sql`insert into artifact_transfer_runs (id, materialization_id, execution_run_id, activity_id, strategy,
           reason, status, bytes, network_bytes, started_at, finished_at)
@@ -78,15 +127,17 @@ export const recordUndelivered = (
         values (${id}, ${given.runId}, ${given.activityId ?? null},
           (select id from artifact_variants where id = ${given.variantId ?? ''}), ${given.digest},
           ${given.resourceId}, ${given.site}, ${given.destinationPath}, 'failed')
-        on conflict on constraint artifact_materializations_pkey do nothing`,
+        on conflict on constraint artifact_materializations_pkey do update set status = 'failed', updated_at = now()
+          where artifact_materializations.status = 'transferring'`,
     )
     await tx.run(
       sql`insert into artifact_transfer_runs (id, materialization_id, execution_run_id, activity_id, strategy,
           reason, status, started_at, finished_at, failure_reason)
         values (${transferRunId(id)}, ${id}, ${given.runId}, ${given.activityId ?? null}, ${strategy}, ${reason},
           'failed', ${at}, ${at}, ${failure})
-        on conflict on constraint artifact_transfer_runs_pkey do update set failure_reason = excluded.failure_reason,
-          finished_at = excluded.finished_at where artifact_transfer_runs.status = 'failed'`,
+        on conflict on constraint artifact_transfer_runs_pkey do update set status = 'failed',
+          failure_reason = excluded.failure_reason, finished_at = excluded.finished_at
+          where artifact_transfer_runs.status <> 'completed'`,
     )
   })
 

@@ -117,20 +117,28 @@ const OutputRow = z.object({
   hostId: z.string(),
   /** Of the image in the engine: of the source, or of what a recipe has become. */
   imageId: z.string().nullish(),
+  /** The program that packed it, with its version. */
+  packer: z.string().nullish(),
 })
 export const readOutput = (db: Db, runId: string) =>
   db.maybe(
     OutputRow,
-    sql`select r.status, r.output_digest as digest, b.target_format as format, r.host_id, r.image_id
+    sql`select r.status, r.output_digest as digest, b.target_format as format, r.host_id, r.image_id,
+          r.packer
         from build_runs r join artifact_builds b on b.id = r.artifact_build_id where r.id = ${runId}`,
   )
 
-const EarlierRow = z.object({ digest: z.string(), imageId: z.string().nullish(), sizeBytes: z.number() })
+const EarlierRow = z.object({
+  digest: z.string(),
+  imageId: z.string().nullish(),
+  sizeBytes: z.number(),
+  packer: z.string().nullish(),
+})
 /** The output of the newest completed run of a build on a host. */
 export const earlierOutput = (db: Db, { id, hostId, runId }: Pick<BuildWork, 'id' | 'hostId' | 'runId'>) =>
   db.maybe(
     EarlierRow,
-    sql`select output_digest as digest, image_id, output_bytes as size_bytes from build_runs
+    sql`select output_digest as digest, image_id, output_bytes as size_bytes, packer from build_runs
         where artifact_build_id = ${id} and host_id = ${hostId} and status = 'completed' and id <> ${runId}
           order by created_at desc, id desc limit 1`,
   )
@@ -146,7 +154,12 @@ export const reuseText = (digest: string): string => `an earlier run of this bui
 export const publishOutput = (
   { db, artifactStore }: { db: Db; artifactStore: Pick<ArtifactStore, 'sizeOf'> },
   work: BuildWork,
-  { digest, sizeBytes, verification }: { digest: string; sizeBytes: number; verification?: Verification },
+  {
+    digest,
+    sizeBytes,
+    verification,
+    packer,
+  }: { digest: string; sizeBytes: number; verification?: Verification; packer?: string | null | undefined },
 ): Promise<void> =>
   db.transaction(async (tx) => {
     await holdBytes(tx, digest)
@@ -159,7 +172,7 @@ export const publishOutput = (
     })
     const published = await tx.run(
       sql`update build_runs set output_variant_id = ${variantId}, output_digest = ${digest},
-          output_bytes = ${sizeBytes}
+          output_bytes = ${sizeBytes}, packer = ${packer ?? null}
         where id = ${work.runId} and status = 'running' and cancel_requested_at is null`,
     )
     if (published === 0) throw new Error(`the build run ${work.runId} is over or was asked to end`)

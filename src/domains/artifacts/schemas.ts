@@ -52,8 +52,8 @@ export const NewVersion = z.strictObject({
   artifactId: Id,
   name: Name.optional().describe('Default: the artifact’s id'),
   version: Id,
-  scope: z.enum(artifactScopes).default('system'),
-  scopeId: Id.optional(),
+  scope: z.enum(artifactScopes).default('system').describe('whose it is; system by default'),
+  scopeId: Id.optional().describe('of the scope; none by default'),
 })
 
 const component = String.raw`[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*`
@@ -124,8 +124,11 @@ const buildTarget = {
     .max(4_096)
     .optional()
     .describe('Below the context; default: Dockerfile, of a definition apptainer.def'),
-  targetFormat: z.enum(targetFormats).default('sif'),
-  targetOs: z.enum(['linux']).default('linux'),
+  targetFormat: z
+    .enum(targetFormats)
+    .default('sif')
+    .describe('sif (the default) for Apptainer, oci for container engines'),
+  targetOs: z.enum(['linux']).default('linux').describe('linux'),
   targetArchitecture: Architecture.optional().describe('Default: amd64'),
   buildArguments: Arguments.optional().describe('A JSON object as text'),
   image: ImageName.optional().describe('Of sourceType docker-image'),
@@ -136,7 +139,10 @@ const buildTarget = {
 export const NewBuild = z.strictObject({
   id: Id,
   artifactVersionId: Id,
-  sourceType: z.enum(['docker-image', 'dockerfile', 'definition']).default('dockerfile'),
+  sourceType: z
+    .enum(['docker-image', 'dockerfile', 'definition'])
+    .default('dockerfile')
+    .describe('what is built; dockerfile by default'),
   contextDigest: Digest,
   recipeDigest: Digest,
   cacheKey: Id,
@@ -188,7 +194,7 @@ export const NewContext = z.strictObject({
       'must be artifact://contexts/ and the digest in hexadecimal',
     ),
   sizeBytes: z.int().gt(0),
-  mediaType: z.literal(contextMediaType).optional(),
+  mediaType: z.literal(contextMediaType).optional().describe('of the content'),
 })
 
 /** The step and progress that an open build run records. */
@@ -270,12 +276,12 @@ export const ArtifactTransferRun = z.strictObject({
 export const NewMaterialization = z.strictObject({
   ...materialization,
   id: Id,
-  runId: Id.optional(),
-  activityId: Id.optional(),
+  runId: Id.optional().describe('of the run that the bytes are for'),
+  activityId: Id.optional().describe('of the activity that the bytes are for'),
   variantId: Id,
   digest: Digest,
   resourceId: Id,
   environmentId: Id.optional().describe('Id of a version of an environment'),
   destinationPath: z.string().min(1).max(4_096),
-  verifiedDigest: Digest.optional(),
+  verifiedDigest: Digest.optional().describe('of the bytes at the destination, once it was looked at'),
 })

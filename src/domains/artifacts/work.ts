@@ -172,12 +172,12 @@ export const openBuildWork = (parts: BuildWorkParts) => {
 
   const publish = async (work: BuildWork, signal: AbortSignal): Promise<void> =>
     gate.inTurn(async () => {
-      const { path, verification } = await convert(work, signal)
+      const { path, ...made } = await convert(work, signal)
       await using journal = await openJournal(parts, work.runId, 'publishing')
       const { digest, sizeBytes } = await artifactStore.take('images', path)
       try {
         await addSbom(parts, work, digest, { journal, signal })
-        await publishOutput(parts, work, { digest, sizeBytes, verification })
+        await publishOutput(parts, work, { digest, sizeBytes, ...made })
       } catch (error) {
         await removeUnowned(parts, [digest])
         throw error
@@ -216,23 +216,24 @@ export const openBuildWork = (parts: BuildWorkParts) => {
   const convert = async (
     work: BuildWork,
     signal: AbortSignal,
-  ): Promise<{ path: string; verification: Verification }> => {
+  ): Promise<{ path: string; verification: Verification; packer: string | undefined }> => {
     await using journal = await openJournal(parts, work.runId, 'verifying')
     const folder = await artifactStore.folder(work.runId)
     const path = join(folder, 'output')
+    let packer: string | undefined
     const name = await withImage(work, { folder, journal, signal }, async (image) => {
       const epoch = epochOf(work)
       if (work.targetFormat === 'oci') await writeOci(image, path, signal)
       else {
-        const version = await writeSif(image, path, {
+        packer = await writeSif(image, path, {
           folder,
           signal,
           ...(epoch === undefined ? {} : { epoch }),
         })
-        journal.say(`packed by ${version}`)
+        journal.say(`packed by ${packer}`)
       }
     })
-    return { path, verification: await verified(work, name, path, { folder, journal, signal }) }
+    return { path, packer, verification: await verified(work, name, path, { folder, journal, signal }) }
   }
 
   /**

@@ -86,9 +86,9 @@ export type CloudEvent = z.output<typeof CloudEvent>
 
 export const NewProvisioning = z.strictObject({
   capacityTargetId: Id,
-  name: Name.optional(),
-  sshUsername: SshUsername.optional(),
-  instanceId: Id.optional(),
+  name: Name.optional().describe('of the machine; made of its id by default'),
+  sshUsername: SshUsername.optional().describe('of the login; that of the capacity target by default'),
+  instanceId: Id.optional().describe('of the new record; the service makes one by default'),
 })
 export type NewProvisioning = z.output<typeof NewProvisioning>
 

@@ -10,6 +10,7 @@ import {
   ServerManaged,
   Text,
   Timestamp,
+  withDefault,
 } from '../../http/schema.ts'
 
 const providers = ['gcp', 'aws', 'azure'] as const
@@ -28,8 +29,17 @@ export const expectedSeconds = [
 
 const KnownConfiguration = z.looseObject({
   connectionId: z.string().max(255).optional().describe('which cloud connection of the environment'),
-  diskType: z.string().max(255).optional(),
-  diskSizeGiB: z.number().gt(0).max(65_536).optional(),
+  diskType: z
+    .string()
+    .max(255)
+    .optional()
+    .describe("of the machine's disk, as the provider names it; its usual one by default"),
+  diskSizeGiB: z
+    .number()
+    .gt(0)
+    .max(65_536)
+    .optional()
+    .describe("of the machine's disk in GiB; that of the image by default"),
   network: z.string().max(255).optional().describe('the subnet of the machines'),
   sshAddress: z
     .enum(['public', 'private'])
@@ -42,13 +52,19 @@ const KnownConfiguration = z.looseObject({
     .max(255)
     .optional()
     .describe('of the machines at Google, if it is not that of the connection or of its credential'),
-  sshSourceRanges: z.array(network).max(50).optional(),
+  sshSourceRanges: z
+    .array(network)
+    .max(50)
+    .optional()
+    .describe('from where SSH reaches the machines; by default those of the service'),
   allowPublicSsh: z.boolean().optional().describe('must be true for a range that is every address'),
-  pricePerHour: Money.optional(),
-  priceCurrency: z.string().max(16).optional(),
-  priceSource: z.string().max(255).optional(),
-  diskPricePerGiBMonth: Money.optional(),
-  ...Object.fromEntries(expectedSeconds.map((name) => [name, Seconds.optional()])),
+  pricePerHour: withDefault(Money, 'that of the catalog'),
+  priceCurrency: z.string().max(16).optional().describe('of pricePerHour; that of the service by default'),
+  priceSource: z.string().max(255).optional().describe('where pricePerHour comes from'),
+  diskPricePerGiBMonth: withDefault(Money, 'that of the catalog'),
+  ...Object.fromEntries(
+    expectedSeconds.map((name) => [name, withDefault(Seconds, 'an estimate, until it is measured')]),
+  ),
   idleSeconds: Seconds.max(31_536_000)
     .optional()
     .describe('how long a machine of policy keep stays after its last use; 900 where it is left out'),
@@ -82,9 +98,9 @@ export const knownConfiguration = (stored: Record<string, unknown> = {}): Target
 export const TargetMachineConfiguration = z.strictObject({
   configurationVersionId: Id,
   executionOrder: Count.max(10_000).describe('the smallest is applied first'),
-  variables: JsonObject.optional(),
-  required: z.boolean().default(true),
-  enabled: z.boolean().default(true),
+  variables: JsonObject.optional().describe('of the playbook, by the schema of the version'),
+  required: z.boolean().default(true).describe('true (the default): a machine on which it fails is not used'),
+  enabled: z.boolean().default(true).describe('false: it is left out; true by default'),
 })
 export type TargetMachineConfiguration = z.output<typeof TargetMachineConfiguration>
 
@@ -94,15 +110,18 @@ const members = {
   providerMachineType: Name,
   imageReference: Name,
   region: Text.max(255).default('').describe('blank: the one of the connection'),
-  fixedZone: z.string().max(255).optional(),
+  fixedZone: z.string().max(255).optional().describe('the only zone; of zonePolicy fixed'),
   zonePolicy: Name,
-  architecture: Name.default('amd64'),
+  architecture: Name.default('amd64').describe('of the processor'),
   vcpu: z.number().gt(0).max(100_000).describe('virtual cores'),
   memoryMiB: z
     .int()
     .min(1)
     .max(2 ** 32),
-  provisioningMode: z.enum(['standard', 'spot']).default('standard'),
+  provisioningMode: z
+    .enum(['standard', 'spot'])
+    .default('standard')
+    .describe('spot: cheaper machines that the provider may take back; standard by default'),
   maximumInstances: z
     .int()
     .min(1)
@@ -113,7 +132,7 @@ const members = {
 }
 
 export const NewCapacityTarget = z.strictObject({
-  id: Id.optional(),
+  id: Id.optional().describe('the service makes one by default'),
   environmentId: Id.optional().describe('the id in the path'),
   ...members,
   zonePolicy: z
@@ -126,8 +145,12 @@ export const NewCapacityTarget = z.strictObject({
     .describe(
       'when a machine of a run ends: after its last task, with the run, or idleSeconds after its last use',
     ),
-  configuration: TargetConfiguration.optional(),
-  machineConfigurations: z.array(TargetMachineConfiguration).max(50).default([]),
+  configuration: TargetConfiguration.optional().describe('settings of the machines'),
+  machineConfigurations: z
+    .array(TargetMachineConfiguration)
+    .max(50)
+    .default([])
+    .describe('the playbooks that prepare a machine'),
   enabled: z.boolean().default(true).describe('false: no plan uses the target, as if it were deleted'),
   createdAt: ServerManaged,
   updatedAt: ServerManaged,

@@ -6,36 +6,45 @@ const usualSeconds = 30
 const leastMemory = 1_048_576
 const noNul = (text: string): boolean => !text.includes('\0')
 const withoutNul = 'must not hold NUL'
+const whoAsks = 'who asks, for the audit; the holder of the token by default'
 
 /** The body of POST /console-commands/. */
 export const CommandDocument = z.strictObject({
   resourceId: Id,
-  actorId: Id.optional(),
+  actorId: Id.optional().describe(whoAsks),
   command: z
     .string()
     .max(65_536)
     .refine((text) => /\S/u.test(text), 'must not be blank')
     .refine(noNul, withoutNul),
-  workingDirectory: z.string().max(4_096).refine(noNul, withoutNul).optional(),
+  workingDirectory: z
+    .string()
+    .max(4_096)
+    .refine(noNul, withoutNul)
+    .optional()
+    .describe('where the command starts; a folder of its own by default'),
   environment: z
     .record(
       z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'must be a name of letters, digits and _'),
       z.string().refine(noNul, withoutNul),
     )
     .refine((variables) => Object.keys(variables).length <= 1_000, 'must hold at most 1,000 variables')
-    .optional(),
+    .optional()
+    .describe('variables beside PATH, HOME and LANG'),
   cpuCores: z
     .int()
     .min(0)
     .max(100_000)
-    .describe('0: as if it were left out')
+    .describe('cores; 1 by default and for 0')
     .transform((cores) => cores || undefined)
     .optional(),
   memoryBytes: z
     .int()
     .min(0)
     .refine((bytes) => bytes === 0 || bytes >= leastMemory, `must be 0 or at least ${String(leastMemory)}`)
-    .describe(`${String(leastMemory)} or more; 0: as if it were left out`)
+    .describe(
+      `bytes, ${String(leastMemory)} or more; without it, or with 0, 1 GiB is asked for, and on this machine nothing limits it`,
+    )
     .transform((bytes) => bytes || undefined)
     .optional(),
   timeoutSeconds: z
@@ -76,7 +85,10 @@ export const Command = z.strictObject({
 export type Command = z.output<typeof Command>
 
 /** The body of POST /console-sessions/. */
-export const ConsoleSessionDocument = z.strictObject({ resourceId: Id, actorId: Id.optional() })
+export const ConsoleSessionDocument = z.strictObject({
+  resourceId: Id,
+  actorId: Id.optional().describe(whoAsks),
+})
 export type ConsoleSessionDocument = z.output<typeof ConsoleSessionDocument>
 
 export const TicketDocument = z

@@ -47,6 +47,9 @@ const ProviderName = z
 /** The provider's own JSON, as an object or as its text. */
 const ProviderDocument = z.union([JsonObject, secretText(1_048_576)]).meta({ writeOnly: true })
 
+/** A replacement may repeat its id. */
+const theSameId = 'the id in the path'
+
 const Comment = z
   .string()
   .refine(
@@ -54,25 +57,41 @@ const Comment = z
     'must be one line of at most 255 characters',
   )
 
-export const NewSshKey = z.strictObject({ id: SshKeyId, comment: Comment.optional() })
+export const NewSshKey = z.strictObject({
+  id: SshKeyId,
+  comment: Comment.optional().describe('of the public key; none by default'),
+})
 
 const importedKey = {
   privateKey: secretText(longestKey),
-  passphrase: z.string().max(1_024).meta({ writeOnly: true }).optional(),
+  passphrase: z
+    .string()
+    .max(1_024)
+    .meta({ writeOnly: true })
+    .optional()
+    .describe('of an encrypted key; it is stored without'),
 }
 export const SshKeyImport = z.strictObject({ id: SshKeyId, ...importedKey })
 /** The id may be repeated from the path. */
-export const SshKeyReplacement = z.strictObject({ id: SshKeyId.optional(), ...importedKey })
+export const SshKeyReplacement = z.strictObject({
+  id: SshKeyId.optional().describe(theSameId),
+  ...importedKey,
+})
 
 export const NewKubernetesToken = z.strictObject({ id: LowerId, token: Token })
-export const KubernetesTokenReplacement = z.strictObject({ id: LowerId.optional(), token: Token })
+export const KubernetesTokenReplacement = z.strictObject({
+  id: LowerId.optional().describe(theSameId),
+  token: Token,
+})
 
 export const NewCloudCredential = z.strictObject({
   id: LowerId,
   provider: ProviderName,
   credential: ProviderDocument,
 })
-export const CloudCredentialReplacement = NewCloudCredential.extend({ id: LowerId.optional() })
+export const CloudCredentialReplacement = NewCloudCredential.extend({
+  id: LowerId.optional().describe(theSameId),
+})
 
 const Label = z
   .string()
@@ -83,8 +102,8 @@ const Label = z
 export const CloudCredentialCheck = z.strictObject({
   provider: ProviderName,
   credential: ProviderDocument,
-  projectId: Label.optional(),
-  region: Label.optional(),
+  projectId: Label.optional().describe('that of the credential by default'),
+  region: Label.optional().describe('that of the credential by default'),
   endpoint: z
     .url({ protocol: /^https?$/, error: 'must be an http or https URL' })
     .optional()
@@ -150,7 +169,10 @@ const registryShape = {
   password: secretText(65_536).refine((text) => !/[\p{Cc}\p{Cs}]/u.test(text), 'must be one line'),
 }
 export const NewRegistryCredential = z.strictObject({ id: LowerId, ...registryShape })
-export const RegistryCredentialReplacement = z.strictObject({ id: LowerId.optional(), ...registryShape })
+export const RegistryCredentialReplacement = z.strictObject({
+  id: LowerId.optional().describe(theSameId),
+  ...registryShape,
+})
 
 export const SshKey = Facts.extend({ publicKey: z.string(), fingerprint: z.string() })
 export const KubernetesToken = Facts

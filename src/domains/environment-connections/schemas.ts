@@ -10,8 +10,8 @@ export type ConnectionDocument = z.output<typeof ConnectionDocument>
 
 /** A connection that is tested before it is saved: it needs a type, and neither id nor name. */
 export const ConnectionTest = Connection.extend({
-  id: OptionalId.default(''),
-  name: Text.default(''),
+  id: OptionalId.default('').describe('empty: a connection that is not saved'),
+  name: Text.default('').describe('free text'),
   type: Name,
 })
 

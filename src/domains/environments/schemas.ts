@@ -3,7 +3,16 @@ import { ranges } from '../../ranges.ts'
 import type { KindName } from '../../drivers/runtime/registry.ts'
 import type { accessOf } from '../../drivers/storage/access.ts'
 import * as field from '../../http/schema.ts'
-import { amount, Id, JsonObject, Name, OptionalId, ServerManaged } from '../../http/schema.ts'
+import {
+  amount,
+  Id,
+  JsonObject,
+  Metadata,
+  Name,
+  ofAnswer,
+  OptionalId,
+  ServerManaged,
+} from '../../http/schema.ts'
 import { documentProblems } from './rules.ts'
 
 /**
@@ -53,16 +62,16 @@ export const storageTypes = [
  * The id of the enclosing record. It is set on save and ignores the client's value. The answer to
  * POST shows it empty where it was omitted.
  */
-const ParentId = OptionalId.default('')
+const ParentId = OptionalId.default('').describe('id of the enclosing record, whatever is sent')
 /**
  * Set by the service. It is accepted, but never read, so that an answer of GET can be sent back.
  */
-const ServerTime = z.string().optional()
+const ServerTime = z.string().optional().describe(ofAnswer)
 
 export const Environment = z.strictObject({
   id: Id,
   name: Name,
-  description: Text,
+  description: Text.describe('free text'),
   status: field.Text.default('defined').describe(
     'defined, connecting, connected, discovering, ready, degraded or unreachable; not validated',
   ),
@@ -74,27 +83,27 @@ export const Version = z.strictObject({
   environmentId: ParentId,
   version: Whole,
   status: Text.describe('draft, published or retired; not validated'),
-  networkModel: Text,
-  interferenceModel: Text,
-  costModel: Text,
-  configurationHash: Text,
+  networkModel: Text.describe('free text, kept as it is'),
+  interferenceModel: Text.describe('free text, kept as it is'),
+  costModel: Text.describe('active-window: resources cost from first start to last finish; else by task'),
+  configurationHash: Text.describe("the client's own; not computed"),
   createdAt: ServerTime,
   publishedAt: ServerTime,
 })
 export type Version = z.output<typeof Version>
 
 const Capabilities = z.strictObject({
-  batch: Flag,
-  interactive: Flag,
-  container: Flag,
-  serverless: Flag,
-  gpu: Flag,
-  mpi: Flag,
-  sharedStorage: Flag,
-  dataStaging: Flag,
-  cancellation: Flag,
-  logStreaming: Flag,
-  simulation: Flag,
+  batch: Flag.describe('runs tasks to their end'),
+  interactive: Flag.describe('has terminals'),
+  container: Flag.describe('runs images'),
+  serverless: Flag.describe('calls functions'),
+  gpu: Flag.describe('has accelerators'),
+  mpi: Flag.describe('runs parallel programs over several nodes'),
+  sharedStorage: Flag.describe('its resources share a file system'),
+  dataStaging: Flag.describe('brings files to tasks and back'),
+  cancellation: Flag.describe('can end a task that runs'),
+  logStreaming: Flag.describe('gives the output of tasks that run'),
+  simulation: Flag.describe('is simulated'),
 })
 
 export const Runtime = z.strictObject({
@@ -103,25 +112,32 @@ export const Runtime = z.strictObject({
   name: Name,
   driver: z.enum(drivers),
   mode: z.enum(runtimeModes),
-  role: Text,
-  configuration: JsonObject.optional(),
-  capabilities: Capabilities.prefault({}),
+  role: Text.describe('free text'),
+  configuration: JsonObject.optional().describe('settings of the driver'),
+  capabilities: Capabilities.prefault({}).describe(
+    'what the runtime can do, as its author says; each false by default',
+  ),
 })
 export type Runtime = z.output<typeof Runtime>
 
 export const Resource = z.strictObject({
   id: Id,
   environmentVersionId: ParentId,
-  type: Text,
+  type: Text.describe(
+    'free text; hpc_machine, batch_queue, hpc_partition and slurm_reservation have a meaning',
+  ),
   name: Name,
   providerId: Name,
-  executionTarget: z.enum(executionTargets).default('batch'),
+  executionTarget: z
+    .enum(executionTargets)
+    .default('batch')
+    .describe('batch (the default), direct, or provisioned: paid from its first start to its last finish'),
   parentResourceId: OptionalId.optional().describe('another resource; empty means none'),
-  tier: Text,
-  region: Text,
-  zone: Text,
-  architecture: Text,
-  cpuCores: Count,
+  tier: Text.describe('free text, such as cloud or hpc'),
+  region: Text.describe('free text'),
+  zone: Text.describe('free text'),
+  architecture: Text.describe('of the processor, such as amd64; empty: any'),
+  cpuCores: Count.describe('cores, each a lane of plans; 0 by default'),
   cpuCapacity: field.Cores.default(0),
   memoryBytes: Count,
   storageBytes: Count,
@@ -129,16 +145,16 @@ export const Resource = z.strictObject({
   pricePerSecond: field.Money.default(0),
   bootOverheadSeconds: Seconds,
   containerOverheadSeconds: Seconds,
-  schedulable: Flag,
-  metadata: JsonObject.optional(),
+  schedulable: Flag.describe('true: planners may use it; false by default'),
+  metadata: Metadata,
 })
 export type Resource = z.output<typeof Resource>
 
 export const ResourceRuntimeBinding = z.strictObject({
   resourceId: Id,
   runtimeId: Id,
-  enabled: Flag,
-  configuration: JsonObject.optional(),
+  enabled: Flag.describe('true: the runtime runs tasks of the resource; false by default'),
+  configuration: JsonObject.optional().describe("goes before the runtime's, member by member"),
 })
 export type ResourceRuntimeBinding = z.output<typeof ResourceRuntimeBinding>
 
@@ -147,16 +163,16 @@ export const ResourceRelation = z.strictObject({
   sourceResourceId: Id,
   targetResourceId: Id,
   type: z.enum(relationTypes),
-  metadata: JsonObject.optional(),
+  metadata: Metadata,
 })
 
 const StorageRuntimeBinding = z.strictObject({
   runtimeId: Id,
-  containerPath: field.Text.default(usualContainerPath),
-  default: Flag,
-  readOnly: Flag,
-  hostPath: Text,
-  configuration: JsonObject.optional(),
+  containerPath: field.Text.default(usualContainerPath).describe('where containers see the storage'),
+  default: Flag.describe('true: the storage that tasks of the runtime use; false by default'),
+  readOnly: Flag.describe('false by default'),
+  hostPath: Text.describe('where the host of the runtime sees the storage'),
+  configuration: JsonObject.optional().describe('settings of the driver'),
 })
 
 export const Storage = z.strictObject({
@@ -164,14 +180,17 @@ export const Storage = z.strictObject({
   environmentVersionId: ParentId,
   name: Name,
   type: z.enum(storageTypes),
-  endpoint: Text,
+  endpoint: Text.describe('a folder, a bucket or a URL, by the type'),
   capacityBytes: Count,
-  shared: Flag,
-  readOnly: Flag,
-  credentialReference: Text,
-  configuration: JsonObject.optional(),
-  metadata: JsonObject.optional(),
-  runtimeBindings: z.array(StorageRuntimeBinding).default([]),
+  shared: Flag.describe('true: all resources of the version see it; false by default'),
+  readOnly: Flag.describe('true: changes are refused; false by default'),
+  credentialReference: Text.describe('vault:KIND/ID of the login; empty: none'),
+  configuration: JsonObject.optional().describe('settings of the driver, browseRoots and indexPolicy'),
+  metadata: Metadata,
+  runtimeBindings: z
+    .array(StorageRuntimeBinding)
+    .default([])
+    .describe('the runtimes that see it, with their paths'),
   // The service's own view, as GET returns it: accepted, never read.
   browseRoots: ServerManaged,
   capabilities: ServerManaged,
@@ -189,11 +208,16 @@ export const StorageProbe = z.strictObject({
   latencyMs: z.number(),
 })
 
+/** A folder of a storage from which clients begin. */
+export const BrowseRoot = z.strictObject({
+  path: z.string(),
+  label: z.string().optional().describe('what a page shows for it; its path by default'),
+  readOnly: z.boolean().optional().describe('true: changes below it are refused; false by default'),
+})
+
 /** A storage as reads return it, with the service's own members (domain-reference 8). */
 export const StorageProjection = Storage.extend({
-  browseRoots: z.array(
-    z.strictObject({ path: z.string(), label: z.string().optional(), readOnly: z.boolean().optional() }),
-  ),
+  browseRoots: z.array(BrowseRoot),
   capabilities: z.strictObject({
     browse: z.boolean(),
     read: z.boolean(),
@@ -241,10 +265,10 @@ export const ActivityResourceProfile = z.strictObject({
   diskReadBytes: Count,
   diskWriteBytes: Count,
   energyJoules: amount(ranges.energy).default(0),
-  source: field.Text.default('configured'),
+  source: field.Text.default('configured').describe('where the figures come from'),
   sampleSize: Count.describe('measurements behind the profile; 0: none'),
-  modelVersion: Text,
-  metadata: JsonObject.optional(),
+  modelVersion: Text.describe('of what made the figures'),
+  metadata: Metadata,
 })
 export type ActivityResourceProfile = z.output<typeof ActivityResourceProfile>
 
@@ -255,10 +279,10 @@ export const Connection = z.strictObject({
   type: field.Text.max(255)
     .default('')
     .describe('ssh, kubernetes, cloud, local, agent; not validated. Without one it is stored and not used'),
-  endpoint: Text,
-  username: Text,
-  credentialRef: Text,
-  configuration: JsonObject.optional(),
+  endpoint: Text.describe('address and port, or a URL'),
+  username: Text.describe('of the login'),
+  credentialRef: Text.describe('vault:KIND/ID of the login'),
+  configuration: JsonObject.optional().describe('settings of its type, such as knownHosts of ssh'),
   createdAt: ServerTime,
 })
 
@@ -275,13 +299,19 @@ const ConnectionCheck = z.strictObject({
 const document = z.strictObject({
   environment: Environment,
   version: Version,
-  runtimes: z.array(Runtime).default([]),
-  resources: z.array(Resource).default([]),
-  resourceRuntimeBindings: z.array(ResourceRuntimeBinding).default([]),
-  resourceRelations: z.array(ResourceRelation).default([]),
-  storages: z.array(Storage).default([]),
-  activityResourceProfiles: z.array(ActivityResourceProfile).default([]),
-  connections: z.array(Connection).default([]),
+  runtimes: z.array(Runtime).default([]).describe('what runs tasks'),
+  resources: z.array(Resource).default([]).describe('machines, and groups of them'),
+  resourceRuntimeBindings: z
+    .array(ResourceRuntimeBinding)
+    .default([])
+    .describe('which runtime runs tasks of which resource'),
+  resourceRelations: z.array(ResourceRelation).default([]).describe('how resources belong together'),
+  storages: z.array(Storage).default([]).describe('where files are'),
+  activityResourceProfiles: z
+    .array(ActivityResourceProfile)
+    .default([])
+    .describe('how long activities of a type take on a resource, and what they use'),
+  connections: z.array(Connection).default([]).describe('how sites are reached'),
 })
 
 /**
@@ -291,8 +321,8 @@ const document = z.strictObject({
  */
 export const EnvironmentDefinition = document
   .extend({
-    connectorBindings: z.array(z.unknown()).optional(),
-    connectionChecks: z.array(z.unknown()).optional(),
+    connectorBindings: z.array(z.unknown()).optional().describe(ofAnswer),
+    connectionChecks: z.array(z.unknown()).optional().describe(ofAnswer),
   })
   .superRefine(
     (value: unknown, context) => {

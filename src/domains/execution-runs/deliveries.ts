@@ -7,7 +7,13 @@ import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import type { ArtifactBytes } from '../../drivers/transfer/artifacts.ts'
 import type { ArtifactHooks } from '../../executor/drivers.ts'
 import { labelOf, type PinnedExecutable, type RunExecutables } from '../../executor/executables.ts'
-import { newestRunOf, recordDelivered, recordUndelivered, type Delivered } from '../artifacts/deliveries.ts'
+import {
+  newestRunOf,
+  recordBegun,
+  recordDelivered,
+  recordUndelivered,
+  type Delivered,
+} from '../artifacts/deliveries.ts'
 
 export interface DeliveryParts {
   db: Db
@@ -122,6 +128,10 @@ export const deliveryHooks = (
       const bytes = await bytesOf(pinNamed(id))
       if (bytes !== undefined) ready.set(id, bytes)
       return bytes
+    },
+
+    async begun(name, id, facts) {
+      await recordBegun(db, await deliveredOf(name, pinNamed(id), facts.digest, facts.path), facts)
     },
 
     async delivered(names, id, facts) {

@@ -8,7 +8,7 @@ import { appendEvent } from '../../operations/events.ts'
 import type { OperationKind } from '../../operations/kind.ts'
 import { beginOperation } from '../../operations/records.ts'
 import { unacceptable } from '../../refusal.ts'
-import { forgetDeliveries } from '../artifacts/deliveries.ts'
+import { endDeliveries, forgetDeliveries } from '../artifacts/deliveries.ts'
 import { recordRunEnd } from './audit.ts'
 import { runStates } from './schemas.ts'
 import { runPageSummary } from './page-summary.ts'
@@ -213,6 +213,7 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
             and t.latest))[1] as reason
         from task_executions t where t.execution_run_id = ${runId}) s
       where r.id = ${runId}`)
+    await endDeliveries(tx, runId)
     await tx.run(sql`delete from lane_leases where execution_run_id = ${runId}`)
     // The epochs go on after a retry: what an earlier holder still commits must change nothing.
     await tx.run(sql`update site_leases set epoch = epoch + 1, holder = '' where execution_run_id = ${runId}`)

@@ -35,7 +35,7 @@ const runShape = {
   mode: z.enum(runModes).meta({ enum: ['real', 'simulation'] }),
   seed: z.int().optional().describe('of the random numbers of a simulation; default 0'),
   status: z.string().optional().describe('accepted from older clients, ignored'),
-  title: z.string().max(255).optional(),
+  title: z.string().max(255).optional().describe('free text for lists'),
   networkModel: z
     .enum(networkModels)
     .optional()
@@ -44,8 +44,9 @@ const runShape = {
     ),
   simulator: z
     .enum(['built-in', 'simgrid'])
+    .optional()
     .meta({ enum: ['built-in'] })
-    .optional(),
+    .describe('built-in by default'),
   onFailure: z
     .enum(['stop', 'finish-independent'])
     .optional()
@@ -71,20 +72,20 @@ export type RunMembers = z.output<typeof RunMembers>
  */
 export const RunRequest = z
   .strictObject({
-    run: RunMembers.optional(),
+    run: RunMembers.optional().describe('the members of the run, in place of those beside it'),
     ...runShape,
-    id: Id.optional(),
-    schedulePlanId: Id.optional(),
-    mode: runShape.mode.optional(),
-    plan: PlanDocument.optional(),
-    workflow: WorkflowVersionDocument.optional(),
-    resources: z.array(Resource).optional(),
-    executionScope: ExecutionScopeDocument.optional(),
-    networkTopology: NetworkTopologyDocument.optional(),
-    runtimes: z.array(Runtime).optional(),
-    runtimeBindings: z.array(ResourceRuntimeBinding).optional(),
-    activityProfiles: z.array(ActivityResourceProfile).optional(),
-    preparationRequirementsByActivity: JsonObject.optional(),
+    id: Id.optional().describe('of the run; it stands here or in `run`'),
+    schedulePlanId: Id.optional().describe('of the plan; it stands here or in `run`'),
+    mode: runShape.mode.optional().describe('real or simulation; it stands here or in `run`'),
+    plan: PlanDocument.optional().describe('in place of the stored one'),
+    workflow: WorkflowVersionDocument.optional().describe('in place of the stored one'),
+    resources: z.array(Resource).optional().describe('in place of the stored ones'),
+    executionScope: ExecutionScopeDocument.optional().describe('in place of the stored one'),
+    networkTopology: NetworkTopologyDocument.optional().describe('in place of the stored one'),
+    runtimes: z.array(Runtime).optional().describe('in place of the stored ones'),
+    runtimeBindings: z.array(ResourceRuntimeBinding).optional().describe('in place of the stored ones'),
+    activityProfiles: z.array(ActivityResourceProfile).optional().describe('in place of the stored ones'),
+    preparationRequirementsByActivity: JsonObject.optional().describe('accepted, not read'),
   })
   .superRefine((request, context) => {
     const top = Object.keys(runShape).filter((key) => request[key as keyof typeof request] !== undefined)

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Id, JsonObject, Name, OptionalId } from '../../http/schema.ts'
+import { Id, Metadata, Name, OptionalId } from '../../http/schema.ts'
 
 /** The environment versions that a plan may use together. */
 export const ExecutionScopeDocument = z
@@ -10,7 +10,7 @@ export const ExecutionScopeDocument = z
       'informational; a topology names its scope, not the other way round',
     ),
     environmentVersionIds: z.array(Id).min(1, 'must name at least one environment version'),
-    metadata: JsonObject.optional(),
+    metadata: Metadata,
   })
   .superRefine(
     (scope: unknown, context) => {

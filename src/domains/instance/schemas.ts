@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { memoryLimits } from '../../drivers/runtime/contract/cgroups.ts'
-import { Id, Name } from '../../http/schema.ts'
+import { Id, Name, ofAnswer } from '../../http/schema.ts'
 
 const MiB = 1024 * 1024
 /** The bytes of memory for one transfer. */
@@ -12,9 +12,9 @@ const Label = z.string().max(65_536).optional()
 export const InstanceDocument = z.strictObject({
   id: Id,
   name: Name,
-  description: Label,
-  organization: Label,
-  location: Label,
+  description: Label.describe('free text'),
+  organization: Label.describe('whose installation it is'),
+  location: Label.describe('where it runs'),
   transferBufferBytes: z
     .int()
     .refine(
@@ -24,8 +24,8 @@ export const InstanceDocument = z.strictObject({
     )
     .default(0)
     .meta({ description: '5 MiB to 64 MiB; 0 means the default of 8 MiB' }),
-  createdAt: z.string().optional(),
-  updatedAt: z.string().optional(),
+  createdAt: z.string().optional().describe(ofAnswer),
+  updatedAt: z.string().optional().describe(ofAnswer),
 })
 export type InstanceDocument = z.output<typeof InstanceDocument>
 
@@ -57,9 +57,9 @@ export const themes = ['light', 'dark'] as const
  * document.
  */
 export const PreferencesDocument = z.strictObject({
-  clientId: z.string().optional(),
-  theme: z.enum(themes).default('light'),
-  animationsEnabled: z.boolean().default(false),
-  updatedAt: z.string().optional(),
+  clientId: z.string().optional().describe('the id in the path goes before it'),
+  theme: z.enum(themes).default('light').describe('light by default'),
+  animationsEnabled: z.boolean().default(false).describe('false by default'),
+  updatedAt: z.string().optional().describe(ofAnswer),
 })
 export type PreferencesDocument = z.output<typeof PreferencesDocument>

@@ -5,15 +5,15 @@ import { variablesSchemaProblem } from './variables.ts'
 const Words = z.array(Id).max(100)
 
 const Compatibility = z.strictObject({
-  providers: Words.optional(),
-  operatingSystems: Words.optional(),
-  architectures: Words.optional(),
+  providers: Words.optional().describe('clouds on whose machines it works; empty: all'),
+  operatingSystems: Words.optional().describe('on which it works; empty: all'),
+  architectures: Words.optional().describe('of processors on which it works; empty: all'),
 })
 
 const ValidationCheck = z.strictObject({
   name: Name,
   command: z.string().min(1).max(4_096).describe('for sh on the machine; 0 is success'),
-  capability: z.string().max(255).optional(),
+  capability: z.string().max(255).optional().describe('what the check shows that the machine has'),
 })
 
 const VariablesSchema = JsonObject.superRefine((schema, context) => {
@@ -51,34 +51,44 @@ export const MachineConfiguration = z.strictObject({
 })
 
 export const NewMachineConfiguration = z.strictObject({
-  id: Id.optional(),
+  id: Id.optional().describe('the service makes one by default'),
   name: Name,
-  description: Text.default(''),
+  description: Text.default('').describe('free text'),
   ownership: ServerManaged.describe('always user'),
   enabled: z.boolean().default(true).describe('false: no new capacity target may name a version'),
   versions: z
     .array(z.unknown())
     .max(0, 'are added with POST /machine-configurations/{configurationId}/versions/; leave them out here')
-    .optional(),
+    .optional()
+    .describe('must be empty: versions are added one by one'),
   createdAt: ServerManaged,
   updatedAt: ServerManaged,
 })
 export type NewMachineConfiguration = z.output<typeof NewMachineConfiguration>
 
 export const NewMachineConfigurationVersion = z.strictObject({
-  id: Id.optional(),
+  id: Id.optional().describe('the service makes one by default'),
   machineConfigurationId: Id.optional().describe('the id in the path'),
   version: VersionNumber.optional().describe('the next one where it is left out'),
-  status: z.enum(versionStatuses).default('draft'),
+  status: z
+    .enum(versionStatuses)
+    .default('draft')
+    .describe('draft by default; a published version does not change'),
   playbookYaml: PlaybookYaml,
-  compatibility: Compatibility.default({}),
-  variablesSchema: VariablesSchema.optional(),
-  validationChecks: z.array(ValidationCheck).max(100).optional(),
+  compatibility: Compatibility.default({}).describe('the machines on which it works; by default all'),
+  variablesSchema: VariablesSchema.optional().describe('JSON Schema of the variables; none by default'),
+  validationChecks: z
+    .array(ValidationCheck)
+    .max(100)
+    .optional()
+    .describe('commands that show that the machine is ready; none by default'),
   contentSha256: ServerManaged.describe('the service makes it of the playbook'),
   createdAt: ServerManaged,
 })
 export type NewMachineConfigurationVersion = z.output<typeof NewMachineConfigurationVersion>
 
 /** A missing playbook is an empty one, so that its answer has `valid` and `errors` too. */
-export const PlaybookToValidate = z.strictObject({ playbookYaml: PlaybookYaml.default('') })
+export const PlaybookToValidate = z.strictObject({
+  playbookYaml: PlaybookYaml.default('').describe('an Ansible playbook'),
+})
 export const PlaybookVerdict = z.strictObject({ valid: z.literal(true), sha256: z.string() })

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { ranges } from '../../ranges.ts'
-import { Id, JsonObject, Money, Name, OptionalId, positive, Seconds } from '../../http/schema.ts'
+import { Id, Metadata, Money, Name, OptionalId, positive, Seconds } from '../../http/schema.ts'
 import { Whole } from '../environments/schemas.ts'
 import { linkProblems } from './rules.ts'
 
@@ -12,7 +12,7 @@ export const NetworkLink = z.strictObject({
   bandwidthBitsPerSecond: positive(ranges.bandwidth),
   latencySeconds: Seconds.default(0),
   pricePerByte: Money.default(0),
-  bidirectional: z.boolean().default(false),
+  bidirectional: z.boolean().default(false).describe('true: the link works both ways; false by default'),
   sharingPolicy: z
     .string()
     .max(255)
@@ -21,7 +21,7 @@ export const NetworkLink = z.strictObject({
       'independent or fatpipe: every flow has the whole bandwidth; anything else, and nothing: flows share it',
     ),
   maxConcurrentTransfers: Whole.default(0).describe('0: unlimited'),
-  metadata: JsonObject.optional(),
+  metadata: Metadata,
 })
 
 export const NetworkTopologyDocument = z
@@ -34,8 +34,8 @@ export const NetworkTopologyDocument = z
       maximum: Number.MAX_SAFE_INTEGER,
     }),
     executionScopeId: Id,
-    links: z.array(NetworkLink).default([]),
-    metadata: JsonObject.optional(),
+    links: z.array(NetworkLink).default([]).describe('between resources; none by default'),
+    metadata: Metadata,
   })
   .superRefine(
     (topology: unknown, context) => {

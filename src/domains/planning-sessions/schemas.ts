@@ -5,12 +5,14 @@ import {
   Count,
   Id,
   Money,
+  ofAnswer,
   OptionalId,
   Paid,
   PlanSeconds,
   positive,
   Text,
   Timestamp,
+  withDefault,
 } from '../../http/schema.ts'
 import { Plan, PlanSummary, Predicted } from '../schedule-plans/schemas.ts'
 import { Warning } from '../workflow-definitions/schemas.ts'
@@ -35,24 +37,28 @@ export const AlgorithmConfiguration = SearchOptions.loose()
 
 const Choice = z.strictObject({
   id: z.string().min(1, 'must not be blank'),
-  configuration: AlgorithmConfiguration.optional(),
+  configuration: AlgorithmConfiguration.optional().describe('options of the algorithm'),
 })
 
 /** The factors by which tasks slow each other down while they run at the same time. */
 const InterferenceMatrix = z.looseObject({
   schemaVersion: z.enum(['1', '2', '3', '4']),
   model: z.enum(['pairwise-cpu-priority', 'pairwise-slowdown']),
-  aggregation: z.enum(['minimum', 'maximum', 'additive-excess']).optional(),
-  priorityWeight: positive(ranges.ratio).optional(),
+  aggregation: z
+    .enum(['minimum', 'maximum', 'additive-excess'])
+    .optional()
+    .describe('how several factors of one task become one'),
+  priorityWeight: withDefault(positive(ranges.ratio), 'none'),
   entries: z
     .array(
       z.looseObject({
         affectedActivityId: z.string(),
         interferingActivityId: z.string(),
-        slowdownFactor: positive(ranges.ratio).min(1).optional(),
+        slowdownFactor: withDefault(positive(ranges.ratio).min(1), 'none'),
       }),
     )
-    .optional(),
+    .optional()
+    .describe('by pairs of activities'),
   rules: z
     .array(
       z.looseObject({
@@ -61,7 +67,8 @@ const InterferenceMatrix = z.looseObject({
         slowdownFactor: positive(ranges.ratio).min(1),
       }),
     )
-    .optional(),
+    .optional()
+    .describe('by pairs of types'),
   groups: z
     .array(
       z.looseObject({
@@ -70,12 +77,15 @@ const InterferenceMatrix = z.looseObject({
         slowdownFactor: positive(ranges.ratio).min(1),
       }),
     )
-    .optional(),
+    .optional()
+    .describe('by sets of activities'),
 })
 
 export const SessionConfiguration = z.looseObject({
-  interferenceMatrix: InterferenceMatrix.optional(),
-  interferenceKnowledgeMatrix: z.record(z.string(), z.unknown()).optional(),
+  interferenceMatrix: InterferenceMatrix.optional().describe(
+    'how tasks slow each other down; kept, and ignored by the algorithms of this version',
+  ),
+  interferenceKnowledgeMatrix: z.record(z.string(), z.unknown()).optional().describe('kept as a remark'),
 })
 
 /**
@@ -87,7 +97,7 @@ export const SessionDocument = z.strictObject({
   workflowVersionId: Id,
   executionScopeId: Id,
   /** Blank: the scope's topology, else none. */
-  networkTopologyId: OptionalId.default(''),
+  networkTopologyId: OptionalId.default('').describe("empty: the scope's topology, else none"),
   algorithms: z.array(Choice).min(1, 'must name at least one algorithm'),
   deadlineSeconds: PlanSeconds.default(0),
   budget: Money.default(0),
@@ -95,18 +105,18 @@ export const SessionDocument = z.strictObject({
     .enum(networkModels)
     .optional()
     .describe('what candidates are simulated with, and runs of their plans; default: as for runs'),
-  configuration: SessionConfiguration.optional(),
-  status: z.string().optional(),
-  progress: z.number().optional().describe('of an answer; ignored'),
-  candidateCount: Count.optional(),
-  selectedCandidateId: Id.optional(),
-  selectedPlanId: Id.optional(),
-  defaultedDurations: Count.optional().describe('of an answer; ignored'),
-  failureReason: Text.optional(),
-  warnings: z.array(Warning).optional(),
-  createdAt: Timestamp.optional(),
-  startedAt: Timestamp.optional(),
-  completedAt: Timestamp.optional(),
+  configuration: SessionConfiguration.optional().describe('of all algorithms'),
+  status: z.string().optional().describe(ofAnswer),
+  progress: z.number().optional().describe(ofAnswer),
+  candidateCount: Count.optional().describe(ofAnswer),
+  selectedCandidateId: Id.optional().describe(ofAnswer),
+  selectedPlanId: Id.optional().describe(ofAnswer),
+  defaultedDurations: Count.optional().describe(ofAnswer),
+  failureReason: Text.optional().describe(ofAnswer),
+  warnings: z.array(Warning).optional().describe(ofAnswer),
+  createdAt: Timestamp.optional().describe(ofAnswer),
+  startedAt: Timestamp.optional().describe(ofAnswer),
+  completedAt: Timestamp.optional().describe(ofAnswer),
 })
 export type SessionDocument = z.output<typeof SessionDocument>
 

@@ -33,7 +33,9 @@ const PlanEnvelope = z.strictObject({
   workflow: WorkflowVersionDocument,
   resources: z.array(Resource),
   executionScope: ExecutionScopeDocument,
-  networkTopology: NetworkTopologyDocument.optional(),
+  networkTopology: NetworkTopologyDocument.optional().describe(
+    'what transfers are predicted with; the stored one by default',
+  ),
 })
 
 const PlanImport = z.strictObject({ plan: PlanDocument })

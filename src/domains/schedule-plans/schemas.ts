@@ -5,8 +5,9 @@ import {
   Cost,
   Count,
   Id,
-  JsonObject,
+  Metadata,
   Money,
+  ofAnswer,
   OptionalId,
   Paid,
   PlanSeconds,
@@ -77,14 +78,14 @@ const lifecycleActionKinds = [
 
 const LifecycleAction = z.strictObject({
   id: Id,
-  schedulePlanId: OptionalId.optional(),
+  schedulePlanId: OptionalId.optional().describe('the id of the enclosing plan'),
   capacityTargetId: Id,
-  cloudInstanceId: OptionalId.optional(),
+  cloudInstanceId: OptionalId.optional().describe('the instance that it is about; of provision none'),
   action: z.enum(lifecycleActionKinds),
   earliestStart: PlanSeconds.default(0).describe('seconds from the start of the plan'),
   expectedDuration: Seconds.default(0),
-  dependsOn: z.array(Id).optional(),
-  metadata: JsonObject.optional(),
+  dependsOn: z.array(Id).optional().describe('ids of actions that come before it'),
+  metadata: Metadata,
 })
 export type LifecycleAction = z.output<typeof LifecycleAction>
 
@@ -149,13 +150,13 @@ export type Plan = z.output<typeof Plan>
  * default.
  */
 export const AssignmentDocument = z.strictObject({
-  id: OptionalId.default(''),
-  planId: OptionalId.default(''),
+  id: OptionalId.default('').describe('made of plan and activity by default'),
+  planId: OptionalId.default('').describe('id of the enclosing plan'),
   activityId: z.string().min(1, 'must not be blank').max(1_024),
-  externalId: z.string().optional(),
+  externalId: z.string().optional().describe(ofAnswer),
   resourceId: Id,
-  coreId: OptionalId.default(''),
-  slotId: OptionalId.default(''),
+  coreId: OptionalId.default('').describe('the lane on a resource with cores; orders are unique in it'),
+  slotId: OptionalId.default('').describe('the lane on a resource with slots'),
   orderOnResource: Order.default(0),
   priority: Rank.default(0),
   predictedReadyAt: PlanSeconds.default(0),
@@ -164,9 +165,9 @@ export const AssignmentDocument = z.strictObject({
   predictedRuntimeSeconds: PlanSeconds.default(0),
   predictedTransferSeconds: PlanSeconds.default(0),
   predictedCost: Cost.default(0),
-  durationSource: z.string().optional(),
-  submittedPrediction: Times.optional(),
-  metadata: JsonObject.optional(),
+  durationSource: z.string().optional().describe(ofAnswer),
+  submittedPrediction: Times.optional().describe(ofAnswer),
+  metadata: Metadata,
 })
 export type AssignmentDocument = z.output<typeof AssignmentDocument>
 
@@ -179,33 +180,42 @@ export const PlanDocument = z.strictObject({
   id: Id,
   workflowVersionId: Id,
   executionScopeId: Id,
-  networkTopologyId: OptionalId.default(''),
-  source: z.enum(['plugin', 'manual', 'imported']).default('manual'),
-  algorithm: Text.default(''),
-  algorithmVersion: Text.default(''),
-  objective: Text.default(''),
+  networkTopologyId: OptionalId.default('').describe(
+    'topology that transfers are predicted with; that of the scope by default',
+  ),
+  source: z
+    .enum(['plugin', 'manual', 'imported'])
+    .default('manual')
+    .describe('who made it; manual by default'),
+  algorithm: Text.default('').describe('that made it'),
+  algorithmVersion: Text.default('').describe('of the algorithm'),
+  objective: Text.default('').describe('of the algorithm'),
   deadlineSeconds: PlanSeconds.default(0),
   budget: Money.default(0),
   predicted: z
     .strictObject({
       makespanSeconds: PlanSeconds.default(0),
       cost: Cost.default(0),
-      feasible: z.boolean().default(false),
-      reasons: z.array(z.string()).optional(),
+      feasible: z.boolean().default(false).describe('false by default'),
+      reasons: z.array(z.string()).optional().describe('why it is not feasible'),
     })
-    .prefault({}),
+    .prefault({})
+    .describe("the author's prediction; it is kept beside that of the simulator"),
   networkModel: z
     .enum(networkModels)
     .optional()
     .describe('what the plan is simulated with; default: as for runs'),
   assignments: z.array(AssignmentDocument),
-  lifecycleActions: z.array(LifecycleAction).optional(),
-  metadata: JsonObject.optional(),
-  assignmentCount: Count.optional(),
-  contentionFreeMakespanSeconds: PlanSeconds.optional(),
-  submittedPrediction: Submitted.optional(),
-  defaultedDurations: Count.optional().describe('of an answer; ignored'),
-  embedded: z.array(z.string()).optional(),
-  createdAt: Timestamp.optional(),
+  lifecycleActions: z
+    .array(LifecycleAction)
+    .optional()
+    .describe('operations on machines around the tasks; none by default'),
+  metadata: Metadata,
+  assignmentCount: Count.optional().describe(ofAnswer),
+  contentionFreeMakespanSeconds: PlanSeconds.optional().describe(ofAnswer),
+  submittedPrediction: Submitted.optional().describe(ofAnswer),
+  defaultedDurations: Count.optional().describe(ofAnswer),
+  embedded: z.array(z.string()).optional().describe(ofAnswer),
+  createdAt: Timestamp.optional().describe(ofAnswer),
 })
 export type PlanDocument = z.output<typeof PlanDocument>

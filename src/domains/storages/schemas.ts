@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { withBlank } from '../../http/keys.ts'
 import { wholeBytes, wholeNumber } from '../../http/paging.ts'
 import { Id, Name, Timestamp } from '../../http/schema.ts'
-import { StorageProbe } from '../environments/schemas.ts'
+import { BrowseRoot, StorageProbe } from '../environments/schemas.ts'
 
 export const PathQuery = {
   path: z
@@ -18,8 +18,10 @@ export const PathQuery = {
 const PathAnswer = { path: z.string(), pathBytes: z.string().optional() }
 const PathBody = {
   path: withBlank(z.string()).optional().describe('blank: the endpoint of the storage'),
-  pathBytes: z.string().max(8_192).optional(),
+  pathBytes: PathQuery.pathBytes,
 }
+const newId = 'of the new record; the service makes one by default'
+const NewId = Id.optional().describe(newId)
 
 export const FileEntry = z.strictObject({
   storageId: z.string(),
@@ -54,31 +56,36 @@ export const EntriesQuery = z.strictObject({
   limit: wholeNumber.optional().describe('Entries of a page, 1 to 500; any other number is 100'),
 })
 
-const Root = z.strictObject({
-  path: z.string(),
-  label: z.string().optional(),
-  readOnly: z.boolean().optional(),
-})
-export const Roots = z.array(Root)
+export const Roots = z.array(BrowseRoot)
 const IndexPolicy = z.strictObject({
   enabled: z.boolean(),
-  roots: z.array(z.string()).optional(),
-  maxDepth: z.int().min(0).max(1_000).optional().describe('levels below a root that are read; 0: none'),
-  maxEntries: z.int().min(1).max(10_000_000).optional().describe('entries of one index run'),
-  include: z.array(z.string()).optional(),
-  exclude: z.array(z.string()).optional(),
-  timeoutSeconds: z.int().min(1).max(604_800).optional(),
+  roots: z.array(z.string()).optional().describe('paths that are indexed; all roots by default'),
+  maxDepth: z
+    .int()
+    .min(0)
+    .max(1_000)
+    .optional()
+    .describe('levels below a root that are read, 0: none; 5 by default'),
+  maxEntries: z
+    .int()
+    .min(1)
+    .max(10_000_000)
+    .optional()
+    .describe('entries of one index run; 10,000 by default'),
+  include: z.array(z.string()).optional().describe('globs of what is indexed; all by default'),
+  exclude: z.array(z.string()).optional().describe('globs of what is left out; nothing by default'),
+  timeoutSeconds: z.int().min(1).max(604_800).optional().describe('of an index run; 3600 by default'),
 })
 export const NewRoots = z.strictObject({
-  browseRoots: z.array(Root).max(1_000),
-  indexPolicy: IndexPolicy.optional(),
+  browseRoots: z.array(BrowseRoot).max(1_000),
+  indexPolicy: IndexPolicy.optional().describe('what index runs read; unchanged by default'),
 })
 
 export const Checksum = z.strictObject({
   checksum: z.string().describe('sha256: and 64 hexadecimal digits'),
 })
 export const PathOnly = z.strictObject(PathBody)
-export const NewDownload = z.strictObject({ ...PathBody, id: Id.optional() })
+export const NewDownload = z.strictObject({ ...PathBody, id: NewId })
 
 /** The progress of an open record. */
 export const LiveJob = z.strictObject({
@@ -111,14 +118,19 @@ export const NewCopy = z.strictObject({
     .optional()
     .describe('The same in base64, for a path that is not UTF-8; in place of destinationPath'),
   onConflict: OnConflict,
-  bytesPerSecond: z.int().min(1_024).max(1e12).optional().describe('Sends no faster than this'),
-  id: Id.optional(),
+  bytesPerSecond: z
+    .int()
+    .min(1_024)
+    .max(1e12)
+    .optional()
+    .describe('Sends no faster than this; unlimited by default'),
+  id: NewId,
 })
 
 export const NewArchive = z.strictObject({
   ...PathBody,
   onConflict: OnConflict,
-  id: Id.optional(),
+  id: NewId,
 })
 
 /** How the bytes of large files go between two logins, in the words of transfers of runs. */
@@ -170,7 +182,7 @@ export const DownloadRun = z.strictObject({
 
 export const NewIndexRun = z
   .strictObject({
-    id: Id.optional(),
+    id: NewId,
     checksums: z
       .boolean()
       .optional()
@@ -265,17 +277,20 @@ export const Health = StorageProbe.extend({
 
 export const NewArtifact = z.strictObject({
   ...PathBody,
-  id: Id.optional(),
-  name: Name.optional(),
-  version: Name.optional(),
-  scope: z.enum(['system', 'organization', 'project', 'workflow', 'run', 'environment']).optional(),
-  scopeId: Id.optional(),
+  id: Id.optional().describe(newId),
+  name: Name.optional().describe('of the artifact; its id by default'),
+  version: Name.optional().describe('of the artifact; 1 by default'),
+  scope: z
+    .enum(['system', 'organization', 'project', 'workflow', 'run', 'environment'])
+    .optional()
+    .describe('of the artifact; environment by default'),
+  scopeId: Id.optional().describe('of the scope; the environment of the storage by default'),
 })
 export const NewData = z.strictObject({
   ...PathBody,
-  id: Id.optional(),
-  workflowVersionId: Id.optional(),
-  runId: Id.optional(),
-  activityId: Id.optional(),
+  id: Id.optional().describe(newId),
+  workflowVersionId: Id.optional().describe('of the workflow that has the data'),
+  runId: Id.optional().describe('of the run that made the data'),
+  activityId: Id.optional().describe('of the activity that made the data'),
 })
 export const Promoted = z.strictObject({ id: z.string() })

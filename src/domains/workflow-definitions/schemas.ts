@@ -1,17 +1,21 @@
 import { z } from 'zod'
 import { ranges, mostCores, shortestTimeoutSeconds } from '../../ranges.ts'
+import { defaultCpu } from './quantities.ts'
 import {
   amount,
   Cores,
   Count,
   Id,
   JsonObject,
+  Metadata,
   Name,
+  ofAnswer,
   OptionalId,
   Rank,
   Seconds,
   Text,
   Timestamp,
+  withDefault,
 } from '../../http/schema.ts'
 
 // ------------------------------------------------------------------------------------------------------
@@ -22,12 +26,21 @@ const Script = z.string().max(1_048_576)
 const Arguments = z.array(Script)
 const Environment = z.record(z.string(), Text)
 
+const Image = Text.optional().describe('of the container that runs the activity; none by default')
+const commandShape = {
+  entrypoint: Text.optional().describe('the program; by default that of the image'),
+  arguments: Arguments.optional().describe('of the program; none by default'),
+  environment: Environment.optional().describe('variables of the program'),
+  workingDirectory: Text.optional().describe('where the program starts; the work directory by default'),
+  executable: JsonObject.optional().describe('an artifact to run, in place of an image'),
+}
+
 /** The cost of an activity in the simulator: seconds at reference speed, or operations. */
 export const Simulation = z.strictObject({
-  model: z.string().max(255).optional(),
-  durationSeconds: Seconds.optional(),
-  flops: amount(ranges.operations).optional(),
-  parameters: JsonObject.optional(),
+  model: z.string().max(255).optional().describe('of the simulator; kept, not read'),
+  durationSeconds: withDefault(Seconds, 'none'),
+  flops: withDefault(amount(ranges.operations), 'none'),
+  parameters: JsonObject.optional().describe('of the model; flops where the member flops is left out'),
 })
 
 export const Policy = z.strictObject({
@@ -36,14 +49,16 @@ export const Policy = z.strictObject({
   retryDelaySeconds: Seconds,
 })
 const PolicyInput = z.strictObject({
-  timeoutSeconds: amount({ ...ranges.seconds, least: shortestTimeoutSeconds }).optional(),
+  timeoutSeconds: amount({ ...ranges.seconds, least: shortestTimeoutSeconds })
+    .optional()
+    .describe('of one attempt; 0: the default, 3600'),
   maxAttempts: z
     .int()
     .min(0)
     .max(1_000)
     .optional()
     .describe('tries of the activity, the first one included; 0: the default, 1'),
-  retryDelaySeconds: Seconds.optional(),
+  retryDelaySeconds: Seconds.optional().describe('before the next try; 0 by default'),
 })
 export type PolicyInput = z.output<typeof PolicyInput>
 export type Policy = z.output<typeof Policy>
@@ -53,35 +68,38 @@ export type Policy = z.output<typeof Policy>
 
 export const AuthoringActivity = z.strictObject({
   name: Name,
-  command: z
-    .strictObject({
-      entrypoint: Text.optional(),
-      arguments: Arguments.optional(),
-      environment: Environment.optional(),
-      workingDirectory: Text.optional(),
-      executable: JsonObject.optional(),
-    })
-    .optional(),
-  image: Text.optional(),
-  runtime: OptionalId.optional(),
+  command: z.strictObject(commandShape).optional().describe('what the activity runs, in place of run'),
+  image: Image,
+  runtime: OptionalId.optional().describe('kept as a remark; bindings choose the runtime'),
   run: Script.optional().describe(
     'A script for sh. Line ends of Windows become those of Unix. All of it with the variables has at most ' +
       '1,572,864 bytes',
   ),
-  cpuLimit: z.union([z.string(), z.number()]).optional().describe('cores: 2, or 500m for half a core'),
-  memoryLimit: z.string().optional(),
-  dependsOn: z.array(z.string()).optional(),
-  resourceSelector: OptionalId.optional(),
-  keepDisk: z.boolean().optional(),
-  mountPath: Text.optional(),
-  workspaceSeedPath: Text.optional(),
-  expectedOutputs: z.array(Text).optional(),
-  simulation: Simulation.optional(),
-  activityType: OptionalId.optional(),
-  policy: PolicyInput.optional(),
-  priority: Rank.optional(),
-  stage: z.enum(['all', 'declared']).optional(),
-  metadata: JsonObject.optional(),
+  cpuLimit: z
+    .union([z.string(), z.number()])
+    .optional()
+    .describe(`cores: 2, or 500m for half a core; default: ${String(defaultCpu)}`),
+  memoryLimit: z.string().optional().describe('bytes, or with Ki, Mi, Gi or Ti; 16Mi by default'),
+  dependsOn: z.array(z.string()).optional().describe('names of activities that end before it starts'),
+  resourceSelector: Id.optional().describe('id of the only resource that may run it; any by default'),
+  keepDisk: z
+    .boolean()
+    .optional()
+    .describe('false: its work directory is removed when the run has completed; true by default'),
+  mountPath: Text.optional().describe('kept as a remark'),
+  workspaceSeedPath: Text.optional().describe(
+    'a folder below SERVICE_SEED_ROOT whose files its work directory begins with',
+  ),
+  expectedOutputs: z.array(Text).optional().describe('paths of files without which it fails'),
+  simulation: Simulation.optional().describe('what it costs in the simulator'),
+  activityType: Id.optional().describe('name of its type; by default a type of the workflow'),
+  policy: PolicyInput.optional().describe('timeout and retries'),
+  priority: withDefault(Rank, '0'),
+  stage: z
+    .enum(['all', 'declared'])
+    .optional()
+    .describe('what it gets of its predecessors: all files (the default), or those of data dependencies'),
+  metadata: Metadata,
 })
 export type AuthoringActivity = z.output<typeof AuthoringActivity>
 
@@ -99,13 +117,15 @@ export const AuthoringDataDependency = z.strictObject({
 })
 export type AuthoringDataDependency = z.output<typeof AuthoringDataDependency>
 
+const Remark = z.unknown().optional().describe('kept as a remark')
+
 /** Members of `spec` that only older documents have; stored under `metadata.legacy`. */
 export const legacySpecShape = {
-  runtime: z.unknown().optional(),
-  schedule: z.unknown().optional(),
-  storageAkoflowPolicy: z.unknown().optional(),
-  storageAccessModes: z.unknown().optional(),
-  volumes: z.unknown().optional(),
+  runtime: Remark,
+  schedule: Remark,
+  storageAkoflowPolicy: Remark,
+  storageAccessModes: Remark,
+  volumes: Remark,
 }
 
 /**
@@ -113,12 +133,12 @@ export const legacySpecShape = {
  * so that an export returns them.
  */
 const specShape = {
-  image: Text.optional(),
-  storageClassName: Text.optional(),
-  storageSize: Text.optional(),
-  storagePolicy: JsonObject.optional(),
-  mountPath: Text.optional(),
-  metadata: JsonObject.optional(),
+  image: Text.optional().describe('of activities that have none of their own'),
+  storageClassName: Text.optional().describe('kept as a remark'),
+  storageSize: Text.optional().describe('kept as a remark'),
+  storagePolicy: JsonObject.optional().describe('kept as a remark'),
+  mountPath: Text.optional().describe('kept as a remark'),
+  metadata: Metadata,
   ...legacySpecShape,
 }
 
@@ -126,7 +146,10 @@ export const AuthoringSpec = z.strictObject({
   namespace: Name,
   ...specShape,
   activities: z.array(AuthoringActivity),
-  dataDependencies: z.array(AuthoringDataDependency).optional(),
+  dataDependencies: z
+    .array(AuthoringDataDependency)
+    .optional()
+    .describe('files that activities take from others'),
 })
 
 /** The document a user writes. */
@@ -143,23 +166,26 @@ export type RawSpec = z.output<typeof RawSpec>
 // --------------------------------------------------------------------------------------------------
 // WfFormat 1.5 and 1.6
 
-const WfCommand = z.looseObject({ program: z.string().optional(), arguments: z.array(z.string()).optional() })
+const WfCommand = z.looseObject({
+  program: z.string().optional().describe('what the task ran'),
+  arguments: z.array(z.string()).optional().describe('of the program'),
+})
 
 /** The members of a WfCommons instance that are read. All others are allowed and ignored. */
 export const WfFormatDocument = z.looseObject({
   name: Name,
-  description: z.string().optional(),
+  description: z.string().optional().describe('free text'),
   schemaVersion: z.enum(['1.5', '1.6']),
   workflow: z.looseObject({
     specification: z.looseObject({
       tasks: z.array(
         z.looseObject({
           id: z.string().min(1),
-          name: z.string().optional(),
-          parents: z.array(z.string()).optional(),
-          children: z.array(z.string()).optional(),
-          inputFiles: z.array(z.string()).optional(),
-          outputFiles: z.array(z.string()).optional(),
+          name: z.string().optional().describe('its type is made of it; the id by default'),
+          parents: z.array(z.string()).optional().describe('ids of tasks before it'),
+          children: z.array(z.string()).optional().describe('ids of tasks after it'),
+          inputFiles: z.array(z.string()).optional().describe('ids of files that it reads'),
+          outputFiles: z.array(z.string()).optional().describe('ids of files that it makes'),
         }),
       ),
       files: z
@@ -169,24 +195,32 @@ export const WfFormatDocument = z.looseObject({
             sizeInBytes: z.number().min(0).max(Number.MAX_SAFE_INTEGER),
           }),
         )
-        .optional(),
+        .optional()
+        .describe('sizes of the files'),
     }),
     execution: z
       .looseObject({
-        makespanInSeconds: amount(ranges.planSeconds).optional(),
+        makespanInSeconds: withDefault(amount(ranges.planSeconds), 'unknown'),
         tasks: z
           .array(
             z.looseObject({
               id: z.string().min(1),
-              runtimeInSeconds: Seconds.optional(),
-              coreCount: Cores.max(mostCores).optional(),
-              memoryInBytes: z.number().min(0).max(Number.MAX_SAFE_INTEGER).optional(),
-              command: WfCommand.optional(),
+              runtimeInSeconds: withDefault(Seconds, 'unknown'),
+              coreCount: withDefault(Cores.max(mostCores), '1'),
+              memoryInBytes: z
+                .number()
+                .min(0)
+                .max(Number.MAX_SAFE_INTEGER)
+                .optional()
+                .describe('0 by default'),
+              command: WfCommand.optional().describe('kept as a remark'),
             }),
           )
-          .optional(),
+          .optional()
+          .describe('what each task took'),
       })
-      .optional(),
+      .optional()
+      .describe('the measured run'),
   }),
 })
 export type WfFormatDocument = z.output<typeof WfFormatDocument>
@@ -197,16 +231,13 @@ export type WfFormatDocument = z.output<typeof WfFormatDocument>
 export const WorkflowCapability = z.enum(['real', 'simulation', 'interactive'])
 
 const Command = z.strictObject({
-  image: Text.optional(),
-  executable: JsonObject.optional(),
-  resolvedExecutable: JsonObject.optional(),
-  entrypoint: Text.optional(),
-  arguments: Arguments.optional(),
-  environment: Environment.optional(),
-  workingDirectory: Text.optional(),
+  image: Image,
+  resolvedExecutable: JsonObject.optional().describe(ofAnswer),
+  ...commandShape,
 })
 
 const Service = JsonObject
+const OfVersion = Id.optional().describe('the id of the enclosing version')
 
 const activityKinds = ['task', 'service', 'interactive'] as const
 
@@ -225,11 +256,11 @@ export const Activity = z.strictObject({
     storageBytes: Count,
     gpu: Cores.max(mostCores).optional(),
   }),
-  service: Service.optional(),
-  simulation: Simulation.optional(),
+  service: Service.optional().describe('kept as a remark'),
+  simulation: Simulation.optional().describe('what it costs in the simulator'),
   policy: Policy,
   priority: Rank,
-  metadata: JsonObject.optional(),
+  metadata: Metadata,
 })
 export type Activity = z.output<typeof Activity>
 
@@ -252,58 +283,65 @@ export const DataDependency = z.strictObject({
  */
 export const WorkflowVersionDocument = z.strictObject({
   id: Id,
-  workflowId: Id.optional(),
-  version: z.int().min(1).optional(),
-  definitionHash: z.string().optional(),
-  status: z.string().optional(),
-  createdAt: z.string().optional(),
-  metadata: JsonObject.optional(),
-  activityCount: Count.optional(),
-  dependencyCount: Count.optional(),
-  dataDependencyCount: Count.optional(),
+  workflowId: Id.optional().describe('the workflow that the version is of'),
+  version: z.int().min(1).optional().describe(ofAnswer),
+  definitionHash: z.string().optional().describe(ofAnswer),
+  status: z.string().optional().describe(ofAnswer),
+  createdAt: z.string().optional().describe(ofAnswer),
+  metadata: Metadata,
+  activityCount: Count.optional().describe(ofAnswer),
+  dependencyCount: Count.optional().describe(ofAnswer),
+  dataDependencyCount: Count.optional().describe(ofAnswer),
   activities: z.array(
     z.strictObject({
       ...Activity.shape,
-      workflowVersionId: Id.optional(),
-      activityTypeId: Id.optional(),
-      externalId: Id.optional(),
-      name: z.string().optional(),
-      kind: Activity.shape.kind.optional(),
-      capabilities: Activity.shape.capabilities.optional(),
-      command: Command.optional(),
+      workflowVersionId: OfVersion,
+      activityTypeId: Id.optional().describe('by default a type of the workflow'),
+      externalId: Id.optional().describe('its short name; made of the id by default'),
+      name: z.string().optional().describe('externalId by default'),
+      kind: z
+        .enum(activityKinds)
+        .optional()
+        .meta({ enum: ['task'] })
+        .describe('task by default'),
+      capabilities: Activity.shape.capabilities.optional().describe('what it can do; made of its members'),
+      command: Command.optional().describe('what it runs'),
       resources: z
         .strictObject({
-          cpu: Cores.max(mostCores).optional(),
-          memoryBytes: Count.optional(),
-          storageBytes: Count.optional(),
-          gpu: Cores.max(mostCores).optional(),
+          cpu: withDefault(Cores.max(mostCores), String(defaultCpu)),
+          memoryBytes: withDefault(Count, '16 MiB'),
+          storageBytes: withDefault(Count, '0'),
+          gpu: withDefault(Cores.max(mostCores), '0'),
         })
-        .optional(),
-      policy: PolicyInput.optional(),
-      priority: Rank.optional(),
+        .optional()
+        .describe('what it asks for'),
+      policy: PolicyInput.optional().describe('timeout and retries'),
+      priority: withDefault(Rank, '0'),
     }),
   ),
   dependencies: z
     .array(
       z.strictObject({
-        workflowVersionId: Id.optional(),
+        workflowVersionId: OfVersion,
         activityId: z.string(),
         dependsOnActivityId: z.string(),
-        type: z.enum(['control']).optional(),
+        type: z.enum(['control']).optional().describe('control by default'),
       }),
     )
-    .optional(),
+    .optional()
+    .describe('which activities end before which start'),
   dataDependencies: z
     .array(
       z.strictObject({
-        workflowVersionId: Id.optional(),
+        workflowVersionId: OfVersion,
         producerActivityId: z.string(),
         consumerActivityId: z.string(),
         logicalName: z.string().min(1),
         sizeBytes: Count,
       }),
     )
-    .optional(),
+    .optional()
+    .describe('files that activities take from others'),
 })
 export type WorkflowVersionDocument = z.output<typeof WorkflowVersionDocument>
 
@@ -311,23 +349,23 @@ export type WorkflowVersionDocument = z.output<typeof WorkflowVersionDocument>
 export const ActivityType = z.strictObject({
   id: Id,
   name: z.string(),
-  application: z.string().optional(),
-  defaultImage: z.string().optional(),
+  application: z.string().optional().describe('free text'),
+  defaultImage: z.string().optional().describe('kept as a remark'),
   cpuIntensity: Rank,
   memoryIntensity: Rank,
   ioIntensity: Rank,
   networkIntensity: Rank,
-  metadata: JsonObject.optional(),
+  metadata: Metadata,
 })
 export type ActivityType = z.output<typeof ActivityType>
 
 /** A definition in the service's answer form, as a client may send it back. */
 export const NormalisedDocument = z.strictObject({
-  id: Id.optional(),
-  externalId: z.string().optional(),
+  id: Id.optional().describe('the service makes one by default'),
+  externalId: z.string().optional().describe(ofAnswer),
   name: Name,
   namespace: Name,
-  createdAt: z.string().optional(),
+  createdAt: z.string().optional().describe(ofAnswer),
   version: WorkflowVersionDocument,
   activityTypes: z
     .array(
@@ -338,8 +376,9 @@ export const NormalisedDocument = z.strictObject({
         networkIntensity: Rank.default(0),
       }),
     )
-    .optional(),
-  warnings: z.array(z.unknown()).optional(),
+    .optional()
+    .describe('that its activities name'),
+  warnings: z.array(z.unknown()).optional().describe(ofAnswer),
 })
 export type NormalisedDocument = z.output<typeof NormalisedDocument>
 
@@ -360,7 +399,7 @@ export const WorkflowVersion = z.strictObject({
   activityCount: Count,
   dependencyCount: Count,
   dataDependencyCount: Count,
-  metadata: JsonObject.optional(),
+  metadata: Metadata,
   activities: z.array(Activity).optional(),
   dependencies: z.array(Dependency).optional(),
   dataDependencies: z.array(DataDependency).optional(),
@@ -382,7 +421,10 @@ export type WorkflowDefinition = z.output<typeof WorkflowDefinition>
 export const Warning = z.strictObject({ path: z.string(), message: z.string() })
 export const CreatedWorkflow = z.strictObject({ ...WorkflowDefinition.shape, warnings: z.array(Warning) })
 
-export const DuplicateRequest = z.strictObject({ name: Name, namespace: Name.optional() })
+export const DuplicateRequest = z.strictObject({
+  name: Name,
+  namespace: Name.optional().describe('that of the original by default'),
+})
 
 const documentForms = [AuthoringDocument, WfFormatDocument, NormalisedDocument].map((form) => {
   const { $schema: _, ...schema } = z.toJSONSchema(form, {

@@ -242,10 +242,12 @@ const entryOf = (head: Buffer, { path, linkPath, records }: Names): Omit<TarEntr
 
 const padded = (size: number): number => Math.ceil(size / 512) * 512
 
+const zeros = Buffer.alloc(65_536)
+
 /** Reads what stands behind the last entry. @throws BuildError for anything but zero bytes */
 const readEnd = async (source: Source): Promise<void> => {
-  for (let piece; (piece = await source.some(1_048_576)) !== undefined;)
-    if (piece.some((byte) => byte !== 0))
+  for (let piece; (piece = await source.some(zeros.length)) !== undefined;)
+    if (!piece.equals(zeros.subarray(0, piece.length)))
       throw new BuildError('the archive has bytes behind its end; pack all files into one archive')
 }
 

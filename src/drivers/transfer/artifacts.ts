@@ -64,6 +64,12 @@ export interface ArtifactOptions {
    * @throws DriverError `refused` where there will be none
    */
   ready: (id: string) => Promise<ArtifactBytes | undefined>
+  /** The bytes of an executable begin to move to `path` at the site, for the task `name`. */
+  begun: (
+    name: string,
+    id: string,
+    facts: Pick<DeliveryFacts, 'digest' | 'path' | 'strategy' | 'reason' | 'startedAt'>,
+  ) => Promise<void>
   /**
    * Called before the tasks are passed on: `names` need the executable, the first one caused the
    * transfer.
@@ -129,6 +135,7 @@ const bring = async (
   options: ArtifactOptions,
   bytes: ArtifactBytes,
   signal: AbortSignal,
+  begun?: (facts: DeliveryFacts) => Promise<void>,
 ): Promise<DeliveryFacts> => {
   const startedAt = Date.now() / 1_000
   const { digest, sizeBytes, label } = bytes
@@ -158,6 +165,7 @@ const bring = async (
       return facts(posix.join(root, name), 'use-in-place', 'the site has it with this digest', [0, 0])
     const altered = found.startsWith('altered') ? '; what was there had changed and was removed' : ''
     const directory = posix.join(root, 'arriving', hex)
+    await begun?.(facts(posix.join(root, name), bytes.strategy, `${bytes.reason}${altered}`, [0, 0]))
     const outcome = await transfer({
       ...{ from, to, directory, label },
       source: { directory: bytes.directory, paths: [bytes.path] },
@@ -310,7 +318,9 @@ export function withArtifacts(
     }
     const { facts, isShared } = inPlace
       ? { facts: there, isShared: false }
-      : await waits.forFlight(names, key, (signal) => bring(options, bytes, signal))
+      : await waits.forFlight(names, key, (signal) =>
+          bring(options, bytes, signal, (begun) => options.begun(names[0] ?? '', id, begun)),
+        )
     const own = isShared
       ? {
           ...facts,

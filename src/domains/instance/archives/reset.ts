@@ -267,7 +267,11 @@ export const finishResets = async ({
 }
 
 // A blank name confirms nothing.
-const Body = z.strictObject({ confirm: withBlank(z.string()).optional() }).optional()
+const Body = z
+  .strictObject({
+    confirm: withBlank(z.string()).optional().describe('name of this instance; another one is refused'),
+  })
+  .optional()
 const Query = z.strictObject({
   stop: z
     .enum(['true', 'false'])
