@@ -188,6 +188,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'artifacts/deliveries',
       'artifacts/limits',
       'artifacts/records',
+      'failures/artifact-kills',
       'failures/builds',
     ],
     askedBy: ['src/domains/artifacts', 'src/drivers/build'],

@@ -109,6 +109,7 @@ describe('a context', () => {
     ['with a size of PAX that is none', [record('x', pax('size', '0x7')), recipe], /no number/],
     ['with a sparse file of GNU', [retyped(recipe, 'S', 7)], /sparse file/],
     ['with a kind of its own', [retyped(fileOf('a', other), 'Q', other.length), recipe], /entry of type "Q"/],
+    ['with a file without a name', [fileOf('./', '1'), recipe], /names no file/],
     ['that ends with a name', [recipe, record('L', 'b\0')], /names no entry/],
     ['with ./ before its paths', [fileOf('.//Dockerfile', taken[1])], [taken]],
     [

@@ -116,7 +116,9 @@ test("a command's own texts show no value of the vault, and run with them", asyn
   await service.post('/kubernetes-tokens/', { id: 'held', token: secret })
   const given = {
     resourceId: 'here',
-    command: `: begun; until [ -e ${join(folder, 'texts-go')} ]; do sleep 0.1; done; printf '%s' ${secret} "$HELD" | wc -c`,
+    command:
+      `: begun; until [ -e ${join(folder, 'texts-go')} ]; do sleep 0.1; done; ` +
+      `printf '%s' ${secret} "$HELD" | wc -c`,
     environment: { HELD: `is ${secret}`, [secret.replaceAll('-', '_')]: 'no value' },
     timeoutSeconds: 3_600,
   }

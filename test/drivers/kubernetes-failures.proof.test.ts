@@ -255,7 +255,8 @@ describe('what has to wait', () => {
     async () => {
       const labels = { strict: 'yes', 'orrery.dev/part': 'task' }
       const own = 'Object.spec.containers.securityContext{runAsNonRoot: true, runAsUser: 0}'
-      const change = `Object{spec: Object.spec{containers: [Object.spec.containers{name: "task", securityContext: ${own}}]}}`
+      const container = `Object.spec.containers{name: "task", securityContext: ${own}}`
+      const change = `Object{spec: Object.spec{containers: [${container}]}}`
       const condition = Object.entries(labels)
         .map(([key, value]) => `object.metadata.?labels[?"${key}"].orValue("") == "${value}"`)
         .join(' && ')

@@ -1,5 +1,6 @@
 import { spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { afterAll, describe, expect, test } from '@jest/globals'
 import {
@@ -98,7 +99,8 @@ const demo = (...args: string[]): Promise<{ code: number | null; said: string }>
         env: {
           PATH: '/usr/local/bin:/usr/bin:/bin',
           HOME: folder.path,
-          TMPDIR: folder.path,
+          // Short: containerd's sockets lie below it, and a socket's path has 107 bytes.
+          TMPDIR: tmpdir(),
           SERVICE_DATA_DIR: path.join(folder.path, 'data'),
           SERVICE_CACHE_DIR: cacheDir,
         },
@@ -142,6 +144,25 @@ needs('openssh-server', 'openssh-client').test(
       .split('\n')
       .filter((line) => !line.includes(folder.path) && !line.startsWith('The site'))
     expect(lines.filter((line) => line.length > 80)).toEqual([])
+  },
+  900_000,
+)
+
+needs(...siteNeeds.slurm, ...siteNeeds.docker, 'squashfs-tools').test.each([
+  ['an engine of containers', ['--site', 'docker'], 'OCI image'],
+  ['a Slurm cluster, by Apptainer', ['--site', 'slurm', '--sif'], 'SIF file'],
+])(
+  'from an image that the service makes, on %s: digest, time of the build, and how it came to each place',
+  async (_, site, made) => {
+    const { code, said } = await demo(...site, '--small')
+    expect([code, code === 0 ? '' : said]).toEqual([0, ''])
+    const [, digest = ''] =
+      new RegExp(`${made}\\s+sha256:([0-9a-f]{64}),\\s+built in [0-9.]+`).exec(said) ?? []
+    expect(digest).toHaveLength(64)
+    expect(said).toContain('43 of 43 done')
+    expect(said).toMatch(new RegExp(`sha256:${digest.slice(0, 12)}… (was there|brought, [0-9.]+ MiB)`))
+    const picture = /picture {3}(\S+)/.exec(said)?.[1] ?? ''
+    expect(readPng(readFileSync(picture))).toMatchObject({ width: 320, height: 240 })
   },
   900_000,
 )

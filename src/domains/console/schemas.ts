@@ -43,7 +43,7 @@ export const CommandDocument = z.strictObject({
     .min(0)
     .refine((bytes) => bytes === 0 || bytes >= leastMemory, `must be 0 or at least ${String(leastMemory)}`)
     .describe(
-      `bytes, ${String(leastMemory)} or more; without it, or with 0, 1 GiB is asked for, and on this machine nothing limits it`,
+      `bytes, ${String(leastMemory)} or more; 1 GiB by default and for 0, on this machine without a limit then`,
     )
     .transform((bytes) => bytes || undefined)
     .optional(),

@@ -215,6 +215,8 @@ export const BrowseRoot = z.strictObject({
   readOnly: z.boolean().optional().describe('true: changes below it are refused; false by default'),
 })
 
+export type BrowseRoot = z.output<typeof BrowseRoot>
+
 /** A storage as reads return it, with the service's own members (domain-reference 8). */
 export const StorageProjection = Storage.extend({
   browseRoots: z.array(BrowseRoot),

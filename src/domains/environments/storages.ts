@@ -4,7 +4,7 @@ import { missing, existing } from '../../refusal.ts'
 import { storageObject } from './document-sql.ts'
 import { lockInventory, requireEnvironment } from './store.ts'
 import { maskedText } from './secrets.ts'
-import { storageTypes, type StorageProbe } from './schemas.ts'
+import { storageTypes, type BrowseRoot, type StorageProbe } from './schemas.ts'
 
 const TextRow = z.object({ document: z.string() })
 
@@ -83,12 +83,6 @@ export const recordProbe = async (
   probe: z.output<typeof StorageProbe>,
 ): Promise<void> => {
   await db.run(sql`update storages set probe = ${JSON.stringify(probe)}::jsonb where id = ${id}`)
-}
-
-export interface BrowseRoot {
-  path: string
-  label?: string | undefined
-  readOnly?: boolean | undefined
 }
 
 /** Replaces the roots of a storage, and its index policy where one is given. @throws Refusal 404 */

@@ -1,7 +1,8 @@
 import { z } from 'zod'
 import { parseNames, nameOf, parseRoot, type StoragePath } from '../../drivers/storage/paths.ts'
 import { unacceptableAt } from '../../refusal.ts'
-import type { BrowseRoot, StorageFacts } from '../environments/storages.ts'
+import type { BrowseRoot } from '../environments/schemas.ts'
+import type { StorageFacts } from '../environments/storages.ts'
 import type { Root } from '../../drivers/storage/jail.ts'
 import { settingOf, startsOf } from './connection.ts'
 

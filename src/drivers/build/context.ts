@@ -39,6 +39,8 @@ const judge = ({ path, type, mode }: TarEntry): void => {
   const fault = pathFault(path)
   if (fault !== undefined)
     throw new BuildError(`the path ${shown(path)} ${fault}; pack from within the folder: tar -C folder .`)
+  if (type === 'file' && plainPath(path) === '')
+    throw new BuildError(`the context holds a file of the path ${shown(path)}, which names no file`)
   if (type === 'file' && (mode & 0o6000) !== 0)
     throw new BuildError(`${shown(path)} has the set-user-id or set-group-id bit; take it away`)
 }
