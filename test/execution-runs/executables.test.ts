@@ -463,6 +463,7 @@ test('files of the service, images of the engine and strategies that fit are acc
   const image = { type: 'oci', reference: `${address()}/own/a:1` }
   const given = {
     file: from({ type: 'local-file', path }),
+    environment: from({ type: 'remote-file', path, environmentRef: 'fitting' }),
     local: from({ ...image, type: 'local-container-image' }),
     pulled: from({ type: 'oci', reference: `tools/a@${String(digests[0])}` }, 'destination-pull'),
     made: from(image, 'build-and-transfer'),
@@ -470,9 +471,10 @@ test('files of the service, images of the engine and strategies that fit are acc
   const answer = await accept('fitting', given)
   expect([answer.status, answer.text]).toEqual([202, expect.any(String)])
   const pins = await pinsOf('fitting')
-  expect(pins).toHaveLength(4)
+  expect(pins).toHaveLength(5)
   expect(pins).toMatchObject([
     { source: 'local-file', imageId: sha256(configuration), strategy: 'use-in-place' },
+    { source: 'remote-file', image: `archive:${path}@${sha256(configuration)}`, inPlace: true },
     { source: 'local-container-image', strategy: 'use-in-place', digest: digests[1] },
     { source: 'oci', strategy: 'destination-pull' },
     { source: 'oci', strategy: 'build-and-transfer', buildId: expect.any(String) },

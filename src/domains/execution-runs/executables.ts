@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
-import type { Db } from '../../db/sql.ts'
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
 import type { PinnedExecutable, RunExecutables } from '../../executor/executables.ts'
 import { kindOf } from '../../drivers/runtime/registry.ts'
 import { isOwnMachine, placer, runsContainers, type Place, type SiteFacts } from '../../executor/sites.ts'
@@ -53,16 +54,24 @@ export const executableOf = ({ command }: Pick<ActivityCommand, 'command'>): Exe
         : { source: { type: 'oci', reference: command.image }, delivery: { strategy: 'auto' } }),
   )
 
-/** By resource and by environment: the site of the run that holds its files. */
-const holders = (facts: SiteFacts, pairs: Pairs) => {
+const VersionRow = z.object({ id: z.string(), environmentId: z.string() })
+
+/** By resource, environment and version of it: the site of the run that holds its files. */
+const holders = async (tx: Db, facts: SiteFacts, pairs: Pairs) => {
   const placed = placer(facts)
+  const versions = facts.resources.map((resource) => String(resource['environmentVersionId']))
+  const rows = await tx.many(
+    VersionRow,
+    sql`select id, environment_id from environment_versions where id = any(${versions}::text[])`,
+  )
+  const environments = new Map(rows.map(({ id, environmentId }) => [id, environmentId]))
   const sites = new Map<string, string>()
   const resources = new Map(facts.resources.map((resource) => [resource.id, resource]))
   for (const { runtimeId, resourceId } of pairs) {
     const { site } = placed(runtimeId, resourceId)
-    const version = resources.get(resourceId)?.['environmentVersionId']
-    for (const reference of [resourceId, version])
-      if (typeof reference === 'string' && !sites.has(reference)) sites.set(reference, site)
+    const version = String(resources.get(resourceId)?.['environmentVersionId'])
+    for (const reference of [resourceId, version, environments.get(version)])
+      if (reference !== undefined && !sites.has(reference)) sites.set(reference, site)
   }
   return (reference: string): string | undefined => sites.get(reference)
 }
@@ -99,7 +108,7 @@ export const pinExecutables = async (
   const places = pairs.map(({ runtimeId, resourceId }) => placed(runtimeId, resourceId))
   if (!places.some(runsContainers)) return { builds: [], problems: [] }
   const commands = await loadCommands(tx, given.contentVersionId, [...places.keys()])
-  const holderOf = holders(facts, pairs)
+  const holderOf = await holders(tx, facts, pairs)
   const architectures = new Map(facts.resources.map((one) => [one.id, architectureOf(one['architecture'])]))
   const of = new Array<number>(given.count).fill(-1)
   const pins: PinnedExecutable[] = []
