@@ -1,8 +1,14 @@
 // Tells the demo's story with the client for TypeScript; prints what it saw, as the one for Python.
-import { mkdtempSync, readFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { NotBuilt, NotFound, Orrery, Unacceptable } from '../../clients/typescript/dist/index.js'
+import { dirname, join } from 'node:path'
+import {
+  DigestMismatch,
+  NotBuilt,
+  NotFound,
+  Orrery,
+  Unacceptable,
+} from '../../clients/typescript/dist/index.js'
 
 const [baseUrl, documentsFile, archiveFile] = process.argv.slice(2)
 const documents = JSON.parse(readFileSync(documentsFile, 'utf8'))
@@ -67,6 +73,11 @@ seen.waited = (await busy.api.POST('/execution-scopes/', { body: documents.scope
 const file = join(mkdtempSync(join(tmpdir(), 'story-')), 'shout.txt')
 await orrery.outputs.download('ts', 'shout', 'shout.txt', file)
 seen.output = readFileSync(file, 'utf8')
+const altered = new Orrery({ baseUrl: `${baseUrl}/altered` })
+const mismatch = await altered.outputs
+  .download('ts', 'shout', 'shout.txt', `${file}.2`)
+  .catch((error) => error)
+seen.altered = [mismatch instanceof DigestMismatch && 'DigestMismatch', readdirSync(dirname(file))]
 
 const refused = async (type, call) => {
   try {

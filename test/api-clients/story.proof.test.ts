@@ -63,7 +63,8 @@ beforeAll(async () => {
       for await (const chunk of req) chunks.push(chunk as Buffer)
       const headers = { ...req.headers }
       for (const name of ['host', 'connection', 'content-length', 'transfer-encoding']) delete headers[name]
-      const answer = await fetch(service.rootUrl + path, {
+      const isAltered = path.includes('/altered/')
+      const answer = await fetch(service.rootUrl + path.replace('/altered/', '/'), {
         method: at.method,
         headers: headers as Record<string, string>,
         ...(chunks.length === 0 ? {} : { body: Buffer.concat(chunks) }),
@@ -86,7 +87,8 @@ beforeAll(async () => {
         return void setTimeout(() => req.socket.destroy(), 50)
       }
       // A download breaks off within its bytes.
-      if (path.endsWith('/outputs/shout.txt') && isFirst(path)) {
+      if (path.endsWith('/outputs/shout.txt') && isAltered) body[0] = body[0]! ^ 1
+      else if (path.endsWith('/outputs/shout.txt') && isFirst(path)) {
         res.write(body.subarray(0, 5))
         return void setTimeout(() => req.socket.destroy(), 50)
       }
@@ -145,7 +147,11 @@ test.each(languages)(
     expect(seen['audited'].length).toBeGreaterThan(4)
     expect(new Set(seen['audited']).size).toBe(seen['audited'].length)
     expect(seen['waited']).toBe(JSON.parse(kept).id)
-    expect(asked.filter(({ path }) => path.endsWith('/outputs/shout.txt'))).toHaveLength(2)
+    expect(
+      asked.filter(({ path }) => path.endsWith(`/${key}/activities/shout/outputs/shout.txt`)),
+    ).toHaveLength(3)
+    // Bytes that are not those of the record are no file.
+    expect(seen['altered']).toEqual(['DigestMismatch', ['shout.txt']])
     expect(seen['refusals']).toEqual([
       [404, 'missing'],
       [422, 'unacceptable'],

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from orrery import NotBuilt, NotFound, Orrery, Unacceptable
+from orrery import DigestMismatch, NotBuilt, NotFound, Orrery, Unacceptable
 from orrery_api import models
 from orrery_api.api.audit_events import list_audit_events
 from orrery_api.api.environments import create_environment
@@ -78,6 +78,11 @@ with Orrery(base_url) as orrery:
         target = Path(folder) / "shout.txt"
         orrery.outputs.download("py", "shout", "shout.txt", target)
         seen["output"] = target.read_text()
+        altered = Orrery(base_url + "/altered")
+        try:
+            altered.outputs.download("py", "shout", "shout.txt", Path(folder) / "second.txt")
+        except DigestMismatch:
+            seen["altered"] = ["DigestMismatch", [file.name for file in Path(folder).iterdir()]]
 
     def refused(kind, call):
         try:

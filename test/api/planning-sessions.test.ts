@@ -1,6 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { sql } from '../../src/db/sql.ts'
+import { lockInventory } from '../../src/domains/environments/store.ts'
 import { sessionKind } from '../../src/domains/planning-sessions/operation.ts'
 import { dispatchedOperations, undispatchedOperations } from '../../src/operations/records.ts'
+import { until } from '../failures/programs.ts'
 import { startPlanning, type PlanningApp } from '../support/planning-app.ts'
 
 type Json = ReturnType<typeof JSON.parse>
@@ -194,6 +197,21 @@ describe('planning sessions without an engine', () => {
     expect(await send('GET', '/resources/held-1/')).toEqual(stored)
     await send('POST', '/planning-sessions/holds/cancel/')
     expect((await change()).status).toBe(201)
+  })
+
+  test('a session is accepted once a change of the inventory that is under way has ended', async () => {
+    let posted: Promise<Json> | undefined
+    await app.db.transaction(async (tx) => {
+      await lockInventory(tx)
+      posted = send('POST', '/planning-sessions/', session('behind'))
+      await until('the session waits', 120, async () => {
+        const waiting = sql`select from pg_locks l join pg_database d on d.oid = l.database
+          where d.datname = current_database() and l.locktype = 'advisory' and not l.granted`
+        return (await app.db.run(waiting)) > 0
+      })
+      expect((await app.call('GET', '/planning-sessions/behind/')).status).toBe(404)
+    })
+    expect(await posted).toMatchObject({ id: 'behind', status: 'queued' })
   })
 
   test('an unknown session is 404 everywhere', async () => {

@@ -12,6 +12,7 @@ const benchmarks: readonly [name: string, ...Need[]][] = [
   ['chain'],
   ['reads'],
   ['streams'],
+  ['polls'],
   ['import'],
   ['second-start'],
   ['commit'],

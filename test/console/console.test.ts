@@ -114,11 +114,10 @@ test('zeros of a command count as left out, and the feed of runs shows it by its
 test("a command's own texts show no value of the vault, and run with them", async () => {
   const secret = 'a-token-that-a-command-holds'
   await service.post('/kubernetes-tokens/', { id: 'held', token: secret })
+  const go = join(folder, 'texts-go')
   const given = {
     resourceId: 'here',
-    command:
-      `: begun; until [ -e ${join(folder, 'texts-go')} ]; do sleep 0.1; done; ` +
-      `printf '%s' ${secret} "$HELD" | wc -c`,
+    command: `: begun; until [ -e ${go} ]; do sleep 0.1; done; printf '%s' ${secret} "$HELD" | wc -c`,
     environment: { HELD: `is ${secret}`, [secret.replaceAll('-', '_')]: 'no value' },
     timeoutSeconds: 3_600,
   }
@@ -143,7 +142,7 @@ test("a command's own texts show no value of the vault, and run with them", asyn
   const shown = JSON.stringify([accepted, await answers()])
   expect(shown.split(': begun')).toHaveLength(5)
   expect(shown).not.toContain(secret)
-  writeFileSync(join(folder, 'texts-go'), '')
+  writeFileSync(go, '')
   const ended = await until('its end', 120, async () => {
     const command = await service.get(`/console-commands/${accepted.id}/`)
     return command.status !== 'running' && command

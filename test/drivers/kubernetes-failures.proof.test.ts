@@ -147,6 +147,34 @@ describe('what the cluster takes away', () => {
   )
 
   test(
+    'a Pod that its Job has let go, and replaced: the task is waited for, and runs once',
+    async () => {
+      const { driver, intent, root } = await open({ settleSeconds: 1 }, { runtime: 'replaced' })
+      const [ledger, gate] = [join(root, 'ledger'), join(root, 'gate')]
+      const script = 'echo x >> "$1"; until [ -e "$2" ]; do sleep 0.1; done; exit 3'
+      const task = intent(sh(script, ledger, gate))
+      const [id = ''] = await submit(driver, task)
+      await running(driver, task)
+      const { name } = await podOf(site, id)
+      await site.kubectl('label', 'pod', name, 'batch.kubernetes.io/controller-uid-', 'controller-uid-')
+      const ours = `batch.kubernetes.io/job-name=${id.replace(/-\d+$/, '')}`
+      const phases = '{range .items[*]}{.metadata.name} {.status.phase}{"\\n"}{end}'
+      await until('the end of another Pod', async () =>
+        (await site.kubectl('get', 'pods', '-l', ours, '-o', `jsonpath=${phases}`))
+          .split('\n')
+          .some((line) => !line.startsWith(`${name} `) && line.endsWith(' Succeeded')),
+      )
+      await sleep(5000)
+      expect(await stateOf(driver, task)).toMatchObject({ state: 'running' })
+      writeFileSync(gate, '')
+      await over(driver, task)
+      expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', exitCode: 3 })
+      expect(readFileSync(ledger, 'utf8')).toBe('x\n')
+    },
+    3 * minutes,
+  )
+
+  test(
     'a drained node: its tasks are lost, the keeper comes back elsewhere, and the next ones run there',
     async () => {
       const { driver, shell, intent } = await open({}, { runtime: 'drained' })

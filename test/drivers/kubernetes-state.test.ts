@@ -260,6 +260,20 @@ describe('what is so', () => {
       })
   })
 
+  test('the end of a Pod that the Job made later is none of a task that another Pod began', () => {
+    const sight = { ...started, node: 'orrery-a-3-first' }
+    const seen = { sight, job: { status: { completedIndexes: '3' } }, overSeconds: 1e6 }
+    for (const later of [pod(terminated(0)), pod(terminated(97)), pod({ phase: 'Pending' })]) {
+      const { state, verdict } = judged({ ...seen, pod: later })
+      expect(verdict).toBeUndefined()
+      expect(state).toMatchObject({ state: 'running', cause: expect.stringContaining('orrery-a-3-first') })
+    }
+    const own = { ...pod(terminated(137)), name: sight.node }
+    expect(judged({ ...seen, pod: own }).verdict).toMatchObject({ end: 'lost' })
+    // With the network of its node it sees the name of that.
+    expect(judged({ ...seen, sight: { ...started, node: 'n1' }, pod: own }).verdict).toBeDefined()
+  })
+
   test('a container that left no record has time to, and then counts by its exit code', () => {
     expect(judged({ pod: pod(terminated(4)) })).toMatchObject({ over: true, state: { state: 'running' } })
     expect(judged({ pod: pod(terminated(4)) }).record).toBeUndefined()

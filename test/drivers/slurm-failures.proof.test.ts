@@ -400,6 +400,30 @@ describe('sbatch that a site wraps', () => {
   )
 })
 
+test(
+  'a cluster that forbids --mem: the refusal says how to leave it out, and without it tasks run',
+  async () => {
+    site.disturb(
+      'sbatch',
+      'case " $* " in *" --mem"*) echo "sbatch: error: --mem is not allowed here" >&2; exit 1 ;; esac',
+    )
+    const megabytes = { memoryBytes: 64 * 1024 ** 2 }
+    const asking = open(site)
+    expect(await asking.driver.submit([asking.intent(['true'], megabytes)])).toMatchObject([
+      { ok: false, error: { message: expect.stringContaining('configuration.requests {memory: false}') } },
+    ])
+    const without = open(site, { requests: { memory: false } })
+    for (const [{ driver }, task] of [
+      [without, without.intent(['true'], megabytes)],
+      [asking, asking.intent(['true'], { memoryBytes: 0 })],
+    ] as const) {
+      await submit(driver, task)
+      expect(await until(driver, task, 'ended')).toMatchObject({ exitCode: 0, reason: 'exited' })
+    }
+  },
+  3 * minutes,
+)
+
 describe('held', () => {
   test(
     'by an operator: taken out of the queue, lost in those words, and no job is left',

@@ -1,4 +1,4 @@
-import { chmodSync, copyFileSync, mkdtempSync, rmSync } from 'node:fs'
+import { chmodSync, copyFileSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
@@ -44,6 +44,23 @@ const makeSite = (): ConformanceSite => {
       const shell = openLocalShell({ environment })
       shells.push(shell)
       return openSlurmDriver({ ...options, shell })
+    },
+    hiding: {
+      forMs: 8000,
+      open() {
+        const folder = mkdtempSync(join(scratch, 'hiding-'))
+        const [hidden, squeue] = [join(folder, 'hidden'), join(site.commands, 'squeue')]
+        const lacks = `${squeue} "$@" | grep -v orrery-; exit 0`
+        const script = `[ ! -e ${hidden} ] || case " $* " in *' -j '*) ;; *) ${lacks} ;; esac\nexec ${squeue} "$@"\n`
+        writeFileSync(join(folder, 'squeue'), `#!/bin/sh\n${script}`, { mode: 0o755 })
+        const shell = openLocalShell({
+          environment: { ...environment, PATH: `${folder}:${environment.PATH}` },
+        })
+        shells.push(shell)
+        const hide = (now: boolean): void =>
+          now ? writeFileSync(hidden, '') : rmSync(hidden, { force: true })
+        return { driver: openSlurmDriver({ ...options, shell }), hide }
+      },
     },
     submitter: [
       process.execPath,

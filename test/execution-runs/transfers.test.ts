@@ -45,6 +45,9 @@ describe('transfers inside one site', () => {
     expect(record.run.status).toBe('completed')
     const transfers = await transfersOf('inside-run')
     const use = activityOf(record, world, 'use')
+    expect(await service.metrics.registry.getSingleMetricAsString('orrery_transfer_bytes_total')).toMatch(
+      /\{strategy="runtime-local"\} 200003$/m,
+    )
     expect(transfers).toEqual([
       expect.objectContaining({
         ...{ producerActivityId: 'inside-make', consumerActivityId: 'inside-use' },

@@ -69,9 +69,18 @@ export const randomOf = (seed: number): (() => number) => {
   }
 }
 
-/** A DAG of short tasks in five layers, each needing up to three of the layer before. */
-export const ledgerTasks = (count: number, ledger: string, random: () => number): WorldTask[] => {
+/**
+ * A DAG of short tasks in five layers, each needing up to three of the layer before. `long`: every
+ * tenth takes 2 to 5 s, so that a blow finds some that run.
+ */
+export const ledgerTasks = (
+  count: number,
+  ledger: string,
+  random: () => number,
+  long = false,
+): WorldTask[] => {
   const layers = 5
+  const seconds = (i: number): number => (long && i % 10 === 0 ? 2 + random() * 3 : 0.01 + random() * 0.12)
   return Array.from({ length: count }, (_, i) => {
     const layer = Math.floor((i * layers) / count)
     const from = Math.floor(((layer - 1) * count) / layers)
@@ -84,10 +93,7 @@ export const ledgerTasks = (count: number, ledger: string, random: () => number)
           )
     return {
       name: `t${String(i)}`,
-      run: withLedger(
-        ledger,
-        `sleep ${(0.01 + random() * 0.12).toFixed(3)}; echo ${String(i)} > made-by-${String(i)}`,
-      ),
+      run: withLedger(ledger, `sleep ${seconds(i).toFixed(3)}; echo ${String(i)} > made-by-${String(i)}`),
       after: [...new Set(before)],
       outputs: [`made-by-${String(i)}`],
     }
@@ -114,6 +120,8 @@ export interface RoundsOptions {
    * A blow from outside comes between 0.3 s and this after the run was accepted; 2.8 s by default.
    */
   latestBlowMs?: number
+  /** A blow at a named place comes when that is passed for the so many-th time at most; 25 by default. */
+  latestPass?: number
   environment?: Record<string, string>
   /** Where the tasks run; absent: here. */
   site?: RoundsSite
@@ -218,7 +226,7 @@ const blowOf = (number: number, options: RoundsOptions, random: () => number): B
   const all: Blow[] = options.site === undefined ? blows : [...blows, 'site', 'site']
   if (number % 3 !== 1) return all[number % all.length] as Blow
   const failpoint = failpoints[(Math.floor(number / 3) + turn) % failpoints.length] as string
-  return { failpoint: `${failpoint}=${String(1 + Math.floor(random() * 25))}` }
+  return { failpoint: `${failpoint}=${String(1 + Math.floor(random() * (options.latestPass ?? 25)))}` }
 }
 
 /** Does what a blow from outside says, and starts again what does not come back by itself. */

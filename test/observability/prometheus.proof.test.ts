@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
 import { sql } from '../../src/db/sql.ts'
+import { version } from '../../src/version.ts'
 import { openAdmin, type Admin } from '../../src/programs/admin.ts'
 import { needs } from '../support/needs.ts'
 import { startPrometheus, type Prometheus } from '../support/prometheus.ts'
@@ -111,6 +112,11 @@ describe('runs are counted, and are lines of the log', () => {
     await reaches('orrery_run_seconds_count', 1)
     await reaches('orrery_plan_error_ratio_count', 1)
     expect(await valueOf('orrery_commit_seconds_count')).toBeGreaterThan(0)
+    expect(run.cost).toBeGreaterThan(0)
+    await reaches('orrery_cost_total', run.cost)
+    expect(await valueOf('sum(orrery_db_pool{state=~"used|idle|unopened"})')).toBeGreaterThan(0)
+    expect(await valueOf(`count(orrery_build_info{version="${version}"} == 1)`)).toBe(1)
+    expect(await valueOf('orrery_ready{part="database"}')).toBe(1)
     expect(
       await prometheus.query('{__name__=~"orrery_.+",run!=""} or {__name__=~"orrery_.+",run_id!=""}'),
     ).toEqual([])

@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { sql } from '../../src/db/sql.ts'
+import { sql, type Db } from '../../src/db/sql.ts'
 import { readGauges } from '../../src/gauges.ts'
 import { dispatchedKinds } from '../../src/kinds.ts'
 import { appendEvent } from '../../src/operations/events.ts'
@@ -108,17 +108,43 @@ test('metrics know every kind of operation', async () => {
   for (const name of dispatched) expect(counts).toContain(`kind="${name}"} 0`)
 })
 
-test('the backlog counts connections without a monitor, but for those that cannot be checked', async () => {
+/** The gauges after a change of the record, which is taken back. */
+const gaugesAfter = async (change: (tx: Db) => Promise<unknown>) => {
   const seen = new Error('seen')
   let gauges: Awaited<ReturnType<typeof readGauges>> = []
   const looked = service.db.transaction(async (tx) => {
-    await tx.run(sql`insert into connections (id, environment_id, name, type, endpoint, created_at)
-      select 'unmonitored' || at, (select min(id) from environments), 'unmonitored' || at, 'ssh',
-        case at when 1 then '' else 'far.example:22' end, now() - interval '1 hour' from generate_series(1, 3) at`)
+    await change(tx)
     gauges = await readGauges(tx)
     throw seen
   })
   await expect(looked).rejects.toBe(seen)
+  return gauges
+}
+
+test('the silence of a site and what is left there are gauges by site', async () => {
+  const gauges = await gaugesAfter(async (tx) => {
+    await tx.run(sql`update execution_runs set status = 'running' where id in ('first', 'second')`)
+    await tx.run(sql`update task_executions set site = case execution_run_id when 'first' then 'far' else 'near' end,
+      metadata = case execution_run_id when 'first'
+        then jsonb_build_object('silentSince', extract(epoch from clock_timestamp()) - 60) end`)
+    await tx.run(sql`insert into site_leftovers (site, name, execution_run_id, since, last_error)
+      select 'far', 'left' || at, 'first', now() - interval '1 hour' * at, 'none' from generate_series(1, 2) at`)
+  })
+  const valueOf = (gauge: string, site: string) =>
+    gauges.find(({ name, labels }) => name === gauge && labels['site'] === site)?.value
+  expect(valueOf('orrery_site_silent_seconds', 'far')).toBeGreaterThanOrEqual(60)
+  expect(valueOf('orrery_site_silent_seconds', 'near')).toBe(0)
+  expect(valueOf('orrery_site_leftovers', 'far')).toBe(2)
+  expect(valueOf('orrery_site_leftovers', 'near')).toBeUndefined()
+  expect(valueOf('orrery_site_leftovers_oldest_seconds', 'far')).toBeGreaterThanOrEqual(7_200)
+})
+
+test('the backlog counts connections without a monitor, but for those that cannot be checked', async () => {
+  const gauges = await gaugesAfter((tx) =>
+    tx.run(sql`insert into connections (id, environment_id, name, type, endpoint, created_at)
+      select 'unmonitored' || at, (select min(id) from environments), 'unmonitored' || at, 'ssh',
+        case at when 1 then '' else 'far.example:22' end, now() - interval '1 hour' from generate_series(1, 3) at`),
+  )
   const valueOf = (gauge: string) =>
     gauges.find(({ name, labels }) => name === gauge && labels['kind'] === 'connection-monitor')?.value
   expect(valueOf('orrery_dispatch_backlog')).toBe(2)

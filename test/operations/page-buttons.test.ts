@@ -2,6 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
 import { existsSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { openEngine } from '../../src/engine.ts'
 import { durableKinds } from '../../src/kinds.ts'
 import { readOperation } from '../../src/operations/records.ts'
 import { until } from '../failures/programs.ts'
@@ -177,4 +178,52 @@ test('the history of a removal that was left to go on replays', async () => {
     args: [record.id, 1, place],
   })
   await replayed(server, 'storage-tidy', workflowId)
+})
+
+test('the state of a workflow that is closed is not live', async () => {
+  const { body: record } = await service.call('POST', '/storages/files/copies/', {
+    ...small,
+    destinationPath: 'third',
+  })
+  const closed = workflowOf('storage-download', record.id)
+  await until('the end of the copy', 120, () => closed.result().then(() => true))
+  // Temporal would still tell the last state.
+  expect(await closed.query('live')).toHaveProperty('phase')
+  await using engine = openEngine({
+    ...{ address: temporalAddress(), namespace: service.namespace, taskQueue: 'none' },
+    dataConverter: {},
+  })
+  const kind = durableKinds.find(({ name }) => name === 'storage-download')
+  expect(await engine.live(kind!, record.id)).toBeUndefined()
+})
+
+test('GET /events/ has the events of each kind under its topic', async () => {
+  const topics = ['storage-download', 'storage-index', 'console-command', 'build-run']
+  const read = async (topic: string): Promise<any[]> =>
+    (await service.get(`/events/?after=0&topic=${topic}`)).items
+  for (const topic of topics) {
+    const items = await until(`events of ${topic}`, 120, async () => {
+      const found = await read(topic)
+      return found.length > 1 ? found : undefined
+    })
+    expect([topic, [...new Set(items.map(({ kind }) => kind))]]).toEqual([topic, [topic]])
+    for (const { operationId, event } of items) {
+      expect(await stateOf(topic, operationId)).toBeDefined()
+      expect(event.occurredAt).toMatch(/Z$/)
+    }
+  }
+  await service.ok('PUT', '/environment-connections/gone/', {
+    ...{
+      id: 'gone',
+      name: 'gone',
+      environmentId: 'clouds',
+      type: 'kubernetes',
+      endpoint: 'https://cluster.invalid',
+    },
+  })
+  await service.call('POST', '/environment-connections/gone/discover/')
+  for (const topic of ['connection-discovery', 'connection'])
+    await until(`events of ${topic}`, 120, async () => (await read(topic)).length > 0)
+  const both = await read('connection-discovery,storage-index')
+  expect(new Set(both.map(({ kind }) => kind))).toEqual(new Set(['connection-discovery', 'storage-index']))
 })

@@ -119,7 +119,7 @@ test('a discovery that takes longer than the request waits is polled at its Loca
   await until('the environment is ready', async () => (await statusOf('later-env')) === 'ready')
 }, 180_000)
 
-test('a monitor that was terminated is started again', async () => {
+test('a monitor that was terminated or cancelled is started again, and says so', async () => {
   await service.post('/environments/', {
     environment: { id: 'lost-env', name: 'lost' },
     version: { id: 'lost-v1', version: 1 },
@@ -133,9 +133,27 @@ test('a monitor that was terminated is started again', async () => {
     'the monitor runs',
     async () => (await handle.describe().catch(() => undefined))?.status.name === 'RUNNING',
   )
-  await handle.terminate('as if Temporal had lost it')
-  await until('the monitor runs again', async () => (await handle.describe()).status.name === 'RUNNING', 150)
-}, 240_000)
+  const restarts = async (): Promise<Json[]> =>
+    service.get('/audit-events/?eventType=connection.monitor.restarted&connectionId=lost')
+  const presses = [() => handle.terminate('as if Temporal had lost it'), () => handle.cancel()]
+  for (const [before, press] of presses.entries()) {
+    const { runId } = await handle.describe()
+    await press()
+    await until(
+      'the monitor runs again',
+      async () => {
+        const now = await handle.describe()
+        return now.status.name === 'RUNNING' && now.runId !== runId
+      },
+      150,
+    )
+    await until('the restart is told', async () => (await restarts()).length === before + 1)
+  }
+  expect(await restarts()).toMatchObject([{ actorId: 'temporal' }, { actorId: 'temporal' }])
+  expect(await service.metrics.registry.getSingleMetricAsString('orrery_workflows_restarted_total')).toMatch(
+    /kind="connection-monitor"\} 2$/m,
+  )
+}, 480_000)
 
 test('the history of a monitor stays bounded: it begins a new one, and goes on', async () => {
   await service.post('/environments/', {

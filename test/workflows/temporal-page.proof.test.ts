@@ -1,9 +1,14 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { Client, Connection, type WorkflowExecutionDescription } from '@temporalio/client'
 import type { DataConverter } from '@temporalio/common'
+import {
+  decodeArrayFromPayloads,
+  loadDataConverter,
+} from '@temporalio/common/lib/internal-non-workflow/index.js'
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
 import { Worker } from '@temporalio/worker'
 import { mkdtempSync, rmSync } from 'node:fs'
+import { createServer, type AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { dataConverter } from '../../src/vault/data-converter.ts'
 import { ensureKeyFile, openVaultKeys } from '../../src/vault/keys.ts'
@@ -33,7 +38,11 @@ beforeAll(async () => {
   const file = join(folder, 'vault.key')
   await ensureKeyFile(file)
   service = await openService({
-    environment: { SERVICE_VAULT_KEY_FILE: file, SERVICE_LOG_LEVEL: 'warn' },
+    environment: {
+      SERVICE_VAULT_KEY_FILE: file,
+      SERVICE_LOG_LEVEL: 'warn',
+      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+    },
     log: { write: (line) => void logged.push(JSON.parse(line)) },
   })
   connection = await Connection.connect({ address: temporalAddress() })
@@ -243,6 +252,37 @@ describe('a workflow ends as its record', () => {
       expect.stringContaining('127.0.0.1'),
     ])
   }, 120_000)
+
+  test('discoveries alike: cancelled there, their record fails and says by whom', async () => {
+    const mute = createServer((socket) => void socket.on('error', () => undefined))
+    await new Promise<void>((resolve) => mute.listen(0, '127.0.0.1', resolve))
+    const { port } = mute.address() as AddressInfo
+    await service.post('/environments/', {
+      environment: { id: 'mute', name: 'mute' },
+      version: { id: 'mute-v1', version: 1 },
+    })
+    const { credentialRef } = await service.post('/ssh-keys/', { id: 'mute' })
+    await service.ok('PUT', '/environment-connections/mute/', {
+      ...{ id: 'mute', name: 'mute', type: 'ssh', environmentId: 'mute', username: 'nobody', credentialRef },
+      endpoint: `127.0.0.1:${String(port)}`,
+      configuration: { hostKeyFingerprints: ['SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'] },
+    })
+    const id = 'connection-discovery/mute/1'
+    const answer = service.call('POST', '/environment-connections/mute/discover/')
+    await until('the discovery runs', async () => {
+      const found = await describeOf(id).catch(() => undefined)
+      return (found?.raw.pendingActivities ?? []).length > 0
+    })
+    await handleOf(id).cancel()
+    expect((await ended(id)).status.name).toBe('CANCELLED')
+    const asked = await answer
+    const { body } = await service.call('GET', '/environment-connections/mute/discoveries/1/')
+    for (const { error } of [asked.body, body]) expect(error).toContain("cancelled on Temporal's page")
+    expect(await audits('eventType=resource.discovery.failed&connectionId=mute')).toMatchObject([
+      { actorId: 'temporal', summary: expect.stringContaining("cancelled on Temporal's page") },
+    ])
+    mute.close()
+  })
 })
 
 describe('Request Cancellation', () => {
@@ -549,6 +589,21 @@ describe('what the page tells', () => {
       60,
     )
     expect(described.searchAttributes['WaitsFor']?.[0]).toMatch(/^lane /)
+    const beatOf = async (of: string): Promise<Json> => {
+      const { pendingActivities } = (await describeOf(of)).raw
+      const payloads = pendingActivities?.[0]?.heartbeatDetails?.payloads
+      return (await decodeArrayFromPayloads(loadDataConverter(converter), payloads))[0]
+    }
+    await until('a heartbeat that tells why it waits', async () => (await beatOf(id))?.waitsFor !== undefined)
+    expect(await beatOf(id)).toEqual({
+      completed: 0,
+      running: 0,
+      waitsFor: expect.stringContaining('its lane is held by'),
+    })
+    await until(
+      'a heartbeat of what runs',
+      async () => (await beatOf('execution-run/first/1'))?.running === 1,
+    )
     const detail = await service.get('/execution-runs/second/')
     expect(detail.live).toMatchObject({
       phase: 'running',

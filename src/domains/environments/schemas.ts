@@ -214,7 +214,6 @@ export const BrowseRoot = z.strictObject({
   label: z.string().optional().describe('what a page shows for it; its path by default'),
   readOnly: z.boolean().optional().describe('true: changes below it are refused; false by default'),
 })
-
 export type BrowseRoot = z.output<typeof BrowseRoot>
 
 /** A storage as reads return it, with the service's own members (domain-reference 8). */

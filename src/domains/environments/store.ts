@@ -47,6 +47,14 @@ export const lockInventory = async (tx: Db): Promise<void> => {
 }
 
 /**
+ * Waits for changes of the inventory that are under way, and keeps others away until the transaction
+ * ends: for records that forbid changes.
+ */
+export const holdInventory = async (tx: Db): Promise<void> => {
+  await tx.run(sql`select pg_advisory_xact_lock_shared(${inventoryLock})`)
+}
+
+/**
  * The environment with its highest version as JSON text (an `EnvironmentDocument`), secrets masked,
  * in one round trip; undefined when there is none.
  */

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { resourcesOfVersions, versionsByIds } from '../environments/store.ts'
+import { holdInventory, resourcesOfVersions, versionsByIds } from '../environments/store.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
 import { readNetworkTopology } from '../network-topologies/store.ts'
 import { storedVersion } from '../schedule-plans/load-problem.ts'
@@ -26,6 +26,8 @@ type References = z.output<typeof References>
  */
 export const createSession = (db: Db, document: SessionDocument): Promise<SessionRow> =>
   db.transaction(async (tx) => {
+    // A change of a resource either sees the session, or is done before the session plans.
+    await holdInventory(tx)
     const { problems, version, scope, schedulable, topology } = await lookUp(tx, document)
     if (problems.length > 0 || version === undefined || scope === undefined) throw unacceptable(problems)
 

@@ -84,7 +84,10 @@ export function openPodWatch(
     const pod = taskPodOf(api)
     if (pod === undefined) return
     const place = podKey(pod.job, pod.index)
-    pods.set(place, pod)
+    const known = pods.get(place)
+    // The Job has made another Pod, and the first still runs.
+    if (known === undefined || known.name === pod.name || isPodOver(known) || !isPodOver(pod))
+      pods.set(place, pod)
     since(deletingSince, pod.name, pod.deleting !== undefined)
     if (isHopeless(pod) || pod.waiting === undefined) since(hopelessSince, pod.name, isHopeless(pod))
     courier?.see(pod)

@@ -99,13 +99,19 @@ const unlisted = (externalId: string): string =>
   `the cluster lists no Pod of ${externalId}, and its Job has no end of it: it may still run, so it is ` +
   'waited for; if it is gone, cancel the run and retry it'
 
+/** Why the driver waits where the Job has made another Pod for a task that had begun. */
+const replaced = (own: string, other: string): string =>
+  `Pod ${own} began the task, and its Job has made Pod ${other}, which starts nothing: the first may still ` +
+  'run, so it is waited for; if it is gone, cancel the run and retry it'
+
 /**
  * The task's state from its record, its Pod and its Job, in whatever order and state they arrive.
  *
  * - An end in the task's own record is its end; only where it was killed or stopped from outside
  *   does the cluster's reason count.
  * - Silence ends nothing: neither that of the API server nor that of a node. A list without the Pod
- *   ends nothing: the Job's record of the index does, or that there is no Job of its name.
+ *   ends nothing: the Job's record of the index does, or that there is no Job of its name. Nor does
+ *   the end of another Pod than the one that began the task.
  * - Where only the cluster reports it as over, that becomes a verdict: at once if the cluster
  *   gives the reason, after `settleSeconds` if the container ended by itself (its record may be
  *   late) or the Pod is gone.
@@ -202,6 +208,9 @@ export function judgePod(
     )
   }
 
+  // A Pod is named after its index, and its processes see its name as that of their host.
+  if (begun !== undefined && begun.node !== pod.name && begun.node.startsWith(`${externalId}-`))
+    return { state: meanwhile(replaced(begun.node, pod.name)), over: false }
   const { terminated } = pod
   if (!isPodOver(pod)) {
     // A node that answers ends a Pod within its grace.

@@ -170,8 +170,15 @@ take() { # name, overwrite, temporary name, offset, nocreat
   if [ "$4$5" != 0 ] && [ "$has" != "$4" ]; then fail offset "$has"; fi
   if [ "$4$5" = 0 ]; then rm -f -- "./$3"; fi
   said=$(dd of="./$3" oflag=nofollow,seek_bytes conv="notrunc,fsync${5:+,$5}" seek="$4" \
-    iflag=fullblock bs=1M status=none 2>&1) ||
+    iflag=fullblock bs=1M status=none 2>&1) || {
+    # A later attempt has ended it. What another site goes on sending is not read, so that it stops.
+    if [ $? = 137 ] && [ "$fed" != end ]; then
+      printf '!away another attempt goes on with this file; try again later\n'
+      sleep 1
+      exit 0
+    fi
     fail "$(fault_of "$said")" "$said"
+  }
   printf +
   kept "$3"
   exit 0
