@@ -3,6 +3,7 @@ import type { Db } from '../src/db/sql.ts'
 import { promotedData } from '../src/domains/execution-runs/promoted-data.ts'
 import { writeArchive } from '../src/domains/storages/archive.ts'
 import { listCopy, sendEntries, tidyCopy } from '../src/domains/storages/copy.ts'
+import { endReplaced } from '../src/domains/storages/replaced.ts'
 import { openDirect, type Direct } from '../src/domains/storages/direct.ts'
 import { reachOf } from '../src/connections/reach.ts'
 import { readStorageJob, type StorageJob } from '../src/domains/storages/job-store.ts'
@@ -109,7 +110,9 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
           // The workflow that asks for this records the end of its job afterwards.
           if (job.isOpen) throw new Error(`storage download ${id} has not ended yet; this is tried again`)
         }
-        await tidyCopy(db, job, { target: (await storages.open(job.destinationStorageId)).driver })
+        const target = (await storages.open(job.destinationStorageId)).driver
+        await tidyCopy(db, job, { target })
+        await endReplaced(db, job, { target, promoted: promotedData }, stopping())
       }),
   }
 }

@@ -99,8 +99,9 @@ const openCalls = ({ http, place, credential }: GcsOptions) => {
       .replace(/[^\x20-\x7e]+/g, ' ')
       .slice(0, 300)
     const after = Number(headers['retry-after'])
-    const code =
-      status === 404 && isList ? 'NoSuchBucket' : status === 401 && credential ? 'InvalidToken' : `${status}`
+    const isDigest = status === 400 && /\b(md5|crc32c|checksum|hash)\b/i.test(shown)
+    const named = status === 404 && isList ? 'NoSuchBucket' : isDigest ? 'BadDigest' : undefined
+    const code = named ?? (status === 401 && credential ? 'InvalidToken' : `${status}`)
     return new S3Error(code, `bucket ${bucket} answers ${status} ${shown}`, {
       status,
       retryAfterSeconds: Number.isFinite(after) ? after : undefined,

@@ -1638,6 +1638,8 @@ CREATE INDEX planning_candidates_of_algorithm_run ON public.planning_candidates 
 
 CREATE INDEX planning_candidates_ranked ON public.planning_candidates USING btree (planning_session_id, rank, created_at, id);
 
+CREATE INDEX planning_candidates_resources ON public.planning_candidates USING gin (((plan -> 'resourceIds'::text)));
+
 CREATE INDEX planning_sessions_by_completed ON public.planning_sessions USING btree (COALESCE(completed_at, 'infinity'::timestamp with time zone), id);
 
 CREATE INDEX planning_sessions_in_scope ON public.planning_sessions USING btree (execution_scope_id);

@@ -139,9 +139,11 @@ export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'
     if (ifMatch === undefined && ifNoneMatch === undefined) return work()
     const reader = built.current === undefined ? table.match('GET', exchange.path)?.entry.route : undefined
     if (built.current === undefined && (reader === undefined || reader.socket !== undefined)) return work()
-    // A route that names its tag concerns what its query names: uploads of several files of one
+    // A route that names its tag concerns the entry of its query: uploads of several files of one
     // storage run beside each other.
-    const record = built.current === undefined ? exchange.path : (exchange.req.url ?? exchange.path)
+    const { path, pathBytes } = (call.query ?? {}) as Record<string, unknown>
+    const record =
+      built.current === undefined ? exchange.path : JSON.stringify([exchange.path, path, pathBytes])
     const turn = (changes.get(record) ?? Promise.resolve()).then(async () => {
       const tag = await (reader === undefined
         ? built.current?.(call)

@@ -48,10 +48,12 @@ export interface Page {
   offset: number
 }
 
-interface Sizes {
+export interface Sizes {
   /** The size without `pageSize`, and in place of one that is out of range. */
   usual: number
   largest: number
+  /** For a larger one: the largest instead of the usual size. */
+  beyond?: 'largest'
 }
 
 /** Sizes of `{items, …}` envelopes: 20, and 20 again for anything above 100. */
@@ -63,12 +65,14 @@ export const arraySizes: Sizes = { usual: unpagedSize, largest: unpagedSize }
  * Spread into a route's strict query object: `z.strictObject({ ...pageQueryOf(arraySizes), status:
  * z.string().optional() })`.
  */
-export const pageQueryOf = ({ usual, largest }: Sizes) => ({
+export const pageQueryOf = ({ usual, largest, beyond }: Sizes) => ({
   page: wholeNumber.optional().describe('Page, from 1; 1 by default and instead of one below it'),
   pageSize: wholeNumber
     .optional()
     .describe(
-      `Items of a page, 1 to ${String(largest)}; ${String(usual)} by default and instead of another number`,
+      beyond === 'largest'
+        ? `Items of a page, ${String(largest)} at most; ${String(usual)} by default and below 1`
+        : `Items of a page, 1 to ${String(largest)}; ${String(usual)} by default and instead of another number`,
     ),
 })
 /** The query values of a list in an envelope. */
@@ -84,7 +88,8 @@ export const pageOf = (
 ): Page => {
   const page = Math.min(Math.max(1, query.page ?? 1), 2 ** 31 - 1)
   const asked = query.pageSize ?? sizes.usual
-  const pageSize = asked < 1 || asked > sizes.largest ? sizes.usual : asked
+  const large = sizes.beyond === 'largest' ? sizes.largest : sizes.usual
+  const pageSize = asked < 1 ? sizes.usual : asked > sizes.largest ? large : asked
   return { page, pageSize, limit: pageSize + 1, offset: (page - 1) * pageSize }
 }
 

@@ -54,7 +54,9 @@ interface PartialSchedule {
   /** Of the placed activities, and of the others where they cost least. */
   cost: number
   costLeft: number
-  /** Equal for equal finishes of the same activities, in whichever order they were placed. */
+  /** By resource: of its activities and their finishes, in whichever order they were placed. */
+  loads: Int32Array
+  /** Of all loads: equal where two schedules differ only in which of equal resources have them. */
   digest: number
 }
 
@@ -70,6 +72,7 @@ interface Continuation extends Slot {
   late: boolean
   chain: number
   cost: number
+  load: number
   digest: number
 }
 
@@ -123,6 +126,8 @@ class Search {
   readonly #work: Float64Array
   readonly #price: Float64Array
   readonly #laneCount: number
+  /** By resource: equal numbers for equal resources. */
+  readonly #kinds: Int32Array
 
   constructor(
     problem: PlanningProblem,
@@ -161,6 +166,7 @@ class Search {
         )
       longest[activity] = this.#behind[activity]! + seconds
     }
+    this.#kinds = kindsOf(problem)
     this.#laneCount = problem.resources.reduce((sum, { opaque, lanes }) => sum + (opaque ? 1 : lanes), 0)
   }
 
@@ -193,6 +199,7 @@ class Search {
       workLeft: sum(this.#work),
       cost: 0,
       costLeft: sum(this.#price),
+      loads: new Int32Array(resources.length),
       digest: 0,
     }
   }
@@ -252,6 +259,8 @@ class Search {
         (of.busy + taken * lanes + work) / this.#laneCount,
       )
       const late = (deadlineSeconds > 0 && time > deadlineSeconds) || (budget > 0 && cost + costLeft > budget)
+      const load = of.loads[at]! ^ digestOf(activity, slot.finish)
+      const kind = this.#kinds[at]!
       found.push({
         ...slot,
         ...{
@@ -259,12 +268,13 @@ class Search {
           activity,
           resource: at,
           lanes,
-          time,
-          total: cost + costLeft,
+          time: coarse(time),
+          total: coarse(cost + costLeft),
           late,
           chain,
           cost,
-          digest: of.digest ^ digestOf(activity, slot.finish),
+          load,
+          digest: (of.digest - mixed(kind, of.loads[at]!) + mixed(kind, load)) | 0,
         },
       })
     }
@@ -288,13 +298,18 @@ class Search {
         a.finish - b.finish ||
         a.digest - b.digest,
     )
-    const distinct = all.filter((one, at) => at === 0 || !isSame(one, all[at - 1]!))
+    // The same placements in another order, or on other ones of equal resources, are left out.
+    const seen = new Set<number>()
+    const distinct = all.filter(({ digest }) => !seen.has(digest) && seen.add(digest))
     const { beamWidth } = this.#options
     if (distinct.length <= beamWidth) return distinct
-    // Sorted by one bound, the front is what is less than all before in the other.
+    // Sorted by one bound, the front is what is less than all before in the other. Those above a limit
+    // come last and stay above it.
     const front: Continuation[] = []
     let least = Infinity
+    const isLate = distinct[0]!.late
     for (const one of distinct) {
+      if (one.late !== isLate) break
       if (one[secondary] >= least) continue
       least = one[secondary]
       front.push(one)
@@ -309,7 +324,7 @@ class Search {
 
   /** The partial schedule of a continuation. */
   made(one: Continuation): PartialSchedule {
-    const { of, activity, resource: at, lanes, start, finish, chain, cost, digest } = one
+    const { of, activity, resource: at, lanes, start, finish, chain, cost, load, digest } = one
     const { out } = this.#graph
     const { tails: own, taken } = occupied(of.tails[at]!, lanes, one)
     const columns = { finish: of.finish.copy(), resource: of.resource.copy(), missing: of.missing.copy() }
@@ -337,28 +352,58 @@ class Search {
       workLeft: of.workLeft - this.#work[activity]!,
       cost,
       costLeft: of.costLeft - this.#price[activity]!,
+      loads: of.loads.with(at, load),
       digest,
     }
   }
 }
 
+/** 40 of 53 bits (Dekker 1971), so that sums of the same terms in another order are equal. */
+function coarse(value: number): number {
+  const scaled = value * 8_193
+  return scaled - (scaled - value)
+}
+
 /**
- * Whether two continuations differ in nothing but the order of their placements, or which of equal
- * resources they use.
+ * A number for each resource, equal for two that differ in nothing but their ids: the same members,
+ * durations and links, and no activity that may run on one of them alone.
  */
-const isSame = (a: Continuation, b: Continuation): boolean =>
-  a.time === b.time && a.total === b.total && a.finish === b.finish && a.digest === b.digest
+function kindsOf({ activities, resources, links = [], durations }: PlanningProblem): Int32Array {
+  const width = resources.length
+  const pinned = new Set(activities.map(({ selector }) => selector))
+  const joined = resources.map((): string[] => [])
+  for (const { id: _id, source, target, ...rest } of links) {
+    const text = JSON.stringify(rest)
+    joined[source]!.push(`> ${text}`)
+    joined[target]!.push(`< ${text}`)
+  }
+  const kinds = new Map<string, number>()
+  return Int32Array.from(resources, ({ id: _id, ...rest }, at) => {
+    let column = 0
+    for (let activity = 0; activity < activities.length; activity++)
+      column = (column + digestOf(activity, durations[activity * width + at]!)) | 0
+    const own = pinned.has(at) ? at : ''
+    const key = JSON.stringify([rest, column, joined[at]!.toSorted(), own])
+    if (!kinds.has(key)) kinds.set(key, kinds.size)
+    return kinds.get(key)!
+  })
+}
 
 const float = new Float64Array(1)
-const words = new Uint32Array(float.buffer)
+const words = new Int32Array(float.buffer)
 
-/** 32 bits of the activity and its finish, mixed as by MurmurHash3. */
-function digestOf(activity: number, finish: number): number {
-  float[0] = finish
-  let mixed = Math.imul(activity + 1, 0x9e3779b1) ^ words[0]!
-  mixed = Math.imul(mixed ^ (mixed >>> 16), 0x85ebca6b) ^ words[1]!
-  mixed = Math.imul(mixed ^ (mixed >>> 13), 0xc2b2ae35)
-  return mixed ^ (mixed >>> 16)
+/** 32 bits of an activity and a time. */
+function digestOf(activity: number, seconds: number): number {
+  float[0] = seconds
+  return mixed(mixed(activity + 1, words[0]!), words[1]!)
+}
+
+/** 32 bits of two numbers, mixed as by MurmurHash3. */
+function mixed(a: number, b: number): number {
+  let hash = Math.imul(a + 1, 0x9e3779b1) ^ b
+  hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b)
+  hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35)
+  return hash ^ (hash >>> 16)
 }
 
 /** At most `count` of the items, the first and the last among them, at equal distances. */

@@ -2,6 +2,7 @@ import type { Algorithm, AlgorithmOptions, AlgorithmStep, ProblemSize } from './
 import { problemSize } from './algorithm.ts'
 import { beamSearch, thinned } from './beam.ts'
 import { evaluate } from './estimate.ts'
+import type { Placement } from './estimate.ts'
 import { choicesOf } from './fit.ts'
 import { heft } from './heft.ts'
 import type { PlanningProblem, Schedule } from './problem.ts'
@@ -19,8 +20,11 @@ const defaults = { beamWidth: 120, optionCount: 25, readyBranchLimit: 3 }
  */
 const longestSearch = 1e8
 
-/** Assignments of all offered schedules together: each schedule is simulated and stored. */
-const mostAssignments = 2e6
+/** Names of lanes in all offered schedules together: each schedule is simulated and stored. */
+const mostNames = 2e6
+
+/** Placements that are judged at one step: each is an object until the next beam is chosen. */
+const mostAtOnce = 2e6
 
 /** Activities placed between two reports of progress. */
 const reportEvery = 8
@@ -36,9 +40,9 @@ const secondsPerPlacement = 1.2e-6
 const prism = (objective: Objective, name: string, description: string): Algorithm => ({
   descriptor: { id: `prism-${objective}`, name, objective, multiple: true, description, defaults },
   estimate: (size, options) => {
-    const { beamWidth, readyBranchLimit } = optionsFor(size, options)
-    const placements = size.expandedStates * beamWidth * readyBranchLimit
-    const seconds = 0.15 + placements * secondsPerPlacement + size.dependencyCount * 2e-6
+    const { beamWidth, readyBranchLimit, placements } = optionsFor(size, options)
+    const work = placements * beamWidth * readyBranchLimit
+    const seconds = 0.15 + work * secondsPerPlacement + size.dependencyCount * 2e-6
     return { durationSeconds: Math.round(seconds * 10) / 10, beamWidth, readyBranchLimit }
   },
   plan: (problem, options) => plan(problem, objective, options),
@@ -56,16 +60,27 @@ export const prismCost = prism(
 )
 
 /** The options of a search on a problem of this size; a beam of 0 is no search. */
-function optionsFor({ activityCount, expandedStates }: ProblemSize, options: AlgorithmOptions) {
+function optionsFor(size: ProblemSize, options: AlgorithmOptions) {
+  const { activityCount, dependencyCount, compatibleResources, expandedStates } = size
   const { beamWidth, optionCount, readyBranchLimit } = { ...defaults, ...options }
-  // A partial schedule is made of 1/64 of its predecessor's columns for each activity.
-  const workOfOne = Math.max(1, expandedStates * readyBranchLimit + activityCount ** 2 / 64)
+  // A placement asks for the arrival of each input at each resource. A partial schedule is made of
+  // 1/64 of its predecessor's columns for each activity.
+  const placements = expandedStates + (dependencyCount * compatibleResources) / 32
+  const workOfOne = Math.max(1, placements * readyBranchLimit + activityCount ** 2 / 64)
   return {
-    beamWidth: Math.min(beamWidth, Math.floor((options.maxWork ?? longestSearch) / workOfOne)),
-    optionCount: Math.min(optionCount, Math.ceil(mostAssignments / Math.max(1, activityCount))),
+    beamWidth: Math.min(
+      beamWidth,
+      Math.floor((options.maxWork ?? longestSearch) / workOfOne),
+      Math.floor(mostAtOnce / (readyBranchLimit * Math.max(1, compatibleResources))),
+    ),
+    optionCount,
     readyBranchLimit,
+    placements,
   }
 }
+
+/** A schedule by its figures; without `placement` it is HEFT's. */
+type Rated = Pick<Schedule, 'makespanSeconds' | 'cost'> & { placement?: Placement }
 
 function* plan(
   problem: PlanningProblem,
@@ -75,25 +90,36 @@ function* plan(
   let first: AlgorithmStep | undefined
   for (first of heft.plan(problem, {})) yield { ...first, progress: 0 }
   const { best: usual, bound, workDone } = first!
-  const n = problem.activities.length
-  const size = problemSize(problem)
-  const { beamWidth, optionCount, readyBranchLimit } = optionsFor(size, options)
+  const { beamWidth, optionCount, readyBranchLimit, placements } = optionsFor(problemSize(problem), options)
+  if (beamWidth === 0) {
+    yield { best: usual, bound, workDone, progress: 1 }
+    return
+  }
   const routes = networkRoutesOf(problem)
   const graph = graphOf(problem)
   const choices = withReachableConsumers(problem, routes, graph, choicesOf(problem))
-  const schedules = [usual!]
-  if (beamWidth > 0 && choices.every(({ resources }) => resources.length > 0)) {
+  const rated: Rated[] = [usual!]
+  if (choices.every(({ resources }) => resources.length > 0)) {
     const { deadlineSeconds = 0, budget = 0 } = options
     const limits = { objective, beamWidth, readyBranchLimit, deadlineSeconds, budget }
     const search = beamSearch(problem, routes, graph, choices, limits)
+    const n = problem.activities.length
     let step = search.next()
     for (; step.done !== true; step = search.next())
       if (step.value % reportEvery === 0)
         yield { best: usual, bound, workDone: workDone + step.value, progress: step.value / n }
-    for (const placement of step.value) schedules.push(evaluate(problem, routes, placement))
+    for (const placement of step.value) {
+      const { makespanSeconds, cost } = evaluate(problem, routes, placement)
+      rated.push({ makespanSeconds, cost, placement })
+    }
   }
-  const [best, ...others] = offered(schedules, objective, optionCount, options)
-  yield { best, others, bound, workDone: workDone + size.expandedStates * beamWidth, progress: 1 }
+  // Each assignment names all its lanes.
+  const names = usual!.assignments.reduce((sum, { coreIds }) => sum + Math.max(1, coreIds.length), 0)
+  const count = Math.min(optionCount, Math.ceil(mostNames / Math.max(1, names)))
+  const [best, ...others] = offered(rated, objective, count, options).map(({ placement }) =>
+    placement === undefined ? usual! : evaluate(problem, routes, placement),
+  )
+  yield { best, others, bound, workDone: workDone + placements * beamWidth, progress: 1 }
 }
 
 /**
@@ -101,16 +127,16 @@ function* plan(
  * the front of makespan and cost, thinned, then the best others. Those above a limit come last.
  */
 function offered(
-  schedules: readonly Schedule[],
+  schedules: readonly Rated[],
   objective: Objective,
   count: number,
   { deadlineSeconds = 0, budget = 0 }: AlgorithmOptions,
-): Schedule[] {
-  const isLate = ({ makespanSeconds, cost }: Schedule): boolean =>
+): Rated[] {
+  const isLate = ({ makespanSeconds, cost }: Rated): boolean =>
     (deadlineSeconds > 0 && makespanSeconds > deadlineSeconds) || (budget > 0 && cost > budget)
   const [primary, secondary] =
     objective === 'time' ? (['makespanSeconds', 'cost'] as const) : (['cost', 'makespanSeconds'] as const)
-  const order = (a: Schedule, b: Schedule): number =>
+  const order = (a: Rated, b: Rated): number =>
     Number(isLate(a)) - Number(isLate(b)) || a[primary] - b[primary] || a[secondary] - b[secondary]
   const sorted = schedules.toSorted(order)
   const distinct = sorted.filter((one, at) => at === 0 || order(one, sorted[at - 1]!) !== 0)

@@ -180,6 +180,39 @@ describe('PRISM', () => {
     expect(figures(offers('prism-time', choice, { budget: 15 }))[0]).toEqual([6, 15])
   })
 
+  test('resources are told apart by the data that lies there, and by who can run there alone', () => {
+    // The first two fit both hosts alike; the third can only run on the second, and takes the data of
+    // the first over a slow link.
+    const given = problem({
+      durations: [
+        [10, 10],
+        [10, 10],
+        [99, 10],
+      ],
+      edges: [[0, 2, 800]],
+      activities: [{}, {}, { selector: 1 }],
+    })
+    for (const id of both) {
+      const [best] = offers(id, given)
+      expect(violations(given, best!)).toEqual([])
+      expect(best!.makespanSeconds).toBe(20)
+    }
+  })
+
+  test('equal resources do not fill the beam with one schedule under many names', () => {
+    const price = { pricePerSecond: 0.013 }
+    const given = problem({
+      durations: [10.1, 7.3, 3.7, 2.9].map((seconds) => [seconds, seconds, seconds, seconds, 40 * seconds]),
+      edges: [],
+      resources: [price, price, price, price, { pricePerSecond: 0.0001 }],
+    })
+    // A narrow beam finds the trade between the four equal ones and the cheap one.
+    const all = offers('prism-cost', given, { beamWidth: 24, readyBranchLimit: 4 })
+    expect(all[0]!.cost).toBeCloseTo(24 * 40 * 0.0001, 9)
+    expect(all.map(({ makespanSeconds }) => makespanSeconds)).toContain(10.1)
+    expect(all.length).toBeGreaterThan(8)
+  })
+
   test('a task on lanes in use pays no boot; of all that an active window costs nothing is left out', () => {
     const given = problem({
       durations: [[4], [4], [4]],

@@ -35,6 +35,8 @@ export const materializationId = ({ runId, site, digest }: Pick<Delivered, 'runI
   `materialization-${short(runId, site, digest)}`
 const transferRunId = (materialization: string): string => `artifact-transfer-${short(materialization)}`
 
+const RunRow = z.object({ id: z.string() })
+
 /** Records a delivery whose bytes begin to move; its end replaces that. */
 export const recordBegun = (
   db: Db,
@@ -43,6 +45,12 @@ export const recordBegun = (
 ): Promise<void> =>
   db.transaction(async (tx) => {
     const id = materializationId(given)
+    // The end of a run, which ends its deliveries, waits for this, or this finds it.
+    const isOpen = await tx.maybe(
+      RunRow,
+      sql`select id from execution_runs where id = ${given.runId} and status in ('created', 'running') for share`,
+    )
+    if (isOpen === undefined) return
     await tx.run(
       sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id, site,
           destination_path, status)
@@ -66,15 +74,15 @@ export const recordBegun = (
 
 /** Ends the deliveries of a run that is over before their bytes have arrived. */
 export const endDeliveries = async (tx: Db, runId: string): Promise<void> => {
-  await tx.run(
-    sql`update artifact_transfer_runs set status = 'failed', finished_at = extract(epoch from clock_timestamp()),
-          failure_reason = 'the run ended before its bytes had arrived'
-        where execution_run_id = ${runId} and status = 'running'`,
-  )
   // Only the service names a site; the others are records of users.
   await tx.run(
     sql`update artifact_materializations set status = 'failed', updated_at = now()
         where run_id = ${runId} and status = 'transferring' and site is not null`,
+  )
+  await tx.run(
+    sql`update artifact_transfer_runs set status = 'failed', finished_at = extract(epoch from clock_timestamp()),
+          failure_reason = 'the run ended before its bytes had arrived'
+        where execution_run_id = ${runId} and status = 'running'`,
   )
 }
 

@@ -56,10 +56,13 @@ export const executableOf = ({ command }: Pick<ActivityCommand, 'command'>): Exe
 
 const VersionRow = z.object({ id: z.string(), environmentId: z.string() })
 
+const versionOf = ({ environmentVersionId: id }: Record<string, unknown>): string[] =>
+  typeof id === 'string' ? [id] : []
+
 /** By resource, environment and version of it: the site of the run that holds its files. */
 const holders = async (tx: Db, facts: SiteFacts, pairs: Pairs) => {
   const placed = placer(facts)
-  const versions = facts.resources.map((resource) => String(resource['environmentVersionId']))
+  const versions = facts.resources.flatMap(versionOf)
   const rows = await tx.many(
     VersionRow,
     sql`select id, environment_id from environment_versions where id = any(${versions}::text[])`,
@@ -69,8 +72,8 @@ const holders = async (tx: Db, facts: SiteFacts, pairs: Pairs) => {
   const resources = new Map(facts.resources.map((resource) => [resource.id, resource]))
   for (const { runtimeId, resourceId } of pairs) {
     const { site } = placed(runtimeId, resourceId)
-    const version = String(resources.get(resourceId)?.['environmentVersionId'])
-    for (const reference of [resourceId, version, environments.get(version)])
+    const [version] = [resources.get(resourceId) ?? {}].flatMap(versionOf)
+    for (const reference of [resourceId, version, environments.get(version ?? '')])
       if (reference !== undefined && !sites.has(reference)) sites.set(reference, site)
   }
   return (reference: string): string | undefined => sites.get(reference)

@@ -9,8 +9,8 @@ export const sessionsOfResource: EnvironmentUse = {
   kind: 'planning session',
   ids: ({ resources }) =>
     sql`select s.id::text from planning_sessions s where s.execution_scope_id in (${scopesOver(resources)})
-      and (s.status in ('queued', 'running') or exists (select from planning_candidates c
-        where c.planning_session_id = s.id and c.plan -> 'resourceIds' ?| array(${resources})))`,
+      and (s.status in ('queued', 'running') or s.id in (select c.planning_session_id from planning_candidates c
+        where c.plan -> 'resourceIds' ?| array(${resources})))`,
 }
 
 export const sessionsOfScope: ScopeUse = {

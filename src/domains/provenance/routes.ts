@@ -12,6 +12,7 @@ import {
   EntityList,
   EntityPage,
   EntityQuery,
+  entitySizes,
   Explained,
   Lineage,
   LineageQuery,
@@ -26,8 +27,6 @@ export interface ProvenanceParts {
   db: Db
   reader: Reader
 }
-
-const sizes = { usual: 50, largest: 200, beyond: 'largest' } as const
 
 export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
   const statements = openStatements(reader)
@@ -50,7 +49,7 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
       response: EntityPage,
       handle: async ({ params, query }) => {
         const entity = knownEntity(params.entity)
-        const page = pageOf(query, sizes)
+        const page = pageOf(query, entitySizes)
         const { rows, total } = await listEntity(db, entity, query, page)
         return { entity, ...envelope(rows, { page, total }) }
       },

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { withBlank } from '../../http/keys.ts'
-import { pageQuery, wholeNumber } from '../../http/paging.ts'
+import { pageQueryOf, wholeNumber, type Sizes } from '../../http/paging.ts'
 import { Id } from '../../http/schema.ts'
 
 const fieldTypes = [
@@ -32,6 +32,9 @@ export const EntityList = z.strictObject({ items: z.array(EntityDescriptor) })
 /** A record by the names of its fields; unknown values are null. */
 export const Item = z.record(z.string(), z.unknown())
 
+/** Pages of entities (domain-reference 14). */
+export const entitySizes: Sizes = { usual: 50, largest: 200, beyond: 'largest' }
+
 export const EntityQuery = z.strictObject({
   q: z.string().optional().describe('text in any field, in any case'),
   filterField: z.string().optional().describe('name of the field that filterValue is of'),
@@ -40,7 +43,7 @@ export const EntityQuery = z.strictObject({
     .describe('value that the field must have; needed beside filterField, blank for a blank one'),
   sortField: z.string().optional().describe('default: id'),
   sortOrder: z.enum(['asc', 'desc']).optional().describe('default: asc'),
-  ...pageQuery,
+  ...pageQueryOf(entitySizes),
 })
 export type EntityQuery = z.output<typeof EntityQuery>
 

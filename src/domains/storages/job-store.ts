@@ -271,7 +271,7 @@ export const writtenFiles = async (
   const rows = await db.many(
     WrittenRow,
     sql`select distinct path from storage_download_entries where download_id = ${id} and type = 'file'
-      and path = any(${paths.map(storedPath)}::bytea[])`,
+      and attempt > 0 and path = any(${paths.map(storedPath)}::bytea[])`,
   )
   return rows.map(({ path }) => pathOfStored(path))
 }

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { listRoute } from '../../http/list-route.ts'
 import type { Db } from '../../db/sql.ts'
 import { preferred } from '../../http/accept.ts'
-import { envelope, envelopeOf, pageOf, pageQuery } from '../../http/paging.ts'
+import { envelope, envelopeOf, pageOf, pageQueryOf, type Sizes } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Name } from '../../http/schema.ts'
 import { missing, unacceptable, type Problem, existing } from '../../refusal.ts'
@@ -26,7 +26,7 @@ const tag = 'workflow-definitions'
 const noun = 'workflow'
 
 /** Activities per page of the paged route. */
-const activitySizes = { usual: 100, largest: 1_000, beyond: 'largest' } as const
+const activitySizes: Sizes = { usual: 100, largest: 1_000, beyond: 'largest' }
 
 /**
  * `Content-Disposition` for a file name of any characters (RFC 6266: an ASCII substitute, and the
@@ -173,7 +173,7 @@ export const workflowDefinitionRoutes = ({
     path: '/workflow-definitions/{workflowId}/activities/',
     summary: 'Read a page of the activities of a workflow, in the order of its document',
     tag,
-    query: z.strictObject(pageQuery),
+    query: z.strictObject(pageQueryOf(activitySizes)),
     response: envelopeOf(Activity),
     handle: async ({ params, query }) => {
       const page = pageOf(query, activitySizes)

@@ -280,7 +280,11 @@ export const buildDefinition = async (
       takeArchive(output, partial, limits.imageBytes, cut).catch(() =>
         cut('its file system could not be kept'),
       ),
-      pipeline(given.context, input).catch(() => undefined),
+      // A context that is cut off would look whole to tar. Errors of the pipe are the sandbox's own end.
+      pipeline(given.context, input).catch((fault: unknown) => {
+        const { code = '', message } = fault as NodeJS.ErrnoException
+        if (!/^(EPIPE|ECONNRESET|ERR_STREAM_)/.test(code)) cut(`the context could not be read: ${message}`)
+      }),
     ])
     signal.throwIfAborted()
     if (error !== undefined) throw new BuildError(`the sandbox does not start: ${error.message}`)

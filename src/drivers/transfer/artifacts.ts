@@ -165,6 +165,7 @@ const bring = async (
       return facts(posix.join(root, name), 'use-in-place', 'the site has it with this digest', [0, 0])
     const altered = found.startsWith('altered') ? '; what was there had changed and was removed' : ''
     const directory = posix.join(root, 'arriving', hex)
+    signal.throwIfAborted()
     await begun?.(facts(posix.join(root, name), bytes.strategy, `${bytes.reason}${altered}`, [0, 0]))
     const outcome = await transfer({
       ...{ from, to, directory, label },
