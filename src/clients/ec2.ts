@@ -39,7 +39,9 @@ const answerMs = 30_000
 /** An endpoint at AWS is that of EC2 alone; any other one answers for its other services too. */
 const placeOfOthers = ({ region, endpoint = '' }: AwsRegion): AwsRegion => {
   const host = URL.canParse(endpoint) ? new URL(endpoint).hostname : ''
-  return endpoint === '' || /\.amazonaws\.com(\.cn)?$/.test(host) ? { region } : { region, endpoint }
+  return endpoint === '' || /\.(amazonaws\.com(\.cn)?|api\.aws|api\.amazonwebservices\.com\.cn)$/.test(host)
+    ? { region }
+    : { region, endpoint }
 }
 
 const errorOf = (error: unknown): Ec2Error => {

@@ -69,6 +69,7 @@ const pod = (more: Partial<TaskPod> = {}): TaskPod => ({
 const evidence = (more: Partial<KubernetesEvidence>): KubernetesEvidence => ({
   sight: { form: 'none' },
   place,
+  carried: false,
   cancelAsked: false,
   pod: 'silent',
   job: 'silent',
@@ -222,7 +223,16 @@ describe('what is so', () => {
       fc.property(fc.nat(100_000), fc.boolean(), fc.boolean(), (deletingSeconds, cancelAsked, began) => {
         const leaving = pod({ deleting: { graceSeconds: 30 }, ...(began ? { startedAt: 1011 } : {}) })
         const sight: RemoteSight = began ? started : { form: 'none' }
-        const { state, verdict } = judged({ sight, pod: leaving, job: {}, deletingSeconds, cancelAsked })
+        // Its record may be on the node alone.
+        const carried = !began
+        const { state, verdict } = judged({
+          sight,
+          carried,
+          pod: leaving,
+          job: {},
+          deletingSeconds,
+          cancelAsked,
+        })
         expect(verdict).toBeUndefined()
         expect(state.state).toBe(began ? 'running' : 'queued')
         const cause = 'cause' in state ? state.cause : undefined
@@ -230,6 +240,10 @@ describe('what is so', () => {
         else expect(cause).toBeUndefined()
       }),
     )
+    // On a file system that all nodes see, the record of a task that has not begun is made unusable.
+    const waiting = pod({ phase: 'Pending', deleting: { graceSeconds: 30 } })
+    expect(judged({ pod: waiting, job: {}, deletingSeconds: 39 }).verdict).toBeUndefined()
+    expect(judged({ pod: waiting, job: {}, deletingSeconds: 41 }).verdict).toMatchObject({ end: 'never' })
     const collected = { reason: 'DeletionByPodGC', message: 'PodGC: node no longer exists' }
     const over = pod({ phase: 'Failed', deleting: { graceSeconds: 30 }, disruption: collected })
     expect(judged({ sight: started, pod: over, deletingSeconds: 41 }).verdict).toMatchObject({

@@ -35,8 +35,6 @@ export const materializationId = ({ runId, site, digest }: Pick<Delivered, 'runI
   `materialization-${short(runId, site, digest)}`
 const transferRunId = (materialization: string): string => `artifact-transfer-${short(materialization)}`
 
-const RunRow = z.object({ id: z.string() })
-
 /** Records a delivery whose bytes begin to move; its end replaces that. */
 export const recordBegun = (
   db: Db,
@@ -45,12 +43,6 @@ export const recordBegun = (
 ): Promise<void> =>
   db.transaction(async (tx) => {
     const id = materializationId(given)
-    // The end of a run, which ends its deliveries, waits for this, or this finds it.
-    const isOpen = await tx.maybe(
-      RunRow,
-      sql`select id from execution_runs where id = ${given.runId} and status in ('created', 'running') for share`,
-    )
-    if (isOpen === undefined) return
     await tx.run(
       sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id, site,
           destination_path, status)

@@ -95,6 +95,7 @@ export const recordLost = (db: Db, instanceId: string, { reason, stays }: Loss):
 
 const LivingRow = z.object({
   id: z.string(),
+  status: z.string(),
   connectionId: z.string(),
   provider: z.string(),
   region: z.string(),
@@ -126,7 +127,7 @@ export const noteLosses = async (
 ): Promise<{ instanceId: string; reason: string }[]> => {
   const living = await db.many(
     LivingRow,
-    sql`select i.id, i.connection_id, i.provider, i.region, i.project_id, i.account, i.provider_id
+    sql`select i.id, i.status, i.connection_id, i.provider, i.region, i.project_id, i.account, i.provider_id
       from cloud_instances i where i.environment_id = ${environmentId} and i.provider_id is not null and ${isAtRest}
         and (i.execution_run_id is null or ${unused})
         and (i.ready_at is not null or i.asked_at < clock_timestamp() - make_interval(secs => ${unseenSeconds}))
@@ -136,6 +137,8 @@ export const noteLosses = async (
   const look = async (one: z.output<typeof LivingRow>): Promise<void> => {
     const seen = await lookAtInstance(clouds, one)
     if (seen !== 'unseen' && one.account == null) await keepAccount(db, clouds, one)
+    // An account that an earlier version did not record may be another one, which shows no machine.
+    if (seen === 'unseen' && one.account == null && one.status !== 'ready') return
     // EC2 shows an ended machine for an hour and no longer; these were seen before.
     const loss =
       seen === 'unseen'

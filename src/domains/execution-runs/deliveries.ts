@@ -15,6 +15,8 @@ import {
   type Delivered,
 } from '../artifacts/deliveries.ts'
 
+const RunRow = z.object({ id: z.string() })
+
 export interface DeliveryParts {
   db: Db
   artifactStore: ArtifactStore
@@ -131,7 +133,16 @@ export const deliveryHooks = (
     },
 
     async begun(name, id, facts) {
-      await recordBegun(db, await deliveredOf(name, pinNamed(id), facts.digest, facts.path), facts)
+      const delivered = await deliveredOf(name, pinNamed(id), facts.digest, facts.path)
+      await db.transaction(async (tx) => {
+        // The end of a run ends its deliveries: it waits for this, or this sees it.
+        const open = await tx.maybe(
+          RunRow,
+          sql`select id from execution_runs where id = ${delivered.runId} and status in ('created', 'running')
+            for share`,
+        )
+        if (open !== undefined) await recordBegun(tx, delivered, facts)
+      })
     },
 
     async delivered(names, id, facts) {

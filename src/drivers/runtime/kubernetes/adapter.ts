@@ -108,6 +108,7 @@ function judgeKubernetes(
   const silent = {
     sight,
     place,
+    carried: courier !== undefined,
     cancelAsked,
     pod: 'silent',
     job: 'silent',

@@ -10,6 +10,8 @@ export interface KubernetesEvidence {
   /** The task's own record: it has priority wherever it records an end. */
   sight: RemoteSight
   place: QueuedElement
+  /** Its files are brought to its Pod, so that its record is there alone at first. */
+  carried: boolean
   cancelAsked: boolean
   /**
    * `absent`: the server's list has none. `silent`: it does not answer, or was not queried.
@@ -94,15 +96,18 @@ const nodeSilent = ({ name, node = 'unknown', disruption }: TaskPod): string =>
   `node is gone, delete it (kubectl delete node ${node}) or taint it node.kubernetes.io/out-of-service` +
   (disruption === undefined ? '' : `; ${reasonText(disruption.reason, disruption.message)}`)
 
+const deletion = ({ array }: QueuedElement): string =>
+  `if it is gone, delete the Job, which ends its other tasks too (kubectl delete job ${array})`
+
 /** Why the driver waits for a task whose Pod no answer lists. */
-const unlisted = (externalId: string): string =>
-  `the cluster lists no Pod of ${externalId}, and its Job has no end of it: it may still run, so it is ` +
-  'waited for; if it is gone, cancel the run and retry it'
+const unlisted = (place: QueuedElement): string =>
+  `the cluster lists no Pod of ${indexedName(place)}, and its Job has no end of it: it may still run, so it ` +
+  `is waited for; ${deletion(place)}`
 
 /** Why the driver waits where the Job has made another Pod for a task that had begun. */
-const replaced = (own: string, other: string): string =>
+const replaced = (own: string, other: string, place: QueuedElement): string =>
   `Pod ${own} began the task, and its Job has made Pod ${other}, which starts nothing: the first may still ` +
-  'run, so it is waited for; if it is gone, cancel the run and retry it'
+  `run, so it is waited for; ${deletion(place)}`
 
 /**
  * The task's state from its record, its Pod and its Job, in whatever order and state they arrive.
@@ -120,8 +125,8 @@ export function judgePod(
   evidence: KubernetesEvidence,
   { settleSeconds, pullPatienceSeconds }: KubernetesPatience,
 ): BatchJudgement {
-  const { sight, place, cancelAsked, pod, job, jobWords, overSeconds, deletingSeconds, pullSeconds } =
-    evidence
+  const { sight, place, carried, cancelAsked, pod, job, jobWords } = evidence
+  const { overSeconds, deletingSeconds, pullSeconds } = evidence
   const externalId = indexedName(place)
   const settled = overSeconds >= settleSeconds
   if (sight.form === 'buried') return { state: buriedEnd(sight.at, externalId), over: false }
@@ -196,7 +201,7 @@ export function judgePod(
         : job.status?.conditions?.find(({ type, status }) => type === 'Failed' && status === 'True')
     // Its Pod may not be made yet, or be one that lists do not contain.
     if (!isEnded && failed === undefined)
-      return { state: meanwhile(begun === undefined ? undefined : unlisted(externalId)), over: false }
+      return { state: meanwhile(begun === undefined ? undefined : unlisted(place)), over: false }
     if (begun !== undefined && cancelAsked) return decide('cancelled', 'its Pod was deleted on request')
     if (!settled) return later
     if (failed !== undefined) return decide('lost', reasonText(failed.reason ?? 'Failed', failed.message))
@@ -208,14 +213,18 @@ export function judgePod(
     )
   }
 
-  // A Pod is named after its index, and its processes see its name as that of their host.
+  // A Pod is named after its index, with letters of its own behind it.
   if (begun !== undefined && begun.node !== pod.name && begun.node.startsWith(`${externalId}-`))
-    return { state: meanwhile(replaced(begun.node, pod.name)), over: false }
+    return { state: meanwhile(replaced(begun.node, pod.name, place)), over: false }
   const { terminated } = pod
   if (!isPodOver(pod)) {
     // A node that answers ends a Pod within its grace.
     if (pod.deleting !== undefined && deletingSeconds > pod.deleting.graceSeconds + settleSeconds)
-      return { state: meanwhile(nodeSilent(pod)), over: false }
+      // A record that all nodes see is made unusable before the next attempt: a late start starts
+      // nothing.
+      return sight.form === 'none' && pod.startedAt === undefined && !carried
+        ? decide('lost', nodeSilent(pod))
+        : { state: meanwhile(nodeSilent(pod)), over: false }
     const { reason = '', message } = pod.waiting ?? {}
     if (!isHopeless(pod) || (reason !== 'InvalidImageName' && pullSeconds < pullPatienceSeconds))
       return { state: meanwhile(), over: false }

@@ -40,6 +40,8 @@ export interface RemoteMemory {
   facts: RecentMap<string, { script: string; facts: TaskFacts }>
   /** Process ids of supervisors. */
   pids: RecentMap<string, number>
+  /** The host that started the task. */
+  nodes: RecentMap<string, string>
   /** Records without a line, and since when; milliseconds of `performance.now()`. */
   claimedSince: RecentMap<string, number>
   /**
@@ -65,12 +67,13 @@ const namesKept = 100_000
 export const openMemory = (): RemoteMemory => ({
   facts: new RecentMap(factsKept),
   pids: new RecentMap(namesKept),
+  nodes: new RecentMap(namesKept),
   claimedSince: new RecentMap(namesKept),
   late: new RecentMap(namesKept),
 })
 
-export const forget = ({ facts, pids, claimedSince, late }: RemoteMemory, name: string): void => {
-  for (const memory of [facts, pids, claimedSince, late]) memory.delete(name)
+export const forget = ({ facts, pids, nodes, claimedSince, late }: RemoteMemory, name: string): void => {
+  for (const memory of [facts, pids, nodes, claimedSince, late]) memory.delete(name)
 }
 
 /** `outputPatienceSeconds` of a runtime's configuration, where it is a time. */

@@ -134,7 +134,10 @@ async function lookSome({ site, memory, elsewhere }: RemoteContext, names: reado
   }
   const reads = parseRecords(records?.bytes.toString() ?? '')
   for (const [name, { parsed }] of reads)
-    if (parsed.form === 'started') memory.pids.set(name, parsed.record.pid)
+    if (parsed.form === 'started') {
+      memory.pids.set(name, parsed.record.pid)
+      memory.nodes.set(name, parsed.record.node)
+    }
   return { reads, births, asked, host }
 }
 
@@ -204,11 +207,12 @@ export async function look(
       const own = seen.reads.get(name)
       if (own?.parsed.form !== 'claimed') claimedSince.delete(name)
       else if (!claimedSince.has(name)) claimedSince.set(name, performance.now())
-      if (own === undefined)
-        return [
-          name,
-          memory.pids.get(name) === undefined ? { form: 'none' } : { form: 'none', vanished: true },
-        ]
+      if (own === undefined) {
+        // Another host of a shared home cannot say whether the task's processes have ended.
+        const isHere = (memory.nodes.get(name) ?? seen.host?.hostname) === seen.host?.hostname
+        const isVanished = isHere && memory.pids.get(name) !== undefined
+        return [name, isVanished ? { form: 'none', vanished: true } : { form: 'none' }]
+      }
       const about = {
         ageSeconds: (performance.now() - (claimedSince.get(name) ?? performance.now())) / 1000,
         supervised: supervised.get(name),

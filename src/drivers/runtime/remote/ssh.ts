@@ -140,7 +140,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     const areWritten = async (): Promise<true | undefined> => {
       seen = await tasks.look(names)
       const isClaimed = (sight: RemoteSight): boolean =>
-        sight.form === 'claimed' && sight.ageSeconds < claimedSeconds
+        sight.form === 'claimed' && sight.givenUp !== true && sight.ageSeconds < claimedSeconds
       return [...seen.values()].some(isClaimed) ? undefined : true
     }
     await poll(areWritten, { everyMs: 20, deadlineMs: claimedSeconds * 1000 })

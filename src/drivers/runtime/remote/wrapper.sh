@@ -51,6 +51,8 @@ shift 8
 cd "$tasks" || exit 97
 read -r boot < /proc/sys/kernel/random/boot_id
 read -r node < /proc/sys/kernel/hostname
+# The host name of a Pod of an Indexed Job is its index, without the letters of its own.
+[ -z "${ORRERY_POD-}" ] || node=$ORRERY_POD
 # The job's GPUs, from its scheduler's variables, go to the task before its own variables.
 for each in CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK SLURM_JOB_GPUS; do
   eval "line=\${$each-}"
