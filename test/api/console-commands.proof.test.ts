@@ -119,7 +119,7 @@ test.each([
   ['a blank command', { resourceId: 'here', command: ' \n' }, 'command'],
   ['NUL in a command', { resourceId: 'here', command: 'a\0b' }, 'command'],
   ['3,601 s', { resourceId: 'here', command: 'true', timeoutSeconds: 3_601 }, 'timeoutSeconds'],
-  ['no time', { resourceId: 'here', command: 'true', timeoutSeconds: 0 }, 'timeoutSeconds'],
+  ['a negative time', { resourceId: 'here', command: 'true', timeoutSeconds: -1 }, 'timeoutSeconds'],
   [
     'a variable that is no name',
     { resourceId: 'here', command: 'true', environment: { 'A=B': 'c' } },
