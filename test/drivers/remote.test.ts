@@ -435,6 +435,24 @@ describe('a task at a host', () => {
     expect(existsSync(ledger)).toBe(false)
   })
 
+  test('a cancel that meets a supervisor between its first line and its task ends the task as cancelled', async () => {
+    const gate = join(scratch, 'begin')
+    const limits = '  [ -z "$cgroup" ] || { [ "${cores:-0}"'
+    const frozen = (script: string): string =>
+      script.replaceAll(limits, `  until [ -e ${gate} ]; do sleep 0.05; done\n${limits}`)
+    const [first, second] = [open(frozen), open()]
+    const name = 'met'
+    const submitted = first.submit([task(name, 'sleep 86400')])
+    await until('its first line', 120, async () => (await stateIn(second, name)).state === 'running')
+    const cancelled = second.cancel([name], 0)
+    await until('the mark', 120, () => existsSync(record(name).replace('.task', '.cancel')))
+    // The signal follows the mark.
+    await until('a further look', 120, async () => (await stateIn(second, name)).state !== 'unknown')
+    writeFileSync(gate, '')
+    await Promise.all([submitted, cancelled])
+    expect(await stateIn(second, name)).toMatchObject({ state: 'ended', reason: 'cancelled' })
+  })
+
   test('a task whose record was removed while it runs is waited for, then lost, and never starts again; a cancel ends it', async () => {
     const driver = open()
     const gate = join(scratch, 'gate')

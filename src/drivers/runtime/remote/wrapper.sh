@@ -336,6 +336,10 @@ supervise() {
   [ -z "$clock" ] || date=$(date +%s.%N)
   now
   began=$up
+  # From its first line on others send it signals.
+  trap 'woken=1' USR1
+  trap 'woken=1 asked=1' USR2
+  trap 'woken=1 stopped=1' TERM
   if ! echo "start $script $pid $born $boot $node $began $date" >&3; then
     rm -f -- "$name.task"
     echo "failed $name cannot write its record"
@@ -364,9 +368,6 @@ supervise() {
   case $counter in */job_*) echo 'counts kills' >&3 ;; esac 2>/dev/null
   echo "started $name $pid" 2>/dev/null
   [ "$mode" = foreground ] || exec > /dev/null 2>&1
-  trap 'woken=1' USR1
-  trap 'woken=1 asked=1' USR2
-  trap 'woken=1 stopped=1' TERM
   perform &
   job=$!
   if [ -z "$measure" ]; then
