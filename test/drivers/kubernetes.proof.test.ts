@@ -117,7 +117,7 @@ describe('kubernetes', () => {
   runtimeDriverConformance(
     'on a volume that all nodes see',
     () => siteWith('kubernetes', (scratch) => ({ volume: work(), root: join(scratch, 'root') })),
-    { seconds: 120_000 },
+    { seconds: 120_000, hides: true },
   )
 
   runtimeDriverConformance(

@@ -75,6 +75,6 @@ const makeSite = (): ConformanceSite => {
 }
 
 describe('by the commands of this machine', () => {
-  runtimeDriverConformance('slurm', makeSite)
+  runtimeDriverConformance('slurm', makeSite, { hides: true })
   tortureConformance('slurm', makeSite, manyCases)
 })

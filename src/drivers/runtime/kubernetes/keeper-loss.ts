@@ -3,7 +3,7 @@ import type { Courier } from './courier/courier.ts'
 import { annotations, type TaskJob } from './job.ts'
 import { deletePods } from './jobs.ts'
 import type { Namespace } from './namespace.ts'
-import { isPodOver, podKey, taskPodOf, type ApiJob, type ApiPod, type TaskPod } from './pods.ts'
+import { isPodOver, podKey, podsOf, type ApiJob, type ApiPod, type TaskPod } from './pods.ts'
 import { indexedName } from './state.ts'
 import { asked } from './trouble.ts'
 
@@ -49,30 +49,28 @@ export function openKeeperLoss(at: Namespace, courier: Courier): KeeperLoss {
         )
       )
         onlyKeeper = token
-      const there = await asked(cluster.list<ApiPod>(paths.pods, { labelSelector: ours }))
-      const pods = new Map(
-        there.items.flatMap((item) => {
-          const pod = taskPodOf(item)
-          return pod === undefined ? [] : [[podKey(pod.job, pod.index), pod]]
-        }),
-      )
       const wanted = new Set(names)
+      const strayed = items.flatMap(({ metadata: { name: array = '', annotations: marks = {} } = {} }) =>
+        [undefined, token].includes(marks[annotations.keeper])
+          ? []
+          : (marks[annotations.names] ?? '')
+              .split(' ')
+              .flatMap((name, index) => (wanted.has(name) ? [{ name, array, index }] : [])),
+      )
+      if (strayed.length === 0) return found
+      const pods = podsOf((await asked(cluster.list<ApiPod>(paths.pods, { labelSelector: ours }))).items)
       const elements: { array: string; index: number }[] = []
-      for (const { metadata: { name: job = '', annotations: marks = {} } = {} } of items) {
-        if (marks[annotations.keeper] === undefined || marks[annotations.keeper] === token) continue
-        for (const [index, name] of (marks[annotations.names] ?? '').split(' ').entries()) {
-          if (!wanted.has(name)) continue
-          const externalId = indexedName({ array: job, index, submittedAt: 0 })
-          const pod = pods.get(podKey(job, index))
-          const startedAt = Date.now() / 1000
-          found.set(
-            name,
-            pod === undefined || isPodOver(pod)
-              ? { state: 'lost', externalId, startedAt, cause }
-              : { state: 'running', externalId, startedAt, cause: `${cause}; ${ending(pod)}` },
-          )
-          if (pod !== undefined && pod.deleting === undefined) elements.push({ array: job, index })
-        }
+      for (const { name, array, index } of strayed) {
+        const externalId = indexedName({ array, index, submittedAt: 0 })
+        const pod = pods.get(podKey(array, index))
+        const startedAt = Date.now() / 1000
+        found.set(
+          name,
+          pod === undefined || isPodOver(pod)
+            ? { state: 'lost', externalId, startedAt, cause }
+            : { state: 'running', externalId, startedAt, cause: `${cause}; ${ending(pod)}` },
+        )
+        if (pod !== undefined && pod.deleting === undefined) elements.push({ array, index })
       }
       await deletePods(at, elements, endGraceSeconds)
       return found

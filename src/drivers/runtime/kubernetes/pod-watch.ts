@@ -3,7 +3,16 @@ import { RecentMap } from '../../../pacing/recent.ts'
 import type { Courier } from './courier/courier.ts'
 import { kept } from '../../../pacing/kept.ts'
 import type { Namespace } from './namespace.ts'
-import { isPodOver, podKey, taskPodOf, type ApiJob, type ApiPod, type TaskPod } from './pods.ts'
+import {
+  isPodOver,
+  notePod,
+  podsOf,
+  podKey,
+  taskPodOf,
+  type ApiJob,
+  type ApiPod,
+  type TaskPod,
+} from './pods.ts'
 import { isHopeless } from './state.ts'
 
 /** The server's answer to a query, made where the watch knows no Pod: it may be late. */
@@ -84,10 +93,7 @@ export function openPodWatch(
     const pod = taskPodOf(api)
     if (pod === undefined) return
     const place = podKey(pod.job, pod.index)
-    const known = pods.get(place)
-    // The Job has made another Pod, and the first still runs.
-    if (known === undefined || known.name === pod.name || isPodOver(known) || !isPodOver(pod))
-      pods.set(place, pod)
+    notePod(pods, pod)
     since(deletingSince, pod.name, pod.deleting !== undefined)
     if (isHopeless(pod) || pod.waiting === undefined) since(hopelessSince, pod.name, isHopeless(pod))
     courier?.see(pod)
@@ -125,9 +131,8 @@ export function openPodWatch(
         .list<ApiEvent>(paths.events, { fieldSelector: 'involvedObject.kind=Job,reason=FailedCreate' })
         .catch(() => ({ items: [] as ApiEvent[] })),
     ])
-    const here = found.items.flatMap((item) => taskPodOf(item) ?? [])
     return {
-      pods: new Map(here.map((pod) => [podKey(pod.job, pod.index), pod])),
+      pods: podsOf(found.items),
       jobs: new Map(jobs.items.map((job) => [job.metadata?.name ?? '', job])),
       words: new Map(
         events.items.map(({ involvedObject, message = '' }) => [involvedObject?.name ?? '', message]),

@@ -160,3 +160,21 @@ export const indexIn = (list: string | undefined, index: number): boolean =>
     const [first = '', last = first] = part.split('-')
     return first !== '' && Number(first) <= index && index <= Number(last)
   })
+
+/** Notes a Pod at its element. One that is over does not replace another that still runs. */
+export const notePod = (pods: Map<string, TaskPod>, pod: TaskPod): void => {
+  const place = podKey(pod.job, pod.index)
+  const known = pods.get(place)
+  if (known === undefined || known.name === pod.name || isPodOver(known) || !isPodOver(pod))
+    pods.set(place, pod)
+}
+
+/** Listed Pods by their elements. */
+export const podsOf = (items: readonly ApiPod[]): Map<string, TaskPod> => {
+  const pods = new Map<string, TaskPod>()
+  for (const item of items) {
+    const pod = taskPodOf(item)
+    if (pod !== undefined) notePod(pods, pod)
+  }
+  return pods
+}
