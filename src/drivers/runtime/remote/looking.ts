@@ -209,9 +209,9 @@ export async function look(
       else if (!claimedSince.has(name)) claimedSince.set(name, performance.now())
       if (own === undefined) {
         // Another host of a shared home cannot say whether the task's processes have ended.
-        const isHere = (memory.nodes.get(name) ?? seen.host?.hostname) === seen.host?.hostname
-        const isVanished = isHere && memory.pids.get(name) !== undefined
-        return [name, isVanished ? { form: 'none', vanished: true } : { form: 'none' }]
+        const node = memory.nodes.get(name)
+        const isHere = node !== undefined && node === seen.host?.hostname
+        return [name, isHere ? { form: 'none', vanished: true } : { form: 'none' }]
       }
       const about = {
         ageSeconds: (performance.now() - (claimedSince.get(name) ?? performance.now())) / 1000,
