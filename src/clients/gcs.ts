@@ -85,7 +85,10 @@ const openCalls = ({ http, place, credential }: GcsOptions) => {
   const token = credential && openGoogleToken(credential, scope)
   const { bucket } = place
 
-  const refused = async (answer: HttpAnswer, isList: boolean): Promise<S3Error> => {
+  const refused = async (
+    answer: HttpAnswer,
+    { isList, hasDigest }: { isList: boolean; hasDigest: boolean },
+  ): Promise<S3Error> => {
     const { status, headers } = answer
     const text = (await answer.bytes(64 * 1024).catch(() => Buffer.alloc(0))).toString()
     let message = text
@@ -99,7 +102,7 @@ const openCalls = ({ http, place, credential }: GcsOptions) => {
       .replace(/[^\x20-\x7e]+/g, ' ')
       .slice(0, 300)
     const after = Number(headers['retry-after'])
-    const isDigest = status === 400 && /\b(md5|crc32c|checksum|hash)\b/i.test(shown)
+    const isDigest = hasDigest && status === 400 && /\b(md5|crc32c|checksum|hash)\b/i.test(shown)
     const named = status === 404 && isList ? 'NoSuchBucket' : isDigest ? 'BadDigest' : undefined
     const code = named ?? (status === 401 && credential ? 'InvalidToken' : `${status}`)
     return new S3Error(code, `bucket ${bucket} answers ${status} ${shown}`, {
@@ -122,7 +125,7 @@ const openCalls = ({ http, place, credential }: GcsOptions) => {
         ...rest,
       })
       if (answer.status >= 200 && answer.status < 300) return answer
-      throw await refused(answer, isList)
+      throw await refused(answer, { isList, hasDigest: headers?.['x-goog-hash'] !== undefined })
     } catch (error) {
       if (signal?.aborted === true) throw signal.reason as Error
       if (error instanceof HttpError) throw new S3Error(error.fault, error.message, { cause: error })

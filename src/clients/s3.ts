@@ -11,6 +11,7 @@ import { createHash } from 'node:crypto'
 import type { Readable } from 'node:stream'
 import { HttpError } from './http-error.ts'
 import type { Http } from './http.ts'
+import { kept } from '../pacing/kept.ts'
 
 /** An access key; absent: requests are not signed. */
 export interface S3Credential {
@@ -431,14 +432,10 @@ export const openS3 = (options: {
 }): S3Bucket => {
   const { http, place, credential } = options
   const { bucket: Bucket } = place
-  let opened: Promise<S3> | undefined
+  const opened = kept(Number.POSITIVE_INFINITY, () => clientOf(http, place, credential))
   const ask: Ask = async (signal, question) => {
     try {
-      opened ??= clientOf(http, place, credential).catch((error: unknown) => {
-        opened = undefined
-        throw error
-      })
-      return await question(await opened, signal === undefined ? {} : { abortSignal: signal })
+      return await question(await opened(), signal === undefined ? {} : { abortSignal: signal })
     } catch (error) {
       if (signal?.aborted === true) throw signal.reason as Error
       throw errorOf(error, Bucket)
