@@ -303,23 +303,12 @@ class Search {
     const distinct = all.filter(({ digest }) => !seen.has(digest) && seen.add(digest))
     const { beamWidth } = this.#options
     if (distinct.length <= beamWidth) return distinct
-    // Sorted by one bound, the front is what is less than all before in the other. Those above a limit
-    // come last and stay above it.
-    const front: Continuation[] = []
-    let least = Infinity
-    const isLate = distinct[0]!.late
-    for (const one of distinct) {
-      if (one.late !== isLate) break
-      if (one[secondary] >= least) continue
-      least = one[secondary]
-      front.push(one)
-    }
-    const kept = new Set(thinned(front, Math.ceil(beamWidth / 2)))
-    for (const one of distinct) {
-      if (kept.size >= beamWidth) break
-      kept.add(one)
-    }
-    return [...kept]
+    return chosen(distinct, {
+      isLate: ({ late }) => late,
+      other: (one) => one[secondary],
+      most: Math.ceil(beamWidth / 2),
+      count: beamWidth,
+    })
   }
 
   /** The partial schedule of a continuation. */
@@ -407,8 +396,35 @@ function mixed(a: number, b: number): number {
 }
 
 /** At most `count` of the items, the first and the last among them, at equal distances. */
-export function thinned<T>(items: readonly T[], count: number): T[] {
+function thinned<T>(items: readonly T[], count: number): T[] {
   if (items.length <= count) return [...items]
   if (count === 1) return items.slice(0, 1)
   return Array.from({ length: count }, (_, k) => items[Math.round((k * (items.length - 1)) / (count - 1))]!)
+}
+
+/**
+ * Of items sorted by one figure, those above a limit last: the front of this figure and the other,
+ * thinned to `most`, and then the first others, up to `count`. Items above a limit are on the front
+ * only where all are.
+ */
+export function chosen<T>(
+  sorted: readonly T[],
+  {
+    isLate,
+    other,
+    most,
+    count,
+  }: { isLate: (one: T) => boolean; other: (one: T) => number; most: number; count: number },
+): T[] {
+  const front: T[] = []
+  let least = Infinity
+  for (const one of sorted) {
+    if (isLate(one) !== isLate(sorted[0]!)) break
+    if (other(one) >= least) continue
+    least = other(one)
+    front.push(one)
+  }
+  const kept = new Set(thinned(front, most))
+  for (const one of sorted) if (kept.size < count) kept.add(one)
+  return [...kept]
 }

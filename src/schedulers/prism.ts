@@ -1,6 +1,6 @@
 import type { Algorithm, AlgorithmOptions, AlgorithmStep, ProblemSize } from './algorithm.ts'
 import { problemSize } from './algorithm.ts'
-import { beamSearch, thinned } from './beam.ts'
+import { beamSearch, chosen } from './beam.ts'
 import { evaluate } from './estimate.ts'
 import type { Placement } from './estimate.ts'
 import { choicesOf } from './fit.ts'
@@ -12,7 +12,7 @@ import { graphOf, withReachableConsumers } from './upward-rank.ts'
 type Objective = 'time' | 'cost'
 
 /** The options where a session names none (domain-reference 11). */
-const defaults = { beamWidth: 120, optionCount: 25, readyBranchLimit: 3 }
+export const beamDefaults = { beamWidth: 120, optionCount: 25, readyBranchLimit: 3 }
 
 /**
  * Placements that a search may weigh, unless `maxWork` says otherwise; 1e8 take about two minutes.
@@ -38,7 +38,14 @@ const secondsPerPlacement = 1.2e-6
  * too large to search, or cut off by the caller, has a schedule.
  */
 const prism = (objective: Objective, name: string, description: string): Algorithm => ({
-  descriptor: { id: `prism-${objective}`, name, objective, multiple: true, description, defaults },
+  descriptor: {
+    id: `prism-${objective}`,
+    name,
+    objective,
+    multiple: true,
+    description,
+    defaults: beamDefaults,
+  },
   estimate: (size, options) => {
     const { beamWidth, readyBranchLimit, placements } = optionsFor(size, options)
     const work = placements * beamWidth * readyBranchLimit
@@ -62,7 +69,7 @@ export const prismCost = prism(
 /** The options of a search on a problem of this size; a beam of 0 is no search. */
 function optionsFor(size: ProblemSize, options: AlgorithmOptions) {
   const { activityCount, dependencyCount, compatibleResources, expandedStates } = size
-  const { beamWidth, optionCount, readyBranchLimit } = { ...defaults, ...options }
+  const { beamWidth, optionCount, readyBranchLimit } = { ...beamDefaults, ...options }
   // A placement asks for the arrival of each input at each resource. A partial schedule is made of
   // 1/64 of its predecessor's columns for each activity.
   const placements = expandedStates + (dependencyCount * compatibleResources) / 32
@@ -140,13 +147,5 @@ function offered(
     Number(isLate(a)) - Number(isLate(b)) || a[primary] - b[primary] || a[secondary] - b[secondary]
   const sorted = schedules.toSorted(order)
   const distinct = sorted.filter((one, at) => at === 0 || order(one, sorted[at - 1]!) !== 0)
-  let least = Infinity
-  const front = distinct.filter((one) => {
-    const isBetter = one[secondary] < least
-    if (isBetter) least = one[secondary]
-    return isBetter
-  })
-  const kept = new Set(thinned(front, count))
-  for (const one of distinct) if (kept.size < count) kept.add(one)
-  return [...kept].sort(order)
+  return chosen(distinct, { isLate, other: (one) => one[secondary], most: count, count }).sort(order)
 }

@@ -178,6 +178,11 @@ describe('PRISM', () => {
   test('schedules that keep the deadline and the budget come before cheaper and shorter ones', () => {
     expect(figures(offers('prism-cost', choice, { deadlineSeconds: 7 }))[0]).toEqual([6, 15])
     expect(figures(offers('prism-time', choice, { budget: 15 }))[0]).toEqual([6, 15])
+    // A cut to few leaves those that keep them.
+    expect(figures(offers('prism-time', choice, { deadlineSeconds: 7, optionCount: 2 }))).toEqual([
+      [2, 20],
+      [6, 15],
+    ])
   })
 
   test('resources are told apart by the data that lies there, and by who can run there alone', () => {

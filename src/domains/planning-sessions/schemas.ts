@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { networkModels } from '../../simulator/channel.ts'
 import { ranges } from '../../ranges.ts'
+import { beamDefaults } from '../../schedulers/prism.ts'
 import {
   Count,
   Id,
@@ -22,14 +23,26 @@ const Status = z.enum(sessionStates)
 
 /** Options of the search algorithms. */
 export const SearchOptions = z.object({
-  beamWidth: z.int().min(1).max(10_000).optional().describe('partial schedules that are kept; default 120'),
-  optionCount: z.int().min(1).max(1_000).optional().describe('candidates at most; default 25'),
+  beamWidth: z
+    .int()
+    .min(1)
+    .max(10_000)
+    .optional()
+    .describe(`partial schedules that are kept; default ${String(beamDefaults.beamWidth)}`),
+  optionCount: z
+    .int()
+    .min(1)
+    .max(1_000)
+    .optional()
+    .describe(`candidates at most; default ${String(beamDefaults.optionCount)}`),
   readyBranchLimit: z
     .int()
     .min(1)
     .max(16)
     .optional()
-    .describe('ready activities by which each partial schedule is continued; default 3'),
+    .describe(
+      `ready activities by which each partial schedule is continued; default ${String(beamDefaults.readyBranchLimit)}`,
+    ),
 })
 
 /** An option that the algorithm does not read is stored, and the session's warnings name it. */
