@@ -1462,6 +1462,8 @@ CREATE INDEX artifact_builds_of_version ON public.artifact_builds USING btree (a
 
 CREATE INDEX artifact_locations_of_endpoint ON public.artifact_locations USING btree (endpoint_id);
 
+CREATE INDEX artifact_locations_of_uri ON public.artifact_locations USING btree (uri);
+
 CREATE INDEX artifact_materializations_in_order ON public.artifact_materializations USING btree (created_at, id);
 
 CREATE INDEX artifact_materializations_of_run ON public.artifact_materializations USING btree (run_id, created_at, id);

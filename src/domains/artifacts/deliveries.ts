@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
 
 /** Where executables were brought for runs, and how: written while runs are executed. */
 
@@ -35,6 +35,15 @@ export const materializationId = ({ runId, site, digest }: Pick<Delivered, 'runI
   `materialization-${short(runId, site, digest)}`
 const transferRunId = (materialization: string): string => `artifact-transfer-${short(materialization)}`
 
+/** The row of a delivery that is not complete; what follows says what becomes of an earlier one. */
+const placeOf = (given: Delivered, status: 'transferring' | 'failed'): Sql =>
+  sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id, site,
+      destination_path, status)
+    values (${materializationId(given)}, ${given.runId}, ${given.activityId ?? null},
+      (select id from artifact_variants where id = ${given.variantId ?? ''}), ${given.digest},
+      ${given.resourceId}, ${given.site}, ${given.destinationPath}, ${status})
+    on conflict on constraint artifact_materializations_pkey do update set`
+
 /** Records a delivery whose bytes begin to move; its end replaces that. */
 export const recordBegun = (
   db: Db,
@@ -43,16 +52,9 @@ export const recordBegun = (
 ): Promise<void> =>
   db.transaction(async (tx) => {
     const id = materializationId(given)
-    await tx.run(
-      sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id, site,
-          destination_path, status)
-        values (${id}, ${given.runId}, ${given.activityId ?? null},
-          (select id from artifact_variants where id = ${given.variantId ?? ''}), ${given.digest},
-          ${given.resourceId}, ${given.site}, ${given.destinationPath}, 'transferring')
-        on conflict on constraint artifact_materializations_pkey do update set status = 'transferring',
+    await tx.run(sql`${placeOf(given, 'transferring')} status = 'transferring',
           destination_path = excluded.destination_path, updated_at = now()
-          where artifact_materializations.status <> 'committed'`,
-    )
+          where artifact_materializations.status <> 'committed'`)
     await tx.run(
       sql`insert into artifact_transfer_runs (id, materialization_id, execution_run_id, activity_id, strategy,
           reason, status, started_at)
@@ -121,15 +123,8 @@ export const recordUndelivered = (
 ): Promise<void> =>
   db.transaction(async (tx) => {
     const id = materializationId(given)
-    await tx.run(
-      sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id, site,
-          destination_path, status)
-        values (${id}, ${given.runId}, ${given.activityId ?? null},
-          (select id from artifact_variants where id = ${given.variantId ?? ''}), ${given.digest},
-          ${given.resourceId}, ${given.site}, ${given.destinationPath}, 'failed')
-        on conflict on constraint artifact_materializations_pkey do update set status = 'failed', updated_at = now()
-          where artifact_materializations.status = 'transferring'`,
-    )
+    await tx.run(sql`${placeOf(given, 'failed')} status = 'failed', updated_at = now()
+          where artifact_materializations.status = 'transferring'`)
     await tx.run(
       sql`insert into artifact_transfer_runs (id, materialization_id, execution_run_id, activity_id, strategy,
           reason, status, started_at, finished_at, failure_reason)
