@@ -130,7 +130,7 @@ export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'
 
   return async <T>(
     exchange: Exchange,
-    built: Pick<Route, 'creates' | 'current'>,
+    built: Pick<Route, 'creates' | 'current' | 'subject'>,
     call: HttpCall,
     work: () => Promise<T>,
   ): Promise<T> => {
@@ -139,11 +139,7 @@ export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'
     if (ifMatch === undefined && ifNoneMatch === undefined) return work()
     const reader = built.current === undefined ? table.match('GET', exchange.path)?.entry.route : undefined
     if (built.current === undefined && (reader === undefined || reader.socket !== undefined)) return work()
-    // A route that names its tag concerns the entry of its query: uploads of several files of one
-    // storage run beside each other.
-    const { path, pathBytes } = (call.query ?? {}) as Record<string, unknown>
-    const record =
-      built.current === undefined ? exchange.path : JSON.stringify([exchange.path, path, pathBytes])
+    const record = built.subject === undefined ? exchange.path : `${exchange.path} ${built.subject(call)}`
     const turn = (changes.get(record) ?? Promise.resolve()).then(async () => {
       const tag = await (reader === undefined
         ? built.current?.(call)

@@ -160,6 +160,8 @@ export interface RouteSpec<
    * compared with it. Undefined where there is nothing yet. @throws Refusal
    */
   current?: (call: Call<P, Output<Q>, BodyOf<B, U>>) => Promise<string | undefined>
+  /** What `current` is the tag of, equal for equal subjects: their changes run one after the other. */
+  subject?: (call: Call<P, Output<Q>, BodyOf<B, U>>) => string
   /** A PUT makes what is missing, so that a read of its path that finds nothing is no refusal. */
   creates?: true
   /** Needs no token (the two bootstrap reads); `'get'` keeps the token for HEAD. */
@@ -222,7 +224,7 @@ type UploadOf<B, U> = U extends UploadSpec ? (B extends Shape ? Upload | undefin
 /** A route without its type parameters, for the kernel, OpenAPI and the tests. */
 export type Route = Omit<
   RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined, UploadSpec | undefined>,
-  'handle' | 'renewed' | 'made' | 'current'
+  'handle' | 'renewed' | 'made' | 'current' | 'subject'
 > & {
   /**
    * Present on a GET that becomes a WebSocket and whose `handle` returns an `Attend`. `limitBytes`
@@ -235,6 +237,7 @@ export type Route = Omit<
   }
   made?: (call: Call<string, unknown, unknown, Upload | undefined>) => Promise<Made<unknown>>
   current?: (call: Call<string, unknown, unknown, Upload | undefined>) => Promise<string | undefined>
+  subject?: (call: Call<string, unknown, unknown, Upload | undefined>) => string
   handle: (call: Call<string, unknown, unknown, Upload | undefined>) => unknown
 }
 

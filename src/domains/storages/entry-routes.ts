@@ -40,6 +40,10 @@ const tagOf =
     return entry === undefined ? undefined : (entry.etag ?? '""')
   }
 
+/** The entry that a change names, in one spelling. */
+const entryOf = ({ query: { path = '', pathBytes } }: ChangeOfEntry): string =>
+  pathBytes ?? Buffer.from(path).toString('base64')
+
 /** Whether the storage says that nothing has the name. */
 const isAbsent = (driver: StorageDriver, path: StoragePath, signal: AbortSignal): Promise<boolean> =>
   driver.stat(path, { signal }).then(
@@ -145,6 +149,7 @@ export const entryRoutes = ({
       query: UploadQuery,
       upload: { types: ['*/*'], limitBytes: largestUpload },
       current: tagOf(storages, 'body'),
+      subject: entryOf,
       response: Uploaded,
       status: 201,
       alsoStatus: [200, 202],
@@ -185,6 +190,7 @@ export const entryRoutes = ({
       query: z.strictObject(PathQuery),
       refuses: [422, 503],
       current: tagOf(storages, 'query'),
+      subject: entryOf,
       audit: {
         eventType: 'storage.entry.deleted',
         summary: 'entry of storage {storageId} deleted',
