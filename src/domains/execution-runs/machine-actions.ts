@@ -69,6 +69,7 @@ const refuseStops = async (tx: Db, { lifecycleActions = [] }: PlanHeader): Promi
   const stops = lifecycleActions.flatMap(({ action, capacityTargetId }, at) =>
     action === 'stop' ? [{ at, capacityTargetId }] : [],
   )
+  if (stops.length === 0) return
   const rows = await tx.many(
     ModeRow,
     sql`select id, provider, provisioning_mode from cloud_capacity_targets
