@@ -1,5 +1,4 @@
-import { randomBytes } from 'node:crypto'
-import { readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { readdirSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { startRelay } from '../../sites/relay.ts'
 import { startS3 } from '../../sites/s3.ts'
@@ -9,7 +8,7 @@ import { newFolder } from '../folder.ts'
 import { allMissing, rootMissing } from '../needs.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, median } from '../rounds.ts'
-import { environmentOf, localStorage, plantLarge, type Daemon } from './lab.ts'
+import { environmentOf, localStorage, plantLarge, withVault, type Daemon } from './lab.ts'
 
 const pause = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 10))
 
@@ -46,12 +45,7 @@ export const copiesCut: Benchmark = {
     await using site = await startSsh({ hosts: 1 })
     const [host] = site.hosts
     plantLarge(join(root, 'file'), mebibytes)
-    const keyFile = join(root, 'key')
-    writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
-    const daemon = await startDaemon({
-      ...{ SERVICE_LOCAL_STORAGE_ROOT: root, SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' },
-      SERVICE_VAULT_KEY_FILE: keyFile,
-    })
+    const daemon = await startDaemon({ ...withVault(root), SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' })
     try {
       const bucket = s3.bucket('bucket')
       const { credentialRef } = await daemon.ok('POST', '/cloud-credentials/', {

@@ -1,6 +1,5 @@
-import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { randomBytes } from 'node:crypto'
 import { run } from '../../sites/ground.ts'
 import { startS3 } from '../../sites/s3.ts'
 import { startDaemon } from '../daemon.ts'
@@ -8,7 +7,7 @@ import { newFolder } from '../folder.ts'
 import { programsMissing } from '../needs.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, median, medianRatio, secondsOf } from '../rounds.ts'
-import { environmentOf, localStorage, plantLarge, plantSmall, secondsOfJob } from './lab.ts'
+import { environmentOf, localStorage, plantLarge, plantSmall, secondsOfJob, withVault } from './lab.ts'
 
 const transfers = [4, 16, 32]
 
@@ -22,12 +21,7 @@ export const copiesS3: Benchmark = {
     for (const name of ['large', 'small']) mkdirSync(join(root, name))
     plantLarge(join(root, 'large', 'file'), mebibytes)
     plantSmall(join(root, 'small'), files)
-    const keyFile = join(root, 'key')
-    writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
-    const daemon = await startDaemon({
-      ...{ SERVICE_LOCAL_STORAGE_ROOT: root, SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' },
-      SERVICE_VAULT_KEY_FILE: keyFile,
-    })
+    const daemon = await startDaemon({ ...withVault(root), SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' })
     try {
       const bucket = site.bucket('bucket')
       const { credentialRef } = (

@@ -1,5 +1,4 @@
-import { randomBytes } from 'node:crypto'
-import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { run } from '../../sites/ground.ts'
 import { sshMissing, startSsh } from '../../sites/ssh.ts'
@@ -8,7 +7,7 @@ import { newFolder } from '../folder.ts'
 import { allMissing, programsMissing, rootMissing } from '../needs.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, medianRatio, secondsOf } from '../rounds.ts'
-import { environmentOf, localStorage, plantLarge, plantSmall, secondsOfJob } from './lab.ts'
+import { environmentOf, localStorage, plantLarge, plantSmall, secondsOfJob, withVault } from './lab.ts'
 
 export const copiesSsh: Benchmark = {
   about:
@@ -22,9 +21,7 @@ export const copiesSsh: Benchmark = {
     for (const name of ['large', 'small']) mkdirSync(join(root, name))
     plantLarge(join(root, 'large', 'file'), mebibytes)
     plantSmall(join(root, 'small'), files)
-    const keyFile = join(root, 'key')
-    writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
-    const daemon = await startDaemon({ SERVICE_LOCAL_STORAGE_ROOT: root, SERVICE_VAULT_KEY_FILE: keyFile })
+    const daemon = await startDaemon(withVault(root))
     try {
       const { credentialRef, publicKey } = (await daemon.call('POST', '/ssh-keys/', { id: 'site' })).body
       host.authorize(publicKey)

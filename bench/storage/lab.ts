@@ -24,6 +24,13 @@ export const plantSmall = (folder: string, files: number): void => {
   }
 }
 
+/** Settings of a service with a vault, whose local storages are below `root`. */
+export const withVault = (root: string): Record<string, string> => {
+  const keyFile = join(root, 'key')
+  writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
+  return { SERVICE_LOCAL_STORAGE_ROOT: root, SERVICE_VAULT_KEY_FILE: keyFile }
+}
+
 /** Seconds of a copy or an archive, from its request to the record of its end. */
 export const secondsOfJob = async (daemon: Daemon, path: string, body: object): Promise<number> => {
   const began = performance.now()

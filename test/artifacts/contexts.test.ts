@@ -1,8 +1,8 @@
 import { describe, expect, test } from '@jest/globals'
-import { createHash } from 'node:crypto'
+import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
-import { gunzipSync, gzipSync } from 'node:zlib'
+import { gzipSync } from 'node:zlib'
 import { extract } from 'tar-stream'
 import { judgedContext } from '../../src/drivers/build/context.ts'
 import { retyped, tarOf } from './world.ts'
@@ -142,21 +142,24 @@ describe('a context', () => {
   })
 
   test('is passed on piece by piece, and its source is closed when the builder leaves', async () => {
-    const content = createHash('sha256').update('a').digest().toString('hex')
     const many = await tarOf(
-      Array.from({ length: 20_000 }, (_, at) => ({ name: `${at}/${content}`, content })),
+      Array.from({ length: 500 }, (_, at) => ({
+        name: `${at}.bin`,
+        content: randomBytes(20_000).toString('base64'),
+      })),
     )
     const bytes = gzipSync(many)
+    let taken = 0
+    const size = Math.ceil(bytes.length / 100)
     const sent = Readable.from(
-      Array.from({ length: 100 }, (_, at) => {
-        const size = Math.ceil(bytes.length / 100)
-        return bytes.subarray(at * size, (at + 1) * size)
-      }),
+      (function* () {
+        for (; taken < 100; taken++) yield bytes.subarray(taken * size, (taken + 1) * size)
+      })(),
     )
     const given = judgedContext(sent, limitBytes * 100)
     for await (const _piece of given) break
     expect(given.destroyed).toBe(true)
     if (!sent.closed) await new Promise((resolve) => sent.once('close', resolve))
-    expect(gunzipSync(bytes).length).toBe(many.length)
+    expect(taken).toBeLessThan(100)
   })
 })
