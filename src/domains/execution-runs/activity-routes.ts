@@ -1,4 +1,3 @@
-import { PassThrough } from 'node:stream'
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { keptLogFile } from '../../drivers/transfer/keeping-driver.ts'
@@ -7,16 +6,18 @@ import { envelope, logLimitBytes, logRangeQuery, pageOf, pageQuery } from '../..
 import { Reply, route, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
 import { ActivityDetail, readActivityDetail } from './activity-detail.ts'
-import { readLogFile } from './files.ts'
 import { openRunFiles, type RunFiles } from './run-files.ts'
 import { DataObjectInstance, pages } from './schemas.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { makeSitePlan } from '../../executor/intents.ts'
 import { loadTaskWithPredecessors, readSiteSnapshot } from '../../executor/snapshot.ts'
 import { isOwnMachine } from '../../executor/sites.ts'
-import type { Feed } from '../../operations/feed.ts'
-import type { LogSlice } from '../../drivers/runtime/contract/driver.ts'
-import { followLog, type LogRange } from './follow-log.ts'
+import { atInterval } from '../../http/followed-stream.ts'
+import { watchFeed, type Feed } from '../../operations/feed.ts'
+import { followLog, sliceReply } from '../../operations/logs.ts'
+import type { LogRange } from '../../drivers/runtime/contract/driver.ts'
+import { readLogFile } from '../../drivers/runtime/contract/log-file.ts'
+import { runKind } from './operation.ts'
 import { findAttempt, isAttemptOver, listRunPart } from './store.ts'
 
 export interface ActivityRouteParts {
@@ -56,27 +57,6 @@ const detailRoute = (db: Db, { attemptOf }: Pick<RunFiles, 'attemptOf'>): Route 
       return detail
     },
   })
-
-/** A part of a log; 206 where it is not the whole log. */
-const sliceReply = (slice: LogSlice, named: Record<string, string>): Reply<never> => {
-  const whole = slice.offset === 0 && slice.bytes.length === slice.totalBytes
-  const last = slice.offset + slice.bytes.length - 1
-  const stream = new PassThrough()
-  stream.end(slice.bytes)
-  return new Reply({
-    status: whole ? 200 : 206,
-    stream,
-    headers: {
-      ...named,
-      'content-type': 'text/plain; charset=utf-8',
-      'content-length': String(slice.bytes.length),
-      'content-range':
-        slice.bytes.length === 0
-          ? `bytes */${String(slice.totalBytes)}`
-          : `bytes ${String(slice.offset)}-${String(last)}/${String(slice.totalBytes)}`,
-    },
-  })
-}
 
 /** The log of one activity, as ranges or as a stream. */
 const logRoute = (
@@ -118,11 +98,15 @@ const logRoute = (
       const slice = await read(range)
       const named = { 'orrery-attempt': String(attempt) }
       if (query.follow === 'true') {
-        const isOver = () => isAttemptOver(db, params.runId, activityPosition, attempt)
-        const stream = followLog(
-          { feed, runId: params.runId, read, isOver, everyMs: isOwnMachine(place) ? 250 : 2_000 },
-          slice,
-        )
+        const events = { kind: runKind.name, id: params.runId }
+        const stream = followLog({
+          from: slice.offset,
+          first: slice.bytes,
+          read,
+          isOver: () => isAttemptOver(db, params.runId, activityPosition, attempt),
+          // An event of the run triggers a read at once.
+          watch: () => atInterval(isOwnMachine(place) ? 250 : 2_000, watchFeed(feed, events)),
+        })
         return new Reply({
           stream,
           headers: {

@@ -15,7 +15,7 @@ import {
 import { open, rm, writeFile, link, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { shownPath } from '../../../outside-path.ts'
-import type { EndReason, LogSlice, PlaceDetail } from '../contract/driver.ts'
+import type { EndReason, LogRange, LogSlice, PlaceDetail } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
 import { readSlice } from '../local/collect.ts'
 import { isAlive, type ProcessIdentity } from '../local/processes.ts'
@@ -113,11 +113,7 @@ export interface CallRecords {
   /** Writes a part of an output; a repeat changes nothing. */
   saveUpload(name: string, path: string, offset: number, bytes: Buffer): Promise<void>
   saveLog(name: string, part: 'out' | 'err', bytes: Buffer): void
-  readLog(
-    name: string,
-    part: 'out' | 'err',
-    range: { offset: number; limit: number } | { tail: number },
-  ): LogSlice
+  readLog(name: string, part: 'out' | 'err', range: LogRange): LogSlice
   forget(name: string): void
 }
 
