@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
+import { leftOf, within } from '../../../pacing/within.ts'
 import type { KubernetesCluster } from '../../../clients/kubernetes-cluster.ts'
 import type { ExecChannel } from '../../../clients/kubernetes-exec.ts'
 import { isRefusal, KubernetesError } from '../../../clients/kubernetes.ts'
@@ -198,20 +199,15 @@ export function openKeeper(
     for (const backoff = openBackoff({ firstMs: 200, longestMs: doubtedMs }); ;) {
       const left = until - performance.now()
       const asked = whenReady()
-      const timer = new AbortController()
       let pause: number
-      const late = sleep(Math.max(1, left), undefined, { signal: timer.signal }).then(
-        () => {
-          throw new KubernetesError(
-            'login',
-            `the keeper, Pod ${name} in namespace ${namespace}, was not ready within ` +
-              `${Math.round(deadlineMs / 1000)} s`,
-          )
-        },
-        () => undefined,
-      )
+      const late = () =>
+        new KubernetesError(
+          'login',
+          `the keeper, Pod ${name} in namespace ${namespace}, was not ready within ` +
+            `${Math.round(deadlineMs / 1000)} s`,
+        )
       try {
-        await Promise.race([asked, late])
+        await within(asked, leftOf(until), late)
         return await cluster.exec({
           namespace,
           pod: name,
@@ -227,8 +223,6 @@ export function openKeeper(
           (error.permanent || error.status === 401 || error.status === 403 || error.status === 422)
         pause = backoff.next()
         if (useless || performance.now() + pause > until) throw error
-      } finally {
-        timer.abort()
       }
       await sleep(pause)
     }
