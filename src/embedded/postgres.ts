@@ -23,7 +23,7 @@ import type { PostgresUser, PostgresPrograms } from './postgres-programs.ts'
 import { endProcesses, processesGiven, processesWorkingIn, startTicks } from './processes.ts'
 import type { KnownProcess } from './processes.ts'
 import { supervise } from './supervise.ts'
-import { writeWhole } from './whole-file.ts'
+import { writeWhole } from '../whole-file.ts'
 
 export interface PostgresOptions {
   /**
