@@ -15,6 +15,7 @@ import {
 import { open, rm, writeFile, link, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { shownPath } from '../../../outside-path.ts'
+import { RecentMap } from '../../../pacing/recent.ts'
 import type { EndReason, LogRange, LogSlice, PlaceDetail } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
 import { readSlice } from '../local/collect.ts'
@@ -190,7 +191,7 @@ const parse = (text: string): View => {
 export const openCalls = (root: string): CallRecords => {
   const path: CallRecords['path'] = (name, part) => join(root, `${name}.${part}`)
   /** Records only grow: one of the same size has the same content. */
-  const views = new Map<string, { size: number; inode: number; view: View }>()
+  const views = new RecentMap<string, { size: number; inode: number; view: View }>(viewsKept)
 
   const look = (name: string): View | undefined => {
     const facts = statSync(path(name, 'call'), { throwIfNoEntry: false })
@@ -200,7 +201,6 @@ export const openCalls = (root: string): CallRecords => {
     try {
       const text = readFileSync(path(name, 'call'), 'utf8')
       const view = parse(text)
-      if (views.size >= viewsKept) views.clear()
       // A record that grew during the read is read again.
       views.set(name, { size: facts.size, inode: facts.ino, view })
       return view
