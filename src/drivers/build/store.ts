@@ -17,13 +17,20 @@ const hexOf = (digest: string): string => {
   return hex
 }
 
-const synced = async (path: string): Promise<void> => {
-  const handle = await open(path, 'r')
-  try {
-    await handle.sync()
-  } finally {
-    await handle.close()
+export const synced = async (path: string): Promise<void> => {
+  await using file = await open(path, 'r')
+  await file.sync()
+}
+
+/** Digest, as `sha256:<hex>`, and size of a file, which is read once. */
+export const digestOfFile = async (path: string): Promise<{ digest: string; sizeBytes: number }> => {
+  const hash = createHash('sha256')
+  let sizeBytes = 0
+  for await (const piece of createReadStream(path, { highWaterMark: 1_048_576 })) {
+    hash.update(piece as Buffer)
+    sizeBytes += (piece as Buffer).length
   }
+  return { digest: `sha256:${hash.digest('hex')}`, sizeBytes }
 }
 
 /** A temporary file that is being written. */
@@ -133,16 +140,10 @@ export const openArtifactStore = (root: string): ArtifactStore => {
     read: (kind, digest, range) => readRange(pathOf(kind, digest), range),
     aside,
     take: async (kind, path) => {
-      const hash = createHash('sha256')
-      let sizeBytes = 0
-      for await (const piece of createReadStream(path, { highWaterMark: 1_048_576 })) {
-        hash.update(piece as Buffer)
-        sizeBytes += (piece as Buffer).length
-      }
+      const facts = await digestOfFile(path)
       await synced(path)
-      const digest = `sha256:${hash.digest('hex')}`
-      await put(kind, path, digest)
-      return { digest, sizeBytes }
+      await put(kind, path, facts.digest)
+      return facts
     },
     settle: async (kind, path, digest) => {
       await synced(path)
