@@ -309,16 +309,9 @@ export const openCalls = (root: string): CallRecords => {
     uploadOf: (name, output) => join(path(name, 'outputs'), hash('sha256', shownPath(output))),
     async saveUpload(name, output, offset, bytes) {
       mkdirSync(path(name, 'outputs'), { recursive: true, mode: 0o700 })
-      const file = await open(
-        join(path(name, 'outputs'), hash('sha256', shownPath(output))),
-        constants.O_WRONLY | constants.O_CREAT,
-        0o600,
-      )
-      try {
-        await file.write(bytes, 0, bytes.length, offset)
-      } finally {
-        await file.close()
-      }
+      const upload = join(path(name, 'outputs'), hash('sha256', shownPath(output)))
+      await using file = await open(upload, constants.O_WRONLY | constants.O_CREAT, 0o600)
+      await file.write(bytes, 0, bytes.length, offset)
     },
     saveLog(name, part, bytes) {
       if (bytes.length > 0) writeFileSync(path(name, part), bytes, { mode: 0o600 })
