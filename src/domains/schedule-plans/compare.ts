@@ -59,7 +59,8 @@ export const PlanComparison = z.strictObject({
 })
 export type PlanComparison = z.output<typeof PlanComparison>
 
-const totalOf = (a: number, b: number): z.output<typeof Total> => ({
+/** Two totals side by side. */
+export const totalOf = (a: number, b: number): z.output<typeof Total> => ({
   a,
   b,
   delta: b - a,
