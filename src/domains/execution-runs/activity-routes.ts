@@ -4,7 +4,7 @@ import { keptLogFile } from '../../drivers/transfer/keeping-driver.ts'
 import { taskScript } from '../../drivers/runtime/contract/task-script.ts'
 import { envelope, logLimitBytes, logRangeQuery, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { missing } from '../../refusal.ts'
+import { existing } from '../../refusal.ts'
 import { ActivityDetail, readActivityDetail } from './activity-detail.ts'
 import { openRunFiles, type RunFiles } from './run-files.ts'
 import { DataObjectInstance, pages } from './schemas.ts'
@@ -53,8 +53,7 @@ const detailRoute = (db: Db, { attemptOf }: Pick<RunFiles, 'attemptOf'>): Route 
     handle: async ({ params }) => {
       const { activityPosition } = await attemptOf(params.runId, params.activityId, undefined)
       const detail = await readActivityDetail(db, params.runId, activityPosition)
-      if (detail === undefined) throw missing('activity of this run', params.activityId)
-      return detail
+      return existing(detail, 'activity of this run', params.activityId)
     },
   })
 
@@ -132,11 +131,11 @@ const outputsRoute = (db: Db): Route =>
     response: pages.outputs,
     handle: async ({ params, query }) => {
       const found = await findAttempt(db, params.runId, params.activityId, undefined)
-      if (found === undefined) throw missing('activity', params.activityId)
+      const { activityId } = existing(found, 'activity', params.activityId)
       const page = pageOf(query)
       const { rows, total } = await listRunPart(db, 'outputs', params.runId, {
         ...page,
-        activityId: found.activityId,
+        activityId,
       })
       return envelope(rows as z.output<typeof DataObjectInstance>[], { page, total })
     },
@@ -194,8 +193,8 @@ const scriptRoute = (
         facts.contentVersionId,
         attempt.activityPosition,
       )
-      const command = (await plan.commandsOf([attempt.activityPosition])).get(attempt.activityPosition)
-      if (command === undefined) throw missing('activity', params.activityId)
+      const commands = await plan.commandsOf([attempt.activityPosition])
+      const command = existing(commands.get(attempt.activityPosition), 'activity', params.activityId)
       const intent = plan.intentOf(
         { ...task, attempt: attempt.attempt },
         command,

@@ -8,7 +8,7 @@ import { sortBy } from '../../http/sorting.ts'
 import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
 import type { Reports } from '../../observability/reports.ts'
-import { missing } from '../../refusal.ts'
+import { existing } from '../../refusal.ts'
 import { lifecycleMembers } from '../schedule-plans/lifecycle.ts'
 import { Plan } from '../schedule-plans/schemas.ts'
 import { assignmentDocument, planSummary } from '../schedule-plans/store.ts'
@@ -144,8 +144,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       handle: async ({ params }) => {
         const session = await sessionOf(db, params.sessionId)
         const candidate = await readCandidate(db, session.id, params.candidateId)
-        if (candidate === undefined) throw missing('planning candidate', params.candidateId)
-        const { columns, lifecycle, ...row } = candidate
+        const { columns, lifecycle, ...row } = existing(candidate, 'planning candidate', params.candidateId)
         const summary = candidateSummary(session, row)
         const plan = { ...summary.plan, ...lifecycleMembers(lifecycle, summary.plan.metadata) }
         if (row.activityCount > detailBound) return { ...summary, plan }
@@ -181,11 +180,8 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
   ]
 }
 
-const sessionOf = async (db: Db, id: string): Promise<SessionRow> => {
-  const session = await readSession(db, id)
-  if (session === undefined) throw missing('planning session', id)
-  return session
-}
+const sessionOf = async (db: Db, id: string): Promise<SessionRow> =>
+  existing(await readSession(db, id), 'planning session', id)
 
 const candidateSummary = (session: SessionRow, row: CandidateRow): z.output<typeof CandidateSummary> => {
   const { predicted, ...header } = candidatePlan(session, row)

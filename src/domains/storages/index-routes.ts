@@ -5,7 +5,7 @@ import { Reply, route, type Route } from '../../http/route.ts'
 import { present } from '../../json-object.ts'
 import { isOpenState, requestCancel } from '../../operations/records.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
-import { missing, Refusal, unacceptableAt } from '../../refusal.ts'
+import { existing, Refusal, unacceptableAt } from '../../refusal.ts'
 import { readStorage } from '../environments/storages.ts'
 import { rootsOf } from './endpoint.ts'
 import { refusing } from './errors.ts'
@@ -31,11 +31,8 @@ const runView = ({ status, live, ...row }: IndexRunRow): z.output<typeof IndexRu
 export const indexRoutes = (parts: StorageJobParts): Route[] => {
   const { db, storages, engine, hostId } = parts
   const api = { db, engine, kind: indexKind }
-  const runAt = async (storageId: string, id: string): Promise<IndexRunRow> => {
-    const row = await readIndexRun(db, storageId, id)
-    if (row === undefined) throw missing('storage index run', id)
-    return row
-  }
+  const runAt = async (storageId: string, id: string): Promise<IndexRunRow> =>
+    existing(await readIndexRun(db, storageId, id), 'storage index run', id)
   const made = async (storageId: string, id: string) => {
     const body = runView(await runAt(storageId, id))
     const headers = { location: `/storages/${encodeURIComponent(storageId)}/index-runs/` }
@@ -101,8 +98,8 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
       handle: async ({ params, actor }) => {
         const { storageId, runId } = params
         await runAt(storageId, runId)
-        const found = await requestCancel(db, indexKind, runId, { actorId: actor.id })
-        if (found === undefined) throw missing('storage index run', runId)
+        const asked = await requestCancel(db, indexKind, runId, { actorId: actor.id })
+        const found = existing(asked, 'storage index run', runId)
         if (!isOpenState(indexKind, found.status) && found.status !== 'cancelled')
           throw new Refusal(
             'conflict',
