@@ -123,8 +123,8 @@ export interface RouteSpec<
    */
   path: P
   summary: string
-  /** OpenAPI tag; the domain's folder name. */
-  tag: string
+  /** OpenAPI tag; the domain's folder name. By default the first segment of the path. */
+  tag?: string
   /** Strict object of string-coerced values. Unknown query names are 400. */
   query?: Q
   /**
@@ -224,8 +224,9 @@ type UploadOf<B, U> = U extends UploadSpec ? (B extends Shape ? Upload | undefin
 /** A route without its type parameters, for the kernel, OpenAPI and the tests. */
 export type Route = Omit<
   RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined, UploadSpec | undefined>,
-  'handle' | 'renewed' | 'made' | 'current' | 'subject'
+  'tag' | 'handle' | 'renewed' | 'made' | 'current' | 'subject'
 > & {
+  tag: string
   /**
    * Present on a GET that becomes a WebSocket and whose `handle` returns an `Attend`. `limitBytes`
    * limits one message of the client.
@@ -263,7 +264,7 @@ export const route = <
   U extends UploadSpec | undefined = undefined,
 >(
   spec: RouteSpec<P, Q, B, R, U>,
-): Route => spec as unknown as Route
+): Route => ({ tag: spec.path.split('/')[1], ...spec }) as unknown as Route
 
 /**
  * The holder of a ticket, and its permission. The call spends the ticket. @returns undefined for an

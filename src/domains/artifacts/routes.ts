@@ -100,7 +100,6 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
 const placeRoutes = ({ db }: BuildParts): Route[] => [
   listRoute({
     path: '/artifacts/',
-    tag,
     summary: 'Versions of executable artifacts by name',
     filters: {
       selectable: z
@@ -114,7 +113,6 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
   route({
     method: 'POST',
     path: '/artifacts/',
-    tag,
     summary: 'Add a version of an artifact, for builds to make its bytes',
     body: NewVersion,
     response: Artifact,
@@ -162,7 +160,6 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
   route({
     method: 'POST',
     path: '/artifacts/docker/',
-    tag,
     summary: 'Add an image as a version of an artifact, with the build of its SIF file',
     body: NewDockerArtifact,
     response: DockerArtifact,
@@ -220,7 +217,6 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
   }),
   listRoute({
     path: '/artifacts/{artifactId}/builds/',
-    tag,
     summary: 'Builds of an artifact, newest first',
     item: ArtifactBuild,
     read: async (page, { params: { artifactId } }) => {

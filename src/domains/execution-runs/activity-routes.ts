@@ -44,7 +44,6 @@ const detailRoute = (db: Db, { attemptOf }: Pick<RunFiles, 'attemptOf'>): Route 
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/',
-    tag: 'execution-runs',
     summary:
       'One activity of a run: all attempts, what the plan promised, what it asks for, its ' +
       'command, inputs and outputs',
@@ -65,7 +64,6 @@ const logRoute = (
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/logs/',
-    tag: 'execution-runs',
     summary:
       'What an activity wrote, by range (`offset`, `limit`) or from its end (`tail` bytes); with ' +
       '`follow=true` also what it goes on to write, until the attempt ends. Without `attempt` the ' +
@@ -125,7 +123,6 @@ const outputsRoute = (db: Db): Route =>
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/outputs/',
-    tag: 'execution-runs',
     summary: 'Files that an activity made, with their digests',
     query: z.strictObject(pageQuery),
     response: pages.outputs,
@@ -146,7 +143,6 @@ const fileRoute = ({ filesOf }: Pick<RunFiles, 'filesOf'>): Route =>
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/outputs/{path}',
-    tag: 'execution-runs',
     summary: "One file of an activity's work directory",
     query: z.strictObject({ attempt: attemptQuery }),
     raw: ['application/octet-stream'],
@@ -174,7 +170,6 @@ const scriptRoute = (
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/script/',
-    tag: 'execution-runs',
     summary: 'The exact script that an attempt runs: its variables, its working directory, its command',
     query: z.strictObject({ attempt: attemptQuery }),
     raw: ['text/x-shellscript'],

@@ -133,7 +133,6 @@ const partRoute = (db: Db, name: Exclude<RunPart, 'outputs'>, summary: string): 
   route({
     method: 'GET',
     path: `/execution-runs/{runId}/${name}/` as const,
-    tag: 'execution-runs',
     summary,
     query: z.strictObject({
       ...pageQuery,
@@ -163,7 +162,6 @@ const listRoute = (db: Db): Route =>
   route({
     method: 'GET',
     path: '/execution-runs/',
-    tag: 'execution-runs',
     summary: 'Runs, and sessions and commands of the console, newest first or in another order',
     query: z.strictObject({
       ...pageQuery,
@@ -202,7 +200,6 @@ const acceptRoute = (
   route({
     method: 'POST',
     path: '/execution-runs/',
-    tag: 'execution-runs',
     summary: 'Accept a run of a plan; it is executed or simulated asynchronously',
     body: RunRequest,
     response: ExecutionRun,
@@ -251,7 +248,6 @@ const detailRoute = (api: OperationApi): Route => {
   return route({
     method: 'GET',
     path: '/execution-runs/{runId}/',
-    tag: 'execution-runs',
     summary: 'One run with its activities, transfers, handles, events and files; `live` while it is open',
     query: z.strictObject({ attempts: attemptsQuery }),
     response: RunDetail,
@@ -279,7 +275,6 @@ const timelineRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'cu
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/timeline/',
-    tag: 'execution-runs',
     summary:
       'Where the time went: JSON, or one self-contained page (Gantt of planned, simulated, ' +
       'measured) with `Accept: text/html`; `with` adds another run of the same plan',
@@ -305,7 +300,6 @@ const receiptRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'cur
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/receipt/',
-    tag: 'execution-runs',
     summary: 'Planned and actual seconds and money of the machines of a run; null where it is not known',
     response: Receipt,
     handle: async ({ params }) =>
@@ -317,7 +311,6 @@ const compareRoute = (db: Db): Route =>
   route({
     method: 'GET',
     path: '/execution-runs/{a}/compare/{b}/',
-    tag: 'execution-runs',
     summary: 'Two runs of one workflow version side by side, with what their plans promised',
     query: z.strictObject(pageQuery),
     response: RunComparison,

@@ -55,7 +55,6 @@ export const summaryRoutes = ({ db, feed }: { db: Db; feed: Feed }): Route[] => 
     route({
       method: 'GET',
       path: '/execution-runs/{runId}/summary/',
-      tag: 'execution-runs',
       summary:
         'A run in at most 4 kB: counts by state and by type, reasons of waiting, first failures, ' +
         'expected end; with `If-None-Match` and `Prefer: wait=30` the answer comes when it changes, ' +

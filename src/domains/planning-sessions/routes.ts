@@ -66,7 +66,6 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
     }),
     listRoute({
       path: '/planning-sessions/',
-      tag: 'planning-sessions',
       summary: 'Planning sessions, newest first or in another order',
       filters: {
         status: z.enum(sessionStates).optional().describe('sessions in this state; all by default'),
@@ -85,7 +84,6 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
     route({
       method: 'POST',
       path: '/planning-sessions/',
-      tag: 'planning-sessions',
       summary:
         'Open a planning session: each algorithm plans the workflow on the schedulable resources of the scope',
       body: SessionDocument,
@@ -126,7 +124,6 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
     }),
     listRoute({
       path: '/planning-sessions/{sessionId}/candidates/',
-      tag: 'planning-sessions',
       summary: 'The candidates of a session by rank; unranked ones last',
       item: CandidateSummary,
       read: async (page, { params }) => {
@@ -138,7 +135,6 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
     route({
       method: 'GET',
       path: '/planning-sessions/{sessionId}/candidates/{candidateId}/',
-      tag: 'planning-sessions',
       summary: 'One candidate with its plan',
       response: Candidate,
       handle: async ({ params }) => {
@@ -161,7 +157,6 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
     route({
       method: 'POST',
       path: '/planning-sessions/{sessionId}/candidates/{candidateId}/select/',
-      tag: 'planning-sessions',
       summary: 'Make a plan of a candidate and the choice of its session',
       response: Plan,
       status: 201,

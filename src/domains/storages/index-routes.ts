@@ -42,7 +42,6 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
   return [
     listRoute({
       path: '/storages/{storageId}/index-runs/',
-      tag: 'storages',
       summary: 'Index runs of a storage, newest first',
       item: IndexRun,
       read: async (page, { params }) => {
@@ -54,7 +53,6 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
     route({
       method: 'POST',
       path: '/storages/{storageId}/index-runs/',
-      tag: 'storages',
       summary: 'Compare a storage with its index, within the index policy, and record the differences',
       body: NewIndexRun,
       response: IndexRun,
@@ -86,7 +84,6 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
     route({
       method: 'POST',
       path: '/storages/{storageId}/index-runs/{runId}/cancel/',
-      tag: 'storages',
       summary: 'Ask for the end of an index run; the index stays as the run before has left it',
       response: IndexRun,
       status: 202,
@@ -115,7 +112,6 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
     route({
       method: 'GET',
       path: '/storages/{storageId}/index/',
-      tag: 'storages',
       summary:
         'What the index holds below a path, directory by directory; a page may hold fewer entries ' +
         'than its limit, so go on while there is nextCursor',
