@@ -7,6 +7,8 @@ import type { Attend } from './peer.ts'
 export type Method = 'GET' | 'POST' | 'PUT' | 'DELETE'
 type Shape = z.ZodType
 type Output<T> = T extends Shape ? z.output<T> : undefined
+/** The work of a handler whose route has no response. */
+type Work<R> = R extends Shape ? never : Promise<void>
 
 /** Names in braces of a literal path: `/a/{x}/b/{y}/` gives `'x' | 'y'`. */
 type PathNames<P extends string> = P extends `${string}{${infer Name}}${infer Rest}`
@@ -208,7 +210,7 @@ export interface RouteSpec<
   made?: (call: Call<P, Output<Q>, BodyOf<B, U>>) => Promise<Made<Output<R>>>
   handle: (
     call: Call<P, Output<Q>, BodyOf<B, U>, UploadOf<B, U>>,
-  ) => Promise<Output<R> | Reply> | Output<R> | Reply
+  ) => Promise<Output<R> | Reply> | Output<R> | Reply | Work<R>
 }
 
 /** The answer of a record, and the time when it was made (ISO 8601). */

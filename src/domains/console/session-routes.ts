@@ -213,7 +213,6 @@ export const sessionRoutes = ({
         if (!(await requestClose(db, sessionId))) throw missing('console session', sessionId)
         const session = keeper.find(sessionId)
         if (session !== undefined) await keeper.close(await rowOf(db, sessionId), session)
-        return undefined
       },
     }),
     route({

@@ -151,10 +151,7 @@ export const environmentRoutes = ({
         summary: 'environment {environmentId} deleted',
         environmentId: ({ params }) => params['environmentId'],
       },
-      handle: async ({ params }) => {
-        await deleteEnvironment(db, params.environmentId, uses.environment)
-        return undefined
-      },
+      handle: ({ params }) => deleteEnvironment(db, params.environmentId, uses.environment),
     }),
   ]
 }

@@ -53,9 +53,6 @@ export const executionScopeRoutes = ({
     summary: 'Delete a scope that nothing uses',
     refuses: [422],
     audit: { eventType: 'execution-scope.deleted', summary: 'execution scope {scopeId} deleted' },
-    handle: async ({ params }) => {
-      await deleteScope(db, params.scopeId, uses.executionScope)
-      return undefined
-    },
+    handle: ({ params }) => deleteScope(db, params.scopeId, uses.executionScope),
   }),
 ]

@@ -109,7 +109,6 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     audit: { eventType: 'plan.deleted', summary: 'schedule plan {planId} deleted' },
     handle: async ({ params }) => {
       if (!(await deletePlan(db, params.planId, uses.plan))) throw missing('schedule plan', params.planId)
-      return undefined
     },
   }),
   route({

@@ -195,7 +195,6 @@ export const entryRoutes = ({
         const { facts, driver } = await storages.open(params.storageId)
         const path = await pathOf(query, facts, 'query', true)
         await deleteEntry(driver, path, signal, (below) => lose({ uri: uriOf(facts.id, path), below }))
-        return undefined
       },
     }),
     route({

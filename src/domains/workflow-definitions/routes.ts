@@ -160,7 +160,6 @@ export const workflowDefinitionRoutes = ({
     handle: async ({ params }) => {
       if (!(await db.transaction((tx) => deleteWorkflow(tx, params.workflowId, uses.workflow))))
         throw missing(noun, params.workflowId)
-      return undefined
     },
   }),
   route({
