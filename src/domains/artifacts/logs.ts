@@ -17,8 +17,8 @@ export interface LogParts {
 }
 
 const StateRow = z.object({ open: z.boolean(), hostId: z.string() })
-const stateOf = async (db: Db, id: string) => {
-  return existing(
+const stateOf = async (db: Db, id: string) =>
+  existing(
     await db.maybe(
       StateRow,
       sql`select status in ('queued', 'running') as open, host_id from build_runs where id = ${id}`,
@@ -26,7 +26,6 @@ const stateOf = async (db: Db, id: string) => {
     'build run',
     id,
   )
-}
 
 const everyMs = 300
 

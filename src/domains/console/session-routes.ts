@@ -60,9 +60,7 @@ const refuseEnded = ({ status }: { status: string }): void => {
 }
 
 /** @throws Refusal 404 */
-const rowOf = async (db: Db, id: string) => {
-  return existing(await readConsoleSession(db, id), 'console session', id)
-}
+const rowOf = async (db: Db, id: string) => existing(await readConsoleSession(db, id), 'console session', id)
 
 /** The WebSocket of a session. A ticket of mode watch permits output only. */
 const streamRoute = (db: Db, keeper: ConsoleKeeper): Route =>

@@ -41,9 +41,8 @@ const usualHistory = 100
 /** Tests at once: each may hold a socket and a login for 40 s. */
 const maxTrials = 32
 
-const stored = async ({ db }: ConnectionParts, id: string): Promise<ConnectionDocument> => {
-  return existing(await readConnection(db, id), 'connection', id)
-}
+const stored = async ({ db }: ConnectionParts, id: string): Promise<ConnectionDocument> =>
+  existing(await readConnection(db, id), 'connection', id)
 
 /**
  * Makes the monitor check now instead of at its next turn. Where the signal fails, the monitor

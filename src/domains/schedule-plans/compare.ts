@@ -137,6 +137,5 @@ export const comparePlans = async (db: Db, a: string, b: string, page: Page): Pr
   }
 }
 
-const known = async (db: Db, id: string): Promise<PlanHeader> => {
-  return existing(await readPlan(db, id), 'schedule plan', id)
-}
+const known = async (db: Db, id: string): Promise<PlanHeader> =>
+  existing(await readPlan(db, id), 'schedule plan', id)
