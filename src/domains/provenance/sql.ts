@@ -1,6 +1,5 @@
 import { Readable } from 'node:stream'
-import type { Reader } from '../../db/reader.ts'
-import { ReaderUnavailable, StatementRefused } from '../../db/reader.ts'
+import { ReaderUnavailable, StatementRefused, type Reader } from '../../db/reader.ts'
 import { RecentMap } from '../../pacing/recent.ts'
 import { invalid, Refusal } from '../../refusal.ts'
 import { readableNames } from './catalogue.ts'
