@@ -14,6 +14,7 @@ import { ensureSearchAttributes } from './embedded/search-attributes.ts'
 import { readTemporalSettings } from './embedded/temporal-settings.ts'
 import { Refusal } from './refusal.ts'
 import { poll } from './pacing/poll.ts'
+import { orAfter } from './pacing/within.ts'
 
 /** The state of a record's workflow. */
 export interface WorkflowStanding {
@@ -211,8 +212,8 @@ const openLive = (calls: Calls) => {
     if (known !== undefined && now - known.at < liveCacheMs) return known.live
     if (cache.size > 1_000)
       for (const [name, entry] of cache) if (now - entry.at >= liveCacheMs) cache.delete(name)
-    // After the transport's own deadline a reconnecting channel may still linger. The race bounds
-    // the wait.
+    // After the transport's own deadline a reconnecting channel may still linger. This
+    // bounds the wait.
     const ask = async (): Promise<Live> => {
       const workflowId = await workflowIdOf(calls, ref, liveDeadlineMs)
       return calls.within(
@@ -220,8 +221,7 @@ const openLive = (calls: Calls) => {
         liveDeadlineMs,
       )
     }
-    const late = new Promise<undefined>((resolve) => setTimeout(resolve, liveDeadlineMs, undefined).unref())
-    const live = Promise.race([ask(), late]).catch(() => undefined)
+    const live = orAfter(ask(), liveDeadlineMs, undefined).catch(() => undefined)
     cache.set(key, { at: now, live })
     return live
   }

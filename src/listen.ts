@@ -1,6 +1,5 @@
 import { createServer, type AddressInfo, type Server } from 'node:net'
-import { formatAddress, StartError } from './config.ts'
-import type { Address } from './config.ts'
+import { formatAddress, StartError, type Address } from './config.ts'
 
 /** Reasons why the kernel refuses an address, with the remedy. */
 const refusals: Readonly<Record<string, string>> = {

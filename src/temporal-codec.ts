@@ -1,5 +1,5 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
-import { link, open, readFile, rm, stat } from 'node:fs/promises'
+import { readFile, stat } from 'node:fs/promises'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { join } from 'node:path'
 import type { Payload, PayloadCodec } from '@temporalio/common'
@@ -8,6 +8,7 @@ import { StartError } from './config.ts'
 import type { NewAuditEvent } from './domains/audit-events/schemas.ts'
 import { SealBroken } from './vault/envelope.ts'
 import { KeyNotHeld } from './vault/payload-codec.ts'
+import { createOnce } from './whole-file.ts'
 
 /** Path of the codec below the admin address; the key and the verb follow. */
 export const codecPrefix = '/temporal-codec/'
@@ -43,7 +44,7 @@ const wellFormedKey = /^[\w-]{32,128}$/
  */
 export const ensureCodecKey = async (file: string): Promise<string> => {
   const facts = await stat(file).catch(() => undefined)
-  if (facts === undefined) await makeKeyFile(file)
+  if (facts === undefined) await createOnce(file, `${randomBytes(32).toString('base64url')}\n`)
   else if ((facts.mode & 0o077) !== 0)
     throw new StartError(
       `the key of Temporal's page ${file} may be read by others: chmod 600 ${file}, or remove it for a new one`,
@@ -62,25 +63,6 @@ export const readCodecKey = (dataDir: string): Promise<string | undefined> =>
   )
 
 export const codecKeyFile = (dataDir: string): string => join(dataDir, 'temporal-codec.key')
-
-/** Of several programs that start at once one creates the file, and all use it. */
-const makeKeyFile = async (file: string): Promise<void> => {
-  const beside = `${file}.${randomBytes(6).toString('hex')}.new`
-  const handle = await open(beside, 'wx', 0o600)
-  try {
-    await handle.writeFile(`${randomBytes(32).toString('base64url')}\n`)
-    await handle.sync()
-  } finally {
-    await handle.close()
-  }
-  try {
-    await link(beside, file)
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
-  } finally {
-    await rm(beside, { force: true })
-  }
-}
 
 /** Both origins under which a browser of this machine opens a page of its loopback address. */
 export const pageOrigins = (pageUrl: string | undefined): string[] => {

@@ -156,6 +156,25 @@ const digestOf = (text: string): string =>
   `sha256:${text.slice(text.indexOf('@') + 1).replace(/^sha256:/, '')}`
 
 /**
+ * What `read` makes of an image of an engine; undefined when the engine has no such image.
+ * @throws NoAnswerError
+ */
+const ofImage = <T>(
+  socketPath: string,
+  name: string,
+  deadlineMs: number,
+  read: (document: unknown) => T,
+): Promise<T | undefined> =>
+  asked(socketPath, deadlineMs, async (engine) => {
+    try {
+      return read(await engine.getImage(name).inspect())
+    } catch (error) {
+      if ((error as { statusCode?: number }).statusCode === 404) return undefined
+      throw error
+    }
+  })
+
+/**
  * The digest of an image that the engine has under an id: the one in `name` where it is one of the
  * image's, else the registry's, else its id. Undefined when the engine has no such image.
  * @throws NoAnswerError
@@ -166,15 +185,10 @@ export const imageDigest = (
   name: string,
   deadlineMs = usualDeadlineMs,
 ): Promise<string | undefined> =>
-  asked(socketPath, deadlineMs, async (engine) => {
-    try {
-      const { Id, RepoDigests } = Inspected.parse(await engine.getImage(digestOf(id)).inspect())
-      const digests = [...(RepoDigests ?? []), Id].map(digestOf)
-      return digests.find((digest) => name.endsWith(`@${digest}`)) ?? digests[0]
-    } catch (error) {
-      if ((error as { statusCode?: number }).statusCode === 404) return undefined
-      throw error
-    }
+  ofImage(socketPath, digestOf(id), deadlineMs, (document) => {
+    const { Id, RepoDigests } = Inspected.parse(document)
+    const digests = [...(RepoDigests ?? []), Id].map(digestOf)
+    return digests.find((digest) => name.endsWith(`@${digest}`)) ?? digests[0]
   })
 
 /**
@@ -186,14 +200,9 @@ export const imageNamed = (
   name: string,
   deadlineMs = usualDeadlineMs,
 ): Promise<string | undefined> =>
-  asked(socketPath, deadlineMs, async (engine) => {
-    try {
-      const { Id, RepoDigests } = Inspected.parse(await engine.getImage(name).inspect())
-      return digestOf(RepoDigests?.[0] ?? Id)
-    } catch (error) {
-      if ((error as { statusCode?: number }).statusCode === 404) return undefined
-      throw error
-    }
+  ofImage(socketPath, name, deadlineMs, (document) => {
+    const { Id, RepoDigests } = Inspected.parse(document)
+    return digestOf(RepoDigests?.[0] ?? Id)
   })
 
 /** Long work of an engine; it ends with its signal. */
@@ -376,14 +385,9 @@ export const inspectImage = (
   socketPath: string,
   name: string,
 ): Promise<{ id: string; architecture: string; sizeBytes: number } | undefined> =>
-  asked(socketPath, describeDeadlineMs, async (engine) => {
-    try {
-      const { Id, Architecture, Size } = Whole.parse(await engine.getImage(name).inspect())
-      return { id: digestOf(Id), architecture: Architecture, sizeBytes: Size }
-    } catch (error) {
-      if ((error as { statusCode?: number }).statusCode === 404) return undefined
-      throw error
-    }
+  ofImage(socketPath, name, describeDeadlineMs, (document) => {
+    const { Id, Architecture, Size } = Whole.parse(document)
+    return { id: digestOf(Id), architecture: Architecture, sizeBytes: Size }
   })
 
 /**

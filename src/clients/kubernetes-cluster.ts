@@ -3,22 +3,22 @@ import { StringDecoder } from 'node:string_decoder'
 import { append } from '../lists.ts'
 import { openBackoff } from '../pacing/backoff.ts'
 import type { HttpAnswer } from './http-exchange.ts'
-import { openHttp } from './http.ts'
+import { openHttp, type AddressJudge } from './http.ts'
 import { openExec, type ExecChannel, type ExecRequest } from './kubernetes-exec.ts'
-import {
-  kubernetesError,
-  KubernetesError,
-  parseAnswer,
-  serverUrl,
-  type KubernetesServer,
-} from './kubernetes.ts'
+import { kubernetesError, KubernetesError, parseAnswer } from './kubernetes.ts'
 
-export interface ClusterOptions extends Omit<KubernetesServer, 'token'> {
+export interface ClusterOptions {
+  host: string
+  port: number
+  /** PEM; absent: the certificate authorities of this machine. */
+  certificateAuthority?: string
+  /** Judges the address itself before a byte is sent to it. */
+  addressAllowed: AddressJudge
   /**
    * Called at the first request, and again after the server refused the last one: a token expires
-   * and is replaced.
+   * and is replaced. Undefined: requests have no token.
    */
-  token: () => Promise<string>
+  token: () => Promise<string | undefined>
 }
 
 export interface ClusterRequest {
@@ -59,6 +59,11 @@ export interface WatchHandlers<T> {
  * deterministic name, and its second try is answered 409). All calls reject with `KubernetesError`.
  */
 export interface KubernetesCluster {
+  /**
+   * The version, asked once, within 10 s and over a connection of its own, and the address of that.
+   * A TLS fault has the stage `host key`.
+   */
+  probe(): Promise<{ version: unknown; address: string }>
   request<T>(request: ClusterRequest): Promise<T>
   /** All pages of a list. */
   list<T>(
@@ -85,6 +90,7 @@ export interface KubernetesCluster {
 
 const defaultDeadlineMs = 30_000
 const tryDeadlineMs = 15_000
+const probeMs = 10_000
 const maxBytes = 64 * 1024 * 1024
 const pageSize = 1000
 /** The server ends a watch after this time; a longer silence means a lost link. */
@@ -149,17 +155,17 @@ const methods = { get: 'GET', create: 'POST', apply: 'PATCH', delete: 'DELETE' }
 
 /** Requests to one server, with its token, over kept connections. */
 const openRequests = (options: ClusterOptions) => {
-  const { addressAllowed, certificateAuthority } = options
+  const { host, port, addressAllowed, certificateAuthority } = options
   const tls = { certificateAuthority }
   const http = openHttp({ addressAllowed, connections: 24, connectMs: tryDeadlineMs, tls })
-  const url = serverUrl(options)
+  const url = `https://${host.includes(':') ? `[${host}]` : host}:${port}`
   const closing = new AbortController()
   let count = 0
-  let token: Promise<string> | undefined
+  let token: Promise<string | undefined> | undefined
 
   /** Makes a request with the token; after a refusal the next request asks for another token. */
   const withToken = async <T>(
-    work: (bearer: string) => Promise<T>,
+    work: (bearer: string | undefined) => Promise<T>,
     isRefused: (answer: T) => boolean,
   ): Promise<T> => {
     if (closing.signal.aborted) throw new KubernetesError('route', 'the connection was closed')
@@ -191,11 +197,11 @@ const openRequests = (options: ClusterOptions) => {
       headMs,
       bodyMs,
       ...within
-    }: { headMs: number; bodyMs: number; limitBytes: number; signal?: AbortSignal },
+    }: { headMs: number; bodyMs: number; limitBytes: number; signal?: AbortSignal; fresh?: true },
   ): Promise<HttpAnswer> => {
     const parameters = { ...(verb === 'apply' ? { fieldManager: 'orrery', force: 'true' } : {}), ...query }
     const search = new URLSearchParams(parameters).toString()
-    const ask = (bearer: string): Promise<HttpAnswer> =>
+    const ask = (bearer: string | undefined): Promise<HttpAnswer> =>
       http.request(`${url}${path}${search === '' ? '' : `?${search}`}`, {
         ...within,
         headMs,
@@ -203,7 +209,7 @@ const openRequests = (options: ClusterOptions) => {
         method: methods[verb],
         headers: {
           accept: 'application/json',
-          authorization: `Bearer ${bearer}`,
+          ...(bearer === undefined ? {} : { authorization: `Bearer ${bearer}` }),
           ...(body && {
             'content-type': verb === 'apply' ? 'application/apply-patch+yaml' : 'application/json',
           }),
@@ -218,6 +224,19 @@ const openRequests = (options: ClusterOptions) => {
     closing: closing.signal,
     count: () => count,
 
+    async probe(): ReturnType<KubernetesCluster['probe']> {
+      const within = { headMs: probeMs, bodyMs: 0, limitBytes: maxBytes, fresh: true } as const
+      try {
+        const answer = await send({ path: '/version' }, within)
+        const text = await textOf(answer)
+        if (answer.status >= 300) throw refusal(answer.status, text, answer)
+        const found = parseAnswer<{ gitVersion?: unknown } | null>(text)
+        return { version: found?.gitVersion, address: answer.address }
+      } catch (error) {
+        throw kubernetesError((error as Error).cause ?? error, 'host key')
+      }
+    },
+
     /** Returns the text of a good answer. */
     async text(request: ClusterRequest, deadlineMs: number): Promise<string> {
       const answer = await send(request, { headMs: deadlineMs, bodyMs: deadlineMs, limitBytes: maxBytes })
@@ -228,7 +247,7 @@ const openRequests = (options: ClusterOptions) => {
 
     exec: (request: ExecRequest): Promise<ExecChannel> =>
       withToken(
-        (bearer) => openExec({ url, agent: http.agents.fresh['https:'], tls }, bearer, request),
+        (bearer = '') => openExec({ url, agent: http.agents.fresh['https:'], tls }, bearer, request),
         () => false,
       ),
 
@@ -377,6 +396,7 @@ export function openKubernetesCluster(options: ClusterOptions): KubernetesCluste
   }
 
   return {
+    probe: () => requests.probe(),
     request,
     list,
     watch,

@@ -1,7 +1,6 @@
 import { EventEmitter } from 'node:events'
 import { PassThrough, type Readable } from 'node:stream'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { leftOf } from '../pacing/within.ts'
+import { leftOf, orAfter } from '../pacing/within.ts'
 import { collectOutput, LastBytes } from '../shell/outputs.ts'
 import {
   LinkError,
@@ -162,12 +161,8 @@ export function openPodShell({ exec }: PodShellOptions): SiteShell {
       }
       const left = until - performance.now()
       if (left <= 0) throw new LinkError('link', 'no shell in the Pod was free before the deadline')
-      const timer = new AbortController()
-      await Promise.race([
-        new Promise<void>((resolve) => waiting.push(resolve)),
-        sleep(Math.min(left, 1000), undefined, { signal: timer.signal }).catch(() => undefined),
-      ])
-      timer.abort()
+      const freed = new Promise<void>((resolve) => waiting.push(resolve))
+      await orAfter(freed, Math.min(left, 1000), undefined)
     }
   }
 

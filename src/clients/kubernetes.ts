@@ -1,16 +1,4 @@
 import { HttpError } from './http-error.ts'
-import { openHttp, type AddressJudge } from './http.ts'
-
-/** An API server of Kubernetes, for plain requests. */
-export interface KubernetesServer {
-  host: string
-  port: number
-  token?: string
-  /** PEM; absent: the certificate authorities of this machine. */
-  certificateAuthority?: string
-  /** Judges the address itself before a byte is sent to it. */
-  addressAllowed: AddressJudge
-}
 
 /** The stage at which a request failed. */
 export type KubernetesStage = 'name' | 'route' | 'host key' | 'login'
@@ -43,19 +31,6 @@ export class KubernetesError extends Error {
     this.permanent = options.permanent ?? false
   }
 }
-
-export interface KubernetesAnswer {
-  body: unknown
-  /** The address of the connection. */
-  address: string
-}
-
-const deadlineMs = 10_000
-const maxBytes = 32 * 1024 * 1024
-
-/** `https://host:port`, for requests to one of its paths. */
-export const serverUrl = ({ host, port }: Pick<KubernetesServer, 'host' | 'port'>): string =>
-  `https://${host.includes(':') ? `[${host}]` : host}:${port}`
 
 /** Statuses below 500 after which the same request may have another answer without a person's change. */
 const passingStatuses = [408, 409, 425, 429]
@@ -92,47 +67,3 @@ export const parseAnswer = <T>(text: string): T => {
     })
   }
 }
-
-/**
- * One request over a connection of its own, within 10 s and 32 MiB, with the answer's JSON. A
- * redirect is an error and is not followed: the token is sent only to the named server.
- *
- * @throws KubernetesError with the stage, and the status where there was an answer
- */
-export const askKubernetes = async (
-  server: KubernetesServer,
-  { method = 'GET', path, body }: { method?: 'GET' | 'POST'; path: string; body?: object },
-): Promise<KubernetesAnswer> => {
-  const { token, certificateAuthority, addressAllowed } = server
-  const http = openHttp({ addressAllowed, connectMs: deadlineMs })
-  try {
-    const answer = await http.request(serverUrl(server) + path, {
-      method,
-      headers: {
-        accept: 'application/json',
-        ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
-        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-      },
-      body: body && JSON.stringify(body),
-      tls: { certificateAuthority },
-      fresh: true,
-      deadlineMs,
-      limitBytes: maxBytes,
-    })
-    const text = (await answer.bytes()).toString('utf8')
-    if (answer.status >= 300)
-      throw new KubernetesError('login', refusalText(answer.status), { status: answer.status })
-    return { body: parseAnswer(text), address: answer.address }
-  } catch (error) {
-    throw kubernetesError(error, 'host key')
-  } finally {
-    http.close()
-  }
-}
-
-const refusalText = (status: number): string =>
-  status === 401
-    ? 'the token is refused (401); store a valid one'
-    : status === 403
-      ? 'the token is known, but may not do this (403); give its account the rights'
-      : `the server answers ${status}`

@@ -1,3 +1,5 @@
+import { within } from '../pacing/within.ts'
+
 /**
  * Why an external service gave no answer, in text that may be public: without codes, paths and
  * names of hosts.
@@ -15,16 +17,5 @@ export const lateText = (deadlineMs: number): string => `no answer within ${dead
 /**
  * Returns the result of `work`. @throws NoAnswerError after `deadlineMs`; the work itself goes on
  */
-export const withinDeadline = async <T>(deadlineMs: number, work: Promise<T>): Promise<T> => {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => {
-      reject(new NoAnswerError(lateText(deadlineMs)))
-    }, deadlineMs)
-  })
-  try {
-    return await Promise.race([work, late])
-  } finally {
-    clearTimeout(timer)
-  }
-}
+export const withinDeadline = <T>(deadlineMs: number, work: Promise<T>): Promise<T> =>
+  within(work, deadlineMs, () => new NoAnswerError(lateText(deadlineMs)))

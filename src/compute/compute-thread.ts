@@ -1,6 +1,5 @@
 import type { MessagePort } from 'node:worker_threads'
-import { simulate } from '../simulator/simulate.ts'
-import type { SimulationResult } from '../simulator/simulate.ts'
+import { simulate, type SimulationResult } from '../simulator/simulate.ts'
 import { CyclicWorkflow, Infeasible } from '../schedulers/algorithm.ts'
 import { longestPlanning } from './compute.ts'
 import type { Progress, PlanOutcome, PlanRequest, SimulationRequest } from './compute.ts'

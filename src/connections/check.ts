@@ -1,6 +1,10 @@
 import type { EngineSockets } from '../clients/docker.ts'
-import { openKubernetesCluster, type ClusterOptions } from '../clients/kubernetes-cluster.ts'
-import { askKubernetes, KubernetesError, type KubernetesServer } from '../clients/kubernetes.ts'
+import {
+  openKubernetesCluster,
+  type ClusterOptions,
+  type KubernetesCluster,
+} from '../clients/kubernetes-cluster.ts'
+import { KubernetesError } from '../clients/kubernetes.ts'
 import type { SshProbe } from '../clients/ssh/target.ts'
 import { answeringEnginesScript, engineWords, enginesScript, localEngines } from './discovery/engines.ts'
 import { quote } from '../shell/quote.ts'
@@ -315,17 +319,25 @@ export const clusterServer = (
 }
 
 /**
- * The server and token of a connection. @throws Refusal when the credential is missing or has the
- * wrong form, KubernetesError for the endpoint
+ * Passes a connection's cluster, which is asked without a token where the connection has no
+ * credential, to `work`. @throws Refusal when the credential is missing or has the wrong form,
+ * KubernetesError for the endpoint
  */
-export const kubernetesServer = async (
+export const withCluster = async <T>(
   parts: ClusterParts,
   connection: ConnectionDocument,
   purpose: string,
+  work: (cluster: KubernetesCluster, host: string) => Promise<T>,
   actor?: string,
-): Promise<KubernetesServer> => {
+): Promise<T> => {
   const { token, ...server } = clusterServer(parts, connection, purpose, actor)
-  return connection.credentialRef === '' ? server : { ...server, token: await token() }
+  const secret = connection.credentialRef === '' ? undefined : await token()
+  const cluster = openKubernetesCluster({ ...server, token: () => Promise.resolve(secret) })
+  try {
+    return await work(cluster, server.host)
+  } finally {
+    cluster.close()
+  }
 }
 
 export const connectionNamespace = (connection: ConnectionDocument): string =>
@@ -339,16 +351,16 @@ const checkKubernetes = async (
   const stages: CheckStage[] = []
   const facts: Record<string, unknown> = {}
   let asked = false
-  const login = await timed('login', async () => {
-    const server = await kubernetesServer(parts, connection, 'check the connection', actor)
+  const ask = async (cluster: KubernetesCluster): Promise<string> => {
     asked = true
-    const { body, address } = await askKubernetes(server, { path: '/version' })
+    const { version, address } = await cluster.probe()
     facts['address'] = address
-    const version = memberText((body as Record<string, unknown> | null)?.['gitVersion'])
-    if (version === '')
+    const words = memberText(version)
+    if (words === '')
       throw new KubernetesError('login', 'the answer has no version: this is no Kubernetes API')
-    return `Kubernetes ${version}`
-  })
+    return `Kubernetes ${words}`
+  }
+  const login = await timed('login', () => withCluster(parts, connection, 'check the connection', ask, actor))
   const order = ['name', 'route', 'host key', 'login'] as const
   // The request passed the stages before the one at which it failed.
   for (const stage of asked ? order.slice(0, order.indexOf(login.stage as (typeof order)[number])) : [])

@@ -6,7 +6,7 @@ import { clusterServer, type ClusterParts } from './check.ts'
 import { readConnection } from '../domains/environment-connections/store.ts'
 
 /** A cluster as a driver of its runtime uses it. */
-export type ConnectedCluster = Omit<KubernetesCluster, 'requests' | 'close'>
+export type ConnectedCluster = Omit<KubernetesCluster, 'probe' | 'requests' | 'close'>
 
 interface Known {
   at: number

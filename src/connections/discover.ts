@@ -1,5 +1,5 @@
 import type { EngineSockets } from '../clients/docker.ts'
-import { askKubernetes, KubernetesError } from '../clients/kubernetes.ts'
+import { KubernetesError } from '../clients/kubernetes.ts'
 import type { Db } from '../db/sql.ts'
 import type { Discovered } from './discovery/found.ts'
 import { localEngines } from './discovery/engines.ts'
@@ -10,7 +10,7 @@ import type { ConnectionReports } from '../domains/environment-connections/chang
 import { LinkError, type SiteShell } from '../shell/site-shell.ts'
 import { unbuiltConnectionType } from '../not-built.ts'
 import { Refusal } from '../refusal.ts'
-import { kubernetesServer, connectionNamespace, type CheckParts } from './check.ts'
+import { withCluster, connectionNamespace, type CheckParts } from './check.ts'
 import { applyFound } from './inventory.ts'
 import type { Links } from './links.ts'
 import { beginDiscovery, endDiscovery } from '../domains/environment-connections/discoveries.ts'
@@ -71,28 +71,28 @@ const behindShell = async (
   }
 }
 
-const behindApi = async (parts: DiscoverParts, connection: ConnectionDocument): Promise<Discovered> => {
-  const server = await kubernetesServer(parts, connection, 'discover what is behind the connection')
-  const namespace = connectionNamespace(connection)
-  const ask = async (path: string): Promise<unknown> => (await askKubernetes(server, { path })).body
-  /** Skips what the account may not read; any other error ends the discovery. */
-  const allowed = (path: string): Promise<unknown> =>
-    ask(path).catch((error: unknown) => {
-      if (error instanceof KubernetesError && (error.status === 403 || error.status === 404)) return undefined
-      throw error
-    })
-  const { gitVersion } = (await ask('/version')) as { gitVersion?: unknown }
-  const [nodes, namespaces, quotas, storageClasses] = await Promise.all([
-    allowed('/api/v1/nodes?limit=5000'),
-    allowed('/api/v1/namespaces?limit=5000'),
-    allowed(`/api/v1/namespaces/${encodeURIComponent(namespace)}/resourcequotas`),
-    allowed('/apis/storage.k8s.io/v1/storageclasses'),
-  ])
-  return foundKubernetes(
-    { version: memberText(gitVersion), namespace, nodes, namespaces, quotas, storageClasses },
-    { connectionId: connection.id, name: server.host },
-  )
-}
+const behindApi = (parts: DiscoverParts, connection: ConnectionDocument): Promise<Discovered> =>
+  withCluster(parts, connection, 'discover what is behind the connection', async (cluster, host) => {
+    const namespace = connectionNamespace(connection)
+    /** Skips what the account may not read; any other error ends the discovery. */
+    const allowed = (path: string): Promise<unknown> =>
+      cluster.list(path).catch((error: unknown) => {
+        if (error instanceof KubernetesError && (error.status === 403 || error.status === 404))
+          return undefined
+        throw error
+      })
+    const { version } = await cluster.probe()
+    const [nodes, namespaces, quotas, storageClasses] = await Promise.all([
+      allowed('/api/v1/nodes'),
+      allowed('/api/v1/namespaces'),
+      allowed(`/api/v1/namespaces/${encodeURIComponent(namespace)}/resourcequotas`),
+      allowed('/apis/storage.k8s.io/v1/storageclasses'),
+    ])
+    return foundKubernetes(
+      { version: memberText(version), namespace, nodes, namespaces, quotas, storageClasses },
+      { connectionId: connection.id, name: host },
+    )
+  })
 
 /**
  * Discovers what is at the other side; writes nothing. @throws LinkError, KubernetesError or Error

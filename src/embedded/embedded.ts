@@ -1,5 +1,4 @@
-import { formatAddress } from '../config.ts'
-import type { Config } from '../config.ts'
+import { formatAddress, type Config } from '../config.ts'
 import type { Log } from '../observability/log.ts'
 import { makeDataFolder } from './folders.ts'
 import { openPostgres } from './postgres.ts'

@@ -1,18 +1,9 @@
-import {
-  accessSync,
-  chmodSync,
-  constants,
-  existsSync,
-  mkdtempSync,
-  readdirSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs'
+import { chmodSync, existsSync, mkdtempSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { execFile } from 'node:child_process'
 import { delimiter, dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import { StartError } from '../config.ts'
+import { isProgram } from '../drivers/machine-programs.ts'
 import type { Log } from '../observability/log.ts'
 import { makeFolder } from './folders.ts'
 import { hold } from './hold.ts'
@@ -29,14 +20,7 @@ export const onSearchPath = (
 ): string | undefined =>
   [...(environment.PATH ?? '').split(delimiter).filter((folder) => folder !== ''), ...further]
     .map((folder) => join(folder, program))
-    .find((path) => {
-      try {
-        accessSync(path, constants.X_OK)
-        return true
-      } catch {
-        return false
-      }
-    })
+    .find(isProgram)
 
 /**
  * The program of that path, built by `make` where it is missing: once, however many processes ask.
@@ -151,6 +135,27 @@ export const buildWithGo = async (build: GoBuild): Promise<void> => {
     rmSync(temporary, { recursive: true, force: true })
   }
 }
+
+/** The program of `build.target`, built once, however many processes ask. @throws as `buildWithGo` */
+export const builtOnce = ({
+  needed = 'needed once',
+  onProgress,
+  ...build
+}: Omit<GoBuild, 'anotherFollows' | 'onProgress'> & {
+  /** How often it has to be built, and how long that takes, for people. */
+  needed?: string
+  onProgress: (message: string) => void
+}): Promise<string> =>
+  makeOnce(
+    build.target,
+    () => onProgress(`another process builds ${build.title}; waiting for it`),
+    () =>
+      buildWithGo({
+        ...build,
+        anotherFollows: false,
+        onProgress: (seconds) => onProgress(`building ${build.title}, ${needed}: ${String(seconds)} s`),
+      }),
+  )
 
 /** One build at a time uses the cache, so that none removes it during another. */
 const withOwnObjects = async (

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { buildWithGo, makeOnce } from './go-build.ts'
+import { builtOnce } from './go-build.ts'
 import type { RunnerProgramOptions } from './runner-program.ts'
 
 const folder = join(import.meta.dirname, '../domains/console/holder')
@@ -35,28 +35,18 @@ export const openHolderPrograms =
     // The place in the image, which has no Go.
     const beside = join(folder, `holder-${architecture}`)
     if (existsSync(beside)) return { path: beside, name }
-    const title = 'the holder of terminals'
-    const target = join(cacheDir, 'console-holder', digest, architecture, name)
-    const build = {
-      title,
+    const path = await builtOnce({
+      title: 'the holder of terminals',
       source,
       flags: [],
       settings: { CGO_ENABLED: '0', GOOS: 'linux', GOARCH: architecture },
-      target,
+      target: join(cacheDir, 'console-holder', digest, architecture, name),
       cacheDir,
-    }
-    const path = await makeOnce(
-      target,
-      () => onProgress(`another process builds ${title}; waiting for it`),
-      () =>
-        buildWithGo({
-          ...build,
-          ...{ anotherFollows: false, environment, log },
-          onProgress: (seconds) => onProgress(`building ${title}, needed once: ${String(seconds)} s`),
-          remedy:
-            'Install Go 1.22 or newer (https://go.dev/dl/; Debian 13: golang-go), or leave the console off',
-        }),
-    )
+      environment,
+      log,
+      onProgress,
+      remedy: 'Install Go 1.22 or newer (https://go.dev/dl/; Debian 13: golang-go), or leave the console off',
+    })
     return { path, name }
   }
 

@@ -2,8 +2,7 @@ import { spawn } from 'node:child_process'
 import { openSync, closeSync } from 'node:fs'
 import { finished } from 'node:stream/promises'
 import { poll } from '../pacing/poll.ts'
-import { identify, stillRuns, signalKnown } from './processes.ts'
-import type { KnownProcess } from './processes.ts'
+import { identify, stillRuns, signalKnown, type KnownProcess } from './processes.ts'
 
 /**
  * A server that ends with this process, even when this process is killed: a small shell between

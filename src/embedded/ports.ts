@@ -2,7 +2,7 @@ import { randomInt } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { z } from 'zod'
-import { writeWhole } from './whole-file.ts'
+import { writeWhole } from '../whole-file.ts'
 
 const remembered = z
   .object({ postgres: z.int(), temporal: z.int(), temporalUi: z.int(), temporalMetrics: z.int() })

@@ -14,8 +14,7 @@ import { join } from 'node:path'
 import { poll } from '../pacing/poll.ts'
 import { StartError } from '../config.ts'
 import type { Log } from '../observability/log.ts'
-import { leash } from './leash.ts'
-import type { Leashed } from './leash.ts'
+import { leash, type Leashed } from './leash.ts'
 import { logTail, rotate } from './server-log.ts'
 import { choosePorts } from './ports.ts'
 import { findPostgresPrograms, firstClosedFolder, postgresAccount } from './postgres-programs.ts'
@@ -23,7 +22,7 @@ import type { PostgresUser, PostgresPrograms } from './postgres-programs.ts'
 import { endProcesses, processesGiven, processesWorkingIn, startTicks } from './processes.ts'
 import type { KnownProcess } from './processes.ts'
 import { supervise } from './supervise.ts'
-import { writeWhole } from './whole-file.ts'
+import { writeWhole } from '../whole-file.ts'
 
 export interface PostgresOptions {
   /**

@@ -1,11 +1,10 @@
 import { existsSync, readFileSync, rmSync } from 'node:fs'
 import { z } from 'zod'
-import { formatAddress, StartError } from '../config.ts'
-import type { Config } from '../config.ts'
+import { formatAddress, StartError, type Config } from '../config.ts'
 import type { Endpoints } from './embedded.ts'
 import { postgresFiles } from './postgres.ts'
 import { stillRuns, startTicks } from './processes.ts'
-import { writeWhole } from './whole-file.ts'
+import { writeWhole } from '../whole-file.ts'
 
 const schema = z.object({
   /** Base of the endpoints, with the API prefix. */

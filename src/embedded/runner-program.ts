@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Log } from '../observability/log.ts'
-import { buildWithGo, makeOnce } from './go-build.ts'
+import { builtOnce } from './go-build.ts'
 
 const folder = join(import.meta.dirname, '../drivers/runtime/local')
 
@@ -36,33 +36,21 @@ export const findRunnerProgram = async ({
   environment,
   log,
   onProgress,
-}: RunnerProgramOptions): Promise<string> => {
-  const target = runnerFile(cacheDir)
-  const title = 'the runner of local tasks'
-  return makeOnce(
-    target,
-    () => {
-      onProgress(`another process builds ${title}; waiting for it`)
-    },
-    () =>
-      buildWithGo({
-        title,
-        source,
-        flags: [],
-        settings: { CGO_ENABLED: '0' },
-        target,
-        cacheDir,
-        anotherFollows: false,
-        environment,
-        log,
-        onProgress: (seconds) => {
-          onProgress(`building ${title}, needed once, up to half a minute: ${seconds} s`)
-        },
-        remedy:
-          'Install Go 1.22 or newer (https://go.dev/dl/; Debian 13: golang-go), or run nothing on this machine',
-      }),
-  )
-}
+}: RunnerProgramOptions): Promise<string> =>
+  builtOnce({
+    title: 'the runner of local tasks',
+    needed: 'needed once, up to half a minute',
+    source,
+    flags: [],
+    settings: { CGO_ENABLED: '0' },
+    target: runnerFile(cacheDir),
+    cacheDir,
+    environment,
+    log,
+    onProgress,
+    remedy:
+      'Install Go 1.22 or newer (https://go.dev/dl/; Debian 13: golang-go), or run nothing on this machine',
+  })
 
 /**
  * Finds the runner at the first call and keeps its path; after a failure the next call tries again.

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Log } from '../observability/log.ts'
-import { buildWithGo, makeOnce, onSearchPath } from './go-build.ts'
+import { builtOnce, onSearchPath } from './go-build.ts'
 
 const version = 'v1.57.0'
 
@@ -29,28 +29,21 @@ export const openSbomProgram =
     if (found !== undefined) return { path: found }
     if (mode === 'found')
       return { lack: 'this host has no syft; install it, or have it built once by SERVICE_SBOM=make' }
-    const title = 'the lister of packages (syft)'
     try {
-      const path = await makeOnce(
+      const path = await builtOnce({
+        title: 'the lister of packages (syft)',
+        source: 'github.com/anchore/syft/cmd/syft',
+        module: `module build\n\ngo 1.26\n\nrequire github.com/anchore/syft ${version}\n`,
+        flags: ['-mod=mod', '-modcacherw'],
+        linkerFlags: `-X main.version=${version.slice(1)}`,
+        settings: { CGO_ENABLED: '0' },
         target,
-        () => onProgress(`another process builds ${title}; waiting for it`),
-        () =>
-          buildWithGo({
-            title,
-            source: 'github.com/anchore/syft/cmd/syft',
-            module: `module build\n\ngo 1.26\n\nrequire github.com/anchore/syft ${version}\n`,
-            flags: ['-mod=mod', '-modcacherw'],
-            linkerFlags: `-X main.version=${version.slice(1)}`,
-            settings: { CGO_ENABLED: '0' },
-            target,
-            cacheDir,
-            anotherFollows: false,
-            environment,
-            log,
-            onProgress: (seconds) => onProgress(`building ${title}, needed once: ${String(seconds)} s`),
-            remedy: 'Install Go 1.26 or newer.',
-          }),
-      )
+        cacheDir,
+        environment,
+        log,
+        onProgress,
+        remedy: 'Install Go 1.26 or newer.',
+      })
       return { path }
     } catch (error) {
       return { lack: error instanceof Error ? (error.message.split('\n')[0] ?? '') : String(error) }

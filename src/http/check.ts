@@ -306,10 +306,10 @@ const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown)
 /** The limit of unknown keys with a hint in one document: each hint searches the schema. */
 const mostHints = 20
 
-const hinted = (schema: z.ZodType, findings: readonly Finding[]): Finding[] =>
+const hinted = (shape: Shape, findings: readonly Finding[]): Finding[] =>
   findings.map((finding, k) => {
     if (finding.unknown === undefined || k >= mostHints) return finding
-    const hint = keyHint(schema, finding.unknown.path, finding.unknown.key)
+    const hint = keyHint(shape, finding.unknown.path, finding.unknown.key)
     return hint === undefined ? finding : { ...finding, message: `is not a known key here; ${hint}` }
   })
 
@@ -345,7 +345,7 @@ export const checkDocument = (schema: z.ZodType, shape: Shape, document: unknown
       append(
         findings,
         hinted(
-          schema,
+          shape,
           findingsOf(issue, [], normalised).filter((found) => !reported.has(found.path)),
         ),
       )

@@ -7,6 +7,8 @@ import type { Attend } from './peer.ts'
 export type Method = 'GET' | 'POST' | 'PUT' | 'DELETE'
 type Shape = z.ZodType
 type Output<T> = T extends Shape ? z.output<T> : undefined
+/** The work of a handler whose route has no response. */
+type Work<R> = R extends Shape ? never : Promise<void>
 
 /** Names in braces of a literal path: `/a/{x}/b/{y}/` gives `'x' | 'y'`. */
 type PathNames<P extends string> = P extends `${string}{${infer Name}}${infer Rest}`
@@ -123,8 +125,8 @@ export interface RouteSpec<
    */
   path: P
   summary: string
-  /** OpenAPI tag; the domain's folder name. */
-  tag: string
+  /** OpenAPI tag; the domain's folder name. By default the first segment of the path. */
+  tag?: string
   /** Strict object of string-coerced values. Unknown query names are 400. */
   query?: Q
   /**
@@ -208,7 +210,7 @@ export interface RouteSpec<
   made?: (call: Call<P, Output<Q>, BodyOf<B, U>>) => Promise<Made<Output<R>>>
   handle: (
     call: Call<P, Output<Q>, BodyOf<B, U>, UploadOf<B, U>>,
-  ) => Promise<Output<R> | Reply> | Output<R> | Reply
+  ) => Promise<Output<R> | Reply> | Output<R> | Reply | Work<R>
 }
 
 /** The answer of a record, and the time when it was made (ISO 8601). */
@@ -224,8 +226,9 @@ type UploadOf<B, U> = U extends UploadSpec ? (B extends Shape ? Upload | undefin
 /** A route without its type parameters, for the kernel, OpenAPI and the tests. */
 export type Route = Omit<
   RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined, UploadSpec | undefined>,
-  'handle' | 'renewed' | 'made' | 'current' | 'subject'
+  'tag' | 'handle' | 'renewed' | 'made' | 'current' | 'subject'
 > & {
+  tag: string
   /**
    * Present on a GET that becomes a WebSocket and whose `handle` returns an `Attend`. `limitBytes`
    * limits one message of the client.
@@ -263,7 +266,7 @@ export const route = <
   U extends UploadSpec | undefined = undefined,
 >(
   spec: RouteSpec<P, Q, B, R, U>,
-): Route => spec as unknown as Route
+): Route => ({ tag: spec.path.split('/')[1], ...spec }) as unknown as Route
 
 /**
  * The holder of a ticket, and its permission. The call spends the ticket. @returns undefined for an

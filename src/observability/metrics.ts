@@ -1,5 +1,6 @@
 import { collectDefaultMetrics, Histogram, Registry } from 'prom-client'
 import { openMeasures, type GaugeRow, type Measures } from './measures.ts'
+import { orAfter } from '../pacing/within.ts'
 
 export interface Metrics {
   /** Further metrics register here. */
@@ -54,10 +55,7 @@ export const openMetrics = (sdkMetricsUrl: string | undefined): Metrics => {
     const now = performance.now()
     if (record === undefined || now - recordReadAt < recordEveryMs) return
     recordReadAt = now
-    const late = new Promise<readonly GaugeRow[]>((resolve) =>
-      setTimeout(resolve, recordWithinMs, []).unref(),
-    )
-    measures.setRecorded(await Promise.race([record(), late]).catch(() => []))
+    measures.setRecorded(await orAfter(record(), recordWithinMs, []).catch(() => []))
   }
   return {
     registry,

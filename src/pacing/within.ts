@@ -1,6 +1,17 @@
 /** Milliseconds until a time of `performance.now()`, at least 1. */
 export const leftOf = (until: number): number => Math.max(1, until - performance.now())
 
+/** Resolves with `otherwise` when `promise` takes longer. The wait keeps no process open. */
+export const orAfter = <T, Otherwise>(
+  promise: Promise<T>,
+  milliseconds: number,
+  otherwise: Otherwise,
+): Promise<T | Otherwise> => {
+  const late = Promise.withResolvers<Otherwise>()
+  const timer = setTimeout(late.resolve, milliseconds, otherwise).unref()
+  return Promise.race([promise, late.promise]).finally(() => clearTimeout(timer))
+}
+
 /** Rejects with `error` when `promise` takes longer; a later result goes to `late`. */
 export const within = <T>(
   promise: Promise<T>,

@@ -1,9 +1,8 @@
-import { createServer } from 'node:http'
-import type { IncomingMessage, ServerResponse } from 'node:http'
-import { formatAddress } from '../config.ts'
-import type { Address } from '../config.ts'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { formatAddress, type Address } from '../config.ts'
 import { listen } from '../listen.ts'
 import type { Metrics } from '../observability/metrics.ts'
+import { orAfter } from '../pacing/within.ts'
 
 /** Returns whether a part can be used now; a rejection or silence of 2 s counts as no. */
 export type Checks = Readonly<Record<string, () => Promise<boolean>>>
@@ -95,8 +94,7 @@ const readiness = async (
   if (checks === undefined) return { ready: false, parts: {} }
   const parts = await Promise.all(
     Object.entries(checks).map(async ([name, check]) => {
-      const late = new Promise<boolean>((resolve) => setTimeout(resolve, checkWithinMs, false).unref())
-      const good = await Promise.race([check().catch(() => false), late])
+      const good = await orAfter(check(), checkWithinMs, false).catch(() => false)
       return [name, good ? 'ok' : 'unavailable'] as const
     }),
   )

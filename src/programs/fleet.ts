@@ -1,5 +1,4 @@
-import { openAdmin } from './admin.ts'
-import type { Checks } from './admin.ts'
+import { openAdmin, type Checks } from './admin.ts'
 import type { Endpoints } from '../embedded/embedded.ts'
 import { findEndpoints } from '../embedded/ready-file.ts'
 import type { Stoppable, Surroundings } from './program.ts'

@@ -1,15 +1,11 @@
 import { constants } from 'node:os'
 import { readArguments } from './arguments.ts'
-import { ConfigError, configFromEnvironment, printConfig, StartError } from '../config.ts'
-import type { Config } from '../config.ts'
+import { ConfigError, configFromEnvironment, printConfig, StartError, type Config } from '../config.ts'
 import { freePort } from '../embedded/ports.ts'
-import { openLog } from '../observability/log.ts'
-import type { Log } from '../observability/log.ts'
-import { openMetrics } from '../observability/metrics.ts'
-import type { Metrics } from '../observability/metrics.ts'
+import { openLog, type Log } from '../observability/log.ts'
+import { openMetrics, type Metrics } from '../observability/metrics.ts'
 import { installTemporalRuntime } from '../observability/temporal-runtime.ts'
-import { openTraces } from '../observability/traces.ts'
-import type { Traces } from '../observability/traces.ts'
+import { openTraces, type Traces } from '../observability/traces.ts'
 
 /** The parts that every program has before it opens anything. */
 export interface Surroundings {

@@ -1,7 +1,6 @@
 import { join } from 'node:path'
 import { ArgumentError, readArguments } from './arguments.ts'
-import { ConfigError, configFromEnvironment } from '../config.ts'
-import type { Config } from '../config.ts'
+import { ConfigError, configFromEnvironment, type Config } from '../config.ts'
 import { openDatabase } from '../db/pool.ts'
 import { signRecord } from '../domains/audit-events/seal.ts'
 import { recordAudit } from '../domains/audit-events/store.ts'

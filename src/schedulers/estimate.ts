@@ -1,9 +1,7 @@
 import { adjacency, topologicalOrder } from './graph.ts'
-import { choicesOf, laneName } from './fit.ts'
-import type { Choices } from './fit.ts'
+import { choicesOf, laneName, type Choices } from './fit.ts'
 import type { ProblemAssignment, PlanningProblem, Schedule } from './problem.ts'
-import { routeSeconds } from './routes.ts'
-import type { Routes } from './routes.ts'
+import { routeSeconds, type Routes } from './routes.ts'
 
 /**
  * A plan by index: the resource and lanes of each activity, and all activities in an order that

@@ -1,16 +1,11 @@
-import { Infeasible } from './algorithm.ts'
-import type { Algorithm, AlgorithmOptions, AlgorithmStep } from './algorithm.ts'
-import { evaluate, lowerBound } from './estimate.ts'
-import type { Placement } from './estimate.ts'
-import { choicesOf, only, whyNowhere } from './fit.ts'
-import type { Choices } from './fit.ts'
+import { Infeasible, type Algorithm, type AlgorithmOptions, type AlgorithmStep } from './algorithm.ts'
+import { evaluate, lowerBound, type Placement } from './estimate.ts'
+import { choicesOf, only, whyNowhere, type Choices } from './fit.ts'
 import { LanePool } from './lane-pool.ts'
 import type { PlanningProblem, Schedule } from './problem.ts'
-import { networkRoutesOf } from './routes.ts'
-import type { Routes } from './routes.ts'
+import { networkRoutesOf, type Routes } from './routes.ts'
 import { TransferTable } from './transfer-table.ts'
-import { byUpwardRank, graphOf, withReachableConsumers } from './upward-rank.ts'
-import type { Graph } from './upward-rank.ts'
+import { byUpwardRank, graphOf, withReachableConsumers, type Graph } from './upward-rank.ts'
 
 /** Activities placed between two reports of progress. */
 const reportEvery = 4096

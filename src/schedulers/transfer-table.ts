@@ -1,7 +1,6 @@
 import type { Adjacency } from './graph.ts'
 import type { PlanningProblem } from './problem.ts'
-import { routeSeconds } from './routes.ts'
-import type { Routes } from './routes.ts'
+import { routeSeconds, type Routes } from './routes.ts'
 
 /** Seconds and price from each resource to each other, computed row by row at first use. */
 export class TransferTable {

@@ -1,8 +1,6 @@
 import { CyclicWorkflow } from './algorithm.ts'
-import { only } from './fit.ts'
-import type { Choices } from './fit.ts'
-import { adjacency, findCycle, topologicalOrder } from './graph.ts'
-import type { Adjacency } from './graph.ts'
+import { only, type Choices } from './fit.ts'
+import { adjacency, findCycle, topologicalOrder, type Adjacency } from './graph.ts'
 import type { PlanningProblem } from './problem.ts'
 import type { Routes } from './routes.ts'
 

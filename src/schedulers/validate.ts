@@ -1,7 +1,6 @@
 import type { Problem as Violation } from '../refusal.ts'
 import { misfit } from './fit.ts'
-import { describeCycle, findCycle } from './graph.ts'
-import type { IndexEdge } from './graph.ts'
+import { describeCycle, findCycle, type IndexEdge } from './graph.ts'
 
 /**
  * A plan from its document, with the records that it names; ids are those of the stored workflow

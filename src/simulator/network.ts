@@ -1,10 +1,8 @@
 import { Heap } from '../schedulers/heap.ts'
 import type { PlanningProblem } from '../schedulers/problem.ts'
 import type { NetworkRoute, Routes } from '../schedulers/routes.ts'
-import { bytesPerSecond, channelOf } from './channel.ts'
-import type { Channel, NetworkModel } from './channel.ts'
-import { FairShare } from './fair-share.ts'
-import type { Load } from './fair-share.ts'
+import { bytesPerSecond, channelOf, type Channel, type NetworkModel } from './channel.ts'
+import { FairShare, type Load } from './fair-share.ts'
 import { TimeHeap } from './time-heap.ts'
 
 /** A flow for the network; `id` is the index of its dependency. */

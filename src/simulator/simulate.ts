@@ -1,11 +1,9 @@
 import { totals, windowCosts } from '../schedulers/estimate.ts'
-import { adjacency, describeCycle, findCycle } from '../schedulers/graph.ts'
-import type { IndexEdge } from '../schedulers/graph.ts'
+import { adjacency, describeCycle, findCycle, type IndexEdge } from '../schedulers/graph.ts'
 import type { PlanningProblem } from '../schedulers/problem.ts'
 import { networkRoutesOf, type Routes } from '../schedulers/routes.ts'
 import type { NetworkModel } from './channel.ts'
-import { Network } from './network.ts'
-import type { FlowRequest } from './network.ts'
+import { Network, type FlowRequest } from './network.ts'
 import { TimeHeap } from './time-heap.ts'
 
 /** The place of an activity in a fixed plan. */

@@ -1,7 +1,8 @@
 import { createHash, createSecretKey, randomBytes, type KeyObject } from 'node:crypto'
-import { link, open, readFile, rename, rm, stat } from 'node:fs/promises'
+import { readFile, rename, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../config.ts'
+import { createOnce, writeBeside } from '../whole-file.ts'
 
 /**
  * A key of the key file. The id is derived from it, so that a file needs no names and no two
@@ -113,35 +114,12 @@ const heading =
   '# Keys of the vault: without them its credentials cannot be opened. The first line seals; ' +
   'keep the others until nothing uses them.\n'
 
-/** Writes `content` beside `file`, readable by its owner only, and syncs it to disk. */
-const writeBeside = async (file: string, keys: readonly VaultKey[]): Promise<string> => {
-  const beside = `${file}.${randomBytes(6).toString('hex')}.new`
-  const handle = await open(beside, 'wx', 0o600)
-  try {
-    await handle.writeFile(
-      heading + keys.map(({ secret }) => `${secret.export().toString('base64')}\n`).join(''),
-    )
-    await handle.sync()
-  } finally {
-    await handle.close()
-  }
-  return beside
-}
+const textOf = (keys: readonly VaultKey[]): string =>
+  heading + keys.map(({ secret }) => `${secret.export().toString('base64')}\n`).join('')
 
-/**
- * Creates the key file if there is none; of several programs that start at once one creates it and
- * all use it.
- */
+/** Creates the key file, with a new key, if there is none. */
 export const ensureKeyFile = async (file: string): Promise<void> => {
-  if ((await stat(file).catch(() => undefined)) !== undefined) return
-  const beside = await writeBeside(file, [makeKey()])
-  try {
-    await link(beside, file)
-  } catch (error) {
-    if (codeOf(error) !== 'EEXIST') throw error
-  } finally {
-    await rm(beside, { force: true })
-  }
+  if ((await stat(file).catch(() => undefined)) === undefined) await createOnce(file, textOf([makeKey()]))
 }
 
 /**
@@ -166,7 +144,7 @@ export const openServiceKeys = async ({
  */
 export const replaceKeys = async (file: string, keys: readonly VaultKey[]): Promise<void> => {
   try {
-    await rename(await writeBeside(file, keys), file)
+    await rename(await writeBeside(file, textOf(keys)), file)
   } catch (error) {
     throw problem(
       file,

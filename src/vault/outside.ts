@@ -82,19 +82,15 @@ const readAllowed = async (
   })
   if (!roots.some((folder) => real.startsWith(folder + sep))) throw refused(reference, notAllowed)
   // Without waiting: a pipe would hold the request until a process writes into it.
-  const file = await open(real, constants.O_RDONLY | constants.O_NONBLOCK | constants.O_NOFOLLOW).catch(
+  await using file = await open(real, constants.O_RDONLY | constants.O_NONBLOCK | constants.O_NOFOLLOW).catch(
     (error: unknown) => {
       throw refused(reference, `cannot be read (${codeOf(error)})`)
     },
   )
-  try {
-    const facts = await file.stat()
-    if (!facts.isFile()) throw refused(reference, 'is not a file')
-    if (facts.size > mostBytes) throw refused(reference, `is larger than ${mostBytes} bytes`)
-    return { text: await file.readFile('utf8'), version: `${String(facts.ino)}-${String(facts.mtimeMs)}` }
-  } finally {
-    await file.close()
-  }
+  const facts = await file.stat()
+  if (!facts.isFile()) throw refused(reference, 'is not a file')
+  if (facts.size > mostBytes) throw refused(reference, `is larger than ${mostBytes} bytes`)
+  return { text: await file.readFile('utf8'), version: `${String(facts.ino)}-${String(facts.mtimeMs)}` }
 }
 
 /**

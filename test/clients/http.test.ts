@@ -22,7 +22,6 @@ import {
   type Resolve,
 } from '../../src/clients/http.ts'
 import { openKubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
-import { askKubernetes } from '../../src/clients/kubernetes.ts'
 import { openSlurmrestd } from '../../src/clients/slurmrestd.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -784,7 +783,7 @@ describe('credentials', () => {
         for (const [, wrap] of wraps) {
           answer = echoing(status, wrap)
           const failures = [
-            askKubernetes({ ...at, token: secret }, { path: '/version' }),
+            cluster.probe(),
             cluster.request({ path: '/api', deadlineMs: 50 }),
             cluster.exec({ namespace: 'n', pod: 'p', container: 'c', command: ['true'], deadlineMs: 50 }),
           ]

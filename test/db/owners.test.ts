@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join, relative } from 'node:path'
 import { parseSync } from 'oxc-parser'
 import { constraintTexts } from '../../src/constraints.ts'
-import { domainOrder, owners, partOf } from '../../src/db/owners.ts'
+import { domainOrder, owners, partOf } from '../support/owners.ts'
 
 /**
  * Every table has one domain that writes it. Read from the texts of all statements, in programs and
@@ -18,7 +18,7 @@ const filesBelow = (folder: string, ending: string): string[] =>
     .map((entry) => relative(root, join(entry.parentPath, entry.name)))
     .toSorted()
 
-const schema = read('src/db/schema.sql')
+const schema = read('test/db/schema.sql')
 const tables = [...schema.matchAll(/^create table (\w+) \(/gm)].map(([, name = '']) => name)
 const ownerOfTable = new Map(
   Object.entries(owners).flatMap(([owner, own]) => own.map((table) => [table, owner] as const)),

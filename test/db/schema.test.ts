@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { describeSchema } from '../support/describe-schema.ts'
 
-const file = join(import.meta.dirname, '../../src/db/schema.sql')
+const file = join(import.meta.dirname, 'schema.sql')
 
 let clone: TestDatabase
 beforeAll(async () => {
@@ -12,7 +12,7 @@ beforeAll(async () => {
 })
 afterAll(() => clone.drop())
 
-test('src/db/schema.sql is what the migrations result in; npm run docs:schema writes it', async () => {
+test('test/db/schema.sql is what the migrations result in; npm run docs:schema writes it', async () => {
   const text = await describeSchema(clone.db)
   if (process.env['UPDATE_SCHEMA'] === '1') writeFileSync(file, text)
   expect(readFileSync(file, 'utf8')).toBe(text)

@@ -3,7 +3,12 @@ import fc from '../support/fast-check.ts'
 import { z } from 'zod'
 import { RunRequest } from '../../src/domains/execution-runs/schemas.ts'
 import { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
+import { createShapes } from '../../src/http/keys.ts'
 import { keyHint } from '../../src/http/known-keys.ts'
+
+const shapeOf = createShapes()
+const hintOf = (schema: z.ZodType, path: readonly PropertyKey[], key: string) =>
+  keyHint(shapeOf(schema), path, key)
 
 const Document = z.strictObject({
   id: z.string(),
@@ -21,34 +26,34 @@ const Document = z.strictObject({
 })
 
 test('a key spelled almost as a known one is answered with that, one that stands elsewhere with its place', () => {
-  expect(keyHint(Document, [], 'polcy')).toBe('did you mean "policy"?')
-  expect(keyHint(Document, ['policy'], 'maxattempts')).toBe('did you mean "maxAttempts"?')
-  expect(keyHint(Document, [], 'maxAttempts')).toBe('it belongs to "policy"')
-  expect(keyHint(Document, ['activities', 0], 'nam')).toBe('did you mean "name"?')
-  expect(keyHint(Document, ['activities', 0, 'environment', 'A'], 'vlaue')).toBeUndefined()
-  expect(keyHint(Document, ['activities', 0, 'environment', 'A'], 'valu')).toBe('did you mean "value"?')
-  expect(keyHint(Document, ['policy'], 'id')).toBe('it belongs to the top of the document')
-  expect(keyHint(Document, [], 'colour')).toBeUndefined()
-  expect(keyHint(Document, [], 'x'.repeat(100_000))).toBeUndefined()
+  expect(hintOf(Document, [], 'polcy')).toBe('did you mean "policy"?')
+  expect(hintOf(Document, ['policy'], 'maxattempts')).toBe('did you mean "maxAttempts"?')
+  expect(hintOf(Document, [], 'maxAttempts')).toBe('it belongs to "policy"')
+  expect(hintOf(Document, ['activities', 0], 'nam')).toBe('did you mean "name"?')
+  expect(hintOf(Document, ['activities', 0, 'environment', 'A'], 'vlaue')).toBeUndefined()
+  expect(hintOf(Document, ['activities', 0, 'environment', 'A'], 'valu')).toBe('did you mean "value"?')
+  expect(hintOf(Document, ['policy'], 'id')).toBe('it belongs to the top of the document')
+  expect(hintOf(Document, [], 'colour')).toBeUndefined()
+  expect(hintOf(Document, [], 'x'.repeat(100_000))).toBeUndefined()
 })
 
 test('the documents of runs and workflows have hints as well', () => {
-  expect(keyHint(RunRequest, [], 'schedulePlanID')).toBe('did you mean "schedulePlanId"?')
-  expect(keyHint(RunRequest, ['run'], 'onfailure')).toBe('did you mean "onFailure"?')
-  expect(keyHint(WorkflowVersionDocument, ['activities', 0], 'maxAttempts')).toMatch(
+  expect(hintOf(RunRequest, [], 'schedulePlanID')).toBe('did you mean "schedulePlanId"?')
+  expect(hintOf(RunRequest, ['run'], 'onfailure')).toBe('did you mean "onFailure"?')
+  expect(hintOf(WorkflowVersionDocument, ['activities', 0], 'maxAttempts')).toMatch(
     /^it belongs to ".*policy"$/,
   )
 })
 
 test('a path of a name that every object has is no place', () => {
   for (const name of ['valueOf', 'constructor', '__proto__'])
-    expect(keyHint(RunRequest, [name], 'mode')).toBe(keyHint(RunRequest, ['elsewhere'], 'mode'))
+    expect(hintOf(RunRequest, [name], 'mode')).toBe(hintOf(RunRequest, ['elsewhere'], 'mode'))
 })
 
 test('any key at any place has an answer, quickly', () => {
   fc.assert(
     fc.property(fc.string(), fc.array(fc.oneof(fc.string(), fc.nat()), { maxLength: 8 }), (key, path) => {
-      const hint = keyHint(RunRequest, path, key)
+      const hint = hintOf(RunRequest, path, key)
       expect(hint === undefined || /^(did you mean "|it belongs to )/.test(hint)).toBe(true)
     }),
     { numRuns: 200 },

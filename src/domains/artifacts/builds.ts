@@ -32,9 +32,8 @@ export const imageTextDigest = (image: string): string =>
 export const readBuildOrNothing = (db: Db, id: string): Promise<Build | undefined> =>
   db.maybe(ArtifactBuild, sql`select ${columns} from artifact_builds where id = ${id}`)
 
-export const readBuild = async (db: Db, id: string): Promise<Build> => {
-  return existing(await readBuildOrNothing(db, id), 'build', id)
-}
+export const readBuild = async (db: Db, id: string): Promise<Build> =>
+  existing(await readBuildOrNothing(db, id), 'build', id)
 
 /** Of all versions of an artifact, newest first. */
 export const buildsOf = (db: Db, artifactId: string, page: Page) =>

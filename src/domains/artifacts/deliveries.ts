@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
+import type { DeliveryFacts } from '../../drivers/transfer/artifacts.ts'
 
 /** Where executables were brought for runs, and how: written while runs are executed. */
 
@@ -17,15 +18,7 @@ export interface Delivered {
   destinationPath: string
 }
 
-export interface Moved {
-  strategy: string
-  reason: string
-  bytes: number
-  networkBytes: number
-  /** Seconds since the epoch. */
-  startedAt: number
-  finishedAt: number
-}
+type Moved = Omit<DeliveryFacts, 'digest' | 'path'>
 
 const short = (...parts: readonly string[]): string =>
   createHash('sha256').update(JSON.stringify(parts)).digest('hex').slice(0, 40)

@@ -65,10 +65,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     summary: 'Delete a version that no build and no run refers to, with its bytes',
     refuses: [422],
     audit: { eventType: 'artifact.deleted', summary: 'a version of an artifact deleted' },
-    handle: async ({ params }) => {
-      await deleteVersion(parts, parts.uses.artifact, params.artifactVersionId)
-      return new Reply({ status: 204 })
-    },
+    handle: ({ params }) => deleteVersion(parts, parts.uses.artifact, params.artifactVersionId),
   }),
   route({
     method: 'DELETE',
@@ -77,10 +74,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     summary: 'Delete a build that no run refers to, with its own runs and their logs',
     refuses: [422],
     audit: { eventType: 'artifact.build.deleted', summary: 'a build of an artifact deleted' },
-    handle: async ({ params }) => {
-      await deleteBuild(parts, parts.uses.artifact, params.buildId)
-      return new Reply({ status: 204 })
-    },
+    handle: ({ params }) => deleteBuild(parts, parts.uses.artifact, params.buildId),
   }),
   route({
     method: 'DELETE',
@@ -89,10 +83,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     summary: 'Delete a build context that no build refers to, with its bytes',
     refuses: [422],
     audit: { eventType: 'artifact.context.deleted', summary: 'a build context deleted' },
-    handle: async ({ params }) => {
-      await deleteContext(parts, params.digest)
-      return new Reply({ status: 204 })
-    },
+    handle: ({ params }) => deleteContext(parts, params.digest),
   }),
 ]
 
@@ -100,7 +91,6 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
 const placeRoutes = ({ db }: BuildParts): Route[] => [
   listRoute({
     path: '/artifacts/',
-    tag,
     summary: 'Versions of executable artifacts by name',
     filters: {
       selectable: z
@@ -114,7 +104,6 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
   route({
     method: 'POST',
     path: '/artifacts/',
-    tag,
     summary: 'Add a version of an artifact, for builds to make its bytes',
     body: NewVersion,
     response: Artifact,
@@ -162,7 +151,6 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
   route({
     method: 'POST',
     path: '/artifacts/docker/',
-    tag,
     summary: 'Add an image as a version of an artifact, with the build of its SIF file',
     body: NewDockerArtifact,
     response: DockerArtifact,
@@ -220,7 +208,6 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
   }),
   listRoute({
     path: '/artifacts/{artifactId}/builds/',
-    tag,
     summary: 'Builds of an artifact, newest first',
     item: ArtifactBuild,
     read: async (page, { params: { artifactId } }) => {

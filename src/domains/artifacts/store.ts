@@ -10,8 +10,8 @@ const selectableOnly = sql`exists (select from artifact_variants n join artifact
   on l.variant_id = n.id where n.artifact_version_id = v.id and l.available)`
 
 /** Versions by name, artifact and version; `selectable`: only those whose bytes are stored now. */
-export const listArtifacts = (db: Db, { page, selectable }: { page: Page; selectable: boolean }) => {
-  return readPage(db, Artifact, {
+export const listArtifacts = (db: Db, { page, selectable }: { page: Page; selectable: boolean }) =>
+  readPage(db, Artifact, {
     select: sql`v.artifact_id as id, v.name, v.version, v.id as artifact_version_id, v.scope,
       nullif(v.scope_id, '') as scope_id,
       array(select distinct n.format from artifact_variants n where n.artifact_version_id = v.id order by 1)
@@ -20,7 +20,6 @@ export const listArtifacts = (db: Db, { page, selectable }: { page: Page; select
     order: sql`v.name collate "C", v.artifact_id, v.version collate "C", v.id`,
     page,
   })
-}
 
 export const versionIdOf = (
   given: Pick<NewArtifactVersion, 'artifactId' | 'version' | 'scope' | 'scopeId'>,

@@ -40,7 +40,6 @@ export const auditEventRoutes = ({
     route({
       method: 'GET',
       path: '/audit-events/',
-      tag: 'audit-events',
       summary:
         'What was done to the service, newest first; as server-sent events what is recorded from now ' +
         'on, or after Last-Event-ID',
@@ -61,7 +60,6 @@ export const auditEventRoutes = ({
     route({
       method: 'GET',
       path: '/audit-events/verify/',
-      tag: 'audit-events',
       summary: 'Whether every audit record is as it was sealed; if not, which one is the first that is not',
       response: AuditVerdict,
       // The records of an archive have another chain.

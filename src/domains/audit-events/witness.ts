@@ -1,4 +1,4 @@
-import { open, readFile, rename } from 'node:fs/promises'
+import { open, readFile, rename, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
@@ -55,20 +55,10 @@ export const openWitness = (file: string): Witness => ({
   },
   async write(link) {
     const beside = `${file}.new`
-    const handle = await open(beside, 'w', 0o600)
-    try {
-      await handle.writeFile(`${JSON.stringify(link)}\n`)
-      await handle.sync()
-    } finally {
-      await handle.close()
-    }
+    await writeFile(beside, `${JSON.stringify(link)}\n`, { mode: 0o600, flush: true })
     await rename(beside, file)
-    const folder = await open(dirname(file), 'r')
-    try {
-      await folder.sync()
-    } finally {
-      await folder.close()
-    }
+    await using folder = await open(dirname(file), 'r')
+    await folder.sync()
   },
 })
 

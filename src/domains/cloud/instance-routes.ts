@@ -35,9 +35,8 @@ export interface InstanceParts extends AcceptParts {
 
 const tag = 'cloud'
 
-const required = async (parts: InstanceParts, id: string): Promise<CloudOperation> => {
-  return existing(await readCloudOperation(parts.db, id), 'cloud operation', id)
-}
+const required = async (parts: InstanceParts, id: string): Promise<CloudOperation> =>
+  existing(await readCloudOperation(parts.db, id), 'cloud operation', id)
 
 const made = async (parts: InstanceParts, id: string) => {
   const body = await required(parts, id)

@@ -62,9 +62,6 @@ export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
     summary: 'Take a capacity target out of plans, once no instance of it may cost money',
     refuses: [409],
     audit: { eventType: 'cloud.target.deleted', summary: 'capacity target {targetId} deleted' },
-    handle: async ({ params }) => {
-      await deleteTarget(db, params.targetId)
-      return undefined
-    },
+    handle: ({ params }) => deleteTarget(db, params.targetId),
   }),
 ]

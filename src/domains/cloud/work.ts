@@ -55,8 +55,8 @@ const JobRow = LoginRow.extend({
 export type CloudJob = z.output<typeof JobRow>
 
 /** @throws Refusal `missing` */
-export const readJob = async (db: Db, operationId: string): Promise<CloudJob> => {
-  return existing(
+export const readJob = async (db: Db, operationId: string): Promise<CloudJob> =>
+  existing(
     await db.maybe(
       JobRow,
       sql`select o.id as operation_id, o.generation, o.kind, i.id, i.name, i.status, i.reference::text as reference,
@@ -69,7 +69,6 @@ export const readJob = async (db: Db, operationId: string): Promise<CloudJob> =>
     'cloud operation',
     operationId,
   )
-}
 
 const ServiceRow = z.object({ reference: z.string() })
 /** The tag value that marks the machines of this service. */

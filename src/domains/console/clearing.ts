@@ -1,9 +1,9 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Db } from '../../db/sql.ts'
 import type { Log } from '../../observability/log.ts'
 import { everyRound } from '../../pacing/every-round.ts'
 import { poll } from '../../pacing/poll.ts'
 import { openRetries } from '../../pacing/retries.ts'
+import { within } from '../../pacing/within.ts'
 import { clearLeftCommand, type CommandSiteParts } from './command-site.ts'
 import { clearSession, unclearedSessions } from './sessions.ts'
 import { clearCommand, unclearedCommands } from './store.ts'
@@ -29,19 +29,14 @@ export const openClearings = (
   const underWay = new Set<string>()
   const clear = async (id: string, work: () => Promise<unknown>): Promise<void> => {
     underWay.add(id)
-    const over = new AbortController()
-    const late = async (): Promise<never> => {
-      await sleep(clearWithinMs, undefined, { signal: over.signal, ref: false })
-      throw new Error(`the resource gave no answer within ${String(clearWithinMs / 1_000)} s`)
-    }
+    const late = () => new Error(`the resource gave no answer within ${String(clearWithinMs / 1_000)} s`)
     try {
-      await Promise.race([work(), late()])
+      await within(work(), clearWithinMs, late)
       retries.succeeded(id)
     } catch (error) {
       log.debug({ err: error, id }, 'what a console session or command left is removed later')
       retries.failed(id)
     } finally {
-      over.abort()
       underWay.delete(id)
     }
   }

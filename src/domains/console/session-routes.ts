@@ -60,9 +60,7 @@ const refuseEnded = ({ status }: { status: string }): void => {
 }
 
 /** @throws Refusal 404 */
-const rowOf = async (db: Db, id: string) => {
-  return existing(await readConsoleSession(db, id), 'console session', id)
-}
+const rowOf = async (db: Db, id: string) => existing(await readConsoleSession(db, id), 'console session', id)
 
 /** The WebSocket of a session. A ticket of mode watch permits output only. */
 const streamRoute = (db: Db, keeper: ConsoleKeeper): Route =>
@@ -213,7 +211,6 @@ export const sessionRoutes = ({
         if (!(await requestClose(db, sessionId))) throw missing('console session', sessionId)
         const session = keeper.find(sessionId)
         if (session !== undefined) await keeper.close(await rowOf(db, sessionId), session)
-        return undefined
       },
     }),
     route({

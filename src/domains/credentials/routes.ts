@@ -193,10 +193,7 @@ const commonRoutes = <T extends z.ZodType>(db: Db, kind: UserKind, item: T): Rou
     summary: `Delete a ${nouns[kind]} that no connection uses`,
     refuses: [422],
     audit: audited(kind, 'deleted'),
-    handle: async ({ params }) => {
-      await deleteCredential(db, kind, params['credentialId'] ?? '')
-      return new Reply({ status: 204 })
-    },
+    handle: ({ params }) => deleteCredential(db, kind, params['credentialId'] ?? ''),
   }),
 ]
 

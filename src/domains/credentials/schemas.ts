@@ -50,7 +50,7 @@ const ProviderDocument = z.union([JsonObject, secretText(1_048_576)]).meta({ wri
 /** A replacement may repeat its id. */
 const theSameId = 'the id in the path'
 
-const Comment = z
+const OneLine = z
   .string()
   .refine(
     (text) => text.length <= 255 && !/[\p{Cc}\p{Cs}]/u.test(text),
@@ -59,7 +59,7 @@ const Comment = z
 
 export const NewSshKey = z.strictObject({
   id: SshKeyId,
-  comment: Comment.optional().describe('of the public key; none by default'),
+  comment: OneLine.optional().describe('of the public key; none by default'),
 })
 
 const importedKey = {
@@ -93,17 +93,11 @@ export const CloudCredentialReplacement = NewCloudCredential.extend({
   id: LowerId.optional().describe(theSameId),
 })
 
-const Label = z
-  .string()
-  .refine(
-    (text) => text.length <= 255 && !/[\p{Cc}\p{Cs}]/u.test(text),
-    'must be one line of at most 255 characters',
-  )
 export const CloudCredentialCheck = z.strictObject({
   provider: ProviderName,
   credential: ProviderDocument,
-  projectId: Label.optional().describe('that of the credential by default'),
-  region: Label.optional().describe('that of the credential by default'),
+  projectId: OneLine.optional().describe('that of the credential by default'),
+  region: OneLine.optional().describe('that of the credential by default'),
   endpoint: z
     .url({ protocol: /^https?$/, error: 'must be an http or https URL' })
     .optional()

@@ -41,9 +41,8 @@ const usualHistory = 100
 /** Tests at once: each may hold a socket and a login for 40 s. */
 const maxTrials = 32
 
-const stored = async ({ db }: ConnectionParts, id: string): Promise<ConnectionDocument> => {
-  return existing(await readConnection(db, id), 'connection', id)
-}
+const stored = async ({ db }: ConnectionParts, id: string): Promise<ConnectionDocument> =>
+  existing(await readConnection(db, id), 'connection', id)
 
 /**
  * Makes the monitor check now instead of at its next turn. Where the signal fails, the monitor
@@ -152,7 +151,6 @@ const documentRoutes = (parts: ConnectionParts): Route[] => [
   route({
     method: 'GET',
     path: '/environment-connections/{connectionId}/',
-    tag: 'environment-connections',
     summary: 'One connection',
     response: ConnectionDocument,
     handle: ({ params }) => stored(parts, params.connectionId),
@@ -160,7 +158,6 @@ const documentRoutes = (parts: ConnectionParts): Route[] => [
   route({
     method: 'PUT',
     path: '/environment-connections/{connectionId}/',
-    tag: 'environment-connections',
     summary: 'Save a connection of an environment, new or in place of what it was',
     body: ConnectionDocument,
     response: ConnectionDocument,
@@ -180,7 +177,6 @@ const checkRoutes = (parts: ConnectionParts): Route[] => [
   route({
     method: 'POST',
     path: '/environment-connections/{connectionId}/health/',
-    tag: 'environment-connections',
     summary: 'Check a connection now; the answer is 200 also when it is offline',
     response: ConnectionCheck,
     audit: {
@@ -199,7 +195,6 @@ const checkRoutes = (parts: ConnectionParts): Route[] => [
   route({
     method: 'GET',
     path: '/environment-connections/{connectionId}/history/',
-    tag: 'environment-connections',
     summary: 'Checks and discoveries of a connection, newest first',
     query: HistoryQuery,
     response: z.array(ConnectionCheck),
@@ -226,7 +221,6 @@ const discoverRoute = (parts: ConnectionParts): Route =>
   route({
     method: 'POST',
     path: '/environment-connections/{connectionId}/discover/',
-    tag: 'environment-connections',
     summary:
       'Discover what is behind a connection; 202 when it takes longer than the configured wait, ' +
       'with the discovery as Location',
@@ -264,7 +258,6 @@ const discoveryRoute = (parts: ConnectionParts): Route =>
   route({
     method: 'GET',
     path: '/environment-connections/{connectionId}/discoveries/{number}/',
-    tag: 'environment-connections',
     summary: 'A discovery: what it found, `status: running` while it is under way, or why it found nothing',
     response: Discovery,
     refuses: [422],
@@ -280,7 +273,6 @@ const loginRoutes = (parts: ConnectionParts): Route[] => [
   route({
     method: 'GET',
     path: '/environment-connections/{connectionId}/login/',
-    tag: 'environment-connections',
     summary: 'How the login of a connection stands, and what it asks a person',
     refuses: [422],
     response: Login,
@@ -289,7 +281,6 @@ const loginRoutes = (parts: ConnectionParts): Route[] => [
   route({
     method: 'POST',
     path: '/environment-connections/{connectionId}/login/',
-    tag: 'environment-connections',
     summary:
       'Answer what a login asks, in the order of its prompts; without answers it logs in until it is asked',
     body: LoginAnswers,

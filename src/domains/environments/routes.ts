@@ -70,7 +70,6 @@ export const environmentRoutes = ({
     route({
       method: 'GET',
       path: '/environments/',
-      tag: 'environments',
       summary: 'Environments by name, each with its newest version',
       query: z.strictObject(pageQueryOf(arraySizes)),
       response: z.array(EnvironmentDocument),
@@ -85,7 +84,6 @@ export const environmentRoutes = ({
     route({
       method: 'POST',
       path: '/environments/',
-      tag: 'environments',
       summary: 'Register an environment with one version; answers the document as it was understood',
       body: EnvironmentDefinition,
       response: EnvironmentDefinition,
@@ -107,7 +105,6 @@ export const environmentRoutes = ({
     route({
       method: 'GET',
       path: '/environments/{environmentId}/',
-      tag: 'environments',
       summary: 'One environment with the ids that were saved and the 20 newest checks of each connection',
       response: EnvironmentDocument,
       raw: json,
@@ -117,7 +114,6 @@ export const environmentRoutes = ({
     route({
       method: 'PUT',
       path: '/environments/{environmentId}/',
-      tag: 'environments',
       summary: 'Replace an environment that nothing uses',
       body: EnvironmentDefinition,
       response: EnvironmentDocument,
@@ -148,7 +144,6 @@ export const environmentRoutes = ({
     route({
       method: 'DELETE',
       path: '/environments/{environmentId}/',
-      tag: 'environments',
       summary: 'Delete an environment that nothing uses, with everything below it',
       refuses: [422],
       audit: {
@@ -156,10 +151,7 @@ export const environmentRoutes = ({
         summary: 'environment {environmentId} deleted',
         environmentId: ({ params }) => params['environmentId'],
       },
-      handle: async ({ params }) => {
-        await deleteEnvironment(db, params.environmentId, uses.environment)
-        return undefined
-      },
+      handle: ({ params }) => deleteEnvironment(db, params.environmentId, uses.environment),
     }),
   ]
 }

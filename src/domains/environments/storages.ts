@@ -64,8 +64,8 @@ export const storagesOfType = (db: Db, type: StorageFacts['type']): Promise<Stor
  * connections of the runtimes that it is bound to.
  * @throws Refusal 404
  */
-export const readStorage = async (db: Db, id: string): Promise<StorageFacts> => {
-  return existing(
+export const readStorage = async (db: Db, id: string): Promise<StorageFacts> =>
+  existing(
     await db.maybe(
       StorageFacts,
       sql`select ${factsColumns} from storages s join environment_versions v on v.id = s.environment_version_id
@@ -74,7 +74,6 @@ export const readStorage = async (db: Db, id: string): Promise<StorageFacts> => 
     'storage',
     id,
   )
-}
 
 /** Records what a storage answered; one that was deleted meanwhile has no record. */
 export const recordProbe = async (

@@ -1,22 +1,23 @@
-import { PassThrough } from 'node:stream'
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { keptLogFile } from '../../drivers/transfer/keeping-driver.ts'
 import { taskScript } from '../../drivers/runtime/contract/task-script.ts'
 import { envelope, logLimitBytes, logRangeQuery, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { missing } from '../../refusal.ts'
+import { existing } from '../../refusal.ts'
 import { ActivityDetail, readActivityDetail } from './activity-detail.ts'
-import { readLogFile } from './files.ts'
 import { openRunFiles, type RunFiles } from './run-files.ts'
 import { DataObjectInstance, pages } from './schemas.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { makeSitePlan } from '../../executor/intents.ts'
 import { loadTaskWithPredecessors, readSiteSnapshot } from '../../executor/snapshot.ts'
 import { isOwnMachine } from '../../executor/sites.ts'
-import type { Feed } from '../../operations/feed.ts'
-import type { LogSlice } from '../../drivers/runtime/contract/driver.ts'
-import { followLog, type LogRange } from './follow-log.ts'
+import { atInterval } from '../../http/followed-stream.ts'
+import { watchFeed, type Feed } from '../../operations/feed.ts'
+import { followLog, sliceReply } from '../../operations/logs.ts'
+import type { LogRange } from '../../drivers/runtime/contract/driver.ts'
+import { readLogFile } from '../../drivers/runtime/contract/log-file.ts'
+import { runKind } from './operation.ts'
 import { findAttempt, isAttemptOver, listRunPart } from './store.ts'
 
 export interface ActivityRouteParts {
@@ -43,7 +44,6 @@ const detailRoute = (db: Db, { attemptOf }: Pick<RunFiles, 'attemptOf'>): Route 
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/',
-    tag: 'execution-runs',
     summary:
       'One activity of a run: all attempts, what the plan promised, what it asks for, its ' +
       'command, inputs and outputs',
@@ -52,31 +52,9 @@ const detailRoute = (db: Db, { attemptOf }: Pick<RunFiles, 'attemptOf'>): Route 
     handle: async ({ params }) => {
       const { activityPosition } = await attemptOf(params.runId, params.activityId, undefined)
       const detail = await readActivityDetail(db, params.runId, activityPosition)
-      if (detail === undefined) throw missing('activity of this run', params.activityId)
-      return detail
+      return existing(detail, 'activity of this run', params.activityId)
     },
   })
-
-/** A part of a log; 206 where it is not the whole log. */
-const sliceReply = (slice: LogSlice, named: Record<string, string>): Reply<never> => {
-  const whole = slice.offset === 0 && slice.bytes.length === slice.totalBytes
-  const last = slice.offset + slice.bytes.length - 1
-  const stream = new PassThrough()
-  stream.end(slice.bytes)
-  return new Reply({
-    status: whole ? 200 : 206,
-    stream,
-    headers: {
-      ...named,
-      'content-type': 'text/plain; charset=utf-8',
-      'content-length': String(slice.bytes.length),
-      'content-range':
-        slice.bytes.length === 0
-          ? `bytes */${String(slice.totalBytes)}`
-          : `bytes ${String(slice.offset)}-${String(last)}/${String(slice.totalBytes)}`,
-    },
-  })
-}
 
 /** The log of one activity, as ranges or as a stream. */
 const logRoute = (
@@ -86,7 +64,6 @@ const logRoute = (
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/logs/',
-    tag: 'execution-runs',
     summary:
       'What an activity wrote, by range (`offset`, `limit`) or from its end (`tail` bytes); with ' +
       '`follow=true` also what it goes on to write, until the attempt ends. Without `attempt` the ' +
@@ -118,11 +95,15 @@ const logRoute = (
       const slice = await read(range)
       const named = { 'orrery-attempt': String(attempt) }
       if (query.follow === 'true') {
-        const isOver = () => isAttemptOver(db, params.runId, activityPosition, attempt)
-        const stream = followLog(
-          { feed, runId: params.runId, read, isOver, everyMs: isOwnMachine(place) ? 250 : 2_000 },
-          slice,
-        )
+        const events = { kind: runKind.name, id: params.runId }
+        const stream = followLog({
+          from: slice.offset,
+          first: slice.bytes,
+          read,
+          isOver: () => isAttemptOver(db, params.runId, activityPosition, attempt),
+          // An event of the run triggers a read at once.
+          watch: () => atInterval(isOwnMachine(place) ? 250 : 2_000, watchFeed(feed, events)),
+        })
         return new Reply({
           stream,
           headers: {
@@ -142,17 +123,16 @@ const outputsRoute = (db: Db): Route =>
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/outputs/',
-    tag: 'execution-runs',
     summary: 'Files that an activity made, with their digests',
     query: z.strictObject(pageQuery),
     response: pages.outputs,
     handle: async ({ params, query }) => {
       const found = await findAttempt(db, params.runId, params.activityId, undefined)
-      if (found === undefined) throw missing('activity', params.activityId)
+      const { activityId } = existing(found, 'activity', params.activityId)
       const page = pageOf(query)
       const { rows, total } = await listRunPart(db, 'outputs', params.runId, {
         ...page,
-        activityId: found.activityId,
+        activityId,
       })
       return envelope(rows as z.output<typeof DataObjectInstance>[], { page, total })
     },
@@ -163,7 +143,6 @@ const fileRoute = ({ filesOf }: Pick<RunFiles, 'filesOf'>): Route =>
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/outputs/{path}',
-    tag: 'execution-runs',
     summary: "One file of an activity's work directory",
     query: z.strictObject({ attempt: attemptQuery }),
     raw: ['application/octet-stream'],
@@ -191,7 +170,6 @@ const scriptRoute = (
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/activities/{activityId}/script/',
-    tag: 'execution-runs',
     summary: 'The exact script that an attempt runs: its variables, its working directory, its command',
     query: z.strictObject({ attempt: attemptQuery }),
     raw: ['text/x-shellscript'],
@@ -210,8 +188,8 @@ const scriptRoute = (
         facts.contentVersionId,
         attempt.activityPosition,
       )
-      const command = (await plan.commandsOf([attempt.activityPosition])).get(attempt.activityPosition)
-      if (command === undefined) throw missing('activity', params.activityId)
+      const commands = await plan.commandsOf([attempt.activityPosition])
+      const command = existing(commands.get(attempt.activityPosition), 'activity', params.activityId)
       const intent = plan.intentOf(
         { ...task, attempt: attempt.attempt },
         command,

@@ -3,6 +3,7 @@ import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound } from '../../lists.ts'
 import { Refusal } from '../../refusal.ts'
+import { totalOf } from '../schedule-plans/compare.ts'
 import { ComparedSide } from './schemas.ts'
 
 const Compared = z.object({
@@ -39,12 +40,6 @@ const sideOf = (task: 'x' | 'y', origin = 0): Sql =>
     'startAt', ${raw(task)}.started_at - ${origin}::float8, 'finishAt', ${raw(task)}.finished_at - ${origin}::float8,
     'runtimeSeconds', ${raw(task)}.runtime_seconds, 'cost', ${raw(task)}.cost, 'status', ${raw(task)}.status))`
 
-const delta = (a: number, b: number) => ({
-  a,
-  b,
-  delta: b - a,
-  ...(a === 0 ? {} : { relative: (b - a) / a }),
-})
 const minus = (b: number | undefined, a: number | undefined): number | undefined =>
   a === undefined || b === undefined ? undefined : b - a
 
@@ -92,8 +87,8 @@ export const compareRuns = async (db: Db, a: string, b: string, page: { limit: n
   )
   return {
     totals: {
-      makespanSeconds: delta(first.makespanSeconds, second.makespanSeconds),
-      cost: delta(first.cost, second.cost),
+      makespanSeconds: totalOf(first.makespanSeconds, second.makespanSeconds),
+      cost: totalOf(first.cost, second.cost),
     },
     planned: {
       a: { makespanSeconds: first.plannedMakespan, cost: first.plannedCost },

@@ -1,6 +1,5 @@
 import { createReadStream } from 'node:fs'
 import { open, realpath, stat } from 'node:fs/promises'
-import { createHash } from 'node:crypto'
 import { basename, dirname, isAbsolute, join, posix } from 'node:path'
 import { imageNamed, inspectImage, pingEngine, type EngineSockets } from '../../clients/docker.ts'
 import { HttpError } from '../../clients/http-error.ts'
@@ -8,6 +7,7 @@ import type { AddressJudge, Http } from '../../clients/http.ts'
 import { registryDenied, resolveImage } from '../../clients/registry.ts'
 import { archiveImageId } from '../../drivers/build/archive.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
+import { digestOfFile } from '../../drivers/build/store.ts'
 import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { isOwnMachine, placesOf, type SiteFacts } from '../../executor/sites.ts'
@@ -131,26 +131,16 @@ const resolvedImage = async (
 
 /** SIF files have a mark in their head; everything else has to be an archive of an image. */
 const formatOf = async (path: string): Promise<ArtifactFormat> => {
-  const handle = await open(path, 'r')
-  try {
-    const { buffer } = await handle.read(Buffer.alloc(9), 0, 9, 32)
-    return buffer.toString('latin1') === 'SIF_MAGIC' ? 'sif' : 'oci'
-  } finally {
-    await handle.close()
-  }
+  await using file = await open(path, 'r')
+  const { buffer } = await file.read(Buffer.alloc(9), 0, 9, 32)
+  return buffer.toString('latin1') === 'SIF_MAGIC' ? 'sif' : 'oci'
 }
 
 /** Reads a file once for its facts. */
 const factsOf = async (path: string): Promise<Finding> => {
   const format = await formatOf(path)
-  const hash = createHash('sha256')
-  let sizeBytes = 0
-  for await (const piece of createReadStream(path, { highWaterMark: 1_048_576 })) {
-    hash.update(piece as Buffer)
-    sizeBytes += (piece as Buffer).length
-  }
+  const { digest, sizeBytes } = await digestOfFile(path)
   if (sizeBytes === 0) return { problem: 'the file is empty' }
-  const digest = `sha256:${hash.digest('hex')}`
   if (format === 'sif') return { digest, sizeBytes, format }
   try {
     const imageId = await archiveImageId(createReadStream(path) as AsyncIterable<Buffer>)

@@ -5,7 +5,6 @@ import type { Readable } from 'node:stream'
 import { liesIn, pathOfShown, systemPath } from '../../outside-path.ts'
 import { quote } from '../../shell/quote.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
-import type { LogSlice } from '../../drivers/runtime/contract/driver.ts'
 import { isErrno } from '../../drivers/runtime/contract/errno.ts'
 import { missing, Refusal } from '../../refusal.ts'
 
@@ -63,22 +62,4 @@ case $f in "$base"/*) ;; *) exit 45 ;; esac`
   // Of a growing file only the announced number of bytes is sent.
   const { stdout: stream } = await shell.open(`${find}\nexec head -c ${String(sizeBytes)} "$f"`)
   return { stream, sizeBytes }
-}
-
-/** A part of a log that is a file of this machine; of one that is gone nothing. */
-export const readLogFile = async (
-  file: string,
-  range: { offset: number; limit: number } | { tail: number },
-): Promise<LogSlice> => {
-  const handle = await open(file, constants.O_RDONLY | constants.O_NOFOLLOW).catch(() => undefined)
-  if (handle === undefined) return { bytes: Buffer.alloc(0), offset: 0, totalBytes: 0 }
-  try {
-    const { size } = await handle.stat()
-    const offset = 'tail' in range ? Math.max(0, size - range.tail) : Math.min(range.offset, size)
-    const length = Math.min('tail' in range ? range.tail : range.limit, size - offset)
-    const { buffer, bytesRead } = await handle.read(Buffer.alloc(length), 0, length, offset)
-    return { bytes: buffer.subarray(0, bytesRead), offset, totalBytes: size }
-  } finally {
-    await handle.close()
-  }
 }

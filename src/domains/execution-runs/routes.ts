@@ -10,7 +10,7 @@ import { sortBy } from '../../http/sorting.ts'
 import { operationsOfRun } from '../cloud/instances.ts'
 import { dispatchOperation, liveOf, operationRoutes, type OperationApi } from '../../operations/routes.ts'
 import type { Reports } from '../../observability/reports.ts'
-import { existing, missing } from '../../refusal.ts'
+import { existing } from '../../refusal.ts'
 import { acceptExecutionRun } from './accept.ts'
 import { buildRunKind } from '../artifacts/build-kind.ts'
 import { findExecutables, type FindingParts } from './executable-findings.ts'
@@ -110,11 +110,8 @@ const withCounts = (fromWorkflow: Live, { completed, sites, waitsFor }: LiveCoun
 }
 
 /** @throws Refusal 404 */
-const existingRun = async (db: Db, runId: string): Promise<ExecutionRun> => {
-  const run = await readExecutionRun(db, runId)
-  if (run === undefined) throw missing('run', runId)
-  return run
-}
+const existingRun = async (db: Db, runId: string): Promise<ExecutionRun> =>
+  existing(await readExecutionRun(db, runId), 'run', runId)
 
 const executionOf = ({
   params,
@@ -136,7 +133,6 @@ const partRoute = (db: Db, name: Exclude<RunPart, 'outputs'>, summary: string): 
   route({
     method: 'GET',
     path: `/execution-runs/{runId}/${name}/` as const,
-    tag: 'execution-runs',
     summary,
     query: z.strictObject({
       ...pageQuery,
@@ -166,7 +162,6 @@ const listRoute = (db: Db): Route =>
   route({
     method: 'GET',
     path: '/execution-runs/',
-    tag: 'execution-runs',
     summary: 'Runs, and sessions and commands of the console, newest first or in another order',
     query: z.strictObject({
       ...pageQuery,
@@ -205,7 +200,6 @@ const acceptRoute = (
   route({
     method: 'POST',
     path: '/execution-runs/',
-    tag: 'execution-runs',
     summary: 'Accept a run of a plan; it is executed or simulated asynchronously',
     body: RunRequest,
     response: ExecutionRun,
@@ -254,7 +248,6 @@ const detailRoute = (api: OperationApi): Route => {
   return route({
     method: 'GET',
     path: '/execution-runs/{runId}/',
-    tag: 'execution-runs',
     summary: 'One run with its activities, transfers, handles, events and files; `live` while it is open',
     query: z.strictObject({ attempts: attemptsQuery }),
     response: RunDetail,
@@ -282,7 +275,6 @@ const timelineRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'cu
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/timeline/',
-    tag: 'execution-runs',
     summary:
       'Where the time went: JSON, or one self-contained page (Gantt of planned, simulated, ' +
       'measured) with `Accept: text/html`; `with` adds another run of the same plan',
@@ -292,9 +284,8 @@ const timelineRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'cu
     response: Timeline,
     raw: ['text/html'],
     handle: async ({ params, query, headers }) => {
-      const input = await timelineOf(db, params.runId, query.with)
-      if (input === undefined)
-        throw missing('run', query.with === undefined ? params.runId : `${params.runId} or ${query.with}`)
+      const ids = query.with === undefined ? params.runId : `${params.runId} or ${query.with}`
+      const input = existing(await timelineOf(db, params.runId, query.with), 'run', ids)
       if (/\btext\/html\b/.test(headers['accept'] ?? ''))
         return new Reply({
           body: timelineHtml(input, currency),
@@ -309,14 +300,10 @@ const receiptRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'cur
   route({
     method: 'GET',
     path: '/execution-runs/{runId}/receipt/',
-    tag: 'execution-runs',
     summary: 'Planned and actual seconds and money of the machines of a run; null where it is not known',
     response: Receipt,
-    handle: async ({ params }) => {
-      const receipt = await readReceipt(db, params.runId, currency)
-      if (receipt === undefined) throw missing('run', params.runId)
-      return receipt
-    },
+    handle: async ({ params }) =>
+      existing(await readReceipt(db, params.runId, currency), 'run', params.runId),
   })
 
 /** Two runs side by side. */
@@ -324,17 +311,15 @@ const compareRoute = (db: Db): Route =>
   route({
     method: 'GET',
     path: '/execution-runs/{a}/compare/{b}/',
-    tag: 'execution-runs',
     summary: 'Two runs of one workflow version side by side, with what their plans promised',
     query: z.strictObject(pageQuery),
     response: RunComparison,
     refuses: [422],
-    handle: async ({ params, query }) => {
+    handle: async ({ params: { a, b }, query }) => {
       const page = pageOf(query)
-      const compared = await compareRuns(db, params.a, params.b, page)
-      if (compared === undefined) throw missing('run', `${params.a} or ${params.b}`)
+      const compared = existing(await compareRuns(db, a, b, page), 'run', `${a} or ${b}`)
       const { rows, total, ...rest } = compared
-      return { a: params.a, b: params.b, ...rest, activities: envelope(rows, { page, total }) }
+      return { a, b, ...rest, activities: envelope(rows, { page, total }) }
     },
   })
 

@@ -3,6 +3,7 @@ import { readsArchive, type Db } from '../../db/sql.ts'
 import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import { LinkError } from '../../shell/site-shell.ts'
 import { missing, Refusal } from '../../refusal.ts'
+import { within } from '../../pacing/within.ts'
 import { openOutput, openOutputAt, type OpenedFile } from './files.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { readSiteSnapshot } from '../../executor/snapshot.ts'
@@ -17,18 +18,10 @@ const siteDeadlineMs = 10_000
  * message.
  */
 const asking = async <T>(place: Place, read: () => Promise<T>): Promise<T> => {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => {
-      reject(
-        new Refusal('unavailable', `site ${place.site} does not answer now; try again`, {
-          retryAfterSeconds: 5,
-        }),
-      )
-    }, siteDeadlineMs)
-  })
+  const late = () =>
+    new Refusal('unavailable', `site ${place.site} does not answer now; try again`, { retryAfterSeconds: 5 })
   try {
-    return await Promise.race([read(), late])
+    return await within(read(), siteDeadlineMs, late)
   } catch (error) {
     if (error instanceof LinkError || (error instanceof DriverError && error.trouble === 'unknown'))
       throw new Refusal('unavailable', `site ${place.site} cannot be reached now: ${error.message}`, {
@@ -36,8 +29,6 @@ const asking = async <T>(place: Place, read: () => Promise<T>): Promise<T> => {
         cause: error,
       })
     throw error
-  } finally {
-    clearTimeout(timer)
   }
 }
 

@@ -1,7 +1,7 @@
 import type { Db } from '../../db/sql.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import type { Feed } from '../../operations/feed.ts'
-import { missing } from '../../refusal.ts'
+import { existing } from '../../refusal.ts'
 import { runKind } from './operation.ts'
 import { openSummaries, preferredWait, reasonsMs, RunSummary, type SummaryText } from './summary.ts'
 
@@ -15,11 +15,8 @@ const heldMs = 2_000
 export const summaryRoutes = ({ db, feed }: { db: Db; feed: Feed }): Route[] => {
   const summaries = openSummaries(db)
 
-  const existing = async (runId: string): Promise<SummaryText> => {
-    const summary = await summaries.read(runId)
-    if (summary === undefined) throw missing('run', runId)
-    return summary
-  }
+  const summaryOf = async (runId: string): Promise<SummaryText> =>
+    existing(await summaries.read(runId), 'run', runId)
 
   /**
    * The summary, once it differs from the client's version or the client's wait is over; of an open
@@ -40,7 +37,7 @@ export const summaryRoutes = ({ db, feed }: { db: Db; feed: Feed }): Route[] => 
         const [left, held] = [until - now, began + heldMs - now]
         const longest = Math.min(Math.max(left, 0), held > 0 ? held : reasonsMs)
         const change = reader.wait({ kind: runKind.name, id: runId }, longest, signal)
-        const summary = await existing(runId)
+        const summary = await summaryOf(runId)
         const isSame = known?.includes(summary.tag.slice(0, -1)) === true
         const isDue = known === undefined || summary.isOver || held <= 0
         if (left <= 0 || signal.aborted || (!isSame && isDue)) {
@@ -58,7 +55,6 @@ export const summaryRoutes = ({ db, feed }: { db: Db; feed: Feed }): Route[] => 
     route({
       method: 'GET',
       path: '/execution-runs/{runId}/summary/',
-      tag: 'execution-runs',
       summary:
         'A run in at most 4 kB: counts by state and by type, reasons of waiting, first failures, ' +
         'expected end; with `If-None-Match` and `Prefer: wait=30` the answer comes when it changes, ' +
@@ -72,7 +68,7 @@ export const summaryRoutes = ({ db, feed }: { db: Db; feed: Feed }): Route[] => 
         const seconds = preferredWait(headers['prefer'])
         const { body, tag } =
           seconds === undefined
-            ? await existing(params.runId)
+            ? await summaryOf(params.runId)
             : await changed(params.runId, headers['if-none-match'], seconds, signal)
         return new Reply({
           body,

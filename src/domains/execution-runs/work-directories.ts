@@ -4,6 +4,7 @@ import { sql, type Db } from '../../db/sql.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { readSiteSnapshot } from '../../executor/snapshot.ts'
 import { placer } from '../../executor/sites.ts'
+import { orAfter } from '../../pacing/within.ts'
 
 const Unkept = z.object({
   id: z.string(),
@@ -50,9 +51,7 @@ export const removeUnkept = async (db: Db, sites: SiteDrivers, runId: string): P
       removed.push(attempt)
     }),
   )
-  let timer: NodeJS.Timeout | undefined
-  await Promise.race([removal, new Promise((resolve) => (timer = setTimeout(resolve, deadlineMs)))])
-  clearTimeout(timer)
+  await orAfter(removal, deadlineMs, undefined)
   const gone = [...removed]
   await db.run(sql`update data_locations l set status = 'deleted'
     from data_object_instances o, unnest(${gone.map(({ activityId }) => activityId)}::text[],

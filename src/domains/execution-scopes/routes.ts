@@ -21,7 +21,6 @@ export const executionScopeRoutes = ({
 }): Route[] => [
   listRoute({
     path: '/execution-scopes/',
-    tag: 'execution-scopes',
     summary: 'Execution scopes by name',
     item: ExecutionScopeDocument,
     read: (page) => listScopes(db, page),
@@ -29,7 +28,6 @@ export const executionScopeRoutes = ({
   route({
     method: 'POST',
     path: '/execution-scopes/',
-    tag: 'execution-scopes',
     summary: 'Create a scope of existing environment versions',
     body: ExecutionScopeDocument,
     response: ExecutionScopeDocument,
@@ -44,7 +42,6 @@ export const executionScopeRoutes = ({
   route({
     method: 'GET',
     path: '/execution-scopes/{scopeId}/',
-    tag: 'execution-scopes',
     summary: 'One execution scope',
     response: ExecutionScopeDocument,
     handle: async ({ params }) =>
@@ -53,13 +50,9 @@ export const executionScopeRoutes = ({
   route({
     method: 'DELETE',
     path: '/execution-scopes/{scopeId}/',
-    tag: 'execution-scopes',
     summary: 'Delete a scope that nothing uses',
     refuses: [422],
     audit: { eventType: 'execution-scope.deleted', summary: 'execution scope {scopeId} deleted' },
-    handle: async ({ params }) => {
-      await deleteScope(db, params.scopeId, uses.executionScope)
-      return undefined
-    },
+    handle: ({ params }) => deleteScope(db, params.scopeId, uses.executionScope),
   }),
 ]

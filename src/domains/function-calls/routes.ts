@@ -35,7 +35,6 @@ export const functionCallRoutes = ({
     route({
       method: 'POST',
       path: '/function-calls/{name}/result/',
-      tag: 'function-calls',
       summary: 'The answer of a function that was called asynchronously; the first one counts',
       public: true,
       whileActivated: true,
@@ -54,7 +53,6 @@ export const functionCallRoutes = ({
     route({
       method: 'GET',
       path: '/function-calls/{name}/inputs/{path}',
-      tag: 'function-calls',
       summary: 'An input of a call that is read by reference',
       public: 'get',
       query: LinkQuery,
@@ -69,7 +67,6 @@ export const functionCallRoutes = ({
     route({
       method: 'PUT',
       path: '/function-calls/{name}/outputs/{path}',
-      tag: 'function-calls',
       summary: 'A part of an output, before the answer that lists it',
       public: true,
       whileActivated: true,

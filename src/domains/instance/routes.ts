@@ -32,7 +32,6 @@ export const systemInstanceRoutes = (
   route({
     method: 'GET',
     path: '/instance/',
-    tag: 'instance',
     summary: 'Identity and settings of this installation',
     public: true,
     refuses: [404],
@@ -42,7 +41,6 @@ export const systemInstanceRoutes = (
   route({
     method: 'PUT',
     path: '/instance/',
-    tag: 'instance',
     summary: 'Save the whole identity of this installation',
     body: InstanceDocument,
     response: InstanceDocument,

@@ -37,7 +37,6 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
   return [
     listRoute({
       path: '/machine-configurations/',
-      tag,
       summary: 'Machine configurations by name, each with its versions, newest first',
       item: MachineConfiguration,
       read: (page) => listMachineConfigurations(db, page),
@@ -45,7 +44,6 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
     route({
       method: 'POST',
       path: '/machine-configurations/',
-      tag,
       summary: 'Name a machine configuration; its playbooks are added as versions',
       body: NewMachineConfiguration,
       response: MachineConfiguration,
@@ -64,7 +62,6 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
     route({
       method: 'GET',
       path: '/machine-configurations/{configurationId}/',
-      tag,
       summary: 'One machine configuration with its versions, newest first',
       response: MachineConfiguration,
       handle: ({ params }) => readMachineConfiguration(db, params.configurationId),
@@ -72,7 +69,6 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
     route({
       method: 'POST',
       path: '/machine-configurations/{configurationId}/versions/',
-      tag,
       summary: 'Add a version, which never changes; its playbook is checked first',
       body: NewMachineConfigurationVersion,
       response: MachineConfiguration,

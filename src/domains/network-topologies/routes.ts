@@ -8,7 +8,6 @@ import { createTopology, listTopologies, readNetworkTopology, topologyStoreProbl
 export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
   listRoute({
     path: '/network-topologies/',
-    tag: 'network-topologies',
     summary: 'Network topologies by name, newest version first',
     item: NetworkTopologyDocument,
     read: (page) => listTopologies(db, page),
@@ -16,7 +15,6 @@ export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
   route({
     method: 'POST',
     path: '/network-topologies/',
-    tag: 'network-topologies',
     summary: 'Describe the links between the resources of a scope',
     body: NetworkTopologyDocument,
     response: NetworkTopologyDocument,
@@ -35,7 +33,6 @@ export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
   route({
     method: 'GET',
     path: '/network-topologies/{topologyId}/',
-    tag: 'network-topologies',
     summary: 'One network topology',
     response: NetworkTopologyDocument,
     handle: async ({ params }) =>

@@ -8,7 +8,7 @@ import { sortBy } from '../../http/sorting.ts'
 import type { Feed } from '../../operations/feed.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
 import type { Reports } from '../../observability/reports.ts'
-import { missing } from '../../refusal.ts'
+import { existing } from '../../refusal.ts'
 import { lifecycleMembers } from '../schedule-plans/lifecycle.ts'
 import { Plan } from '../schedule-plans/schemas.ts'
 import { assignmentDocument, planSummary } from '../schedule-plans/store.ts'
@@ -66,7 +66,6 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
     }),
     listRoute({
       path: '/planning-sessions/',
-      tag: 'planning-sessions',
       summary: 'Planning sessions, newest first or in another order',
       filters: {
         status: z.enum(sessionStates).optional().describe('sessions in this state; all by default'),
@@ -85,7 +84,6 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
     route({
       method: 'POST',
       path: '/planning-sessions/',
-      tag: 'planning-sessions',
       summary:
         'Open a planning session: each algorithm plans the workflow on the schedulable resources of the scope',
       body: SessionDocument,
@@ -126,7 +124,6 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
     }),
     listRoute({
       path: '/planning-sessions/{sessionId}/candidates/',
-      tag: 'planning-sessions',
       summary: 'The candidates of a session by rank; unranked ones last',
       item: CandidateSummary,
       read: async (page, { params }) => {
@@ -138,14 +135,12 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
     route({
       method: 'GET',
       path: '/planning-sessions/{sessionId}/candidates/{candidateId}/',
-      tag: 'planning-sessions',
       summary: 'One candidate with its plan',
       response: Candidate,
       handle: async ({ params }) => {
         const session = await sessionOf(db, params.sessionId)
         const candidate = await readCandidate(db, session.id, params.candidateId)
-        if (candidate === undefined) throw missing('planning candidate', params.candidateId)
-        const { columns, lifecycle, ...row } = candidate
+        const { columns, lifecycle, ...row } = existing(candidate, 'planning candidate', params.candidateId)
         const summary = candidateSummary(session, row)
         const plan = { ...summary.plan, ...lifecycleMembers(lifecycle, summary.plan.metadata) }
         if (row.activityCount > detailBound) return { ...summary, plan }
@@ -162,7 +157,6 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
     route({
       method: 'POST',
       path: '/planning-sessions/{sessionId}/candidates/{candidateId}/select/',
-      tag: 'planning-sessions',
       summary: 'Make a plan of a candidate and the choice of its session',
       response: Plan,
       status: 201,
@@ -181,11 +175,8 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
   ]
 }
 
-const sessionOf = async (db: Db, id: string): Promise<SessionRow> => {
-  const session = await readSession(db, id)
-  if (session === undefined) throw missing('planning session', id)
-  return session
-}
+const sessionOf = async (db: Db, id: string): Promise<SessionRow> =>
+  existing(await readSession(db, id), 'planning session', id)
 
 const candidateSummary = (session: SessionRow, row: CandidateRow): z.output<typeof CandidateSummary> => {
   const { predicted, ...header } = candidatePlan(session, row)

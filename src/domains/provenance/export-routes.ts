@@ -75,9 +75,8 @@ const CrateQuery = z.strictObject({
 })
 const Document = z.record(z.string(), z.unknown())
 
-const factsOf = async (db: Db, runId: string): Promise<RunFacts> => {
-  return existing(await readRunFacts(db, runId), 'execution run', runId)
-}
+const factsOf = async (db: Db, runId: string): Promise<RunFacts> =>
+  existing(await readRunFacts(db, runId), 'execution run', runId)
 
 /** Routes that export a run. */
 export const exportRoutes = ({ db, sites, hostId, api }: RunExportParts): Route[] => {

@@ -35,7 +35,6 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
     route({
       method: 'GET',
       path: '/provenance/entities/',
-      tag: 'provenance',
       summary: 'The kinds of records that can be asked about, with their fields and links',
       response: EntityList,
       handle: () => ({ items: [...catalogue] }),
@@ -43,7 +42,6 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
     route({
       method: 'GET',
       path: '/provenance/entities/{entity}/',
-      tag: 'provenance',
       summary: 'Search, filter, sort and page the records of an entity',
       query: EntityQuery,
       response: EntityPage,
@@ -57,7 +55,6 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
     route({
       method: 'GET',
       path: '/provenance/sql/schema/',
-      tag: 'provenance',
       summary: 'Names and columns that a statement may read',
       response: SqlSchema,
       handle: async () => ({ items: await listColumns(db) }),
@@ -65,7 +62,6 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
     route({
       method: 'POST',
       path: '/provenance/sql/',
-      tag: 'provenance',
       summary: 'Run one SELECT on one entity',
       body: Statement,
       response: Rows,
@@ -93,7 +89,6 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
     route({
       method: 'POST',
       path: '/provenance/sql/explain/',
-      tag: 'provenance',
       summary: "PostgreSQL's plan of a statement, which is not run",
       body: Statement,
       response: Explained,
@@ -105,7 +100,6 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
     route({
       method: 'GET',
       path: '/provenance/lineage/{entity}/{id}/',
-      tag: 'provenance',
       summary: 'What a record came of and what came of it, a few steps around it',
       query: LineageQuery,
       response: Lineage,
@@ -115,7 +109,6 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
     route({
       method: 'GET',
       path: '/provenance/lineage/{entity}/{id}/closure/',
-      tag: 'provenance',
       summary: 'Every ancestor or descendant of a record, one JSON object a line',
       query: ClosureQuery,
       raw: ['application/x-ndjson'],

@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream'
-import type { Reader } from '../../db/reader.ts'
-import { ReaderUnavailable, StatementRefused } from '../../db/reader.ts'
+import { ReaderUnavailable, StatementRefused, type Reader } from '../../db/reader.ts'
+import { RecentMap } from '../../pacing/recent.ts'
 import { invalid, Refusal } from '../../refusal.ts'
 import { readableNames } from './catalogue.ts'
 import { cutAtPlaceholders, fill, type Cut } from './placeholders.ts'
@@ -80,12 +80,11 @@ const kept = { characters: 4_096, statements: 200 } as const
  * it parsed once.
  */
 const openJudge = () => {
-  const recent = new Map<string, Judged>()
+  const recent = new RecentMap<string, Judged>(kept.statements)
   const judged = async ({ statement, params = [] }: Statement): Promise<Judged> => {
     const key = params.map((value) => (isFraction(value) ? 'f' : '-')).join('') + statement
     const known = recent.get(key)
     if (known !== undefined) {
-      recent.delete(key)
       recent.set(key, known)
       known.asked++
       return known
@@ -113,8 +112,6 @@ const openJudge = () => {
       )
     const made = { table: found.table, text: found.text, placeOf: asked.placeOf, cut, asked: 1 }
     if (statement.length <= kept.characters) recent.set(key, made)
-    const [oldest] = recent.keys()
-    if (recent.size > kept.statements && oldest !== undefined) recent.delete(oldest)
     return made
   }
   return async (given: Statement): Promise<Judged> => {

@@ -19,7 +19,6 @@ export const resourceRoutes = ({
 }): Route[] => [
   listRoute({
     path: '/resources/',
-    tag: 'resources',
     summary: 'Resources of all environments by name',
     item: Resource,
     read: (page) => listResources(db, page),
@@ -27,7 +26,6 @@ export const resourceRoutes = ({
   route({
     method: 'POST',
     path: '/resources/',
-    tag: 'resources',
     summary: 'Add a resource to an environment version, or put it in place of the one with its id there',
     body: NewResource,
     response: Resource,
@@ -45,7 +43,6 @@ export const resourceRoutes = ({
   route({
     method: 'GET',
     path: '/resources/{resourceId}/',
-    tag: 'resources',
     summary: 'One resource',
     response: Resource,
     handle: async ({ params }) =>
@@ -54,7 +51,6 @@ export const resourceRoutes = ({
   route({
     method: 'GET',
     path: '/resources/{resourceId}/snapshot/',
-    tag: 'resources',
     summary: 'What was last observed of a resource; 404 until something was',
     response: ResourceSnapshot,
     handle: async ({ params }) => {

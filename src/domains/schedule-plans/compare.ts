@@ -59,7 +59,8 @@ export const PlanComparison = z.strictObject({
 })
 export type PlanComparison = z.output<typeof PlanComparison>
 
-const totalOf = (a: number, b: number): z.output<typeof Total> => ({
+/** Two totals side by side. */
+export const totalOf = (a: number, b: number): z.output<typeof Total> => ({
   a,
   b,
   delta: b - a,
@@ -136,6 +137,5 @@ export const comparePlans = async (db: Db, a: string, b: string, page: Page): Pr
   }
 }
 
-const known = async (db: Db, id: string): Promise<PlanHeader> => {
-  return existing(await readPlan(db, id), 'schedule plan', id)
-}
+const known = async (db: Db, id: string): Promise<PlanHeader> =>
+  existing(await readPlan(db, id), 'schedule plan', id)

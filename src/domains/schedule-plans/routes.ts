@@ -53,7 +53,6 @@ interface SchedulePlanParts {
 export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Route[] => [
   listRoute({
     path: '/schedule-plans/',
-    tag: 'schedule-plans',
     summary: 'Plans without their assignments, newest first or in another order',
     filters: {
       workflowId: z.string().optional().describe('plans for versions of this workflow'),
@@ -71,7 +70,6 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
   route({
     method: 'POST',
     path: '/schedule-plans/',
-    tag: 'schedule-plans',
     summary:
       'Create a plan together with the documents it was made for; they are kept with the plan and ' +
       'change no stored record',
@@ -86,7 +84,6 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
   route({
     method: 'POST',
     path: '/schedule-plans/import/',
-    tag: 'schedule-plans',
     summary: 'Import a plan of stored records',
     body: PlanImport,
     alsoCheck: ({ document }) => planReferenceProblems(db, document),
@@ -99,7 +96,6 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
   route({
     method: 'GET',
     path: '/schedule-plans/{planId}/',
-    tag: 'schedule-plans',
     summary: 'A plan with its assignments; above 10,000 of them without',
     response: Plan,
     handle: async ({ params }) =>
@@ -108,19 +104,16 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
   route({
     method: 'DELETE',
     path: '/schedule-plans/{planId}/',
-    tag: 'schedule-plans',
     summary: 'Delete a plan that no run and no selection of a planning session names',
     refuses: [422],
     audit: { eventType: 'plan.deleted', summary: 'schedule plan {planId} deleted' },
     handle: async ({ params }) => {
       if (!(await deletePlan(db, params.planId, uses.plan))) throw missing('schedule plan', params.planId)
-      return undefined
     },
   }),
   route({
     method: 'GET',
     path: '/schedule-plans/{planId}/assignments/',
-    tag: 'schedule-plans',
     summary: "A page of a plan's assignments, in the order of the workflow's activities",
     query: z.strictObject(pageQuery),
     response: envelopeOf(Assignment),
@@ -137,7 +130,6 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
   route({
     method: 'GET',
     path: '/schedule-plans/{planId}/compare/{otherPlanId}/',
-    tag: 'schedule-plans',
     summary: 'Two plans of one workflow version: totals, and a page of their activities',
     query: z.strictObject(pageQuery),
     response: PlanComparison,

@@ -12,7 +12,6 @@ export const searchRoutes = ({ db }: { db: Db }): Route[] => [
   route({
     method: 'GET',
     path: '/search/',
-    tag: 'search',
     summary: 'Records that have a text, the best matches first',
     query: SearchQuery,
     response: SearchAnswer,

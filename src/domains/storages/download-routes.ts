@@ -40,7 +40,6 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
     route({
       method: 'POST',
       path: '/storages/{storageId}/downloads/',
-      tag: 'storages',
       summary: 'Prepare a file for download; its bytes are read when they are fetched',
       body: NewDownload,
       response: DownloadRun,
@@ -76,7 +75,6 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
     }),
     listRoute({
       path: '/storages/{storageId}/downloads/',
-      tag: 'storages',
       summary: 'Downloads, copies and archives of a storage, newest first',
       item: DownloadRun,
       read: async (page, { params }) => {

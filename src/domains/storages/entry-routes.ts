@@ -106,7 +106,6 @@ export const entryRoutes = ({
     route({
       method: 'GET',
       path: `/storages/{storageId}/${name}/`,
-      tag: 'storages',
       summary,
       query: z.strictObject(PathQuery),
       response: FileEntry,
@@ -118,7 +117,6 @@ export const entryRoutes = ({
     route({
       method: 'GET',
       path: '/storages/{storageId}/entries/',
-      tag: 'storages',
       summary: 'One level of a directory, page by page; above the roots, the way to them',
       query: EntriesQuery,
       response: Listing,
@@ -143,7 +141,6 @@ export const entryRoutes = ({
     route({
       method: 'PUT',
       path: '/storages/{storageId}/entries/',
-      tag: 'storages',
       summary:
         'Upload a file as it is; with Content-Range in parts, which go on where an earlier one was cut',
       query: UploadQuery,
@@ -185,7 +182,6 @@ export const entryRoutes = ({
     route({
       method: 'DELETE',
       path: '/storages/{storageId}/entries/',
-      tag: 'storages',
       summary: 'Delete a file or a link; directories are not deleted',
       query: z.strictObject(PathQuery),
       refuses: [422, 503],
@@ -199,13 +195,11 @@ export const entryRoutes = ({
         const { facts, driver } = await storages.open(params.storageId)
         const path = await pathOf(query, facts, 'query', true)
         await deleteEntry(driver, path, signal, (below) => lose({ uri: uriOf(facts.id, path), below }))
-        return undefined
       },
     }),
     route({
       method: 'POST',
       path: '/storages/{storageId}/checksum/',
-      tag: 'storages',
       summary: 'SHA-256 of a file',
       body: PathOnly,
       response: Checksum,

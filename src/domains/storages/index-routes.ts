@@ -5,7 +5,7 @@ import { Reply, route, type Route } from '../../http/route.ts'
 import { present } from '../../json-object.ts'
 import { isOpenState, requestCancel } from '../../operations/records.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
-import { missing, Refusal, unacceptableAt } from '../../refusal.ts'
+import { existing, Refusal, unacceptableAt } from '../../refusal.ts'
 import { readStorage } from '../environments/storages.ts'
 import { rootsOf } from './endpoint.ts'
 import { refusing } from './errors.ts'
@@ -31,11 +31,8 @@ const runView = ({ status, live, ...row }: IndexRunRow): z.output<typeof IndexRu
 export const indexRoutes = (parts: StorageJobParts): Route[] => {
   const { db, storages, engine, hostId } = parts
   const api = { db, engine, kind: indexKind }
-  const runAt = async (storageId: string, id: string): Promise<IndexRunRow> => {
-    const row = await readIndexRun(db, storageId, id)
-    if (row === undefined) throw missing('storage index run', id)
-    return row
-  }
+  const runAt = async (storageId: string, id: string): Promise<IndexRunRow> =>
+    existing(await readIndexRun(db, storageId, id), 'storage index run', id)
   const made = async (storageId: string, id: string) => {
     const body = runView(await runAt(storageId, id))
     const headers = { location: `/storages/${encodeURIComponent(storageId)}/index-runs/` }
@@ -45,7 +42,6 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
   return [
     listRoute({
       path: '/storages/{storageId}/index-runs/',
-      tag: 'storages',
       summary: 'Index runs of a storage, newest first',
       item: IndexRun,
       read: async (page, { params }) => {
@@ -57,7 +53,6 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
     route({
       method: 'POST',
       path: '/storages/{storageId}/index-runs/',
-      tag: 'storages',
       summary: 'Compare a storage with its index, within the index policy, and record the differences',
       body: NewIndexRun,
       response: IndexRun,
@@ -89,7 +84,6 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
     route({
       method: 'POST',
       path: '/storages/{storageId}/index-runs/{runId}/cancel/',
-      tag: 'storages',
       summary: 'Ask for the end of an index run; the index stays as the run before has left it',
       response: IndexRun,
       status: 202,
@@ -101,8 +95,8 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
       handle: async ({ params, actor }) => {
         const { storageId, runId } = params
         await runAt(storageId, runId)
-        const found = await requestCancel(db, indexKind, runId, { actorId: actor.id })
-        if (found === undefined) throw missing('storage index run', runId)
+        const asked = await requestCancel(db, indexKind, runId, { actorId: actor.id })
+        const found = existing(asked, 'storage index run', runId)
         if (!isOpenState(indexKind, found.status) && found.status !== 'cancelled')
           throw new Refusal(
             'conflict',
@@ -118,7 +112,6 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
     route({
       method: 'GET',
       path: '/storages/{storageId}/index/',
-      tag: 'storages',
       summary:
         'What the index holds below a path, directory by directory; a page may hold fewer entries ' +
         'than its limit, so go on while there is nextCursor',

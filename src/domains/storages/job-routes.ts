@@ -106,7 +106,6 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
     route({
       method: 'POST',
       path: '/storages/{storageId}/copies/',
-      tag: 'storages',
       summary: 'Copy a file or a directory to a storage, merged into what is there',
       body: NewCopy,
       response: DownloadRun,
@@ -149,7 +148,6 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
     route({
       method: 'POST',
       path: '/storages/{storageId}/archives/',
-      tag: 'storages',
       summary: 'Pack a directory into a .tar.gz beside it, which is ready for download then',
       body: NewArchive,
       response: DownloadRun,

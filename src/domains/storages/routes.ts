@@ -52,7 +52,6 @@ export const storageRoutes = ({
   route({
     method: 'GET',
     path: '/storages/{storageId}/roots/',
-    tag: 'storages',
     summary: 'What of a storage may be looked into',
     response: Roots,
     handle: async ({ params }) => browseRootsOf(await readStorage(db, params.storageId)),
@@ -60,7 +59,6 @@ export const storageRoutes = ({
   route({
     method: 'PUT',
     path: '/storages/{storageId}/roots/',
-    tag: 'storages',
     summary: 'Approve roots in place of those that were approved, also of a storage that is in use',
     body: NewRoots,
     response: Roots,
@@ -79,7 +77,6 @@ export const storageRoutes = ({
   route({
     method: 'POST',
     path: '/storages/{storageId}/health/',
-    tag: 'storages',
     summary: 'Ask the storage itself whether it can be reached now',
     response: Health,
     status: 200,
@@ -118,7 +115,6 @@ export const storageRoutes = ({
   route({
     method: 'POST',
     path: '/storages/{storageId}/promote-data/',
-    tag: 'storages',
     summary:
       'Record a file or a directory as scientific data; 200 with the first record of the same bytes at the ' +
       'same place that has all that is asked for',
@@ -148,7 +144,6 @@ export const storageRoutes = ({
   route({
     method: 'POST',
     path: '/storages/{storageId}/promote-artifact/',
-    tag: 'storages',
     summary:
       'Record a SIF image as a version of an artifact; 200 with the first record of the same bytes at the ' +
       'same place that has all that is asked for',

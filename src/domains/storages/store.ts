@@ -3,7 +3,7 @@ import { readPage } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { StoragePath } from '../../drivers/storage/paths.ts'
 import type { Page } from '../../http/paging.ts'
-import { missing, unacceptableAt } from '../../refusal.ts'
+import { existing, unacceptableAt } from '../../refusal.ts'
 import { pathOfStored, storedPath } from './job-store.ts'
 import { CopyWay, LiveJob } from './schemas.ts'
 
@@ -63,8 +63,7 @@ export const addDownload = async (
 /** @throws Refusal 404 */
 export const readDownload = async (db: Db, id: string): Promise<Download> => {
   const row = await db.maybe(DownloadRow, sql`select ${columns} from storage_downloads where id = ${id}`)
-  if (row === undefined) throw missing('storage download', id)
-  return downloadOf(row)
+  return downloadOf(existing(row, 'storage download', id))
 }
 
 /** Of one storage, newest first. */

@@ -103,7 +103,6 @@ export const workflowDefinitionRoutes = ({
   listRoute({
     path: '/workflow-definitions/',
     summary: 'List workflows by namespace and name',
-    tag,
     item: WorkflowDefinition,
     read: (page) => listWorkflows(db, page),
   }),
@@ -111,7 +110,6 @@ export const workflowDefinitionRoutes = ({
     method: 'POST',
     path: '/workflow-definitions/',
     summary: 'Create a workflow',
-    tag,
     body: WorkflowDocument,
     response: CreatedWorkflow,
     status: 201,
@@ -127,7 +125,6 @@ export const workflowDefinitionRoutes = ({
     method: 'POST',
     path: '/workflow-definitions/import/',
     summary: 'Import a workflow, optionally under another name or namespace',
-    tag,
     query: z.strictObject({
       name: Name.optional().describe('name of the workflow; that of the document by default'),
       namespace: Name.optional().describe('namespace of the workflow; that of the document by default'),
@@ -147,7 +144,6 @@ export const workflowDefinitionRoutes = ({
     method: 'GET',
     path: '/workflow-definitions/{workflowId}/',
     summary: 'Read a workflow',
-    tag,
     response: WorkflowDefinition,
     handle: async ({ params }) =>
       existing(await findWorkflow(db, params.workflowId), noun, params.workflowId),
@@ -156,7 +152,6 @@ export const workflowDefinitionRoutes = ({
     method: 'DELETE',
     path: '/workflow-definitions/{workflowId}/',
     summary: 'Delete a workflow that nothing uses',
-    tag,
     refuses: [422],
     audit: {
       eventType: 'workflow.deleted',
@@ -165,14 +160,12 @@ export const workflowDefinitionRoutes = ({
     handle: async ({ params }) => {
       if (!(await db.transaction((tx) => deleteWorkflow(tx, params.workflowId, uses.workflow))))
         throw missing(noun, params.workflowId)
-      return undefined
     },
   }),
   route({
     method: 'GET',
     path: '/workflow-definitions/{workflowId}/activities/',
     summary: 'Read a page of the activities of a workflow, in the order of its document',
-    tag,
     query: z.strictObject(pageQueryOf(activitySizes)),
     response: envelopeOf(Activity),
     handle: async ({ params, query }) => {
@@ -186,7 +179,6 @@ export const workflowDefinitionRoutes = ({
     path: '/workflow-definitions/{workflowId}/export/',
     summary:
       'Export a workflow as its author would write it: YAML, or JSON for a client that accepts that rather',
-    tag,
     raw: ['application/yaml'],
     response: AuthoringDocument,
     handle: async ({ params, headers }) => {

@@ -1,7 +1,6 @@
 import { spawn } from 'node:child_process'
-import { createReadStream, createWriteStream } from 'node:fs'
-import { chmod, chown, mkdir, open, rename, rm, stat, statfs, writeFile } from 'node:fs/promises'
-import { createHash } from 'node:crypto'
+import { createWriteStream } from 'node:fs'
+import { chmod, chown, mkdir, rename, rm, stat, statfs, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Readable, Writable } from 'node:stream'
@@ -10,6 +9,7 @@ import { everyRound } from '../../pacing/every-round.ts'
 import { hasProgram, programPath } from '../machine-programs.ts'
 import { BuildError } from './errors.ts'
 import type { ImageFolder } from './image.ts'
+import { digestOfFile, synced } from './store.ts'
 
 /**
  * Builds definitions by Apptainer. All of a definition runs in one sandbox, `%setup` and `%pre`
@@ -290,7 +290,8 @@ export const buildDefinition = async (
     if (error !== undefined) throw new BuildError(`the sandbox does not start: ${error.message}`)
     if (reason !== undefined) throw new BuildError(reason)
     if (code !== 0) throw new BuildError(`Apptainer ended with ${String(code)}: ${last}`)
-    await settle(partial, rootArchiveOf(folder))
+    await synced(partial)
+    await rename(partial, rootArchiveOf(folder))
   } finally {
     clearTimeout(timer)
     await watch.stop()
@@ -299,16 +300,6 @@ export const buildDefinition = async (
     await rm(partial, { force: true })
     await emptyDefinition(folder)
   }
-}
-
-const settle = async (from: string, to: string): Promise<void> => {
-  const file = await open(from, 'r')
-  try {
-    await file.sync()
-  } finally {
-    await file.close()
-  }
-  await rename(from, to)
 }
 
 /**
@@ -332,10 +323,7 @@ export const definitionImage = async (
   epoch: number | undefined,
 ): Promise<ImageFolder> => {
   const path = rootArchiveOf(folder)
-  const { size: sizeBytes } = await stat(path)
-  const hash = createHash('sha256')
-  for await (const piece of createReadStream(path, { highWaterMark: mebibyte })) hash.update(piece as Buffer)
-  const digest = `sha256:${hash.digest('hex')}`
+  const { digest, sizeBytes } = await digestOfFile(path)
   const config = {
     ...{ architecture, os: 'linux', rootfs: { type: 'layers', diff_ids: [digest] } },
     created: new Date((epoch ?? 0) * 1_000).toISOString(),

@@ -46,16 +46,12 @@ const unpack = async (archive: AsyncIterable<Buffer>, folder: string, counted: (
     if (entry.type !== 'file' || !wanted.test(entry.path)) continue
     const path = join(folder, entry.path)
     await mkdir(dirname(path), { recursive: true, mode: 0o700 })
-    const file = await open(path, 'w', 0o600)
+    await using file = await open(path, 'w', 0o600)
     const hash = createHash('sha256')
-    try {
-      for await (const piece of entry.content) {
-        hash.update(piece)
-        await file.writeFile(piece)
-        counted(piece.length)
-      }
-    } finally {
-      await file.close()
+    for await (const piece of entry.content) {
+      hash.update(piece)
+      await file.writeFile(piece)
+      counted(piece.length)
     }
     digests.set(entry.path, { digest: `sha256:${hash.digest('hex')}`, sizeBytes: entry.size })
   }

@@ -182,20 +182,16 @@ const assemble = async (path: string, image: ImageFolder, squashed: string, time
     throw new BuildError(`SIF has no architecture ${JSON.stringify(image.architecture.slice(0, 40))}`)
   const { size } = await stat(squashed)
   const hash = createHash('sha256')
-  const file = await open(path, 'w', 0o600)
-  try {
-    let at = fileSystemAt
-    for await (const piece of createReadStream(squashed, { highWaterMark: 1_048_576 })) {
-      hash.update(piece as Buffer)
-      await file.write(piece as Buffer, 0, (piece as Buffer).length, at)
-      at += (piece as Buffer).length
-    }
-    const dataSize = size + fileSystemAt - dataAt
-    await file.write(header({ architecture, uuid: uuidOf(hash.digest()), time, dataSize }), 0, 128, 0)
-    await file.write(descriptor({ architecture, size, time }), 0, descriptorSize, descriptorsAt)
-  } finally {
-    await file.close()
+  await using file = await open(path, 'w', 0o600)
+  let at = fileSystemAt
+  for await (const piece of createReadStream(squashed, { highWaterMark: 1_048_576 })) {
+    hash.update(piece as Buffer)
+    await file.write(piece as Buffer, 0, (piece as Buffer).length, at)
+    at += (piece as Buffer).length
   }
+  const dataSize = size + fileSystemAt - dataAt
+  await file.write(header({ architecture, uuid: uuidOf(hash.digest()), time, dataSize }), 0, 128, 0)
+  await file.write(descriptor({ architecture, size, time }), 0, descriptorSize, descriptorsAt)
 }
 
 /**

@@ -2,6 +2,8 @@ import { createHash, randomUUID } from 'node:crypto'
 import { createReadStream, type ReadStream } from 'node:fs'
 import { appendFile, link, mkdir, open, readdir, rm, stat, utimes, type FileHandle } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import type { LogRange, LogSlice } from '../runtime/contract/driver.ts'
+import { readLogFile } from '../runtime/contract/log-file.ts'
 
 /**
  * The kinds of files in the store: contexts as they were sent, the images that builds made, and
@@ -15,13 +17,20 @@ const hexOf = (digest: string): string => {
   return hex
 }
 
-const synced = async (path: string): Promise<void> => {
-  const handle = await open(path, 'r')
-  try {
-    await handle.sync()
-  } finally {
-    await handle.close()
+export const synced = async (path: string): Promise<void> => {
+  await using file = await open(path, 'r')
+  await file.sync()
+}
+
+/** Digest, as `sha256:<hex>`, and size of a file, which is read once. */
+export const digestOfFile = async (path: string): Promise<{ digest: string; sizeBytes: number }> => {
+  const hash = createHash('sha256')
+  let sizeBytes = 0
+  for await (const piece of createReadStream(path, { highWaterMark: 1_048_576 })) {
+    hash.update(piece as Buffer)
+    sizeBytes += (piece as Buffer).length
   }
+  return { digest: `sha256:${hash.digest('hex')}`, sizeBytes }
 }
 
 /** A temporary file that is being written. */
@@ -60,11 +69,8 @@ export interface ArtifactStore {
   isOlder: (kind: BlobKind, digest: string, ageMs: number) => Promise<boolean>
   /** Adds to the log of a build run. */
   appendLog: (name: string, text: string) => Promise<void>
-  /** Up to `limit` bytes from `offset` on; an absent log is empty. */
-  readLog: (
-    name: string,
-    range: { offset: number; limit: number },
-  ) => Promise<{ bytes: Buffer; totalBytes: number }>
+  /** Part of the log of a build run; an absent log is empty. */
+  readLog: (name: string, range: LogRange) => Promise<LogSlice>
   removeLog: (name: string) => Promise<void>
 }
 
@@ -134,16 +140,10 @@ export const openArtifactStore = (root: string): ArtifactStore => {
     read: (kind, digest, range) => readRange(pathOf(kind, digest), range),
     aside,
     take: async (kind, path) => {
-      const hash = createHash('sha256')
-      let sizeBytes = 0
-      for await (const piece of createReadStream(path, { highWaterMark: 1_048_576 })) {
-        hash.update(piece as Buffer)
-        sizeBytes += (piece as Buffer).length
-      }
+      const facts = await digestOfFile(path)
       await synced(path)
-      const digest = `sha256:${hash.digest('hex')}`
-      await put(kind, path, digest)
-      return { digest, sizeBytes }
+      await put(kind, path, facts.digest)
+      return facts
     },
     settle: async (kind, path, digest) => {
       await synced(path)
@@ -163,18 +163,7 @@ export const openArtifactStore = (root: string): ArtifactStore => {
       await mkdir(join(root, 'logs'), { recursive: true, mode: 0o700 })
       await appendFile(logOf(name), text, { mode: 0o600 })
     },
-    readLog: async (name, { offset, limit }) => {
-      const handle = await open(logOf(name), 'r').catch(() => undefined)
-      if (handle === undefined) return { bytes: Buffer.alloc(0), totalBytes: 0 }
-      try {
-        const { size: totalBytes } = await handle.stat()
-        const length = Math.max(0, Math.min(limit, totalBytes - offset))
-        const { bytesRead, buffer } = await handle.read(Buffer.alloc(length), 0, length, offset)
-        return { bytes: buffer.subarray(0, bytesRead), totalBytes }
-      } finally {
-        await handle.close()
-      }
-    },
+    readLog: (name, range) => readLogFile(logOf(name), range),
     removeLog: (name) => rm(logOf(name), { force: true }),
   }
 }

@@ -1,5 +1,5 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import { poll } from '../../pacing/poll.ts'
+import { orAfter } from '../../pacing/within.ts'
 import { DriverError } from '../runtime/contract/driver.ts'
 import { openKubernetesShell, type ClusterAccess } from '../runtime/kubernetes/driver.ts'
 import { openKeeperEnd } from '../runtime/kubernetes/keeper.ts'
@@ -101,8 +101,8 @@ export const openPodStorage = (place: ClaimAccess): StorageDriver => {
       await shell.close()
       // A Pod that stays ends by itself after a day.
       if (!used) return
-      const ended = endUnused({ cluster, namespace, runtime, configuration }).catch(() => undefined)
-      await Promise.race([ended, sleep(endMs, undefined, { ref: false })])
+      const ended = endUnused({ cluster, namespace, runtime, configuration })
+      await orAfter(ended, endMs, undefined).catch(() => undefined)
     },
   }
 }

@@ -1,6 +1,6 @@
-import { setTimeout as delay } from 'node:timers/promises'
 import { DriverError } from '../runtime/contract/driver.ts'
 import { LinkError, type SiteShell, type ShellStream } from '../../shell/site-shell.ts'
+import { orAfter } from '../../pacing/within.ts'
 
 /** How the streams of one transfer run, and their shared state. */
 export interface Traffic {
@@ -149,7 +149,7 @@ export const pump = async (
     source.kill()
     source.stdout.unpipe(target.stdin)
     target.stdin.end()
-    await Promise.race([target.done.catch(() => undefined), delay(farewellMs, undefined, { ref: false })])
+    await orAfter(target.done, farewellMs, undefined).catch(() => undefined)
     target.kill()
     throw asSiteError(`${from.site} to ${to.site}`, error)
   }

@@ -1,6 +1,5 @@
 import { mkdir, open, rename } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
-import { posix } from 'node:path'
+import { dirname, join, posix } from 'node:path'
 import { namedPath } from '../../outside-path.ts'
 import { DriverError, type Collected, type Left, type RuntimeDriver } from '../runtime/contract/driver.ts'
 import { emptyResult } from '../runtime/contract/results.ts'

@@ -2,7 +2,6 @@ import { randomUUID } from 'node:crypto'
 import { mkdir, readdir, rename } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
 import { emptyTables } from '../../../db/empty-tables.ts'
 import { join as joined, raw, sql, type Db } from '../../../db/sql.ts'
@@ -14,6 +13,7 @@ import { route, type Route } from '../../../http/route.ts'
 import type { OperationKind } from '../../../operations/kind.ts'
 import { requestCancel } from '../../../operations/records.ts'
 import { poll } from '../../../pacing/poll.ts'
+import { orAfter } from '../../../pacing/within.ts'
 import { Refusal, unacceptableAt } from '../../../refusal.ts'
 import type { VaultKeys } from '../../../vault/keys.ts'
 import { resetType } from '../../audit-events/seal.ts'
@@ -318,7 +318,7 @@ export const resetRoutes = (parts: ResetParts): Route[] => [
       await poll(isCleared, { everyMs: lookEveryMs, deadlineMs: leftWithinMs })
       const removed = await emptyRecords(parts, actor, { sitesWithFiles, consoleLeft })
       const { rest } = await finishResets(parts)
-      await Promise.race([rest.catch(() => undefined), sleep(workflowsWithinMs, undefined, { ref: false })])
+      await orAfter(rest, workflowsWithinMs, undefined).catch(() => undefined)
       return { restarting: false as const, removed }
     },
   }),

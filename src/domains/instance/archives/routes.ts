@@ -119,7 +119,6 @@ export const archiveRoutes = (parts: ArchiveParts): Route[] => [
     handle: async ({ params }) => {
       await removeArchive(parts.ownDb, params.instanceId)
       await removeArchiveFolder(parts.instanceSpool, params.instanceId)
-      return undefined
     },
   }),
   activationRoute(parts),

@@ -1,7 +1,7 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Database } from '../../../db/pool.ts'
 import type { Selected } from '../../../db/selected.ts'
 import type { Selection as KernelSelection } from '../../../http/options.ts'
+import { orAfter } from '../../../pacing/within.ts'
 import { missing } from '../../../refusal.ts'
 import { defaultId, readActive } from './store.ts'
 
@@ -62,7 +62,7 @@ export const openSelection = ({ db, selected }: { db: Database; selected: Select
     looking ??= look().finally(() => {
       looking = undefined
     })
-    await Promise.race([looking.catch(() => undefined), sleep(lookMs, undefined, { ref: false })])
+    await orAfter(looking, lookMs, undefined).catch(() => undefined)
   }
 
   return {

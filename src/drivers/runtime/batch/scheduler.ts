@@ -1,4 +1,4 @@
-import type { Capability, Collected, Intent, LogSlice, TaskState } from '../contract/driver.ts'
+import type { Capability, Collected, Intent, LogRange, LogSlice, TaskState } from '../contract/driver.ts'
 import type { RemoteSight } from '../remote/record.ts'
 import type { ArrayElement } from './array-script.ts'
 import type { Verdict } from './verdict.ts'
@@ -202,7 +202,7 @@ export interface BatchScheduler<Request, Listing> {
     name: string,
     place: QueuedElement | undefined,
     stream: 'stdout' | 'stderr',
-    range: { offset: number; limit: number } | { tail: number },
+    range: LogRange,
   ): Promise<LogSlice | undefined>
   /** The name is not queried again. */
   forget?(name: string, place: QueuedElement | undefined): Promise<void>

@@ -1,5 +1,6 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { posix } from 'node:path'
+import { RecentMap } from '../../../pacing/recent.ts'
 import { assign, readProgram } from '../../../shell/program.ts'
 import { quote, quoteAll } from '../../../shell/quote.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
@@ -306,11 +307,9 @@ export function withContainers(driver: RuntimeDriver, options: ContainerOptions)
   const { shell, mounts = [] } = options
   for (const mount of mounts) mountOf(mount)
   let known: Promise<Contact> | undefined
-  const without = new Set<string>()
+  const without = new RecentMap<string, true>(namesKept)
   const note = ({ name, container }: Intent): void => {
-    if (container === undefined) without.add(name)
-    const [oldest] = without
-    if (without.size > namesKept && oldest !== undefined) without.delete(oldest)
+    if (container === undefined) without.set(name, true)
   }
   const atSite = async (script: string): Promise<string> => {
     try {

@@ -47,11 +47,7 @@ export interface RuntimeDriver {
   watch(names: readonly string[], onEnd: (name: string) => void): () => void
   cancel(names: readonly string[], graceSeconds: number): Promise<void>
   collect(name: string, onWait?: (reason: string) => void): Promise<Collected>
-  logs(
-    name: string,
-    stream: 'stdout' | 'stderr',
-    range: { offset: number; limit: number } | { tail: number },
-  ): Promise<LogSlice>
+  logs(name: string, stream: 'stdout' | 'stderr', range: LogRange): Promise<LogSlice>
   /** Removes work directory and home; unknown is a no-op. */
   remove(name: string): Promise<void>
   /**
@@ -357,6 +353,9 @@ export interface OutputManifest {
   /** What could not be read, and what became of it. */
   warnings?: string[]
 }
+
+/** Bytes of a log from an offset on, or its last ones. */
+export type LogRange = { offset: number; limit: number } | { tail: number }
 
 export interface LogSlice {
   bytes: Buffer

@@ -1,9 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
+import { leftOf, within } from '../../../pacing/within.ts'
 import type { KubernetesCluster } from '../../../clients/kubernetes-cluster.ts'
 import type { ExecChannel } from '../../../clients/kubernetes-exec.ts'
 import { isRefusal, KubernetesError } from '../../../clients/kubernetes.ts'
-import { containerSpec, keyOf, labels, podSpec } from './job.ts'
+import { containerSpec, keyOf, podSpec } from './job.ts'
+import { openOwnPod, podReason, waitingPod } from './own-pod.ts'
 import type { ApiPod } from './pods.ts'
 import type { KubernetesSettings } from './settings.ts'
 
@@ -20,25 +22,14 @@ const patienceMs = 180_000
 /** Time that the kubelet needs to report that a container is gone. */
 const doubtedMs = 2000
 
-/** A Pod that only waits; it ends at once, because all its commands may be repeated. */
-const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions): object => {
+/** The Pod ends at once, because all its commands may be repeated. */
+const manifest = (name: string, options: KeeperOptions): object => {
+  const { settings } = options
   const volume = settings.volume ?? settings.keeperVolume
-  return {
-    apiVersion: 'v1',
-    kind: 'Pod',
-    metadata: {
-      name,
-      namespace,
-      labels: {
-        ...settings.labels,
-        'app.kubernetes.io/managed-by': 'orrery',
-        [labels.runtime]: keyOf(runtime),
-        [labels.part]: 'keeper',
-      },
-      ...(volume === undefined
-        ? { annotations: { 'cluster-autoscaler.kubernetes.io/safe-to-evict': 'false' } }
-        : {}),
-    },
+  return waitingPod(name, options, {
+    part: 'keeper',
+    annotations:
+      volume === undefined ? { 'cluster-autoscaler.kubernetes.io/safe-to-evict': 'false' } : undefined,
     spec: {
       ...podSpec(settings, {}, volume),
       terminationGracePeriodSeconds: 0,
@@ -46,45 +37,13 @@ const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions)
       // it alone has.
       ...(volume === undefined ? {} : { activeDeadlineSeconds: keeperSeconds }),
       restartPolicy: 'Always',
-      containers: [
-        {
-          name: containerName,
-          image: settings.helperImage,
-          // The first process of a container receives only the signals that it catches, and reaps
-          // orphans.
-          command: ['/bin/sh', '-c', "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"],
-          // It only waits: a share of a processor would keep a task from a node that is planned
-          // full. Quotas need the explicit value.
-          resources: { requests: { cpu: '0', memory: '32Mi' } },
-          ...containerSpec(settings, volume),
-        },
-      ],
     },
-  }
+    container: { name: containerName, image: settings.helperImage, ...containerSpec(settings, volume) },
+  })
 }
 
 /** Name of the Pod that keeps the files of a runtime. */
 export const keeperName = (runtime: string): string => `orrery-keeper-${keyOf(runtime)}`
-
-/** Why a Pod does not run, in the cluster's message. */
-const stateText = ({ status = {} }: ApiPod): string => {
-  const { waiting, terminated } = status.containerStatuses?.[0]?.state ?? {}
-  const scheduled = status.conditions?.find(
-    ({ type, status: now }) => type === 'PodScheduled' && now === 'False',
-  )
-  const reasons = [
-    waiting?.reason,
-    waiting?.message,
-    terminated?.reason,
-    terminated?.message,
-    scheduled?.reason,
-    scheduled?.message,
-    status.reason,
-    status.message,
-  ]
-  const text = reasons.filter((word) => word !== undefined && word !== '').join(': ')
-  return text === '' ? (status.phase ?? 'no state') : text
-}
 
 const isReady = ({ metadata = {}, status = {} }: ApiPod): boolean =>
   metadata.deletionTimestamp === undefined &&
@@ -111,22 +70,8 @@ export function openKeeper(
       ? settings.nodeLostSeconds * 1000
       : 20_000
   const name = keeperName(runtime)
-  const folder = `/api/v1/namespaces/${namespace}/pods`
-  const path = `${folder}/${name}`
+  const own = openOwnPod(cluster, namespace, name)
   let ready: Promise<void> | undefined
-
-  const look = (): Promise<ApiPod | undefined> =>
-    cluster.request<ApiPod>({ path }).catch((error: unknown) => {
-      if (error instanceof KubernetesError && error.status === 404) return undefined
-      throw error
-    })
-  const unless =
-    (...statuses: number[]) =>
-    (error: unknown): undefined => {
-      if (error instanceof KubernetesError && error.status !== undefined && statuses.includes(error.status))
-        return undefined
-      throw error
-    }
 
   /** What the server refuses to make it will refuse again; a command in a Pod may find another Pod. */
   const forGood = (error: unknown): never => {
@@ -144,45 +89,32 @@ export function openKeeper(
     const until = performance.now() + patienceMs
     let notReadySince: number | undefined
     for (const backoff = openBackoff({ firstMs: 100, longestMs: 1000, growth: 1.5 }); ;) {
-      const pod = await look()
+      const pod = await own.look()
       if (pod !== undefined && isReady(pod)) return
       const { phase } = pod?.status ?? {}
       if (pod === undefined) {
         // The error names a namespace that does not exist.
-        await cluster
-          .request({ verb: 'create', path: folder, body: manifest(name, options) })
-          .catch(unless(409))
-          .catch(forGood)
+        await own.create(manifest(name, options)).catch(forGood)
       } else if (
         pod.metadata?.deletionTimestamp !== undefined ||
         phase === 'Failed' ||
         phase === 'Succeeded'
       ) {
-        await forget(pod)
+        // Another worker may have made the next one already.
+        await own.remove(pod.metadata?.uid)
       } else if (phase === 'Running') {
         // Its node is silent, or its container is restarting.
         notReadySince ??= performance.now()
-        if (performance.now() - notReadySince > patience) await forget(pod)
+        if (performance.now() - notReadySince > patience) await own.remove(pod.metadata?.uid)
       }
       if (performance.now() > until)
         throw new KubernetesError(
           'login',
           `the keeper, Pod ${name} in namespace ${namespace}, does not run: ` +
-            (pod === undefined ? 'it was not made' : stateText(pod)),
+            (pod === undefined ? 'it was not made' : podReason(pod) || (phase ?? 'no state')),
         )
       await backoff.pause()
     }
-  }
-  /** Deletes only this Pod: another worker may have made the next one already. */
-  const forget = async ({ metadata = {} }: ApiPod): Promise<void> => {
-    const preconditions = metadata.uid === undefined ? {} : { preconditions: { uid: metadata.uid } }
-    await cluster
-      .request({
-        verb: 'delete',
-        path,
-        body: { apiVersion: 'v1', kind: 'DeleteOptions', gracePeriodSeconds: 0, ...preconditions },
-      })
-      .catch(unless(404, 409))
   }
   const whenReady = (): Promise<void> => {
     if (ready === undefined) {
@@ -198,20 +130,15 @@ export function openKeeper(
     for (const backoff = openBackoff({ firstMs: 200, longestMs: doubtedMs }); ;) {
       const left = until - performance.now()
       const asked = whenReady()
-      const timer = new AbortController()
       let pause: number
-      const late = sleep(Math.max(1, left), undefined, { signal: timer.signal }).then(
-        () => {
-          throw new KubernetesError(
-            'login',
-            `the keeper, Pod ${name} in namespace ${namespace}, was not ready within ` +
-              `${Math.round(deadlineMs / 1000)} s`,
-          )
-        },
-        () => undefined,
-      )
+      const late = () =>
+        new KubernetesError(
+          'login',
+          `the keeper, Pod ${name} in namespace ${namespace}, was not ready within ` +
+            `${Math.round(deadlineMs / 1000)} s`,
+        )
       try {
-        await Promise.race([asked, late])
+        await within(asked, leftOf(until), late)
         return await cluster.exec({
           namespace,
           pod: name,
@@ -227,8 +154,6 @@ export function openKeeper(
           (error.permanent || error.status === 401 || error.status === 403 || error.status === 422)
         pause = backoff.next()
         if (useless || performance.now() + pause > until) throw error
-      } finally {
-        timer.abort()
       }
       await sleep(pause)
     }
@@ -241,25 +166,10 @@ export const openKeeperEnd = ({
   namespace,
   runtime,
 }: Pick<KeeperOptions, 'namespace' | 'runtime'> & { cluster: Pick<KubernetesCluster, 'request'> }) => {
-  const path = `/api/v1/namespaces/${namespace}/pods/${keeperName(runtime)}`
-  const unlessGone = async (work: Promise<unknown>): Promise<boolean> => {
-    try {
-      await work
-      return true
-    } catch (error) {
-      if (error instanceof KubernetesError && error.status === 404) return false
-      throw error
-    }
-  }
+  const own = openOwnPod(cluster, namespace, keeperName(runtime))
   return {
-    isThere: (): Promise<boolean> => unlessGone(cluster.request({ path })),
+    isThere: async (): Promise<boolean> => (await own.look()) !== undefined,
     /** A later use makes it again. */
-    remove: (): Promise<boolean> =>
-      unlessGone(
-        cluster.request({
-          ...{ verb: 'delete', path },
-          body: { apiVersion: 'v1', kind: 'DeleteOptions', gracePeriodSeconds: 0 },
-        }),
-      ),
+    remove: (): Promise<boolean> => own.remove(),
   }
 }

@@ -1,6 +1,6 @@
 import { closeSync, existsSync, fstatSync, lstatSync, openSync, readFileSync, readSync } from 'node:fs'
 import { reasonText } from '../../../outside-text.ts'
-import type { Collected, LogSlice } from '../contract/driver.ts'
+import type { Collected, LogRange, LogSlice } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
 import { missingOf } from '../contract/links.ts'
 import { emptyResult, noEndOf } from '../contract/results.ts'
@@ -22,10 +22,7 @@ const nothing: LogSlice = { bytes: Buffer.alloc(0), offset: 0, totalBytes: 0 }
  * Part of a file: `limit` bytes from `offset`, or the last `tail` bytes; at most 16 MiB. A missing
  * file is empty, an offset behind the end gives no bytes.
  */
-export function readSlice(
-  path: string,
-  range: { offset: number; limit: number } | { tail: number },
-): LogSlice {
+export function readSlice(path: string, range: LogRange): LogSlice {
   // Most tasks write nothing, and a thrown absence costs 0.15 ms.
   if (!existsSync(path)) return nothing
   let file: number
@@ -54,7 +51,7 @@ export function readLog(
   control: ControlFolder,
   name: string,
   stream: 'stdout' | 'stderr',
-  range: { offset: number; limit: number } | { tail: number },
+  range: LogRange,
 ): LogSlice {
   const file = stream === 'stdout' ? 'out' : 'err'
   const kept = control.path(name, file)

@@ -30,18 +30,14 @@ export async function checksum(path: string, sizeBytes: number, signal?: AbortSi
   if (sizeBytes === 0) return emptyChecksum
   const file = systemPath(path)
   if (sizeBytes <= smallBytes) return `sha256:${hash('sha256', readFileSync(file), 'hex')}`
-  const handle = await open(file, 'r')
-  try {
-    const sum = createHash('sha256')
-    const buffer = Buffer.allocUnsafe(chunkBytes)
-    for (;;) {
-      signal?.throwIfAborted()
-      const { bytesRead } = await handle.read(buffer, 0, chunkBytes, null)
-      if (bytesRead === 0) return `sha256:${sum.digest('hex')}`
-      sum.update(buffer.subarray(0, bytesRead))
-    }
-  } finally {
-    await handle.close()
+  await using handle = await open(file, 'r')
+  const sum = createHash('sha256')
+  const buffer = Buffer.allocUnsafe(chunkBytes)
+  for (;;) {
+    signal?.throwIfAborted()
+    const { bytesRead } = await handle.read(buffer, 0, chunkBytes, null)
+    if (bytesRead === 0) return `sha256:${sum.digest('hex')}`
+    sum.update(buffer.subarray(0, bytesRead))
   }
 }
 

@@ -1,4 +1,5 @@
 import { hostname } from 'node:os'
+import { RecentMap } from '../../../pacing/recent.ts'
 import { capabilitiesOf, DriverError, type RuntimeDriver, type TaskState } from '../contract/driver.ts'
 import { emptyResult, endedState } from '../contract/results.ts'
 
@@ -17,7 +18,7 @@ const namesRemembered = 100_000
  * rehearsals and measurements of the engine itself.
  */
 export function openNoneDriver(options: { runtime?: string } = {}): RuntimeDriver {
-  const tasks = new Map<string, Ended>()
+  const tasks = new RecentMap<string, Ended>(namesRemembered)
   const watches = new Set<{ names: Set<string>; onEnd: (name: string) => void }>()
 
   const remember = (name: string, reason: Ended['reason']): Ended => {
@@ -27,8 +28,6 @@ export function openNoneDriver(options: { runtime?: string } = {}): RuntimeDrive
     const exitCode = reason === 'exited' ? 0 : null
     const task = endedState({ startedAt: now, finishedAt: now, exitCode, signal: null }, 'none', reason)
     tasks.set(name, task)
-    const [oldest] = tasks.keys()
-    if (tasks.size > namesRemembered && oldest !== undefined) tasks.delete(oldest)
     return task
   }
   const announce = (): void => {

@@ -1,15 +1,13 @@
 import { assign, readProgram } from '../../../shell/program.ts'
-import type { LogSlice } from '../contract/driver.ts'
+import type { LogRange, LogSlice } from '../contract/driver.ts'
 
 const program = readProgram(import.meta.dirname, 'slice.sh')
 
 /** A slice of a log is held in memory; a longer log is read in several slices. */
 export const largestSlice = 16 * 1024 * 1024
 
-export type SliceRange = { offset: number; limit: number } | { tail: number }
-
 /** A script that prints a slice of a file, which `parseSlice` reads. */
-export const sliceScript = (file: string, range: SliceRange): string => {
+export const sliceScript = (file: string, range: LogRange): string => {
   const wanted = Math.min('tail' in range ? range.tail : range.limit, largestSlice)
   return `${assign({ FILE: file, WANTED: wanted, OFFSET: 'tail' in range ? '' : range.offset })}${program}`
 }

@@ -1,4 +1,4 @@
-import { DriverError, type Intent, type LogSlice } from '../contract/driver.ts'
+import { DriverError, type Intent, type LogRange, type LogSlice } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { giveUp, markCancelled } from './cancelling.ts'
 import { collectTasks, type CollectedPart } from './collecting.ts'
@@ -11,7 +11,7 @@ import type { RemoteSight } from './record.ts'
 import { removeTasks } from './removing.ts'
 import { asDriverError } from '../contract/results.ts'
 import { openRemoteSite } from './site.ts'
-import { largestSlice, parseSlice, sliceScript, type SliceRange } from './slice.ts'
+import { largestSlice, parseSlice, sliceScript } from './slice.ts'
 
 export type { Packed } from './preparing.ts'
 export type { EndedSight, RemoteSight, StartedSight } from './record.ts'
@@ -128,7 +128,7 @@ export function openRemoteTasks(options: RemoteOptions) {
      * read, without a delay for other names; a cancel ends both. `onWait`: as `RuntimeDriver.collect`.
      */
     collect: (name: string, onWait?: (reason: string) => void) => completing.collect(name, onWait),
-    async logs(name: string, stream: 'stdout' | 'stderr', range: SliceRange): Promise<LogSlice> {
+    async logs(name: string, stream: 'stdout' | 'stderr', range: LogRange): Promise<LogSlice> {
       const file = `${name}.${stream === 'stdout' ? 'out' : 'err'}`
       const { stdout } = await site.run(() => sliceScript(file, range), { maxBytes: 2 * largestSlice })
       return parseSlice(stdout)

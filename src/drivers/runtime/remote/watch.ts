@@ -1,4 +1,5 @@
 import { openBackoff } from '../../../pacing/backoff.ts'
+import { RecentMap } from '../../../pacing/recent.ts'
 import { openEndStream } from './end-stream.ts'
 
 /** Without a stream the looks have to be prompt. */
@@ -20,7 +21,7 @@ export function openRemoteWatch(options: {
 }) {
   const waiting = new Map<string, Set<(name: string) => void>>()
   const expected = new Set<string>()
-  const announced = new Set<string>()
+  const announced = new RecentMap<string, true>(toldKept)
   let closed = false
   let poll: NodeJS.Timeout | undefined
   let looking = false
@@ -32,9 +33,7 @@ export function openRemoteWatch(options: {
     const callbacks = waiting.get(name)
     expected.delete(name)
     if (callbacks === undefined) {
-      announced.add(name)
-      const [oldest] = announced
-      if (announced.size > toldKept && oldest !== undefined) announced.delete(oldest)
+      announced.set(name, true)
       return
     }
     waiting.delete(name)

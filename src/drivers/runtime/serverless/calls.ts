@@ -15,7 +15,8 @@ import {
 import { open, rm, writeFile, link, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { shownPath } from '../../../outside-path.ts'
-import type { EndReason, LogSlice, PlaceDetail } from '../contract/driver.ts'
+import { RecentMap } from '../../../pacing/recent.ts'
+import type { EndReason, LogRange, LogSlice, PlaceDetail } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
 import { readSlice } from '../local/collect.ts'
 import { isAlive, type ProcessIdentity } from '../local/processes.ts'
@@ -113,11 +114,7 @@ export interface CallRecords {
   /** Writes a part of an output; a repeat changes nothing. */
   saveUpload(name: string, path: string, offset: number, bytes: Buffer): Promise<void>
   saveLog(name: string, part: 'out' | 'err', bytes: Buffer): void
-  readLog(
-    name: string,
-    part: 'out' | 'err',
-    range: { offset: number; limit: number } | { tail: number },
-  ): LogSlice
+  readLog(name: string, part: 'out' | 'err', range: LogRange): LogSlice
   forget(name: string): void
 }
 
@@ -194,7 +191,7 @@ const parse = (text: string): View => {
 export const openCalls = (root: string): CallRecords => {
   const path: CallRecords['path'] = (name, part) => join(root, `${name}.${part}`)
   /** Records only grow: one of the same size has the same content. */
-  const views = new Map<string, { size: number; inode: number; view: View }>()
+  const views = new RecentMap<string, { size: number; inode: number; view: View }>(viewsKept)
 
   const look = (name: string): View | undefined => {
     const facts = statSync(path(name, 'call'), { throwIfNoEntry: false })
@@ -204,7 +201,6 @@ export const openCalls = (root: string): CallRecords => {
     try {
       const text = readFileSync(path(name, 'call'), 'utf8')
       const view = parse(text)
-      if (views.size >= viewsKept) views.clear()
       // A record that grew during the read is read again.
       views.set(name, { size: facts.size, inode: facts.ino, view })
       return view
@@ -313,16 +309,9 @@ export const openCalls = (root: string): CallRecords => {
     uploadOf: (name, output) => join(path(name, 'outputs'), hash('sha256', shownPath(output))),
     async saveUpload(name, output, offset, bytes) {
       mkdirSync(path(name, 'outputs'), { recursive: true, mode: 0o700 })
-      const file = await open(
-        join(path(name, 'outputs'), hash('sha256', shownPath(output))),
-        constants.O_WRONLY | constants.O_CREAT,
-        0o600,
-      )
-      try {
-        await file.write(bytes, 0, bytes.length, offset)
-      } finally {
-        await file.close()
-      }
+      const upload = join(path(name, 'outputs'), hash('sha256', shownPath(output)))
+      await using file = await open(upload, constants.O_WRONLY | constants.O_CREAT, 0o600)
+      await file.write(bytes, 0, bytes.length, offset)
     },
     saveLog(name, part, bytes) {
       if (bytes.length > 0) writeFileSync(path(name, part), bytes, { mode: 0o600 })

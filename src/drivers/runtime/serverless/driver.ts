@@ -1,5 +1,4 @@
 import { isAbsolute } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import {
   capabilitiesOf,
@@ -10,6 +9,7 @@ import {
 } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { openGate } from '../../../pacing/gate.ts'
+import { orAfter } from '../../../pacing/within.ts'
 import { asDriverError, buriedEnd, driverClosed, endedState } from '../contract/results.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
 import { openFileReads } from '../local/file-reads.ts'
@@ -170,11 +170,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
       (name) => ownedCalls.of(name) === undefined && calls.record(name)?.form === 'accepted' && !isOver(name),
     )
     const adopted = orphans.flatMap((name) => ownedCalls.own(name)?.done ?? [])
-    if (adopted.length === 0) return
-    const waiting = new AbortController()
-    const late = sleep(adoptionSeconds * 1000, undefined, { signal: waiting.signal }).catch(() => undefined)
-    await Promise.race([Promise.all(adopted), late])
-    waiting.abort()
+    if (adopted.length > 0) await orAfter(Promise.all(adopted), adoptionSeconds * 1000, undefined)
   }
 
   return {

@@ -1,22 +1,18 @@
-import { createHash, hash } from 'node:crypto'
-import { createReadStream, lstatSync, mkdirSync, rmSync } from 'node:fs'
+import { hash, randomBytes } from 'node:crypto'
+import { lstatSync, mkdirSync, rmSync } from 'node:fs'
 import { chmod, copyFile, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
-import { randomBytes } from 'node:crypto'
 import { dirname, join } from 'node:path'
-import { pipeline } from 'node:stream/promises'
 import { DriverError } from '../contract/driver.ts'
 import { systemPath } from '../../../outside-path.ts'
 import { isErrno } from '../contract/errno.ts'
 import type { CallRecords } from './calls.ts'
 import type { CallAnswer, CallInput, CallOutput } from './protocol.ts'
 import { foldersAbove } from '../contract/links.ts'
+import { checksum } from '../local/manifest.ts'
 import type { StagedFile } from '../local/staging.ts'
 
-const sha256Of = async (path: string): Promise<string> => {
-  const sum = createHash('sha256')
-  await pipeline(createReadStream(systemPath(path)), sum)
-  return sum.digest('hex')
-}
+const sha256Of = async (path: string, sizeBytes: number): Promise<string> =>
+  (await checksum(path, sizeBytes)).slice('sha256:'.length)
 
 /** Bytes of JSON that the contents of these files take in a request. */
 export const inlineBytes = (staged: readonly StagedFile[]): number =>
@@ -48,7 +44,7 @@ export const readInputs = async (
         path,
         mode: mode & 0o777,
         sizeBytes: size,
-        sha256: await sha256Of(file),
+        sha256: await sha256Of(file, size),
         url: urlOf(path),
       })
     else {
@@ -142,7 +138,11 @@ export const applyOutputs = async (
         )
       throw error
     })
-    checkContent(output, found.size, found.size === output.sizeBytes ? await sha256Of(upload) : '')
+    checkContent(
+      output,
+      found.size,
+      found.size === output.sizeBytes ? await sha256Of(upload, found.size) : '',
+    )
   }
   for (const path of answer.deleted)
     if (isBelowFolders(directory, path))

@@ -1,8 +1,8 @@
 import { append, smallest } from '../../../lists.ts'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import { fresh } from '../../../pacing/fresh.ts'
 import { kept } from '../../../pacing/kept.ts'
+import { orAfter } from '../../../pacing/within.ts'
 import { arrayScript } from '../batch/array-script.ts'
 import type {
   BatchElement,
@@ -120,9 +120,8 @@ const openMemoryWords = ({
       const until = performance.now() + settleSeconds * 1000
       for (const backoff = openBackoff({ firstMs: 200, longestMs: 2000 }); ;) {
         // A silent scheduler does not delay a task with a recorded end.
-        const silent = sleep(answerMs, 'silent' as const, { ref: false })
-        const jobs = await Promise.race([queue().catch(() => 'silent' as const), silent])
-        if (jobs === 'silent') return none
+        const jobs = await orAfter(queue(), answerMs, undefined).catch(() => undefined)
+        if (jobs === undefined) return none
         const known = places.map((place) => jobOf(jobs, place))
         const late = performance.now() > until
         if (late || known.every((job) => job === undefined || isJobOver(job))) {
@@ -208,8 +207,7 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
   ): Promise<{ outOfMemory?: true }> => {
     if (exitCode !== 0) return wordOn(place)
     if (countsKills === true) return {}
-    const silent = sleep(answerMs, undefined, { ref: false })
-    const known = await Promise.race([limits().catch(() => undefined), silent])
+    const known = await orAfter(limits(), answerMs, undefined).catch(() => undefined)
     return known?.killsInJobs === true ? wordOn(place) : recentWordOn(place)
   }
 

@@ -2,11 +2,11 @@ import { randomBytes } from 'node:crypto'
 import type { KubernetesCluster } from '../../../../clients/kubernetes-cluster.ts'
 import { quote } from '../../../../shell/quote.ts'
 import type { SiteShell } from '../../../../shell/site-shell.ts'
-import type { LogSlice } from '../../contract/driver.ts'
+import type { LogRange, LogSlice } from '../../contract/driver.ts'
 import { messageOf } from '../../contract/errno.ts'
 import { openBackoff } from '../../../../pacing/backoff.ts'
 import { openGate } from '../../../../pacing/gate.ts'
-import { parseSlice, sliceScript, type SliceRange } from '../../remote/slice.ts'
+import { parseSlice, sliceScript } from '../../remote/slice.ts'
 import type { TaskPod } from '../pods.ts'
 import { openErrands } from './errands.ts'
 import { openCommands } from './flow.ts'
@@ -57,7 +57,7 @@ export interface Courier {
     pod: TaskPod,
     name: string,
     stream: 'stdout' | 'stderr',
-    range: SliceRange,
+    range: LogRange,
   ): Promise<LogSlice | undefined>
   /** Removes the remains of broken transfers. */
   forget(name: string): Promise<void>
