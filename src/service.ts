@@ -24,6 +24,7 @@ import { openMachineKeeper } from './machine-keeper.ts'
 import { openSweeper } from './sweeper.ts'
 import { dispatchedOperation, openDispatcher } from './operations/dispatcher.ts'
 import { operationIdOf } from './operation-ids.ts'
+import { pathParameterOf } from './path-parameters.ts'
 import { openRequestExamples } from './http/request-examples.ts'
 import { routesOf } from './routes.ts'
 import { dispatchedKinds, durableKinds } from './kinds.ts'
@@ -95,6 +96,7 @@ export const startService = async (
   })
   const app = createApp({
     operationId: operationIdOf,
+    pathParameter: pathParameterOf,
     example: openRequestExamples(),
     config: { ...config, listenHost: config.listenAddress.host },
     routes: [...routesOf({ ...parts, consoleKeeper }), ...(further?.routes(parts) ?? [])],

@@ -98,6 +98,7 @@ export const createApp = (options: AppOptions): App => {
     version: options.version,
     tokenNeeded: config.apiToken !== undefined,
     ...(options.operationId === undefined ? {} : { operationId: options.operationId }),
+    ...(options.pathParameter === undefined ? {} : { pathParameter: options.pathParameter }),
     ...(options.example === undefined ? {} : { example: options.example }),
   })
   const documentText = JSON.stringify(openapi)

@@ -293,17 +293,27 @@ const wholeNumber = (schema: Json): Json => {
   }
 }
 
+const pathParameters = (
+  { path }: Route,
+  describe: ((path: string, name: string) => string | undefined) | undefined,
+): Json[] =>
+  [...path.matchAll(/\{(\w+)\}/g)].map(([, name = '']) => {
+    const description = describe?.(path, name)
+    return {
+      name,
+      in: 'path',
+      required: true,
+      ...(description === undefined ? {} : { description }),
+      schema: {
+        type: 'string',
+        minLength: 1,
+        maxLength: path.endsWith(`{${name}}`) ? pathLengths.file : pathLengths.id,
+      },
+    }
+  })
+
+/** Of the query and the headers. */
 const parameters = (route: Route, hasRead: boolean, components: Components): Json[] => {
-  const named = [...route.path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
-    name,
-    in: 'path',
-    required: true,
-    schema: {
-      type: 'string',
-      minLength: 1,
-      maxLength: route.path.endsWith(`{${name}}`) ? pathLengths.file : pathLengths.id,
-    },
-  }))
   const query = route.query === undefined ? {} : components.add(route.query, 'input')
   const required = (query['required'] ?? []) as string[]
   const asked = Object.entries((query['properties'] ?? {}) as Record<string, Json>).map(
@@ -365,7 +375,7 @@ const parameters = (route: Route, hasRead: boolean, components: Components): Jso
           ),
         ]),
   ]
-  return [...named, ...asked, ...headers]
+  return [...asked, ...headers]
 }
 
 const successResponse = (route: Route, status: number, components: Components): Json => {
@@ -419,7 +429,7 @@ const operation = (
   route: Route,
   place: RouteContext,
   components: Components,
-  { id, example }: { id: string; example: unknown },
+  { id, example, named }: { id: string; example: unknown; named: readonly Json[] },
 ): Json => {
   const responses: Json = {}
   for (const status of [successOf(route), ...(route.alsoStatus ?? []).filter((also) => also < 400)])
@@ -433,7 +443,7 @@ const operation = (
     tags: [route.tag],
     summary: route.summary,
     ...(route.public === undefined || route.public === false ? {} : { security: [] }),
-    parameters: parameters(route, place.hasRead, components),
+    parameters: [...named, ...parameters(route, place.hasRead, components)],
     ...requestBody(route, components, example),
     responses,
   }
@@ -487,6 +497,8 @@ export const openApi = (options: {
   tokenNeeded: boolean
   /** Operation ids chosen by hand; the others are derived from their paths. */
   operationId?: (method: string, path: string) => string | undefined
+  /** What a name in braces of a path stands for. */
+  pathParameter?: (path: string, name: string) => string | undefined
   /** A document that each operation accepts, by its id. */
   example?: (operationId: string) => unknown
 }): OpenApi => {
@@ -500,7 +512,10 @@ export const openApi = (options: {
     const path = (paths[route.path] ??= isApi || options.prefix === '' ? {} : { servers: [{ url: '/' }] })
     const place = { isApi, hasRead: readable.has(route.path) }
     const id = options.operationId?.(route.method, route.path) ?? operationIdOfPath(route)
-    const described = operation(route, place, components, { id, example: options.example?.(id) })
+    const described = operation(route, place, components, {
+      ...{ id, example: options.example?.(id) },
+      named: pathParameters(route, options.pathParameter),
+    })
     path[route.method.toLowerCase()] = described
     if (route.method === 'GET') path['head'] = headOperation(route, place, described)
   }

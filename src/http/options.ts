@@ -27,6 +27,8 @@ export interface AppOptions {
   version: string
   /** Ids of operations in the document; a route without one gets an id made of its path. */
   operationId?: (method: string, path: string) => string | undefined
+  /** What a name in braces of a path stands for, for the API's document. */
+  pathParameter?: (path: string, name: string) => string | undefined
   /** A document that each operation accepts, by its id, for the API's document. */
   example?: (operationId: string) => unknown
   /** Whether a read-only snapshot is activated. Mutations answer 423 while one is. */

@@ -86,9 +86,10 @@ beforeAll(async () => {
         res.write(body.subarray(0, second + 2))
         return void setTimeout(() => req.socket.destroy(), 50)
       }
-      // A download breaks off within its bytes.
-      if (path.endsWith('/outputs/shout.txt') && isAltered) body[0] = body[0]! ^ 1
-      else if (path.endsWith('/outputs/shout.txt') && isFirst(path)) {
+      const isOutput = path.endsWith('/outputs/shout.txt')
+      // A download and a summary break off within their bytes.
+      if (isOutput && isAltered) body[0] = body[0]! ^ 1
+      else if ((isOutput || path.endsWith('/summary/')) && isFirst(path)) {
         res.write(body.subarray(0, 5))
         return void setTimeout(() => req.socket.destroy(), 50)
       }

@@ -163,6 +163,11 @@ test("Request Cancellation on Temporal's page cancels the operation, and the mac
   }
 })
 
+test('events of cloud operations come under their topic', async () => {
+  const { items } = await service.get('/events/?after=0&topic=cloud-operation')
+  expect(new Set(items.map(({ kind }: any) => kind))).toEqual(new Set(['cloud-operation']))
+})
+
 test('a target makes as many machines as it may', async () => {
   await makeTarget('single', { maximumInstances: 1 })
   expect((await made('first', 'single')).status).toBe('completed')

@@ -115,6 +115,17 @@ test('every query parameter says what it does, a number its default too', () => 
   expect(silent).toEqual([])
 })
 
+test('every name in a path says what it stands for', () => {
+  const silent = operations().flatMap(({ method, path, operation }) =>
+    (operation['parameters'] as Json[]).flatMap(({ name, in: place, description }) =>
+      place === 'path' && description === undefined
+        ? [`${method} ${path} ${name}: describe it in src/path-parameters.ts`]
+        : [],
+    ),
+  )
+  expect(silent).toEqual([])
+})
+
 test('every member that may be left out of a body says what it does, a number its default too', () => {
   const schemas = document['components'].schemas as Json
   const resolved = (schema: Json): Json =>

@@ -275,3 +275,18 @@ test('a reader that takes nothing is cut while events wait for it; a slow one th
     await feed[Symbol.asyncDispose]()
   }
 })
+
+test('events of a planning session come under their topic', async () => {
+  await service.post('/planning-sessions/', {
+    ...{ id: 'session', workflowVersionId: world.workflowVersionId, executionScopeId: 'fed-scope' },
+    algorithms: [{ id: 'heft' }],
+  })
+  const items = await until<Item[] | undefined>('its end', 120, async () => {
+    const found: Item[] = (await service.get('/events/?after=0&topic=planning-session')).items
+    return found.some(({ event }) => event.eventType === 'planning.session.completed') ? found : undefined
+  })
+  expect(new Set(items.map(({ kind, operationId }) => `${kind} ${operationId}`))).toEqual(
+    new Set(['planning-session session']),
+  )
+  expect(items.map(({ event }) => event.sequence)).toEqual(items.map((_, i) => i + 1))
+})

@@ -1,4 +1,5 @@
 import { expect } from '@jest/globals'
+import { Client, Connection } from '@temporalio/client'
 import { readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import type { ReadyFacts } from '../../src/embedded/ready-file.ts'
@@ -21,6 +22,8 @@ let database: TestDatabase
 let daemon: Program
 let ready: ReadyFacts
 let page: BrowserPage
+/** Of two tasks; the second one sleeps. */
+let planId: string
 /** Words of Markdown and HTML where people write names. */
 const hostile =
   'mosaic *b* [l](http://evil.example) <img src=http://evil.example/x onerror="document.title=1">'
@@ -36,6 +39,7 @@ const send = async (method: string, path: string, body?: unknown): Promise<Json>
   if (!answer.ok) throw new Error(`${method} ${path} answered ${String(answer.status)}: ${text}`)
   return text === '' ? undefined : JSON.parse(text)
 }
+const metrics = async (): Promise<string> => (await fetch(`${String(ready.adminUrl)}/metrics`)).text()
 const runOf = async (id: string): Promise<Json> => (await send('GET', `/execution-runs/${id}/`)).run
 
 beforeAll(async () => {
@@ -66,11 +70,10 @@ beforeAll(async () => {
     failing.workflowId,
   ])
   await send('POST', '/execution-runs/', { id: 'broken', schedulePlanId: failing.planId, mode: 'real' })
-  for (const id of ['pressed', 'terminated'])
-    await send('POST', '/execution-runs/', { id, schedulePlanId: long.planId, mode: 'real' })
+  planId = long.planId
+  await send('POST', '/execution-runs/', { id: 'pressed', schedulePlanId: planId, mode: 'real' })
   await until('the run has failed', 120, async () => (await runOf('broken')).status === 'failed')
-  for (const id of ['pressed', 'terminated'])
-    await until(`${id} runs`, 120, async () => (await runOf(id)).completedActivityCount === 1)
+  await until('pressed runs', 120, async () => (await runOf('pressed')).completedActivityCount === 1)
 }, 600_000)
 afterAll(async () => {
   await page?.close()
@@ -158,26 +161,46 @@ test('under localhost as well: Request Cancellation cancels the run', async () =
   expect(await page.evaluate(`${visible('button', 'Request Cancellation')} === undefined`)).toBe(true)
 }, 600_000)
 
-test('Terminate ends the workflow there, and the run goes on in another', async () => {
-  await openRun('terminated')
+/** Chooses an action of the page's menu, for a reset the first place that it offers, and confirms. */
+const choose = async (action: 'terminate' | 'reset'): Promise<void> => {
   await press('button[aria-controls="workflow-actions"]')
-  await press('[data-testid="terminate-button"]')
-  await press('[data-testid="terminate-confirmation-modal"] [data-testid="confirm-modal-button"]')
-  const event = await until('the run says so', 180, async () =>
-    (await send('GET', '/execution-runs/terminated/events/')).items.find(
-      (one: Json) => one.eventType === 'execution.run.workflow-restarted',
-    ),
-  )
-  expect([event.payload, (await runOf('terminated')).status]).toEqual([
-    { workflow: 'had ended there as terminated' },
-    'running',
-  ])
-  expect(await (await fetch(`${String(ready.adminUrl)}/metrics`)).text()).toContain(
-    'orrery_workflows_restarted_total{kind="execution-run"} 1',
-  )
-  await send('POST', '/execution-runs/terminated/cancel/')
-  await until('the run is cancelled', 60, async () => (await runOf('terminated')).status === 'cancelled')
-}, 600_000)
+  await press(`[data-testid="${action}-button"]:not([aria-disabled="true"])`)
+  if (action === 'reset') {
+    await press('[data-testid="workflow-reset-event-id-select-button"]')
+    await press('#reset-event-id-select [role="option"]', 'WorkflowTaskCompleted')
+  }
+  await press(`[data-testid="${action}-confirmation-modal"] [data-testid="confirm-modal-button"]:enabled`)
+}
+
+test.each([
+  ['terminate', 'terminated', 'had ended there as terminated', 1],
+  ['reset', 'reset', 'was reset', 2],
+] as const)(
+  'the button %s ends the workflow there, and the run goes on in another',
+  async (action, id, workflow, restarts) => {
+    const tasks = async (): Promise<string[]> =>
+      (await send('GET', `/execution-runs/${id}/`)).activities.map(
+        ({ status, attempt }: Json) => `${String(status)} ${String(attempt)}`,
+      )
+    await send('POST', '/execution-runs/', { id, schedulePlanId: planId, mode: 'real' })
+    await until('its second task runs', 120, async () => (await tasks())[1] === 'running 1')
+    await openRun(id)
+    await choose(action)
+    const event = await until('the run says so', 180, async () =>
+      (await send('GET', `/execution-runs/${id}/events/`)).items.find(
+        (one: Json) => one.eventType === 'execution.run.workflow-restarted',
+      ),
+    )
+    expect([event.payload, (await runOf(id)).status]).toEqual([{ workflow }, 'running'])
+    const counted = /^orrery_workflows_restarted_total\{kind="execution-run"\} (\d+)$/m
+    expect(counted.exec(await metrics())?.[1]).toBe(String(restarts))
+    // What had completed stays so, and what runs was not started again.
+    expect(await tasks()).toEqual(['completed 1', 'running 1'])
+    await send('POST', `/execution-runs/${id}/cancel/`)
+    await until('the run is cancelled', 60, async () => (await runOf(id)).status === 'cancelled')
+  },
+  600_000,
+)
 
 test('what the page read is in the audit by origin; its key is in the data folder for its owner alone', async () => {
   const events: Json[] = await send('GET', '/audit-events/?eventType=workflow-payloads.read')
@@ -189,4 +212,20 @@ test('what the page read is in the audit by origin; its key is in the data folde
   const file = join(folder, 'temporal-codec.key')
   expect(statSync(file).mode & 0o777).toBe(0o600)
   expect(daemon.output()).not.toContain(readFileSync(file, 'utf8').trim())
+})
+
+test('workflow tasks that fail are counted under the name that rules and dashboard ask for', async () => {
+  const connection = await Connection.connect({ address: ready.temporalAddress })
+  const handle = await new Client({ connection }).workflow.start('unknown', {
+    ...{ taskQueue: 'orrery', workflowId: 'unknown' },
+  })
+  const name = 'temporal_workflow_task_execution_failed'
+  await until('its failures are counted', 120, async () =>
+    new RegExp(`^${name}\\{[^}]*workflow_type="unknown"[^}]*\\} [1-9]`, 'm').test(await metrics()),
+  )
+  await handle.terminate()
+  await connection.close()
+  const deploy = join(import.meta.dirname, '../../deploy')
+  for (const file of ['prometheus/rules.yml', 'grafana/orrery.json'])
+    expect(readFileSync(join(deploy, file), 'utf8')).toContain(`sum by (workflow_type) (increase(${name}[`)
 })

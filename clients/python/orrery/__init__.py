@@ -19,31 +19,20 @@ from urllib.parse import quote
 
 import httpx
 
+from orrery_api.api.execution_runs import list_run_outputs
 from orrery_api.client import Client
 from orrery_api.models import RunEvent, RunSummary
-
-__all__ = [
-    "Conflict",
-    "DigestMismatch",
-    "NotAllowed",
-    "NotBuilt",
-    "NotFound",
-    "Orrery",
-    "Refused",
-    "Unacceptable",
-    "Unavailable",
-]
 
 
 class Refused(Exception):
     """What the service refused, with its reasons."""
 
-    def __init__(self, status: int, code: str, message: str, details: list[dict[str, str]], body: dict[str, Any]):
-        super().__init__(message)
+    def __init__(self, status: int, body: dict[str, Any], text: str = ""):
+        super().__init__(str(body.get("error", text[:200])))
         self.status = status
-        self.code = code
-        self.details = details
         self.body = body
+        self.code = str(body.get("code", ""))
+        self.details: list[dict[str, str]] = body.get("details", [])
 
 
 class NotAllowed(Refused):
@@ -74,33 +63,26 @@ class DigestMismatch(Exception):
     """What was downloaded is not what the service has recorded."""
 
 
-def _kind_of(status: int, code: str) -> type[Refused]:
-    if code == "not_built":
-        return NotBuilt
-    if status in (401, 403):
-        return NotAllowed
-    if status == 404:
-        return NotFound
-    if status in (409, 412, 423):
-        return Conflict
-    return Unavailable if status >= 500 or status == 429 else Unacceptable
+_KINDS = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: Conflict, 412: Conflict, 423: Conflict}
 
 
 def _refusal(answer: httpx.Response) -> Refused:
-    text = answer.read().decode(errors="replace")
+    answer.read()
+    answer.close()
     try:
-        body = json.loads(text)
-    except ValueError:
+        body = dict(answer.json())
+    except (ValueError, TypeError):
         # Something between here and the service has answered.
         body = {}
-    if not isinstance(body, dict):
-        body = {}
-    code = str(body.get("code", ""))
-    message = str(body.get("error", text[:200]))
-    return _kind_of(answer.status_code, code)(answer.status_code, code, message, body.get("details", []), body)
+    status = answer.status_code
+    other = Unavailable if status >= 500 or status == 429 else Unacceptable
+    kind = NotBuilt if body.get("code") == "not_built" else _KINDS.get(status, other)
+    return kind(status, body, answer.text)
 
 
 _PATIENCE_SECONDS = 90.0
+_ENDED = ("completed", "failed", "cancelled")
+_RETRIED = (429, 502, 503, 504)
 _DOCUMENTS = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")
 
 
@@ -116,7 +98,15 @@ def _wait_seconds(attempt: int) -> float:
     return min(0.2 * 2 ** min(attempt - 1, 5), 5.0)
 
 
-class _Retrying(httpx.BaseTransport):
+def _left(until: float) -> float:
+    """The seconds that an answer is waited for before this time; raises TimeoutError after it."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the run has not ended within the given time")
+    return min(_PATIENCE_SECONDS, left)
+
+
+class _Retrying(httpx.Client):
     """Sends a request until it is answered, and raises what the service refuses.
 
     A POST gets an Idempotency-Key, so that it is done once. A body that is no document is sent once,
@@ -126,111 +116,72 @@ class _Retrying(httpx.BaseTransport):
     however often; then TimeoutError is raised.
     """
 
-    def __init__(self, tries: int):
-        self._transport = httpx.HTTPTransport()
-        self._tries = tries
+    def __init__(self, tries: int, **options: Any):
+        super().__init__(timeout=_PATIENCE_SECONDS, **options)
+        self.tries = tries
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         repeatable = _is_repeatable(request)
         if request.method == "POST" and repeatable and "idempotency-key" not in request.headers:
             request.headers["idempotency-key"] = str(uuid.uuid4())
         until = request.extensions.get("until")
-        attempt = 0
+        tries = 1 if not repeatable else self.tries if until is None else math.inf
+        attempt = 1
         while True:
-            attempt += 1
+            wait = _wait_seconds(attempt)
             if until is not None:
                 request.extensions["timeout"] = httpx.Timeout(_left(until)).as_dict()
-            last = not repeatable or (until is None and attempt >= self._tries)
-            wait = _wait_seconds(attempt)
             try:
-                answer = self._transport.handle_request(request)
+                answer = super().send(request, **options)
                 if answer.status_code < 300 or answer.status_code == 304:
                     return answer
                 refused = _refusal(answer)
-                answer.close()
-            except httpx.TransportError:
-                if last:
-                    raise
-            else:
                 after = answer.headers.get("retry-after", "")
                 passing = answer.status_code == 409 and after != ""
                 # Other conflicts that pass say what is in the way.
                 in_flight = repeatable and passing and not refused.details and "state" not in refused.body
-                again = answer.status_code in (429, 502, 503, 504) and not isinstance(refused, NotBuilt)
-                if not (again or passing) or (last and not in_flight):
+                again = passing or (answer.status_code in _RETRIED and not isinstance(refused, NotBuilt))
+                if not again or (attempt >= tries and not in_flight):
                     raise refused
                 if in_flight:
                     attempt -= 1
                 if after.isdigit() and int(after) > 0:
                     wait = min(float(after), 60.0)
+            except httpx.TransportError:
+                if attempt >= tries:
+                    raise
+            attempt += 1
             time.sleep(wait if until is None else max(0.0, min(wait, until - time.monotonic())))
 
-    def close(self) -> None:
-        self._transport.close()
+
+def pages(load: Callable[[int], Any]) -> Iterator[Any]:
+    """Every item of a list; `load` reads one page of it, from 1 on.
+
+    A list that is a plain array names its next page in the header `Link`: `load` reads it by
+    `sync_detailed`.
+    """
+    page = 1
+    while True:
+        answer = load(page)
+        listed = getattr(answer, "parsed", answer)
+        if listed is answer and isinstance(listed, list):
+            raise TypeError("the list is a plain array: read its pages by sync_detailed in place of sync")
+        yield from listed if isinstance(listed, list) else listed.items
+        if not ('rel="next"' in answer.headers.get("link", "") if isinstance(listed, list) else listed.has_next):
+            return
+        page += 1
 
 
-def _segment(text: str) -> str:
-    return quote(text, safe="")
-
-
-class Orrery:
-    """A client of the service at `base_url`, with the prefix: `http://127.0.0.1:8080/api`."""
-
-    def __init__(self, base_url: str, token: str | None = None, tries: int = 5):
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._http = httpx.Client(
-            base_url=base_url.rstrip("/"), headers=headers, transport=_Retrying(tries), timeout=_PATIENCE_SECONDS
-        )
-        self.api = Client(base_url=base_url.rstrip("/")).set_httpx_client(self._http)
-        self.runs = Runs(self._http)
-        self.outputs = Outputs(self._http, tries)
-
-    def __enter__(self) -> Orrery:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.close()
-
-    @staticmethod
-    def pages(load: Callable[[int], Any]) -> Iterator[Any]:
-        """Every item of a list; `load` reads one page of it, from 1 on.
-
-        A list that is a plain array names its next page in the header `Link`: `load` reads it by
-        `sync_detailed`.
-        """
-        page = 1
-        while True:
-            answer = load(page)
-            listed = getattr(answer, "parsed", answer)
-            if isinstance(listed, list):
-                if listed is answer:
-                    raise TypeError("the list is a plain array: read its pages by sync_detailed in place of sync")
-                yield from listed
-                more = 'rel="next"' in answer.headers.get("link", "")
-            else:
-                yield from listed.items
-                more = listed.has_next
-            if not more:
-                return
-            page += 1
-
-
-def _until(timeout: float | None) -> float:
-    return math.inf if timeout is None else time.monotonic() + timeout
-
-
-def _left(until: float) -> float:
-    """The seconds that an answer is waited for before this time; raises TimeoutError after it."""
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the run has not ended within the given time")
-    return min(_PATIENCE_SECONDS, left)
-
-
-def _before(until: float, lines: Iterator[str]) -> Iterator[str]:
-    """The lines that come before this time; raises TimeoutError at the first after it."""
+def _server_sent(lines: Iterator[str], until: float) -> Iterator[tuple[str, str]]:
+    """The events of a `text/event-stream` that have an id; raises TimeoutError at the first line after the time."""
+    fields: dict[str, list[str]] = {}
     for line in lines:
-        yield line
+        name, _, value = line.partition(":")
+        fields.setdefault(name, []).append(value.removeprefix(" "))
+        if line == "":
+            if "id" in fields and "data" in fields:
+                yield fields["id"][-1], "\n".join(fields["data"])
+            fields = {}
         _left(until)
 
 
@@ -243,22 +194,17 @@ class Runs:
 
         Goes on while the service is away. Raises TimeoutError after `timeout` seconds.
         """
+        path = f"/execution-runs/{quote(run_id, safe='')}/summary/"
+        until = math.inf if timeout is None else time.monotonic() + timeout
         headers: dict[str, str] = {}
-        until = _until(timeout)
         while True:
-            path = f"/execution-runs/{_segment(run_id)}/summary/"
-            try:
-                answer = self._http.get(path, headers=headers, extensions={"until": until})
-            except httpx.TransportError:
-                time.sleep(0.1)
-                continue
+            answer = self._http.get(path, headers=headers, extensions={"until": until})
+            if answer.status_code == 200:
+                summary = RunSummary.from_dict(answer.json())
+                if str(summary.run.status) in _ENDED:
+                    return summary
             if "etag" in answer.headers:
                 headers = {"prefer": "wait=30", "if-none-match": answer.headers["etag"]}
-            if answer.status_code == 304:
-                continue
-            summary = RunSummary.from_dict(answer.json())
-            if str(summary.run.status) in ("completed", "failed", "cancelled"):
-                return summary
 
     def events(self, run_id: str, after: int | None = None, timeout: float | None = None) -> Iterator[RunEvent]:
         """Events of a run in order, until it has ended.
@@ -266,17 +212,16 @@ class Runs:
         A broken stream goes on where it ended, however long the service is away. Raises TimeoutError
         after `timeout` seconds.
         """
-        last = None if after is None else str(after)
-        until = _until(timeout)
-        path = f"/execution-runs/{_segment(run_id)}/events/"
+        path = f"/execution-runs/{quote(run_id, safe='')}/events/"
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": str(after)})
         while True:
-            headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last})
             try:
                 with self._http.stream("GET", path, headers=headers, extensions={"until": until}) as answer:
                     if answer.status_code == 204:
                         return
-                    for event_id, data in _server_sent(_before(until, answer.iter_lines())):
-                        last = event_id
+                    for event_id, data in _server_sent(answer.iter_lines(), until):
+                        headers["last-event-id"] = event_id
                         yield RunEvent.from_dict(json.loads(data))
             except httpx.TransportError:
                 pass
@@ -284,31 +229,30 @@ class Runs:
 
 
 class Outputs:
-    def __init__(self, http: httpx.Client, tries: int):
+    def __init__(self, api: Client, http: _Retrying):
+        self._api = api
         self._http = http
-        self._tries = tries
 
     def download(self, run_id: str, activity_id: str, file: str, target: str | Path) -> None:
         """Downloads a file that an activity made; raises DigestMismatch, and then leaves nothing.
 
         One that breaks off begins anew, as often as requests are tried.
         """
-        folder = f"/execution-runs/{_segment(run_id)}/activities/{_segment(activity_id)}/outputs/"
-        wanted = self._digest(folder, file)
+        recorded = self._recorded(run_id, activity_id, file)
+        run, activity, name = (quote(part, safe="") for part in (run_id, activity_id, file))
         partial = Path(f"{target}.{uuid.uuid4()}.part")
         try:
-            digest = self._save(folder + quote(file), partial)
-            if digest != wanted:
-                raise DigestMismatch(f"{file}: sha256 is {digest}, recorded is {wanted}")
+            digest = self._save(f"/execution-runs/{run}/activities/{activity}/outputs/{name}", partial)
+            if digest != recorded:
+                raise DigestMismatch(f"{file}: sha256 is {digest}, recorded is {recorded}")
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
 
     def _save(self, path: str, target: Path) -> str:
         """Writes the bytes of a path to a file, and gives their SHA-256 in hexadecimal."""
-        attempt = 0
+        attempt = 1
         while True:
-            attempt += 1
             digest = hashlib.sha256()
             with self._http.stream("GET", path, headers={"accept-encoding": "identity"}) as answer:
                 try:
@@ -318,34 +262,36 @@ class Outputs:
                             out.write(chunk)
                     return digest.hexdigest()
                 except httpx.TransportError:
-                    if attempt >= self._tries:
+                    if attempt >= self._http.tries:
                         raise
             time.sleep(_wait_seconds(attempt))
+            attempt += 1
 
-    def _digest(self, folder: str, file: str) -> str:
-        page = 1
-        while True:
-            answer = self._http.get(folder, params={"page": page}).json()
-            for output in answer["items"]:
-                if output["relativePath"] == file and "checksum" in output:
-                    return str(output["checksum"]).removeprefix("sha256:")
-            if not answer["hasNext"]:
-                raise NotFound(404, "missing", f"no output {file} with a digest below {folder}", [], {})
-            page += 1
+    def _recorded(self, run_id: str, activity_id: str, file: str) -> str:
+        for output in pages(lambda page: list_run_outputs.sync(run_id, activity_id, client=self._api, page=page)):
+            if output.relative_path == file and output.checksum:
+                return str(output.checksum).removeprefix("sha256:")
+        error = f"activity {activity_id} of run {run_id} has no output {file} with a digest"
+        raise NotFound(404, {"code": "missing", "error": error})
 
 
-def _server_sent(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """The events of a `text/event-stream` that have an id."""
-    event_id: str | None = None
-    data: list[str] = []
-    for line in lines:
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if line == "":
-            if event_id is not None and data:
-                yield event_id, "\n".join(data)
-            event_id, data = None, []
-        elif name == "id":
-            event_id = value
-        elif name == "data":
-            data.append(value)
+class Orrery:
+    """A client of the service at `base_url`, with the prefix: `http://127.0.0.1:8080/api`.
+
+    `tries` are those of a request that was not answered, or with 429, 502, 503 or 504.
+    """
+
+    pages = staticmethod(pages)
+
+    def __init__(self, base_url: str, token: str | None = None, tries: int = 5):
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._http = _Retrying(tries, base_url=base_url.rstrip("/"), headers=headers)
+        self.api = Client(base_url=base_url.rstrip("/")).set_httpx_client(self._http)
+        self.runs = Runs(self._http)
+        self.outputs = Outputs(self.api, self._http)
+
+    def __enter__(self) -> Orrery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
