@@ -330,6 +330,50 @@ describe('a run at other machines', () => {
     expect(left.trim()).toBe('')
   }, 400_000)
 
+  test('is cancelled while its second attempt waits for the end of the first, which the scheduler does not confirm: no job is left', async () => {
+    const impatient = await openService({
+      environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(), SERVICE_SITE_PATIENCE_SECONDS: '2' },
+    })
+    try {
+      await impatient.post('/ssh-keys/import/', { id: 'cluster', privateKey: slurm.key.privateKey })
+      const ledger = join(slurm.scratch, 'left-over')
+      // The link is cut before the answer to the submit.
+      slurm.disturb('sbatch', `SLURM_CONF=${slurm.conf} /usr/bin/sbatch "$@"; sleep 120; exit 0`)
+      slurm.disturb('scancel', 'echo "scancel: error: Unable to contact slurm controller" >&2; exit 1')
+      const world = await makeWorld(impatient, {
+        ...{ name: 'left', cores: [1], places: [onCluster('left-login', { commandSeconds: 110 })] },
+        tasks: [{ name: 'long', run: `echo begun >> ${ledger}; exec sleep 86400` }],
+        connections: [connectionTo('left-login', slurm.login, 'cluster')],
+      })
+      const id = 'left-run'
+      await impatient.post('/execution-runs/', { id, schedulePlanId: world.planId, mode: 'real' })
+      await eventually('its start', 120, async () => existsSync(ledger))
+      // The nodes still reach the controller there.
+      await slurm.login.hide()
+      await eventually('its second attempt', 200, async () => {
+        const { activities } = await impatient.get(`/execution-runs/${id}/`)
+        return activities[0].attempt === 2
+      })
+      slurm.forgetCalls()
+      slurm.disturb('sbatch', undefined)
+      await slurm.login.heal()
+      await eventually('the request for the end of the first', 120, async () =>
+        slurm.calls().some((call) => call.startsWith('scancel')),
+      )
+      await impatient.post(`/execution-runs/${id}/cancel/`)
+      expect((await impatient.finished(id, 240)).run.status).toBe('cancelled')
+      const jobs = async (): Promise<string> => (await slurm.slurm(`squeue -h -u ${slurm.user} -o %A`)).trim()
+      expect(await jobs()).toMatch(/^\d+$/)
+      slurm.disturb('scancel', undefined)
+      await eventually('the end of its job', 400, async () => (await jobs()) === '')
+      expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
+    } finally {
+      for (const command of ['sbatch', 'scancel'] as const) slurm.disturb(command, undefined)
+      await slurm.login.heal()
+      await impatient[Symbol.asyncDispose]()
+    }
+  }, 900_000)
+
   test('runs its own tasks where another service has run those of a run of the same id at the same account', async () => {
     const other = await openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } })
     try {
