@@ -199,7 +199,7 @@ const watchMachine = (
   const lookForLoss = async (): Promise<string | undefined> => {
     try {
       const loss = await look()
-      if (loss !== undefined && loss.noted !== true) await recordLost(db, held.instanceId, loss)
+      if (loss !== undefined && loss.noted !== true) await recordLost(db, watched, loss)
       return loss?.reason
     } catch (error) {
       // A missing answer of the provider or the database does not show the state of the machine.

@@ -11,7 +11,7 @@ import { CredentialVariables } from '../../src/config.ts'
 import { openTurns } from '../../src/db/each-record.ts'
 import { openClouds } from '../../src/domains/cloud/clouds.ts'
 import { keyIdOf } from '../../src/domains/cloud/instance-keys.ts'
-import { noteLosses } from '../../src/domains/cloud/loss.ts'
+import { noteLosses, recordLost } from '../../src/domains/cloud/loss.ts'
 import { endUnusedMachines, unusedByRuns } from '../../src/domains/execution-runs/machines.ts'
 import { openVaultKeys } from '../../src/vault/keys.ts'
 import { openVault } from '../../src/vault/vault.ts'
@@ -396,6 +396,11 @@ test('a machine that others stop or end is in the audit, once, with the reason',
   ] as const) {
     await made(id)
     const machine = await machineOfInstance(service, site, id)
+    // The loss of a machine that the instance had before it was provisioned again.
+    const former = { instanceId: id, providerId: 'i-former' }
+    for (const stays of [true, false])
+      expect(await recordLost(service.db, former, { reason: 'it was ended', stays })).toBe(false)
+    expect(await calls.instance(id)).toMatchObject({ status: 'ready', providerId: machine.id })
     machine.state = state
     expect(await noted()).toEqual({ ids: [id], errors: [] })
     expect(await noted()).toEqual({ ids: [], errors: [] })

@@ -13,7 +13,8 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
-import { request } from 'node:http'
+import { createServer, request } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
@@ -858,6 +859,58 @@ test('what was promoted and is gone at its site no longer stands in the way of i
   expect(await promotedAs('stays.csv')).toBe(0)
   expect((await app.call('DELETE', at('own', 'tree-.csv'))).status).toBe(204)
   expect((await app.call('DELETE', '/environments/own/')).status).toBe(204)
+})
+
+test('a login that may not list does not show that a folder is gone, and what was promoted below it stays', async () => {
+  let lists = true
+  const store = createServer((asked, answer) => {
+    const { method, headers, url = '' } = asked
+    if (!lists && url.includes('list-type=')) {
+      answer.writeHead(403, { 'content-type': 'application/xml' })
+      answer.end('<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>')
+      return
+    }
+    const passed = request(`${site.endpoint}${url}`, { method, headers }, (given) => {
+      answer.writeHead(given.statusCode ?? 500, given.headers)
+      given.pipe(answer)
+    })
+    asked.pipe(passed)
+  })
+  await new Promise<void>((listens) => store.listen(0, '127.0.0.1', listens))
+  try {
+    const endpointUrl = `http://127.0.0.1:${String((store.address() as AddressInfo).port)}`
+    const credential = { id: 'blind', provider: 'aws', credential: site.accessKey }
+    const { credentialRef } = await app.post('/cloud-credentials/', credential)
+    await app.post('/environments/', {
+      environment: { id: 'blind', name: 'blind' },
+      version: { id: 'blind-v1', version: 1, status: 'published' },
+      storages: [
+        {
+          ...{ id: 'blind', name: 'blind', type: 's3', endpoint: 's3://bucket/blind' },
+          credentialReference: credentialRef,
+          configuration: {
+            ...{ endpointUrl, region: 'us-east-1', pathStyle: true, signed: true },
+            browseRoots: [{ path: '/' }],
+          },
+        },
+      ],
+    })
+    expect((await put('blind', 'tree/a.csv', 'bytes')).status).toBe(201)
+    await app.post('/storages/blind/promote-data/', { path: 'tree/a.csv' })
+    lists = false
+    expect((await app.call('DELETE', at('blind', 'tree'))).status).toBe(404)
+    const { body } = await app.call('GET', '/storages/blind/stat/?path=tree/a.csv')
+    expect(body.promotedAs).toHaveLength(1)
+
+    lists = true
+    rmSync(join(site.bucket('bucket'), 'blind', 'tree'), { recursive: true })
+    expect((await app.call('DELETE', '/environments/blind/')).status).toBe(422)
+    expect((await app.call('DELETE', at('blind', 'tree'))).status).toBe(404)
+    expect((await app.call('DELETE', '/environments/blind/')).status).toBe(204)
+  } finally {
+    store.close()
+    store.closeAllConnections()
+  }
 })
 
 test('a search in all fields finds times as answers show them', async () => {

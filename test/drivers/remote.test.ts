@@ -32,6 +32,7 @@ import { taskScript } from '../../src/drivers/runtime/contract/task-script.ts'
 import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { plainIntent } from './intent.ts'
+import { asOrdinary, withScripts } from './scripts.ts'
 
 let scratch: string
 beforeEach(() => {
@@ -352,11 +353,7 @@ test('one name, two login nodes with one home: a task is waited for until its ow
       script
         .replaceAll('/proc/sys/kernel/random/boot_id', boot)
         .replaceAll('/proc/sys/kernel/hostname', hostname)
-    return {
-      run: (script, options) => shell.run(there(script), options),
-      open: (script) => shell.open(there(script)),
-      close: () => shell.close(),
-    }
+    return withScripts(shell, there)
   }
   const shells = [openLocalShell(), another('login2')] as const
   const drivers = shells.map((shell) =>
@@ -399,12 +396,8 @@ describe('a task at a host', () => {
   })
   const open = (changed: (script: string) => string = (same) => same) => {
     const real = openLocalShell()
-    const shell: SiteShell = {
-      ...real,
-      run: (script, options) => real.run(changed(script), options),
-      open: (script) => real.open(changed(script)),
-    }
     const root = join(scratch, 'home')
+    const shell = withScripts(real, changed)
     const driver = openSshDriver({ shell, root, runtime: 'ssh', taskVariable: 'ORRERY_TASK' })
     opened.push(real, driver)
     return driver
@@ -415,12 +408,15 @@ describe('a task at a host', () => {
   const task = (name: string, script: string, ...args: string[]): Intent =>
     plainIntent(name, join(scratch, 'work', name, '1'), ['sh', '-c', script, 'sh', ...args])
 
+  /** Supervisors that write their first line once there is this file; `$name` is the task's. */
+  const frozenBefore = (gate: string) => (script: string) => {
+    const start = '  if ! echo "start '
+    return script.replaceAll(start, `  until [ -e ${gate} ]; do sleep 0.05; done\n${start}`)
+  }
+
   test('a supervisor that was frozen before its first line starts nothing once its task was given up or cancelled', async () => {
     const [gate, ledger] = [join(scratch, 'gate'), join(scratch, 'ledger')]
-    const start = '  if ! echo "start '
-    const frozen = (script: string): string =>
-      script.replaceAll(start, `  until [ -e ${gate} ]; do sleep 0.05; done\n${start}`)
-    const [first, second] = [open(frozen), open(frozen)]
+    const [first, second] = [open(frozenBefore(gate)), open(frozenBefore(gate))]
     const tasks = ['given-up', 'cancelled'].map((name) => task(name, 'echo begun >> "$1"', ledger))
     const submits = tasks.map((one) => first.submit([one]))
     for (const { name } of tasks) await until(`the record of ${name}`, 120, () => existsSync(record(name)))
@@ -486,6 +482,40 @@ describe('a task at a host', () => {
       expect(await stateIn(one, 'waited-for')).toMatchObject({ state: 'lost' })
     expect(await other.submit(tasks.slice(0, 1))).toMatchObject([{ ok: true }])
     expect(readFileSync(join(scratch, 'waited-for'), 'utf8')).toMatch(/^\d+\n$/)
+  })
+
+  test('where the host cannot write that a task is given up, it waits with the file, is cancelled by nobody, and never starts', async () => {
+    const folder = join(scratch, 'home', 'tasks')
+    const [gate, ledger] = [join(scratch, 'gate-'), join(scratch, 'ledger')]
+    const frozen = frozenBefore(`${gate}$name`)
+    const driver = open((script) => asOrdinary(frozen(script)))
+    writeFileSync(`${gate}vanished`, '')
+    const submitted = open(frozen).submit([task('claimed', 'echo begun >> "$1"', ledger)])
+    const script = 'echo begun >> "$1"; until [ -e "$2" ]; do sleep 0.05; done'
+    await driver.submit([task('vanished', script, ledger, `${gate}claimed`)])
+    await until('the record', 120, () => existsSync(record('claimed')))
+    await until('the start', 120, () => existsSync(ledger))
+    expect(await stateIn(driver, 'vanished')).toMatchObject({ state: 'running' })
+    rmSync(record('vanished'))
+    chmodSync(folder, 0o500)
+    const waiting = (name: string) => expect.stringContaining(`cannot write ${join(folder, name)}.lost: `)
+    try {
+      for (const name of ['claimed', 'vanished']) {
+        await until('its reason', 120, async () =>
+          JSON.stringify(await stateIn(driver, name)).includes('.lost'),
+        )
+        expect(await stateIn(driver, name)).toMatchObject({ state: 'running', cause: waiting(name) })
+        const refusal = { trouble: 'unknown', message: waiting(name) }
+        await expect(driver.cancel([name], 0)).rejects.toMatchObject(refusal)
+      }
+    } finally {
+      chmodSync(folder, 0o700)
+    }
+    for (const name of ['claimed', 'vanished'])
+      await until('its loss', 120, async () => (await stateIn(driver, name)).state === 'lost')
+    writeFileSync(`${gate}claimed`, '')
+    expect(await submitted).toMatchObject([{ ok: true }])
+    expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
   })
 
   test('a kill is one for memory where the node killed for memory meanwhile, not where it did so before', async () => {

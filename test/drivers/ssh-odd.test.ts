@@ -27,6 +27,7 @@ import { until } from '../failures/programs.ts'
 import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { plainIntent, taskName } from './intent.ts'
+import { asOrdinary, withScripts } from './scripts.ts'
 import { tortureConformance } from './torture.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.sshd)
@@ -38,19 +39,6 @@ let scratch: string
 let driver: RuntimeDriver
 let shell: SiteShell
 const here = openLocalShell()
-
-/** Root may read everything; an account may not. */
-const ordinary = (shell: SiteShell): SiteShell => {
-  const wrapped = (script: string): string =>
-    process.getuid?.() === 0
-      ? `exec setpriv --bounding-set=-dac_override,-dac_read_search /bin/sh -c ${quote(script)}`
-      : script
-  return {
-    run: (script, options) => shell.run(wrapped(script), options),
-    open: (script) => shell.open(wrapped(script)),
-    close: () => shell.close(),
-  }
-}
 
 const openDriver = (over: SiteShell, folder: string, more: Partial<SshDriverOptions> = {}): RuntimeDriver =>
   openSshDriver({
@@ -66,7 +54,7 @@ beforeAll(async () => {
   sshd = await startSshd()
   sessions = openSshSessions()
   scratch = mkdtempSync(join(runFolder(), 'orrery-odd-'))
-  shell = ordinary(sessions.shell(sshd.target()))
+  shell = withScripts(sessions.shell(sshd.target()), asOrdinary)
   driver = openDriver(shell, scratch)
 }, seconds)
 afterAll(async () => {

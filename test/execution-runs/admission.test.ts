@@ -308,6 +308,22 @@ describe('admission', () => {
       await service.post(`/execution-runs/${name}-run/cancel/`)
     })
 
+    test('of driver kubernetes is refused where imagePullSecrets name no secrets as Pods do', async () => {
+      const configuration = { imagePullSecrets: ['regcred'] }
+      const world = await plan('pulls', 'kubernetes', ['kubernetes'], configuration)
+      const answer = await create({ id: 'pulls-run', schedulePlanId: world.planId, mode: 'real' })
+      expect([answer.status, answer.body.details]).toEqual([
+        422,
+        [
+          {
+            path: 'runtimes.pulls-place-1.configuration',
+            message: expect.stringMatching(/imagePullSecrets \["regcred"\] .* each as \{name: NAME\}/),
+          },
+        ],
+      ])
+      await nothing('pulls-run')
+    })
+
     test.each([
       ['ssh', [], /has no connection of type ssh/],
       ['kubernetes', ['ssh'], /has no connection of type kubernetes/],

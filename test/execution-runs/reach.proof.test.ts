@@ -1,10 +1,13 @@
 import { expect } from '@jest/globals'
+import { existsSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { checked } from './checked.ts'
 import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { startSsh, type SshHost, type SshSite } from '../../sites/ssh.ts'
 import { connectionTo, eventually, makeVaultKeyFile, onCluster, onHost } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { makeWorld, type World, type WorldOptions } from '../support/worlds.ts'
+import { makeWorld, recordOf, type World, type WorldOptions } from '../support/worlds.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 
@@ -260,6 +263,116 @@ describe('a run at other machines', () => {
     )
     expect(slurm.calls().filter((call) => call.startsWith('sbatch')).length).toBeLessThanOrEqual(2)
   }, 150_000)
+
+  test('asks a cluster whose sbatch refuses --mem for none, where its runtime or the activity says so; the refusal names the way', async () => {
+    const places = [{ requests: { memory: false } }, {}].map((more) => onCluster('nomem-login', more))
+    const tasks: WorldOptions['tasks'] = [
+      { name: 'site', memory: '64Mi', lane: [0, 0] },
+      { name: 'task', memory: '0', lane: [1, 0] },
+      { name: 'asks', memory: '64Mi', lane: [1, 1] },
+    ]
+    const world = await worldAt('nomem', { tasks, cores: [1, 2], places }, 0, true)
+    const refuses = 'echo "sbatch: error: --mem is not allowed here" >&2; exit 1'
+    slurm.disturb('sbatch', `case " $* " in *" --mem"*) ${refuses} ;; esac`)
+    try {
+      const schedulePlanId = world.planId
+      await service.post('/execution-runs/', {
+        ...{ id: 'nomem-run', schedulePlanId, mode: 'real', onFailure: 'finish-independent' },
+      })
+      const { activities } = await service.finished('nomem-run', 120)
+      const of = (name: string) => activities.find(({ externalId }: any) => externalId === name)
+      for (const name of ['site', 'task'])
+        expect(of(name)).toMatchObject({ status: 'completed', attempt: 1, exitCode: 0 })
+      expect(of('asks')).toMatchObject({
+        ...{ status: 'failed', attempt: 1, failureClass: 'refused' },
+        failureReason: expect.stringMatching(
+          /--mem is not allowed.*configuration\.requests \{memory: false\}/,
+        ),
+      })
+    } finally {
+      slurm.disturb('sbatch', undefined)
+    }
+  }, 200_000)
+
+  test('tries again, after a pause, what an operator has put back and holds; no held job is left', async () => {
+    const ledger = join(slurm.scratch, 'held-')
+    const names = ['held', 'special']
+    const tasks = names.map((name, core) => ({
+      name,
+      run: `echo begun >> ${ledger}${name}; [ "$(wc -l < ${ledger}${name})" -gt 1 ] || exec sleep 86400`,
+      lane: [0, core] as const,
+    }))
+    const places = [onCluster('held-login', { requeue: true })]
+    const world = await worldAt('held', { tasks, cores: [2], places }, 0, true)
+    const id = 'held-run'
+    await service.post('/execution-runs/', { id, schedulePlanId: world.planId, mode: 'real' })
+    for (const name of names)
+      await eventually(`the start of ${name}`, 120, async () => existsSync(`${ledger}${name}`))
+    // Within the second of its start Slurm mixes up the credentials of a job that it starts again.
+    await sleep(1_500)
+    const { handles } = await service.get(`/execution-runs/${id}/`)
+    const jobOf = (name: string): string =>
+      handles.find(({ activityId }: any) => activityId === world.activityId(name)).externalId
+    const jobs = names.map(jobOf)
+    await slurm.slurm(`scontrol requeuehold ${jobs[0]!}; scontrol requeuehold State=SpecialExit ${jobs[1]!}`)
+    const { run: ended } = await service.finished(id, 240)
+    expect([ended.failureReason, ended.status]).toEqual([undefined, 'completed'])
+    const attempts = (await recordOf(service, id)).activities
+    for (const name of names) {
+      const own = attempts.filter(({ activityId }) => activityId === world.activityId(name))
+      expect(own).toMatchObject([
+        { attempt: 1, status: 'failed', failureReason: expect.stringMatching(/held|hold|special/i) },
+        { attempt: 2, status: 'completed' },
+      ])
+      expect(readFileSync(`${ledger}${name}`, 'utf8')).toBe('begun\nbegun\n')
+    }
+    const left = await slurm.slurm(`squeue -h -t PENDING -j ${jobs.join()} 2> /dev/null || true`)
+    expect(left.trim()).toBe('')
+  }, 400_000)
+
+  test('is cancelled while its second attempt waits for the end of the first, which the scheduler does not confirm: no job is left', async () => {
+    const impatient = await openService({
+      environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(), SERVICE_SITE_PATIENCE_SECONDS: '2' },
+    })
+    try {
+      await impatient.post('/ssh-keys/import/', { id: 'cluster', privateKey: slurm.key.privateKey })
+      const ledger = join(slurm.scratch, 'left-over')
+      // The link is cut before the answer to the submit.
+      slurm.disturb('sbatch', `SLURM_CONF=${slurm.conf} /usr/bin/sbatch "$@"; sleep 120; exit 0`)
+      slurm.disturb('scancel', 'echo "scancel: error: Unable to contact slurm controller" >&2; exit 1')
+      const world = await makeWorld(impatient, {
+        ...{ name: 'left', cores: [1], places: [onCluster('left-login', { commandSeconds: 110 })] },
+        tasks: [{ name: 'long', run: `echo begun >> ${ledger}; exec sleep 86400` }],
+        connections: [connectionTo('left-login', slurm.login, 'cluster')],
+      })
+      const id = 'left-run'
+      await impatient.post('/execution-runs/', { id, schedulePlanId: world.planId, mode: 'real' })
+      await eventually('its start', 120, async () => existsSync(ledger))
+      // The nodes still reach the controller there.
+      await slurm.login.hide()
+      await eventually('its second attempt', 200, async () => {
+        const { activities } = await impatient.get(`/execution-runs/${id}/`)
+        return activities[0].attempt === 2
+      })
+      slurm.forgetCalls()
+      slurm.disturb('sbatch', undefined)
+      await slurm.login.heal()
+      await eventually('the request for the end of the first', 120, async () =>
+        slurm.calls().some((call) => call.startsWith('scancel')),
+      )
+      await impatient.post(`/execution-runs/${id}/cancel/`)
+      expect((await impatient.finished(id, 240)).run.status).toBe('cancelled')
+      const jobs = async (): Promise<string> => (await slurm.slurm(`squeue -h -u ${slurm.user} -o %A`)).trim()
+      expect(await jobs()).toMatch(/^\d+$/)
+      slurm.disturb('scancel', undefined)
+      await eventually('the end of its job', 400, async () => (await jobs()) === '')
+      expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
+    } finally {
+      for (const command of ['sbatch', 'scancel'] as const) slurm.disturb(command, undefined)
+      await slurm.login.heal()
+      await impatient[Symbol.asyncDispose]()
+    }
+  }, 900_000)
 
   test('runs its own tasks where another service has run those of a run of the same id at the same account', async () => {
     const other = await openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } })

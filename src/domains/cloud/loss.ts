@@ -63,9 +63,14 @@ const LostRow = z.object({
  * Records that a machine is gone or stopped without a request of this service, also in the audit.
  * What is gone costs nothing from now on, and its key is deleted; what is stopped costs its disk. A
  * failed instance stays failed, because a stopped one could be started, and would take work as it is.
+ * An instance that has another machine meanwhile, from a retry, is not concerned.
  * @returns whether this changed the record
  */
-export const recordLost = (db: Db, instanceId: string, { reason, stays }: Loss): Promise<boolean> =>
+export const recordLost = (
+  db: Db,
+  { instanceId, providerId }: { instanceId: string; providerId: string },
+  { reason, stays }: Loss,
+): Promise<boolean> =>
   db.transaction(async (tx) => {
     const changes = stays
       ? sql`status = case when status = 'failed' then status else 'stopped' end, failure_reason = case
@@ -79,7 +84,7 @@ export const recordLost = (db: Db, instanceId: string, { reason, stays }: Loss):
     const lost = await tx.maybe(
       LostRow,
       sql`update cloud_instances i set public_address = null, private_address = null, ${changes}
-        where id = ${instanceId} and ${concerned}
+        where id = ${instanceId} and provider_id = ${providerId} and ${concerned}
         returning environment_id, connection_id, execution_run_id as execution_id, provider_id as external_id`,
     )
     if (lost === undefined) return false
@@ -107,7 +112,8 @@ const LivingRow = z.object({
 /** Records the account of a machine that an earlier version made: the one that shows it. */
 const keepAccount = async (db: Db, clouds: Clouds, one: z.output<typeof LivingRow>): Promise<void> => {
   const account = await (await clouds.at(one)).account()
-  await db.run(sql`update cloud_instances set account = ${account} where id = ${one.id} and account is null`)
+  await db.run(sql`update cloud_instances set account = ${account}
+    where id = ${one.id} and provider_id = ${one.providerId} and account is null`)
 }
 
 /** A provider may show a new machine this much later, in seconds. */
@@ -144,7 +150,7 @@ export const noteLosses = async (
       seen === 'unseen'
         ? { reason: `the provider shows the machine ${one.providerId} no more`, stays: false }
         : seen
-    if (loss !== undefined && (await recordLost(db, one.id, loss)))
+    if (loss !== undefined && (await recordLost(db, { ...one, instanceId: one.id }, loss)))
       losses.push({ instanceId: one.id, reason: loss.reason })
   }
   // At once, because the provider is asked about all of them together.

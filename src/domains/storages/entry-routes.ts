@@ -44,12 +44,19 @@ const tagOf =
 const entryOf = ({ query: { path = '', pathBytes } }: ChangeOfEntry): string =>
   pathBytes ?? Buffer.from(path).toString('base64')
 
-/** Whether the storage says that nothing has the name. */
-const isAbsent = (driver: StorageDriver, path: StoragePath, signal: AbortSignal): Promise<boolean> =>
-  driver.stat(path, { signal }).then(
+const isMissing = (answer: Promise<unknown>): Promise<boolean> =>
+  answer.then(
     () => false,
     (error: unknown) => error instanceof StorageError && ['missing', 'notDirectory'].includes(error.fault),
   )
+
+/**
+ * Whether the storage says that nothing has the name or is below it: a bucket shows a directory only
+ * to a login that may list.
+ */
+const isAbsent = async (driver: StorageDriver, path: StoragePath, signal: AbortSignal): Promise<boolean> =>
+  (await isMissing(driver.stat(path, { signal }))) &&
+  (await isMissing(driver.list(path, { limit: 1, signal })))
 
 /**
  * Deletes a file or a link. `onGone` learns of every path that nothing has any more, with what was

@@ -1,6 +1,7 @@
 import { call, readProgram } from '../../../shell/program.ts'
 import { chunks } from './answers.ts'
 import { namesAtOnce, type RemoteContext } from './context.ts'
+import { errorTextOf } from './error-text.ts'
 
 const program = readProgram(import.meta.dirname, 'mark.sh')
 const giveUpProgram = readProgram(import.meta.dirname, 'give-up.sh')
@@ -24,7 +25,23 @@ export async function markCancelled(
 }
 
 /** As `RemoteTasks.giveUp`. */
-export async function giveUp({ site }: RemoteContext, names: readonly string[]): Promise<void> {
-  for (const some of chunks(names, namesAtOnce))
-    await site.run(() => `${giveUpProgram}${call('give_up', ...some)}\n`)
+export async function giveUp(
+  { site }: RemoteContext,
+  names: readonly string[],
+): Promise<Map<string, string>> {
+  const unwritten = new Map<string, string>()
+  for (const some of chunks(names, namesAtOnce)) {
+    const { stdout } = await site.run(() => `${giveUpProgram}${call('give_up', ...some)}\n`)
+    const { root } = await site.facts()
+    for (const line of stdout.toString().split('\n')) {
+      const [, file = '', name, words = ''] = /^unwritten (([a-z0-9-]+)\.[a-z]+)(.*)$/.exec(line) ?? []
+      if (name !== undefined)
+        unwritten.set(
+          name,
+          `it is not known whether it can still start, as the host cannot write ${root}/tasks/${file}: ` +
+            `${errorTextOf(words)}; make room there, or let the account write in this folder`,
+        )
+    }
+  }
+  return unwritten
 }

@@ -10,10 +10,10 @@ export type RemoteSight =
   | { form: 'buried'; at: number }
   /**
    * Its record is created and not written yet: the caller looks again, and after some seconds gives
-   * it up. `givenUp`: its supervisor, if it lives, starts nothing any more. `marked`: as in
-   * `StartedSight`, where it is given up.
+   * it up. `givenUp`: its supervisor, if it lives, starts nothing any more. `unwritten`: why it cannot
+   * be given up. `marked`: as in `StartedSight`, where it is given up.
    */
-  | { form: 'claimed'; ageSeconds: number; givenUp?: true; marked?: true }
+  | { form: 'claimed'; ageSeconds: number; givenUp?: true; unwritten?: string; marked?: true }
   | StartedSight
   | EndedSight
 

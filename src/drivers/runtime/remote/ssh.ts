@@ -1,3 +1,4 @@
+import { present } from '../../../json-object.ts'
 import { append } from '../../../lists.ts'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import { poll } from '../../../pacing/poll.ts'
@@ -47,7 +48,8 @@ const stateOf = (sight: RemoteSight): TaskState => {
     const startedAt = Date.now() / 1000 - sight.ageSeconds
     const common = { externalId: 'none', startedAt }
     if (sight.marked === true) return { state: 'running', ...common, cause: removedRecord }
-    return { state: sight.givenUp === true ? 'lost' : 'running', ...common }
+    if (sight.givenUp === true) return { state: 'lost', ...common }
+    return { state: 'running', ...common, ...present({ cause: sight.unwritten }) }
   }
   if (sight.form === 'buried') return buriedEnd(sight.at)
   const { startedAt } = sight
@@ -63,6 +65,22 @@ const stateOf = (sight: RemoteSight): TaskState => {
   if (sight.reason === 'stopped') return { ...lost, cause: 'its supervisor received SIGTERM' }
   return endedState(sight, externalId, sight.reason)
 }
+
+/**
+ * With the reasons why some cannot be given up, by name. Even one without a record counts as claimed,
+ * because it must not start again.
+ */
+const withReasons = (
+  sights: ReadonlyMap<string, RemoteSight>,
+  reasons: ReadonlyMap<string, string>,
+): [string, RemoteSight][] =>
+  [...sights].map(([name, sight]) => {
+    const unwritten = reasons.get(name)
+    const isOpen = sight.form === 'none' || (sight.form === 'claimed' && sight.givenUp !== true)
+    if (unwritten === undefined || !isOpen) return [name, sight]
+    const ageSeconds = sight.form === 'claimed' ? sight.ageSeconds : 0
+    return [name, { form: 'claimed', ageSeconds, unwritten }]
+  })
 
 /**
  * Processes on a host that is reached through a shell, many per round trip; the supervisor there
@@ -85,9 +103,10 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
   /**
    * What is known, after tasks whose record is missing or has no line were given up: those are lost
    * once no process of theirs runs, as none can start any more. A record is missing, and the task not
-   * new, where this process has seen it, or where processes of the task run.
+   * new, where this process has seen it, where processes of the task run, or where `isKnown`: the
+   * caller has marked it.
    */
-  async function see(names: readonly string[]): Promise<Map<string, RemoteSight>> {
+  async function see(names: readonly string[], isKnown = false): Promise<Map<string, RemoteSight>> {
     const sights = await tasks.look(names)
     const late: string[] = []
     const none: string[] = []
@@ -95,13 +114,13 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
       if (sight.form === 'claimed' && sight.givenUp !== true && sight.ageSeconds >= claimedSeconds)
         late.push(name)
       if (sight.form !== 'none') continue
-      if (sight.vanished === true) late.push(name)
+      if (isKnown || sight.vanished === true) late.push(name)
       else none.push(name)
     }
     if (none.length > 0) append(late, await tasks.signalMarked(none, undefined))
     if (late.length === 0) return sights
-    await tasks.giveUp(late)
-    return new Map([...sights, ...(await tasks.look(late))])
+    const reasons = await tasks.giveUp(late)
+    return new Map([...sights, ...withReasons(await tasks.look(late), reasons)])
   }
 
   const look = async (names: readonly string[]): Promise<string[]> => {
@@ -176,18 +195,22 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     async cancel(names, graceSeconds) {
       const until = endingUntil(graceSeconds)
       let left = [...names]
-      let unknownHere: string | undefined
+      let unknown: string | undefined
       // A name without a record is buried, unless processes of it run.
       await see(left)
       for (const backoff = openBackoff({ firstMs: 20, longestMs: 250 }); left.length > 0;) {
         await tasks.markCancelled(left, graceSeconds)
         const orphans: string[] = []
         const alive: string[] = []
-        for (const [name, sight] of await see(left)) {
-          if (sight.form === 'claimed' && sight.marked === true) orphans.push(name)
+        // A mark is a record, or stands beside one.
+        for (const [name, sight] of await see(left, true)) {
+          const unwritten = sight.form === 'claimed' ? sight.unwritten : undefined
+          if (unwritten !== undefined) unknown = `${name}: ${unwritten}`
+          if (sight.form === 'claimed' && (sight.marked === true || unwritten !== undefined))
+            orphans.push(name)
           else if (sight.form === 'claimed' && sight.givenUp !== true) alive.push(name)
           if (sight.form !== 'started') continue
-          if (sight.unknownHere !== undefined) unknownHere = `${name}: ${sight.unknownHere}`
+          if (sight.unknownHere !== undefined) unknown = `${name}: ${sight.unknownHere}`
           else if (sight.supervised !== false) alive.push(name)
           else if (sight.marked) orphans.push(name)
         }
@@ -195,8 +218,8 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
         left = alive
         if (left.length > 0) await pauseUntil(backoff, until)
       }
-      // Only the host that started it can end it.
-      if (unknownHere !== undefined) throw new DriverError('unknown', unknownHere)
+      // Only the host that started it can end it, and only a mark at the host keeps it from its start.
+      if (unknown !== undefined) throw new DriverError('unknown', unknown)
     },
     async collect(name, onWait) {
       const { sight, ...collected } = await tasks.collect(name, onWait)

@@ -113,9 +113,10 @@ export function openRemoteTasks(options: RemoteOptions) {
     /**
      * Gives up names whose record has no line or is missing: a supervisor that has not written its
      * line yet starts nothing, and a name without a record gets an empty one, so that no other one
-     * starts. The next look shows which of them have started nevertheless, before that.
+     * starts. The next look shows which of them have started nevertheless, before that. Returns the
+     * names for which the site cannot write that, with the reason and the remedy.
      */
-    giveUp: (names: readonly string[]): Promise<void> => giveUp(context, names),
+    giveUp: (names: readonly string[]): Promise<Map<string, string>> => giveUp(context, names),
     /**
      * Sends a signal, or none, to every process that carries the mark of one of the names; returns the names
      * with any such process.
