@@ -122,7 +122,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
   },
   fuzz: {
     needs: 'Python packages from their registry',
-    files: ['api/whole-fuzz', 'api/whole-schemathesis', 'api/whole-bad-input'],
+    files: ['api/whole-fuzz', 'api/whole-schemathesis', 'api/whole-bad-input', 'archives/archives'],
     askedBy: ['src/http', 'src/domains'],
   },
   bounds: {
