@@ -17,7 +17,7 @@ const meaningfulBlanks = new Set(['path', 'confirm'])
 
 /** Reads what the API's document says of the documents that routes take. */
 export const openPlaces = (document: Json) => {
-  const ajv = new Ajv2020({ strict: false, validateFormats: false })
+  const ajv = new Ajv2020({ strict: false, validateFormats: false, validateSchema: false })
   ajv.addSchema({ ...document, $id: 'api' })
   /** A choice takes ajv some milliseconds, and is asked about in every place. */
   const choices = new Map<Json, ValidateFunction>()
