@@ -144,6 +144,8 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     needs: '../shared, python3-simgrid, montage',
     files: [
       'shared/traces',
+      'shared/sample-runs',
+      'execution-runs/predicted',
       'shared/workflow-definitions',
       'shared/workloads',
       'shared/simgrid-traces',
