@@ -158,7 +158,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
   },
   bench: {
     needs: 'as slurm, containers, ssh; Python packages',
-    files: ['bench/engine', 'bench/sites', 'bench/storage'],
+    files: ['bench/engine', 'bench/sites', 'bench/storage', 'examples/mosaic-measured'],
     askedBy: ['bench'],
   },
   storages: {
