@@ -165,6 +165,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     needs: 'root, radosgw, ceph-mon, ceph-osd, ceph-common, sshfs, user-mode-linux, as kubernetes',
     files: [
       'drivers/storage/ceph',
+      'drivers/storage/s3-prefix',
       'drivers/storage/gcs',
       'drivers/storage/mount',
       'drivers/storage/nfs',
