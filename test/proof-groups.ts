@@ -187,6 +187,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
   builds: {
     needs: 'root, docker.io, runc, debootstrap, docker-registry, skopeo, squashfs-tools, bubblewrap',
     files: [
+      'artifacts/specifications',
       'artifacts/builds',
       'artifacts/definitions',
       'artifacts/deliveries',
