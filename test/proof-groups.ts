@@ -136,6 +136,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'provenance/closure-deep',
       'provenance/lineage',
       'execution-runs/many-files',
+      'executor/journal',
       'archives/earlier',
     ],
     askedBy: ['src/http', 'src/clients', 'src/domains/provenance', 'src/db/migrations'],
