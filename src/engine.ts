@@ -137,11 +137,13 @@ const openCalls = (options: EngineOptions) => {
     }))
   /**
    * Calls in progress: a retry of the client library after its channel is closed would throw from a
-   * timer.
+   * timer. So none begins once the close has begun.
    */
   const underWay = new Set<Promise<unknown>>()
+  let closed = false
   return {
     within: <T>(work: (client: Client) => Promise<T>, milliseconds = callDeadlineMs): Promise<T> => {
+      if (closed) return Promise.reject(new Error('the connection to Temporal is closed'))
       const used = client()
       const call = used.withDeadline(Date.now() + milliseconds, () => work(used))
       underWay.add(call)
@@ -150,6 +152,7 @@ const openCalls = (options: EngineOptions) => {
       return call
     },
     async close(): Promise<void> {
+      closed = true
       await Promise.allSettled(underWay)
       await made?.connection.close()
     },

@@ -34,9 +34,12 @@ import { version } from './version.ts'
 /** At a stop, requests in progress get this long. */
 const drainMs = 5_000
 
-/** Options for tests: a callback for every answer, and workflows bundled once for many services. */
+/**
+ * Options for tests: a callback for every answer, workflows bundled once for many services, and
+ * another interval between the checks of open records.
+ */
 type Watch = Pick<AppOptions, 'onAnswer' | 'validateResponses'> &
-  Pick<TaskWorkersOptions, 'workflowBundle'> & { further?: Further }
+  Pick<TaskWorkersOptions, 'workflowBundle'> & { further?: Further; lookEverySeconds?: number }
 
 /**
  * Kinds of operations beside those of this version, with their routes and activities.
@@ -71,7 +74,7 @@ const taskWorkersOptions = ({
 /** The API, the dispatcher and a worker in one process: the embedded default. */
 export const startService = async (
   surroundings: Parameters<StartService>[0],
-  { workflowBundle, further, ...watch }: Watch = {},
+  { workflowBundle, further, lookEverySeconds, ...watch }: Watch = {},
 ): Promise<Service> => {
   const { config, log, traces, metrics } = surroundings
   const parts = await openParts(surroundings)
@@ -126,7 +129,10 @@ export const startService = async (
   })
   const dispatcher = openDispatcher(
     { db, engine, metrics },
-    [...dispatchedKinds, ...(further?.kinds ?? []).map(dispatchedOperation)],
+    [...dispatchedKinds, ...(further?.kinds ?? []).map(dispatchedOperation)].map((kind) => ({
+      ...kind,
+      lookEverySeconds: lookEverySeconds ?? kind.lookEverySeconds,
+    })),
     log,
   )
   const sweeper = openSweeper(parts, log)

@@ -29,6 +29,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     files: [
       'drivers/slurm',
       'drivers/slurm-failures',
+      'drivers/slurm-commands',
       'api/environment-connections-sites',
       'execution-runs/reach',
       'examples/sites',
@@ -121,7 +122,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
   },
   fuzz: {
     needs: 'Python packages from their registry',
-    files: ['api/whole-fuzz', 'api/whole-schemathesis'],
+    files: ['api/whole-fuzz', 'api/whole-schemathesis', 'api/whole-bad-input', 'archives/archives'],
     askedBy: ['src/http', 'src/domains'],
   },
   bounds: {
@@ -135,6 +136,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'provenance/closure-deep',
       'provenance/lineage',
       'execution-runs/many-files',
+      'executor/journal',
       'archives/earlier',
     ],
     askedBy: ['src/http', 'src/clients', 'src/domains/provenance', 'src/db/migrations'],
@@ -143,6 +145,8 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     needs: '../shared, python3-simgrid, montage',
     files: [
       'shared/traces',
+      'shared/sample-runs',
+      'execution-runs/predicted',
       'shared/workflow-definitions',
       'shared/workloads',
       'shared/simgrid-traces',
@@ -155,13 +159,14 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
   },
   bench: {
     needs: 'as slurm, containers, ssh; Python packages',
-    files: ['bench/engine', 'bench/sites', 'bench/storage'],
+    files: ['bench/engine', 'bench/sites', 'bench/storage', 'examples/mosaic-measured'],
     askedBy: ['bench'],
   },
   storages: {
     needs: 'root, radosgw, ceph-mon, ceph-osd, ceph-common, sshfs, user-mode-linux, as kubernetes',
     files: [
       'drivers/storage/ceph',
+      'drivers/storage/s3-prefix',
       'drivers/storage/gcs',
       'drivers/storage/mount',
       'drivers/storage/nfs',
@@ -183,6 +188,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
   builds: {
     needs: 'root, docker.io, runc, debootstrap, docker-registry, skopeo, squashfs-tools, bubblewrap',
     files: [
+      'artifacts/specifications',
       'artifacts/builds',
       'artifacts/definitions',
       'artifacts/deliveries',

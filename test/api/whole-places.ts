@@ -1,4 +1,5 @@
 import { Ajv2020 } from 'ajv/dist/2020.js'
+import type { ValidateFunction } from 'ajv'
 import type { Example } from './whole-documents.ts'
 
 type Json = Record<string, any>
@@ -16,9 +17,17 @@ const meaningfulBlanks = new Set(['path', 'confirm'])
 
 /** Reads what the API's document says of the documents that routes take. */
 export const openPlaces = (document: Json) => {
-  const ajv = new Ajv2020({ strict: false, validateFormats: false })
+  const ajv = new Ajv2020({ strict: false, validateFormats: false, validateSchema: false })
   ajv.addSchema({ ...document, $id: 'api' })
-  let choicesMade = 0
+  /** A choice takes ajv some milliseconds, and is asked about in every place. */
+  const choices = new Map<Json, ValidateFunction>()
+  const fits = (choice: Json, value: unknown): boolean => {
+    const known = choices.get(choice)
+    if (known !== undefined) return known(value) as boolean
+    const made = ajv.compile({ $id: `choice-${String(choices.size)}`, ...absolute(choice) })
+    choices.set(choice, made)
+    return made(value) as boolean
+  }
 
   const resolved = (schema: Json): Json => {
     if (typeof schema['$ref'] !== 'string') return schema
@@ -32,11 +41,9 @@ export const openPlaces = (document: Json) => {
   /** The alternative that a value is of; the schema itself where it has none. */
   const alternative = (given: Json, value: unknown): Json => {
     const schema = resolved(given)
-    const choices = (schema['anyOf'] ?? schema['oneOf']) as Json[] | undefined
-    if (choices === undefined) return schema
-    const chosen = choices.find((choice) =>
-      ajv.compile({ $id: `choice-${String((choicesMade += 1))}`, ...absolute(choice) })(value),
-    )
+    const forms = (schema['anyOf'] ?? schema['oneOf']) as Json[] | undefined
+    if (forms === undefined) return schema
+    const chosen = forms.find((form) => fits(form, value))
     if (chosen === undefined)
       throw new Error(`the example fits no alternative: ${JSON.stringify(value).slice(0, 200)}`)
     return alternative(chosen, value)
@@ -47,9 +54,9 @@ export const openPlaces = (document: Json) => {
   /** JSON types that a schema lets a value have; undefined where it may be anything. */
   const typesOf = (given: Json): Set<string> | undefined => {
     const schema = resolved(given)
-    const choices = (schema['anyOf'] ?? schema['oneOf']) as Json[] | undefined
-    if (choices !== undefined) {
-      const each = choices.map(typesOf)
+    const forms = (schema['anyOf'] ?? schema['oneOf']) as Json[] | undefined
+    if (forms !== undefined) {
+      const each = forms.map(typesOf)
       return each.includes(undefined) ? undefined : new Set(each.flatMap((types) => [...(types ?? [])]))
     }
     if (Array.isArray(schema['type'])) return new Set(schema['type'] as string[])

@@ -25,6 +25,7 @@ import { finishResets } from '../../src/domains/instance/archives/reset.ts'
 import { until } from '../failures/programs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
+import { runsOf } from '../support/share.ts'
 import { tableCounts } from '../support/table-counts.ts'
 import { forged, isUnread, mutated, numbersOf } from './zip-forms.ts'
 
@@ -473,7 +474,7 @@ test('a hostile archive is refused with a reason, and nothing of it is left', as
   const seed = 20_261_124
   const random = numbersOf(seed)
   const unread = isUnread(honest, [name, 'manifest.json'])
-  for (let at = 0; at < 200; at += 1) {
+  for (let at = 0; at < runsOf(40, 200); at += 1) {
     const { bytes, place, how } = mutated(honest, random)
     const answer = await upload(bytes)
     if (answer.status === 201) await service.ok('DELETE', `/instances/${String(answer.body.id)}/`)

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { sql } from '../../src/db/sql.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { runsOf } from '../support/share.ts'
 import { contextOf, describedBuild, retyped, send, sha256, tarOf, type Planted } from './world.ts'
 
 /** Contexts, versions and builds as they are described, before anything is built. */
@@ -96,7 +97,6 @@ describe('a build context', () => {
     ['a drive', [{ name: 'C:\\a', content: '1' }], /backslash/],
     ['a zero byte in a path', [{ name: 'a', content: '1', pax: { path: 'b\0c' } }], /zero byte/],
     ['a size that is none', [{ name: 'a', content: '1', pax: { size: '0x1' } }], /"size" that is no number/],
-    ['100,000 files and one', manyOf(100_001), /more than 100000 entries/],
     [
       '100,000 folders that paths alone name',
       [{ name: 'a', content: '1' }, ...deepOf(50_000)],
@@ -109,13 +109,18 @@ describe('a build context', () => {
     ['gzip of no tar', gzipSync(Buffer.alloc(2_048, 'x')), /no tar archive/],
     ['200 times its size', [{ name: 'zeros', content: Buffer.alloc(40 * 2 ** 20) }], /200 times/],
   ]
-  test.each(hostile)('with %s is refused, and nothing of it is kept', async (_, given, message) => {
-    const before = kept()
-    const bytes = Buffer.isBuffer(given) ? given : gzipSync(await tarOf(given))
-    const answer = await send(service, bytes)
-    expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
-    expect(kept()).toEqual(before)
-  })
+  /** A disk takes 20 s for them. Folders count towards the same limit, in the gate too. */
+  const large: typeof hostile = [['100,000 files and one', manyOf(100_001), /more than 100000 entries/]]
+  test.each([...hostile, ...large.slice(0, runsOf(0, 1))])(
+    'with %s is refused, and nothing of it is kept',
+    async (_, given, message) => {
+      const before = kept()
+      const bytes = Buffer.isBuffer(given) ? given : gzipSync(await tarOf(given))
+      const answer = await send(service, bytes)
+      expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
+      expect(kept()).toEqual(before)
+    },
+  )
 
   test('that is cut is refused', async () => {
     const bytes = await contextOf({

@@ -26,7 +26,11 @@ const openSite = (): ConformanceSite => {
     shells.push(shell)
     return shell
   }
-  const request = { runtime: 'ssh', taskVariable: 'ORRERY_TASK', configuration: { workDirectory: scratch } }
+  const request = {
+    runtime: 'ssh',
+    taskVariable: 'ORRERY_TASK',
+    configuration: { workDirectory: scratch, outputPatienceSeconds: 0 },
+  }
   return {
     scratch,
     endsUnmarked: false,

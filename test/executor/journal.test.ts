@@ -9,6 +9,7 @@ import {
 } from '../../src/executor/journal.ts'
 import { openRun } from '../../src/domains/execution-runs/operation.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { runsOf } from '../support/share.ts'
 import { makeWorld, recordOf } from '../support/worlds.ts'
 
 let service: TestService
@@ -202,9 +203,10 @@ const story = (run: string): JournalEntry[] => [
   },
 ]
 
-test('140,000 outputs of one attempt are on record whole, with its end; given again they change nothing', async () => {
+const outputs = runsOf(20_000, 140_000)
+test('many outputs of one attempt are on record whole, with its end; given again they change nothing', async () => {
   const epoch = await opened('many')
-  const many = Array.from({ length: 140_000 }, (_, i) => ({
+  const many = Array.from({ length: outputs }, (_, i) => ({
     ...{ id: `many:o:${String(i)}`, objectId: `many:${String(i)}`, versionId: 'steps-v1', declared: false },
     ...{ activityId: 'steps-b', attempt: 1, path: `out/${String(i)}`, pathBytes: null },
     ...{ sizeBytes: 1, checksum: null },
@@ -226,10 +228,10 @@ test('140,000 outputs of one attempt are on record whole, with its end; given ag
   await commitSite(service.db, 'many', site, epoch, { ...nothing, intents: [intent('many', 'b', 'core-1')] })
   for (const _ of [1, 2]) {
     await commitSite(service.db, 'many', site, epoch, step)
-    expect(await counted()).toEqual([140_000, 140_000, 1])
+    expect(await counted()).toEqual([outputs, outputs, 1])
   }
   const { dataObjectsTotal } = await service.get('/execution-runs/many/')
-  expect(dataObjectsTotal).toBe(140_000)
+  expect(dataObjectsTotal).toBe(outputs)
 })
 
 test('ends with long manifests are cut by their bytes, in the order of the step; one that no document holds is shortened', () => {

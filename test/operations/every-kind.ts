@@ -26,6 +26,7 @@ export const openEveryKind = async () => {
       ...{ SERVICE_CONSOLE_ENABLED: 'true', SERVICE_LOCAL_STORAGE_ROOT: root },
       SERVICE_CONTAINER_ENGINE: socket,
     },
+    lookEverySeconds: 1,
   })
   const close = async (): Promise<void> => {
     for (const { id } of await service.get('/console-sessions/'))

@@ -22,7 +22,7 @@ beforeAll(async () => {
         : pageSummary(db, id, generation)
   }
   const workflowsPath = new URL('three-steps-workflow.ts', import.meta.url).pathname
-  service = await openService({ further: { ...threeSteps, workflowsPath } })
+  service = await openService({ further: { ...threeSteps, workflowsPath }, lookEverySeconds: 1 })
   for (const statement of threeStepsTable) await service.db.run(raw(statement))
   temporal = await Connection.connect({ address: temporalAddress() })
 })

@@ -197,6 +197,18 @@ test('the state of a workflow that is closed is not live', async () => {
   expect(await engine.live(kind!, record.id)).toBeUndefined()
 })
 
+test('an engine that is closed asks nothing more', async () => {
+  const engine = openEngine({
+    ...{ address: temporalAddress(), namespace: service.namespace, taskQueue: 'none' },
+    dataConverter: {},
+  })
+  const kind = durableKinds.find(({ name }) => name === 'storage-download')
+  expect(await engine.standing(kind!, 'nobody', 1)).toEqual({ state: 'missing' })
+  await engine[Symbol.asyncDispose]()
+  await expect(engine.standing(kind!, 'nobody', 1)).rejects.toThrow('the connection to Temporal is closed')
+  await expect(engine.removeWorkflows('2020-01-01T00:00:00Z')).rejects.toThrow('is closed')
+})
+
 test('GET /events/ has the events of each kind under its topic', async () => {
   const topics = ['storage-download', 'storage-index', 'console-command', 'build-run']
   const read = async (topic: string): Promise<any[]> =>

@@ -3,6 +3,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, expect, test } from '@jest/globals'
 import { temporaryFolder } from '../embedded/folder.ts'
+import { serversFolder } from '../support/run-folder.ts'
 
 const root = new URL('../../', import.meta.url).pathname
 const { scripts, version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
@@ -33,6 +34,8 @@ const run = (name: string, ...args: string[]): Promise<Outcome> =>
         HOME: folder.path,
         SERVICE_DATA_DIR: join(folder.path, 'data'),
         SERVICE_CACHE_DIR: join(folder.path, 'cache'),
+        // The programs share most of their files, which are compiled once.
+        NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'] ?? join(serversFolder(), 'compiled'),
       },
       stdio: ['ignore', 'pipe', 'pipe'],
     })
@@ -64,11 +67,8 @@ test('the scripts of ours are known', () => {
 test.each(names)(
   '%s: --help and --version answer and do nothing, an unknown argument is refused by name with 2 and no stack',
   async (name) => {
-    const [help, ours, unknown] = await Promise.all([
-      run(name, '--help'),
-      run(name, '--version'),
-      run(name, '--nonsense'),
-    ])
+    const help = await run(name, '--help')
+    const [ours, unknown] = await Promise.all([run(name, '--version'), run(name, '--nonsense')])
     expect(help).toEqual({
       code: 0,
       out: expect.stringMatching(new RegExp(`^npm (run )?${name}\\b`, 'm')),

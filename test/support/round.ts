@@ -10,6 +10,8 @@ export interface RoundOptions {
   checkout: string
   /** The folder of the run; the round has one of its own below it. */
   root: string
+  /** As `root`, for the servers of the round and Jest's cache. */
+  memory: string
   /** Files at once. */
   workers: number
   /** The time that one file may take. */
@@ -37,13 +39,16 @@ const tearDownMs = 5 * minuteMs
 export const playRound = async (
   files: readonly string[],
   number: number,
-  { checkout, root, workers, minutes, testNamePattern, verbose, signal }: RoundOptions,
+  { checkout, root, memory, workers, minutes, testNamePattern, verbose, signal }: RoundOptions,
 ): Promise<Round> => {
-  const folder = join(root, String(number))
+  const [folder, servers] = [join(root, String(number)), join(memory, `${String(number)}-servers`)]
   mkdirSync(folder)
+  mkdirSync(servers, { mode: 0o711 })
   // PostgreSQL and tasks of other accounts work below it.
   chmodSync(folder, 0o1777)
-  const remover = removeAtEnd(folder, { processes: true, spawner: 'jest-worker' })
+  const removers = [folder, servers].map((each) =>
+    removeAtEnd(each, { processes: true, spawner: 'jest-worker' }),
+  )
   const paths = { events: join(folder, 'events.jsonl'), report: join(folder, 'report.json') }
   const jest = spawn(
     process.execPath,
@@ -53,7 +58,7 @@ export const playRound = async (
       join(checkout, 'node_modules/jest/bin/jest.js'),
       '--json',
       `--outputFile=${paths.report}`,
-      `--cacheDirectory=${join(root, 'jest')}`,
+      `--cacheDirectory=${join(memory, 'jest')}`,
       `--maxWorkers=${workers}`,
       ...(verbose ? ['--verbose'] : []),
       ...(testNamePattern === undefined ? [] : [`--testNamePattern=${testNamePattern}`]),
@@ -70,6 +75,7 @@ export const playRound = async (
         TMPDIR: folder,
         ORRERY_TEST_ROOT: folder,
         ORRERY_TEST_SHARED: root,
+        ORRERY_TEST_MEMORY: servers,
         ORRERY_TEST_EVENTS: paths.events,
         ...(number === 1 ? {} : { ORRERY_TEST_AGAIN: 'true' }),
       },
@@ -83,7 +89,7 @@ export const playRound = async (
   const wrong = await watch(jest, files, paths, minutes * minuteMs)
   signal.removeEventListener('abort', stop)
   const round = { files, events: readEvents(paths.events), ...wrong }
-  await remover.clear()
+  for (const remover of removers) await remover.clear()
   return round
 }
 

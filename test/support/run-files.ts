@@ -7,6 +7,7 @@ import { configFromEnvironment } from '../../src/config.ts'
 import { ArgumentError } from '../../src/programs/arguments.ts'
 import { judge, retriable, unbegun, type Round, type Verdict } from './judge.ts'
 import { playRound } from './round.ts'
+import { makeMemoryFolder } from './run-folder.ts'
 
 export const checkout = join(import.meta.dirname, '../..')
 
@@ -166,17 +167,21 @@ export const runFiles = async (
   process.env['ORRERY_TEST_SECONDS'] = secondsFile
   const root = mkdtempSync(join(tmpdir(), 'orrery-'))
   chmodSync(root, 0o1777)
-  const remover = removeAtEnd(root, { processes: true, spawner: 'jest-worker' })
+  const memory = makeMemoryFolder() ?? root
+  const removers = [...new Set([root, memory])].map((each) =>
+    removeAtEnd(each, { processes: true, spawner: 'jest-worker' }),
+  )
   const files = selected.map((file) => join(checkout, file))
   const rounds = await playAll(
     files,
     options,
-    (some, number, workers) => playRound(some, number, { ...options, checkout, root, workers, signal }),
+    (some, number, workers) =>
+      playRound(some, number, { ...options, checkout, root, memory, workers, signal }),
     signal,
   )
   const verdict = judge({ selected: files, rounds, most: options.most, checkout })
   keepSeconds(verdict.files)
-  await remover.leave()
+  for (const remover of removers) await remover.leave()
   return verdict
 }
 

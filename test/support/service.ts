@@ -74,6 +74,8 @@ export const openService = async (
     databaseUrl?: (own: string) => string
     /** Kinds of operations for the tests, and the file of their workflows beside the service's. */
     further?: Further & { workflowsPath: string }
+    /** Seconds between two looks at open records, in place of the service's own. */
+    lookEverySeconds?: number
     /** Receives the log in place of standard output. */
     log?: { write: (line: string) => void }
   } = {},
@@ -109,6 +111,7 @@ export const openService = async (
       validateResponses: true,
       workflowBundle: await workflowBundle(options.further?.workflowsPath),
       ...(options.further === undefined ? {} : { further: options.further }),
+      ...(options.lookEverySeconds === undefined ? {} : { lookEverySeconds: options.lookEverySeconds }),
     },
   )
   const baseUrl = `http://127.0.0.1:${String(service.address.port)}/api`
