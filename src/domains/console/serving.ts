@@ -23,6 +23,7 @@ export interface ServingParts extends TerminalParts {
 
 /** The terminal waits this long for the reader that writes; then it is cut. */
 const slowMs = 2_000
+/** A terminal that cannot be reached for this long ends. */
 const reachPatienceMs = 24 * 3_600_000
 /** Secrets that are stored while a session is open are masked this much later at most. */
 const secretsMs = 5_000
@@ -142,7 +143,9 @@ const follow = async (
     for await (const chunk of stream.stdout) {
       const frames = framesOf(chunk as Buffer)
       end = frames.find(({ kind }) => kind === 'x')?.content.toString() ?? end
-      for (const some of inParts(frames)) {
+      // The end is no part of what is stored: whoever takes the session up before its end is recorded
+      // reads it again.
+      for (const some of inParts(frames.filter(({ kind }) => kind !== 'x'))) {
         session.take(some)
         while (session.waitingBytes > mostWaitingBytes && !stream.stdout.destroyed)
           await Promise.race([recording, pause(10)])
@@ -174,7 +177,8 @@ export const serveSession = async (
   stopped: AbortSignal,
 ): Promise<void> => {
   const { db, vault } = parts
-  const until = performance.now() + reachPatienceMs
+  const patience = (): number => performance.now() + reachPatienceMs
+  let until = patience()
   let first = row.status === 'starting'
   for (let waitMs = 250; !stopped.aborted; waitMs = Math.min(waitMs * 2, 10_000)) {
     try {
@@ -188,7 +192,7 @@ export const serveSession = async (
         if (at.plain) (await at.attach(0)).kill()
         return await at.place.close().catch(() => undefined)
       }
-      const end = await follow(parts, row, session, at, stopped)
+      const end = await follow(parts, row, session, at, stopped).finally(() => (until = patience()))
       if (stopped.aborted) return
       // A place that is gone gives the better reason.
       if (end === undefined) await at.place.ready(false)
