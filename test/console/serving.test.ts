@@ -103,3 +103,51 @@ test('a terminal that is older than a day waits for its link as a new one does',
   const { status, failure } = await row()
   expect([status, failure, attached]).toEqual(['closed', undefined, 2])
 })
+
+const taken = 'the cluster ended the job of the terminal: '
+test.each([
+  ['cancelled', 143, ['CANCELLED|N/A|N/A|n1|None'], `${taken}CANCELLED`],
+  [
+    'out-of-time',
+    143,
+    ['COMPLETING|N/A|N/A|n1|TimeLimit', 'TIMEOUT|N/A|N/A|n1|TimeLimit'],
+    `${taken}TIMEOUT (TimeLimit)`,
+  ],
+  ['erred', 3, ['FAILED|N/A|N/A|n1|NonZeroExitCode'], undefined],
+  ['forgotten', 3, [''], undefined],
+  ['ended', 0, [], undefined],
+] as const)('a terminal on a node whose job is %s', async (id, code, states, failure) => {
+  const left = [...states] as string[]
+  const recording = recordingOf(`the shell ended with exit status ${String(code)}`)
+  const scripts: string[] = []
+  const { serve, row } = await openSession(id, (offset) => wholeStream(recording, offset), {
+    place: { kind: 'slurm', onNode: true, configuration: { partition: 'main' } },
+    answer: (script) => {
+      scripts.push(script)
+      if (!script.includes('squeue')) return ''
+      const state = left.length > 1 ? left.shift() : left[0]
+      return `${String(Math.floor(Date.now() / 1_000))}\n7|N/A|orrery-console-other|CANCELLED|N/A|N/A|n1|None\n${
+        state === '' ? '' : `8|N/A|orrery-console-${id}|${state ?? ''}\n`
+      }`
+    },
+  })
+  await serve()
+  const session = await row()
+  expect([session.status, session.failure]).toEqual([failure === undefined ? 'closed' : 'failed', failure])
+  const words = scripts.join(' ').replaceAll("'", '')
+  expect(words).toContain(`srun --pty --job-name=orrery-console-${id} --partition=main`)
+  expect(scripts.some((script) => script.includes('squeue'))).toBe(code !== 0)
+})
+
+test('a terminal on a node that its user ended has no failure', async () => {
+  const recording = recordingOf('the shell ended with exit status 143')
+  const { serve, row } = await openSession('asked', (offset) => wholeStream(recording, offset), {
+    place: { kind: 'slurm', onNode: true },
+    answer: (script) =>
+      script.includes('squeue') ? '1\n8|N/A|orrery-console-asked|CANCELLED|N/A|N/A|n1|None\n' : '',
+  })
+  const session = new Served()
+  session.close()
+  await serve(session)
+  expect((await row()).status).toBe('closed')
+})

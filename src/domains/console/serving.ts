@@ -14,7 +14,7 @@ import {
   readConsoleSession,
   type ConsoleSessionRow,
 } from './sessions.ts'
-import { startTerminal, type Terminal, type TerminalParts } from './terminal.ts'
+import { startTerminal, takenAway, type Terminal, type TerminalParts } from './terminal.ts'
 
 export interface ServingParts extends TerminalParts {
   db: Db
@@ -167,6 +167,27 @@ const follow = async (
 }
 
 /**
+ * The failure of a terminal that ended; undefined where its shell or its user ended it. `end`: what the
+ * recording says.
+ * @throws TerminalLost for a place that is gone
+ */
+const failureOf = async (
+  row: ConsoleSessionRow,
+  session: Served,
+  at: Terminal,
+  end: string | undefined,
+): Promise<string | undefined> => {
+  if (end === undefined) {
+    // A place that is gone gives the better reason.
+    await at.place.ready(false)
+    return 'the holder of the terminal is gone: it was killed, or its machine was started anew'
+  }
+  if (end.startsWith('the recording')) return end
+  const isAsked = session.closingAt !== undefined || end.endsWith('exit status 0')
+  return isAsked ? undefined : takenAway(at, row)
+}
+
+/**
  * Serves a session until its end, or until `stopped`: starts its terminal, follows it, and attaches
  * again after a lost link.
  */
@@ -194,13 +215,7 @@ export const serveSession = async (
       }
       const end = await follow(parts, row, session, at, stopped).finally(() => (until = patience()))
       if (stopped.aborted) return
-      // A place that is gone gives the better reason.
-      if (end === undefined) await at.place.ready(false)
-      const lost =
-        end === undefined
-          ? 'the holder of the terminal is gone: it was killed, or its machine was started anew'
-          : undefined
-      return await endSession(db, row, lost ?? (end?.startsWith('the recording') === true ? end : undefined))
+      return await endSession(db, row, await failureOf(row, session, at, end))
     } catch (error) {
       if (stopped.aborted) return
       // A terminal that runs waits for a link. A terminal whose first link the server refuses for want
