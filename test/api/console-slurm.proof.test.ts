@@ -103,6 +103,8 @@ test('where no holder may run, a terminal of a node is a job, too', async () => 
   const id = await openTerminal(service, 'plain')
   expect((await service.get(`/console-sessions/${id}/`)).externalId).toBe('pty')
   const desk = await attachTo(service, id)
+  // srun takes no size before the shell is there.
+  await desk.shows(/\$/)
   desk.ws.send(JSON.stringify({ type: 'resize', rows: 31, columns: 117 }))
   desk.ws.send('stty size; echo host-$(hostname)-$SLURM_JOB_NAME\n')
   await desk.shows(`host-${slurm.nodes[0]!.name}-orrery-console-${id}`)
