@@ -232,6 +232,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'api/console-sessions',
       'api/console-slurm',
       'failures/console',
+      'failures/console-sites',
       'failures/console-ssh',
     ],
     askedBy: ['src/domains/console'],

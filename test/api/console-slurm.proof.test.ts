@@ -1,9 +1,8 @@
 import { expect } from '@jest/globals'
-import { once } from 'node:events'
-import { WebSocket } from 'ws'
 import { sites } from '../../sites/requirements.ts'
 import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { until } from '../failures/programs.ts'
+import { attachTo, openTerminal } from '../support/console-streams.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
 import { needs } from '../support/needs.ts'
 import { connectionTo, makeVaultKeyFile } from '../support/reach.ts'
@@ -27,7 +26,11 @@ beforeAll(async () => {
     }),
   ])
   await service.post('/ssh-keys/import/', { id: 'lab', privateKey: slurm.key.privateKey })
-  const cluster = { driver: 'slurm', configuration: { connectionId: 'lab-login', partition: 'main' } }
+  const configuration = { connectionId: 'lab-login', partition: 'main' }
+  const cluster = { driver: 'slurm', configuration }
+  // A file stands where the folder of the holder would be.
+  const workDirectory = `/home/${slurm.user}/plain`
+  await slurm.login.run(`mkdir ${workDirectory}; touch ${workDirectory}/console`, 'account')
   await service.post(
     '/environments/',
     consoleEnvironment(
@@ -35,6 +38,11 @@ beforeAll(async () => {
       {
         cluster: { ...cluster, type: 'hpc_cluster' },
         node: { ...cluster, type: 'hpc_machine' },
+        plain: {
+          driver: 'slurm',
+          configuration: { ...configuration, workDirectory },
+          type: 'hpc_machine',
+        },
         closed: {
           driver: 'slurm',
           configuration: { connectionId: 'lab-login', partition: 'nowhere' },
@@ -51,25 +59,20 @@ afterAll(async () => {
 })
 
 const typed = async (resourceId: string, keys: string, wanted: string | RegExp): Promise<string> => {
-  const { id } = await service.post('/console-sessions/', { resourceId })
-  await until('the terminal', 120, async () => {
-    const { status, failure } = await service.get(`/console-sessions/${id}/`)
-    if (status === 'failed') throw new Error(failure)
-    return status === 'connected'
-  })
-  const ws = new WebSocket(`${service.baseUrl.replace('http', 'ws')}/console-sessions/${id}/stream/`)
-  let text = ''
-  ws.on('message', (bytes: Buffer) => (text += bytes.toString()))
-  const closed = once(ws, 'close')
-  await once(ws, 'open')
-  ws.send(keys)
-  await until(`${String(wanted)} in ${JSON.stringify(text)}`, 60, () =>
-    typeof wanted === 'string' ? text.includes(wanted) : wanted.test(text),
-  )
-  ws.send('exit\n')
-  await closed
-  return text
+  const desk = await attachTo(service, await openTerminal(service, resourceId))
+  desk.ws.send(keys)
+  await desk.shows(wanted)
+  desk.ws.send('exit\n')
+  await desk.closed
+  return desk.text()
 }
+const ended = (id: string) =>
+  until('the end of the session', 200, async () => {
+    const session = await service.get(`/console-sessions/${id}/`)
+    return session.finishedAt === undefined ? undefined : session
+  })
+const jobsOf = async (id: string): Promise<string[]> =>
+  (await slurm.slurm(`squeue -h -t PD,R -n orrery-console-${id} -o %A`)).split('\n').filter(Boolean)
 
 test('a command of a cluster is a job on one of its nodes', async () => {
   const done = await service.post('/console-commands/', {
@@ -95,3 +98,52 @@ test('what the cluster refuses stands on the terminal and in the record', async 
   const log = await service.call('GET', `/console-sessions/${id}/log/`)
   expect(log.text).toMatch(/invalid partition specified: nowhere/)
 }, 180_000)
+
+test('where no holder may run, a terminal of a node is a job, too', async () => {
+  const id = await openTerminal(service, 'plain')
+  expect((await service.get(`/console-sessions/${id}/`)).externalId).toBe('pty')
+  const desk = await attachTo(service, id)
+  // srun takes no size before the shell is there.
+  await desk.shows(/\$/)
+  desk.ws.send(JSON.stringify({ type: 'resize', rows: 31, columns: 117 }))
+  desk.ws.send('stty size; echo host-$(hostname)-$SLURM_JOB_NAME\n')
+  await desk.shows(`host-${slurm.nodes[0]!.name}-orrery-console-${id}`)
+  await desk.shows('31 117')
+  await service.call('DELETE', `/console-sessions/${id}/`)
+  expect((await ended(id)).status).toBe('closed')
+  await slurm.idle()
+}, 240_000)
+
+test('a job that the cluster ends takes its terminal along, with the reason; what it showed stays', async () => {
+  const id = await openTerminal(service, 'node')
+  const desk = await attachTo(service, id)
+  desk.ws.send('printf "mark-%d\\n" $((6*7))\n')
+  await desk.shows('mark-42')
+  const [job] = await jobsOf(id)
+  await slurm.slurm(`scancel ${job!}`)
+  expect((await desk.closed)[0]).toBe(1000)
+  expect(await ended(id)).toMatchObject({
+    status: 'failed',
+    failure: 'the cluster ended the job of the terminal: CANCELLED',
+  })
+  expect((await service.call('GET', `/console-sessions/${id}/log/`)).text).toMatch(/mark-42[^]*CANCELLED/)
+}, 240_000)
+
+test('a shell that ends with an error of its own has no failure', async () => {
+  const id = await openTerminal(service, 'node')
+  const desk = await attachTo(service, id)
+  desk.ws.send('exit 3\n')
+  await desk.closed
+  const { status, failure } = await ended(id)
+  expect([status, failure]).toEqual(['closed', undefined])
+}, 240_000)
+
+test('the job of a terminal whose login node ends without a signal is ended', async () => {
+  const id = await openTerminal(service, 'node')
+  const desk = await attachTo(service, id)
+  await desk.shows(/\$/)
+  expect(await jobsOf(id)).toHaveLength(1)
+  await slurm.login.run(`pkill -KILL -f '[o]rrery-console-${id}'`)
+  await ended(id)
+  await until('the end of its job', 120, async () => (await jobsOf(id)).length === 0)
+}, 240_000)

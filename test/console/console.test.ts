@@ -1,14 +1,24 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { userInfo } from 'node:os'
 import { dirname, join } from 'node:path'
 import { text as textOf } from 'node:stream/consumers'
 import { raw, sql } from '../../src/db/sql.ts'
+import { frameOf, offsetContent, openFrames } from '../../src/domains/console/frames.ts'
 import { until } from '../failures/programs.ts'
 import { attachTo, openTerminal } from '../support/console-streams.ts'
 import { sites } from '../../sites/requirements.ts'
-import { startSshd } from '../clients/sshd.ts'
+import { startSshd, type Sshd } from '../clients/sshd.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
 import { needs } from '../support/needs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
@@ -204,6 +214,17 @@ const sessionEnd = (id: string) =>
     return session.finishedAt === undefined ? undefined : session
   })
 
+/** Waits until terminals have left nothing at their resource. */
+const cleared = (ids: readonly string[]) =>
+  until('the removal of what they left', 120, async () => {
+    const [row] = await service.db.prepared<{ all: boolean }>(
+      'all-cleared',
+      'select bool_and(cleared_at is not null) as all from console_sessions where id = any($1)',
+      [ids],
+    )
+    return row?.all
+  })
+
 test('a terminal can be connected to as soon as its session is answered', async () => {
   const session = await service.post('/console-sessions/', { resourceId: 'here', actorId: '' })
   const desk = await attachTo(service, session.id)
@@ -270,17 +291,70 @@ test('what the record of an open terminal has is no longer at the resource', asy
   expect((await sessionEnd(id)).status).toBe('closed')
 })
 
-needs(...sites.sshd).test('nine terminals and the commands of one SSH login run at once', async () => {
-  const sshd = await startSshd()
-  try {
+test('who attached gets the last bytes of a terminal that ended while it sent something', async () => {
+  const id = await openTerminal(service, 'here')
+  const { externalId } = await service.get(`/console-sessions/${id}/`)
+  const [program = ''] = readdirSync(dirname(externalId)).filter((name) => name.startsWith('console-holder-'))
+  const holder = join(dirname(externalId), program)
+  const directory = join(folder, 'last-bytes')
+  execFileSync(holder, ['start', directory, '24', '80'])
+  const [go, out] = [join(folder, 'last-bytes-go'), join(folder, 'last-bytes-out')]
+  // It finds its pipe full.
+  const reader =
+    '{ head -c 65536 /dev/zero; "$1" attach "$2" 0; } | ' +
+    '{ until [ -e "$3" ]; do sleep 0.1; done; cat > "$4"; }'
+  const client = spawn('/bin/sh', ['-c', reader, 'sh', holder, directory, go, out], {
+    stdio: ['pipe', 'ignore', 'inherit'],
+  })
+  const ended = once(client, 'exit')
+  client.stdin.write(frameOf('i', Buffer.from("stty -echo; head -c 60000 /dev/zero | tr '\\0' x; exit\n")))
+  const isHeld = () =>
+    readdirSync('/proc').some((pid) => {
+      try {
+        return (
+          readlinkSync(`/proc/${pid}/cwd`) === directory &&
+          readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('\0hold\0')
+        )
+      } catch {
+        return false
+      }
+    })
+  await until('the end of its holder', 120, () => !isHeld())
+  client.stdin.write(frameOf('k', offsetContent(0)))
+  // A client that ends too early does so now.
+  await new Promise((resolve) => setTimeout(resolve, 500))
+  writeFileSync(go, '')
+  await ended
+  const frames = openFrames(0)(readFileSync(out).subarray(65_536))
+  expect(frames.at(-1)).toMatchObject({ kind: 'x' })
+  const shown = Buffer.concat(frames.filter(({ kind }) => kind === 'o').map(({ content }) => content))
+  expect(shown.toString().split('x'.repeat(60_000))).toHaveLength(2)
+  await service.call('DELETE', `/console-sessions/${id}/`)
+  expect((await sessionEnd(id)).status).toBe('closed')
+})
+
+const onSshd = needs(...sites.sshd)
+onSshd.describe('terminals over SSH', () => {
+  let sshd: Sshd
+  onSshd.beforeAll(async () => {
+    sshd = await startSshd()
     await service.post('/ssh-keys/import/', { id: 'host', privateKey: sshd.privateKey })
     const connection = {
       ...{ id: 'far-host', name: 'far-host', type: 'ssh', endpoint: `127.0.0.1:${String(sshd.port)}` },
       ...{ username: userInfo().username, credentialRef: 'vault:ssh-key/host' },
       configuration: { hostKeyFingerprints: [sshd.fingerprints['ed25519']] },
     }
-    const there = { driver: 'ssh', configuration: { connectionId: connection.id } }
-    await service.post('/environments/', consoleEnvironment('far', { there }, [connection]))
+    // A file stands where the folder of the holder would be.
+    const workDirectory = join(folder, 'plain')
+    mkdirSync(workDirectory)
+    writeFileSync(join(workDirectory, 'console'), '')
+    const at = (more: object) => ({ driver: 'ssh', configuration: { connectionId: connection.id, ...more } })
+    const places = { there: at({}), plain: at({ workDirectory }) }
+    await service.post('/environments/', consoleEnvironment('far', places, [connection]))
+  })
+  onSshd.afterAll(() => sshd?.stop())
+
+  onSshd.test('nine terminals and the commands of one login run at once', async () => {
     const ids = await Promise.all(Array.from({ length: 9 }, () => openTerminal(service, 'there')))
     const desks = await Promise.all(ids.map((id) => attachTo(service, id)))
     for (const [index, { ws }] of desks.entries()) ws.send(`echo desk-$((${String(index)} + 40))\n`)
@@ -295,17 +369,29 @@ needs(...sites.sshd).test('nine terminals and the commands of one SSH login run 
     expect(sshd.log().split('Accepted publickey').length - 1).toBe(3)
     for (const id of ids) await service.call('DELETE', `/console-sessions/${id}/`)
     for (const id of ids) expect((await sessionEnd(id)).status).toBe('closed')
-    await until('the removal of what they left', 120, async () => {
-      const [row] = await service.db.prepared<{ all: boolean }>(
-        'all-cleared',
-        'select bool_and(cleared_at is not null) as all from console_sessions where id = any($1)',
-        [ids],
-      )
-      return row?.all
-    })
-  } finally {
-    await sshd.stop()
-  }
+    await cleared(ids)
+  })
+
+  onSshd.test('the record of a terminal without a holder has no value of the vault', async () => {
+    const secret = 'a-token-that-a-plain-terminal-shows'
+    await service.post('/kubernetes-tokens/', { id: 'plain', token: secret })
+    const id = await openTerminal(service, 'plain')
+    expect((await service.get(`/console-sessions/${id}/`)).externalId).toBe('pty')
+    const desk = await attachTo(service, id)
+    desk.ws.send(`printf '<%s%s>\\n' ${secret.slice(0, 9)} ${secret.slice(9)}; exit\n`)
+    await desk.shows(`<${secret}>`, 120)
+    expect((await sessionEnd(id)).status).toBe('closed')
+    const log = `/console-sessions/${id}/log/`
+    const texts = await Promise.all([
+      service.call('GET', log),
+      service.call('GET', `${log}?format=asciicast`),
+    ])
+    for (const { text } of texts) {
+      expect(text).toContain('<********>')
+      expect(text).not.toContain(secret)
+    }
+    await cleared([id])
+  })
 })
 
 test('an open terminal and an open command prevent that their environment is deleted', async () => {

@@ -1,6 +1,6 @@
 import { expect } from '@jest/globals'
 import { createPrivateKey, generateKeyPairSync, randomBytes } from 'node:crypto'
-import { readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -15,6 +15,7 @@ import { run } from '../../sites/ground.ts'
 import { startLoopbackSsh, type LoopbackSite } from '../../sites/loopback.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { attachTo, openTerminal } from '../support/console-streams.ts'
 import { makeNamespace, temporalAddress } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { needs } from '../support/needs.ts'
@@ -76,6 +77,7 @@ beforeAll(async () => {
     SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
     SERVICE_MONITOR_INTERVAL_SECONDS: '2',
     SERVICE_DISCOVERY_WAIT_SECONDS: '90',
+    SERVICE_CONSOLE_ENABLED: 'true',
     SERVICE_LOG_LEVEL: 'trace',
   })
   for (const stream of [daemon.child.stdout, daemon.child.stderr])
@@ -321,6 +323,37 @@ const useStorages = async (references: readonly string[]): Promise<void> => {
   }
 }
 
+/**
+ * Shows a secret and its own environment on a terminal; reads its record while it is open and when it
+ * has ended.
+ */
+const useConsole = async (resourceId: string, secret: string): Promise<void> => {
+  const calls = {
+    get: (path: string) => ok('GET', path),
+    post: (path: string, body?: unknown) => ok('POST', path, body),
+  }
+  const id = await openTerminal(calls, resourceId)
+  const desk = await attachTo({ baseUrl: url }, id)
+  desk.ws.send('unset HISTFILE; cat /proc/$$/environ /proc/$PPID/environ /proc/$PPID/cmdline\n')
+  desk.ws.send(`echo 'is ${secret}'\n`)
+  await desk.shows(`is ${secret}\r\n`)
+  const read = async (): Promise<string[]> => {
+    const texts: string[] = []
+    for (const search of ['', '?format=asciicast'])
+      texts.push((await send('GET', `/console-sessions/${id}/log/${search}`)).body)
+    return texts
+  }
+  await read()
+  desk.ws.send('exit\n')
+  const left = await until('the end of the terminal', 120, async () => {
+    const { finishedAt, externalId } = await ok('GET', `/console-sessions/${id}/`)
+    return finishedAt === undefined ? undefined : (externalId as string)
+  })
+  for (const text of await read()) expect(text).toContain('is ********')
+  // Its files are no longer at the host.
+  await until('the removal of its files', 120, () => !existsSync(left))
+}
+
 test('32 secrets are stored, refused, used and replaced, and are afterwards nowhere but in the vault', async () => {
   const token = (id: string) => ({ id, token: canary() })
   const aws = () => ({ accessKeyId: canary(), secretAccessKey: canary() })
@@ -471,6 +504,7 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
     expect((await ok('POST', `/environment-connections/${id}/health/`)).status).toBe('online')
     await send('POST', `/environment-connections/${id}/discover/`)
   }
+  await useConsole(world.resourceIds[0]!, again.token)
   await ok('POST', '/execution-runs/', { id: 'used', schedulePlanId: world.planId, mode: 'real' })
   const detail = await until('the run', 120, async () => {
     const found = await ok('GET', '/execution-runs/used/')

@@ -14,7 +14,7 @@ import {
   readConsoleSession,
   type ConsoleSessionRow,
 } from './sessions.ts'
-import { startTerminal, type Terminal, type TerminalParts } from './terminal.ts'
+import { startTerminal, takenAway, type Terminal, type TerminalParts } from './terminal.ts'
 
 export interface ServingParts extends TerminalParts {
   db: Db
@@ -23,6 +23,7 @@ export interface ServingParts extends TerminalParts {
 
 /** The terminal waits this long for the reader that writes; then it is cut. */
 const slowMs = 2_000
+/** A terminal that cannot be reached for this long ends. */
 const reachPatienceMs = 24 * 3_600_000
 /** Secrets that are stored while a session is open are masked this much later at most. */
 const secretsMs = 5_000
@@ -142,7 +143,9 @@ const follow = async (
     for await (const chunk of stream.stdout) {
       const frames = framesOf(chunk as Buffer)
       end = frames.find(({ kind }) => kind === 'x')?.content.toString() ?? end
-      for (const some of inParts(frames)) {
+      // The end is no part of what is stored: whoever takes the session up before its end is recorded
+      // reads it again.
+      for (const some of inParts(frames.filter(({ kind }) => kind !== 'x'))) {
         session.take(some)
         while (session.waitingBytes > mostWaitingBytes && !stream.stdout.destroyed)
           await Promise.race([recording, pause(10)])
@@ -164,6 +167,27 @@ const follow = async (
 }
 
 /**
+ * The failure of a terminal that ended; undefined where its shell or its user ended it. `end`: what the
+ * recording says.
+ * @throws TerminalLost for a place that is gone
+ */
+const failureOf = async (
+  row: ConsoleSessionRow,
+  session: Served,
+  at: Terminal,
+  end: string | undefined,
+): Promise<string | undefined> => {
+  if (end === undefined) {
+    // A place that is gone gives the better reason.
+    await at.place.ready(false)
+    return 'the holder of the terminal is gone: it was killed, or its machine was started anew'
+  }
+  if (end.startsWith('the recording')) return end
+  const isAsked = session.closingAt !== undefined || end.endsWith('exit status 0')
+  return isAsked ? undefined : takenAway(at, row)
+}
+
+/**
  * Serves a session until its end, or until `stopped`: starts its terminal, follows it, and attaches
  * again after a lost link.
  */
@@ -174,7 +198,8 @@ export const serveSession = async (
   stopped: AbortSignal,
 ): Promise<void> => {
   const { db, vault } = parts
-  const until = performance.now() + reachPatienceMs
+  const patience = (): number => performance.now() + reachPatienceMs
+  let until = patience()
   let first = row.status === 'starting'
   for (let waitMs = 250; !stopped.aborted; waitMs = Math.min(waitMs * 2, 10_000)) {
     try {
@@ -188,15 +213,9 @@ export const serveSession = async (
         if (at.plain) (await at.attach(0)).kill()
         return await at.place.close().catch(() => undefined)
       }
-      const end = await follow(parts, row, session, at, stopped)
+      const end = await follow(parts, row, session, at, stopped).finally(() => (until = patience()))
       if (stopped.aborted) return
-      // A place that is gone gives the better reason.
-      if (end === undefined) await at.place.ready(false)
-      const lost =
-        end === undefined
-          ? 'the holder of the terminal is gone: it was killed, or its machine was started anew'
-          : undefined
-      return await endSession(db, row, lost ?? (end?.startsWith('the recording') === true ? end : undefined))
+      return await endSession(db, row, await failureOf(row, session, at, end))
     } catch (error) {
       if (stopped.aborted) return
       // A terminal that runs waits for a link. A terminal whose first link the server refuses for want

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { posix } from 'node:path'
 import { TerminalLost, type TerminalHost } from '../../drivers/runtime/contract/terminal.ts'
-import { nodeTerminal } from '../../drivers/runtime/slurm/request.ts'
+import { nodeTerminal, nodeTerminalEnd, removeNodeTerminal } from '../../drivers/runtime/slurm/terminal.ts'
 import type { HolderPrograms } from '../../embedded/holder-program.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { quoteAll } from '../../shell/quote.ts'
@@ -127,6 +127,18 @@ export const startTerminal = async (
 }
 
 /**
+ * Why the place of a terminal ended it; undefined where its shell ended by itself, and where the place
+ * does not tell.
+ */
+export const takenAway = async (
+  { place }: Pick<Terminal, 'place'>,
+  row: Pick<ConsoleSessionRow, 'id' | 'place'>,
+): Promise<string | undefined> => {
+  const end = row.place.onNode === true ? await nodeTerminalEnd(place.shell, row.id) : undefined
+  return end && `the cluster ended the job of the terminal: ${end}`
+}
+
+/**
  * Ends a session's terminal where it still runs, and removes its files, or the place that was made
  * for it alone. May be repeated. @throws LinkError where the place cannot be reached
  */
@@ -141,6 +153,8 @@ export const clearTerminal = async (parts: TerminalParts, row: ConsoleSessionRow
       `[ -e ${gone} ] || exit 0; for p in ${programs}; do "$p" end ${gone} && break; done; rm -rf -- ${gone}`,
     )
     if (code !== 0) throw new Error(`the files of the terminal cannot be removed: ${stderr.trim()}`)
+    // A job outlives a login node that ends without a signal.
+    if (row.place.onNode === true) await removeNodeTerminal(place.shell, row.id)
   } finally {
     await place.close().catch(() => undefined)
   }

@@ -541,7 +541,10 @@ func attach(offset string) {
 	}
 	client.Write(first)
 	go func() {
-		io.Copy(client, os.Stdin)
+		if _, err := io.Copy(client, os.Stdin); err != nil {
+			// The holder takes no more. Its last bytes are still on their way.
+			io.Copy(io.Discard, os.Stdin)
+		}
 		// Whoever attached has gone.
 		client.Close()
 		os.Exit(0)

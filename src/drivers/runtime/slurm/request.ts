@@ -40,15 +40,14 @@ const textOf = (name: string, key: string, value: unknown): string | undefined =
 }
 
 /**
- * The command that runs a shell on a node of the cluster, with the settings of the runtime's tasks.
+ * Options that place a job as the runtime's tasks. @throws DriverError `refused` for a setting that is
+ * no line of text
  */
-export const nodeTerminal = (name: string, configuration: Readonly<Record<string, unknown>>): string[] => [
-  ...['srun', '--pty', `--job-name=orrery-console-${name}`],
-  ...names.flatMap((word) => {
+export const placementOptions = (name: string, configuration: Readonly<Record<string, unknown>>): string[] =>
+  names.flatMap((word) => {
     const value = textOf(name, word, configuration[word])
     return value === undefined ? [] : [`--${word}=${value}`]
-  }),
-]
+  })
 
 const numberOf = (name: string, key: string, value: unknown, otherwise: number, least: number): number => {
   if (value === undefined) return otherwise

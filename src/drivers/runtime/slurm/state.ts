@@ -88,11 +88,13 @@ const waitOf = ({ state, reason }: SlurmJob, externalId: string): string | undef
 
 /** Whether the scheduler has ended it for good. */
 export const isJobOver = ({ state }: SlurmJob): boolean => over.test(state)
+/** Whether its script or command ended, and not the scheduler's will. */
+export const endedByItself = ({ state }: SlurmJob): boolean => byItself.test(state)
 const overIn = (job: SlurmJob | string): SlurmJob | undefined =>
   typeof job === 'object' && isJobOver(job) ? job : undefined
 
 /** `NODE_FAIL`, `CANCELLED by 0`, `FAILED (NonZeroExitCode)`. */
-const reasonOf = (job: SlurmJob): string =>
+export const reasonOf = (job: SlurmJob): string =>
   job.reason === undefined
     ? job.state
     : /^by /.test(job.reason)

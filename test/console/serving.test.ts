@@ -1,0 +1,153 @@
+import { afterAll, afterEach, beforeAll, expect, jest, test } from '@jest/globals'
+import { PassThrough, Readable } from 'node:stream'
+import { sql } from '../../src/db/sql.ts'
+import { frameOf, sizeContent } from '../../src/domains/console/frames.ts'
+import { Served } from '../../src/domains/console/served.ts'
+import { serveSession, type ServingParts } from '../../src/domains/console/serving.ts'
+import { readConsoleSession } from '../../src/domains/console/sessions.ts'
+import { LinkError, type ShellStream, type SiteShell } from '../../src/shell/site-shell.ts'
+import { until } from '../failures/programs.ts'
+import { cloneDatabase, type TestDatabase } from '../support/database.ts'
+
+/** How the end of a terminal is recorded, with resources that answer as these tests want. */
+
+let database: TestDatabase
+beforeAll(async () => {
+  database = await cloneDatabase()
+})
+afterAll(() => database?.drop())
+afterEach(() => void jest.restoreAllMocks())
+
+const recordingOf = (end: string): Buffer =>
+  Buffer.concat([
+    frameOf('r', sizeContent(24, 80)),
+    frameOf('o', Buffer.from('shown')),
+    frameOf('x', Buffer.from(end)),
+  ])
+const streamOf = (stdout: Readable, done: ShellStream['done']): ShellStream => ({
+  ...{ stdin: new PassThrough().resume(), stdout, done, kill: () => stdout.destroy() },
+})
+const wholeStream = (recording: Buffer, offset: number): ShellStream =>
+  streamOf(
+    Readable.from([recording.subarray(offset)]),
+    Promise.resolve({ code: 0, signal: null, stderr: '' }),
+  )
+
+/** A terminal at a resource; `attach` gives its recording, `answer` the output of a script. */
+const openSession = async (
+  id: string,
+  attach: (offset: number) => ShellStream,
+  { place = {}, answer = () => '' }: { place?: object; answer?: (script: string) => string } = {},
+) => {
+  const { db } = database
+  const site = { site: 'site', kind: 'local', configuration: {}, ...place }
+  await db.run(sql`insert into console_sessions (id, resource_id, runtime_id, place)
+    values (${id}, 'r', 'u', ${JSON.stringify(site)})`)
+  const shell: SiteShell = {
+    run: (script) =>
+      Promise.resolve({ code: 0, signal: null, stdout: Buffer.from(answer(script)), stderr: '' }),
+    open: (script) => Promise.resolve(attach(Number(/(\d+)'?$/.exec(script)?.[1]))),
+    close: () => Promise.resolve(),
+  }
+  const nothing = () => Promise.resolve()
+  const parts: ServingParts = {
+    ...{ db, hostId: 'this', vault: { values: () => Promise.resolve([]) } },
+    holderPrograms: () => Promise.resolve({ path: import.meta.filename, name: 'console-holder-test' }),
+    sites: {
+      terminalAt: () => ({
+        ...{ shell, root: () => Promise.resolve('/root'), ownEnvironment: false },
+        ...{ ready: nothing, remove: nothing, close: nothing },
+      }),
+    },
+  }
+  const row = async () => {
+    const found = await readConsoleSession(db, id)
+    if (found === undefined) throw new Error(`there is no session ${id}`)
+    return found
+  }
+  const serve = async (session = new Served()) =>
+    serveSession(parts, await row(), session, new AbortController().signal)
+  return { serve, row }
+}
+
+test('an end that could not be recorded is recorded as it was', async () => {
+  const recording = recordingOf('the shell ended with exit status 0')
+  const { serve, row } = await openSession('twice', (offset) => wholeStream(recording, offset))
+  // As a service that is killed between the last byte and the end.
+  await database.db.run(sql`create sequence failed_ends`)
+  await database.db.run(sql`create function fail_end() returns trigger language plpgsql as
+    $$ begin if nextval('failed_ends') < 3 then raise 'not now'; end if; return new; end $$`)
+  await database.db.run(sql`create trigger fail_end before update of finished_at on console_sessions
+    for each row execute function fail_end()`)
+  await expect(serve()).rejects.toThrow('not now')
+  await serve()
+  await database.db.run(sql`drop trigger fail_end on console_sessions`)
+  const { status, failure, takenBytes } = await row()
+  expect([status, failure]).toEqual(['closed', undefined])
+  expect(takenBytes).toBe(recording.indexOf('shown') + 'shown'.length)
+})
+
+test('a terminal that is older than a day waits for its link as a new one does', async () => {
+  const recording = recordingOf('the shell ended with exit status 0')
+  const cut = new PassThrough()
+  let attached = 0
+  const { serve, row } = await openSession('old', (offset) =>
+    attached++ === 0 ? streamOf(cut, new Promise(() => undefined)) : wholeStream(recording, offset),
+  )
+  const served = serve()
+  await until('the connection', 120, async () => (await row()).status === 'connected')
+  const now = performance.now.bind(performance)
+  jest.spyOn(performance, 'now').mockImplementation(() => now() + 25 * 3_600_000)
+  cut.destroy(new LinkError('link', 'the link was cut'))
+  await served
+  const { status, failure } = await row()
+  expect([status, failure, attached]).toEqual(['closed', undefined, 2])
+})
+
+const taken = 'the cluster ended the job of the terminal: '
+test.each([
+  ['cancelled', 143, ['CANCELLED|N/A|N/A|n1|None'], `${taken}CANCELLED`],
+  [
+    'out-of-time',
+    143,
+    ['COMPLETING|N/A|N/A|n1|TimeLimit', 'TIMEOUT|N/A|N/A|n1|TimeLimit'],
+    `${taken}TIMEOUT (TimeLimit)`,
+  ],
+  ['erred', 3, ['FAILED|N/A|N/A|n1|NonZeroExitCode'], undefined],
+  ['forgotten', 3, [''], undefined],
+  ['ended', 0, [], undefined],
+] as const)('a terminal on a node whose job is %s', async (id, code, states, failure) => {
+  const left = [...states] as string[]
+  const recording = recordingOf(`the shell ended with exit status ${String(code)}`)
+  const scripts: string[] = []
+  const { serve, row } = await openSession(id, (offset) => wholeStream(recording, offset), {
+    place: { kind: 'slurm', onNode: true, configuration: { partition: 'main' } },
+    answer: (script) => {
+      scripts.push(script)
+      if (!script.includes('squeue')) return ''
+      const state = left.length > 1 ? left.shift() : left[0]
+      return `${String(Math.floor(Date.now() / 1_000))}\n7|N/A|orrery-console-other|CANCELLED|N/A|N/A|n1|None\n${
+        state === '' ? '' : `8|N/A|orrery-console-${id}|${state ?? ''}\n`
+      }`
+    },
+  })
+  await serve()
+  const session = await row()
+  expect([session.status, session.failure]).toEqual([failure === undefined ? 'closed' : 'failed', failure])
+  const words = scripts.join(' ').replaceAll("'", '')
+  expect(words).toContain(`srun --pty --job-name=orrery-console-${id} --partition=main`)
+  expect(scripts.some((script) => script.includes('squeue'))).toBe(code !== 0)
+})
+
+test('a terminal on a node that its user ended has no failure', async () => {
+  const recording = recordingOf('the shell ended with exit status 143')
+  const { serve, row } = await openSession('asked', (offset) => wholeStream(recording, offset), {
+    place: { kind: 'slurm', onNode: true },
+    answer: (script) =>
+      script.includes('squeue') ? '1\n8|N/A|orrery-console-asked|CANCELLED|N/A|N/A|n1|None\n' : '',
+  })
+  const session = new Served()
+  session.close()
+  await serve(session)
+  expect((await row()).status).toBe('closed')
+})
