@@ -139,7 +139,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'executor/journal',
       'archives/earlier',
     ],
-    askedBy: ['src/http', 'src/clients', 'src/domains/provenance', 'src/db/migrations'],
+    askedBy: ['src/http', 'src/clients', 'src/domains/provenance', 'src/db/migrations', 'src/executor'],
   },
   data: {
     needs: '../shared, python3-simgrid, montage',
@@ -155,12 +155,12 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'simulator/simgrid-workloads',
       'examples/mosaic-montage',
     ],
-    askedBy: ['src/simulator', 'src/schedulers'],
+    askedBy: ['src/simulator', 'src/schedulers', 'src/domains/schedule-plans'],
   },
   bench: {
     needs: 'as slurm, containers, ssh; Python packages',
     files: ['bench/engine', 'bench/sites', 'bench/storage', 'examples/mosaic-measured'],
-    askedBy: ['bench'],
+    askedBy: ['bench', 'examples'],
   },
   storages: {
     needs: 'root, radosgw, ceph-mon, ceph-osd, ceph-common, sshfs, user-mode-linux, as kubernetes',
@@ -183,7 +183,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'failures/storage-kills',
       'examples/storages',
     ],
-    askedBy: ['src/domains/storages', 'src/drivers/storage', 'src/drivers/transfer'],
+    askedBy: ['src/domains/storages', 'src/drivers/storage', 'src/drivers/transfer', 'src/clients/s3'],
   },
   builds: {
     needs: 'root, docker.io, runc, debootstrap, docker-registry, skopeo, squashfs-tools, bubblewrap',
@@ -235,7 +235,11 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'failures/console-sites',
       'failures/console-ssh',
     ],
-    askedBy: ['src/domains/console'],
+    askedBy: [
+      'src/domains/console',
+      'src/drivers/runtime/slurm',
+      'src/drivers/runtime/kubernetes/terminal.ts',
+    ],
   },
   mutations: { needs: 'nothing', files: ['mutations'], askedBy: ['src', 'workflows', 'activities'] },
   records: {

@@ -291,7 +291,7 @@ test('what the record of an open terminal has is no longer at the resource', asy
   expect((await sessionEnd(id)).status).toBe('closed')
 })
 
-test('who attached gets the last bytes of a terminal that ended while it sent something', async () => {
+test('a client that sends something after the end of a terminal gets its last bytes', async () => {
   const id = await openTerminal(service, 'here')
   const { externalId } = await service.get(`/console-sessions/${id}/`)
   const [program = ''] = readdirSync(dirname(externalId)).filter((name) => name.startsWith('console-holder-'))

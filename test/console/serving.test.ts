@@ -33,20 +33,23 @@ const wholeStream = (recording: Buffer, offset: number): ShellStream =>
     Promise.resolve({ code: 0, signal: null, stderr: '' }),
   )
 
-/** A terminal at a resource; `attach` gives its recording, `answer` the output of a script. */
+/** A terminal at a resource; `attach` gives its recording, `answer` the output of a script, or that it fails. */
 const openSession = async (
   id: string,
   attach: (offset: number) => ShellStream,
-  { place = {}, answer = () => '' }: { place?: object; answer?: (script: string) => string } = {},
+  { place = {}, answer = () => '' }: { place?: object; answer?: (script: string) => string | undefined } = {},
 ) => {
   const { db } = database
   const site = { site: 'site', kind: 'local', configuration: {}, ...place }
   await db.run(sql`insert into console_sessions (id, resource_id, runtime_id, place)
     values (${id}, 'r', 'u', ${JSON.stringify(site)})`)
   const shell: SiteShell = {
-    run: (script) =>
-      Promise.resolve({ code: 0, signal: null, stdout: Buffer.from(answer(script)), stderr: '' }),
-    open: (script) => Promise.resolve(attach(Number(/(\d+)'?$/.exec(script)?.[1]))),
+    run: (script) => {
+      const stdout = answer(script)
+      const code = stdout === undefined ? 1 : 0
+      return Promise.resolve({ code, signal: null, stdout: Buffer.from(stdout ?? ''), stderr: '' })
+    },
+    open: async (script) => attach(Number(/(\d+)'?$/.exec(script)?.[1])),
     close: () => Promise.resolve(),
   }
   const nothing = () => Promise.resolve()
@@ -104,6 +107,19 @@ test('a terminal that is older than a day waits for its link as a new one does',
   expect([status, failure, attached]).toEqual(['closed', undefined, 2])
 })
 
+test('a terminal to which no link is opened for a day ends with the reason', async () => {
+  const now = performance.now.bind(performance)
+  let later = 0
+  jest.spyOn(performance, 'now').mockImplementation(() => now() + later)
+  const { serve, row } = await openSession('unreachable', () => {
+    later += 13 * 3_600_000
+    throw new LinkError('link', 'no channel is free')
+  })
+  await serve()
+  const { status, failure } = await row()
+  expect([status, failure]).toEqual(['failed', 'no channel is free'])
+})
+
 const taken = 'the cluster ended the job of the terminal: '
 test.each([
   ['cancelled', 143, ['CANCELLED|N/A|N/A|n1|None'], `${taken}CANCELLED`],
@@ -113,6 +129,9 @@ test.each([
     ['COMPLETING|N/A|N/A|n1|TimeLimit', 'TIMEOUT|N/A|N/A|n1|TimeLimit'],
     `${taken}TIMEOUT (TimeLimit)`,
   ],
+  ['waiting-for-a-node', 1, ['CANCELLED|N/A|N/A||None'], undefined],
+  ['out-of-memory', 137, ['OUT_OF_MEMORY|N/A|N/A|n1|OutOfMemory'], undefined],
+  ['silent-at-first', 143, ['silent', 'NODE_FAIL|N/A|N/A|n1|None'], `${taken}NODE_FAIL`],
   ['erred', 3, ['FAILED|N/A|N/A|n1|NonZeroExitCode'], undefined],
   ['forgotten', 3, [''], undefined],
   ['ended', 0, [], undefined],
@@ -126,6 +145,7 @@ test.each([
       scripts.push(script)
       if (!script.includes('squeue')) return ''
       const state = left.length > 1 ? left.shift() : left[0]
+      if (state === 'silent') return undefined
       return `${String(Math.floor(Date.now() / 1_000))}\n7|N/A|orrery-console-other|CANCELLED|N/A|N/A|n1|None\n${
         state === '' ? '' : `8|N/A|orrery-console-${id}|${state ?? ''}\n`
       }`

@@ -55,6 +55,10 @@ export class Served {
   secrets: readonly string[] = []
   /** When the end of its terminal was first asked for. */
   closingAt: number | undefined
+  /** Whether the end of its terminal was ever asked for. */
+  endAsked = false
+  /** When its terminal was last followed; undefined before the first link. */
+  linkedAt: number | undefined
   /** Aborted once the record of the session has its end: what follows is cleared away. */
   readonly over = new AbortController()
   /**
@@ -105,6 +109,7 @@ export class Served {
   /** Asks for the end of the terminal, where it can be reached now; waits for nothing. */
   close(): void {
     this.closingAt ??= performance.now()
+    this.endAsked = true
     this.#tell(frameOf('c'))
   }
 

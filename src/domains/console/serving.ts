@@ -143,8 +143,8 @@ const follow = async (
     for await (const chunk of stream.stdout) {
       const frames = framesOf(chunk as Buffer)
       end = frames.find(({ kind }) => kind === 'x')?.content.toString() ?? end
-      // The end is no part of what is stored: whoever takes the session up before its end is recorded
-      // reads it again.
+      // The end is no part of what is stored: a process that takes the session up before its end is
+      // recorded reads it again.
       for (const some of inParts(frames.filter(({ kind }) => kind !== 'x'))) {
         session.take(some)
         while (session.waitingBytes > mostWaitingBytes && !stream.stdout.destroyed)
@@ -157,6 +157,7 @@ const follow = async (
     whole = !stopped.aborted
     return end
   } finally {
+    session.linkedAt = performance.now()
     session.stream = undefined
     stopped.removeEventListener('abort', stop)
     over.abort(whole ? isWhole : undefined)
@@ -176,6 +177,7 @@ const failureOf = async (
   session: Served,
   at: Terminal,
   end: string | undefined,
+  stopped: AbortSignal,
 ): Promise<string | undefined> => {
   if (end === undefined) {
     // A place that is gone gives the better reason.
@@ -183,8 +185,7 @@ const failureOf = async (
     return 'the holder of the terminal is gone: it was killed, or its machine was started anew'
   }
   if (end.startsWith('the recording')) return end
-  const isAsked = session.closingAt !== undefined || end.endsWith('exit status 0')
-  return isAsked ? undefined : takenAway(at, row)
+  return session.endAsked || end.endsWith('exit status 0') ? undefined : takenAway(at, row, stopped)
 }
 
 /**
@@ -198,8 +199,7 @@ export const serveSession = async (
   stopped: AbortSignal,
 ): Promise<void> => {
   const { db, vault } = parts
-  const patience = (): number => performance.now() + reachPatienceMs
-  let until = patience()
+  const began = performance.now()
   let first = row.status === 'starting'
   for (let waitMs = 250; !stopped.aborted; waitMs = Math.min(waitMs * 2, 10_000)) {
     try {
@@ -213,14 +213,16 @@ export const serveSession = async (
         if (at.plain) (await at.attach(0)).kill()
         return await at.place.close().catch(() => undefined)
       }
-      const end = await follow(parts, row, session, at, stopped).finally(() => (until = patience()))
+      const end = await follow(parts, row, session, at, stopped)
+      const failure = stopped.aborted ? undefined : await failureOf(row, session, at, end, stopped)
       if (stopped.aborted) return
-      return await endSession(db, row, await failureOf(row, session, at, end))
+      return await endSession(db, row, failure)
     } catch (error) {
       if (stopped.aborted) return
       // A terminal that runs waits for a link. A terminal whose first link the server refuses for want
       // of a channel ends: its user can open it again.
       const isRefused = first && error instanceof LinkError && error.full
+      const until = (session.linkedAt ?? began) + reachPatienceMs
       if (isRefused || !passes(error) || performance.now() > until)
         return endSession(db, row, error instanceof Error ? error.message : String(error))
       await pause(waitMs, undefined, { signal: stopped }).catch(() => undefined)

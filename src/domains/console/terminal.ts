@@ -133,8 +133,9 @@ export const startTerminal = async (
 export const takenAway = async (
   { place }: Pick<Terminal, 'place'>,
   row: Pick<ConsoleSessionRow, 'id' | 'place'>,
+  stopped: AbortSignal,
 ): Promise<string | undefined> => {
-  const end = row.place.onNode === true ? await nodeTerminalEnd(place.shell, row.id) : undefined
+  const end = row.place.onNode === true ? await nodeTerminalEnd(place.shell, row.id, stopped) : undefined
   return end && `the cluster ended the job of the terminal: ${end}`
 }
 

@@ -30,8 +30,8 @@ export interface SlurmCommandsOptions {
 }
 
 /** Variables of the account that would change the format and the amount of the commands' output. */
-const plain = `unset SQUEUE_ACCOUNT SQUEUE_ALL SQUEUE_ARRAY SQUEUE_FORMAT SQUEUE_FORMAT2 SQUEUE_LICENSES SQUEUE_NAMES \\
-  SQUEUE_PARTITION SQUEUE_PRIORITY SQUEUE_QOS SQUEUE_SORT SQUEUE_STATES SQUEUE_USERS \\
+export const plainEnvironment = `unset SQUEUE_ACCOUNT SQUEUE_ALL SQUEUE_ARRAY SQUEUE_FORMAT SQUEUE_FORMAT2 \\
+  SQUEUE_LICENSES SQUEUE_NAMES SQUEUE_PARTITION SQUEUE_PRIORITY SQUEUE_QOS SQUEUE_SORT SQUEUE_STATES SQUEUE_USERS \\
   SACCT_FORMAT SINFO_FORMAT SINFO_PARTITION SINFO_SORT SBATCH_WAIT SBATCH_PARSABLE
 export SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 LC_ALL=C
 `
@@ -97,7 +97,7 @@ const openCommands = (shell: SiteShell, deadlineSeconds: number) => {
   const run = async (what: string, script: string, commands = 1): Promise<ShellResult> => {
     // The command's own deadline comes first: it leaves no process at the site.
     const deadlineMs = (commands * deadlineSeconds + 15) * 1000
-    const result = await shell.run(`${plain}${script}`, { deadlineMs })
+    const result = await shell.run(`${plainEnvironment}${script}`, { deadlineMs })
     const errorText = textOf(result.stderr)
     if (result.code === 124 || result.code === 137)
       throw new DriverError('unknown', `${what} did not answer within ${deadlineSeconds} s`)
