@@ -117,7 +117,8 @@ class _Retrying(httpx.Client):
     """
 
     def __init__(self, tries: int, **options: Any):
-        super().__init__(timeout=_PATIENCE_SECONDS, **options)
+        # With a transport of its own it passes no token to a proxy that the environment names.
+        super().__init__(transport=httpx.HTTPTransport(), timeout=_PATIENCE_SECONDS, **options)
         self.tries = tries
 
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
@@ -172,6 +173,14 @@ def pages(load: Callable[[int], Any]) -> Iterator[Any]:
         page += 1
 
 
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """The lines of a stream, which end with a line feed alone: texts may hold other line ends of Unicode."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode() for line in lines)
+
+
 def _server_sent(lines: Iterator[str], until: float) -> Iterator[tuple[str, str]]:
     """The events of a `text/event-stream` that have an id; raises TimeoutError at the first line after the time."""
     fields: dict[str, list[str]] = {}
@@ -220,7 +229,7 @@ class Runs:
                 with self._http.stream("GET", path, headers=headers, extensions={"until": until}) as answer:
                     if answer.status_code == 204:
                         return
-                    for event_id, data in _server_sent(answer.iter_lines(), until):
+                    for event_id, data in _server_sent(_lines(answer.iter_bytes()), until):
                         headers["last-event-id"] = event_id
                         yield RunEvent.from_dict(json.loads(data))
             except httpx.TransportError:
@@ -239,10 +248,10 @@ class Outputs:
         One that breaks off begins anew, as often as requests are tried.
         """
         recorded = self._recorded(run_id, activity_id, file)
-        run, activity, name = (quote(part, safe="") for part in (run_id, activity_id, file))
+        run, activity = quote(run_id, safe=""), quote(activity_id, safe="")
         partial = Path(f"{target}.{uuid.uuid4()}.part")
         try:
-            digest = self._save(f"/execution-runs/{run}/activities/{activity}/outputs/{name}", partial)
+            digest = self._save(f"/execution-runs/{run}/activities/{activity}/outputs/{quote(file)}", partial)
             if digest != recorded:
                 raise DigestMismatch(f"{file}: sha256 is {digest}, recorded is {recorded}")
             os.replace(partial, target)

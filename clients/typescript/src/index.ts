@@ -148,8 +148,10 @@ async function* serverSent(body: ReadableStream<Uint8Array>): AsyncGenerator<{ i
     const blocks = (rest + text).split('\n\n')
     rest = blocks.pop() ?? ''
     for (const block of blocks) {
-      const id = /^id: ?(.*)$/m.exec(block)?.[1]
-      const data = Array.from(block.matchAll(/^data: ?(.*)$/gm), ([, line]) => line)
+      const lines = block.split('\n')
+      const valuesOf = (name: string): string[] =>
+        lines.filter((line) => line.startsWith(name)).map((line) => line.slice(name.length).replace(/^ /, ''))
+      const [[id], data] = [valuesOf('id:'), valuesOf('data:')]
       if (id !== undefined && data.length > 0) yield { id, data: data.join('\n') }
     }
   }
@@ -258,6 +260,13 @@ const outputsOf = (api: Api, tries: number) => {
   }
 }
 
+/** A path with its parameters. The slashes of a file's path stay: some proxies refuse them encoded. */
+const pathSerializer = (pathname: string, params: Record<string, unknown>): string =>
+  pathname.replace(/\{(\w+)\}/g, (_, name: string) => {
+    const encoded = encodeURIComponent(String(params[name]))
+    return name === 'path' ? encoded.replaceAll('%2F', '/') : encoded
+  })
+
 /** A client of the service: `api` has every operation, the rest is what takes more than one call. */
 export class Orrery {
   readonly api: Api
@@ -268,7 +277,7 @@ export class Orrery {
   constructor({ baseUrl, token, tries = 5 }: Options) {
     const headers = token === undefined ? {} : { authorization: `Bearer ${token}` }
     const open = (most: number): Api =>
-      createClient<paths>({ baseUrl, headers, fetch: (request) => send(request, most) })
+      createClient<paths>({ baseUrl, headers, pathSerializer, fetch: (request) => send(request, most) })
     this.api = open(tries)
     this.runs = runsOf(open(Infinity))
     this.outputs = outputsOf(this.api, tries)
