@@ -282,7 +282,8 @@ type Requests = ReturnType<typeof openRequests>
 
 interface Page<T> {
   metadata?: { resourceVersion?: string; continue?: string }
-  items?: T[]
+  /** Null in place of an empty list. */
+  items?: T[] | null
 }
 
 interface Event<T> {
@@ -347,10 +348,12 @@ export function openKubernetesCluster(options: ClusterOptions): KubernetesCluste
   ): Promise<{ items: T[]; resourceVersion: string }> => {
     const items: T[] = []
     for (let next = ''; ;) {
-      const page: Page<T> = await request<Page<T>>({
+      const page = await request<Page<T> | null>({
         path,
         query: { ...query, limit: String(pageSize), ...(next === '' ? {} : { continue: next }) },
       })
+      if (page?.items === undefined)
+        throw new KubernetesError('login', `the answer to ${path} is no list of Kubernetes`)
       append(items, page.items ?? [])
       next = page.metadata?.continue ?? ''
       if (next === '') return { items, resourceVersion: page.metadata?.resourceVersion ?? '' }
