@@ -43,8 +43,9 @@ export const playRound = async (
 ): Promise<Round> => {
   const [folder, servers] = [join(root, String(number)), join(memory, `${String(number)}-servers`)]
   mkdirSync(folder)
-  mkdirSync(servers, { mode: 0o711 })
-  // PostgreSQL and tasks of other accounts work below it.
+  mkdirSync(servers)
+  // PostgreSQL and tasks of other accounts work below them.
+  chmodSync(servers, 0o711)
   chmodSync(folder, 0o1777)
   const removers = [folder, servers].map((each) =>
     removeAtEnd(each, { processes: true, spawner: 'jest-worker' }),

@@ -12,8 +12,11 @@ export const playWhole = (): void => {
 /** How often a loop runs. */
 export const runsOf = (inGate: number, whole: number): number => (isWhole ? whole : inGate)
 
-/** Says of one after the other whether it is played: in the gate one in `each`. */
+/**
+ * Says of one after the other whether it is played: in the gate one in `each`, the first among them.
+ * The steps are those of the golden ratio, so that no period of the values meets always the same ones.
+ */
 export const openShare = (each: number): (() => boolean) => {
   let asked = 0
-  return () => isWhole || asked++ % each === 0
+  return () => isWhole || (asked++ * 0.6180339887498949) % 1 < 1 / each
 }
