@@ -173,15 +173,20 @@ const choose = async (action: 'terminate' | 'reset'): Promise<void> => {
 }
 
 test.each([
-  ['terminate', 'terminated', 'had ended there as terminated', 1],
-  ['reset', 'reset', 'was reset', 2],
+  ['terminate', 'terminated', 'had ended there as terminated'],
+  ['reset', 'reset', 'was reset'],
 ] as const)(
   'the button %s ends the workflow there, and the run goes on in another',
-  async (action, id, workflow, restarts) => {
+  async (action, id, workflow) => {
     const tasks = async (): Promise<string[]> =>
       (await send('GET', `/execution-runs/${id}/`)).activities.map(
         ({ status, attempt }: Json) => `${String(status)} ${String(attempt)}`,
       )
+    const restarts = async (): Promise<number> => {
+      const counted = /^orrery_workflows_restarted_total\{kind="execution-run"\} (\d+)$/m
+      return Number(counted.exec(await metrics())?.[1] ?? 0)
+    }
+    const before = await restarts()
     await send('POST', '/execution-runs/', { id, schedulePlanId: planId, mode: 'real' })
     await until('its second task runs', 120, async () => (await tasks())[1] === 'running 1')
     await openRun(id)
@@ -192,8 +197,7 @@ test.each([
       ),
     )
     expect([event.payload, (await runOf(id)).status]).toEqual([{ workflow }, 'running'])
-    const counted = /^orrery_workflows_restarted_total\{kind="execution-run"\} (\d+)$/m
-    expect(counted.exec(await metrics())?.[1]).toBe(String(restarts))
+    expect(await restarts()).toBe(before + 1)
     // What had completed stays so, and what runs was not started again.
     expect(await tasks()).toEqual(['completed 1', 'running 1'])
     await send('POST', `/execution-runs/${id}/cancel/`)

@@ -1,6 +1,6 @@
 # give_up NAME…: gives up tasks whose record has no line or is missing. A supervisor that writes its
 # line after that starts nothing; a missing record becomes an empty one, so that no other one starts.
-# Prints `unwritten FILE WORDS` where the site lets it write no file of these.
+# Prints `unwritten FILE WORDS` for a file that the site does not let it write.
 give_up() {
   set -C
   for each; do
