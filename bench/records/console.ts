@@ -128,17 +128,19 @@ const holders = (): number[] =>
       }
     })
 
-/** A daemon of its own whose terminals are at one resource; `measure` gives the MiB of `count` at once. */
-const openTerminals = async (resourceId: string, count: number) => {
-  const site = await openConsoleSite()
-  const daemonMiB = (): number => memoryOf([site.daemon.facts().pids.daemon])
-  // Code and caches of a daemon that has had one session are not those of the many.
-  await (await sessionOf(site, resourceId)).end()
-  const before = daemonMiB()
-  return {
-    async measure(): Promise<number> {
+export const consoleMemory: Benchmark = {
+  about: '50 terminals on this machine at once, each with a reader: memory of the daemon and of the holders',
+  missing,
+  async run({ rounds, tiny }) {
+    await using site = await openConsoleSite()
+    const count = tiny ? 3 : 50
+    const daemonMiB = (): number => memoryOf([site.daemon.facts().pids.daemon])
+    // Code and caches of a daemon that has had one session are not those of the fifty.
+    await (await sessionOf(site, 'here')).end()
+    const before = daemonMiB()
+    const measure = async (): Promise<number> => {
       const terminals: BenchTerminal[] = []
-      for (let i = 0; i < count; i++) terminals.push(await sessionOf(site, resourceId))
+      for (let i = 0; i < count; i++) terminals.push(await sessionOf(site, 'here'))
       await Promise.all(
         terminals.map(async (terminal) => {
           terminal.write('seq 1 20000; echo o""ver\n')
@@ -149,40 +151,16 @@ const openTerminals = async (resourceId: string, count: number) => {
       const used = daemonMiB() - before + memoryOf(holders())
       for (const terminal of terminals) await terminal.end()
       return used
-    },
-    [Symbol.asyncDispose]: () => site[Symbol.asyncDispose](),
-  }
-}
-
-export const consoleMemory: Benchmark = {
-  about:
-    '50 terminals at once, each with a reader, on this machine and on an SSH host: memory of the daemon and ' +
-    'of the holders',
-  missing,
-  async run({ rounds, tiny }) {
-    const count = tiny ? 3 : 50
-    await using here = await openTerminals('here', count)
-    await using there = await openTerminals('there', count)
-    const { cold, warm } = await interleaved(rounds, {
-      'on this machine': here.measure,
-      'on an SSH host': there.measure,
-    })
-    const places = ['on this machine', 'on an SSH host'] as const
+    }
+    const { cold, warm } = await interleaved(rounds, { Orrery: measure })
     return {
-      sides: places.map((place) => ({
-        ...{ name: `${String(count)} sessions ${place}`, unit: 'MiB' },
-        ...{ cold: cold[place], warm: warm[place] },
-      })),
-      goals: places.map((place) => ({
-        ...{ what: `memory, sessions ${place}`, unit: ' MiB', sense: 'most', goal: 200 },
-        measured: median(warm[place]),
-      })),
+      sides: [{ name: `${String(count)} sessions`, unit: 'MiB', cold: cold.Orrery, warm: warm.Orrery }],
+      goals: [{ what: 'memory', unit: ' MiB', measured: median(warm.Orrery), sense: 'most', goal: 200 }],
       notes: [
         'Proportional set size: growth of the daemon since its first session, and holders with the ' +
-          'processes that read them; the shells of the users and the servers of SSH are not counted. Each ' +
-          'side has a daemon of its own.',
+          'processes that read them; the shells of the users are not counted.',
       ],
-      versions: await versions(),
+      versions: {},
     }
   },
 }
