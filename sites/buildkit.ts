@@ -1,9 +1,7 @@
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
-import { configFromEnvironment } from '../src/config.ts'
-import { buildWithGo, makeOnce } from '../src/embedded/go-build.ts'
 import { leash } from '../src/embedded/leash.ts'
-import { openLog } from '../src/observability/log.ts'
+import { goProgram } from './go-program.ts'
 import { openGround, until } from './ground.ts'
 
 const version = 'v0.34.2'
@@ -20,33 +18,15 @@ export interface Buildkit {
  * The program `buildkitd`, built from its Go module into the cache where it is missing: 2.5 minutes
  * on two idle cores.
  */
-const buildkitProgram = (): Promise<string> => {
-  const { cacheDir, childEnvironment: environment } = configFromEnvironment()
-  const target = join(cacheDir, 'buildkit', version, 'buildkitd')
-  const say = (words: string): void => void process.stderr.write(`${words}\n`)
-  return makeOnce(
-    target,
-    () => say('another process builds BuildKit; waiting for it'),
-    () =>
-      buildWithGo({
-        title: 'BuildKit',
-        source: 'github.com/moby/buildkit/cmd/buildkitd',
-        module: `module build\n\ngo 1.26.8\n\nrequire github.com/moby/buildkit ${version}\n`,
-        flags: ['-mod=mod'],
-        linkerFlags: `-X github.com/moby/buildkit/version.Version=${version}`,
-        settings: { CGO_ENABLED: '0' },
-        target,
-        cacheDir,
-        anotherFollows: false,
-        environment,
-        log: openLog('warn'),
-        onProgress: (seconds) => {
-          if (seconds % 30 === 0) say(`building BuildKit, needed once: ${seconds} s`)
-        },
-        remedy: 'Install Go 1.26.8 or newer.',
-      }),
-  )
-}
+const buildkitProgram = (): Promise<string> =>
+  goProgram({
+    title: 'BuildKit',
+    name: 'buildkitd',
+    folder: 'buildkit',
+    ...{ module: 'github.com/moby/buildkit', version, go: '1.26.8' },
+    source: 'github.com/moby/buildkit/cmd/buildkitd',
+    linkerFlags: `-X github.com/moby/buildkit/version.Version=${version}`,
+  })
 
 /**
  * Starts the daemon as root, with one worker that runs containers through runc. It ends with this

@@ -3,12 +3,10 @@ import { existsSync, readFileSync } from 'node:fs'
 import { createServer, request, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
-import { configFromEnvironment } from '../src/config.ts'
-import { buildWithGo, makeOnce } from '../src/embedded/go-build.ts'
 import { leash } from '../src/embedded/leash.ts'
 import { freePort } from '../src/embedded/ports.ts'
-import { openLog } from '../src/observability/log.ts'
 import { accountNamed, bearerOf, type GoogleServiceAccount, type ServiceAccount } from './google-account.ts'
+import { goProgram } from './go-program.ts'
 import { openGround, until } from './ground.ts'
 
 const version = 'v1.56.1'
@@ -35,32 +33,13 @@ export interface GcsSite extends AsyncDisposable {
 }
 
 /** The program, built from its Go module into the cache where it is missing. */
-const program = (): Promise<string> => {
-  const { cacheDir, childEnvironment: environment } = configFromEnvironment()
-  const target = join(cacheDir, 'fake-gcs-server', version, 'fake-gcs-server')
-  const say = (words: string): void => void process.stderr.write(`${words}\n`)
-  return makeOnce(
-    target,
-    () => say('another process builds the GCS server; waiting for it'),
-    () =>
-      buildWithGo({
-        title: 'the GCS server',
-        source: 'github.com/fsouza/fake-gcs-server',
-        module: `module build\n\ngo 1.26\n\nrequire github.com/fsouza/fake-gcs-server ${version}\n`,
-        flags: ['-mod=mod', '-modcacherw'],
-        settings: { CGO_ENABLED: '0' },
-        target,
-        cacheDir,
-        anotherFollows: false,
-        environment,
-        log: openLog('warn'),
-        onProgress: (seconds) => {
-          if (seconds % 15 === 0) say(`building the GCS server, needed once: ${seconds} s`)
-        },
-        remedy: 'Install Go 1.26 or newer.',
-      }),
-  )
-}
+const program = (): Promise<string> =>
+  goProgram({
+    title: 'the GCS server',
+    name: 'fake-gcs-server',
+    ...{ module: 'github.com/fsouza/fake-gcs-server', version, go: '1.26' },
+    source: 'github.com/fsouza/fake-gcs-server',
+  })
 
 /** Whether a URL is signed by the account and has not expired. */
 const isSignedUrl = (url: URL, host: string, { file, publicKey }: GoogleServiceAccount): boolean => {

@@ -1,10 +1,8 @@
 import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { configFromEnvironment } from '../src/config.ts'
-import { buildWithGo, makeOnce } from '../src/embedded/go-build.ts'
 import { leash } from '../src/embedded/leash.ts'
 import { freePort } from '../src/embedded/ports.ts'
-import { openLog } from '../src/observability/log.ts'
+import { goProgram } from './go-program.ts'
 import { folderAt, openGround, run, until } from './ground.ts'
 
 const version = 'v1.8.0'
@@ -38,32 +36,13 @@ export interface S3Site extends AsyncDisposable {
  * The program `versitygw`, built from its Go module into the cache where it is missing: 40 s on two
  * idle cores.
  */
-export const gatewayProgram = (): Promise<string> => {
-  const { cacheDir, childEnvironment: environment } = configFromEnvironment()
-  const target = join(cacheDir, 'versitygw', version, 'versitygw')
-  const say = (words: string): void => void process.stderr.write(`${words}\n`)
-  return makeOnce(
-    target,
-    () => say('another process builds the S3 server; waiting for it'),
-    () =>
-      buildWithGo({
-        title: 'the S3 server',
-        source: 'github.com/versity/versitygw/cmd/versitygw',
-        module: `module build\n\ngo 1.26\n\nrequire github.com/versity/versitygw ${version}\n`,
-        flags: ['-mod=mod', '-modcacherw'],
-        settings: { CGO_ENABLED: '0' },
-        target,
-        cacheDir,
-        anotherFollows: false,
-        environment,
-        log: openLog('warn'),
-        onProgress: (seconds) => {
-          if (seconds % 15 === 0) say(`building the S3 server, needed once: ${seconds} s`)
-        },
-        remedy: 'Install Go 1.26 or newer.',
-      }),
-  )
-}
+export const gatewayProgram = (): Promise<string> =>
+  goProgram({
+    title: 'the S3 server',
+    name: 'versitygw',
+    ...{ module: 'github.com/versity/versitygw', version, go: '1.26' },
+    source: 'github.com/versity/versitygw/cmd/versitygw',
+  })
 
 /** Starts versitygw; it ends with this process. @throws Error with the end of its log */
 export const startS3 = async (): Promise<S3Site> => {

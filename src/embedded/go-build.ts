@@ -139,11 +139,14 @@ export const buildWithGo = async (build: GoBuild): Promise<void> => {
 /** The program of `build.target`, built once, however many processes ask. @throws as `buildWithGo` */
 export const builtOnce = ({
   needed = 'needed once',
+  everySeconds = 1,
   onProgress,
   ...build
 }: Omit<GoBuild, 'anotherFollows' | 'onProgress'> & {
   /** How often it has to be built, and how long that takes, for people. */
   needed?: string
+  /** Seconds between two messages of a build. */
+  everySeconds?: number
   onProgress: (message: string) => void
 }): Promise<string> =>
   makeOnce(
@@ -153,7 +156,10 @@ export const builtOnce = ({
       buildWithGo({
         ...build,
         anotherFollows: false,
-        onProgress: (seconds) => onProgress(`building ${build.title}, ${needed}: ${String(seconds)} s`),
+        onProgress: (seconds) => {
+          if (seconds % everySeconds === 0)
+            onProgress(`building ${build.title}, ${needed}: ${String(seconds)} s`)
+        },
       }),
   )
 
