@@ -82,12 +82,10 @@ export const readRunLog = async (parts: LogParts, id: string, query: LogQuery): 
     throw new Refusal('unavailable', `the log lies on the host ${hostId}; ask the service there`)
   const limit = Math.min(query.tail ?? query.limit ?? logLimitBytes, logLimitBytes)
   const given = query.after ?? (query.tail === undefined ? (query.offset ?? 0) : undefined)
-  const slice = await parts.artifactStore.readLog(
-    id,
-    given === undefined ? { tail: limit } : { offset: given, limit },
-  )
-  if (!query.follow && !query.events) return sliceReply(slice)
-  const offset = given ?? slice.offset
+  const read = () =>
+    parts.artifactStore.readLog(id, given === undefined ? { tail: limit } : { offset: given, limit })
+  if (!query.follow && !query.events) return sliceReply(await read())
+  const offset = given ?? (await read()).offset
   return new Reply({
     stream: followed(parts, id, offset, query.events),
     headers: {
