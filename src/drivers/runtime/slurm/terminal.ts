@@ -1,9 +1,8 @@
 import { reasonText } from '../../../outside-text.ts'
 import { poll } from '../../../pacing/poll.ts'
-import { quote } from '../../../shell/quote.ts'
-import { LinkError, type SiteShell } from '../../../shell/site-shell.ts'
+import type { SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
-import { openSlurmCommands, plainEnvironment } from './commands.ts'
+import { openSlurmCommands } from './commands.ts'
 import type { SlurmJob } from './jobs.ts'
 import { placementOptions } from './request.ts'
 import { endedByItself, isJobOver, reasonOf } from './state.ts'
@@ -12,7 +11,7 @@ import { endedByItself, isJobOver, reasonOf } from './state.ts'
 const reportWithinMs = 60_000
 const commandSeconds = 30
 
-const jobOf = (session: string): string => `orrery-console-${session}`
+const nameOf = (session: string): string => `orrery-console-${session}`
 
 /**
  * The command that runs a shell on a node of the cluster, with the settings of the runtime's tasks.
@@ -22,9 +21,25 @@ export const nodeTerminal = (
   session: string,
   configuration: Readonly<Record<string, unknown>>,
 ): readonly string[] => [
-  ...['srun', '--pty', `--job-name=${jobOf(session)}`],
+  ...['srun', '--pty', `--job-name=${nameOf(session)}`],
   ...placementOptions(session, configuration),
 ]
+
+/**
+ * The job of a terminal; undefined where the cluster knows none, or its commands are not here: then
+ * none was started. @throws DriverError `unknown` where the cluster does not answer, LinkError
+ */
+const jobOf = async (shell: SiteShell, session: string): Promise<SlurmJob | undefined> => {
+  const commands = openSlurmCommands({
+    ...{ shell, requeue: false, deadlineSeconds: commandSeconds },
+    root: () => Promise.resolve('/'),
+  })
+  const jobs = await commands.queue().catch((error: unknown) => {
+    if (error instanceof DriverError && error.trouble === 'refused') return []
+    throw error
+  })
+  return jobs.find(({ name }) => name === nameOf(session))
+}
 
 /**
  * Whether the cluster's will ended a job. A shell outlives a program of its job that takes too much
@@ -45,36 +60,25 @@ export const nodeTerminalEnd = async (
   session: string,
   signal: AbortSignal,
 ): Promise<string | undefined> => {
-  const commands = openSlurmCommands({
-    ...{ shell, requeue: false, deadlineSeconds: commandSeconds },
-    root: () => Promise.resolve('/'),
-  })
   const look = async () => {
-    const jobs = await commands.queue().catch((error: unknown) => {
-      if (error instanceof DriverError && !(error.cause instanceof LinkError))
-        return error.trouble === 'unknown' ? undefined : []
+    try {
+      const job = await jobOf(shell, session)
+      return job === undefined || isJobOver(job) ? { job } : undefined
+    } catch (error) {
+      if (error instanceof DriverError) return undefined
       throw error
-    })
-    const job = jobs?.find(({ name }) => name === jobOf(session))
-    return jobs !== undefined && (job === undefined || isJobOver(job)) ? { job } : undefined
+    }
   }
   const found = await poll(look, { everyMs: 500, deadlineMs: reportWithinMs, signal })
   return found?.job !== undefined && isTaken(found.job) ? reasonOf(found.job) : undefined
 }
 
-/**
- * Ends the job of a terminal where it is not over. A login node without Slurm's commands has started
- * none. May be repeated. @throws LinkError, Error
- */
+/** Ends the job of a terminal where it is not over. May be repeated. @throws DriverError, LinkError */
 export const removeNodeTerminal = async (shell: SiteShell, session: string): Promise<void> => {
-  const limited = `timeout -k 2 ${String(commandSeconds)}`
-  const { code, stderr } = await shell.run(
-    `${plainEnvironment}command -v squeue > /dev/null || exit 0
-    jobs=$(${limited} squeue --all -h -t PD,CF,R,S,ST,RQ,RH,SE -u "$(id -u)" -n ${quote(jobOf(session))} \
-      -o %A) || exit
-    [ -z "$jobs" ] || ${limited} scancel $jobs`,
-  )
+  const job = await jobOf(shell, session)
+  if (job === undefined || isJobOver(job)) return
+  const { code, stderr } = await shell.run(`timeout -k 2 ${String(commandSeconds)} scancel ${job.job}`)
   if (code === 0) return
   const because = code === 124 ? `no answer within ${String(commandSeconds)} s` : reasonText(stderr)
-  throw new Error(`the job of the terminal cannot be ended: ${because}`)
+  throw new DriverError('unknown', `the job of the terminal cannot be ended: ${because}`)
 }
