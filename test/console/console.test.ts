@@ -320,9 +320,9 @@ test('a client that sends something after the end of a terminal gets its last by
       }
     })
   await until('the end of its holder', 120, () => !isHeld())
-  client.stdin.write(frameOf('k', offsetContent(0)))
-  // A client that ends too early does so now.
-  await new Promise((resolve) => setTimeout(resolve, 500))
+  // More than a pipe holds: it takes all of it although its holder is gone.
+  const sent = Buffer.concat(Array.from({ length: 20_000 }, () => frameOf('k', offsetContent(0))))
+  await new Promise<void>((resolve) => client.stdin.write(sent, () => resolve()))
   writeFileSync(go, '')
   await ended
   const frames = openFrames(0)(readFileSync(out).subarray(65_536))
