@@ -1,15 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import {
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  readlinkSync,
-  writeFileSync,
-} from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { dirname, join } from 'node:path'
 import { text as textOf } from 'node:stream/consumers'
@@ -18,7 +10,7 @@ import { frameOf, offsetContent, openFrames } from '../../src/domains/console/fr
 import { until } from '../failures/programs.ts'
 import { attachTo, openTerminal } from '../support/console-streams.ts'
 import { sites } from '../../sites/requirements.ts'
-import { startSshd, type Sshd } from '../clients/sshd.ts'
+import { startSshd } from '../clients/sshd.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
 import { needs } from '../support/needs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
@@ -214,17 +206,6 @@ const sessionEnd = (id: string) =>
     return session.finishedAt === undefined ? undefined : session
   })
 
-/** Waits until terminals have left nothing at their resource. */
-const cleared = (ids: readonly string[]) =>
-  until('the removal of what they left', 120, async () => {
-    const [row] = await service.db.prepared<{ all: boolean }>(
-      'all-cleared',
-      'select bool_and(cleared_at is not null) as all from console_sessions where id = any($1)',
-      [ids],
-    )
-    return row?.all
-  })
-
 test('a terminal can be connected to as soon as its session is answered', async () => {
   const session = await service.post('/console-sessions/', { resourceId: 'here', actorId: '' })
   const desk = await attachTo(service, session.id)
@@ -333,28 +314,17 @@ test('a client that sends something after the end of a terminal gets its last by
   expect((await sessionEnd(id)).status).toBe('closed')
 })
 
-const onSshd = needs(...sites.sshd)
-onSshd.describe('terminals over SSH', () => {
-  let sshd: Sshd
-  onSshd.beforeAll(async () => {
-    sshd = await startSshd()
+needs(...sites.sshd).test('nine terminals and the commands of one SSH login run at once', async () => {
+  const sshd = await startSshd()
+  try {
     await service.post('/ssh-keys/import/', { id: 'host', privateKey: sshd.privateKey })
     const connection = {
       ...{ id: 'far-host', name: 'far-host', type: 'ssh', endpoint: `127.0.0.1:${String(sshd.port)}` },
       ...{ username: userInfo().username, credentialRef: 'vault:ssh-key/host' },
       configuration: { hostKeyFingerprints: [sshd.fingerprints['ed25519']] },
     }
-    // A file stands where the folder of the holder would be.
-    const workDirectory = join(folder, 'plain')
-    mkdirSync(workDirectory)
-    writeFileSync(join(workDirectory, 'console'), '')
-    const at = (more: object) => ({ driver: 'ssh', configuration: { connectionId: connection.id, ...more } })
-    const places = { there: at({}), plain: at({ workDirectory }) }
-    await service.post('/environments/', consoleEnvironment('far', places, [connection]))
-  })
-  onSshd.afterAll(() => sshd?.stop())
-
-  onSshd.test('nine terminals and the commands of one login run at once', async () => {
+    const there = { driver: 'ssh', configuration: { connectionId: connection.id } }
+    await service.post('/environments/', consoleEnvironment('far', { there }, [connection]))
     const ids = await Promise.all(Array.from({ length: 9 }, () => openTerminal(service, 'there')))
     const desks = await Promise.all(ids.map((id) => attachTo(service, id)))
     for (const [index, { ws }] of desks.entries()) ws.send(`echo desk-$((${String(index)} + 40))\n`)
@@ -369,29 +339,17 @@ onSshd.describe('terminals over SSH', () => {
     expect(sshd.log().split('Accepted publickey').length - 1).toBe(3)
     for (const id of ids) await service.call('DELETE', `/console-sessions/${id}/`)
     for (const id of ids) expect((await sessionEnd(id)).status).toBe('closed')
-    await cleared(ids)
-  })
-
-  onSshd.test('the record of a terminal without a holder has no value of the vault', async () => {
-    const secret = 'a-token-that-a-plain-terminal-shows'
-    await service.post('/kubernetes-tokens/', { id: 'plain', token: secret })
-    const id = await openTerminal(service, 'plain')
-    expect((await service.get(`/console-sessions/${id}/`)).externalId).toBe('pty')
-    const desk = await attachTo(service, id)
-    desk.ws.send(`printf '<%s%s>\\n' ${secret.slice(0, 9)} ${secret.slice(9)}; exit\n`)
-    await desk.shows(`<${secret}>`, 120)
-    expect((await sessionEnd(id)).status).toBe('closed')
-    const log = `/console-sessions/${id}/log/`
-    const texts = await Promise.all([
-      service.call('GET', log),
-      service.call('GET', `${log}?format=asciicast`),
-    ])
-    for (const { text } of texts) {
-      expect(text).toContain('<********>')
-      expect(text).not.toContain(secret)
-    }
-    await cleared([id])
-  })
+    await until('the removal of what they left', 120, async () => {
+      const [row] = await service.db.prepared<{ all: boolean }>(
+        'all-cleared',
+        'select bool_and(cleared_at is not null) as all from console_sessions where id = any($1)',
+        [ids],
+      )
+      return row?.all
+    })
+  } finally {
+    await sshd.stop()
+  }
 })
 
 test('an open terminal and an open command prevent that their environment is deleted', async () => {
