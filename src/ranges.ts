@@ -29,6 +29,10 @@ export interface Range {
   unit: string
 }
 
+/** Bytes that a number of the database holds (bigint). */
+export const mostBytes = 2n ** 63n - 1n
+/** Bytes of all data dependencies of a workflow, so that their sums stay below `mostBytes`. */
+export const mostDataBytes = 9e18
 /** A plan that takes longer is refused: its times pass beyond the year 5000. */
 export const longestPlanSeconds = 1e11
 /** Cores of one activity. */

@@ -722,6 +722,30 @@ describe('duplicate and delete', () => {
 })
 
 describe('bad input', () => {
+  test('data dependencies that are too large together are refused', async () => {
+    const sizes = Array.from({ length: 1_000 }, (_, i) => ({ logicalName: `f${i}`, sizeBytes: 2 ** 53 - 1 }))
+    const activities = ['a', 'b'].map((name) => ({
+      ...{ name, cpuLimit: '1', memoryLimit: '1Ki', simulation: { durationSeconds: 1 } },
+      dependsOn: name === 'b' ? ['a'] : [],
+    }))
+    const spec = (count: number) => ({
+      namespace: 'n',
+      activities,
+      dataDependencies: sizes
+        .slice(0, count)
+        .map((size) => ({ producerActivity: 'a', consumerActivity: 'b', ...size })),
+    })
+    expect(
+      await service.call('POST', '/workflow-definitions/', { name: 'vast', spec: spec(1_000) }),
+    ).toMatchObject({
+      status: 422,
+      body: { details: [{ path: 'spec.dataDependencies', message: expect.stringMatching(/^have 9007/) }] },
+    })
+    expect(
+      (await service.call('POST', '/workflow-definitions/', { name: 'vast', spec: spec(999) })).status,
+    ).toBe(201)
+  })
+
   test('one document with one violation of each kind gets all of them, and nothing is stored', async () => {
     const executable = (source: object, delivery?: object) => ({
       name: `e-${JSON.stringify(source).length}`,

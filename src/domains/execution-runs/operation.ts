@@ -7,6 +7,7 @@ import type { Reports } from '../../observability/reports.ts'
 import { appendEvent } from '../../operations/events.ts'
 import type { OperationKind } from '../../operations/kind.ts'
 import { beginOperation } from '../../operations/records.ts'
+import { mostBytes } from '../../ranges.ts'
 import { unacceptable } from '../../refusal.ts'
 import { endDeliveries, forgetDeliveries } from '../artifacts/deliveries.ts'
 import { recordRunEnd } from './audit.ts'
@@ -201,7 +202,8 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
       cost = case when r.mode = 'simulation' then r.cost else s.cost + ${cloudCost} end,
       cloud_cost = case when r.mode = 'simulation' then r.cloud_cost else ${cloudCost} end,
         compute_seconds = s.compute, transfer_seconds = s.transfer, queue_seconds = s.queue,
-          interference_seconds = s.interference, overhead_seconds = s.overhead, transferred_bytes = s.bytes,
+          interference_seconds = s.interference, overhead_seconds = s.overhead,
+        transferred_bytes = least(s.bytes, ${mostBytes}),
         failure_reason = coalesce(r.failure_reason, case when ${status} = 'failed' then s.reason
           when ${status} = 'cancelled' then coalesce(r.cancel_reason, 'cancelled on request') end)
       from (select coalesce(max(t.finished_at) - min(t.started_at), 0) as makespan, coalesce(sum(t.cost), 0)

@@ -13,6 +13,7 @@ import type { AuthoringDraft } from './draft.ts'
 import { activityIdOf, identifierTrouble, slug, firstVersionIdOf } from './names.ts'
 import {
   cycleProblem,
+  dataBytesTrouble,
   dataKey,
   duplicates,
   logicalNameTrouble,
@@ -214,6 +215,8 @@ function dataEdges(
     }
     data.push({ from, to, logicalName, sizeBytes })
   })
+  const tooLarge = dataBytesTrouble(data.map(({ sizeBytes }) => sizeBytes))
+  if (tooLarge !== undefined) report('spec.dataDependencies', tooLarge)
   const keys = given.map(({ producerActivity, consumerActivity, logicalName }) =>
     producerActivity === undefined || consumerActivity === undefined || logicalName === undefined
       ? undefined

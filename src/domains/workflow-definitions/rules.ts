@@ -1,5 +1,6 @@
 import { pathTrouble } from '../../outside-path.ts'
 import { isInside } from '../../drivers/runtime/contract/links.ts'
+import { mostDataBytes } from '../../ranges.ts'
 import type { Problem } from '../../refusal.ts'
 import { findCycle } from '../../schedulers/graph.ts'
 import type { ContentEdge } from './content.ts'
@@ -36,6 +37,14 @@ export function duplicates(
       })
   })
   return problems
+}
+
+/** The trouble with data dependencies that are too large together; undefined where they are not. */
+export function dataBytesTrouble(sizes: readonly number[]): string | undefined {
+  const total = sizes.reduce((sum, size) => sum + size, 0)
+  return total > mostDataBytes
+    ? `have ${total} bytes together; at most ${mostDataBytes} are possible, so lower their sizeBytes`
+    : undefined
 }
 
 /** Names that differ and become the same identifier: one problem per name after the first. */

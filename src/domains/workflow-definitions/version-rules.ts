@@ -5,6 +5,7 @@ import { workflowIdOf } from './content.ts'
 import { executableProblems } from './executable.ts'
 import {
   cycleProblem,
+  dataBytesTrouble,
   dataKey,
   duplicates,
   logicalNameTrouble,
@@ -90,6 +91,8 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
     const trouble = logicalNameTrouble(dependency.logicalName)
     if (trouble !== undefined) report(`${at}.logicalName`, trouble)
   })
+  const tooLarge = dataBytesTrouble((document.dataDependencies ?? []).map(({ sizeBytes }) => sizeBytes))
+  if (tooLarge !== undefined) report('dataDependencies', tooLarge)
   const keys =
     document.dataDependencies?.map(({ producerActivityId, consumerActivityId, logicalName }) =>
       dataKey(producerActivityId, consumerActivityId, logicalName),

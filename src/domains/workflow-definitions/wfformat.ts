@@ -169,6 +169,7 @@ function writtenAt(
   measured: ReadonlyMap<string, Measured>,
   placeOfFile: ReadonlyMap<string, number>,
 ): string {
+  if (path === 'spec.dataDependencies') return filesPath
   const data = /^spec\.dataDependencies\.(\d+)/.exec(path)?.[1]
   if (data !== undefined) {
     const file = dataDependencies[Number(data)]?.logicalName
