@@ -321,6 +321,42 @@ describe('what a plan is predicted to take and cost', () => {
     ])
   })
 
+  test('a plan that takes longer than any may fails in its simulation for the reason that it was given', async () => {
+    await post({
+      workflow: {
+        name: 'ages',
+        spec: { namespace: 'n', activities: [activity('a', { simulation: { durationSeconds: 1e9 } })] },
+      },
+      environment: environmentOf('ages', [machine('ages-near', { computeSpeedup: 1e-6 })]),
+      scope: scopeOf('ages'),
+      topology: undefined,
+    })
+    const plan = await service.post('/schedule-plans/import/', {
+      plan: {
+        ...{ id: 'ages-plan', workflowVersionId: 'ages-v1', executionScopeId: 'ages-scope' },
+        assignments: [{ activityId: 'a', resourceId: 'ages-near', coreId: 'core-0', orderOnResource: 0 }],
+      },
+    })
+    expect(plan.predicted).toMatchObject({
+      feasible: false,
+      reasons: [expect.stringMatching(/^its makespan 1000000000000000 s is beyond/)],
+    })
+    const { run } = await simulate('ages-plan')
+    expect([run.status, run.failureReason]).toEqual(['failed', plan.predicted.reasons[0]])
+  })
+
+  test('a run ends with data beyond what its count of bytes holds, as an older version stored it', async () => {
+    await fan('heavy', { bandwidthBitsPerSecond: 1e18 })
+    await service.post('/schedule-plans/import/', { plan: fanPlan('heavy', 'heavy-plan') })
+    await service.db.prepared(
+      'heavy',
+      `update workflow_data_dependencies set size_bytes = 4000000000000000000 where workflow_version_id = 'heavy-v1'`,
+      [],
+    )
+    const { run } = await simulate('heavy-plan')
+    expect([run.status, run.transferredBytes]).toEqual(['completed', Number(2n ** 63n - 1n)])
+  })
+
   test('the model is the session’s, else the first that a version names; a run of the plan has it too, and may name another', async () => {
     await fan('named', { sharingPolicy: 'fatpipe' }, { networkModel: 'by-policy' })
     await fan('wide', { sharingPolicy: 'fatpipe' }, { networkModel: 'max-min' })

@@ -8,7 +8,7 @@ import { versionsByIds } from '../environments/store.ts'
 import { planAssignments } from '../schedule-plans/store.ts'
 import { availability, lifecycleOf, withOverheads, type TaskOverheads } from '../schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../schedule-plans/schemas.ts'
-import { networkModelOf } from '../schedule-plans/prediction.ts'
+import { networkModelOf, overflow } from '../schedule-plans/prediction.ts'
 import {
   placementOf,
   plannedRuntime,
@@ -72,7 +72,9 @@ export const playRun = async (
   })
   const placed = placementOf(problem, tasks)
   const model = networkModelOf(accepted.networkModel, versions)
-  const result = await compute.simulate({ problem, placed, model }, { signal })
+  const played = await compute.simulate({ problem, placed, model }, { signal })
+  const beyond = played.state === 'completed' ? overflow(problem, placed, played) : undefined
+  const result: SimulationResult = beyond === undefined ? played : { state: 'failed', reason: beyond }
   const sources = problem.activities.map(
     (_, i) =>
       durationSources[

@@ -41,7 +41,7 @@ export interface PredictedTask {
 const deadlineSeconds = 60
 
 /** Why a simulated plan is longer or dearer than any may be, with the activity that takes longest. */
-const overflow = (
+export const overflow = (
   { activities, resources }: PlanningProblem,
   placed: readonly { resource: number }[],
   { makespanSeconds, cost, tasks }: Extract<SimulationResult, { state: 'completed' }>,
