@@ -175,6 +175,14 @@ describe('admission', () => {
       'plan.assignments',
       'plan.assignments.0.activityId',
     ])
+    const twice = await create({
+      run: { id: 'differing', schedulePlanId: world.planId, mode: 'real' },
+      plan: { ...plan, assignments: [first, first] },
+    })
+    expect([twice.status, twice.body.details]).toEqual([
+      422,
+      [{ path: 'plan.assignments.1.activityId', message: expect.stringMatching(/placed already/) }],
+    ])
     await nothing('differing')
     // The same assignments as stored are accepted, in either form of the activity's id.
     expect(

@@ -59,6 +59,7 @@ const differences = (
   activityOf: (id: string, path: string) => number | undefined,
 ): Problem[] => {
   const problems: Problem[] = []
+  const placed = new Set<PlannedTask>()
   if (sent.assignments.length !== stored.length) {
     problems.push({
       path: 'plan.assignments',
@@ -80,6 +81,14 @@ const differences = (
       })
       continue
     }
+    if (placed.has(known)) {
+      problems.push({
+        path: `${path}.activityId`,
+        message: `${JSON.stringify(assignment.activityId)} is placed already; place each activity once`,
+      })
+      continue
+    }
+    placed.add(known)
     const pairs = [
       ['resourceId', assignment.resourceId, known.resourceId],
       ['coreId', assignment.coreId, known.coreId],
