@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import type { Db } from '../db/sql.ts'
 import type { Engine, Live } from '../engine.ts'
+import { preferred } from '../http/accept.ts'
 import {
   arraySizes,
   envelope,
@@ -26,6 +27,8 @@ import {
   retryOperation,
 } from './records.ts'
 import { eventStream, openEventReads, type EventReads } from './streams.ts'
+
+const streamType = 'text/event-stream'
 
 /** The parts for the routes of a kind. */
 export interface OperationApi {
@@ -208,12 +211,12 @@ const eventsRoute = (
       `text/event-stream\`, from \`Last-Event-ID\` on`,
     query: z.strictObject(pageQueryOf(sizes)),
     response: as === undefined ? envelopeOf(event) : z.array(event),
-    raw: ['text/event-stream'],
+    raw: [streamType],
     alsoStatus: [204],
     handle: async ({ params, query, headers, target }) => {
       const id = api.idOf(params)
       const found = existing(await readOperation(db, kind, id), kind.noun, id)
-      if (/\btext\/event-stream\b/.test(headers['accept'] ?? ''))
+      if (preferred(headers['accept'], ['application/json', streamType]) === streamType)
         return streamOf(api, reads, found, headers['last-event-id'])
       const page = pageOf(query, sizes)
       const [rows, total] = await Promise.all([listEvents(db, kind, id, page), countEvents(db, kind, id)])
@@ -350,6 +353,6 @@ const streamOf = async (
     return new Reply({ status: 204 })
   return new Reply({
     stream: eventStream({ ...api, reads }, id, after),
-    headers: { 'content-type': 'text/event-stream', 'cache-control': 'no-store' },
+    headers: { 'content-type': streamType, 'cache-control': 'no-store' },
   })
 }

@@ -338,6 +338,28 @@ test('the timeline of a run is data, or a page that needs nothing else', async (
   expect(page.text).toMatch(/^<!doctype html>/i)
   expect(page.text).not.toMatch(/(src|href)=["']?https?:/i)
   expect((await service.call('GET', '/execution-runs/time-real/timeline/?with=nobody')).status).toBe(404)
+  const weighed = { accept: 'application/json, text/html;q=0.1' }
+  const preferred = await service.call(
+    'GET',
+    '/execution-runs/time-sim/timeline/?with=time-real',
+    undefined,
+    weighed,
+  )
+  // The times of a simulation count from its start, also beside a run of the real world.
+  expect(preferred.body.phases.map((phase: { source: string }) => phase.source)).toEqual(
+    preferred.body.phases.map(() => 'simulated'),
+  )
+  expect(preferred.body.phases.length).toBeGreaterThan(0)
+  const other = await makeWorld(service, { name: 'elsewhere', tasks: [{ name: 'a' }] })
+  await runToEnd(service, other, { id: 'time-other' })
+  for (const [shown, id] of [
+    ['time-sim', 'time-other'],
+    ['time-real', 'time-other'],
+  ])
+    expect(await service.call('GET', `/execution-runs/${shown}/timeline/?with=${id}`)).toMatchObject({
+      status: 400,
+      body: { details: [{ path: 'with', message: expect.stringMatching(/is a run of plan/) }] },
+    })
 })
 
 test('two runs of a workflow are compared by activity; runs of different ones are refused', async () => {

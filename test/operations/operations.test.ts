@@ -174,6 +174,10 @@ test('events come as a stream, from the last one that the reader has; an unknown
     'three.steps.completed',
   ])
   expect((await read('2')).status).toBe(204)
+  const listed = await fetch(`${service.baseUrl}/three-steps/streamed/events/`, {
+    headers: { accept: 'application/json, text/event-stream;q=0.1' },
+  })
+  expect(await listed.json()).toMatchObject({ total: 2 })
   for (const [method, path] of [
     ['GET', ''],
     ['GET', 'events/'],

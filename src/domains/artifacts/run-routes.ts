@@ -4,6 +4,7 @@ import { NoAnswerError } from '../../clients/no-answer.ts'
 import { apptainerLack } from '../../drivers/build/apptainer.ts'
 import { packingLack } from '../../drivers/build/sif.ts'
 import type { Engine } from '../../engine.ts'
+import { preferred } from '../../http/accept.ts'
 import { HttpRefusal } from '../../http/errors.ts'
 import { listRoute } from '../../http/list-route.ts'
 import { logRangeQuery } from '../../http/paging.ts'
@@ -148,7 +149,7 @@ const logRoute = (parts: BuildRunParts): Route =>
     refuses: [503],
     handle: ({ params: { runId }, query: { follow, ...range }, headers }) => {
       const after = /^\d{1,15}$/.exec(headers['last-event-id'] ?? '')?.[0]
-      const events = (headers['accept'] ?? '').includes('text/event-stream')
+      const events = preferred(headers['accept'], ['text/plain', 'text/event-stream']) === 'text/event-stream'
       return readRunLog(parts, runId, {
         ...range,
         follow: follow === 'true',

@@ -3,6 +3,7 @@ import type { Db } from '../../db/sql.ts'
 import type { Engine, Live } from '../../engine.ts'
 import { envelope, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
+import { wantsPage } from '../../http/accept.ts'
 import { Timestamp } from '../../http/schema.ts'
 import { withEnd } from '../../http/chunks.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
@@ -286,7 +287,7 @@ const timelineRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'cu
     handle: async ({ params, query, headers }) => {
       const ids = query.with === undefined ? params.runId : `${params.runId} or ${query.with}`
       const input = existing(await timelineOf(db, params.runId, query.with), 'run', ids)
-      if (/\btext\/html\b/.test(headers['accept'] ?? ''))
+      if (wantsPage(headers['accept']))
         return new Reply({
           body: timelineHtml(input, currency),
           headers: { 'content-type': 'text/html; charset=utf-8' },

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
+import { invalid } from '../../refusal.ts'
 import { infrastructureCategories, type TimelineInput } from './timeline.ts'
 
 const Header = z.object({
@@ -101,9 +102,21 @@ const phasesOfMachines = (db: Db, runId: string, origin: number) =>
       order by 4, 1`,
   )
 
+/** Refuses a run that has no bars beside those of `run`. @throws Refusal 400 */
+const assertBeside = (run: z.output<typeof Header>, other: z.output<typeof Header>): void => {
+  const trouble =
+    other.schedulePlanId !== run.schedulePlanId
+      ? `is a run of plan ${other.schedulePlanId}; name one of ${run.schedulePlanId}`
+      : other.mode === run.mode && other.id !== run.id
+        ? `is a run in mode ${run.mode} too; name one in the other mode`
+        : undefined
+  if (trouble !== undefined)
+    throw invalid(`with: ${other.id} ${trouble}`, [{ path: 'with', message: trouble }])
+}
+
 /**
  * The timeline of a run: the plan, the run itself, and, given another run of the plan (`withRun`),
- * that run.
+ * that run. @throws Refusal 400 where that one is of another plan or of the same mode
  */
 export const timelineOf = async (
   db: Db,
@@ -115,6 +128,7 @@ export const timelineOf = async (
     withRun === undefined ? undefined : header(db, withRun),
   ])
   if (run === undefined || (withRun !== undefined && other === undefined)) return undefined
+  if (other !== undefined) assertBeside(run, other)
   const plannedBars = await planned(db, runId)
   const bands: TimelineInput['bands'] = plannedBars.some((bar) => bar.finishAt > 0)
     ? [{ label: 'planned', bars: plannedBars }]

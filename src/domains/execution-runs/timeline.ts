@@ -188,9 +188,15 @@ export const assertBar = (bar: TimelineBar): void => {
   }
 }
 
-/** The most reliable band: measured before simulated before planned. */
-const truest = (bands: readonly TimelineBand[]): TimelineBand | undefined =>
-  (['measured', 'simulated', 'planned'] as const)
+/**
+ * The most reliable band: measured before simulated before planned. The times of a simulation count
+ * from its start, so what another run measured is none of its phases.
+ */
+const truest = ({ bands, run }: TimelineInput): TimelineBand | undefined =>
+  (run.mode === 'simulation'
+    ? (['simulated', 'planned'] as const)
+    : (['measured', 'simulated', 'planned'] as const)
+  )
     .map((label) => bands.find((band) => band.label === label && band.bars.length > 0))
     .find((band) => band !== undefined)
 
@@ -200,7 +206,7 @@ const truest = (bands: readonly TimelineBand[]): TimelineBand | undefined =>
  * @throws RangeError naming the activity whose times are not finite or not in order.
  */
 export const timelineSummary = (input: TimelineInput): z.output<typeof Timeline> => {
-  const band = truest(input.bands)
+  const band = truest(input)
   const bars = band?.bars ?? []
   bars.forEach(assertBar)
   const origin = input.run.startedAt ?? 0
