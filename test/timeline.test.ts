@@ -332,4 +332,17 @@ describe('the timeline as a page', () => {
     expect(elementsOf(large).length).toBe(elementsOf(small).length)
     expect(large.length).toBeLessThan(4e6)
   })
+
+  test('a page looks at each bar a few times, however many types of activities there are', () => {
+    let reads = 0
+    const bars = Array.from({ length: 2_000 }, (_, index) => ({
+      ...bar(`t${index}`, index, index + 1),
+      get type() {
+        reads++
+        return `type-${index}`
+      },
+    }))
+    timelineHtml(inputOf([{ label: 'planned', bars }]))
+    expect(reads / bars.length).toBeLessThan(20)
+  })
 })

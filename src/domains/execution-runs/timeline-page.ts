@@ -135,8 +135,7 @@ const drawn = (band: TimelineBand, types: ReadonlyMap<string, number>): unknown 
 
 const typeTable = (bands: readonly TimelineBand[], types: readonly string[], priced: string): string => {
   const measuredOrLast = bands.at(-1)
-  const cells = (of: (bars: readonly TimelineBar[]) => readonly TimelineBar[]): string => {
-    const found = bands.map(({ bars }) => of(bars))
+  const cells = (found: readonly (readonly TimelineBar[])[]): string => {
     const times = found.map((bars) => {
       if (bars.length === 0) return '<td>–</td>'
       const total = runSeconds(bars)
@@ -155,13 +154,15 @@ const typeTable = (bands: readonly TimelineBand[], types: readonly string[], pri
   const heads = bands.map(({ label }) => `<th>${label}</th>`).join('')
   const compare =
     bands.length > 1 ? `<th>${bands.at(-1)?.label ?? ''} against ${bands[0]?.label ?? ''}</th>` : ''
+  const whole = bands.map(({ bars }) => bars)
+  const byType = bands.map(({ bars }) => Map.groupBy(bars, ({ type }) => type))
   const shown = types.map((type, index) => {
     const name = `<td title="${escaped(type)}"><i style="background:${colourOf(index)}"></i>${escaped(type)}</td>`
-    return `<tr>${name}${cells((bars) => bars.filter((bar) => bar.type === type))}</tr>`
+    return `<tr>${name}${cells(byType.map((band) => band.get(type) ?? []))}</tr>`
   })
   return `<div class="scroll"><table><thead><tr><th>activity type</th>
 <th>${measuredOrLast?.label ?? ''} tasks</th>${heads}${compare}<th>${escaped(priced)}</th></tr></thead>
-<tbody>${shown.join('\n')}</tbody><tfoot><tr><td>all</td>${cells((bars) => bars)}</tr></tfoot></table></div>`
+<tbody>${shown.join('\n')}</tbody><tfoot><tr><td>all</td>${cells(whole)}</tr></tfoot></table></div>`
 }
 
 const bandTable = (bands: readonly TimelineBand[], priced: string): string => {
