@@ -65,6 +65,25 @@ test('the summary of a failed run counts by state and type, and names the failur
   expect((await service.call('GET', '/execution-runs/nothing/summary/')).status).toBe(404)
 })
 
+test('a simulation that runs has no expected end on the clock', async () => {
+  const body = { id: 'imagined', schedulePlanId: world.planId, mode: 'simulation' }
+  await service.post('/execution-runs/', body)
+  await service.finished('imagined')
+  await service.db.prepared(
+    'open-again',
+    `update execution_runs set status = 'running', finished_at = null, started_at = now() where id = $1`,
+    ['imagined'],
+  )
+  const { run, plannedMakespanSeconds, expectedEnd } = await service.get('/execution-runs/imagined/summary/')
+  expect([run.status, plannedMakespanSeconds > 0, expectedEnd]).toEqual(['running', true, undefined])
+  await service.db.prepared(
+    'ended-again',
+    `update execution_runs set status = 'completed', finished_at = now() where id = $1`,
+    ['imagined'],
+  )
+  expect((await service.call('DELETE', '/execution-runs/imagined/')).status).toBe(204)
+})
+
 test('a client that waits is answered when the summary changes, not before two seconds, and unchanged at the end of its wait', async () => {
   const slow = await makeWorld(service, {
     name: 'slow',

@@ -106,14 +106,14 @@ const summaryText = `select ${runJson} as run,
     from (select t.* from task_executions t where t.execution_run_id = r.id and t.latest and t.status = 'failed'
         order by t.finished_at, t.activity_position limit ${String(mostFailures)}) f) as failures,
   nullif(p.predicted_makespan_seconds, 0) as planned,
-  coalesce((select extract(epoch from r.started_at) + greatest(p.predicted_makespan_seconds + n.finished_at -
-    extract(epoch from r.started_at) - n.predicted_finish_at,
+  case when r.mode = 'real' then coalesce((select extract(epoch from r.started_at)
+    + greatest(p.predicted_makespan_seconds + n.finished_at - extract(epoch from r.started_at) - n.predicted_finish_at,
         p.predicted_makespan_seconds)
     from (select t.finished_at, a.predicted_finish_at from task_executions t
         join schedule_plan_assignments a on a.schedule_plan_id = r.schedule_plan_id
           and a.activity_position = t.activity_position
         where t.execution_run_id = r.id and t.latest and t.status = 'completed' order by t.finished_at desc
-          limit 1) n), extract(epoch from r.started_at) + nullif(p.predicted_makespan_seconds, 0)) as expected
+          limit 1) n), extract(epoch from r.started_at) + nullif(p.predicted_makespan_seconds, 0)) end as expected
   from execution_runs r left join schedule_plans p on p.id = r.schedule_plan_id where r.id = $1`
 
 interface SummaryRow {
