@@ -41,6 +41,10 @@ test.each(places)(
     symlinkSync('/etc/passwd', join(root, 'leads out'))
     await expect(open('leads out')).rejects.toThrow(/leaves the work directory/)
     await expect(open('../x')).rejects.toThrow(/leaves the work directory/)
+    writeFileSync(join(root, 'grows'), '')
+    const growing = await open('grows')
+    writeFileSync(join(root, 'grows'), 'late')
+    expect([await text(growing.stream), growing.sizeBytes]).toEqual(['', 0])
     await expect(open('none')).rejects.toThrow(/none/)
   },
 )

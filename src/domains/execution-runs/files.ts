@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { open, realpath } from 'node:fs/promises'
 import { isAbsolute, join } from 'node:path'
-import type { Readable } from 'node:stream'
+import { Readable } from 'node:stream'
 import { liesIn, pathOfShown, systemPath } from '../../outside-path.ts'
 import { quote } from '../../shell/quote.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
@@ -42,7 +42,12 @@ export const openOutput = async (directory: string, path: string): Promise<Opene
     await handle.close()
     throw missing('output', path)
   }
-  return { stream: handle.createReadStream({ end: Math.max(0, facts.size - 1) }), sizeBytes: facts.size }
+  // Of a growing file only the announced number of bytes is sent, also where that is none.
+  if (facts.size === 0) {
+    await handle.close()
+    return { stream: Readable.from([]), sizeBytes: 0 }
+  }
+  return { stream: handle.createReadStream({ end: facts.size - 1 }), sizeBytes: facts.size }
 }
 
 /** The same on another machine, through its shell; `directory` is absolute there. */
