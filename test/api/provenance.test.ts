@@ -115,6 +115,8 @@ describe('entities', () => {
     '/provenance/entities/runs/?filterField=seed&filterValue=1',
     '/provenance/entities/runs/?filterField=cost&filterValue=much',
     '/provenance/entities/runs/?filterField=created_at&filterValue=yesterday',
+    '/provenance/entities/runs/?filterField=created_at&filterValue=2026-01-31T12:00:00',
+    '/provenance/entities/runs/?filterField=created_at&filterValue=2026-02-30T00:00:00Z',
     '/provenance/entities/resources/?filterField=schedulable&filterValue=1',
     '/provenance/entities/runs/?filterValue=1',
     '/provenance/entities/runs/?sortOrder=up',

@@ -3,6 +3,7 @@ import { time } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
 import { join, raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
+import { Timestamp } from '../../http/schema.ts'
 import { countBound } from '../../lists.ts'
 import { invalid } from '../../refusal.ts'
 import { readableNames, type Entity } from './catalogue.ts'
@@ -44,7 +45,7 @@ const equals = (entity: Entity, name: string, value: string): Sql => {
     return sql`${raw(column(name))} = ${number}::float8`
   }
   if (field.type === 'datetime') {
-    const time = /^\d{4}-\d\d-\d\dT/.test(value) ? Date.parse(value) : NaN
+    const time = Timestamp.safeParse(value).success ? Date.parse(value) : NaN
     // Answers show milliseconds, and the stored times have microseconds.
     const from = Number.isNaN(time) ? '' : new Date(time).toISOString()
     if (!/^\d{4}-/.test(from) || from.startsWith('0000-'))
