@@ -276,7 +276,9 @@ export const openReader = (options: {
         'standard_conforming_strings=on -c client_connection_check_interval=1s -c lock_timeout=2s -c ' +
         'max_parallel_workers_per_gather=0',
     })
-    pool.on('error', () => undefined)
+    pool.on('error', lost)
+    // The pool takes its own listener away while a session is in use.
+    pool.on('connect', (client) => void client.on('error', lost))
     return pool
   }
   const named = decodeURIComponent(new URL(options.databaseUrl).pathname.slice(1))
@@ -325,13 +327,15 @@ export const openReader = (options: {
       const text = `${before}${statement}\n) q limit ${String(limit)}) r`
       const name = again ? createHash('sha256').update(text).digest('hex').slice(0, 40) : undefined
       const client = await session(deadlineMs)
+      if (signal.aborted) {
+        client.release()
+        signal.throwIfAborted()
+      }
       let broken = true
       const leave = (): void => {
         client.release(true)
       }
-      client.on('error', lost)
       try {
-        signal.throwIfAborted()
         signal.addEventListener('abort', leave, { once: true })
         const names = planned.get(client) ?? new Set()
         if (name === undefined || !names.has(name)) await checkColumns(client, statement, values)
@@ -349,7 +353,6 @@ export const openReader = (options: {
         throw told
       } finally {
         signal.removeEventListener('abort', leave)
-        client.off('error', lost)
         if (!signal.aborted) client.release(broken)
       }
     },
@@ -357,7 +360,6 @@ export const openReader = (options: {
       const before = 'copy ('
       const after = '\n) to stdout with (format csv, header)'
       const client = await session(deadlineMs)
-      client.on('error', lost)
       const stream = client.query(copyTo(before + statement + after))
       const chunks = async function* (): AsyncGenerator<Buffer> {
         let whole = false
@@ -370,7 +372,6 @@ export const openReader = (options: {
           whole = shown !== error
           throw shown
         } finally {
-          client.off('error', lost)
           // Unread rows stay in a session that was left early, so the session is ended.
           client.release(!whole)
         }

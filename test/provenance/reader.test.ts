@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { randomBytes } from 'node:crypto'
-import { connect, createServer, type AddressInfo } from 'node:net'
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { recordRun } from '../../bench/provenance/rows.ts'
 import { openReader, type Reader } from '../../src/db/reader.ts'
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
+import { until } from '../failures/programs.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
 /** A login of the service that owns the views and may make no role. */
@@ -149,4 +150,55 @@ test('after a database that was away at the first statement the next one is answ
   expect(await rows()).toBe('id\nw-run\n')
   await late[Symbol.asyncDispose]()
   await new Promise((resolve) => relay.close(resolve))
+})
+
+test('a client that is gone before its statement begins, or a session that breaks, keeps no session', async () => {
+  const { hostname, port } = new URL(databaseUrl)
+  const sockets: Socket[] = []
+  const relay = createServer((socket) => {
+    const onward = connect(Number(port), hostname)
+    sockets.push(socket)
+    socket.pipe(onward).pipe(socket)
+    for (const [one, other] of [
+      [socket, onward],
+      [onward, socket],
+    ] as const)
+      one.on('error', () => other.destroy()).on('close', () => other.destroy())
+  })
+  await new Promise<void>((resolve) => relay.listen(0, '127.0.0.1', resolve))
+  const url = new URL(databaseUrl)
+  url.hostname = '127.0.0.1'
+  url.port = String((relay.address() as AddressInfo).port)
+  await using through = openReader({ databaseUrl: url.href, readerUrl: undefined })
+  const rows = (signal: AbortSignal) =>
+    through.rows('select id from runs', {
+      ...{ values: [], again: false, limit: 10, mostBytes: 1_000, deadlineMs: 60_000, signal },
+    })
+  for (let each = 0; each < 7; each++)
+    await expect(rows(AbortSignal.abort())).rejects.toMatchObject({ name: 'AbortError' })
+  expect((await rows(new AbortController().signal)).rows).toHaveLength(1)
+  const holder = await app.db.client()
+  try {
+    await holder.query('begin')
+    await holder.query('lock table execution_runs in access exclusive mode')
+    const ask = (): Promise<unknown> =>
+      through
+        .explain('select id from runs', 60_000)
+        .catch((error: unknown) => (/lock timeout/.test(String(error)) ? ask() : error))
+    const broken = ask()
+    await until('the statement that waits', 30, async () => {
+      const { rowCount } = await holder.query(
+        `select 1 from pg_locks join pg_database d on d.oid = database
+           where not granted and d.datname = current_database()`,
+      )
+      return rowCount === 1
+    })
+    for (const socket of sockets) socket.destroy()
+    expect(String(await broken)).toMatch(/terminated|ended|closed/i)
+  } finally {
+    await holder.query('rollback')
+    holder.release()
+  }
+  expect(await through.explain('select id from runs', 60_000)).toEqual([expect.anything()])
+  relay.close()
 })
