@@ -33,7 +33,7 @@ export const environmentConnectionActivities = (parts: EnvironmentConnectionPart
 
   /** Records that a discovery failed as a whole. */
   failDiscovery: (connectionId: string, number: number, problem: string): Promise<void> =>
-    failDiscovery(parts, connectionId, number, { problem, transient: true, reached: true }),
+    failDiscovery(parts, connectionId, number, { problem, transient: true, reached: undefined }),
 
   /**
    * Ends an open discovery after a cancel on Temporal's page; false when the discovery was over.

@@ -110,12 +110,16 @@ const findBehind = (parts: DiscoverParts, connection: ConnectionDocument): Promi
         )
 
 /** Whether a later attempt may succeed without a change by a person. */
-const mayPass = (error: unknown): boolean =>
-  error instanceof LinkError
-    ? !error.permanent && !error.waitsForPerson
-    : error instanceof KubernetesError &&
-      (error.status === undefined || error.status >= 500) &&
-      error.stage !== 'host key'
+const mayPass = (error: unknown): boolean => {
+  if (error instanceof LinkError) return !error.permanent && !error.waitsForPerson
+  // The key file of this process lacks a key that another one may have.
+  if (error instanceof Refusal) return error.code === 'unavailable'
+  return (
+    error instanceof KubernetesError &&
+    (error.status === undefined || error.status >= 500) &&
+    error.stage !== 'host key'
+  )
+}
 
 /** How a discovery ended; `over`: it had ended before. */
 export interface DiscoveryEnd {
@@ -147,7 +151,9 @@ export const discoverConnection = async (
   } catch (error) {
     const transient = mayPass(error)
     if (transient && !last) throw error
-    const reached = !(error instanceof LinkError || error instanceof KubernetesError)
+    // A refusal is one of this service: the other side was not asked.
+    const reached =
+      error instanceof Refusal ? undefined : !(error instanceof LinkError || error instanceof KubernetesError)
     const problem = (error as Error).message
     await failDiscovery(parts, connectionId, number, { problem, transient, reached })
     return { status: 'failed', reason: problem.slice(0, 2_000) }
@@ -182,20 +188,24 @@ export const discoverConnection = async (
 }
 
 /**
- * Records the failure of a discovery, once. `reached`: the other side answered, which is what its
- * checks are about.
+ * Records the failure of a discovery, once. `reached`: whether the other side answered, which is what
+ * its checks are about; undefined where that is not known.
  */
 export const failDiscovery = async (
   { db, reports }: Pick<DiscoverParts, 'db' | 'reports'>,
   connectionId: string,
   number: number,
-  { problem, transient, reached }: { problem: string; transient: boolean; reached: boolean },
+  { problem, transient, reached }: { problem: string; transient: boolean; reached: boolean | undefined },
 ): Promise<void> => {
   const change = await db.transaction(async (tx) => {
     const connection = await readConnection(tx, connectionId)
     if (connection === undefined) return undefined
     if (!(await endDiscovery(tx, connection, number, { problem: problem.slice(0, 2_000), transient })))
       return undefined
+    if (reached === undefined) {
+      await settleEnvironment(tx, connection.environmentId, connectionId, false)
+      return undefined
+    }
     const recorded = await recordCheck(tx, connection, {
       status: reached ? 'online' : 'offline',
       message: `discovery failed: ${problem.slice(0, 2_000)}`,

@@ -810,6 +810,15 @@ describe('discovery', () => {
       configuration: { provider: 'aws' },
     })
     expect((await service.call('POST', `/environment-connections/${cloud}/discover/`)).status).toBe(422)
+    const cluster = `cluster-${connection.id}`
+    await put(cluster, {
+      ...{ id: cluster, name: 'cluster', type: 'kubernetes', environmentId: connection.environmentId },
+      ...{ endpoint: 'https://127.0.0.1:1', credentialRef: 'vault:kubernetes-token/none' },
+    })
+    expect((await service.call('POST', `/environment-connections/${cluster}/discover/`)).status).toBe(422)
+    // The other side was not asked, so nothing is known about it.
+    const history: Json[] = await service.get(`/environment-connections/${cluster}/history/`)
+    expect(history.filter(({ status }) => status === 'online')).toEqual([])
     expect((await service.get(`/environments/${connection.environmentId}/`)).resources).toEqual([])
   })
 })
