@@ -7,7 +7,7 @@ export const ExecutionScopeDocument = z
     id: Id,
     name: Name,
     networkTopologyId: OptionalId.default('').describe(
-      'informational; a topology names its scope, not the other way round',
+      'what a planning session uses that names none; a topology names its scope, not the other way round',
     ),
     environmentVersionIds: z.array(Id).min(1, 'must name at least one environment version'),
     metadata: Metadata,

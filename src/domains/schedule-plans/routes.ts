@@ -34,7 +34,7 @@ const PlanEnvelope = z.strictObject({
   resources: z.array(Resource),
   executionScope: ExecutionScopeDocument,
   networkTopology: NetworkTopologyDocument.optional().describe(
-    'what transfers are predicted with; the stored one by default',
+    'what transfers are predicted with; needed where the plan names a topology',
   ),
 })
 

@@ -181,7 +181,7 @@ export const PlanDocument = z.strictObject({
   workflowVersionId: Id,
   executionScopeId: Id,
   networkTopologyId: OptionalId.default('').describe(
-    'topology that transfers are predicted with; that of the scope by default',
+    'topology that transfers are predicted with; without one no transfer takes time',
   ),
   source: z
     .enum(['plugin', 'manual', 'imported'])
