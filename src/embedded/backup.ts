@@ -15,10 +15,11 @@ import { basename, dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import { z } from 'zod'
 import type { Log } from '../observability/log.ts'
+import { reasonText } from '../outside-text.ts'
 import { makeDataFolder, witnessFile } from './folders.ts'
 import { tryHold } from './hold.ts'
 import { openPostgres, postgresFiles } from './postgres.ts'
-import { postgresAccount } from './postgres-programs.ts'
+import { findPostgresPrograms, postgresAccount } from './postgres-programs.ts'
 import { temporalFiles } from './temporal.ts'
 
 const run = promisify(execFile)
@@ -99,8 +100,8 @@ export const backUp = async ({ dataDir, cacheDir, log }: BackupOptions, file: st
  * Puts the databases of an archive in place of those of a stopped service. The present databases
  * are moved to the folder `before-restore-<time>` in the data folder, whose path is returned
  * (undefined when there were none).
- * @throws Error when a daemon runs, or the file is no whole archive of this kind; nothing is
- *   changed then
+ * @throws Error when a daemon runs, or the file is no whole archive of this kind and of this major
+ *   version of PostgreSQL; nothing is changed then
  */
 export const restore = async (
   { dataDir, cacheDir, log }: BackupOptions,
@@ -121,7 +122,7 @@ export const restore = async (
         '-C',
         folder,
       ]).catch((error: unknown) => {
-        throw new Error(`${file} is not a whole backup archive`, { cause: error })
+        throw notUnpacked(file, folder, error)
       })
       const about = existsSync(join(folder, manifestName))
         ? manifest.safeParse(JSON.parse(readFileSync(join(folder, manifestName), 'utf8')))
@@ -129,8 +130,14 @@ export const restore = async (
       if (about?.success !== true || !existsSync(join(folder, 'postgresql', 'PG_VERSION')))
         throw new Error(`${file} is not a backup of this program`)
       rmSync(join(folder, manifestName))
-      // User ids differ between machines: the database belongs to the account that runs it here.
       const account = postgresAccount(log)
+      const { major } = await findPostgresPrograms(cacheDir, account)
+      if (about.data.postgresMajor !== major)
+        throw new Error(
+          `${file} was made by PostgreSQL ${about.data.postgresMajor}, this is ${major}: restore it with a ` +
+            'checkout of its version, then see "Upgrade" in docs/operations.md',
+        )
+      // User ids differ between machines: the database belongs to the account that runs it here.
       if (account !== undefined)
         await run('chown', ['-R', `${account.uid}:${account.gid}`, join(folder, 'postgresql')])
       const present = kept(dataDir)
@@ -139,13 +146,30 @@ export const restore = async (
       for (const name of present) renameSync(join(dataDir, name), join(aside, name))
       for (const name of ['postgresql', 'postgresql.password', 'temporal', basename(witnessFile(dataDir))])
         if (existsSync(join(folder, name))) renameSync(join(folder, name), join(dataDir, name))
-      const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
-      await postgres.stop()
+      try {
+        const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
+        await postgres.stop()
+      } catch (error) {
+        if (present.length === 0) throw error
+        const { message } = error as Error
+        throw new Error(`${message}; the databases that were there before are in ${aside}`, { cause: error })
+      }
       return present.length > 0 ? aside : undefined
     } finally {
       rmSync(folder, { recursive: true, force: true })
     }
   })
+}
+
+/** Why `tar` did not unpack an archive: by its first line, the archive or the folder. */
+const notUnpacked = (file: string, folder: string, error: unknown): Error => {
+  const why = reasonText(String((error as { stderr?: unknown }).stderr ?? '').split('\n')[0] ?? '')
+  return new Error(
+    /No space left|Disk quota/.test(why)
+      ? `${file} cannot be unpacked in ${folder}: ${why}; make room`
+      : `${file} is not a whole backup archive${why === '' ? '' : `: ${why}`}`,
+    { cause: error },
+  )
 }
 
 const whileStopped = async <T>(dataDir: string, work: () => Promise<T>): Promise<T> => {

@@ -1,4 +1,5 @@
-import { existsSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from '@jest/globals'
 import pg from 'pg'
@@ -86,5 +87,19 @@ test('neither touches a folder that a daemon holds, and a restore refuses what i
   await expect(
     restore({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'absent')),
   ).rejects.toThrow(/does not exist/)
+  const older = join(elsewhere.path, 'older')
+  const unpacked = join(elsewhere.path, 'unpacked')
+  mkdirSync(unpacked)
+  execFileSync('tar', ['-xzf', archive, '-C', unpacked])
+  const manifest = join(unpacked, 'orrery-backup.json')
+  writeFileSync(
+    manifest,
+    readFileSync(manifest, 'utf8').replace(/"postgresMajor":"\d+"/, '"postgresMajor":"9"'),
+  )
+  execFileSync('tar', ['-czf', older, '-C', unpacked, ...readdirSync(unpacked)])
+  await expect(restore({ dataDir: folder.path, cacheDir, log }, older)).rejects.toThrow(
+    /made by PostgreSQL 9, this is \d+: restore it with a checkout of its version/,
+  )
+  expect(readdirSync(folder.path).filter((name) => name.includes('restore'))).toEqual([])
   expect(await withDatabase(folder.path, fingerprint)).toEqual(before)
 })
