@@ -1,8 +1,10 @@
+import { existsSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
+import { z } from 'zod'
 import { openClock } from './clock.ts'
-import { passwordsOf, reachedHere, type Config } from './config.ts'
+import { passwordsOf, reachedHere, StartError, type Config } from './config.ts'
 import { imageDigest, type EngineSockets } from './clients/docker.ts'
 import { addressJudge } from './clients/denied-networks.ts'
 import { openFunctions } from './clients/functions.ts'
@@ -20,6 +22,7 @@ import { provenanceOf } from './db/archive-names.ts'
 import { openDatabase } from './db/pool.ts'
 import { openReader, type Reader } from './db/reader.ts'
 import { openSelected, type Selected } from './db/selected.ts'
+import { sql, type Db } from './db/sql.ts'
 import { unusableDatabase } from './db/unusable.ts'
 import { signRecord } from './domains/audit-events/seal.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
@@ -71,6 +74,25 @@ type Opening = Pick<Surroundings, 'config' | 'log'> & {
   opened: AsyncDisposableStack
 }
 
+const SealedRow = z.object({ keyId: z.string() })
+
+/**
+ * A lost key file is not replaced by a new one: what the lost key sealed could no longer be opened
+ * once the file is put back. @throws StartError where credentials are sealed and the file of an
+ * embedded installation is missing
+ */
+const assertKeyFile = async ({ vaultKeyFile, databaseUrl, dataDir }: Config, db: Db): Promise<void> => {
+  const file = join(dataDir, 'vault.key')
+  if (vaultKeyFile !== undefined || databaseUrl !== undefined || existsSync(file)) return
+  const sealed = await db.maybe(SealedRow, sql`select key_id from credentials limit 1`)
+  if (sealed !== undefined)
+    throw new StartError(
+      `the key file ${file} is missing, and credentials are sealed under key ${sealed.keyId}: put its copy back. ` +
+        `Where there is none, make a key (umask 077; openssl rand -base64 32 > ${file}) and store the ` +
+        'credentials again',
+    )
+}
+
 /** The records, and the keys that sign them and encrypt secrets. */
 const openRecords = async ({ config, log, opened, endpoints }: Opening & { endpoints: Endpoints }) => {
   const signing: { keys?: VaultKeys | undefined } = {}
@@ -96,6 +118,7 @@ const openRecords = async ({ config, log, opened, endpoints }: Opening & { endpo
   // 0700.
   await mkdir(workFolder(config), { recursive: true, mode: 0o711 })
   await mkdir(taskFolder(config), { recursive: true, mode: 0o700 })
+  await assertKeyFile(config, ownDb)
   const vaultKeys = await openServiceKeys(config)
   signing.keys = vaultKeys
   const vault = openVault({
@@ -104,6 +127,10 @@ const openRecords = async ({ config, log, opened, endpoints }: Opening & { endpo
     outside: { variables: config.credentialVariables, folders: config.credentialFolders },
     audit: (event) => recordAudit(db, event),
   })
+  const held = new Set((await vaultKeys?.all())?.map(({ id }) => id))
+  for (const [key, credentials] of await vault.usage())
+    if (!held.has(key))
+      log.warn({ key, credentials }, 'the key file lacks a key: the credentials under it cannot be opened')
   return { db, ownDb, selected, vaultKeys, vault }
 }
 

@@ -1,5 +1,6 @@
 import { expect, test } from '@jest/globals'
-import { mkdtempSync, writeFileSync } from 'node:fs'
+import { randomBytes } from 'node:crypto'
+import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
@@ -77,6 +78,48 @@ test('a failure half-way closes what was opened: with a key file that others may
     // for a minute.
     for (let tries = 0; tries < 50 && (await open()) > 0; tries++) await sleep(100)
     expect(await open()).toBe(0)
+  } finally {
+    await drop()
+  }
+})
+
+test('a key file that lacks the key of stored credentials is named in a warning at the start', async () => {
+  const { url, drop } = await cloneDatabase()
+  try {
+    const dataDir = mkdtempSync(join(runFolder(), 'data-'))
+    const endpoints = { databaseUrl: url, temporalAddress: '127.0.0.1:1', temporalUiUrl: undefined }
+    const traces = await openTraces({ tracesEndpoint: undefined }, 'test')
+    const warnings: unknown[] = []
+    const log = Object.assign(openLog('silent'), {
+      warn: (fields: unknown) => void warnings.push(fields),
+    })
+    const openWith = (file: string) => {
+      const keyFile = join(dataDir, file)
+      if (!existsSync(keyFile))
+        writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
+      const config = configFromEnvironment({
+        SERVICE_DATA_DIR: dataDir,
+        SERVICE_DATABASE_URL: url,
+        SERVICE_TEMPORAL_ADDRESS: '127.0.0.1:1',
+        SERVICE_VAULT_KEY_FILE: keyFile,
+      })
+      return openParts({ config, log, metrics: openMetrics(undefined), traces, endpoints })
+    }
+    {
+      await using parts = await openWith('first')
+      await parts.db.transaction((tx) =>
+        parts.vault.put(tx, 'kept', { kind: 'kubernetes-token', token: 'x' }, { name: 'kept' }),
+      )
+    }
+    {
+      await using parts = await openWith('first')
+      expect([parts.vault === undefined, warnings]).toEqual([false, []])
+    }
+    await using parts = await openWith('second')
+    expect([parts.vault === undefined, warnings]).toEqual([
+      false,
+      [{ key: expect.any(String), credentials: 1 }],
+    ])
   } finally {
     await drop()
   }
