@@ -73,8 +73,11 @@ export const openTraces = async (
       ),
     temporalPlugins: [new OpenTelemetryPlugin({ resource, spanProcessor: processor })],
     close: async () => {
-      await provider.shutdown()
-      trace.disable()
+      try {
+        await provider.shutdown()
+      } finally {
+        trace.disable()
+      }
     },
   }
 }

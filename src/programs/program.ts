@@ -100,7 +100,9 @@ export const runProgram = async (
     running = {
       stop: async () => {
         await opened.stop()
-        await traces.close()
+        await traces.close().catch((error: unknown) => {
+          log.warn({ err: error }, 'the last traces could not be sent to OTEL_EXPORTER_OTLP_ENDPOINT')
+        })
       },
       kill: () => {
         opened.kill()
