@@ -18,7 +18,7 @@ const reasons: Readonly<Record<string, string>> = {
  * folder, reason and remedy where it is not writable
  */
 export const makeFolder = (
-  variable: 'SERVICE_DATA_DIR' | 'SERVICE_CACHE_DIR',
+  variable: 'SERVICE_DATA_DIR' | 'SERVICE_CACHE_DIR' | 'SERVICE_READY_FILE',
   path: string,
   mode: number,
 ): void => {

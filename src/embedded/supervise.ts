@@ -51,9 +51,14 @@ export const supervise = async (
         startedAt = Date.now()
         current = await start(stopping.signal)
         log.info({ server: name, pid: current.process.pid }, `${name} runs again`)
-        onRestart()
       } catch (error) {
         log.error({ server: name, err: error }, `${name} could not be started; it is tried again`)
+        continue
+      }
+      try {
+        onRestart()
+      } catch (error) {
+        log.warn({ server: name, err: error }, 'the ready file could not be written')
       }
     }
   }

@@ -1,8 +1,9 @@
+import { dirname } from 'node:path'
 import { openAdmin, type Checks } from './admin.ts'
 import { formatAddress, reachedHere, StartError, withoutPassword } from '../config.ts'
 import type { Address, Config } from '../config.ts'
 import { openEmbedded, type Embedded, type Endpoints } from '../embedded/embedded.ts'
-import { makeDataFolder } from '../embedded/folders.ts'
+import { makeDataFolder, makeFolder } from '../embedded/folders.ts'
 import { tryHold } from '../embedded/hold.ts'
 import { removeReady, writeReady } from '../embedded/ready-file.ts'
 import { openProgress } from '../observability/progress.ts'
@@ -55,6 +56,7 @@ export const openDaemon = async (
   // The embedded servers take seconds to start, and minutes where they are built first: a taken
   // address is found before.
   await probeAddress('SERVICE_LISTEN_ADDRESS', config.listenAddress)
+  makeFolder('SERVICE_READY_FILE', dirname(config.readyFile), 0o755)
   let service: Service | undefined
   let embedded: Embedded | undefined
   const codecKey = await codecKeyOf(config)
