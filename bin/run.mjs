@@ -4,7 +4,7 @@
 // them), then runs the program. It passes signals on to the program, and ends the program when the
 // npm that started both is gone.
 //
-//   node bin/run.mjs start|worker|demo|site|test|proof|bench|backup|restore|vault|console [ARGUMENTS]
+//   node bin/run.mjs start|worker|demo|site|clients|test|proof|bench|backup|restore|vault|console [ARGUMENTS]
 import { spawn } from 'node:child_process'
 import { constants as fsConstants, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { constants } from 'node:os'
@@ -22,6 +22,7 @@ const programs = {
   vault: ['src/programs/vault-keys.ts'],
   console: ['src/programs/console.ts'],
   site: ['sites/site.ts'],
+  clients: ['bin/clients.mjs'],
   test: ['test/run.ts'],
   proof: ['test/proof.ts'],
 }

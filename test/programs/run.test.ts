@@ -97,3 +97,19 @@ test('names the programs it knows', () => {
   expect(wrong.status).toBe(2)
   expect(wrong.stderr).toMatch(/start\|worker\|demo/)
 })
+
+test('every program of the README runs by the Node that is installed first', () => {
+  const root = new URL('../../', import.meta.url).pathname
+  const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+    scripts: Record<string, string>
+  }
+  const named = new Set(
+    [...readFileSync(join(root, 'README.md'), 'utf8').matchAll(/\bnpm (?:run )?([a-z:]+)/g)].map(
+      ([, name]) => name,
+    ),
+  )
+  const programs = Object.entries(scripts).filter(([name]) => named.has(name))
+  expect(programs.map(([name]) => name)).toEqual(expect.arrayContaining(['start', 'test', 'clients']))
+  for (const [name, command] of programs)
+    expect([name, command]).toEqual([name, `exec node bin/run.mjs ${name}`])
+})
