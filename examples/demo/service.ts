@@ -37,10 +37,12 @@ export interface ServiceOptions {
 }
 
 /** Variables that name what belongs to one service. */
-const ofOneService = new Set([
-  ...['SERVICE_DATABASE_URL', 'SERVICE_PROVENANCE_DATABASE_URL', 'SERVICE_TEMPORAL_ADDRESS'],
-  ...['SERVICE_VAULT_KEY_FILE', 'SERVICE_ARTIFACT_ROOT', 'SERVICE_TEMPORAL_CODEC_KEY'],
-])
+const ofOneService = new Set(
+  [
+    ...['DATABASE_URL', 'DATABASE_PASSWORD', 'PROVENANCE_DATABASE_URL', 'TEMPORAL_ADDRESS'],
+    ...['TEMPORAL_CODEC_KEY', 'VAULT_KEY_FILE', 'ARTIFACT_ROOT'],
+  ].flatMap((name) => [`SERVICE_${name}`, `SERVICE_${name}_FILE`]),
+)
 
 const checkout = path.resolve(import.meta.dirname, '../..')
 
