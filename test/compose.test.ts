@@ -189,6 +189,16 @@ describe('docker-compose.yml', () => {
       )
   })
 
+  test('publishes the admin address of each process on loopback, where the example of Prometheus asks for it', () => {
+    const published = services
+      .filter(([, { build }]) => build !== undefined)
+      .map(([, { ports }]) => ports?.find((one) => one.endsWith(':9090'))?.replace(/:9090$/, ''))
+    const { scrape_configs: jobs } = parse(text('deploy/prometheus/prometheus.yml')) as {
+      scrape_configs: { static_configs: { targets: string[] }[] }[]
+    }
+    expect(jobs.flatMap((job) => job.static_configs.flatMap(({ targets }) => targets))).toEqual(published)
+  })
+
   test("has Temporal's page ask the API's admin port for payloads, under the key that the API has, from the page's origins", () => {
     const [port] = file.services['api']?.ports?.filter((one) => one.endsWith(':9090')) ?? []
     const { TEMPORAL_CODEC_ENDPOINT: endpoint, TEMPORAL_DISABLE_NEWS_FETCH: quiet } =

@@ -191,7 +191,13 @@ const suite = (): void => {
       ORRERY_DATABASE_PASSWORD: passwords.orrery,
       TEMPORAL_DATABASE_PASSWORD: passwords.temporal,
     })
-    project.set({ ORRERY_PORT: ports.api, TEMPORAL_UI_PORT: ports.page, ORRERY_ADMIN_PORT: await freePort() })
+    project.set({
+      ORRERY_PORT: ports.api,
+      TEMPORAL_UI_PORT: ports.page,
+      ORRERY_ADMIN_PORT: await freePort(),
+      WORKER_1_ADMIN_PORT: await freePort(),
+      WORKER_2_ADMIN_PORT: await freePort(),
+    })
     await project.shell(documented('Upgrade the containers'))
 
     expect(await sql('orrery', 'select max(number) from schema_migrations')).toEqual([
