@@ -32,7 +32,7 @@ npm run proof -- --help shows how the proofs run.`,
           testFiles.gate.filter((file) => !file.startsWith('test/planted/'))
         : [...new Set(positionals.flatMap((word) => filesNamed(word, 'gate')))],
     report: values.report,
-    options: readRunOptions(values, fileMinutes),
+    options: readRunOptions(values, fileMinutes, positionals.length === 0),
   }),
 )
 

@@ -64,7 +64,7 @@ const makeSite = (): ConformanceSite => {
     },
   }
 }
-runtimeDriverConformance('batch, over a table in memory', makeSite, { hides: true })
+runtimeDriverConformance('batch, over a table in memory', makeSite, { hides: true, restless: false })
 // The files of hosts, which are listed and staged in the same way, get them all.
 tortureConformance('batch, over a table in memory', makeSite, { cases: 16 })
 

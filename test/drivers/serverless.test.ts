@@ -45,7 +45,7 @@ const makeSite = (): ConformanceSite => {
   }
 }
 
-runtimeDriverConformance('serverless', makeSite)
+runtimeDriverConformance('serverless', makeSite, { restless: false })
 tortureConformance('serverless', makeSite, { cases: 24 })
 
 test('a call ends by its exit code, whatever the command leaves; names are bytes in both directions', async () => {

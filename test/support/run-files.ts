@@ -30,7 +30,7 @@ export const runOptions = {
   testNamePattern: { type: 'string', short: 't' },
   workers: { type: 'string', default: '3' },
   minutes: { type: 'string' },
-  retries: { type: 'string', default: process.env['CI'] === 'true' ? '2' : '0' },
+  retries: { type: 'string' },
   unsteady: { type: 'string', default: '8' },
   report: { type: 'string' },
   verbose: { type: 'boolean', default: false },
@@ -41,7 +41,7 @@ export const runUsage = (minutes: number): string =>
   `  -t, --testNamePattern WORDS  only tests whose name matches this regular expression
       --workers N              files at once (default 3)
       --minutes N              time that one file may take (default ${minutes})
-      --retries N              further rounds for files that failed (default 2 under CI=true, else 0)
+      --retries N              further rounds for files that failed (default 2 for the whole gate or CI=true, else 0)
       --unsteady N             files that may need them (default 8)
       --report FILE            writes the verdict as JSON
       --verbose                lists each test
@@ -59,16 +59,21 @@ export const readRunOptions = (
   values: {
     workers: string
     minutes?: string | undefined
-    retries: string
+    retries?: string | undefined
     unsteady: string
     testNamePattern?: string | undefined
     verbose: boolean
   },
   minutes: number,
+  isWholeGate = false,
 ): RunOptions => ({
   workers: numberOf('workers', values.workers, 1),
   minutes: numberOf('minutes', values.minutes ?? String(minutes), 0),
-  retries: numberOf('retries', values.retries, 0),
+  retries: numberOf(
+    'retries',
+    values.retries ?? (isWholeGate || process.env['CI'] === 'true' ? '2' : '0'),
+    0,
+  ),
   most: numberOf('unsteady', values.unsteady, 0),
   testNamePattern: values.testNamePattern,
   verbose: values.verbose,
