@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { recordsWithSecrets } from '../../src/domains/environments/store.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
 import { makeWorld } from '../support/worlds.ts'
@@ -202,6 +203,22 @@ test('what an older version stored is masked wherever it is shown', async () => 
   // Its checks go on: a key that nothing reads is no reason to be offline.
   expect((await service.post(`/environment-connections/${id}-c/health/`)).message).not.toMatch(/token|secret/)
 })
+
+test.each(['pass_word', 'p a s s w o r d', 'to\nken', 'private"key', 'api\u001fkey'])(
+  'a secret is masked whatever stands between the letters of its name: %j',
+  async (key) => {
+    const document = definition()
+    const { id } = document.environment
+    await service.post('/environments/', document)
+    await age(id, { [key]: canary })
+    const whole = await service.get(`/environments/${id}/`)
+    expect(whole.connections[0].configuration).toEqual({ [key]: mask })
+    expect(await recordsWithSecrets(service.db)).toContainEqual({
+      record: `connection ${id}-c`,
+      paths: [key],
+    })
+  },
+)
 
 test('a PUT that sends the mask back leaves the secret as it is; one without it removes it', async () => {
   const document = definition()

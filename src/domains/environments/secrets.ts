@@ -1,26 +1,27 @@
 import type { Problem } from '../../refusal.ts'
 import { isFields, type Fields } from '../../json-object.ts'
+import { asWritten, normalisedKey, withoutEscapes } from './secret-keys.ts'
 
 /**
  * The replacement for a stored secret in an answer. In a request it stands for the stored secret.
  */
 export const mask = '********'
 
-/**
- * Names of keys that hold secrets, matched at the end of a key. A space stands for any separator,
- * or for none.
- */
+/** Names of keys that hold secrets, matched at the end of a normalised key. */
 const names =
-  'token|passwo?r?d|passphrase|secret|(?:secret|secret ' +
-  'access|private|access|account|api|client|ssh) key|client key data|authorization|kube config|credentials?'
-const secretName = new RegExp(`(?:${names.replaceAll(' ', '')})$`)
-const gap = '[^a-z0-9"]*'
+  'token|passwo?r?d|passphrase|secret|(?:secret|secretaccess|private|access|account|api|client|ssh)key|' +
+  'clientkeydata|authorization|kubeconfig|credentials?'
+const secretName = new RegExp(`(?:${names})$`)
 /**
- * Finds every JSON text that may hold a secret's key, case ignored, for JavaScript and PostgreSQL
- * alike: 5 ms for 4 MB.
+ * Finds every JSON text of PostgreSQL without escapes that may hold a secret's key, case ignored, for
+ * JavaScript and PostgreSQL alike.
  */
-export const mayHoldSecret = `(?:${names.replaceAll(' ', gap)})${gap}"\\s*:`
-const suspicious = new RegExp(mayHoldSecret, 'i')
+export const mayHoldSecret = `(?:${asWritten(names)})":`
+/**
+ * The same from the end of each key, by its last letter first, as few keys end like a name of secrets:
+ * 20 ms for 4 MB.
+ */
+const secretKey = new RegExp(`":(?<=[adeglnsty][^a-z0-9"]*":)(?<=${mayHoldSecret})`, 'i')
 
 /** References of credentials are no secrets: they name the place of one. */
 const reference = /^(?:vault|env|file|cloud-file):/
@@ -42,7 +43,7 @@ const mapSecrets = (
   if (isFields(value))
     return Object.fromEntries(
       Object.entries(value).map(([key, item]) => {
-        const named = below || secretName.test(key.toLowerCase().replace(/[^a-z0-9]/g, ''))
+        const named = below || secretName.test(normalisedKey(key))
         return [key, mapSecrets(item, replace, [...path, key], named)]
       }),
     )
@@ -202,7 +203,7 @@ export const unmaskEnvironment = (document: object, stored: unknown): void => {
 
 /** An environment's document, as JSON text, with its secrets masked. */
 export const maskedText = (text: string): string => {
-  if (!suspicious.test(text)) return text
+  if (!secretKey.test(withoutEscapes(text))) return text
   const document: unknown = JSON.parse(text)
   for (const { holder } of configuredOf(document))
     if (holder['configuration'] !== undefined) holder['configuration'] = masked(holder['configuration'])

@@ -14,6 +14,7 @@ import {
 } from './document-sql.ts'
 import { definitionStoreProblems } from './references.ts'
 import { insertVersion, VersionTimes } from './save.ts'
+import { jsonEscape } from './secret-keys.ts'
 import {
   environmentSecretProblems,
   holdsMask,
@@ -397,7 +398,8 @@ const secretRows = (db: Db, most: number): Promise<z.output<typeof SecretRow>[]>
           union all select 'storage ' || id, configuration from storages
           union all select 'binding of storage ' || storage_id || ' to runtime ' || runtime_id, configuration
             from storage_runtime_bindings) held
-        where configuration::text ~* ${mayHoldSecret} order by record limit ${most}`,
+        where regexp_replace(configuration::text, ${jsonEscape}, ' ', 'g') ~* ${mayHoldSecret}
+          order by record limit ${most}`,
   )
 
 /**
