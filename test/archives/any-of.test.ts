@@ -54,6 +54,17 @@ test.each([
   )
 })
 
+test.each([
+  ['connections', 'lab:x@host:22', 'lab@host:22'],
+  ['connections', 'https://lab:x@host', 'https://lab@host'],
+  ['storages', 'https://AKIA:x@minio:9000/bucket', 'https://AKIA@minio:9000/bucket'],
+  ['storages', 'one:two@tcp:/fs', 'one:two@tcp:/fs'],
+])('an endpoint of %s goes without its password: %s', (name, endpoint, kept) => {
+  const line = (text: string): string => `{"id":"a","endpoint":${JSON.stringify(text)}}\n`
+  const lines = openRedaction([]).lines({ name, key: ['id'] }, line(endpoint), true)
+  expect(lines.toString()).toBe(line(kept))
+})
+
 test('a removed value is named by the whole key of its row; the list ends before a manifest is too long', () => {
   const secret = 'the-secret-value'
   const table = { name: 'events', key: ['kind', 'number', 'id'] }

@@ -2,6 +2,7 @@ import { greatest } from '../../../lists.ts'
 import { openAnyOf } from './any-of.ts'
 import type { ArchiveTable } from '../../../db/archive-schema.ts'
 import { isFields, type Fields } from '../../../json-object.ts'
+import { endpointWithout, type Addressed } from '../../environments/address-passwords.ts'
 import { asWritten, normalisedKey, withoutEscapes } from '../../environments/secret-keys.ts'
 
 /** Removes secrets from an export: by the names of keys, by references, and by value. */
@@ -14,8 +15,8 @@ const secretParts =
   'token|secret|password|passphrase|privatekey|clientkey|apikey|authorization|credential|' +
   'kubeconfig|certificatekey|accesskey'
 const secretKey = new RegExp(secretParts)
-const writtenKey = new RegExp(asWritten(secretParts), 'i')
-/** Finds every row that may have such a key in a configuration or an environment. */
+const writtenKey = new RegExp(`${asWritten(secretParts)}|"endpoint":\\s*"[^"@]*@`, 'i')
+/** Finds every row that may have such a key in a configuration or an environment, or a password in an endpoint. */
 const mayHold = (text: string): boolean => writtenKey.test(withoutEscapes(text))
 
 /** References of credentials, anywhere in a text; `file:` of a URL has two slashes. */
@@ -73,16 +74,17 @@ const variablesWithout = (value: unknown): unknown =>
       )
     : value
 
-const walked = (value: unknown): unknown => {
-  if (Array.isArray(value)) return value.map(walked)
+const walked = (value: unknown, addressed: Addressed): unknown => {
+  if (Array.isArray(value)) return value.map((item: unknown) => walked(item, addressed))
   if (!hasMembers(value)) return value
   return Object.fromEntries(
     Object.entries(value).map(([key, item]) => {
       if (credentialColumns.has(key) || key === 'credentialRef' || key === 'credentialReference')
         return [key, typeof item === 'string' ? '' : item]
+      if (key === 'endpoint') return [key, endpointWithout(item, addressed)]
       if (key === 'configuration') return [key, configurationWithout(item)]
       if (key === 'environment' || key === 'env' || key === 'variables') return [key, variablesWithout(item)]
-      return [key, walked(item)]
+      return [key, walked(item, addressed)]
     }),
   )
 }
@@ -231,7 +233,11 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
 
   const oneLine = (table: Pick<ArchiveTable, 'name' | 'key'>, line: string, keyed: boolean): string => {
     const text = found(inRows, line) ? withoutValues(table, line) : line
-    return (keyed && mayHold(text) ? JSON.stringify(walked(parsed(text))) : text).replace(references, gone)
+    const addressed = table.name === 'connections' ? 'connection' : 'storage'
+    return (keyed && mayHold(text) ? JSON.stringify(walked(parsed(text), addressed)) : text).replace(
+      references,
+      gone,
+    )
   }
 
   const redaction: Redaction = {
