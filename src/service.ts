@@ -87,7 +87,7 @@ export const startService = async (
   for (const { record, paths } of await recordsWithSecrets(parts.db))
     log.warn(
       { record, paths },
-      'a configuration holds a secret; store it in the vault, give its credentialRef, and save the record without it',
+      'a record holds a secret; store it in the vault, give its credentialRef, and save the record without it',
     )
   const { db, engine } = parts
   const consoleKeeper = openConsoleKeeper({

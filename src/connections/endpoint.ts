@@ -16,7 +16,11 @@ const label = /^(?!-)[A-Za-z0-9_-]{1,63}(?<!-)$/
  */
 const number = /^(?:0x[0-9a-f]*|\d+)$/i
 
-const shown = (text: string): string => JSON.stringify(text.length > 60 ? `${text.slice(0, 60)}…` : text)
+/** The beginning of a text, without what may be a password in it. */
+const shown = (text: string): string => {
+  const open = text.replace(/:(?!\/\/).*@/s, ':…@')
+  return JSON.stringify(open.length > 60 ? `${open.slice(0, 60)}…` : open)
+}
 
 /** The fault of a host's name or address, or undefined. */
 export const hostProblem = (host: string): string | undefined => {
@@ -81,8 +85,8 @@ export const parseJump = (text: string): (HostPort & { username?: string }) | st
 export const usernameProblem = (username: string): string | undefined =>
   /^[^\s\p{Cc}:@/\\-][^\s\p{Cc}:/\\]{0,254}$/u.test(username)
     ? undefined
-    : `${shown(username)} is not an account's name; it has no white space, colons or slashes and ` +
-      'does not begin with a hyphen'
+    : `${shown(username.replace(/:.*/s, ':…'))} is not an account's name; it has no white space, colons or ` +
+      'slashes and does not begin with a hyphen'
 
 /**
  * `https://host[:port]`, or `host[:port]`: an HTTPS server without path, query or user. A returned

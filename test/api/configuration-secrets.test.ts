@@ -1,4 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { configurationSecrets, recordsWithSecrets } from '../../src/domains/environments/store.ts'
+import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
 import { makeWorld } from '../support/worlds.ts'
@@ -197,11 +199,29 @@ test('what an older version stored is masked wherever it is shown', async () => 
     expect(holder.configuration).toEqual(shown)
   const connection = await service.call('GET', `/environment-connections/${id}-c/`)
   expect(connection.body.configuration).toEqual(shown)
-  for (const answer of [one, connection, await service.call('GET', '/environments/')])
+  const storages = await service.call('GET', `/environments/${id}/storages/`)
+  expect(storages.body).toEqual(one.body.storages)
+  for (const answer of [one, connection, storages, await service.call('GET', '/environments/')])
     expect(answer.text).not.toContain(canary)
   // Its checks go on: a key that nothing reads is no reason to be offline.
   expect((await service.post(`/environment-connections/${id}-c/health/`)).message).not.toMatch(/token|secret/)
 })
+
+test.each(['pass_word', 'p a s s w o r d', 'to\nken', 'private"key', 'api\u001fkey'])(
+  'a secret is masked whatever stands between the letters of its name: %j',
+  async (key) => {
+    const document = definition()
+    const { id } = document.environment
+    await service.post('/environments/', document)
+    await age(id, { [key]: canary })
+    const whole = await service.get(`/environments/${id}/`)
+    expect(whole.connections[0].configuration).toEqual({ [key]: mask })
+    expect(await recordsWithSecrets(service.db)).toContainEqual({
+      record: `connection ${id}-c`,
+      paths: [key],
+    })
+  },
+)
 
 test('a PUT that sends the mask back leaves the secret as it is; one without it removes it', async () => {
   const document = definition()
@@ -269,4 +289,184 @@ test('records with stored secrets are named at start, the secrets are not', asyn
     expect(log).toContain(JSON.stringify(record))
   expect(log).toContain('deep.token')
   expect(log).not.toContain(canary)
+})
+
+const connectionEndpoints = {
+  refused: [
+    `lab:${canary}@host`,
+    `lab:${canary}@host:22`,
+    `:${canary}@host`,
+    ` lab:${canary}@host`,
+    `me@corp.example:${canary}@host`,
+    `lab:1@${canary}@host`,
+    `lab:${canary}/x@host`,
+    `lab:/${canary}?x@host`,
+    `lab:white ${canary}@host`,
+    `https://lab:${canary}@host`,
+    `HTTPS://lab:${canary}@host:6443/`,
+    `https://lab:x/${canary}@host`,
+    `https:///lab:${canary}@host`,
+    `https:lab:${canary}@host`,
+  ],
+  taken: [
+    'host',
+    'host:22',
+    'me@host:22',
+    '[2001:db8::1]:22',
+    'https://[::1]:6443/a@b',
+    'https://host:6443/clusters/a@b',
+    'https://me@host:6443/a@b',
+    'unix:///run/a@b',
+  ],
+}
+const storageEndpoints = {
+  refused: [
+    `https://AKIA:${canary}@minio:9000/bucket`,
+    `s3://AKIA:x/${canary}@bucket`,
+    `sftp://me@corp.example:${canary}@host/data`,
+  ],
+  taken: [
+    'host:/export/a@b',
+    '10.0.0.1@tcp:10.0.0.2@tcp:/fs',
+    'one:two@tcp:/fs',
+    'me@host:/data',
+    '/data/a:b@c',
+    's3://bucket/a:b@c',
+    'https://minio:9000/bucket/a@b',
+    'sftp://me@host:/data/a@b',
+  ],
+}
+/** A new environment with a connection and a storage for each of these endpoints. */
+const withEndpoints = (connections: string[], storages: string[]): Json => {
+  const document = definition()
+  const { id } = document.environment
+  const [connection] = document.connections
+  return {
+    ...document,
+    storages: storages.map((endpoint, at) => ({ id: `${id}-s${at}`, name: `s${at}`, type: 's3', endpoint })),
+    connections: connections.map((endpoint, at) => ({
+      ...connection,
+      id: `${id}-c${at}`,
+      name: `c${at}`,
+      endpoint,
+    })),
+  }
+}
+
+test('a password in an endpoint is refused, and shown nowhere; other endpoints are taken', async () => {
+  const asked = withEndpoints(
+    [...connectionEndpoints.taken, ...connectionEndpoints.refused],
+    [...storageEndpoints.taken, ...storageEndpoints.refused],
+  )
+  const places = [
+    ...connectionEndpoints.refused.map(
+      (_, at) => `connections.${connectionEndpoints.taken.length + at}.endpoint`,
+    ),
+    ...storageEndpoints.refused.map((_, at) => `storages.${storageEndpoints.taken.length + at}.endpoint`),
+  ]
+  const taken = withEndpoints(connectionEndpoints.taken, storageEndpoints.taken)
+  await service.post('/environments/', taken)
+  const { id } = taken.environment
+  const refused = await service.call('POST', '/environments/', asked)
+  const replaced = await service.call('PUT', `/environments/${id}/`, {
+    ...asked,
+    environment: taken.environment,
+  })
+  for (const { status, body, text } of [refused, replaced]) {
+    expect([status, paths(body)]).toEqual([422, places.toSorted()])
+    expect(body.error).toContain(
+      'holds a password, which has no place in a document; store it as a credential',
+    )
+    expect(text).not.toContain(canary)
+  }
+  const [connection] = taken.connections
+  for (const endpoint of connectionEndpoints.refused)
+    for (const type of ['ssh', 'kubernetes', 'cloud']) {
+      const document = {
+        ...{ ...connection, type, endpoint, environmentId: id },
+        configuration: type === 'cloud' ? { provider: 'aws' } : {},
+      }
+      const put = await service.call('PUT', `/environment-connections/${connection.id}/`, document)
+      const tested = await service.call('POST', '/connection-tests/', document)
+      for (const { status, body, text } of [put, tested]) {
+        expect([endpoint, status, new Set(paths(body))]).toEqual([endpoint, 422, new Set(['endpoint'])])
+        expect(text).not.toContain(canary)
+      }
+    }
+  const gate = await service.call('PUT', `/environment-connections/${connection.id}/`, {
+    ...{ ...connection, environmentId: id, username: `lab:${canary}` },
+    configuration: { proxyJump: `lab:${canary}@gate` },
+  })
+  expect([gate.status, paths(gate.body)]).toEqual([422, ['configuration.proxyJump', 'username']])
+  expect(gate.text).not.toContain(canary)
+  expect((await service.call('GET', '/audit-events/')).text).not.toContain(canary)
+})
+
+test('a password in an endpoint of an older version is masked, kept, and copied nowhere', async () => {
+  const document = definition()
+  const { id } = document.environment
+  await service.post('/environments/', document)
+  const old = { connection: `lab:${canary}@h.invalid`, storage: `https://AKIA:${canary}@minio.invalid/` }
+  await service.db.prepared('age-c', 'update connections set endpoint = $1 where id = $2', [
+    old.connection,
+    `${id}-c`,
+  ])
+  await service.db.prepared('age-s', 'update storages set endpoint = $1 where id = $2', [
+    old.storage,
+    `${id}-s`,
+  ])
+  const stored = async (): Promise<Json> =>
+    (
+      await service.db.prepared(
+        'endpoints',
+        `select c.endpoint as connection, s.endpoint as storage from connections c, storages s
+          where c.id = $1 and s.id = $2`,
+        [`${id}-c`, `${id}-s`],
+      )
+    )[0]
+
+  const read = await service.get(`/environment-connections/${id}-c/`)
+  expect(read.endpoint).toBe(`lab:${mask}@h.invalid`)
+  const whole = await service.get(`/environments/${id}/`)
+  expect([whole.connections[0].endpoint, whole.storages[0].endpoint]).toEqual([
+    read.endpoint,
+    `https://AKIA:${mask}@minio.invalid/`,
+  ])
+  expect(await service.get(`/environments/${id}/storages/`)).toEqual(whole.storages)
+  expect((await service.call('GET', '/environments/')).text).not.toContain(canary)
+
+  // What was read is saved again, and wakes the monitor, whose check is an audit record.
+  await service.ok('PUT', `/environment-connections/${id}-c/`, read)
+  const audits = async () => (await service.call('GET', `/audit-events/?connectionId=${id}-c`)).text
+  await until('the check of the monitor is recorded', 120, async () =>
+    (await audits()).includes('is offline: name: endpoint'),
+  )
+  await service.ok('PUT', `/environments/${id}/`, whole)
+  expect(await stored()).toEqual(old)
+  // The stored password is no new mistake, under its mask and as it is; at another host it is one.
+  const moved = (connection: string, storage: string) =>
+    service.call('PUT', `/environments/${id}/`, {
+      ...whole,
+      connections: [{ ...whole.connections[0], endpoint: connection }],
+      storages: [{ ...whole.storages[0], endpoint: storage }],
+    })
+  expect((await moved(old.connection, old.storage)).status).toBe(200)
+  expect(paths((await moved(`lab:${mask}@elsewhere`, `https://AKIA:${mask}@elsewhere/b`)).body)).toEqual([
+    'connections.0.endpoint',
+    'storages.0.endpoint',
+  ])
+  expect(await stored()).toEqual(old)
+
+  await service.post(`/environment-connections/${id}-c/health/`)
+  const health = await service.call('POST', `/storages/${id}-s/health/`)
+  expect([health.status, health.body.error]).toEqual([422, expect.stringContaining(`AKIA:${mask}@`)])
+  for (const path of [`environments/${id}`, `environment-connections/${id}-c/history`, 'audit-events'])
+    expect((await service.call('GET', `/${path}/`)).text).not.toContain(canary)
+
+  for (const kind of ['connection', 'storage'])
+    expect(await recordsWithSecrets(service.db)).toContainEqual({
+      record: `${kind} ${id}-${kind.slice(0, 1)}`,
+      paths: ['endpoint'],
+    })
+  expect(await configurationSecrets(service.db)).toContain(canary)
 })

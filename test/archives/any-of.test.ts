@@ -27,18 +27,42 @@ test('a string is found at every place of a text, and next to its ends', () => {
   }
 })
 
+const row = (configuration: string): string => `{"id":"a","configuration":${configuration}}\n`
+const redacted = (configuration: string): string =>
+  openRedaction([])
+    .lines({ name: 'connections', key: ['id'] }, row(configuration), true)
+    .toString()
+const marks = '"credentialStatus":"redacted","requiresReconfiguration":true'
+
 test('a member of any name outlives the removal of secrets beside it', () => {
-  const row = (configuration: string): string => `{"id":"a","configuration":${configuration}}\n`
-  const lines = openRedaction([]).lines(
-    { name: 'connections', key: ['id'] },
-    row('{"__proto__":{"kept":1,"password":"x"},"constructor":2,"token":"y"}'),
-    true,
+  expect(redacted('{"__proto__":{"kept":1,"password":"x"},"constructor":2,"token":"y"}')).toBe(
+    row(`{"__proto__":{"kept":1},"constructor":2,${marks}}`),
   )
-  expect(lines.toString()).toBe(
-    row(
-      '{"__proto__":{"kept":1},"constructor":2,"credentialStatus":"redacted","requiresReconfiguration":true}',
-    ),
+})
+
+test.each([
+  'pass_word_base64',
+  'api__key_value',
+  'T.O.K.E.N',
+  String.raw`kube\nconfig`,
+  String.raw`to\u001fken`,
+  String.raw`sec\"ret`,
+  String.raw`\\token`,
+])('a secret goes whatever stands between the letters of its name: %s', (key) => {
+  expect(redacted(`{"${key}":"x","kept":"${String.raw`to\nken`}"}`)).toBe(
+    row(`{"kept":"${String.raw`to\nken`}",${marks}}`),
   )
+})
+
+test.each([
+  ['connections', 'lab:x@host:22', 'lab@host:22'],
+  ['connections', 'https://lab:x@host', 'https://lab@host'],
+  ['storages', 'https://AKIA:x@minio:9000/bucket', 'https://AKIA@minio:9000/bucket'],
+  ['storages', 'one:two@tcp:/fs', 'one:two@tcp:/fs'],
+])('an endpoint of %s goes without its password: %s', (name, endpoint, kept) => {
+  const line = (text: string): string => `{"id":"a","endpoint":${JSON.stringify(text)}}\n`
+  const lines = openRedaction([]).lines({ name, key: ['id'] }, line(endpoint), true)
+  expect(lines.toString()).toBe(line(kept))
 })
 
 test('a removed value is named by the whole key of its row; the list ends before a manifest is too long', () => {

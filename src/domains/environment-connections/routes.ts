@@ -61,7 +61,9 @@ const toTest = (parts: ConnectionParts) =>
   ConnectionTest.superRefine(
     (value: unknown, context) => {
       for (const { path, message } of [
-        ...connectionSecretProblems(value, (value as { configuration?: unknown } | null)?.configuration),
+        ...connectionSecretProblems(value, {
+          configuration: (value as { configuration?: unknown } | null)?.configuration,
+        }),
         ...connectionProblems(value, parts),
       ])
         context.addIssue({ code: 'custom', path: path.split('.'), message })

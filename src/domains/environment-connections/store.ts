@@ -8,7 +8,7 @@ import { unacceptable, type Problem } from '../../refusal.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import { holdCredential } from '../credentials/store.ts'
 import { putConnection, setEnvironmentStatus } from '../environments/connections.ts'
-import { connectionSecretProblems, unmasked, withMasked } from '../environments/secrets.ts'
+import { connectionSecretProblems, maskedConnection, unmaskedConnection } from '../environments/secrets.ts'
 import type { ConnectionChange } from './changes.ts'
 import { lockInventory } from '../environments/store.ts'
 import { ConnectionCheck, ConnectionDocument } from './schemas.ts'
@@ -21,10 +21,10 @@ const maxConnections = 1_000
 
 const columns = columnsOf(ConnectionDocument, 'c', { createdAt: time('c.created_at') })
 
-/** A stored connection with the secrets in its configuration masked: no code uses those secrets. */
+/** A stored connection with its secrets masked: no code uses those secrets. */
 export const readConnection = async (db: Db, id: string): Promise<ConnectionDocument | undefined> => {
   const connection = await storedConnection(db, id)
-  return connection === undefined ? undefined : withMasked(connection)
+  return connection === undefined ? undefined : maskedConnection(connection)
 }
 
 const storedConnection = (db: Db, id: string): Promise<ConnectionDocument | undefined> =>
@@ -54,7 +54,7 @@ export const storedProblems = async (db: Db, document: unknown): Promise<Problem
             and name = ${name} and id <> ${id})::text as namesake,
           (select count(*) from connections where environment_id = ${environmentId} and id <> ${id}) as others`,
   )
-  const problems = connectionSecretProblems(document, (await storedConnection(db, id))?.configuration)
+  const problems = connectionSecretProblems(document, await storedConnection(db, id))
   const report = (path: string, message: string): void => void problems.push({ path, message })
   if (environmentId !== '' && !found.environment)
     report(
@@ -100,15 +100,15 @@ export const saveConnection = (db: Db, connection: ConnectionDocument): Promise<
     await lockInventory(tx)
     const problems = await storedProblems(tx, connection)
     if (problems.length > 0) throw unacceptable(problems)
-    const { id, credentialRef, configuration } = connection
+    const { id, credentialRef } = connection
     // A reference is opaque: a reference to a missing credential is stored, and its use reports the
     // lack.
     await holdCredential(tx, credentialRef)
     const before = await storedConnection(tx, id)
-    const json =
-      configuration === undefined ? null : JSON.stringify(unmasked(configuration, before?.configuration))
-    await putConnection(tx, connection, json)
-    if (before !== undefined && trustOf(before) !== trustOf(connection))
+    const whole = unmaskedConnection(connection, before)
+    const { configuration } = whole
+    await putConnection(tx, whole, configuration === undefined ? null : JSON.stringify(configuration))
+    if (before !== undefined && trustOf(before) !== trustOf(whole))
       await tx.run(sql`delete from connection_host_keys where connection_id = ${id}`)
     return (await readConnection(tx, id))!
   })

@@ -1,26 +1,35 @@
 import type { Problem } from '../../refusal.ts'
 import { isFields, type Fields } from '../../json-object.ts'
+import { passwordOf, endpointWith, type Addressed } from './address-passwords.ts'
+import { asWritten, normalisedKey, withoutEscapes } from './secret-keys.ts'
 
 /**
  * The replacement for a stored secret in an answer. In a request it stands for the stored secret.
  */
 export const mask = '********'
 
-/**
- * Names of keys that hold secrets, matched at the end of a key. A space stands for any separator,
- * or for none.
- */
+/** Names of keys that hold secrets, matched at the end of a normalised key. */
 const names =
-  'token|passwo?r?d|passphrase|secret|(?:secret|secret ' +
-  'access|private|access|account|api|client|ssh) key|client key data|authorization|kube config|credentials?'
-const secretName = new RegExp(`(?:${names.replaceAll(' ', '')})$`)
-const gap = '[^a-z0-9"]*'
+  'token|passwo?r?d|passphrase|secret|(?:secret|secretaccess|private|access|account|api|client|ssh)key|' +
+  'clientkeydata|authorization|kubeconfig|credentials?'
+const secretName = new RegExp(`(?:${names})$`)
 /**
- * Finds every JSON text that may hold a secret's key, case ignored, for JavaScript and PostgreSQL
- * alike: 5 ms for 4 MB.
+ * Finds every JSON text of PostgreSQL without escapes that may hold a secret's key, case ignored, for
+ * JavaScript and PostgreSQL alike.
  */
-export const mayHoldSecret = `(?:${names.replaceAll(' ', gap)})${gap}"\\s*:`
-const suspicious = new RegExp(mayHoldSecret, 'i')
+export const mayHoldSecret = `(?:${asWritten(names)})":`
+/**
+ * The same from the end of each key, by its last letter first, as few keys end like a name of secrets:
+ * 20 ms for 4 MB.
+ */
+const secretKey = new RegExp(`":(?<=[adeglnsty][^a-z0-9"]*":)(?<=${mayHoldSecret})`, 'i')
+/** Finds every such text that may have a password in an endpoint. */
+const addressed = /"endpoint":\s*"[^"@]*@/
+
+const isSuspicious = (text: string): boolean => {
+  const plain = withoutEscapes(text)
+  return secretKey.test(plain) || addressed.test(plain)
+}
 
 /** References of credentials are no secrets: they name the place of one. */
 const reference = /^(?:vault|env|file|cloud-file):/
@@ -42,7 +51,7 @@ const mapSecrets = (
   if (isFields(value))
     return Object.fromEntries(
       Object.entries(value).map(([key, item]) => {
-        const named = below || secretName.test(key.toLowerCase().replace(/[^a-z0-9]/g, ''))
+        const named = below || secretName.test(normalisedKey(key))
         return [key, mapSecrets(item, replace, [...path, key], named)]
       }),
     )
@@ -52,6 +61,13 @@ const mapSecrets = (
 
 /** A configuration with its secrets masked. */
 export const masked = <T>(configuration: T): T => mapSecrets(configuration, () => mask) as T
+
+/** An endpoint with its password masked. */
+export const maskedEndpoint = <T>(endpoint: T, of: Addressed): T | string => endpointWith(endpoint, of, mask)
+
+/** The endpoint of a request, with the stored password in place of its mask. */
+const unmaskedEndpoint = <T>(endpoint: T, stored: unknown, of: Addressed): T | string =>
+  typeof stored === 'string' && endpoint === maskedEndpoint(stored, of) ? stored : endpoint
 
 /** A record with the secrets of its `configuration` masked. */
 export const withMasked = <T extends { configuration?: unknown }>(record: T): T =>
@@ -81,6 +97,26 @@ export const unmaskedBy = <T>(configuration: T, known: ReadonlyMap<string, unkno
     value === mask ? (known.get(JSON.stringify(path)) ?? value) : value,
   ) as T
 
+/** A connection with the secrets in its configuration and its endpoint masked. */
+export const maskedConnection = <T extends { configuration?: unknown; endpoint: string }>(
+  connection: T,
+): T => ({
+  ...withMasked(connection),
+  endpoint: maskedEndpoint(connection.endpoint, 'connection'),
+})
+
+/** A connection of a request, with the secrets of the stored one in place of their masks. */
+export const unmaskedConnection = <T extends { configuration?: unknown; endpoint: string }>(
+  connection: T,
+  stored: { configuration?: unknown; endpoint: string } | undefined,
+): T => ({
+  ...connection,
+  endpoint: unmaskedEndpoint(connection.endpoint, stored?.endpoint, 'connection'),
+  ...(connection.configuration === undefined
+    ? {}
+    : { configuration: unmasked(connection.configuration, stored?.configuration) }),
+})
+
 /** The route that stores a secret: by the connection's type where there is one, else by the key. */
 const routeFor = (type: unknown, path: Path): string => {
   const key = path.join('.').toLowerCase()
@@ -91,13 +127,15 @@ const routeFor = (type: unknown, path: Path): string => {
   return 'POST /cloud-credentials/'
 }
 
-/** A configuration of a document and the record it belongs to. */
+/** A record of a document that may have a configuration, and an endpoint. */
 interface Configured {
   /** Names the record in every document and in the store. */
   owner: string
   path: string
   /** Of a connection. */
   type?: unknown
+  /** The kind of its endpoint. */
+  addressed?: Addressed
   holder: Fields
 }
 
@@ -121,7 +159,7 @@ const configuredOf = (document: unknown): Configured[] => [
     holder: item,
   })),
   ...itemsOf(document, 'storages').flatMap(({ item, path }) => [
-    { owner: `storage ${String(item['id'])}`, path, holder: item },
+    { owner: `storage ${String(item['id'])}`, path, addressed: 'storage' as const, holder: item },
     ...itemsOf(item, 'runtimeBindings').map((binding) => ({
       owner: `storage binding ${JSON.stringify([item['id'], binding.item['runtimeId']])}`,
       path: `${path}.${binding.path}`,
@@ -132,6 +170,7 @@ const configuredOf = (document: unknown): Configured[] => [
     owner: `connection ${String(item['id'])}`,
     path,
     type: item['type'],
+    addressed: 'connection' as const,
     holder: item,
   })),
 ]
@@ -161,50 +200,97 @@ const problemsIn = (
   return problems
 }
 
+/** The problem of a new password in the endpoint of a record; `stored` is the stored record. */
+const endpointProblems = (
+  { endpoint }: Fields,
+  at: { path: string; addressed: Addressed | undefined },
+  stored: Fields | undefined,
+): Problem[] =>
+  at.addressed === undefined ||
+  passwordOf(endpoint, at.addressed) === undefined ||
+  endpoint === stored?.['endpoint'] ||
+  endpoint === maskedEndpoint(stored?.['endpoint'], at.addressed)
+    ? []
+    : [
+        {
+          path: at.path,
+          message:
+            'holds a password, which has no place in a document; store it as a credential and refer to it',
+        },
+      ]
+
 /**
- * Problems of the configuration in a connection's document: secrets, and masks without a stored
- * secret. `stored` is the stored configuration.
+ * Problems of the configuration and the endpoint in a connection's document: secrets, and masks
+ * without a stored secret. `stored` is the stored connection.
  */
-export const connectionSecretProblems = (document: unknown, stored?: unknown): Problem[] =>
+export const connectionSecretProblems = (document: unknown, stored: Fields = {}): Problem[] =>
   isFields(document)
-    ? problemsIn(document['configuration'], { prefix: 'configuration', type: document['type'] }, stored)
+    ? [
+        ...problemsIn(
+          document['configuration'],
+          { prefix: 'configuration', type: document['type'] },
+          stored['configuration'],
+        ),
+        ...endpointProblems(document, { path: 'endpoint', addressed: 'connection' }, stored),
+      ]
     : []
 
-const storedByOwner = (stored: unknown): Map<string, unknown> =>
-  new Map(configuredOf(stored).map(({ owner, holder }) => [owner, holder['configuration']]))
+const storedByOwner = (stored: unknown): Map<string, Fields> =>
+  new Map(configuredOf(stored).map(({ owner, holder }) => [owner, holder]))
 
 /**
- * Problems of the configurations in an environment's document: secrets, and masks without a stored
- * secret. `stored` is the stored document.
+ * Problems of the configurations and endpoints in an environment's document: secrets, and masks
+ * without a stored secret. `stored` is the stored document.
  */
 export const environmentSecretProblems = (document: unknown, stored?: unknown): Problem[] => {
   const known = storedByOwner(stored)
-  return configuredOf(document).flatMap(({ owner, path, type, holder }) =>
-    problemsIn(holder['configuration'], { prefix: `${path}.configuration`, type }, known.get(owner)),
-  )
+  return configuredOf(document).flatMap(({ owner, path, type, addressed, holder }) => [
+    ...problemsIn(
+      holder['configuration'],
+      { prefix: `${path}.configuration`, type },
+      known.get(owner)?.['configuration'],
+    ),
+    ...endpointProblems(holder, { path: `${path}.endpoint`, addressed }, known.get(owner)),
+  ])
 }
 
-/** Whether a configuration of the document holds a mask, so that the stored document is needed. */
-export const holdsMask = (document: unknown): boolean => {
+/**
+ * Whether the document holds a mask in a configuration, or a password or its mask in an endpoint, so
+ * that the stored document is needed.
+ */
+export const needsStored = (document: unknown): boolean => {
   let found = false
-  for (const { holder } of configuredOf(document))
+  for (const { addressed, holder } of configuredOf(document)) {
     mapSecrets(holder['configuration'], (value) => (found ||= value === mask))
+    found ||= addressed !== undefined && passwordOf(holder['endpoint'], addressed) !== undefined
+  }
   return found
 }
 
 /** Replaces masks in the document by the stored secrets. */
 export const unmaskEnvironment = (document: object, stored: unknown): void => {
   const known = storedByOwner(stored)
-  for (const { owner, holder } of configuredOf(document))
+  for (const { owner, addressed, holder } of configuredOf(document)) {
+    const before = known.get(owner)
     if (holder['configuration'] !== undefined)
-      holder['configuration'] = unmasked(holder['configuration'], known.get(owner))
+      holder['configuration'] = unmasked(holder['configuration'], before?.['configuration'])
+    if (addressed !== undefined)
+      holder['endpoint'] = unmaskedEndpoint(holder['endpoint'], before?.['endpoint'], addressed)
+  }
+}
+
+const maskedIn = (text: string, documentOf: (value: unknown) => unknown): string => {
+  if (!isSuspicious(text)) return text
+  const value: unknown = JSON.parse(text)
+  for (const { addressed, holder } of configuredOf(documentOf(value))) {
+    if (holder['configuration'] !== undefined) holder['configuration'] = masked(holder['configuration'])
+    if (addressed !== undefined) holder['endpoint'] = maskedEndpoint(holder['endpoint'], addressed)
+  }
+  return JSON.stringify(value)
 }
 
 /** An environment's document, as JSON text, with its secrets masked. */
-export const maskedText = (text: string): string => {
-  if (!suspicious.test(text)) return text
-  const document: unknown = JSON.parse(text)
-  for (const { holder } of configuredOf(document))
-    if (holder['configuration'] !== undefined) holder['configuration'] = masked(holder['configuration'])
-  return JSON.stringify(document)
-}
+export const maskedText = (text: string): string => maskedIn(text, (document) => document)
+
+/** A storage of an environment, as JSON text, with its secrets masked. */
+export const maskedStorage = (text: string): string => maskedIn(text, (storage) => ({ storages: [storage] }))

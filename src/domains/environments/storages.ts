@@ -3,7 +3,7 @@ import { raw, sql, type Db } from '../../db/sql.ts'
 import { missing, existing } from '../../refusal.ts'
 import { storageObject } from './document-sql.ts'
 import { lockInventory, requireEnvironment } from './store.ts'
-import { maskedText } from './secrets.ts'
+import { maskedStorage } from './secrets.ts'
 import { storageTypes, type BrowseRoot, type StorageProbe } from './schemas.ts'
 
 const TextRow = z.object({ document: z.string() })
@@ -21,7 +21,7 @@ export const storagesOfEnvironment = async (db: Db, environmentId: string): Prom
         order by s.position, s.id`,
   )
   if (rows.length === 0) await requireEnvironment(db, environmentId)
-  return rows.map(({ document }) => maskedText(document))
+  return rows.map(({ document }) => maskedStorage(document))
 }
 
 const StorageFacts = z.object({

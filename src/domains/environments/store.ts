@@ -14,9 +14,11 @@ import {
 } from './document-sql.ts'
 import { definitionStoreProblems } from './references.ts'
 import { insertVersion, VersionTimes } from './save.ts'
+import { passwordForms, passwordOf } from './address-passwords.ts'
+import { jsonEscape } from './secret-keys.ts'
 import {
   environmentSecretProblems,
-  holdsMask,
+  needsStored,
   maskedText,
   mayHoldSecret,
   secretPaths,
@@ -95,17 +97,17 @@ export const listEnvironments = async (
 }
 
 /**
- * The stored document with the secrets behind a document's masks; undefined where there are no
- * masks.
+ * The stored document with the secrets behind a document's masks; undefined where the document needs
+ * none.
  */
 const behindMasks = async (db: Db, document: unknown, replaces: string | undefined): Promise<unknown> => {
-  if (replaces === undefined || !holdsMask(document)) return undefined
+  if (replaces === undefined || !needsStored(document)) return undefined
   const text = await storedEnvironment(db, replaces)
   return text === undefined ? undefined : JSON.parse(text)
 }
 
 /**
- * Problems of a definition that the store finds, and secrets in its configurations. `replaces` is
+ * Problems of a definition that the store finds, and secrets in it. `replaces` is
  * the id of the environment that the definition replaces.
  */
 export const definitionProblems = async (
@@ -382,35 +384,48 @@ export const profilesFor = (
           order by p.activity_type_id, p.resource_id, p.id`,
   )
 
-const SecretRow = z.object({ record: z.string(), configuration: z.unknown() })
+const SecretRow = z.object({
+  kind: z.string(),
+  name: z.string(),
+  configuration: z.unknown(),
+  endpoint: z.string(),
+})
 /** The most records that a start names one by one. */
 const secretsNamed = 100
 
 const secretRows = (db: Db, most: number): Promise<z.output<typeof SecretRow>[]> =>
   db.many(
     SecretRow,
-    sql`select record, configuration from (
-          select 'connection ' || id as record, configuration from connections
-          union all select 'runtime ' || id, configuration from runtimes
-          union all select 'binding of resource ' || resource_id || ' to runtime ' || runtime_id,
-            configuration from resource_runtime_bindings
-          union all select 'storage ' || id, configuration from storages
-          union all select 'binding of storage ' || storage_id || ' to runtime ' || runtime_id, configuration
+    sql`select kind, name, configuration, endpoint from (
+          select 'connection' as kind, id as name, configuration, endpoint from connections
+          union all select 'runtime', id, configuration, '' from runtimes
+          union all select 'binding of resource', resource_id || ' to runtime ' || runtime_id,
+            configuration, '' from resource_runtime_bindings
+          union all select 'storage', id, configuration, endpoint from storages
+          union all select 'binding of storage', storage_id || ' to runtime ' || runtime_id, configuration, ''
             from storage_runtime_bindings) held
-        where configuration::text ~* ${mayHoldSecret} order by record limit ${most}`,
+        where regexp_replace(configuration::text, ${jsonEscape}, ' ', 'g') ~* ${mayHoldSecret}
+          or endpoint ~* case kind when 'connection' then ${passwordForms.connection} else ${passwordForms.storage} end
+          order by kind, name limit ${most}`,
   )
 
+const endpointSecret = ({ kind, endpoint }: z.output<typeof SecretRow>): string | undefined =>
+  passwordOf(endpoint, kind === 'connection' ? kind : 'storage')
+
 /**
- * Records whose configuration holds a secret, as earlier versions of the service accepted it, with
- * the dotted paths of the secrets.
+ * Records whose configuration or endpoint holds a secret, as earlier versions of the service accepted
+ * it, with the dotted paths of the secrets.
  */
 export const recordsWithSecrets = async (db: Db): Promise<{ record: string; paths: string[] }[]> =>
   (await secretRows(db, secretsNamed))
-    .map(({ record, configuration }) => ({ record, paths: secretPaths(configuration) }))
+    .map((row) => ({
+      record: `${row.kind} ${row.name}`,
+      paths: [...secretPaths(row.configuration), ...(endpointSecret(row) === undefined ? [] : ['endpoint'])],
+    }))
     .filter(({ paths }) => paths.length > 0)
 
 /** The secrets themselves, for code that must not show them. */
 export const configurationSecrets = async (db: Db): Promise<string[]> =>
-  (await secretRows(db, 1_000_000)).flatMap(({ configuration }) =>
-    [...secretsIn(configuration).values()].map(String),
+  (await secretRows(db, 1_000_000)).flatMap((row) =>
+    [...secretsIn(row.configuration).values(), endpointSecret(row) ?? ''].map(String),
   )

@@ -2,6 +2,7 @@ import type { Db } from '../../db/sql.ts'
 import { accessOf, type StorageAccess } from '../../drivers/storage/access.ts'
 import { unacceptableAt } from '../../refusal.ts'
 import { onlyConnection } from '../environments/only-connection.ts'
+import { maskedEndpoint } from '../environments/secrets.ts'
 import type { StorageFacts } from '../environments/storages.ts'
 import { connectionsOfVersions } from '../environments/store.ts'
 
@@ -32,6 +33,10 @@ export const baseOf = (facts: StorageFacts): string => {
   if (!isReachedBy(facts, 'shell') || namedIn(facts) !== undefined) return facts.endpoint
   return bindingOf(facts, 'ssh')?.hostPath || facts.endpoint
 }
+
+/** The endpoint of a storage in the text of an error: its beginning, with its password masked. */
+export const shownEndpoint = (endpoint: string): string =>
+  JSON.stringify(maskedEndpoint(endpoint, 'storage').slice(0, 200))
 
 /** The folders that an absolute path of a storage may begin with: its base, else its endpoint. */
 export const startsOf = (facts: StorageFacts): string[] => [baseOf(facts), facts.endpoint]

@@ -4,7 +4,7 @@ import { unacceptableAt } from '../../refusal.ts'
 import type { BrowseRoot } from '../environments/schemas.ts'
 import type { StorageFacts } from '../environments/storages.ts'
 import type { Root } from '../../drivers/storage/jail.ts'
-import { settingOf, startsOf } from './connection.ts'
+import { settingOf, shownEndpoint, startsOf } from './connection.ts'
 
 /** The location of a bucket. */
 export interface BucketAddress {
@@ -43,7 +43,7 @@ export const bucketAddress = (
   if (bucket === undefined || !/^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$/.test(bucket))
     throw unacceptableAt(
       'storage.endpoint',
-      `${JSON.stringify(endpoint.slice(0, 200))} names no bucket; give s3://bucket/prefix, a URL ` +
+      `${shownEndpoint(endpoint)} names no bucket; give s3://bucket/prefix, a URL ` +
         'with the bucket in its path, or the bucket beside configuration.endpointUrl',
     )
   const usual = type === 'gcs' ? 'https://storage.googleapis.com' : `https://s3.${region}.amazonaws.com`

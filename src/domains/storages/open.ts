@@ -15,7 +15,14 @@ import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { connectionTypes } from '../environments/store.ts'
 import { readStorage, type StorageFacts } from '../environments/storages.ts'
 import { bucketReach, type BucketParts } from './buckets.ts'
-import { baseOf, storageConnection, givenConnection, isReachedBy, namedIn } from './connection.ts'
+import {
+  baseOf,
+  storageConnection,
+  givenConnection,
+  isReachedBy,
+  namedIn,
+  shownEndpoint,
+} from './connection.ts'
 import { rootsOf } from './endpoint.ts'
 import { refusing } from './errors.ts'
 import { openKeptDrivers, type KeptDrivers } from './kept-drivers.ts'
@@ -112,7 +119,7 @@ export const openStorages = (parts: StorageParts) => {
     if (!endpoint.startsWith('/') || root === undefined)
       throw unacceptableAt(
         'storage.endpoint',
-        `${JSON.stringify(endpoint.slice(0, 200))} lies outside the directory that the service ` +
+        `${shownEndpoint(endpoint)} lies outside the directory that the service ` +
           'may show (SERVICE_LOCAL_STORAGE_ROOT); register a storage below it',
       )
     return { base, below: names.slice(root.length) }
@@ -125,7 +132,7 @@ export const openStorages = (parts: StorageParts) => {
       if (!path.startsWith('/'))
         throw unacceptableAt(
           'storage.endpoint',
-          `${JSON.stringify(path.slice(0, 200))} is no absolute path; give the folder at the host`,
+          `${shownEndpoint(path)} is no absolute path; give the folder at the host`,
         )
       const driver = await behindLogin(parts, drivers, connectionId, path)
       const at = JSON.stringify(['login', connectionId])

@@ -3,7 +3,7 @@ import { StorageError, type StorageDriver } from '../../drivers/storage/contract
 import { nameOf, parseNames } from '../../drivers/storage/paths.ts'
 import { unacceptableAt } from '../../refusal.ts'
 import type { StorageFacts } from '../environments/storages.ts'
-import { settingOf } from './connection.ts'
+import { settingOf, shownEndpoint } from './connection.ts'
 import type { KeptDrivers } from './kept-drivers.ts'
 import type { Reached } from './reached.ts'
 
@@ -29,7 +29,7 @@ const claimOf = ({ endpoint, configuration }: StorageFacts): { namespace: string
   if (typeof found.namespace !== 'string' || !label.test(found.namespace))
     throw unacceptableAt(
       'storage.endpoint',
-      `${JSON.stringify(endpoint.slice(0, 200))} names no claim; give pvc://namespace/claim`,
+      `${shownEndpoint(endpoint)} names no claim; give pvc://namespace/claim`,
     )
   if (typeof found.claim !== 'string' || !label.test(found.claim))
     throw unacceptableAt(

@@ -2,6 +2,8 @@ import { greatest } from '../../../lists.ts'
 import { openAnyOf } from './any-of.ts'
 import type { ArchiveTable } from '../../../db/archive-schema.ts'
 import { isFields, type Fields } from '../../../json-object.ts'
+import { endpointWithout, type Addressed } from '../../environments/address-passwords.ts'
+import { asWritten, normalisedKey, withoutEscapes } from '../../environments/secret-keys.ts'
 
 /** Removes secrets from an export: by the names of keys, by references, and by value. */
 
@@ -9,17 +11,13 @@ import { isFields, type Fields } from '../../../json-object.ts'
 const gone = '[redacted]'
 
 /** Parts of normalised names of keys that hold secrets (domain-reference 2). */
-const secretKey = new RegExp(
+const secretParts =
   'token|secret|password|passphrase|privatekey|clientkey|apikey|authorization|credential|' +
-    'kubeconfig|certificatekey|accesskey',
-)
-const normalised = (key: string): string => key.toLowerCase().replace(/[^a-z0-9]/g, '')
-/** Finds every row that may have such a key in a configuration or an environment. */
-const mayHold = new RegExp(
-  'token|secret|password|passphrase|private.?key|client.?key|api.?key|authorization|credential|' +
-    'kube.?config|certificate.?key|access.?key',
-  'i',
-)
+  'kubeconfig|certificatekey|accesskey'
+const secretKey = new RegExp(secretParts)
+const writtenKey = new RegExp(`${asWritten(secretParts)}|"endpoint":\\s*"[^"@]*@`, 'i')
+/** Finds every row that may have such a key in a configuration or an environment, or a password in an endpoint. */
+const mayHold = (text: string): boolean => writtenKey.test(withoutEscapes(text))
 
 /** References of credentials, anywhere in a text; `file:` of a URL has two slashes. */
 const references = /(?<![\w-])(?:vault:[a-z-]+\/[\w-]+|env:[A-Za-z_]\w*|(?:cloud-)?file:\/(?!\/)[^\s"\\]+)/g
@@ -53,7 +51,7 @@ const withoutSecrets = (value: unknown, found: () => void): unknown => {
   if (Array.isArray(value)) return value.map((item: unknown) => withoutSecrets(item, found))
   if (!hasMembers(value)) return value
   const members = Object.entries(value)
-  const open = members.filter(([key]) => !secretKey.test(normalised(key)))
+  const open = members.filter(([key]) => !secretKey.test(normalisedKey(key)))
   if (open.length < members.length) found()
   return Object.fromEntries(open.map(([key, item]) => [key, withoutSecrets(item, found)]))
 }
@@ -72,20 +70,21 @@ const configurationWithout = (value: unknown): unknown => {
 const variablesWithout = (value: unknown): unknown =>
   hasMembers(value)
     ? Object.fromEntries(
-        Object.entries(value).map(([key, item]) => [key, secretKey.test(normalised(key)) ? gone : item]),
+        Object.entries(value).map(([key, item]) => [key, secretKey.test(normalisedKey(key)) ? gone : item]),
       )
     : value
 
-const walked = (value: unknown): unknown => {
-  if (Array.isArray(value)) return value.map(walked)
+const walked = (value: unknown, addressed: Addressed): unknown => {
+  if (Array.isArray(value)) return value.map((item: unknown) => walked(item, addressed))
   if (!hasMembers(value)) return value
   return Object.fromEntries(
     Object.entries(value).map(([key, item]) => {
       if (credentialColumns.has(key) || key === 'credentialRef' || key === 'credentialReference')
         return [key, typeof item === 'string' ? '' : item]
+      if (key === 'endpoint') return [key, endpointWithout(item, addressed)]
       if (key === 'configuration') return [key, configurationWithout(item)]
       if (key === 'environment' || key === 'env' || key === 'variables') return [key, variablesWithout(item)]
-      return [key, walked(item)]
+      return [key, walked(item, addressed)]
     }),
   )
 }
@@ -234,7 +233,8 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
 
   const oneLine = (table: Pick<ArchiveTable, 'name' | 'key'>, line: string, keyed: boolean): string => {
     const text = found(inRows, line) ? withoutValues(table, line) : line
-    return (keyed && mayHold.test(text) ? JSON.stringify(walked(parsed(text))) : text).replace(
+    const addressed = table.name === 'connections' ? 'connection' : 'storage'
+    return (keyed && mayHold(text) ? JSON.stringify(walked(parsed(text), addressed)) : text).replace(
       references,
       gone,
     )
@@ -247,7 +247,7 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
     longest,
     lines: (table, text, keyed) => {
       const bytes = Buffer.from(text)
-      if (!(keyed && mayHold.test(text)) && !mayRefer(text) && !inLines(bytes)) return bytes
+      if (!(keyed && mayHold(text)) && !mayRefer(text) && !inLines(bytes)) return bytes
       return Buffer.from(
         text
           .split('\n')
