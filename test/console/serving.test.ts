@@ -37,7 +37,15 @@ const wholeStream = (recording: Buffer, offset: number): ShellStream =>
 const openSession = async (
   id: string,
   attach: (offset: number) => ShellStream,
-  { place = {}, answer = () => '' }: { place?: object; answer?: (script: string) => string | undefined } = {},
+  {
+    place = {},
+    answer = () => '',
+    terminal,
+  }: {
+    place?: object
+    answer?: (script: string) => string | undefined
+    terminal?: () => Promise<ShellStream>
+  } = {},
 ) => {
   const { db } = database
   const site = { site: 'site', kind: 'local', configuration: {}, ...place }
@@ -50,6 +58,7 @@ const openSession = async (
       return Promise.resolve({ code, signal: null, stdout: Buffer.from(stdout ?? ''), stderr: '' })
     },
     open: async (script) => attach(Number(/(\d+)'?$/.exec(script)?.[1])),
+    ...(terminal && { terminal }),
     close: () => Promise.resolve(),
   }
   const nothing = () => Promise.resolve()
@@ -118,6 +127,46 @@ test('a terminal to which no link is opened for a day ends with the reason', asy
   await serve()
   const { status, failure } = await row()
   expect([status, failure]).toEqual(['failed', 'no channel is free'])
+})
+
+test('what a terminal waits for stands in its record until it is connected', async () => {
+  const recording = recordingOf('the shell ended with exit status 0')
+  const cut = new PassThrough()
+  let isFree = false
+  let attached = 0
+  const { serve, row } = await openSession('waiting', (offset) => {
+    if (!isFree) throw new LinkError('link', 'no channel is free')
+    return attached++ === 0 ? streamOf(cut, new Promise(() => undefined)) : wholeStream(recording, offset)
+  })
+  const served = serve()
+  await until('the reason', 120, async () => (await row()).failure === 'no channel is free')
+  isFree = true
+  await until('the connection', 120, async () => (await row()).status === 'connected')
+  expect((await row()).failure).toBeUndefined()
+  cut.destroy(new LinkError('link', 'the link was cut'))
+  await served
+  expect((await row()).status).toBe('closed')
+})
+
+test.each([
+  ['five-losses', false, 5],
+  ['one-refusal', true, 1],
+])('no holder and %s of a plain terminal end the session with both reasons', async (id, permanent, most) => {
+  let asked = 0
+  const attach = () => {
+    throw new Error('there is no holder')
+  }
+  const { serve, row } = await openSession(id, attach, {
+    answer: (script) => (script === 'uname -m' ? 'x86_64' : undefined),
+    terminal: () => {
+      asked++
+      return Promise.reject(new LinkError('link', 'no terminal comes', { permanent }))
+    },
+  })
+  await serve()
+  const { status, failure } = await row()
+  expect([status, asked]).toEqual(['failed', most])
+  expect(failure).toMatch(/no terminal comes; .*the holder of terminals cannot be put/)
 })
 
 const taken = 'the cluster ended the job of the terminal: '

@@ -115,10 +115,15 @@ export const connectSession = (db: Db, row: ConsoleSessionRow, externalId: strin
   db.transaction(async (tx) => {
     const changed =
       await tx.run(sql`update console_sessions set status = 'connected', connected_at = clock_timestamp(),
-        external_id = ${externalId}
+        external_id = ${externalId}, failure = null
       where id = ${row.id} and status = 'starting'`)
     if (changed === 1) await audit(tx, row, 'connected', `console session ${row.id} connected`)
   })
+
+/** Records why a session that has not begun must wait. */
+export const recordWait = (db: Db, id: string, reason: string): Promise<number> =>
+  db.run(sql`update console_sessions set failure = ${reason}
+    where id = ${id} and status = 'starting' and failure is distinct from ${reason}`)
 
 const Recording = z.object({ pieces: z.number(), recordingDigest: z.string() })
 
