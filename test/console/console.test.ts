@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import type { IncomingMessage } from 'node:http'
 import {
   existsSync,
   mkdirSync,
@@ -13,6 +14,7 @@ import {
 import { userInfo } from 'node:os'
 import { dirname, join } from 'node:path'
 import { text as textOf } from 'node:stream/consumers'
+import { WebSocket } from 'ws'
 import { raw, sql } from '../../src/db/sql.ts'
 import { frameOf, offsetContent, openFrames } from '../../src/domains/console/frames.ts'
 import { until } from '../failures/programs.ts'
@@ -435,6 +437,25 @@ test('a terminal of a machine that is gone ends once its close was asked for', a
   await service.db.run(
     sql`update console_sessions set cleared_at = now() where id = any(${[asked, long]}::text[])`,
   )
+})
+
+test('a terminal that another process of this database serves is left to it, and refused with its name', async () => {
+  // Its word is good for long, whatever the pace of this test.
+  await service.db.run(
+    sql`insert into console_sessions (id, status, resource_id, runtime_id, place, external_id, served_by, served_at)
+      values ('of-another', 'connected', 'here', 'here-runtime',
+        '{"site": "local", "kind": "local", "configuration": {}}', 'pty', 'another:/data', now() + interval '1 day')`,
+  )
+  const ws = new WebSocket(
+    `${service.baseUrl.replace('http', 'ws')}/console-sessions/of-another/stream/?mode=watch`,
+  )
+  ws.on('error', () => undefined)
+  const [, response] = (await once(ws, 'unexpected-response')) as [unknown, IncomingMessage]
+  expect([response.statusCode, await textOf(response)]).toEqual([
+    503,
+    expect.stringContaining('another:/data'),
+  ])
+  await service.db.run(sql`delete from console_sessions where id = 'of-another'`)
 })
 
 test('what a command has left is removed once its site answers', async () => {
