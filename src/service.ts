@@ -93,6 +93,7 @@ export const startService = async (
   const consoleKeeper = openConsoleKeeper({
     ...parts,
     log,
+    server: `${config.hostId}:${config.dataDir}`,
     enabled: config.consoleEnabled,
     idleSeconds: config.consoleIdleSeconds,
     retentionDays: config.consoleRetentionDays,

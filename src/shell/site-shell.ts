@@ -19,7 +19,8 @@ export interface SiteShell {
   open(script: string, options?: StreamOptions): Promise<ShellStream>
   /**
    * A script on a pseudo terminal of the site, as long as the link; absent where the link has none.
-   * It lasts, as a stream of `StreamOptions` may.
+   * It lasts, as a stream of `StreamOptions` may. @throws LinkError that is `permanent` where the site
+   * gives none
    */
   terminal?(script: string, size: TerminalSize): Promise<ShellStream>
   close(): Promise<void>

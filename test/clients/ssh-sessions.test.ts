@@ -9,11 +9,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import { shellCommand } from '../../src/clients/ssh/session.ts'
 import type { SshSessionsOptions } from '../../src/clients/ssh/sessions-options.ts'
-import type { SshSessions } from '../../src/clients/ssh/target.ts'
+import type { SshSessions, SshTarget } from '../../src/clients/ssh/target.ts'
 import { poll } from '../../src/pacing/poll.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { until } from '../failures/programs.ts'
-import { startSshServer, type SshServerOptions } from '../support/ssh-server.ts'
+import { startSshServer, type SshServer, type SshServerOptions } from '../support/ssh-server.ts'
 import { makeKey, startSshd, type Sshd } from './sshd.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
@@ -395,6 +395,12 @@ describe('streams that last', () => {
         return stream
       }),
     )
+  const targetAt = (server: SshServer): SshTarget => ({
+    ...{ host: '127.0.0.1', port: server.port, username: 'ada' },
+    secret: () => Promise.resolve({ privateKey: server.privateKey }),
+    hostKeys: { policy: 'strict', knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}` },
+  })
+  const size = { rows: 24, columns: 80 }
   const second: NonNullable<SshServerOptions['second']> = {
     rounds: [{ prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]) => given === '123456' }],
   }
@@ -430,14 +436,7 @@ describe('streams that last', () => {
   test('share the login of a person with all others, and one too many is told the remedy', async () => {
     const server = await startSshServer({ second })
     try {
-      const target = {
-        ...{ host: '127.0.0.1', port: server.port, username: 'ada' },
-        secret: () => Promise.resolve({ privateKey: server.privateKey }),
-        hostKeys: {
-          policy: 'strict' as const,
-          knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}`,
-        },
-      }
+      const target = targetAt(server)
       const sessions = open()
       expect((await sessions.answer(target, [])).state).toBe('waiting for login')
       expect((await sessions.answer(target, ['123456'])).state).toBe('connected')
@@ -464,14 +463,7 @@ describe('streams that last', () => {
     const server = await startSshServer(options)
     try {
       const sessions = open()
-      const shell = sessions.shell({
-        ...{ host: '127.0.0.1', port: server.port, username: 'ada' },
-        secret: () => Promise.resolve({ privateKey: server.privateKey }),
-        hostKeys: {
-          policy: 'strict' as const,
-          knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}`,
-        },
-      })
+      const shell = sessions.shell(targetAt(server))
       await shell.run(':')
       options.second = {
         get rounds() {
@@ -504,6 +496,45 @@ describe('streams that last', () => {
       message: expect.stringMatching(/further connection cannot be opened: .*the vault is closed/),
     })
     expect((await sessions.state(target)).state).toBe('connected')
+  })
+
+  test('a server that gives no pseudo terminal is told so for good, and runs scripts', async () => {
+    const bare = await startSshd(['PermitTTY no'])
+    try {
+      const shell = open().shell(bare.target())
+      await expect(shell.terminal?.(':', size)).rejects.toMatchObject({
+        ...{ name: 'LinkError', stage: 'shell', permanent: true },
+        message: expect.stringMatching(/gives no pseudo terminal; let it .*PermitTTY/),
+      })
+      expect((await shell.run('echo still')).stdout.toString()).toBe('still\n')
+    } finally {
+      await bare.stop()
+    }
+  })
+
+  test('a server that ends the connection at the request for a terminal ends no shared one, or one once', async () => {
+    const options: SshServerOptions = { endsAtTerminal: true }
+    const server = await startSshServer(options)
+    try {
+      const shell = open().shell(targetAt(server))
+      await shell.run(':')
+      const shared = [...server.connections][0]!
+      for (let turn = 0; turn < 3; turn++)
+        await expect(shell.terminal?.(':', size)).rejects.toMatchObject({ stage: 'link', permanent: false })
+      await shell.run(':')
+      expect(server.connections.has(shared)).toBe(true)
+      server.cut()
+      options.second = second
+      const sessions = open()
+      await sessions.answer(targetAt(server), [])
+      expect((await sessions.answer(targetAt(server), ['123456'])).state).toBe('connected')
+      await expect(sessions.shell(targetAt(server)).terminal?.(':', size)).rejects.toMatchObject({
+        ...{ stage: 'link', permanent: true },
+        message: expect.stringContaining('at the request for a pseudo terminal'),
+      })
+    } finally {
+      await server.close()
+    }
   })
 })
 

@@ -1,16 +1,26 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
+import type { IncomingMessage } from 'node:http'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { userInfo } from 'node:os'
 import { dirname, join } from 'node:path'
 import { text as textOf } from 'node:stream/consumers'
+import { WebSocket } from 'ws'
 import { raw, sql } from '../../src/db/sql.ts'
 import { frameOf, offsetContent, openFrames } from '../../src/domains/console/frames.ts'
 import { until } from '../failures/programs.ts'
 import { attachTo, openTerminal } from '../support/console-streams.ts'
 import { sites } from '../../sites/requirements.ts'
-import { startSshd } from '../clients/sshd.ts'
+import { startSshd, type Sshd } from '../clients/sshd.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
 import { needs } from '../support/needs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
@@ -314,23 +324,57 @@ test('a client that sends something after the end of a terminal gets its last by
   expect((await sessionEnd(id)).status).toBe('closed')
 })
 
+/** A resource of this name that is the host of an sshd. */
+const addHost = async (name: string, sshd: Sshd, configuration: object = {}): Promise<void> => {
+  await service.post('/ssh-keys/import/', { id: name, privateKey: sshd.privateKey })
+  const connection = {
+    ...{ id: `${name}-host`, name, type: 'ssh', endpoint: `127.0.0.1:${String(sshd.port)}` },
+    ...{ username: userInfo().username, credentialRef: `vault:ssh-key/${name}` },
+    configuration: { hostKeyFingerprints: [sshd.fingerprints['ed25519']] },
+  }
+  const place = { driver: 'ssh', configuration: { connectionId: connection.id, ...configuration } }
+  await service.post('/environments/', consoleEnvironment(name, { [name]: place }, [connection]))
+}
+const clearingOf = (ids: readonly string[]) =>
+  until('the removal of what they left', 120, async () => {
+    const [row] = await service.db.prepared<{ all: boolean }>(
+      'all-cleared',
+      'select bool_and(cleared_at is not null) as all from console_sessions where id = any($1)',
+      [ids],
+    )
+    return row?.all
+  })
+
+needs(...sites.sshd).test('a host that gives no pseudo terminal ends a session with what helps', async () => {
+  const sshd = await startSshd(['PermitTTY no'])
+  try {
+    const work = join(folder, 'without-holders')
+    mkdirSync(work)
+    writeFileSync(join(work, 'console'), 'no folder')
+    await addHost('bare', sshd, { workDirectory: work })
+    const { id } = await service.post('/console-sessions/', { resourceId: 'bare' })
+    expect(await sessionEnd(id)).toMatchObject({
+      status: 'failed',
+      failure: expect.stringMatching(
+        /no pseudo terminal; let it .*PermitTTY.*the holder of terminals cannot be put/,
+      ),
+    })
+    await clearingOf([id])
+  } finally {
+    await sshd.stop()
+  }
+})
+
 needs(...sites.sshd).test('nine terminals and the commands of one SSH login run at once', async () => {
   const sshd = await startSshd()
   try {
-    await service.post('/ssh-keys/import/', { id: 'host', privateKey: sshd.privateKey })
-    const connection = {
-      ...{ id: 'far-host', name: 'far-host', type: 'ssh', endpoint: `127.0.0.1:${String(sshd.port)}` },
-      ...{ username: userInfo().username, credentialRef: 'vault:ssh-key/host' },
-      configuration: { hostKeyFingerprints: [sshd.fingerprints['ed25519']] },
-    }
-    const there = { driver: 'ssh', configuration: { connectionId: connection.id } }
-    await service.post('/environments/', consoleEnvironment('far', { there }, [connection]))
-    const ids = await Promise.all(Array.from({ length: 9 }, () => openTerminal(service, 'there')))
+    await addHost('far', sshd)
+    const ids = await Promise.all(Array.from({ length: 9 }, () => openTerminal(service, 'far')))
     const desks = await Promise.all(ids.map((id) => attachTo(service, id)))
     for (const [index, { ws }] of desks.entries()) ws.send(`echo desk-$((${String(index)} + 40))\n`)
     await Promise.all(desks.map(({ shows }, index) => shows(`desk-${String(index + 40)}`, 120)))
     const command = await service.call('POST', '/console-commands/', {
-      resourceId: 'there',
+      resourceId: 'far',
       command: 'echo command',
       timeoutSeconds: 3_600,
     })
@@ -339,14 +383,7 @@ needs(...sites.sshd).test('nine terminals and the commands of one SSH login run 
     expect(sshd.log().split('Accepted publickey').length - 1).toBe(3)
     for (const id of ids) await service.call('DELETE', `/console-sessions/${id}/`)
     for (const id of ids) expect((await sessionEnd(id)).status).toBe('closed')
-    await until('the removal of what they left', 120, async () => {
-      const [row] = await service.db.prepared<{ all: boolean }>(
-        'all-cleared',
-        'select bool_and(cleared_at is not null) as all from console_sessions where id = any($1)',
-        [ids],
-      )
-      return row?.all
-    })
+    await clearingOf(ids)
   } finally {
     await sshd.stop()
   }
@@ -400,6 +437,25 @@ test('a terminal of a machine that is gone ends once its close was asked for', a
   await service.db.run(
     sql`update console_sessions set cleared_at = now() where id = any(${[asked, long]}::text[])`,
   )
+})
+
+test('a terminal that another process of this database serves is left to it, and refused with its name', async () => {
+  // Its word is good for long, whatever the pace of this test.
+  await service.db.run(
+    sql`insert into console_sessions (id, status, resource_id, runtime_id, place, external_id, served_by, served_at)
+      values ('of-another', 'connected', 'here', 'here-runtime',
+        '{"site": "local", "kind": "local", "configuration": {}}', 'pty', 'another:/data', now() + interval '1 day')`,
+  )
+  const ws = new WebSocket(
+    `${service.baseUrl.replace('http', 'ws')}/console-sessions/of-another/stream/?mode=watch`,
+  )
+  ws.on('error', () => undefined)
+  const [, response] = (await once(ws, 'unexpected-response')) as [unknown, IncomingMessage]
+  expect([response.statusCode, await textOf(response)]).toEqual([
+    503,
+    expect.stringContaining('another:/data'),
+  ])
+  await service.db.run(sql`delete from console_sessions where id = 'of-another'`)
 })
 
 test('what a command has left is removed once its site answers', async () => {

@@ -2,9 +2,11 @@ import { afterAll, afterEach, beforeAll, expect, jest, test } from '@jest/global
 import { PassThrough, Readable } from 'node:stream'
 import { sql } from '../../src/db/sql.ts'
 import { frameOf, sizeContent } from '../../src/domains/console/frames.ts'
+import { openConsoleKeeper } from '../../src/domains/console/keeper.ts'
 import { Served } from '../../src/domains/console/served.ts'
 import { serveSession, type ServingParts } from '../../src/domains/console/serving.ts'
 import { readConsoleSession } from '../../src/domains/console/sessions.ts'
+import { openLog } from '../../src/observability/log.ts'
 import { LinkError, type ShellStream, type SiteShell } from '../../src/shell/site-shell.ts'
 import { until } from '../failures/programs.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
@@ -37,12 +39,23 @@ const wholeStream = (recording: Buffer, offset: number): ShellStream =>
 const openSession = async (
   id: string,
   attach: (offset: number) => ShellStream,
-  { place = {}, answer = () => '' }: { place?: object; answer?: (script: string) => string | undefined } = {},
+  {
+    place = {},
+    answer = () => '',
+    terminal,
+    server,
+  }: {
+    place?: object
+    server?: string
+    answer?: (script: string) => string | undefined
+    terminal?: () => Promise<ShellStream>
+  } = {},
 ) => {
   const { db } = database
   const site = { site: 'site', kind: 'local', configuration: {}, ...place }
-  await db.run(sql`insert into console_sessions (id, resource_id, runtime_id, place)
-    values (${id}, 'r', 'u', ${JSON.stringify(site)})`)
+  await db.run(sql`insert into console_sessions (id, resource_id, runtime_id, place, served_by, served_at)
+    select ${id}, 'r', 'u', ${JSON.stringify(site)}, given, case when given is not null then clock_timestamp() end
+    from (select ${server ?? null}::text as given) g`)
   const shell: SiteShell = {
     run: (script) => {
       const stdout = answer(script)
@@ -50,6 +63,7 @@ const openSession = async (
       return Promise.resolve({ code, signal: null, stdout: Buffer.from(stdout ?? ''), stderr: '' })
     },
     open: async (script) => attach(Number(/(\d+)'?$/.exec(script)?.[1])),
+    ...(terminal && { terminal }),
     close: () => Promise.resolve(),
   }
   const nothing = () => Promise.resolve()
@@ -68,9 +82,20 @@ const openSession = async (
     if (found === undefined) throw new Error(`there is no session ${id}`)
     return found
   }
+  const keeper = (server: string) =>
+    openConsoleKeeper({
+      ...parts,
+      sites: {
+        ...parts.sites,
+        at: () => {
+          throw new Error('no command is there')
+        },
+      },
+      ...{ log: openLog('fatal'), server, enabled: true, idleSeconds: 3_600, retentionDays: 30 },
+    })
   const serve = async (session = new Served()) =>
     serveSession(parts, await row(), session, new AbortController().signal)
-  return { serve, row }
+  return { serve, row, keeper }
 }
 
 test('an end that could not be recorded is recorded as it was', async () => {
@@ -118,6 +143,78 @@ test('a terminal to which no link is opened for a day ends with the reason', asy
   await serve()
   const { status, failure } = await row()
   expect([status, failure]).toEqual(['failed', 'no channel is free'])
+})
+
+test('what a terminal waits for stands in its record until it is connected', async () => {
+  const recording = recordingOf('the shell ended with exit status 0')
+  const cut = new PassThrough()
+  let isFree = false
+  let attached = 0
+  const { serve, row } = await openSession('waiting', (offset) => {
+    if (!isFree) throw new LinkError('link', 'no channel is free')
+    return attached++ === 0 ? streamOf(cut, new Promise(() => undefined)) : wholeStream(recording, offset)
+  })
+  const served = serve()
+  await until('the reason', 120, async () => (await row()).failure === 'no channel is free')
+  isFree = true
+  await until('the connection', 120, async () => (await row()).status === 'connected')
+  expect((await row()).failure).toBeUndefined()
+  cut.destroy(new LinkError('link', 'the link was cut'))
+  await served
+  expect((await row()).status).toBe('closed')
+})
+
+test.each([
+  ['five-losses', false, 5],
+  ['one-refusal', true, 1],
+])('no holder and %s of a plain terminal end the session with both reasons', async (id, permanent, most) => {
+  let asked = 0
+  const attach = () => {
+    throw new Error('there is no holder')
+  }
+  const { serve, row } = await openSession(id, attach, {
+    answer: (script) => (script === 'uname -m' ? 'x86_64' : undefined),
+    terminal: () => {
+      asked++
+      return Promise.reject(new LinkError('link', 'no terminal comes', { permanent }))
+    },
+  })
+  await serve()
+  const { status, failure } = await row()
+  expect([status, asked]).toEqual(['failed', most])
+  expect(failure).toMatch(/no terminal comes; .*the holder of terminals cannot be put/)
+})
+
+test('of two processes on one database one serves a terminal, until it stops', async () => {
+  const shown = new PassThrough()
+  const over = Promise.withResolvers<Awaited<ShellStream['done']>>()
+  const terminal = (): Promise<ShellStream> =>
+    Promise.resolve({
+      ...{ stdin: new PassThrough().resume(), stdout: shown, done: over.promise },
+      kill: () => over.resolve({ code: null, signal: 'SIGHUP', stderr: '' }),
+    })
+  const plain = await openSession('plain', () => wholeStream(recordingOf('never'), 0), {
+    answer: (script) => (script === 'uname -m' ? 'x86_64' : undefined),
+    terminal,
+  })
+  const first = plain.keeper('first')
+  await until('the connection', 120, async () => (await plain.row()).externalId === 'pty')
+  const recording = recordingOf('the shell ended with exit status 0')
+  const other = await openSession('of-the-second', (offset) => wholeStream(recording, offset), {
+    server: 'second',
+  })
+  const second = other.keeper('second')
+  try {
+    // A round looks at the older session before.
+    await until('a round of the second', 120, async () => (await other.row()).finishedAt)
+    expect((await plain.row()).status).toBe('connected')
+    await first.stop()
+    await until('the end', 120, async () => (await plain.row()).finishedAt)
+    expect((await plain.row()).failure).toMatch('the connection that held the terminal is over')
+  } finally {
+    await first.stop()
+    await second.stop()
+  }
 })
 
 const taken = 'the cluster ended the job of the terminal: '

@@ -494,6 +494,8 @@ create table console_sessions (
   connected_at timestamp with time zone,
   finished_at timestamp with time zone,
   cleared_at timestamp with time zone,
+  served_by text,
+  served_at timestamp with time zone,
   constraint console_sessions_pkey PRIMARY KEY (id),
   constraint console_sessions_status CHECK ((status = ANY (ARRAY['starting'::text, 'connected'::text, 'closed'::text, 'failed'::text])))
 );

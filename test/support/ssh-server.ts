@@ -46,6 +46,8 @@ export interface SshServerOptions {
    * `silence` runs a command without output.
    */
   hang?: 'login' | 'channel' | 'command' | 'silence'
+  /** Connections end at the request for a pseudo terminal. */
+  endsAtTerminal?: boolean
   /** Session channels at once (`MaxSessions`). */
   maxSessions?: number
   /**
@@ -176,7 +178,11 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
         return
       }
       sessions++
-      serveSession(accept(), () => sessions--)
+      serveSession(
+        accept(),
+        () => sessions--,
+        () => socket.destroy(),
+      )
     })
     connection.on('tcpip', (accept, reject, { destIP, destPort }) => {
       const socket = connect(destPort, destIP)
@@ -193,10 +199,11 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
     })
   })
 
-  const serveSession = (session: Session, ended: () => void): void => {
+  const serveSession = (session: Session, ended: () => void, cut: () => void): void => {
     let child: ChildProcess | undefined
     let hasTerminal = false
     session.on('pty', (accept) => {
+      if (options.endsAtTerminal === true) return cut()
       hasTerminal = true
       accept()
     })

@@ -29,6 +29,11 @@ const refusedPauseMs = 50
 const noticeMs = 1_000
 /** Pause between TERM and KILL. */
 const politeMs = 5000
+/** What ssh2 says where the server refuses a pseudo terminal, or closes the channel at the request. */
+const terminalRefused = 'Unable to request a pseudo-terminal'
+const noTerminal =
+  'the server gives no pseudo terminal; let it give one to the account (PermitTTY yes, neither "restrict" nor ' +
+  '"no-pty" at its key, a devpts with gid=5)'
 
 /**
  * A command for whatever shell the account has (sh, fish, csh …) that makes `/bin/sh` evaluate a
@@ -443,10 +448,12 @@ export class SshSession {
     end: (channel: Channel) => void,
   ): Promise<Channel> {
     const opened = new Promise<Channel>((resolve, reject) => {
-      const refused = (error: Error): Error =>
-        (error as { reason?: unknown }).reason === undefined
-          ? new LinkError('shell', `the server ${lacks}: ${printableMessage(error)}`, { cause: error })
-          : new ChannelRefused(error)
+      const refused = (error: Error): Error => {
+        if ((error as { reason?: unknown }).reason !== undefined) return new ChannelRefused(error)
+        if (error.message === terminalRefused)
+          return new LinkError('shell', noTerminal, { permanent: true, cause: error })
+        return new LinkError('shell', `the server ${lacks}: ${printableMessage(error)}`, { cause: error })
+      }
       try {
         if (this.#lost !== undefined) throw this.#lost
         ask((error, channel) => {

@@ -260,11 +260,14 @@ const sessionOf = async (
 }
 
 const isFull = (error: unknown): error is LinkError => error instanceof LinkError && error.full
+/** Whether a connection that was made has ended. */
+const isLost = (error: unknown): error is LinkError => error instanceof LinkError && error.stage === 'link'
 
 /**
  * A lasting stream: over the first further connection of the login that has a channel for it. Where
  * the service cannot open one by itself, over the login's only connection.
- * @throws LinkError that is `full`, with the remedy
+ * @throws LinkError that is `full`, with the remedy; one that is `permanent` where that only connection
+ *   ended as a terminal was asked for, since another try would end what others do over it, too
  */
 const openLasting = async (
   { logins }: Pool,
@@ -281,12 +284,22 @@ const openLasting = async (
       return await over(await ownSessionOf(logins.of(target, further), until))
     } catch (error) {
       if (isFull(error)) continue
+      // A server that ends the connection at the request for a terminal would end the shared one too.
+      if (terminal !== undefined && isLost(error)) throw error
       // A server may allow one connection, or ask a person at each.
       reason = `a further connection cannot be opened: ${printableMessage(error)}`
       break
     }
   }
   return over(made).catch((error: unknown) => {
+    if (terminal !== undefined && isLost(error))
+      throw new LinkError(
+        'link',
+        `the connection ended at the request for a pseudo terminal: ${error.message}`,
+        {
+          ...{ permanent: true, cause: error },
+        },
+      )
     if (!isFull(error)) throw error
     const { username, host } = target
     const remedy = byPerson

@@ -8,8 +8,10 @@ import { frameOf, sizeContent } from './frames.ts'
 import { Served } from './served.ts'
 import { serveSession, type ServingParts } from './serving.ts'
 import {
+  claimSessions,
   endSession,
   openSessions,
+  releaseSessions,
   removeOldSessions,
   requestClose,
   type ConsoleSessionRow,
@@ -19,6 +21,8 @@ import { removeOldCommands } from './store.ts'
 export interface KeeperParts extends ServingParts, CommandSiteParts {
   sites: ServingParts['sites'] & CommandSiteParts['sites']
   log: Log
+  /** Names this process, and the next one with the same data folder, among those of one database. */
+  server: string
   enabled: boolean
   idleSeconds: number
   retentionDays: number
@@ -38,10 +42,11 @@ const removeEveryMs = 3_600_000
  * Keeps every open session: starts its terminal, stores its recording and attaches again after a
  * lost link. The terminal and its recording stay with the resource. After a kill the service
  * continues with the first byte that is not stored. While the console is off, sessions that are open
- * end. A session of another machine is served by the service there.
+ * end. A session of another machine is served by the service there. Of several processes on this
+ * machine's sessions one serves each.
  */
 export const openConsoleKeeper = (parts: KeeperParts) => {
-  const { db, log } = parts
+  const { db, log, server } = parts
   const served = new Map<string, Served>()
   const stopped = new AbortController()
 
@@ -68,6 +73,7 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
   const keep = async (row: ConsoleSessionRow): Promise<void> => {
     if (row.place.host !== undefined && row.place.host !== parts.hostId)
       return keepElsewhere(row, row.place.host)
+    if (row.servedBy !== server) return served.get(row.id)?.over.abort()
     if (!parts.enabled) return endSession(db, row, 'the console was switched off')
     const session = begin(row)
     const idle = performance.now() - session.usedAt > parts.idleSeconds * 1_000
@@ -91,6 +97,7 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
   const rounds = everyRound(
     1_000,
     async () => {
+      await claimSessions(db, server, parts.hostId)
       await eachRecord(await openSessions(db), keep, (error, { id }) =>
         log.warn({ err: error, sessionId: id }, 'a console session could not be kept; it is taken up again'),
       )
@@ -109,6 +116,7 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
   )
 
   return {
+    server,
     /** Begins to serve a session; no effect where the session is served already. */
     begin,
     /** A session that is served by this process. */
@@ -122,6 +130,8 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
       stopped.abort()
       await Promise.all([rounds.stop(), clearings.stop(), removals.stop()])
       await poll(() => served.size === 0 || undefined, { everyMs: 50, deadlineMs: 2_500 })
+      // Where the database does not answer, others wait until this process counts as gone.
+      await releaseSessions(db, server).catch(() => undefined)
     },
   }
 }

@@ -118,7 +118,7 @@ export const ConsoleSession = z.strictObject({
   actorId: z.string().optional(),
   status: z.enum(['starting', 'connected', 'closed', 'failed']),
   externalId: z.string().optional(),
-  failure: z.string().optional(),
+  failure: z.string().optional().describe('Why it failed; while it is starting, what it waits for'),
   createdAt: Timestamp,
   connectedAt: Timestamp.optional(),
   finishedAt: Timestamp.optional(),

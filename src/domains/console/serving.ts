@@ -12,9 +12,10 @@ import {
   connectSession,
   endSession,
   readConsoleSession,
+  recordWait,
   type ConsoleSessionRow,
 } from './sessions.ts'
-import { startTerminal, takenAway, type Terminal, type TerminalParts } from './terminal.ts'
+import { NoTerminal, startTerminal, takenAway, type Terminal, type TerminalParts } from './terminal.ts'
 
 export interface ServingParts extends TerminalParts {
   db: Db
@@ -25,6 +26,11 @@ export interface ServingParts extends TerminalParts {
 const slowMs = 2_000
 /** A terminal that cannot be reached for this long ends. */
 const reachPatienceMs = 24 * 3_600_000
+/**
+ * A place that runs scripts and gives no terminal so often gives none. Of five tries three at least make a
+ * connection; the others may get the failure of the one before.
+ */
+const mostRefusals = 5
 /** Secrets that are stored while a session is open are masked this much later at most. */
 const secretsMs = 5_000
 /** A terminal without a holder shows what may begin a secret after this time. */
@@ -201,6 +207,7 @@ export const serveSession = async (
   const { db, vault } = parts
   const began = performance.now()
   let first = row.status === 'starting'
+  let refusals = 0
   for (let waitMs = 250; !stopped.aborted; waitMs = Math.min(waitMs * 2, 10_000)) {
     try {
       session.secrets = await vault.values(leastBytes)
@@ -221,10 +228,14 @@ export const serveSession = async (
       if (stopped.aborted) return
       // A terminal that runs waits for a link. A terminal whose first link the server refuses for want
       // of a channel ends: its user can open it again.
-      const isRefused = first && error instanceof LinkError && error.full
+      const isRefused =
+        (first && error instanceof LinkError && error.full) ||
+        (error instanceof NoTerminal && ++refusals === mostRefusals)
+      const reason = error instanceof Error ? error.message : String(error)
       const until = (session.linkedAt ?? began) + reachPatienceMs
-      if (isRefused || !passes(error) || performance.now() > until)
-        return endSession(db, row, error instanceof Error ? error.message : String(error))
+      if (isRefused || !passes(error) || performance.now() > until) return endSession(db, row, reason)
+      // Where the database does not answer, the next try records it.
+      if (first) await recordWait(db, row.id, reason).catch(() => undefined)
       await pause(waitMs, undefined, { signal: stopped }).catch(() => undefined)
     }
   }

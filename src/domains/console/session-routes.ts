@@ -94,10 +94,14 @@ const streamRoute = (db: Db, keeper: ConsoleKeeper): Route =>
         await poll(isSettled, { everyMs: 50, deadlineMs: takeUpMs })
         refuseEnded(await rowOf(db, sessionId))
       }
-      if (session === undefined || (writes && session.stream === undefined))
-        throw new Refusal('unavailable', 'the terminal is being taken up; connect again', {
-          retryAfterSeconds: 2,
-        })
+      if (session === undefined || (writes && session.stream === undefined)) {
+        const { servedBy = keeper.server } = row
+        const reason =
+          servedBy === keeper.server
+            ? 'the terminal is being taken up; connect again'
+            : `the process ${servedBy} serves the terminal; connect there, or again once it has ended`
+        throw new Refusal('unavailable', reason, { retryAfterSeconds: 2 })
+      }
       if (writes && session.writer !== undefined && takeOver === undefined)
         throw new Refusal(
           'conflict',
@@ -166,6 +170,7 @@ export const sessionRoutes = ({
           resourceId,
           actorId: actorId ?? actor.id,
           console,
+          server: keeper.server,
           most: consoleSessions,
         })
         const row = await rowOf(db, id)

@@ -21,6 +21,8 @@ const ConsoleSessionRow = z.object({
   place: ConsolePlace,
   externalId: z.string().optional(),
   failure: z.string().optional(),
+  /** The process that serves it. */
+  servedBy: z.string().optional(),
   takenBytes: z.number(),
   closeRequestedAt: z.string().optional(),
   /** Seconds since the close was requested, by the database's clock. */
@@ -45,7 +47,8 @@ export const consoleSessionDocument = (row: ConsoleSessionRow): ConsoleSession =
 }
 
 /**
- * Records a session to be opened. @throws Refusal 409 while the allowed number of sessions is open
+ * Records a session to be opened, which `server` serves. @throws Refusal 409 while the allowed number of
+ * sessions is open
  */
 export const acceptSession = (
   db: Db,
@@ -54,8 +57,14 @@ export const acceptSession = (
     resourceId,
     actorId,
     console: { runtimeId, place },
+    server,
     most,
-  }: { id: string; resourceId: string; actorId: string; console: Console; most: number },
+  }: Pick<ConsoleSessionRow, 'id' | 'resourceId'> & {
+    actorId: string
+    console: Console
+    server: string
+    most: number
+  },
 ): Promise<void> =>
   db.transaction(async (tx) => {
     await tx.run(sql`select pg_advisory_xact_lock(hashtext('console_sessions'))`)
@@ -64,8 +73,10 @@ export const acceptSession = (
         'conflict',
         `${String(most)} console sessions are open, as many as SERVICE_CONSOLE_SESSIONS allows; close one`,
       )
-    await tx.run(sql`insert into console_sessions (id, resource_id, runtime_id, connection_id, actor_id, place)
-      values (${id}, ${resourceId}, ${runtimeId}, ${place.connectionId ?? null}, ${actorId}, ${JSON.stringify(place)})`)
+    await tx.run(sql`insert into console_sessions (id, resource_id, runtime_id, connection_id, actor_id, place,
+        served_by, served_at)
+      values (${id}, ${resourceId}, ${runtimeId}, ${place.connectionId ?? null}, ${actorId}, ${JSON.stringify(place)},
+        ${server}, clock_timestamp())`)
     await audit(
       tx,
       { id, resourceId, runtimeId, connectionId: place.connectionId, actorId },
@@ -110,15 +121,36 @@ export const openSessions = async (db: Db): Promise<ConsoleSessionRow[]> =>
       order by s.created_at, s.id limit 1000`,
   )) as ConsoleSessionRow[]
 
+/** A process that has not renewed its word for this long serves a terminal no longer. */
+const goneSeconds = 30
+const renewedSeconds = 5
+
+/** Makes `server` serve the open sessions that this host reaches, but for those of another one that lives. */
+export const claimSessions = (db: Db, server: string, hostId: string): Promise<number> =>
+  db.run(sql`update console_sessions set served_by = ${server}, served_at = clock_timestamp()
+    where status in ('starting', 'connected') and coalesce(place ->> 'host', ${hostId}) = ${hostId}
+      and coalesce(served_at < clock_timestamp() - make_interval(secs =>
+        case served_by when ${server} then ${renewedSeconds}::double precision else ${goneSeconds} end), true)`)
+
+/** Leaves the sessions of `server` to others. */
+export const releaseSessions = (db: Db, server: string): Promise<number> =>
+  db.run(sql`update console_sessions set served_by = null, served_at = null
+    where status in ('starting', 'connected') and served_by = ${server}`)
+
 /** Moves a session from starting to connected, once. */
 export const connectSession = (db: Db, row: ConsoleSessionRow, externalId: string): Promise<void> =>
   db.transaction(async (tx) => {
     const changed =
       await tx.run(sql`update console_sessions set status = 'connected', connected_at = clock_timestamp(),
-        external_id = ${externalId}
+        external_id = ${externalId}, failure = null
       where id = ${row.id} and status = 'starting'`)
     if (changed === 1) await audit(tx, row, 'connected', `console session ${row.id} connected`)
   })
+
+/** Records why a session that has not begun must wait. */
+export const recordWait = (db: Db, id: string, reason: string): Promise<number> =>
+  db.run(sql`update console_sessions set failure = ${reason}
+    where id = ${id} and status = 'starting' and failure is distinct from ${reason}`)
 
 const Recording = z.object({ pieces: z.number(), recordingDigest: z.string() })
 

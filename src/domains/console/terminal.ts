@@ -5,7 +5,7 @@ import { nodeTerminal, nodeTerminalEnd, removeNodeTerminal } from '../../drivers
 import type { HolderPrograms } from '../../embedded/holder-program.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { quoteAll } from '../../shell/quote.ts'
-import type { ShellStream } from '../../shell/site-shell.ts'
+import { LinkError, type ShellStream } from '../../shell/site-shell.ts'
 import { openPlainTerminal } from './plain-terminal.ts'
 import type { ConsoleSessionRow } from './sessions.ts'
 
@@ -31,6 +31,16 @@ const plainId = 'pty'
 
 /** No holder runs at the place, for this reason. */
 class Unheld extends Error {}
+
+/** Neither a holder nor a plain terminal can be had at a place whose link runs scripts. */
+export class NoTerminal extends LinkError {
+  constructor(unheld: string, cause: LinkError) {
+    const { stage, permanent, message } = cause
+    super(stage, `a pseudo terminal cannot be had: ${message}; nor can a holder: ${unheld}`, {
+      ...{ permanent, cause },
+    })
+  }
+}
 
 const placeOf = ({ sites, hostId }: TerminalParts, row: ConsoleSessionRow): TerminalHost =>
   sites.terminalAt(row.place, { hostId, runtimes: [], resources: [], runtimeBindings: [] }, row.id)
@@ -88,17 +98,24 @@ const startHeld = async (
   }
 }
 
-/** A plain terminal, for a place without a holder. @throws TerminalLost where it has none either */
+/**
+ * A plain terminal, for a place without a holder. @throws TerminalLost where the place has none at all,
+ *   NoTerminal where none comes, LinkError where the link is full or waits for a person
+ */
 const startPlain = async (place: TerminalHost, via: readonly string[], reason: string): Promise<Terminal> => {
-  const stream = await openPlainTerminal(place.shell, usualSize, via)
+  const stream = await openPlainTerminal(place.shell, usualSize, via).catch((error: unknown) => {
+    if (error instanceof LinkError && !error.full && !error.waitsForPerson)
+      throw new NoTerminal(reason, error)
+    throw error
+  })
   if (stream === undefined) throw new TerminalLost(reason)
   return { place, externalId: plainId, plain: true, attach: () => Promise.resolve(stream) }
 }
 
 /**
  * Starts a session's terminal at its place, once. `first`: no terminal was seen there before.
- * @throws LinkError where the place cannot be reached, TerminalLost where the terminal cannot be
- *   had, or is gone
+ * @throws LinkError where the place cannot be reached, NoTerminal where it gives none now, TerminalLost
+ *   where the terminal cannot be had, or is gone
  */
 export const startTerminal = async (
   parts: TerminalParts,

@@ -51,7 +51,7 @@ const consoleJson = jsonObject({
   breakdown:
     '\'{"computeSeconds":0,"transferSeconds":0,"queueSeconds":0,"interferenceSeconds":0,"overheadSeconds":0}\'::json',
   ...{ transferredBytes: '0', defaultedDurations: '0', warnings: "'[]'::json" },
-  failureReason: 'c.failure_reason',
+  failureReason: 'case when c.finished_at is not null then c.failure_reason end',
   paused: 'false',
   cancelRequestedAt: time('c.cancel_requested_at'),
   createdAt: time('c.created_at'),
