@@ -46,6 +46,11 @@ export function withReachableConsumers(
   return kept
 }
 
+/** The resources on which some activity can be placed. Others only forward data. */
+export function taskPlacesOf(choices: readonly Choices[]): number[] {
+  return [...new Set([...new Set(choices)].flatMap(({ resources }) => [...resources]))]
+}
+
 /**
  * Mean seconds over all ordered pairs of different resources for a flow: `latency + bytes ·
  * perByte`.
