@@ -1,10 +1,10 @@
-import type { Choices } from './fit.ts'
+import { taskPlacesOf, type Choices } from './fit.ts'
 import type { Placement } from './estimate.ts'
 import { findSlot, occupied, unused, type LaneTails, type Slot } from './lane-tails.ts'
 import type { PlanningProblem } from './problem.ts'
 import type { Routes } from './routes.ts'
 import { TransferTable } from './transfer-table.ts'
-import { byUpwardRank, taskPlacesOf, type Graph } from './upward-rank.ts'
+import { byUpwardRank, type Graph } from './upward-rank.ts'
 import { VersionedColumn } from './versioned-column.ts'
 
 /** Activities behind the first unplaced one, by rank, among which ready ones are sought. */

@@ -90,6 +90,13 @@ export function only(choices: Choices, keep: (resource: number) => boolean): Cho
   }
 }
 
+/** The resources on which some activity can be placed, ascending. Others only forward data. */
+export function taskPlacesOf(choices: readonly Choices[]): number[] {
+  const places = new Set<number>()
+  for (const { resources } of new Set(choices)) for (const resource of resources) places.add(resource)
+  return [...places].sort((a, b) => a - b)
+}
+
 function choicesFor(activity: ProblemActivity, resources: readonly ProblemResource[]): Choices {
   const found: number[] = []
   const lanes: number[] = []

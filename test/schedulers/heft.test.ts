@@ -99,6 +99,24 @@ describe('HEFT', () => {
     )
   })
 
+  test('a resource that only forwards data has no part in the mean of the network', () => {
+    // With the slow links of r3 in the mean, a2 and a3 come before the long a1.
+    const given = problem({
+      durations: [10, 5, 5, 0.1, 0.1].map((seconds) => [seconds, seconds, Infinity]),
+      edges: [
+        [1, 3, 1000],
+        [2, 4, 1000],
+      ],
+      links: [
+        { source: 0, target: 1, bandwidthBitsPerSecond: 8e6 },
+        { source: 0, target: 2 },
+        { source: 1, target: 2 },
+      ],
+      resources: [{}, {}, { cpuCapacity: -1, memoryBytes: -1 }],
+    })
+    expect(plan(given).schedule.makespanSeconds).toBeCloseTo(10.1, 9)
+  })
+
   test('a task is put into a gap between two others', () => {
     // a1 → a2 leaves r1 idle from 1 to 11 while its data goes to the pinned a2 and a3 waits for it;
     // a4 fits into that gap.
