@@ -1,5 +1,6 @@
 import { taskPlacesOf, type Choices } from './fit.ts'
 import type { Placement } from './estimate.ts'
+import { exceeds } from './limits.ts'
 import { findSlot, occupied, unused, type LaneTails, type Slot } from './lane-tails.ts'
 import type { PlanningProblem } from './problem.ts'
 import type { Routes } from './routes.ts'
@@ -256,7 +257,7 @@ class Search {
         chain - Math.min(of.firstStart, slot.start),
         (of.busy + taken * lanes + work) / this.#laneCount,
       )
-      const late = (deadlineSeconds > 0 && time > deadlineSeconds) || (budget > 0 && cost + costLeft > budget)
+      const late = exceeds(time, deadlineSeconds) || exceeds(cost + costLeft, budget)
       const load = of.loads[at]! ^ digestOf(activity, slot.finish)
       const kind = this.#kinds[at]!
       found.push({

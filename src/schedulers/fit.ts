@@ -1,10 +1,8 @@
+import { roundingSlack } from './limits.ts'
 import type { PlanningProblem, ProblemActivity, ProblemResource } from './problem.ts'
 
 type Demand = Pick<ProblemActivity, 'cpu' | 'memoryBytes'>
 type Supply = Pick<ProblemResource, 'lanes' | 'cpuCapacity' | 'memoryBytes' | 'batch' | 'opaque'>
-
-/** Sizes are user input such as 0.1 + 0.2; a share within this of a whole lane is that lane. */
-const roundingSlack = 1e-9
 
 /**
  * The number of lanes of a resource for a task: its cores rounded up, at least one, and more where

@@ -185,6 +185,20 @@ describe('PRISM', () => {
     ])
   })
 
+  test('a limit that is missed by rounding alone is kept', () => {
+    // 0.1 + 0.2 is above 0.3 by its last digit.
+    const given = problem({
+      durations: [
+        [0.1, 0.01],
+        [0.2, 0.02],
+      ],
+      edges: [[0, 1, 0]],
+      resources: [{ pricePerSecond: 1 }, { pricePerSecond: 100 }],
+    })
+    expect(offers('prism-cost', given, { deadlineSeconds: 0.3, optionCount: 1 })[0]!.cost).toBeCloseTo(0.3, 9)
+    expect(offers('prism-time', given, { budget: 0.3, optionCount: 1 })[0]!.cost).toBeCloseTo(0.3, 9)
+  })
+
   test('resources are told apart by the data that lies there, and by who can run there alone', () => {
     // The first two fit both hosts alike; the third can only run on the second, and takes the data of
     // the first over a slow link.
