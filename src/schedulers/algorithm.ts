@@ -1,4 +1,4 @@
-import { choicesOf } from './fit.ts'
+import { choicesOf, taskPlacesOf } from './fit.ts'
 import { describeCycle } from './graph.ts'
 import type { PlanningProblem, Schedule } from './problem.ts'
 
@@ -105,16 +105,11 @@ export interface ProblemSize {
 }
 
 export function problemSize(problem: PlanningProblem): ProblemSize {
-  const used = new Set<number>()
-  let expandedStates = 0
-  for (const { resources } of choicesOf(problem)) {
-    expandedStates += resources.length
-    if (used.size < problem.resources.length) for (const resource of resources) used.add(resource)
-  }
+  const choices = choicesOf(problem)
   return {
     activityCount: problem.activities.length,
     dependencyCount: problem.edges.length,
-    compatibleResources: used.size,
-    expandedStates,
+    compatibleResources: taskPlacesOf(choices).length,
+    expandedStates: choices.reduce((sum, { resources }) => sum + resources.length, 0),
   }
 }

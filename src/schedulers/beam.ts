@@ -1,5 +1,6 @@
-import type { Choices } from './fit.ts'
+import { taskPlacesOf, type Choices } from './fit.ts'
 import type { Placement } from './estimate.ts'
+import { exceeds } from './limits.ts'
 import { findSlot, occupied, unused, type LaneTails, type Slot } from './lane-tails.ts'
 import type { PlanningProblem } from './problem.ts'
 import type { Routes } from './routes.ts'
@@ -124,7 +125,7 @@ class Search {
   readonly #work: Float64Array
   readonly #price: Float64Array
   readonly #laneCount: number
-  /** By resource: equal numbers for equal resources. */
+  /** By place: equal numbers for equal places. */
   readonly #kinds: Int32Array
 
   constructor(
@@ -164,7 +165,7 @@ class Search {
         )
       longest[activity] = this.#behind[activity]! + seconds
     }
-    this.#kinds = kindsOf(problem)
+    this.#kinds = kindsOf(problem, routes, choices)
     this.#laneCount = problem.resources.reduce((sum, { opaque, lanes }) => sum + (opaque ? 1 : lanes), 0)
   }
 
@@ -256,7 +257,7 @@ class Search {
         chain - Math.min(of.firstStart, slot.start),
         (of.busy + taken * lanes + work) / this.#laneCount,
       )
-      const late = (deadlineSeconds > 0 && time > deadlineSeconds) || (budget > 0 && cost + costLeft > budget)
+      const late = exceeds(time, deadlineSeconds) || exceeds(cost + costLeft, budget)
       const load = of.loads[at]! ^ digestOf(activity, slot.finish)
       const kind = this.#kinds[at]!
       found.push({
@@ -352,37 +353,63 @@ function coarse(value: number): number {
 }
 
 /**
- * A number for each resource, equal for two that differ in nothing but their ids: the same members,
- * durations and links, and no activity that may run on one of them alone.
+ * A number for each place of a task, equal for two that can be exchanged for each other: the same
+ * members and durations, equal routes to and from each other place, and no activity that may run on
+ * one of them alone.
  */
-function kindsOf({ activities, resources, links = [], durations }: PlanningProblem): Int32Array {
+function kindsOf(problem: PlanningProblem, routes: Routes, choices: readonly Choices[]): Int32Array {
+  const { activities, edges, resources, links, durations } = problem
   const width = resources.length
+  const places = taskPlacesOf(choices)
   const pinned = new Set(activities.map(({ selector }) => selector))
-  const joined = resources.map((): string[] => [])
-  for (const { id: _id, source, target, ...rest } of links) {
-    const text = JSON.stringify(rest)
-    joined[source]!.push(`> ${text}`)
-    joined[target]!.push(`< ${text}`)
+  const isMoving = links !== undefined && edges.some(({ bytes }) => bytes > 0)
+  const way = (from: number, to: number): number => {
+    let digest = 0
+    for (const { latencySeconds, bandwidthBitsPerSecond, pricePerByte } of routes.all(from, to))
+      for (const value of [coarse(latencySeconds), bandwidthBitsPerSecond, coarse(pricePerByte)])
+        digest = digestOf(digest, value)
+    return digest
   }
-  const kinds = new Map<string, number>()
-  return Int32Array.from(resources, ({ id: _id, ...rest }, at) => {
+  /** Sums of digests of the routes to (n) and from (~n) each other place. */
+  const joined = new Int32Array(width)
+  if (isMoving)
+    for (const from of places)
+      for (const to of places) {
+        if (from === to) continue
+        const digest = way(from, to)
+        joined[from]! += mixed(to, digest)
+        joined[to]! += mixed(~from, digest)
+      }
+  const areTwins = (a: number, b: number): boolean => {
+    if (!isMoving) return true
+    const digest = way(a, b)
+    const others = (at: number, twin: number): number =>
+      (joined[at]! - mixed(twin, digest) - mixed(~twin, digest)) | 0
+    return way(b, a) === digest && others(a, b) === others(b, a)
+  }
+  const kinds = new Int32Array(width)
+  const alike = new Map<string, number[]>()
+  for (const at of places) {
     let column = 0
     for (let activity = 0; activity < activities.length; activity++)
       column = (column + digestOf(activity, durations[activity * width + at]!)) | 0
-    const own = pinned.has(at) ? at : ''
-    const key = JSON.stringify([rest, column, joined[at]!.toSorted(), own])
-    if (!kinds.has(key)) kinds.set(key, kinds.size)
-    return kinds.get(key)!
-  })
+    const key = JSON.stringify([{ ...resources[at], id: '' }, column, pinned.has(at) ? at : ''])
+    const firsts = alike.get(key) ?? []
+    alike.set(key, firsts)
+    const twin = firsts.find((first) => areTwins(first, at))
+    if (twin === undefined) firsts.push(at)
+    kinds[at] = twin ?? at
+  }
+  return kinds
 }
 
 const float = new Float64Array(1)
 const words = new Int32Array(float.buffer)
 
-/** 32 bits of an activity and a time. */
-function digestOf(activity: number, seconds: number): number {
-  float[0] = seconds
-  return mixed(mixed(activity + 1, words[0]!), words[1]!)
+/** 32 bits of an integer and any number, such as an activity and a time. */
+function digestOf(integer: number, value: number): number {
+  float[0] = value
+  return mixed(mixed(integer + 1, words[0]!), words[1]!)
 }
 
 /** 32 bits of two numbers, mixed as by MurmurHash3. */

@@ -1,10 +1,8 @@
+import { roundingSlack } from './limits.ts'
 import type { PlanningProblem, ProblemActivity, ProblemResource } from './problem.ts'
 
 type Demand = Pick<ProblemActivity, 'cpu' | 'memoryBytes'>
 type Supply = Pick<ProblemResource, 'lanes' | 'cpuCapacity' | 'memoryBytes' | 'batch' | 'opaque'>
-
-/** Sizes are user input such as 0.1 + 0.2; a share within this of a whole lane is that lane. */
-const roundingSlack = 1e-9
 
 /**
  * The number of lanes of a resource for a task: its cores rounded up, at least one, and more where
@@ -88,6 +86,13 @@ export function only(choices: Choices, keep: (resource: number) => boolean): Cho
     resources: Int32Array.from(kept, (k) => choices.resources[k]!),
     lanes: Int32Array.from(kept, (k) => choices.lanes[k]!),
   }
+}
+
+/** The resources on which some activity can be placed, ascending. Others only forward data. */
+export function taskPlacesOf(choices: readonly Choices[]): number[] {
+  const places = new Set<number>()
+  for (const { resources } of new Set(choices)) for (const resource of resources) places.add(resource)
+  return [...places].sort((a, b) => a - b)
 }
 
 function choicesFor(activity: ProblemActivity, resources: readonly ProblemResource[]): Choices {

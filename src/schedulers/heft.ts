@@ -54,7 +54,8 @@ interface Result {
 /**
  * One construction over all resources where every resource reaches every other. Otherwise an early
  * choice can leave a later activity without a resource that all its producers reach. So each group
- * of mutually reachable resources is tried alone as well, and the shortest schedule wins.
+ * of mutually reachable resources is tried alone as well, and one such group for each part of the
+ * workflow that data joins. The shortest schedule wins.
  */
 function* best(
   problem: PlanningProblem,
@@ -83,6 +84,7 @@ function* best(
     const restricted = choices.map((choice) => only(choice, (resource) => members.has(resource)))
     if (restricted.every(({ resources }) => resources.length > 0)) attempts.push(restricted)
   }
+  attempts.push(joinedByData(problem, islands, reachable))
   let result: Result | undefined
   let workDone = 0
   let refusal: Infeasible | undefined
@@ -124,6 +126,44 @@ function islandsOf(width: number, routes: Routes): number[][] {
     else island.push(resource)
   }
   return islands
+}
+
+/**
+ * Choices that keep activities which data joins, directly or over others, on the group of resources
+ * on which they take least seconds together. The choices stay as they are where no group holds all.
+ */
+function joinedByData(
+  problem: PlanningProblem,
+  islands: readonly (readonly number[])[],
+  choices: readonly Choices[],
+): Choices[] {
+  const { edges, durations, resources } = problem
+  const root = Int32Array.from(choices.keys())
+  const rootOf = (activity: number): number => {
+    let at = activity
+    while (root[at] !== at) at = root[at] = root[root[at]!]!
+    return at
+  }
+  for (const { from, to, bytes } of edges) if (bytes > 0) root[rootOf(from)] = rootOf(to)
+  const islandOf = new Int32Array(resources.length)
+  islands.forEach((island, index) => island.forEach((at) => (islandOf[at] = index)))
+  const kept = [...choices]
+  for (const members of Map.groupBy(choices.keys(), rootOf).values()) {
+    if (members.length === 1) continue
+    const seconds = new Float64Array(islands.length)
+    for (const activity of members) {
+      const least = new Float64Array(islands.length).fill(Infinity)
+      for (const at of choices[activity]!.resources) {
+        const own = durations[activity * resources.length + at]! + resources[at]!.containerOverheadSeconds
+        least[islandOf[at]!] = Math.min(least[islandOf[at]!]!, own)
+      }
+      least.forEach((own, island) => (seconds[island]! += own))
+    }
+    const best = seconds.indexOf(seconds.reduce((a, b) => Math.min(a, b)))
+    if (seconds[best] === Infinity) continue
+    for (const activity of members) kept[activity] = only(choices[activity]!, (at) => islandOf[at] === best)
+  }
+  return kept
 }
 
 function* construct(

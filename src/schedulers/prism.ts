@@ -4,6 +4,7 @@ import { beamSearch, chosen } from './beam.ts'
 import { evaluate, type Placement } from './estimate.ts'
 import { choicesOf } from './fit.ts'
 import { heft } from './heft.ts'
+import { exceeds } from './limits.ts'
 import type { PlanningProblem, Schedule } from './problem.ts'
 import { networkRoutesOf } from './routes.ts'
 import { graphOf, withReachableConsumers } from './upward-rank.ts'
@@ -139,7 +140,7 @@ function offered(
   { deadlineSeconds = 0, budget = 0 }: AlgorithmOptions,
 ): Rated[] {
   const isLate = ({ makespanSeconds, cost }: Rated): boolean =>
-    (deadlineSeconds > 0 && makespanSeconds > deadlineSeconds) || (budget > 0 && cost > budget)
+    exceeds(makespanSeconds, deadlineSeconds) || exceeds(cost, budget)
   const [primary, secondary] =
     objective === 'time' ? (['makespanSeconds', 'cost'] as const) : (['cost', 'makespanSeconds'] as const)
   const order = (a: Rated, b: Rated): number =>

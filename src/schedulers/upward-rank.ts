@@ -1,5 +1,5 @@
 import { CyclicWorkflow } from './algorithm.ts'
-import { only, type Choices } from './fit.ts'
+import { only, taskPlacesOf, type Choices } from './fit.ts'
 import { adjacency, findCycle, topologicalOrder, type Adjacency } from './graph.ts'
 import type { PlanningProblem } from './problem.ts'
 import type { Routes } from './routes.ts'
@@ -47,7 +47,7 @@ export function withReachableConsumers(
 }
 
 /**
- * Mean seconds over all ordered pairs of different resources for a flow: `latency + bytes ·
+ * Mean seconds over all ordered pairs of different places of a task for a flow: `latency + bytes ·
  * perByte`.
  */
 interface MeanNetwork {
@@ -55,16 +55,16 @@ interface MeanNetwork {
   perByte: number
 }
 
-function meanNetwork(problem: PlanningProblem, routes: Routes): MeanNetwork {
-  const width = problem.resources.length
+function meanNetwork(problem: PlanningProblem, routes: Routes, choices: readonly Choices[]): MeanNetwork {
   const moving = problem.edges.filter(({ bytes }) => bytes > 0)
   const typical = moving.length === 0 ? 0 : moving.reduce((sum, { bytes }) => sum + bytes, 0) / moving.length
   let latency = 0
   let perByte = 0
   let pairs = 0
   if (problem.links === undefined || typical === 0) return { latency, perByte }
-  for (let from = 0; from < width; from++) {
-    for (let to = 0; to < width; to++) {
+  const places = taskPlacesOf(choices)
+  for (const from of places) {
+    for (const to of places) {
       const route = from === to ? undefined : routes.between(from, to, typical)
       if (route === undefined) continue
       latency += route.latencySeconds
@@ -87,7 +87,7 @@ export function byUpwardRank(
 ): Int32Array {
   const n = order.length
   const width = problem.resources.length
-  const network = meanNetwork(problem, routes)
+  const network = meanNetwork(problem, routes, choices)
   const rank = new Float64Array(n)
   const position = new Int32Array(n)
   for (let i = n - 1; i >= 0; i--) {

@@ -7,6 +7,7 @@ import {
   taskOverheads,
   withOverheads,
 } from '../../src/domains/schedule-plans/lifecycle.ts'
+import type { LifecycleAction } from '../../src/domains/schedule-plans/schemas.ts'
 import type { PlannedResource } from '../../src/domains/schedule-plans/problem.ts'
 
 /** The actions around a plan's tasks on machines that are made for it, and what they cost. */
@@ -40,6 +41,25 @@ test('the machine is there when the first task starts, by the defaults of the re
   ])
   expect(actions[1]!.dependsOn).toEqual([actions[0]!.id])
   expect(availability([target()], measured, actions).get('t')).toBe(200)
+})
+
+test('a start behind a stop is of a machine that was there before', () => {
+  type Given = readonly [LifecycleAction['action'], number, number]
+  const there = (...all: Given[]) => {
+    const actions = all.map(([action, earliestStart, expectedDuration]) => ({
+      ...{ capacityTargetId: 't', action, earliestStart, expectedDuration },
+    }))
+    return availability([target()], measured, actions).get('t')
+  }
+  const rest: Given[] = [
+    ['stop', 1_000, 20],
+    ['start', 5_000, 40],
+    ['wait-for-ssh', 5_040, 20],
+  ]
+  expect(there(['provision', 0, 40], ['validate', 90, 5], ...rest)).toBe(95)
+  expect(there(['start', 10, 30], ...rest)).toBe(40)
+  // Without one before it, the machine comes by the start.
+  expect(there(['stop', 0, 20], ['start', 5_000, 40])).toBe(5_040)
 })
 
 test('metadata of the resource comes before the defaults, measurements before both', () => {

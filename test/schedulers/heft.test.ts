@@ -4,6 +4,7 @@ import { CyclicWorkflow, Infeasible, problemSize } from '../../src/schedulers/al
 import type { PlanningProblem, Schedule } from '../../src/schedulers/problem.ts'
 import { algorithms } from '../../src/schedulers/registry.ts'
 import { choicesOf } from '../../src/schedulers/fit.ts'
+import { networkRoutesOf } from '../../src/schedulers/routes.ts'
 import { violations } from './checker.ts'
 import { instance, problem } from './instances.ts'
 
@@ -18,6 +19,21 @@ function plan(given: PlanningProblem): { schedule: Schedule; bound: number } {
 
 const fitsSomewhere = (given: PlanningProblem): boolean =>
   choicesOf(given).every(({ resources }) => resources.length > 0)
+
+/** Whether some placement, of all that there are, has a route for all data. */
+function hasPlacement(given: PlanningProblem): boolean {
+  const routes = networkRoutesOf(given)
+  const choices = choicesOf(given)
+  const fits = (placed: readonly number[]): boolean =>
+    placed.length === choices.length ||
+    choices[placed.length]!.resources.some(
+      (at) =>
+        given.edges.every(
+          ({ from, to, bytes }) => to !== placed.length || bytes === 0 || routes.reachable(placed[from]!, at),
+        ) && fits([...placed, at]),
+    )
+  return fits([])
+}
 
 /**
  * Topcuoglu, Hariri, Wu: figure 2 and table 1 of the paper; costs are seconds, communication 1 s
@@ -81,6 +97,24 @@ describe('HEFT', () => {
       }),
       { ...runs, numRuns: 50 },
     )
+  })
+
+  test('a resource that only forwards data has no part in the mean of the network', () => {
+    // With the slow links of r3 in the mean, a2 and a3 come before the long a1.
+    const given = problem({
+      durations: [10, 5, 5, 0.1, 0.1].map((seconds) => [seconds, seconds, Infinity]),
+      edges: [
+        [1, 3, 1000],
+        [2, 4, 1000],
+      ],
+      links: [
+        { source: 0, target: 1, bandwidthBitsPerSecond: 8e6 },
+        { source: 0, target: 2 },
+        { source: 1, target: 2 },
+      ],
+      resources: [{}, {}, { cpuCapacity: -1, memoryBytes: -1 }],
+    })
+    expect(plan(given).schedule.makespanSeconds).toBeCloseTo(10.1, 9)
   })
 
   test('a task is put into a gap between two others', () => {
@@ -199,6 +233,58 @@ describe('HEFT', () => {
     const { schedule } = plan(given)
     expect(violations(given, schedule)).toEqual([])
     expect(schedule.makespanSeconds).toBe(6)
+  })
+
+  test('activities that no data joins are planned on resources that no link joins', () => {
+    // As above, with a2 on r2 alone; a4, which has no data of the others, must run on r1.
+    const given = problem({
+      durations: [
+        [1, 4],
+        [4, 1],
+        [1, 1],
+        [1, 1],
+      ],
+      edges: [
+        [0, 2, 8],
+        [1, 2, 8],
+      ],
+      links: [],
+      activities: [{}, { selector: 1 }, {}, { selector: 0 }],
+    })
+    const { schedule } = plan(given)
+    expect(violations(given, schedule)).toEqual([])
+    expect(schedule.makespanSeconds).toBe(6)
+  })
+
+  test('where links go both ways, what has a place is planned', () => {
+    const n = 6
+    const width = 3
+    const list = <T>(items: fc.Arbitrary<T>, length: number) =>
+      fc.array(items, { minLength: length, maxLength: length })
+    const islands = fc.record({
+      seconds: list(fc.integer({ min: 1, max: 9 }), n * width),
+      selectors: list(fc.constantFrom(undefined, undefined, 0, 1, 2), n),
+      bytes: list(fc.constantFrom(0, 0, 0, 0, 8), n * n),
+      isLinked: fc.boolean(),
+    })
+    let planned = 0
+    fc.assert(
+      fc.property(islands, ({ seconds, selectors, bytes, isLinked }) => {
+        const given = problem({
+          durations: selectors.map((_, k) => seconds.slice(k * width, (k + 1) * width)),
+          edges: bytes.flatMap((size, k) =>
+            size > 0 && Math.floor(k / n) < k % n ? [[Math.floor(k / n), k % n, size] as const] : [],
+          ),
+          links: isLinked ? [{ source: 1, target: 2 }] : [],
+          activities: selectors.map((selector) => (selector === undefined ? {} : { selector })),
+        })
+        fc.pre(hasPlacement(given))
+        expect(violations(given, plan(given).schedule)).toEqual([])
+        planned++
+      }),
+      runs,
+    )
+    expect(planned).toBeGreaterThan(100)
   })
 
   test('all activities without a place are named, each with its reason', () => {

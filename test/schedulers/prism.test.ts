@@ -185,6 +185,20 @@ describe('PRISM', () => {
     ])
   })
 
+  test('a limit that is missed by rounding alone is kept', () => {
+    // 0.1 + 0.2 is above 0.3 by its last digit.
+    const given = problem({
+      durations: [
+        [0.1, 0.01],
+        [0.2, 0.02],
+      ],
+      edges: [[0, 1, 0]],
+      resources: [{ pricePerSecond: 1 }, { pricePerSecond: 100 }],
+    })
+    expect(offers('prism-cost', given, { deadlineSeconds: 0.3, optionCount: 1 })[0]!.cost).toBeCloseTo(0.3, 9)
+    expect(offers('prism-time', given, { budget: 0.3, optionCount: 1 })[0]!.cost).toBeCloseTo(0.3, 9)
+  })
+
   test('resources are told apart by the data that lies there, and by who can run there alone', () => {
     // The first two fit both hosts alike; the third can only run on the second, and takes the data of
     // the first over a slow link.
@@ -204,6 +218,24 @@ describe('PRISM', () => {
     }
   })
 
+  test('resources are told apart by the routes that they have, and to which others', () => {
+    // a1 is as fast on r1 as on r2, and its data reaches r4 soon from r2 alone.
+    const given = problem({
+      durations: [
+        [10, 10, 1000, 1000],
+        [99, 99, 99, 10],
+      ],
+      edges: [[0, 1, 800]],
+      activities: [{}, { selector: 3 }],
+      links: [
+        { source: 0, target: 2, bandwidthBitsPerSecond: 8e9 },
+        { source: 1, target: 3, bandwidthBitsPerSecond: 8e9 },
+        { source: 2, target: 3 },
+      ],
+    })
+    for (const id of both) expect(offers(id, given)[0]!.makespanSeconds).toBeCloseTo(20, 5)
+  })
+
   test('equal resources do not fill the beam with one schedule under many names', () => {
     const price = { pricePerSecond: 0.013 }
     const given = problem({
@@ -216,6 +248,15 @@ describe('PRISM', () => {
     expect(all[0]!.cost).toBeCloseTo(24 * 40 * 0.0001, 9)
     expect(all.map(({ makespanSeconds }) => makespanSeconds)).toContain(10.1)
     expect(all.length).toBeGreaterThan(8)
+  })
+
+  test('resources are equal whichever end of the link between them they are', () => {
+    const given = problem({
+      durations: [8, 7, 6, 5, 4].map((seconds) => [seconds, seconds]),
+      edges: [[4, 0, 1]],
+    })
+    // Only a beam without the same schedules on exchanged hosts is wide enough for the optimum.
+    expect(offers('prism-time', given, { beamWidth: 24, readyBranchLimit: 4 })[0]!.makespanSeconds).toBe(15)
   })
 
   test('a task on lanes in use pays no boot; of all that an active window costs nothing is left out', () => {

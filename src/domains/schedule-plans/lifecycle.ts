@@ -79,12 +79,22 @@ export const withOverheads = <R extends PlannedResource>(
       : { ...resource, containerOverheadSeconds: resource.containerOverheadSeconds + more }
   })
 
-/** When the machine of a target is there by the actions of a plan; undefined where it has none. */
+/**
+ * When the machine of a target is first there by the actions of a plan; undefined where it has none.
+ * What comes behind a `stop`, such as a `start`, is of a machine that was there before.
+ */
 const thereBy = (actions: readonly TimedAction[], targetId: string): number | undefined => {
-  const own = actions.filter((one) => one.capacityTargetId === targetId && isSetup(one))
-  return own.length === 0
-    ? undefined
-    : greatest(own.map(({ earliestStart, expectedDuration }) => earliestStart + expectedDuration))
+  const own = actions.filter(({ capacityTargetId }) => capacityTargetId === targetId)
+  const setups = own.filter(isSetup)
+  if (setups.length === 0) return undefined
+  const asked = smallest(setups.map(({ earliestStart }) => earliestStart))
+  const stops = own.filter(({ action, earliestStart }) => action === 'stop' && earliestStart > asked)
+  const stopped = smallest(stops.map(({ earliestStart }) => earliestStart))
+  return greatest(
+    setups
+      .filter(({ earliestStart }) => earliestStart <= stopped)
+      .map(({ earliestStart, expectedDuration }) => earliestStart + expectedDuration),
+  )
 }
 
 /**

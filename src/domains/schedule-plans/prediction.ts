@@ -1,6 +1,7 @@
 import { ranges, longestPlanSeconds } from '../../ranges.ts'
 import { Refusal, type Problem as Warning } from '../../refusal.ts'
 import type { Compute } from '../../compute/compute.ts'
+import { exceeds } from '../../schedulers/limits.ts'
 import { durationSources, type DurationSource, type PlanningProblem } from '../../schedulers/problem.ts'
 import { isNetworkModel, type NetworkModel } from '../../simulator/channel.ts'
 import type { SimulationResult } from '../../simulator/simulate.ts'
@@ -132,13 +133,6 @@ export const networkModelOf = (
   versions: readonly { networkModel?: string | undefined }[],
 ): NetworkModel =>
   named ?? versions.map((version) => version.networkModel ?? '').find(isNetworkModel) ?? 'by-policy'
-
-/**
- * Sums of decimal seconds and prices differ from their exact value by a relative 1e-16 or so. A
- * limit that is missed by this much counts as met.
- */
-export const roundingSlack = 1e-9
-const exceeds = (value: number, limit: number): boolean => limit > 0 && value > limit * (1 + roundingSlack)
 
 /**
  * The reasons, as text, why a plan with these figures is not feasible; empty where it is. A
