@@ -16,6 +16,7 @@ import {
 import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openHttp } from '../../src/clients/http.ts'
@@ -25,8 +26,12 @@ import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { credentialRoutes } from '../../src/domains/credentials/routes.ts'
 import { promotedData } from '../../src/domains/execution-runs/promoted-data.ts'
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
+import { contentReply } from '../../src/domains/storages/content.ts'
 import { openStorages } from '../../src/domains/storages/open.ts'
 import { storageRoutes } from '../../src/domains/storages/routes.ts'
+import { entryView } from '../../src/domains/storages/view.ts'
+import type { Entry, StorageDriver } from '../../src/drivers/storage/contract.ts'
+import { nameOf } from '../../src/drivers/storage/paths.ts'
 import { Refusal } from '../../src/refusal.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { ensureKeyFile, openVaultKeys } from '../../src/vault/keys.ts'
@@ -649,6 +654,23 @@ describe('what may be looked into', () => {
     } while (cursor !== '')
     expect(all).toEqual(Array.from({ length: 250 }, (_, i) => `f-${i}`).sort())
     expect((await app.call('GET', at('here', 'many', '&limit=501'))).body.entries).toHaveLength(100)
+  })
+
+  test('an entry whose time no answer can name is shown without it', async () => {
+    const name = nameOf('f')
+    const { signal } = new AbortController()
+    for (const modifiedAt of [9e15, -9e15, Date.UTC(10_000, 0), Number.NaN]) {
+      const entry: Entry = { name, type: 'file', sizeBytes: 1, modifiedAt, readable: true, writable: true }
+      expect(entryView('here', [name], entry)).not.toHaveProperty('modifiedAt')
+      const driver = {
+        stat: () => Promise.resolve(entry),
+        read: () => Promise.resolve({ entry, stream: Readable.from(['x']) }),
+      } as unknown as StorageDriver
+      const { headers } = await contentReply(driver, [name], { headers: {}, signal })
+      expect(Object.keys(headers)).not.toContain('last-modified')
+    }
+    const entry: Entry = { name, type: 'file', modifiedAt: -86_400_000, readable: true, writable: true }
+    expect(entryView('here', [name], entry).modifiedAt).toBe('1969-12-31T00:00:00.000Z')
   })
 
   test('links are shown and lead nowhere; names that are not UTF-8 travel as bytes; header tricks in names stay names', async () => {
