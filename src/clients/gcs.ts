@@ -307,8 +307,13 @@ export const openGcs = (options: GcsOptions): S3Bucket => {
       }
     },
     async remove(key, { signal } = {}) {
-      const answer = await call(objectUrl(key), { method: 'DELETE', signal })
-      await answer.bytes(largestAnswer)
+      try {
+        const answer = await call(objectUrl(key), { method: 'DELETE', signal })
+        await answer.bytes(largestAnswer)
+      } catch (error) {
+        // Nothing has the key.
+        if (!(error instanceof S3Error) || error.status !== 404) throw error
+      }
     },
     presign: (key, seconds) =>
       Promise.resolve(

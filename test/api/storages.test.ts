@@ -885,6 +885,8 @@ test('what was promoted and is gone at its site no longer stands in the way of i
 
 test('a login that may not list does not show that a folder is gone, and what was promoted below it stays', async () => {
   let lists = true
+  /** A key that is free is denied, as by AWS. */
+  let denies = false
   const store = createServer((asked, answer) => {
     const { method, headers, url = '' } = asked
     if (!lists && url.includes('list-type=')) {
@@ -893,7 +895,8 @@ test('a login that may not list does not show that a folder is gone, and what wa
       return
     }
     const passed = request(`${site.endpoint}${url}`, { method, headers }, (given) => {
-      answer.writeHead(given.statusCode ?? 500, given.headers)
+      const { statusCode = 500 } = given
+      answer.writeHead(denies && method === 'HEAD' && statusCode === 404 ? 403 : statusCode, given.headers)
       given.pipe(answer)
     })
     asked.pipe(passed)
@@ -917,17 +920,50 @@ test('a login that may not list does not show that a folder is gone, and what wa
         },
       ],
     })
-    expect((await put('blind', 'tree/a.csv', 'bytes')).status).toBe(201)
-    await app.post('/storages/blind/promote-data/', { path: 'tree/a.csv' })
+    const paths = ['tree/a.csv', 'tree/b', 'own/c.csv', 'own/d']
+    for (const path of paths) expect((await put('blind', path, 'bytes')).status).toBe(201)
+    for (const path of [...paths, 'tree', 'own'])
+      expect((await app.call('POST', '/storages/blind/promote-data/', { path })).status).toBe(201)
+    const stat = (path: string) => app.call('GET', `/storages/blind/stat/?path=${path}`)
     lists = false
-    expect((await app.call('DELETE', at('blind', 'tree'))).status).toBe(404)
-    const { body } = await app.call('GET', '/storages/blind/stat/?path=tree/a.csv')
-    expect(body.promotedAs).toHaveLength(1)
+    for (const answer of [await stat('tree'), await app.call('DELETE', at('blind', 'tree'))]) {
+      expect(answer.status).toBe(422)
+      expect(JSON.stringify(answer.body.details)).toMatch(/give it the right to list \(s3:ListBucket/)
+    }
+    for (const path of paths) expect((await stat(path)).body.promotedAs).toHaveLength(1)
+
+    // A file that is gone is known to be gone, a directory is not.
+    rmSync(join(site.bucket('bucket'), 'blind', 'own'), { recursive: true })
+    for (const path of ['own/c.csv', 'own/d', 'own'])
+      expect((await app.call('DELETE', at('blind', path))).status).toBe(422)
+    expect(
+      await app.db.many(
+        z.object({ uri: z.string(), status: z.string() }),
+        sql`select uri, status from data_locations where starts_with(uri, 'storage://blind/') order by uri`,
+      ),
+    ).toEqual(
+      ['own', 'own/c.csv', 'own/d', 'tree', 'tree/a.csv', 'tree/b'].map((path) => ({
+        uri: `storage://blind/${path}`,
+        status: path.startsWith('own/') ? 'deleted' : 'available',
+      })),
+    )
+    for (const path of ['tree/a.csv', 'tree/b'])
+      expect((await app.call('DELETE', at('blind', path))).status).toBe(204)
+
+    denies = true
+    const onlyNew = { 'if-none-match': '*' }
+    expect((await put('blind', 'new/e', 'bytes', onlyNew)).status).toBe(201)
+    expect((await put('blind', 'new/e', 'other', onlyNew)).status).toBe(412)
+    expect((await put('blind', 'new/f', 'bytes')).status).toBe(201)
+    for (const path of ['e', 'f']) {
+      expect((await app.call('DELETE', at('blind', `new/${path}`))).status).toBe(204)
+      expect((await app.call('DELETE', at('blind', `new/${path}`))).status).toBe(422)
+    }
+    denies = false
 
     lists = true
-    rmSync(join(site.bucket('bucket'), 'blind', 'tree'), { recursive: true })
     expect((await app.call('DELETE', '/environments/blind/')).status).toBe(422)
-    expect((await app.call('DELETE', at('blind', 'tree'))).status).toBe(404)
+    for (const path of ['tree', 'own']) expect((await app.call('DELETE', at('blind', path))).status).toBe(404)
     expect((await app.call('DELETE', '/environments/blind/')).status).toBe(204)
   } finally {
     store.close()
