@@ -41,13 +41,16 @@ const Page = z.object({
 const Rewritten = z.object({ done: z.boolean(), rewriteToken: z.string().optional() })
 const Fault = z.object({ error: z.object({ message: z.string() }) })
 
-const objectOf = ({ name, size = '0', generation = '', updated }: z.output<typeof Item>): S3Object => ({
-  key: name,
-  sizeBytes: Number(size),
-  modifiedAt: updated === undefined ? undefined : Date.parse(updated),
-  // Each content of a key has a generation of its own.
-  etag: `"${generation}"`,
-})
+const objectOf = ({ name, size = '0', generation = '', updated = '' }: z.output<typeof Item>): S3Object => {
+  const modifiedAt = Date.parse(updated)
+  return {
+    key: name,
+    sizeBytes: Number(size),
+    modifiedAt: Number.isNaN(modifiedAt) ? undefined : modifiedAt,
+    // Each content of a key has a generation of its own.
+    etag: `"${generation}"`,
+  }
+}
 
 const encoded = (text: string): string =>
   encodeURIComponent(text).replace(/[!'()*]/g, (char) => `%${char.charCodeAt(0).toString(16).toUpperCase()}`)
@@ -304,8 +307,13 @@ export const openGcs = (options: GcsOptions): S3Bucket => {
       }
     },
     async remove(key, { signal } = {}) {
-      const answer = await call(objectUrl(key), { method: 'DELETE', signal })
-      await answer.bytes(largestAnswer)
+      try {
+        const answer = await call(objectUrl(key), { method: 'DELETE', signal })
+        await answer.bytes(largestAnswer)
+      } catch (error) {
+        // Nothing has the key.
+        if (!(error instanceof S3Error) || error.status !== 404) throw error
+      }
     },
     presign: (key, seconds) =>
       Promise.resolve(

@@ -16,6 +16,7 @@ import {
 import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openHttp } from '../../src/clients/http.ts'
@@ -25,8 +26,12 @@ import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { credentialRoutes } from '../../src/domains/credentials/routes.ts'
 import { promotedData } from '../../src/domains/execution-runs/promoted-data.ts'
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
+import { contentReply } from '../../src/domains/storages/content.ts'
 import { openStorages } from '../../src/domains/storages/open.ts'
 import { storageRoutes } from '../../src/domains/storages/routes.ts'
+import { entryView } from '../../src/domains/storages/view.ts'
+import type { Entry, StorageDriver } from '../../src/drivers/storage/contract.ts'
+import { nameOf } from '../../src/drivers/storage/paths.ts'
 import { Refusal } from '../../src/refusal.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { ensureKeyFile, openVaultKeys } from '../../src/vault/keys.ts'
@@ -651,6 +656,23 @@ describe('what may be looked into', () => {
     expect((await app.call('GET', at('here', 'many', '&limit=501'))).body.entries).toHaveLength(100)
   })
 
+  test('an entry whose time no answer can name is shown without it', async () => {
+    const name = nameOf('f')
+    const { signal } = new AbortController()
+    for (const modifiedAt of [9e15, -9e15, Date.UTC(10_000, 0), Number.NaN]) {
+      const entry: Entry = { name, type: 'file', sizeBytes: 1, modifiedAt, readable: true, writable: true }
+      expect(entryView('here', [name], entry)).not.toHaveProperty('modifiedAt')
+      const driver = {
+        stat: () => Promise.resolve(entry),
+        read: () => Promise.resolve({ entry, stream: Readable.from(['x']) }),
+      } as unknown as StorageDriver
+      const { headers } = await contentReply(driver, [name], { headers: {}, signal })
+      expect(Object.keys(headers)).not.toContain('last-modified')
+    }
+    const entry: Entry = { name, type: 'file', modifiedAt: -86_400_000, readable: true, writable: true }
+    expect(entryView('here', [name], entry).modifiedAt).toBe('1969-12-31T00:00:00.000Z')
+  })
+
   test('links are shown and lead nowhere; names that are not UTF-8 travel as bytes; header tricks in names stay names', async () => {
     const data = join(root, 'data')
     symlinkSync(join(folder, 'elsewhere'), join(data, 'way-out'))
@@ -863,6 +885,8 @@ test('what was promoted and is gone at its site no longer stands in the way of i
 
 test('a login that may not list does not show that a folder is gone, and what was promoted below it stays', async () => {
   let lists = true
+  /** A key that is free is denied, as by AWS. */
+  let denies = false
   const store = createServer((asked, answer) => {
     const { method, headers, url = '' } = asked
     if (!lists && url.includes('list-type=')) {
@@ -871,7 +895,8 @@ test('a login that may not list does not show that a folder is gone, and what wa
       return
     }
     const passed = request(`${site.endpoint}${url}`, { method, headers }, (given) => {
-      answer.writeHead(given.statusCode ?? 500, given.headers)
+      const { statusCode = 500 } = given
+      answer.writeHead(denies && method === 'HEAD' && statusCode === 404 ? 403 : statusCode, given.headers)
       given.pipe(answer)
     })
     asked.pipe(passed)
@@ -895,17 +920,50 @@ test('a login that may not list does not show that a folder is gone, and what wa
         },
       ],
     })
-    expect((await put('blind', 'tree/a.csv', 'bytes')).status).toBe(201)
-    await app.post('/storages/blind/promote-data/', { path: 'tree/a.csv' })
+    const paths = ['tree/a.csv', 'tree/b', 'own/c.csv', 'own/d']
+    for (const path of paths) expect((await put('blind', path, 'bytes')).status).toBe(201)
+    for (const path of [...paths, 'tree', 'own'])
+      expect((await app.call('POST', '/storages/blind/promote-data/', { path })).status).toBe(201)
+    const stat = (path: string) => app.call('GET', `/storages/blind/stat/?path=${path}`)
     lists = false
-    expect((await app.call('DELETE', at('blind', 'tree'))).status).toBe(404)
-    const { body } = await app.call('GET', '/storages/blind/stat/?path=tree/a.csv')
-    expect(body.promotedAs).toHaveLength(1)
+    for (const answer of [await stat('tree'), await app.call('DELETE', at('blind', 'tree'))]) {
+      expect(answer.status).toBe(422)
+      expect(JSON.stringify(answer.body.details)).toMatch(/give it the right to list \(s3:ListBucket/)
+    }
+    for (const path of paths) expect((await stat(path)).body.promotedAs).toHaveLength(1)
+
+    // A file that is gone is known to be gone, a directory is not.
+    rmSync(join(site.bucket('bucket'), 'blind', 'own'), { recursive: true })
+    for (const path of ['own/c.csv', 'own/d', 'own'])
+      expect((await app.call('DELETE', at('blind', path))).status).toBe(422)
+    expect(
+      await app.db.many(
+        z.object({ uri: z.string(), status: z.string() }),
+        sql`select uri, status from data_locations where starts_with(uri, 'storage://blind/') order by uri`,
+      ),
+    ).toEqual(
+      ['own', 'own/c.csv', 'own/d', 'tree', 'tree/a.csv', 'tree/b'].map((path) => ({
+        uri: `storage://blind/${path}`,
+        status: path.startsWith('own/') ? 'deleted' : 'available',
+      })),
+    )
+    for (const path of ['tree/a.csv', 'tree/b'])
+      expect((await app.call('DELETE', at('blind', path))).status).toBe(204)
+
+    denies = true
+    const onlyNew = { 'if-none-match': '*' }
+    expect((await put('blind', 'new/e', 'bytes', onlyNew)).status).toBe(201)
+    expect((await put('blind', 'new/e', 'other', onlyNew)).status).toBe(412)
+    expect((await put('blind', 'new/f', 'bytes')).status).toBe(201)
+    for (const path of ['e', 'f']) {
+      expect((await app.call('DELETE', at('blind', `new/${path}`))).status).toBe(204)
+      expect((await app.call('DELETE', at('blind', `new/${path}`))).status).toBe(422)
+    }
+    denies = false
 
     lists = true
-    rmSync(join(site.bucket('bucket'), 'blind', 'tree'), { recursive: true })
     expect((await app.call('DELETE', '/environments/blind/')).status).toBe(422)
-    expect((await app.call('DELETE', at('blind', 'tree'))).status).toBe(404)
+    for (const path of ['tree', 'own']) expect((await app.call('DELETE', at('blind', path))).status).toBe(404)
     expect((await app.call('DELETE', '/environments/blind/')).status).toBe(204)
   } finally {
     store.close()

@@ -8,6 +8,7 @@ import {
   readdirSync,
   rmSync,
   symlinkSync,
+  utimesSync,
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
@@ -97,6 +98,20 @@ test('an archive holds the files in order, without links, and the same files giv
   delete want['link']
   delete want['fifo']
   expect(treeOf(join(unpacked(bytes, 'one'), 'tree'))).toEqual(want)
+})
+
+test('times before 1970 and after January 2038 stay what they are', async () => {
+  plant(join(root, 'a', 'times'), { old: 'o', new: 'n', 'dir/f': 'f', large: randomBytes(9_000_000) })
+  const times = { old: -86_400, new: 4_102_444_800, dir: -86_400, large: 4_102_444_800 }
+  for (const [name, time] of Object.entries(times))
+    utimesSync(join(root, 'a', 'times', name), new Date(), new Date(time * 1_000))
+  await archived('a', 'times', { id: 'times' })
+  const input = await content('times')
+  const listed = execFileSync('tar', ['-tvzf', '-', '--utc'], { input }).toString()
+  expect(listed).toMatch(/ 1969-12-31 00:00 times\/old\n/)
+  expect(listed).toMatch(/ 2100-01-01 00:00 times\/new\n/)
+  expect(listed).toMatch(/ 1969-12-31 00:00 times\/dir\/\n/)
+  expect(listed).toMatch(/ 2100-01-01 00:00 times\/large\n/)
 })
 
 test('of a bucket, too; one that is there is a conflict, left where it is equal, or replaced', async () => {

@@ -10,6 +10,8 @@ import {
   type StagingOptions,
   type EdgeTransfer,
 } from '../../src/drivers/transfer/staging-driver.ts'
+import { directFrom } from '../../src/drivers/transfer/strategy.ts'
+import { transfer } from '../../src/drivers/transfer/transfer.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { overLink, type LinkFailures } from './links.ts'
 import { randomFile, scratch } from './trees.ts'
@@ -203,4 +205,32 @@ describe('tasks whose files are at another site', () => {
     expect(facts).toEqual([])
     expect(existsSync(join(folder.path, 'work', 'stopped', 'listing'))).toBe(false)
   })
+})
+
+test('the words of a direct way that does not work are in the reason as a terminal shows them', async () => {
+  const bin = join(folder.path, 'bin')
+  mkdirSync(bin)
+  const ssh = `#!/bin/sh
+cat > /dev/null
+printf 'x%.0s' $(seq 2000) >&2
+printf '\\n\\033[31mno\\342\\200\\256\\033[0m\\r\\n' >&2
+exit 255
+`
+  writeFileSync(join(bin, 'ssh'), ssh, { mode: 0o755 })
+  const ways = openLocalShell({ environment: { PATH: `${bin}:/usr/bin:/bin` } })
+  const door = { host: '127.0.0.1', port: 1, username: 'nobody', knownHosts: '', shell: ways }
+  try {
+    const { strategy, reason } = await transfer({
+      from: { site: 'there', shell, mounts: [], reach: [{ site: 'here', ...door }] },
+      to: { site: 'here', shell, mounts: [] },
+      source: { directory: made('barred', directFrom) },
+      directory: join(incoming, 'barred'),
+      label: 'maker',
+    })
+    expect(strategy).toBe('gateway')
+    expect(reason).toMatch(/; not source-push: …x+\nno(;|$)/)
+    expect(reason.length).toBeLessThan(1_500)
+  } finally {
+    await ways.close()
+  }
 })

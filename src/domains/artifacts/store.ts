@@ -181,6 +181,8 @@ export interface LostPlace {
   below?: boolean | undefined
   /** The digest of the bytes that are there now, `sha256:…`: what has it is not lost. */
   digest?: string | undefined
+  /** Only files are lost: a directory may have the name, and what was promoted as one stays. */
+  fileOnly?: boolean | undefined
 }
 
 /** Whether the column `uri` names a lost place. */

@@ -116,12 +116,13 @@ const places = async (db: Db, place: LostPlace): Promise<string[]> =>
     )
   ).map(({ uri }) => uri)
 
-/** Records that the bytes at a place of a storage are gone. */
+/** Records that the bytes at a place of a storage are gone. Directories have no media type. */
 const gone = async (db: Db, place: LostPlace): Promise<void> => {
   await db.run(
     sql`update data_locations set status = 'deleted' where ${isLost(place)} and storage_resource_id is not null
       and status = 'available' and not exists (select from data_object_instances i
-        where i.id = data_object_instance_id and i.checksum = ${place.digest ?? null})`,
+        where i.id = data_object_instance_id and (i.checksum = ${place.digest ?? null}
+          or ${place.fileOnly ?? false} and i.media_type is null))`,
   )
 }
 

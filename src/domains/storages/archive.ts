@@ -12,6 +12,7 @@ import {
   type StoragePath,
 } from '../../drivers/storage/paths.ts'
 import { streamDigest } from '../../drivers/storage/streams.ts'
+import { tarTime } from '../../drivers/tar-time.ts'
 import { discardEarlier, uploadOf } from './copy.ts'
 import { gzipped } from './gzip.ts'
 import {
@@ -49,7 +50,7 @@ const headerOf = (
   return {
     ...{ name: type === 'directory' ? `${textOf(name)}/` : textOf(name), type, size },
     ...{ mode: type === 'directory' ? 0o755 : 0o644, uid: 0, gid: 0, uname: '', gname: '' },
-    mtime: new Date(Math.floor(modifiedAt / 1_000) * 1_000),
+    ...tarTime(modifiedAt),
   }
 }
 

@@ -3,6 +3,7 @@ import { textOf, type StoragePath } from '../../drivers/storage/paths.ts'
 import { HttpRefusal } from '../../http/errors.ts'
 import { Reply } from '../../http/route.ts'
 import { refusing } from './errors.ts'
+import { dateOf } from './view.ts'
 
 export interface ByteRange {
   offset: number
@@ -35,7 +36,7 @@ const isSame = (ifRange: string | undefined, { etag, modifiedAt }: Entry): boole
   if (ifRange === undefined) return true
   const value = ifRange.trim()
   if (value.startsWith('"')) return value === etag
-  return modifiedAt !== undefined && value === new Date(modifiedAt).toUTCString()
+  return value === dateOf(modifiedAt)?.toUTCString()
 }
 
 /**
@@ -70,6 +71,7 @@ export const contentReply = async (
       )
     const { entry, stream } = await driver.read(path, { ...range, signal })
     const { offset, length } = range ?? { offset: 0, length: entry.sizeBytes ?? 0 }
+    const modified = dateOf(entry.modifiedAt)?.toUTCString()
     return new Reply({
       stream,
       status: range === undefined ? 200 : 206,
@@ -79,9 +81,7 @@ export const contentReply = async (
         'accept-ranges': 'bytes',
         'cache-control': 'private, no-cache',
         ...(entry.etag === undefined ? {} : { etag: entry.etag }),
-        ...(entry.modifiedAt === undefined
-          ? {}
-          : { 'last-modified': new Date(entry.modifiedAt).toUTCString() }),
+        ...(modified === undefined ? {} : { 'last-modified': modified }),
         ...(range === undefined
           ? {}
           : { 'content-range': `bytes ${offset}-${offset + length - 1}/${sizeBytes}` }),

@@ -24,8 +24,12 @@ import { pathInAnswer, type StoragePath } from '../../drivers/storage/paths.ts'
 interface ChangeOfEntry {
   params: { storageId: string }
   query: { path?: string | undefined; pathBytes?: string | undefined }
+  headers: Readonly<Record<string, string | undefined>>
   signal: AbortSignal
 }
+
+const isOnlyNew = ({ headers }: Pick<ChangeOfEntry, 'headers'>): boolean =>
+  headers['if-none-match']?.trim() === '*'
 
 /**
  * The tag of the entry that a change names; undefined where there is none. An entry whose storage
@@ -33,10 +37,18 @@ interface ChangeOfEntry {
  */
 const tagOf =
   (storages: Storages, place: PathPosition) =>
-  async ({ params, query, signal }: ChangeOfEntry): Promise<string | undefined> => {
+  async (change: ChangeOfEntry): Promise<string | undefined> => {
+    const { params, query, headers, signal } = change
     const { facts, driver } = await storages.open(params.storageId)
     const path = await pathOf(query, facts, place, true)
-    const entry = await refusing(place, () => entryAt(driver, path, signal))
+    const entry = await refusing(place, () =>
+      entryAt(driver, path, signal).catch((error: unknown) => {
+        const isUpload = place === 'body' && isOnlyNew(change) && headers['if-match'] === undefined
+        // The storage itself refuses an upload under a name that is taken and not shown to this login.
+        if (isUpload && error instanceof StorageError && error.fault === 'denied') return undefined
+        throw error
+      }),
+    )
     return entry === undefined ? undefined : (entry.etag ?? '""')
   }
 
@@ -60,22 +72,24 @@ const isAbsent = async (driver: StorageDriver, path: StoragePath, signal: AbortS
 
 /**
  * Deletes a file or a link. `onGone` learns of every path that nothing has any more, with what was
- * below it: also of one that was removed at its site, where nothing is left to delete.
+ * below it: also of one that was removed at its site, where nothing is left to delete. Of one that
+ * may still be a directory it learns that no file has it.
  */
 const deleteEntry = async (
   driver: StorageDriver,
   path: StoragePath,
   signal: AbortSignal,
-  onGone: (below: boolean) => Promise<void>,
+  onGone: (what: Pick<LostPlace, 'below' | 'fileOnly'>) => Promise<void>,
 ): Promise<void> => {
   try {
     await driver.delete(path, { signal })
   } catch (error) {
-    const isAnswer = error instanceof StorageError && !error.passes
-    if (isAnswer && (await isAbsent(driver, path, signal))) await onGone(true)
+    if (error instanceof StorageError && error.unlisted) await onGone({ fileOnly: true })
+    else if (error instanceof StorageError && !error.passes && (await isAbsent(driver, path, signal)))
+      await onGone({ below: true })
     throw storageRefusal(error, 'query')
   }
-  await onGone(false)
+  await onGone({})
 }
 
 const usualPage = 100
@@ -167,10 +181,9 @@ export const entryRoutes = ({
         const { facts } = opened
         const path = await pathOf(query, facts, 'body', true)
         const contentRange = headers['content-range']
-        const onlyNew = headers['if-none-match']?.trim() === '*'
         const { receivedBytes, entry, sha256 } = await takeUpload(opened, path, {
           upload,
-          overwrite: query.overwrite === 'true' && !onlyNew,
+          overwrite: query.overwrite === 'true' && !isOnlyNew({ headers }),
           contentRange,
           signal,
         })
@@ -201,7 +214,7 @@ export const entryRoutes = ({
       handle: async ({ params, query, signal }) => {
         const { facts, driver } = await storages.open(params.storageId)
         const path = await pathOf(query, facts, 'query', true)
-        await deleteEntry(driver, path, signal, (below) => lose({ uri: uriOf(facts.id, path), below }))
+        await deleteEntry(driver, path, signal, (what) => lose({ uri: uriOf(facts.id, path), ...what }))
       },
     }),
     route({

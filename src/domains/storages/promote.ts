@@ -171,7 +171,7 @@ export const promoteData = async (
     return promoted.record(db, {
       ...{ ...given, name, digest: `sha256:${digest}`, sizeBytes },
       ...{
-        mediaType: files === undefined ? mediaTypeOf(name) : undefined,
+        mediaType: files === undefined ? (mediaTypeOf(name) ?? 'application/octet-stream') : undefined,
         storageId: facts.id,
         uri: uriOf(facts.id, path),
       },

@@ -18,6 +18,7 @@ export interface PromotedData {
       name: string
       digest: string
       sizeBytes: number
+      /** Of a file; a directory has none. */
       mediaType?: string | undefined
       storageId: string
       uri: string

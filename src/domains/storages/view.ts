@@ -81,9 +81,19 @@ const mediaTypes: Readonly<Record<string, string>> = {
 export const mediaTypeOf = (name: string): string | undefined =>
   mediaTypes[/\.([a-z0-9]+)$/i.exec(name)?.[1]?.toLowerCase() ?? '']
 
-/** A time in the form of answers, from milliseconds since the epoch. */
+/** The years 0 to 9999: RFC 3339 and HTTP write a year with four digits. */
+const firstTime = Date.parse('0000-01-01T00:00:00.000Z')
+const lastTime = Date.parse('9999-12-31T23:59:59.999Z')
+
+/** A time from milliseconds since the epoch; undefined for one that no answer can name. */
+export const dateOf = (milliseconds: number | undefined): Date | undefined =>
+  milliseconds !== undefined && milliseconds >= firstTime && milliseconds <= lastTime
+    ? new Date(milliseconds)
+    : undefined
+
+/** A time in the form of answers, from milliseconds since the epoch; undefined as of `dateOf`. */
 export const timeInAnswer = (milliseconds: number | undefined): string | undefined =>
-  milliseconds === undefined ? undefined : new Date(milliseconds).toISOString()
+  dateOf(milliseconds)?.toISOString()
 
 /**
  * An entry in the form of answers. An entry that is neither file, directory nor link appears as an

@@ -4,6 +4,7 @@ import { PassThrough, type Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { createGunzip } from 'node:zlib'
 import { pack } from 'tar-stream'
+import { tarTime } from '../tar-time.ts'
 import { BuildError } from './errors.ts'
 import { addContent, archiveBytes } from './packing.ts'
 import { tarEntries, type TarEntry } from './tar.ts'
@@ -210,9 +211,6 @@ export const readContext = async (
   }
 }
 
-/** The latest time that the head of an archive takes, in seconds. */
-const latestTime = 2 ** 31 - 1
-
 /**
  * The files of a context as an archive of our own, which builders get instead of the bytes as they were
  * sent: they unpack what was judged, and nothing that another reader of archives would find. All belongs
@@ -226,7 +224,7 @@ export const judgedContext = (sent: Readable, limitBytes: number): Readable => {
   archive.on('error', () => undefined)
   const gone = new Promise<void>((resolve) => archive.once('close', () => resolve()))
   const onEntry = async ({ path, type, mode, mtime, size, content }: TarEntry): Promise<void> => {
-    const head = { mode, mtime: new Date(Math.min(mtime, latestTime) * 1_000), uid: 0, gid: 0 }
+    const head = { mode, mtime: tarTime(mtime * 1_000).mtime, uid: 0, gid: 0 }
     if (type === 'file') await addContent(tar, { ...head, name: plainPath(path), size }, content)
     else tar.entry({ ...head, name: `./${plainPath(path)}/`, type: 'directory' })
     // Heads alone do not wait for the reader.

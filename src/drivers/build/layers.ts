@@ -1,4 +1,5 @@
 import type { Pack } from 'tar-stream'
+import { tarTime } from '../tar-time.ts'
 import { BuildError } from './errors.ts'
 import { layerBytes, type ImageFolder } from './image.ts'
 import { addContent } from './packing.ts'
@@ -95,7 +96,7 @@ export const mergeLayers = async (layers: ImageFolder['layers']): Promise<Merged
 
 const headOf = (entry: TarEntry, name: string, epoch: number | undefined) => ({
   ...{ name, mode: entry.mode, uid: 0, gid: 0, uname: '', gname: '' },
-  mtime: new Date(Math.min(entry.mtime, epoch ?? entry.mtime) * 1_000),
+  mtime: tarTime(Math.min(entry.mtime, epoch ?? entry.mtime) * 1_000).mtime,
 })
 
 /** Writes the merged files into an archive; times after `epoch` are set to it. */

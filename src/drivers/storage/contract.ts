@@ -334,12 +334,15 @@ export class StorageError extends Error {
   readonly fault: StorageFault
   readonly receivedBytes: number | undefined
   readonly retryAfterSeconds: number | undefined
+  /** With `missing`: no file has the name, and a directory would not be seen. */
+  readonly unlisted: boolean
   constructor(
     fault: StorageFault,
     message: string,
     options: ErrorOptions & {
       receivedBytes?: number | undefined
       retryAfterSeconds?: number | undefined
+      unlisted?: boolean | undefined
     } = {},
   ) {
     super(message, options)
@@ -347,6 +350,7 @@ export class StorageError extends Error {
     this.fault = fault
     this.receivedBytes = options.receivedBytes
     this.retryAfterSeconds = options.retryAfterSeconds
+    this.unlisted = options.unlisted ?? false
   }
 
   /** Whether the same call may succeed a moment later. */

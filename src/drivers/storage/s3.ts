@@ -107,19 +107,18 @@ const openKeys = (bucket: S3Bucket, options: S3StorageOptions) => {
     return key === '' ? '' : `${key}/`
   }
 
+  const unsigned = signed
+    ? ''
+    : '; requests are not signed: set configuration.signed to true, with a credentialReference, ' +
+      'for what is not public'
   const errorOf = (error: unknown, path: StoragePath): Error => {
     if (!(error instanceof S3Error)) return error as Error
     const { code, status, message, retryAfterSeconds } = error
     if (code === 'NoSuchBucket')
       return new StorageError('refused', `${message}; correct the endpoint of the storage`, { cause: error })
     const fault = byCode[code] ?? byStatus(status)
-    const unsigned =
-      fault === 'denied' && !signed
-        ? '; requests are not signed: set configuration.signed to true, with a credentialReference, ' +
-          'for what is not public'
-        : ''
-    const words = remedies[fault]
-    return new StorageError(fault, `${quotedPath(path)}: ${words ?? message}${unsigned}`, {
+    const words = remedies[fault] ?? message
+    return new StorageError(fault, `${quotedPath(path)}: ${words}${fault === 'denied' ? unsigned : ''}`, {
       cause: error,
       retryAfterSeconds,
     })
@@ -137,9 +136,20 @@ const openKeys = (bucket: S3Bucket, options: S3StorageOptions) => {
     writable: isReachable(name),
   })
 
+  /** Whether a directory has the path, which no file has. @throws StorageError `missing`, `unlisted` */
   const isFolder = async (path: StoragePath, watch: Watch): Promise<boolean> => {
-    const { objects, folders } = await bucket.page(folderOf(path), { limit: 1, ...watch })
-    return objects.length + folders.length > 0
+    try {
+      const { objects, folders } = await bucket.page(folderOf(path), { limit: 1, ...watch })
+      return objects.length + folders.length > 0
+    } catch (error) {
+      if (!isFault(errorOf(error, path), 'denied')) throw errorOf(error, path)
+      throw new StorageError(
+        'missing',
+        `${quotedPath(path)}: no file has that key, and this login may not list the bucket, so a directory ` +
+          `cannot be seen; give it the right to list (s3:ListBucket, storage.objects.list)${unsigned}`,
+        { cause: error, unlisted: true },
+      )
+    }
   }
 
   const stat = async (path: StoragePath, watch: Watch = {}): Promise<Entry> => {
@@ -163,19 +173,17 @@ const openKeys = (bucket: S3Bucket, options: S3StorageOptions) => {
         )
       }
       if (!isFault(named, 'missing')) throw named
-      const folder = await isFolder(path, watch).catch((listed: unknown) => {
-        // The credential may read objects and not list them.
-        if (isFault(errorOf(listed, path), 'denied')) return false
-        throw errorOf(listed, path)
-      })
-      if (folder) return folderEntry(name)
+      if (await isFolder(path, watch)) return folderEntry(name)
       throw named
     }
   }
-  /** Undefined where nothing has the path; other errors are thrown. */
-  const statIfThere = (path: StoragePath, watch: Watch): Promise<Entry | undefined> =>
+  /**
+   * Undefined where nothing has the path, or the login may not see whether something has it: some
+   * stores deny a key that is free to logins that may not list. Other errors are thrown.
+   */
+  const statIfSeen = (path: StoragePath, watch: Watch): Promise<Entry | undefined> =>
     stat(path, watch).catch((error: unknown) => {
-      if (isFault(error, 'missing')) return undefined
+      if (isFault(error, 'missing') || isFault(error, 'denied')) return undefined
       throw error
     })
 
@@ -188,7 +196,7 @@ const openKeys = (bucket: S3Bucket, options: S3StorageOptions) => {
 
   return {
     ...{ bucket, prefix, partBytes, keyOf, folderOf, errorOf, named },
-    ...{ fileEntry, folderEntry, stat, statIfThere, fileAt },
+    ...{ fileEntry, folderEntry, isFolder, stat, statIfSeen, fileAt },
   }
 }
 type Keys = ReturnType<typeof openKeys>
@@ -310,13 +318,13 @@ const putStream = async (
   return sendParts(parts, key, body, { upload, sizeBytes: sizeBytes ?? 0, usualPart, onlyNew, signal })
 }
 
-const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere }: Keys) => {
+const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, isFolder, stat, statIfSeen }: Keys) => {
   const { parts } = bucket
   const refuseTaken = async (
     path: StoragePath,
     { overwrite = false, signal }: WriteOptions,
   ): Promise<void> => {
-    const there = await statIfThere(path, { signal })
+    const there = await statIfSeen(path, { signal })
     if (there?.type === 'file' && !overwrite)
       throw new StorageError('exists', `${quotedPath(path)}: ${remedies.exists}`)
     if (there?.type === 'directory') throw takenByFolder(path)
@@ -347,7 +355,11 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
           if (put.status === 'rejected') throw (body.errored ?? put.reason) as Error
           if (piped.status === 'rejected') throw piped.reason as Error
           if (withoutEntry) return { receivedBytes: size(), sha256: digest() }
-          const entry = await stat(path, { signal })
+          const entry = await stat(path, { signal }).catch((error: unknown): Entry => {
+            // The login may write files, and not read them.
+            if (!isFault(error, 'denied')) throw error
+            return { name: nameIn(path), type: 'file', sizeBytes: size(), readable: false, writable: true }
+          })
           if (entry.sizeBytes !== size())
             throw new StorageError(
               'changed',
@@ -370,13 +382,19 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
 
     delete: (path, { signal } = {}) =>
       named(path, async () => {
-        if ((await stat(path, { signal })).type === 'directory') throw notDeleted(path)
+        const there = await stat(path, { signal }).catch((error: unknown) => {
+          if (isFault(error, 'denied')) return undefined
+          throw error
+        })
+        if (there?.type === 'directory') throw notDeleted(path)
         await bucket.remove(keyOf(path), { signal })
+        // What was not seen may be a directory, which has no object of that key.
+        if (there === undefined && (await isFolder(path, { signal }))) throw notDeleted(path)
       }),
 
     copyWithin: (to, from, { overwrite = false, signal } = {}) =>
       named(to, async () => {
-        const there = await statIfThere(to, { signal })
+        const there = await statIfSeen(to, { signal })
         if (there?.type === 'directory' || (there !== undefined && !overwrite))
           throw new StorageError('exists', `${quotedPath(to)}: ${remedies.exists}`)
         await bucket.copy(from.map(textOf).join('/'), keyOf(to), { onlyNew: !overwrite, signal })
@@ -385,7 +403,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere
     makeDirectory: (path, { signal } = {}) =>
       named(path, async () => {
         if (path.length === 0) return
-        const there = await statIfThere(path, { signal })
+        const there = await statIfSeen(path, { signal })
         if (there?.type === 'file') throw takenByFile(path)
         if (there === undefined) await bucket.put(folderOf(path), Buffer.alloc(0), { onlyNew: false, signal })
       }),

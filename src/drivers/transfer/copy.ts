@@ -483,7 +483,9 @@ class Copy {
       }
     })
     if (answer.code !== 0 && !fullDisk.test(answer.stderr))
-      throw new NoWayError(answer.stderr.trim() || `ssh ended with ${String(answer.code)}`)
+      throw new NoWayError(
+        reasonText(answer.stderr, { characters: 1_000 }) || `ssh ended with ${String(answer.code)}`,
+      )
     traffic.moved(parcel.bytes)
     return answer
   }

@@ -257,7 +257,7 @@ test("Google's storage: an object of other bytes than those sent goes again; par
       }
       if (request.method === 'DELETE') {
         removed.push(request.url)
-        answer(204, {})
+        answer(request.url?.endsWith('/none') === true ? 404 : 204, {})
       } else if (searchParams.get('uploadType') === 'media') made(body)
       else if (request.method === 'POST') {
         session = []
@@ -291,6 +291,8 @@ test("Google's storage: an object of other bytes than those sent goes again; par
   for (const content of [Buffer.from('small'), large]) expect(await write(content)).toBe('away')
   const object = '/storage/v1/b/any/o/d%2Ffile?generation=7'
   expect(removed).toEqual([object, object])
+  // What is not there need not be removed.
+  expect(await openGcs({ http, place }).remove('none')).toBeUndefined()
   server.closeAllConnections()
   server.close()
 })
@@ -420,5 +422,41 @@ test('a name that the store cannot look up is not taken for a free one', async (
 test('a credential that may not list still finds out that a name is free', async () => {
   const denied = new S3Error('AccessDenied', 'no', { status: 403 })
   const driver = openS3Storage(bucketOf({ page: () => Promise.reject(denied) }), { prefix: [], signed: true })
-  expect(await faultOf(driver.stat(at('a')))).toBe('missing')
+  const fault = { fault: 'missing', unlisted: true, message: expect.stringContaining('s3:ListBucket') }
+  await expect(driver.stat(at('a'))).rejects.toMatchObject(fault)
+  // Nothing is sent for a file that is not there.
+  await expect(driver.delete(at('a'))).rejects.toMatchObject(fault)
+})
+
+test('a store that denies free keys takes new files, deletes, and refuses what is taken itself', async () => {
+  const denied = new S3Error('AccessDenied', 'no', { status: 403 })
+  const objects = new Map([['taken', 'theirs']])
+  const nothing = { objects: [], folders: [], next: undefined }
+  let lists = false
+  const driver = openS3Storage(
+    bucketOf({
+      head: () => Promise.reject(denied),
+      page: () => (lists ? Promise.resolve(nothing) : Promise.reject(denied)),
+      put: (key, body, { onlyNew }) => {
+        if (onlyNew && objects.has(key))
+          return Promise.reject(new S3Error('PreconditionFailed', 'no', { status: 412 }))
+        objects.set(key, body.toString())
+        return Promise.resolve()
+      },
+      remove: (key) => Promise.resolve(void objects.delete(key)),
+    }),
+    { prefix: [], signed: true },
+  )
+  const write = (path: string, overwrite?: boolean) =>
+    driver.write(at(path), bytesFrom('mine'), { sizeBytes: 4, overwrite })
+  const entry = { name: 'new', type: 'file', sizeBytes: 4, readable: false, writable: true }
+  expect(await write('d/new')).toMatchObject({ receivedBytes: 4, entry })
+  expect(await faultOf(write('taken'))).toBe('exists')
+  expect(Object.fromEntries(objects)).toEqual({ 'd/new': 'mine', taken: 'theirs' })
+  expect(await faultOf(write('taken', true))).toBe('none')
+  // Whether a directory has the name is not known.
+  await expect(driver.delete(at('d/new'))).rejects.toMatchObject({ fault: 'missing', unlisted: true })
+  lists = true
+  expect(await faultOf(driver.delete(at('taken')))).toBe('none')
+  expect([...objects.keys()]).toEqual([])
 })

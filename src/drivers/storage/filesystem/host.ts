@@ -496,9 +496,13 @@ const putExclusively = (from: Buffer, to: Buffer): void => {
 }
 
 /**
- * The half microsecond keeps the milliseconds: a number of seconds is rounded down to nanoseconds.
+ * The half microsecond keeps the milliseconds: a number of seconds is cut to microseconds, towards 0.
+ * As a text: Node takes a negative number for the present time.
  */
-const timesOf = (modifiedAt: number): [Date, number] => [new Date(), modifiedAt / 1_000 + 5e-7]
+const timesOf = (modifiedAt: number): [Date, string] => [
+  new Date(),
+  String(modifiedAt / 1_000 + Math.sign(modifiedAt) * 5e-7),
+]
 
 const give = (fd: number, { mode, modifiedAt }: Attributes): void => {
   if (mode !== undefined) fchmodSync(fd, mode & 0o777)

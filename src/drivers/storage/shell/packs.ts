@@ -1,6 +1,7 @@
 import { buffer } from 'node:stream/consumers'
 import { createHash } from 'node:crypto'
 import { extract, pack } from 'tar-stream'
+import { tarTime } from '../../tar-time.ts'
 import { StorageError, type NewSmallFile, type SmallFile, type StorageDriver } from '../contract.ts'
 import { bytesOf, isText, nameOf, quotedPath, temporaryName, textOf, type ByteName } from '../paths.ts'
 import { yesOrNo, type Scripts } from './scripts.ts'
@@ -22,7 +23,7 @@ const archiveOf = async (files: readonly NewSmallFile[]): Promise<Buffer> => {
   tar.entry({ name: 'sums', mode: 0o600 }, sums)
   for (const { name, bytes, attributes: { mode = 0o644, modifiedAt = Date.now() } = {} } of files) {
     const pax = { mtime: (modifiedAt / 1_000).toFixed(3) }
-    tar.entry({ name: `files/${textOf(name)}`, mode: mode & 0o777, mtime: new Date(modifiedAt), pax }, bytes)
+    tar.entry({ name: `files/${textOf(name)}`, mode: mode & 0o777, ...tarTime(modifiedAt), pax }, bytes)
   }
   tar.finalize()
   return buffer(tar)
