@@ -163,7 +163,7 @@ export const restore = async (
 
 /** Why `tar` did not unpack an archive: by its first line, the archive or the folder. */
 const notUnpacked = (file: string, folder: string, error: unknown): Error => {
-  const why = reasonText(String((error as { stderr?: unknown }).stderr ?? '').split('\n')[0] ?? '')
+  const why = reasonText(((error as { stderr?: string }).stderr ?? '').split('\n')[0] ?? '')
   return new Error(
     /No space left|Disk quota/.test(why)
       ? `${file} cannot be unpacked in ${folder}: ${why}; make room`
