@@ -5,6 +5,7 @@ import {
   bootLater,
   end,
   halt,
+  hasCapacity,
   hex,
   hidden,
   makeMachine,
@@ -127,6 +128,11 @@ const refuseForm = (zone: string, given: Insert): void => {
     throw new Refused(404, 'notFound', `The resource '${image}' was not found`)
 }
 
+const exhausted = (zone: string) => ({
+  code: 'ZONE_RESOURCE_POOL_EXHAUSTED',
+  message: `The zone '${zone}' has no such machine now`,
+})
+
 const insert = (state: State, zone: string, requestId: string | null, given: Insert): Operation => {
   const known = requestId === null ? undefined : state.requests.get(requestId)
   if (known !== undefined) return known
@@ -139,18 +145,15 @@ const insert = (state: State, zone: string, requestId: string | null, given: Ins
   const keys = (items.find(({ key }) => key === 'ssh-keys')?.value ?? '')
     .split('\n')
     .map((line) => line.slice(line.indexOf(':') + 1))
-  const { noCapacity, noQuota } = world.settings
+  const { noQuota } = world.settings
   if (noQuota === 'machines')
     throw new Refused(403, 'quotaExceeded', "Quota 'INSTANCES' exceeded.  Limit: 0.0 in region us-east1.")
   const refusal =
     noQuota === 'processors'
       ? { code: 'QUOTA_EXCEEDED', message: "Quota 'CPUS' exceeded.  Limit: 0.0 in region us-east1." }
-      : noCapacity === '*' || noCapacity === zone
-        ? {
-            code: 'ZONE_RESOURCE_POOL_EXHAUSTED',
-            message: `The zone '${zone}' has no such machine now`,
-          }
-        : undefined
+      : hasCapacity(world, zone)
+        ? undefined
+        : exhausted(zone)
   const operation = begun(state, refusal === undefined ? {} : { error: { errors: [refusal] } })
   if (requestId !== null) state.requests.set(requestId, operation)
   if (refusal !== undefined) return operation
@@ -353,7 +356,9 @@ const actions: readonly [
     /^POST \/zones\/([^/]+)\/instances\/([^/]+)\/start$/,
     (state, [zone = '', name = '']) => {
       const machine = found(state, zone, name)
-      if (machine.state === 'stopped') powerOn(state.world, machine)
+      if (machine.state !== 'stopped') return begun(state)
+      if (!hasCapacity(state.world, zone)) return begun(state, { error: { errors: [exhausted(zone)] } })
+      powerOn(state.world, machine)
       return begun(state)
     },
   ],

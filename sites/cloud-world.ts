@@ -36,6 +36,8 @@ export interface CloudFaults {
   noPrices(refused: boolean): void
   /** Every request is refused because its credential has expired. */
   expired(expired: boolean): void
+  /** A machine that is started falls back to stopped, until this is called with false. */
+  noStart(none: boolean): void
   /** The provider takes a running machine back without a request, as it does with spot machines. */
   takeBack(id: string): void
 }
@@ -115,6 +117,7 @@ export interface World {
     expired: boolean
     otherHostKey: boolean
     noPublicAddress: boolean
+    noStart: boolean
   }
   /** Spends one throttling of an action, or one lost answer. */
   isThrottled: (action: string) => boolean
@@ -238,9 +241,23 @@ export const halt = (machine: CloudMachine): void => {
   powerOff(machine)
 }
 
+export const hasCapacity = ({ settings: { noCapacity } }: World, zone: string): boolean =>
+  noCapacity !== '*' && noCapacity !== zone
+
+const fallBackMs = 4_000
+
 /** Power on, under another address. */
 export const powerOn = (world: World, machine: CloudMachine): void => {
   machine.state = 'pending'
+  delete machine.reason
+  if (world.settings.noStart) {
+    later(world, fallBackMs, () => {
+      if (machine.state !== 'pending') return
+      machine.state = 'stopped'
+      machine.reason = 'Server.InternalError'
+    })
+    return
+  }
   machine.host?.move()
   later(world, world.options.bootMs, () => void restart(world, machine))
 }
@@ -288,6 +305,7 @@ export const faultsOf = (settings: World['settings'], machines: World['machines'
     silentSsh: (silent) => (settings.silentSsh = silent),
     otherHostKey: (other) => (settings.otherHostKey = other),
     noPublicAddress: (none) => (settings.noPublicAddress = none),
+    noStart: (none) => (settings.noStart = none),
     noPrices: (refused) => (settings.noPrices = refused),
     expired: (expired) => (settings.expired = expired),
     takeBack: (id) => {

@@ -83,6 +83,7 @@ export const startCloud = async (options: CloudOptions = {}): Promise<CloudSite>
     expired: false,
     otherHostKey: false,
     noPublicAddress: false,
+    noStart: false,
   }
   const machines: World['machines'] = new Map()
   const { faults, isThrottled, isLost } = faultsOf(settings, machines)

@@ -234,6 +234,11 @@ describe.each(Object.keys(providers))('%s', (name) => {
     await expect(driver.create(asked)).rejects.toMatchObject({ fault: 'capacity', passes: false })
     const elsewhere = await driver.create({ ...asked, zone: provider.zones[1]! })
     expect(elsewhere.zone).toBe(provider.zones[1])
+    await reached(elsewhere.id, 'running')
+    await driver.stop(elsewhere.id)
+    await reached(elsewhere.id, 'stopped')
+    site.faults.noCapacity(provider.zones[1])
+    await expect(driver.start(elsewhere.id)).rejects.toMatchObject({ fault: 'capacity', passes: false })
     site.faults.noCapacity(undefined)
     await driver.destroy(elsewhere.id)
     for (const quota of ['machines', 'processors'] as const) {

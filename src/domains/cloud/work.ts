@@ -12,7 +12,7 @@ import { configurationOf, sourceRanges } from './accept.ts'
 import { billingEnds, computeBegins, computeEnds } from './billing.ts'
 import type { Cloud, Clouds } from './clouds.ts'
 import { keyIdOf } from './instance-keys.ts'
-import type { WatchedInstance } from './loss.ts'
+import { lossOf, type WatchedInstance } from './loss.ts'
 import { cloudKind } from './operation.ts'
 import type { Plays } from './plays.ts'
 import type { CapacityTarget } from './schemas.ts'
@@ -155,18 +155,25 @@ const recordAsking = (db: Db, job: CloudJob, target: CapacityTarget, account: st
     })
   })
 
+/**
+ * Starts a machine that is stopped; no effect on one that starts or runs. @throws CloudError, `away`
+ * while its provider stops it
+ */
+const startStopped = async (cloud: Cloud, id: string): Promise<void> => {
+  const state = (await cloud.look(id))?.state
+  // A provider refuses the start of such a machine for good.
+  if (state === 'stopping')
+    throw new CloudError('away', `the machine ${id} cannot be started while its provider stops it`)
+  if (state === 'stopped') await cloud.driver.start(id)
+}
+
 /** Makes the machine of an instance, once; a stopped one is started. */
 export const createMachine = async (parts: CloudWorkParts, operationId: string): Promise<void> => {
   const { db } = parts
   const job = await readJob(db, operationId)
   const cloud = await cloudOf(parts, job)
   const target = existing(await readTarget(db, job.targetId), 'capacity target', job.targetId)
-  if (job.providerId != null) {
-    // A retry finds the instance `provisioning`, whatever state its machine is in.
-    const isStopped = job.status === 'stopped' || (await cloud.look(job.providerId))?.state === 'stopped'
-    if (isStopped) await cloud.driver.start(job.providerId)
-    return
-  }
+  if (job.providerId != null) return startStopped(cloud, job.providerId)
   // What was never asked for is not there.
   const [found] = job.askedAt == null ? [] : await cloud.driver.find(job.reference)
   // An operation that is cancelled while the provider does not answer has asked for nothing.
@@ -201,7 +208,7 @@ const untilAnswered = async <T>(
   return answer
 }
 
-/** A provider may not list a new machine for this long. */
+/** A provider may not list a new machine, or show the start of a stopped one, for this long. */
 const unseenMs = 120_000
 
 /** A provider may show the public address of a running machine this many looks late. */
@@ -223,8 +230,27 @@ const lacksAddress = (
 }
 
 /**
+ * Why a machine that was asked to run will not; undefined where it may run yet. `begins`: the
+ * provider has shown that it starts; `isLate`: the provider has had the time to show this.
+ */
+const startLoss = (
+  id: string,
+  machine: Machine | undefined,
+  { begins, isLate }: { begins: boolean; isLate: boolean },
+): string | undefined => {
+  const other = 'provision another instance'
+  if (machine === undefined)
+    return isLate ? `the provider shows the machine ${id} no more; ${other}` : undefined
+  const loss = lossOf(machine)
+  if (loss?.stays === false) return `${loss.reason}; ${other}`
+  return loss !== undefined && machine.state === 'stopped' && (begins || isLate)
+    ? `${loss.reason} instead of running; retry the operation, or ${other}`
+    : undefined
+}
+
+/**
  * Waits until a machine runs and has the address that its target wants. @throws CloudError where
- * the machine was ended meanwhile, or runs without that address
+ * the machine was ended or stopped meanwhile, or runs without that address
  */
 export const awaitRunning = async (
   parts: CloudWorkParts,
@@ -236,6 +262,7 @@ export const awaitRunning = async (
   const { sshAddress } = configurationOf(await readTarget(parts.db, job.targetId))
   const since = Date.now()
   let looks = 0
+  let begins = false
   const isRunning = async (): Promise<true | undefined> => {
     const machine = await cloud.look(job.providerId ?? '')
     if (machine?.state === 'running') {
@@ -249,12 +276,9 @@ export const awaitRunning = async (
         where id = ${job.id}`)
       return true
     }
-    const isGone = machine === undefined ? Date.now() - since > unseenMs : machine.state === 'gone'
-    if (isGone)
-      throw new CloudError(
-        'refused',
-        `the machine ${job.providerId ?? ''} was ended by the provider; provision another instance`,
-      )
+    begins ||= machine?.state === 'pending'
+    const loss = startLoss(job.providerId ?? '', machine, { begins, isLate: Date.now() - since > unseenMs })
+    if (loss !== undefined) throw new CloudError('refused', loss)
     return undefined
   }
   await untilAnswered(isRunning, 500, signal)
@@ -375,8 +399,8 @@ export const stopMachine = async (
 export const startMachine = async (parts: CloudWorkParts, operationId: string): Promise<void> => {
   const job = await readJob(parts.db, operationId)
   const cloud = await cloudOf(parts, job)
+  await startStopped(cloud, job.providerId ?? '')
   await note(parts.db, job, 'starting', 'resource.starting')
-  await cloud.driver.start(job.providerId ?? '')
 }
 
 const endedIds = async (cloud: Cloud, job: CloudJob): Promise<string[]> => {

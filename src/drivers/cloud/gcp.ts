@@ -338,7 +338,16 @@ export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
       return found
     },
     list: (service) => named(listed(compute, `labels.${labels.service}=${service}`)),
-    start: (id) => change('POST', id, '/start'),
+    async start(id) {
+      const [zone = ''] = id.split('/')
+      const begun = await named(compute.change('POST', `${pathOf(id)}/start`))
+      try {
+        await named(compute.settle(`zones/${zone}`, begun))
+      } catch (error) {
+        // The start was taken; without an answer about its end, the state of the machine shows that.
+        if (!(error instanceof CloudError) || !error.passes) throw error
+      }
+    },
     stop: (id) => change('POST', id, '/stop'),
     async destroy(id) {
       try {
