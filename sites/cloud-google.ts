@@ -106,7 +106,7 @@ const found = (state: State, zone: string, name: string): CloudMachine => {
   return machine
 }
 
-const refuseForm = (zone: string, given: Insert): void => {
+const refuseForm = ({ settings }: World, zone: string, given: Insert): void => {
   const invalid = (message: string): Refused => new Refused(400, 'invalid', message)
   if (!zones.includes(zone)) throw new Refused(404, 'notFound', `The zone '${zone}' was not found`)
   if (!nameForm.test(given.name ?? ''))
@@ -115,7 +115,7 @@ const refuseForm = (zone: string, given: Insert): void => {
     if (!/^[a-z]/.test(key) || !labelForm.test(key) || !labelForm.test(value))
       throw invalid(`Invalid value for field 'resource.labels': '${key}'`)
   const [, type = ''] = /^zones\/[^/]+\/machineTypes\/(.+)$/.exec(given.machineType ?? '') ?? []
-  if (!(type in types))
+  if (!(type in types) || settings.unsupported === zone)
     throw invalid(`Invalid value for field 'resource.machineType': '${given.machineType ?? ''}'`)
   const image = given.disks?.[0]?.initializeParams?.sourceImage ?? ''
   if (
@@ -136,8 +136,8 @@ const exhausted = (zone: string) => ({
 const insert = (state: State, zone: string, requestId: string | null, given: Insert): Operation => {
   const known = requestId === null ? undefined : state.requests.get(requestId)
   if (known !== undefined) return known
-  refuseForm(zone, given)
   const { world } = state
+  refuseForm(world, zone, given)
   const id = `${zone}/${given.name ?? ''}`
   if (world.machines.has(id) && world.machines.get(id)!.state !== 'terminated')
     throw new Refused(409, 'alreadyExists', `The resource '${id}' already exists`)
@@ -378,10 +378,14 @@ const actions: readonly [
   [
     'machineTypes.aggregatedList',
     /^GET \/aggregated\/machineTypes$/,
-    () =>
-      inZones('machineTypes', (zone) =>
-        Object.entries(types).map(([name, type]) => ({ name, ...type, zone: zoneUrl(zone) })),
-      ),
+    ({ world }, _, { url }) => {
+      const [, only] = /^name = "([^"]+)"$/.exec(url.searchParams.get('filter') ?? '') ?? []
+      return inZones('machineTypes', (zone) =>
+        Object.entries(types)
+          .filter(([name]) => zone !== world.settings.unsupported && name === (only ?? name))
+          .map(([name, type]) => ({ name, ...type, zone: zoneUrl(zone) })),
+      )
+    },
   ],
   [
     'diskTypes.aggregatedList',

@@ -17,6 +17,8 @@ export interface CloudFaults {
   loseAnswers(action: string, times: number): void
   /** The zone (all zones: `*`) has no capacity until this is called with undefined. */
   noCapacity(zone: string | undefined): void
+  /** The zone offers none of the machine types, until this is called with undefined. */
+  unsupported(zone: string | undefined): void
   /**
    * The account's quota of machines or of processors is used up until this is called with
    * undefined.
@@ -109,6 +111,7 @@ export interface World {
   options: Required<CloudOptions>
   settings: {
     noCapacity: string | undefined
+    unsupported: string | undefined
     hideMs: number
     noQuota: Quota | undefined
     silent: boolean
@@ -299,6 +302,7 @@ export const faultsOf = (settings: World['settings'], machines: World['machines'
     throttle: (action, times) => void throttled.set(action, times),
     loseAnswers: (action, times) => void lost.set(action, times),
     noCapacity: (zone) => (settings.noCapacity = zone),
+    unsupported: (zone) => (settings.unsupported = zone),
     hideNew: (milliseconds) => (settings.hideMs = milliseconds),
     noQuota: (of) => (settings.noQuota = of),
     silentConsole: (silent) => (settings.silent = silent),

@@ -225,6 +225,15 @@ describe.each(Object.keys(providers))('%s', (name) => {
     await driver.destroy(machine.id)
   })
 
+  if (name === 'gcp')
+    test('without a zone, Compute Engine is asked for the first one that offers the machine type', async () => {
+      site.faults.unsupported(provider.zones[0])
+      const { id, zone } = await driver.create(wish())
+      site.faults.unsupported(undefined)
+      expect(zone).toBe(provider.zones[1])
+      await driver.destroy(id)
+    })
+
   test('every refusal has its kind', async () => {
     site.faults.throttle(provider.actions.list, 1)
     await expect(driver.list(service)).rejects.toMatchObject({ fault: 'throttled', passes: true })
