@@ -124,6 +124,8 @@ const runInstances = (world: World, groups: Groups, given: URLSearchParams): Clo
   const [{ root }] = imagesOf([image])
   if (!zones.includes(zone))
     throw new Refused('InvalidParameterValue', `Invalid availability zone: [${zone}]`)
+  if (world.settings.unsupported === zone)
+    throw new Refused('Unsupported', `The instance type (${type}) is not supported in your zone (${zone}).`)
   const group = given.get('SecurityGroupId.1')
   if (group !== null && !groups.has(group))
     throw new Refused('InvalidGroup.NotFound', `The security group '${group}' does not exist`)

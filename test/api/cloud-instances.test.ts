@@ -198,11 +198,13 @@ test('a target makes as many machines as it may', async () => {
   await act('first', 'destroy')
 })
 
-test('where a zone has no capacity the next one is asked, but a subnet has one zone only', async () => {
+test('where a zone has no capacity or lacks the type the next one is asked, but a subnet has one zone only', async () => {
   await makeTarget('in-subnet', { configuration: { network: 'subnet-a' } })
   site.faults.noCapacity('us-east-1a')
+  site.faults.unsupported('us-east-1b')
   expect((await made('elsewhere')).status).toBe('completed')
-  expect((await machineOfInstance(service, site, 'elsewhere')).zone).toBe('us-east-1b')
+  expect((await machineOfInstance(service, site, 'elsewhere')).zone).toBe('us-east-1c')
+  site.faults.unsupported(undefined)
   await act('elsewhere', 'destroy')
   const before = site.calls.get('RunInstances')!
   expect(await made('nowhere', 'in-subnet')).toMatchObject({

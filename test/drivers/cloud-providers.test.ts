@@ -241,6 +241,11 @@ describe.each(Object.keys(providers))('%s', (name) => {
     site.faults.noCapacity(zone)
     const asked = wish({ zone })
     await expect(driver.create(asked)).rejects.toMatchObject({ fault: 'capacity', passes: false })
+    site.faults.unsupported(zone)
+    await expect(driver.create(wish({ zone }))).rejects.toMatchObject({
+      ...{ fault: name === 'aws' ? 'capacity' : 'refused', passes: false },
+    })
+    site.faults.unsupported(undefined)
     const elsewhere = await driver.create({ ...asked, zone: provider.zones[1]! })
     expect(elsewhere.zone).toBe(provider.zones[1])
     await reached(elsewhere.id, 'running')
