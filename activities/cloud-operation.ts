@@ -48,7 +48,8 @@ export const cloudOperationActivities = (parts: CloudOperationParts) => {
     destroyCloudMachine: (id: string): Promise<void> =>
       lasting(id, () => work.destroyMachine(parts, id, signal())),
     /** Removes what a failed or cancelled operation has left. */
-    leaveCloudMachine: (id: string): Promise<void> => beating(() => work.leaveMachine(parts, id, signal())),
+    leaveCloudMachine: (id: string, reason?: string): Promise<void> =>
+      beating(() => work.leaveMachine(parts, id, signal(), reason)),
   }
 }
 

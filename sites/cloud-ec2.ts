@@ -7,6 +7,7 @@ import {
   debian13,
   end,
   halt,
+  hasCapacity,
   hex,
   hidden,
   makeMachine,
@@ -91,6 +92,9 @@ const quotas: Readonly<Record<Quota, () => Refused>> = {
     ),
 }
 
+const lacking = (type: string, zone: string): Refused =>
+  new Refused('InsufficientInstanceCapacity', `There is no ${type} in ${zone}`, 500)
+
 type Groups = Map<string, { id: string; name: string; ranges: Set<string> }>
 
 /** @throws Refused for an image that does not exist */
@@ -120,11 +124,12 @@ const runInstances = (world: World, groups: Groups, given: URLSearchParams): Clo
   const [{ root }] = imagesOf([image])
   if (!zones.includes(zone))
     throw new Refused('InvalidParameterValue', `Invalid availability zone: [${zone}]`)
+  if (world.settings.unsupported === zone)
+    throw new Refused('Unsupported', `The instance type (${type}) is not supported in your zone (${zone}).`)
   const group = given.get('SecurityGroupId.1')
   if (group !== null && !groups.has(group))
     throw new Refused('InvalidGroup.NotFound', `The security group '${group}' does not exist`)
-  if (world.settings.noCapacity === '*' || world.settings.noCapacity === zone)
-    throw new Refused('InsufficientInstanceCapacity', `There is no ${type} in ${zone}`, 500)
+  if (!hasCapacity(world, zone)) throw lacking(type, zone)
   if (world.settings.noQuota !== undefined) throw quotas[world.settings.noQuota]()
   const userData = Buffer.from(given.get('UserData') ?? '', 'base64').toString()
   const disks = new Map([[root, imageGiB]])
@@ -238,7 +243,7 @@ const change = (world: World, given: URLSearchParams, deed: 'start' | 'stop' | '
     item: named(world, given).map((machine) => {
       const before = machine.state
       if (deed === 'end') end(machine)
-      else if (before === 'terminated' || before === 'pending')
+      else if (['terminated', 'pending', ...(deed === 'start' ? ['stopping'] : [])].includes(before))
         throw new Refused('IncorrectInstanceState', `The instance '${machine.id}' is ${before}`)
       else if (deed === 'stop' && machine.spot)
         throw new Refused(
@@ -247,7 +252,10 @@ const change = (world: World, given: URLSearchParams, deed: 'start' | 'stop' | '
             'Instance request. You can only stop Spot Instances associated with persistent Spot Instance requests.',
         )
       else if (deed === 'stop' && before === 'running') halt(machine)
-      else if (deed === 'start' && before === 'stopped') powerOn(world, machine)
+      else if (deed === 'start' && before === 'stopped') {
+        if (!hasCapacity(world, machine.zone)) throw lacking(machine.type, machine.zone)
+        powerOn(world, machine)
+      }
       return {
         ...{ instanceId: machine.id, currentState: stateXml(machine.state) },
         previousState: stateXml(before),

@@ -5,6 +5,7 @@ import {
   bootLater,
   end,
   halt,
+  hasCapacity,
   hex,
   hidden,
   makeMachine,
@@ -105,7 +106,7 @@ const found = (state: State, zone: string, name: string): CloudMachine => {
   return machine
 }
 
-const refuseForm = (zone: string, given: Insert): void => {
+const refuseForm = ({ settings }: World, zone: string, given: Insert): void => {
   const invalid = (message: string): Refused => new Refused(400, 'invalid', message)
   if (!zones.includes(zone)) throw new Refused(404, 'notFound', `The zone '${zone}' was not found`)
   if (!nameForm.test(given.name ?? ''))
@@ -114,7 +115,7 @@ const refuseForm = (zone: string, given: Insert): void => {
     if (!/^[a-z]/.test(key) || !labelForm.test(key) || !labelForm.test(value))
       throw invalid(`Invalid value for field 'resource.labels': '${key}'`)
   const [, type = ''] = /^zones\/[^/]+\/machineTypes\/(.+)$/.exec(given.machineType ?? '') ?? []
-  if (!(type in types))
+  if (!(type in types) || settings.unsupported === zone)
     throw invalid(`Invalid value for field 'resource.machineType': '${given.machineType ?? ''}'`)
   const image = given.disks?.[0]?.initializeParams?.sourceImage ?? ''
   if (
@@ -127,11 +128,16 @@ const refuseForm = (zone: string, given: Insert): void => {
     throw new Refused(404, 'notFound', `The resource '${image}' was not found`)
 }
 
+const exhausted = (zone: string) => ({
+  code: 'ZONE_RESOURCE_POOL_EXHAUSTED',
+  message: `The zone '${zone}' has no such machine now`,
+})
+
 const insert = (state: State, zone: string, requestId: string | null, given: Insert): Operation => {
   const known = requestId === null ? undefined : state.requests.get(requestId)
   if (known !== undefined) return known
-  refuseForm(zone, given)
   const { world } = state
+  refuseForm(world, zone, given)
   const id = `${zone}/${given.name ?? ''}`
   if (world.machines.has(id) && world.machines.get(id)!.state !== 'terminated')
     throw new Refused(409, 'alreadyExists', `The resource '${id}' already exists`)
@@ -139,18 +145,15 @@ const insert = (state: State, zone: string, requestId: string | null, given: Ins
   const keys = (items.find(({ key }) => key === 'ssh-keys')?.value ?? '')
     .split('\n')
     .map((line) => line.slice(line.indexOf(':') + 1))
-  const { noCapacity, noQuota } = world.settings
+  const { noQuota } = world.settings
   if (noQuota === 'machines')
     throw new Refused(403, 'quotaExceeded', "Quota 'INSTANCES' exceeded.  Limit: 0.0 in region us-east1.")
   const refusal =
     noQuota === 'processors'
       ? { code: 'QUOTA_EXCEEDED', message: "Quota 'CPUS' exceeded.  Limit: 0.0 in region us-east1." }
-      : noCapacity === '*' || noCapacity === zone
-        ? {
-            code: 'ZONE_RESOURCE_POOL_EXHAUSTED',
-            message: `The zone '${zone}' has no such machine now`,
-          }
-        : undefined
+      : hasCapacity(world, zone)
+        ? undefined
+        : exhausted(zone)
   const operation = begun(state, refusal === undefined ? {} : { error: { errors: [refusal] } })
   if (requestId !== null) state.requests.set(requestId, operation)
   if (refusal !== undefined) return operation
@@ -353,7 +356,9 @@ const actions: readonly [
     /^POST \/zones\/([^/]+)\/instances\/([^/]+)\/start$/,
     (state, [zone = '', name = '']) => {
       const machine = found(state, zone, name)
-      if (machine.state === 'stopped') powerOn(state.world, machine)
+      if (machine.state !== 'stopped') return begun(state)
+      if (!hasCapacity(state.world, zone)) return begun(state, { error: { errors: [exhausted(zone)] } })
+      powerOn(state.world, machine)
       return begun(state)
     },
   ],
@@ -373,10 +378,14 @@ const actions: readonly [
   [
     'machineTypes.aggregatedList',
     /^GET \/aggregated\/machineTypes$/,
-    () =>
-      inZones('machineTypes', (zone) =>
-        Object.entries(types).map(([name, type]) => ({ name, ...type, zone: zoneUrl(zone) })),
-      ),
+    ({ world }, _, { url }) => {
+      const [, only] = /^name = "([^"]+)"$/.exec(url.searchParams.get('filter') ?? '') ?? []
+      return inZones('machineTypes', (zone) =>
+        Object.entries(types)
+          .filter(([name]) => zone !== world.settings.unsupported && name === (only ?? name))
+          .map(([name, type]) => ({ name, ...type, zone: zoneUrl(zone) })),
+      )
+    },
   ],
   [
     'diskTypes.aggregatedList',

@@ -17,6 +17,8 @@ export interface CloudFaults {
   loseAnswers(action: string, times: number): void
   /** The zone (all zones: `*`) has no capacity until this is called with undefined. */
   noCapacity(zone: string | undefined): void
+  /** The zone offers none of the machine types, until this is called with undefined. */
+  unsupported(zone: string | undefined): void
   /**
    * The account's quota of machines or of processors is used up until this is called with
    * undefined.
@@ -36,6 +38,8 @@ export interface CloudFaults {
   noPrices(refused: boolean): void
   /** Every request is refused because its credential has expired. */
   expired(expired: boolean): void
+  /** A machine that is started falls back to stopped, until this is called with false. */
+  noStart(none: boolean): void
   /** The provider takes a running machine back without a request, as it does with spot machines. */
   takeBack(id: string): void
 }
@@ -107,6 +111,7 @@ export interface World {
   options: Required<CloudOptions>
   settings: {
     noCapacity: string | undefined
+    unsupported: string | undefined
     hideMs: number
     noQuota: Quota | undefined
     silent: boolean
@@ -115,6 +120,7 @@ export interface World {
     expired: boolean
     otherHostKey: boolean
     noPublicAddress: boolean
+    noStart: boolean
   }
   /** Spends one throttling of an action, or one lost answer. */
   isThrottled: (action: string) => boolean
@@ -238,9 +244,23 @@ export const halt = (machine: CloudMachine): void => {
   powerOff(machine)
 }
 
+export const hasCapacity = ({ settings: { noCapacity } }: World, zone: string): boolean =>
+  noCapacity !== '*' && noCapacity !== zone
+
+const fallBackMs = 4_000
+
 /** Power on, under another address. */
 export const powerOn = (world: World, machine: CloudMachine): void => {
   machine.state = 'pending'
+  delete machine.reason
+  if (world.settings.noStart) {
+    later(world, fallBackMs, () => {
+      if (machine.state !== 'pending') return
+      machine.state = 'stopped'
+      machine.reason = 'Server.InternalError'
+    })
+    return
+  }
   machine.host?.move()
   later(world, world.options.bootMs, () => void restart(world, machine))
 }
@@ -282,12 +302,14 @@ export const faultsOf = (settings: World['settings'], machines: World['machines'
     throttle: (action, times) => void throttled.set(action, times),
     loseAnswers: (action, times) => void lost.set(action, times),
     noCapacity: (zone) => (settings.noCapacity = zone),
+    unsupported: (zone) => (settings.unsupported = zone),
     hideNew: (milliseconds) => (settings.hideMs = milliseconds),
     noQuota: (of) => (settings.noQuota = of),
     silentConsole: (silent) => (settings.silent = silent),
     silentSsh: (silent) => (settings.silentSsh = silent),
     otherHostKey: (other) => (settings.otherHostKey = other),
     noPublicAddress: (none) => (settings.noPublicAddress = none),
+    noStart: (none) => (settings.noStart = none),
     noPrices: (refused) => (settings.noPrices = refused),
     expired: (expired) => (settings.expired = expired),
     takeBack: (id) => {

@@ -75,6 +75,7 @@ export const startCloud = async (options: CloudOptions = {}): Promise<CloudSite>
     system === undefined || network === undefined ? undefined : await openAptProxy(`${network.prefix}.1`)
   const settings: World['settings'] = {
     noCapacity: undefined,
+    unsupported: undefined,
     hideMs: 0,
     noQuota: undefined,
     silent: false,
@@ -83,6 +84,7 @@ export const startCloud = async (options: CloudOptions = {}): Promise<CloudSite>
     expired: false,
     otherHostKey: false,
     noPublicAddress: false,
+    noStart: false,
   }
   const machines: World['machines'] = new Map()
   const { faults, isThrottled, isLost } = faultsOf(settings, machines)

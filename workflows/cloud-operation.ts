@@ -66,9 +66,9 @@ export async function cloudOperation(id: string, generation: number, headline?: 
         await there('end the machine').destroyCloudMachine(id)
       }
     },
-    leave: () =>
+    leave: (reason) =>
       there('take back what was left')
-        .leaveCloudMachine(id)
+        .leaveCloudMachine(id, reason)
         .catch(() => undefined),
   })
 }

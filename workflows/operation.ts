@@ -7,6 +7,7 @@ import {
   proxyActivities,
   setCurrentDetails,
   setHandler,
+  TimeoutFailure,
 } from '@temporalio/workflow'
 import type { OperationActivities } from '../activities/operation.ts'
 import { sentence, type Headline } from '../src/page-details.ts'
@@ -86,8 +87,11 @@ export interface Work<Live extends Record<string, unknown>> {
    * operation with its message.
    */
   steps: (report: (text: string) => void) => Promise<void>
-  /** Undoes what unfinished steps left; also after a cancel, and never cancelled itself. */
-  leave?: () => Promise<unknown>
+  /**
+   * Undoes what unfinished steps left; also after a cancel, and never cancelled itself. `reason`:
+   * that of a failure.
+   */
+  leave?: (reason: string | undefined) => Promise<unknown>
 }
 
 /** Absent in histories of earlier versions, which left what an execution before them had begun. */
@@ -103,7 +107,9 @@ export const placed = async (
 ): Promise<string | undefined> =>
   known ?? (patched(placedToLeave) ? place().catch(() => undefined) : undefined)
 
-const causeOf = (error: ActivityFailure): string => error.cause?.message ?? error.message
+/** Behind the time limit of all tries stands what the last one before it ended with. */
+const causeOf = ({ cause, message }: ActivityFailure): string =>
+  (cause instanceof TimeoutFailure ? (cause.cause ?? cause) : cause)?.message ?? message
 
 /**
  * How the steps ended; an end that is neither their failure nor a cancel is a fault of the
@@ -142,7 +148,7 @@ export const durably = <Live extends Record<string, unknown>>(work: Work<Live>):
     if (begun.over) return begun.end
     const end = await stepsEnd(work)
     return CancellationScope.nonCancellable(async () => {
-      if (end.status !== 'completed') await work.leave?.()
+      if (end.status !== 'completed') await work.leave?.(end.reason)
       return record(`end the ${noun}`).finishOperation(kind, id, generation, end)
     })
   })

@@ -123,6 +123,28 @@ test('a machine is made with its disk, stopped, started with another address, an
   await connection.close()
 })
 
+test('a start waits for the end of a stop, and fails with the reason where the machine falls back to stopped', async () => {
+  await made('fallen')
+  await act('fallen', 'stop')
+  const machine = await machineOfInstance(service, site, 'fallen')
+  // As others stop it: the record is `stopped` before the machine is.
+  machine.state = 'stopping'
+  site.faults.noStart(true)
+  const looks = site.calls.get('DescribeInstances') ?? 0
+  const { id } = (await calls.act('fallen', 'start')).body
+  await until('a look at it', 120, () => (site.calls.get('DescribeInstances') ?? 0) > looks)
+  machine.state = 'stopped'
+  const failed = await calls.over(id)
+  site.faults.noStart(false)
+  expect([failed.status, failed.failureReason]).toEqual([
+    ...['failed', expect.stringMatching(/was stopped at its provider \(Server.InternalError\).*retry/)],
+  ])
+  expect((await calls.instance('fallen')).failureReason).toBe(failed.failureReason)
+  await service.post(`/cloud-operations/${id}/retry/`)
+  expect((await calls.over(id)).status).toBe('completed')
+  await act('fallen', 'destroy')
+})
+
 test('a machine and an action are asked for once where the answer was lost with the daemon', async () => {
   const once = async (path: string, body: object | undefined, key: string) => {
     const ask = () => service.call('POST', path, body, { 'idempotency-key': key })
@@ -176,11 +198,13 @@ test('a target makes as many machines as it may', async () => {
   await act('first', 'destroy')
 })
 
-test('where a zone has no capacity the next one is asked, but a subnet has one zone only', async () => {
+test('where a zone has no capacity or lacks the type the next one is asked, but a subnet has one zone only', async () => {
   await makeTarget('in-subnet', { configuration: { network: 'subnet-a' } })
   site.faults.noCapacity('us-east-1a')
+  site.faults.unsupported('us-east-1b')
   expect((await made('elsewhere')).status).toBe('completed')
-  expect((await machineOfInstance(service, site, 'elsewhere')).zone).toBe('us-east-1b')
+  expect((await machineOfInstance(service, site, 'elsewhere')).zone).toBe('us-east-1c')
+  site.faults.unsupported(undefined)
   await act('elsewhere', 'destroy')
   const before = site.calls.get('RunInstances')!
   expect(await made('nowhere', 'in-subnet')).toMatchObject({

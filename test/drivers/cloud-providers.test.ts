@@ -225,6 +225,15 @@ describe.each(Object.keys(providers))('%s', (name) => {
     await driver.destroy(machine.id)
   })
 
+  if (name === 'gcp')
+    test('without a zone, Compute Engine is asked for the first one that offers the machine type', async () => {
+      site.faults.unsupported(provider.zones[0])
+      const { id, zone } = await driver.create(wish())
+      site.faults.unsupported(undefined)
+      expect(zone).toBe(provider.zones[1])
+      await driver.destroy(id)
+    })
+
   test('every refusal has its kind', async () => {
     site.faults.throttle(provider.actions.list, 1)
     await expect(driver.list(service)).rejects.toMatchObject({ fault: 'throttled', passes: true })
@@ -232,8 +241,18 @@ describe.each(Object.keys(providers))('%s', (name) => {
     site.faults.noCapacity(zone)
     const asked = wish({ zone })
     await expect(driver.create(asked)).rejects.toMatchObject({ fault: 'capacity', passes: false })
+    site.faults.unsupported(zone)
+    await expect(driver.create(wish({ zone }))).rejects.toMatchObject({
+      ...{ fault: name === 'aws' ? 'capacity' : 'refused', passes: false },
+    })
+    site.faults.unsupported(undefined)
     const elsewhere = await driver.create({ ...asked, zone: provider.zones[1]! })
     expect(elsewhere.zone).toBe(provider.zones[1])
+    await reached(elsewhere.id, 'running')
+    await driver.stop(elsewhere.id)
+    await reached(elsewhere.id, 'stopped')
+    site.faults.noCapacity(provider.zones[1])
+    await expect(driver.start(elsewhere.id)).rejects.toMatchObject({ fault: 'capacity', passes: false })
     site.faults.noCapacity(undefined)
     await driver.destroy(elsewhere.id)
     for (const quota of ['machines', 'processors'] as const) {

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { Context } from '@temporalio/activity'
 import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client'
 import { z } from 'zod'
 import { raw, sql } from '../../src/db/sql.ts'
@@ -9,7 +10,24 @@ import { endOperation } from '../../src/operations/records.ts'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { until } from '../failures/programs.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
-import { threeSteps, threeStepsKind, threeStepsTable } from './three-steps.ts'
+import { threeSteps, threeStepsKind, threeStepsTable, type ThreeStepsActivities } from './three-steps.ts'
+
+/** Why what was done was taken back, by the id of the operation. */
+const takenBack = new Map<string, string | undefined>()
+const activities: typeof threeSteps.activities = (parts) => {
+  const { step, takeBack } = threeSteps.activities(parts) as ThreeStepsActivities
+  return {
+    step: async (id: string, ...of: [number, number]) => {
+      if (id === 'in-vain' && Context.current().info.attempt === 1)
+        throw new Error('the site gives no answer')
+      await step(id, ...of)
+    },
+    takeBack: async (id: string, reason?: string) => {
+      takenBack.set(id, reason)
+      await takeBack(id)
+    },
+  }
+}
 
 let service: TestService
 let temporal: Connection
@@ -22,7 +40,7 @@ beforeAll(async () => {
         : pageSummary(db, id, generation)
   }
   const workflowsPath = new URL('three-steps-workflow.ts', import.meta.url).pathname
-  service = await openService({ further: { ...threeSteps, workflowsPath }, lookEverySeconds: 1 })
+  service = await openService({ further: { ...threeSteps, activities, workflowsPath }, lookEverySeconds: 1 })
   for (const statement of threeStepsTable) await service.db.run(raw(statement))
   temporal = await Connection.connect({ address: temporalAddress() })
 })
@@ -155,6 +173,13 @@ test('a failed one names its reason, is opened again by a retry, and only an end
   await service.post('/three-steps/kept/cancel/')
   await ended('kept')
   expect((await service.call('DELETE', '/three-steps/kept/')).status).toBe(204)
+})
+
+test('one whose time is over while a try is under way names what the last one before it failed with', async () => {
+  await accept('in-vain', { stepMs: 600_000 })
+  const failureReason = 'the site gives no answer'
+  expect(await ended('in-vain')).toMatchObject({ status: 'failed', failureReason })
+  expect(takenBack.get('in-vain')).toBe(failureReason)
 })
 
 test('events come as a stream, from the last one that the reader has; an unknown operation is 404 everywhere', async () => {

@@ -5,11 +5,13 @@ import type { ThreeStepsActivities } from './three-steps.ts'
 
 export * from '../../workflows/index.ts'
 
-const { step, takeBack } = proxyActivities<ThreeStepsActivities>({
+const options = {
   startToCloseTimeout: '1 minute',
   heartbeatTimeout: '3 seconds',
   retry: { initialInterval: '100 milliseconds', maximumInterval: '1 second' },
-})
+} as const
+const { step, takeBack } = proxyActivities<ThreeStepsActivities>(options)
+const within = proxyActivities<ThreeStepsActivities>({ ...options, scheduleToCloseTimeout: '5 seconds' })
 
 /** Three steps in order; each leaves a line in the operation's table. */
 export async function threeSteps(id: string, generation: number, headline?: Headline): Promise<void> {
@@ -19,9 +21,9 @@ export async function threeSteps(id: string, generation: number, headline?: Head
     steps: async (report) => {
       for (live.step = 1; live.step <= 3; live.step++) {
         report(`step ${String(live.step)} of 3`)
-        await step(id, generation, live.step)
+        await (id === 'in-vain' ? within.step : step)(id, generation, live.step)
       }
     },
-    leave: () => takeBack(id),
+    leave: (reason) => takeBack(id, reason),
   })
 }

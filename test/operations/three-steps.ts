@@ -110,7 +110,7 @@ const activities = ({ db }: { db: Db }) => ({
         on conflict do nothing`,
     )
   },
-  takeBack: async (id: string): Promise<void> => {
+  takeBack: async (id: string, _reason?: string): Promise<void> => {
     await db.run(sql`delete from three_steps_done where id = ${id}`)
   },
 })

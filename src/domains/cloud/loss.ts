@@ -27,6 +27,17 @@ const ends: Partial<Record<Machine['state'], string>> = {
   gone: 'was ended',
 }
 
+/** What its provider has made of a machine that should run; undefined where it runs or may run yet. */
+export const lossOf = ({ id, state, reason }: Machine): Loss | undefined => {
+  const word = ends[state]
+  if (word === undefined) return undefined
+  const cause = reason === undefined ? '' : ` (${reason})`
+  return {
+    reason: `the machine ${id} ${word} at its provider${cause}`,
+    stays: state === 'stopping' || state === 'stopped',
+  }
+}
+
 /**
  * Asks the provider about a machine that is in use, together with all others of this process.
  * @returns why it is lost; undefined: it is there; `unseen`: the provider does not show it
@@ -38,14 +49,7 @@ export const lookAtInstance = async (
 ): Promise<Loss | 'unseen' | undefined> => {
   const cloud = await clouds.at(place)
   const machine = await cloud.look(providerId)
-  if (machine === undefined) return 'unseen'
-  const word = ends[machine.state]
-  if (word === undefined) return undefined
-  const cause = machine.reason === undefined ? '' : ` (${machine.reason})`
-  return {
-    reason: `the machine ${providerId} ${word} at its provider${cause}`,
-    stays: machine.state === 'stopping' || machine.state === 'stopped',
-  }
+  return machine === undefined ? 'unseen' : lossOf(machine)
 }
 
 /** The machine of the instance `i` may exist, and no operation is at work on it. */

@@ -12,7 +12,7 @@ import { configurationOf, sourceRanges } from './accept.ts'
 import { billingEnds, computeBegins, computeEnds } from './billing.ts'
 import type { Cloud, Clouds } from './clouds.ts'
 import { keyIdOf } from './instance-keys.ts'
-import type { WatchedInstance } from './loss.ts'
+import { lossOf, type WatchedInstance } from './loss.ts'
 import { cloudKind } from './operation.ts'
 import type { Plays } from './plays.ts'
 import type { CapacityTarget } from './schemas.ts'
@@ -155,18 +155,25 @@ const recordAsking = (db: Db, job: CloudJob, target: CapacityTarget, account: st
     })
   })
 
+/**
+ * Starts a machine that is stopped; no effect on one that starts or runs. @throws CloudError, `away`
+ * while its provider stops it
+ */
+const startStopped = async (cloud: Cloud, id: string): Promise<void> => {
+  const state = (await cloud.look(id))?.state
+  // A provider refuses the start of such a machine for good.
+  if (state === 'stopping')
+    throw new CloudError('away', `the machine ${id} cannot be started while its provider stops it`)
+  if (state === 'stopped') await cloud.driver.start(id)
+}
+
 /** Makes the machine of an instance, once; a stopped one is started. */
 export const createMachine = async (parts: CloudWorkParts, operationId: string): Promise<void> => {
   const { db } = parts
   const job = await readJob(db, operationId)
   const cloud = await cloudOf(parts, job)
   const target = existing(await readTarget(db, job.targetId), 'capacity target', job.targetId)
-  if (job.providerId != null) {
-    // A retry finds the instance `provisioning`, whatever state its machine is in.
-    const isStopped = job.status === 'stopped' || (await cloud.look(job.providerId))?.state === 'stopped'
-    if (isStopped) await cloud.driver.start(job.providerId)
-    return
-  }
+  if (job.providerId != null) return startStopped(cloud, job.providerId)
   // What was never asked for is not there.
   const [found] = job.askedAt == null ? [] : await cloud.driver.find(job.reference)
   // An operation that is cancelled while the provider does not answer has asked for nothing.
@@ -190,18 +197,32 @@ export const createMachine = async (parts: CloudWorkParts, operationId: string):
 // ---------------------------------------------------------------------------------------------------------
 // wait
 
-/** Asks until there is an answer. @throws the signal's reason at its abort */
-const untilAnswered = async <T>(
-  ask: () => Promise<T | undefined>,
-  everyMs: number,
-  signal: AbortSignal,
-): Promise<T> => {
-  const answer = await poll(ask, { everyMs, signal })
-  if (answer === undefined) throw signal.reason as Error
-  return answer
+/** Below the 15 minutes of one try of an activity, whose end would tell nothing. */
+const longestWaitMs = 840_000
+
+interface Wait {
+  everyMs: number
+  signal: AbortSignal
+  deadlineMs?: number
+  /** What is still missing at the deadline. */
+  lack: () => string
 }
 
-/** A provider may not list a new machine for this long. */
+/**
+ * Asks until there is an answer. @throws CloudError `away` with the lack at the deadline; the
+ * signal's reason at its abort
+ */
+const untilAnswered = async <T>(
+  ask: () => Promise<T | undefined>,
+  { everyMs, signal, deadlineMs = longestWaitMs, lack }: Wait,
+): Promise<T> => {
+  const answer = await poll(ask, { everyMs, signal, deadlineMs })
+  if (answer !== undefined) return answer
+  signal.throwIfAborted()
+  throw new CloudError('away', lack())
+}
+
+/** A provider may not list a new machine, or show the start of a stopped one, for this long. */
 const unseenMs = 120_000
 
 /** A provider may show the public address of a running machine this many looks late. */
@@ -223,8 +244,27 @@ const lacksAddress = (
 }
 
 /**
+ * Why a machine that was asked to run will not; undefined where it may run yet. `begins`: the
+ * provider has shown that it starts; `isLate`: the provider has had the time to show this.
+ */
+const startLoss = (
+  id: string,
+  machine: Machine | undefined,
+  { begins, isLate }: { begins: boolean; isLate: boolean },
+): string | undefined => {
+  const other = 'provision another instance'
+  if (machine === undefined)
+    return isLate ? `the provider shows the machine ${id} no more; ${other}` : undefined
+  const loss = lossOf(machine)
+  if (loss?.stays === false) return `${loss.reason}; ${other}`
+  return loss !== undefined && machine.state === 'stopped' && (begins || isLate)
+    ? `${loss.reason} instead of running; retry the operation, or ${other}`
+    : undefined
+}
+
+/**
  * Waits until a machine runs and has the address that its target wants. @throws CloudError where
- * the machine was ended meanwhile, or runs without that address
+ * the machine was ended or stopped meanwhile, or runs without that address
  */
 export const awaitRunning = async (
   parts: CloudWorkParts,
@@ -236,8 +276,10 @@ export const awaitRunning = async (
   const { sshAddress } = configurationOf(await readTarget(parts.db, job.targetId))
   const since = Date.now()
   let looks = 0
+  let begins = false
+  let machine: Machine | undefined
   const isRunning = async (): Promise<true | undefined> => {
-    const machine = await cloud.look(job.providerId ?? '')
+    machine = await cloud.look(job.providerId ?? '')
     if (machine?.state === 'running') {
       looks += 1
       if (sshAddress !== 'private' && machine.publicAddress === undefined && looks < mostLooks)
@@ -249,15 +291,14 @@ export const awaitRunning = async (
         where id = ${job.id}`)
       return true
     }
-    const isGone = machine === undefined ? Date.now() - since > unseenMs : machine.state === 'gone'
-    if (isGone)
-      throw new CloudError(
-        'refused',
-        `the machine ${job.providerId ?? ''} was ended by the provider; provision another instance`,
-      )
+    begins ||= machine?.state === 'pending'
+    const loss = startLoss(job.providerId ?? '', machine, { begins, isLate: Date.now() - since > unseenMs })
+    if (loss !== undefined) throw new CloudError('refused', loss)
     return undefined
   }
-  await untilAnswered(isRunning, 500, signal)
+  const lack = () =>
+    `the machine ${job.providerId ?? ''} does not run yet; its provider shows it as ${machine?.state ?? 'unknown'}`
+  await untilAnswered(isRunning, { everyMs: 500, signal, lack })
 }
 
 /** Waits until a machine is stopped, or gone. */
@@ -269,11 +310,14 @@ export const awaitState = async (
 ): Promise<void> => {
   const job = await readJob(parts.db, operationId)
   const cloud = await cloudOf(parts, job)
+  let machine: Machine | undefined
   const isThere = async (): Promise<true | undefined> => {
-    const machine = job.providerId == null ? undefined : await cloud.look(job.providerId)
+    machine = job.providerId == null ? undefined : await cloud.look(job.providerId)
     return machine === undefined || machine.state === 'gone' || machine.state === state ? true : undefined
   }
-  await untilAnswered(isThere, 500, signal)
+  const lack = () =>
+    `the machine ${job.providerId ?? ''} is still ${machine?.state ?? 'there'} at its provider`
+  await untilAnswered(isThere, { everyMs: 500, signal, lack })
 }
 
 // ---------------------------------------------------------------------------------------------------------
@@ -301,7 +345,12 @@ const pinHostKey = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSig
   if (job.hostKey != null) return job
   const cloud = await cloudOf(parts, job)
   const printed = async () => printedHostKey(await cloud.driver.console(job.providerId ?? ''))
-  const hostKey = await untilAnswered(printed, 2_000, signal)
+  const lack = () =>
+    `the console of the machine ${job.providerId ?? ''} shows no host key; name an image with cloud-init, or at ` +
+    "Google with Google's agent, in imageReference of the target"
+  const hostKey = await untilAnswered(printed, {
+    ...{ everyMs: 2_000, signal, deadlineMs: longestWaitMs / 2, lack },
+  })
   await parts.db.run(sql`update cloud_instances set host_key = ${hostKey} where id = ${job.id}`)
   return { ...job, hostKey }
 }
@@ -311,14 +360,19 @@ export const watchedOf = (job: CloudJob): WatchedInstance => ({ ...job, provider
 
 /** @throws CloudError where the machine shows another key than the pinned one */
 const awaitLogin = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSignal): Promise<void> => {
+  let last = ''
   const isHealthy = async (): Promise<true | undefined> => {
     const probe = await parts.sshSessions.probe(targetOf(parts, job), { fresh: true })
     if (probe.healthy) return true
+    last = probe.message
     if (probe.stages.at(-1)?.stage === 'host key')
       throw new CloudError('refused', `the machine shows another host key than its console: ${probe.message}`)
     return undefined
   }
-  await untilAnswered(isHealthy, 1_000, signal)
+  const lack = () =>
+    `the machine ${job.providerId ?? ''} takes no login of ${job.sshUsername} at ${job.address ?? ''}: ${last}; ` +
+    'check sshSourceRanges, sshPort and sshAddress of its target'
+  await untilAnswered(isHealthy, { everyMs: 1_000, signal, deadlineMs: longestWaitMs / 2, lack })
 }
 
 /**
@@ -375,8 +429,8 @@ export const stopMachine = async (
 export const startMachine = async (parts: CloudWorkParts, operationId: string): Promise<void> => {
   const job = await readJob(parts.db, operationId)
   const cloud = await cloudOf(parts, job)
+  await startStopped(cloud, job.providerId ?? '')
   await note(parts.db, job, 'starting', 'resource.starting')
-  await cloud.driver.start(job.providerId ?? '')
 }
 
 const endedIds = async (cloud: Cloud, job: CloudJob): Promise<string[]> => {
@@ -404,13 +458,14 @@ export const destroyMachine = async (
   for (const id of ids) await cloud.driver.destroy(id)
   if (job.address != null) await parts.sshSessions.forget(targetOf(parts, job))
   for (const id of ids) {
+    const lack = () => `the machine ${id} is not ended yet at its provider`
     const isEnded = async (): Promise<true | undefined> => {
       const machine = await cloud.look(id)
       return machine === undefined || machine.state === 'gone' || machine.state === 'ending'
         ? true
         : undefined
     }
-    await untilAnswered(isEnded, 500, signal)
+    await untilAnswered(isEnded, { everyMs: 500, signal, lack, deadlineMs: longestWaitMs / ids.length })
   }
   await recordGone(db, job, end)
 }
@@ -465,17 +520,19 @@ const isGone = async (parts: CloudWorkParts, job: CloudJob): Promise<boolean> =>
  * Cleans up after an operation that did not complete. A provisioning leaves no machine, unless it
  * failed while playbooks ran there: that machine can be configured again. Other operations leave
  * the machine, which may be retried or destroyed. What the provider has ended costs nothing more.
+ * `reason`: of the operation, where its instance has none.
  */
 export const leaveMachine = async (
   parts: CloudWorkParts,
   operationId: string,
   signal: AbortSignal,
+  reason?: string,
 ): Promise<void> => {
   const job = await readJob(parts.db, operationId)
   const isKept = job.readyAt != null || (job.configuringAt != null && job.cancelRequestedAt == null)
   if (job.kind !== 'validate')
     await parts.db.run(sql`update cloud_instances set status = 'failed',
-        failure_reason = coalesce(failure_reason, ${`its ${job.kind} did not come to its end`})
+        failure_reason = coalesce(failure_reason, ${reason ?? `its ${job.kind} did not come to its end`})
       where id = ${job.id} and status not in ('destroyed', 'ready')`)
   if (job.kind === 'provision' && !isKept) await takeBack(parts, job, signal)
   else if (job.status !== 'destroyed' && (await isGone(parts, job))) await recordGone(parts.db, job, 'failed')

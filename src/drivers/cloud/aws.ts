@@ -60,9 +60,12 @@ const noLogin = new Set([
   ...['AccessDenied', 'OptInRequired', 'RequestExpired', 'Blocked', 'MissingAuthenticationToken'],
 ])
 
-const faultOf = ({ code, status }: Ec2Error): CloudFault => {
+/** `zone`: the one that was asked for a machine. */
+const faultOf = ({ code, status }: Ec2Error, zone: string | undefined): CloudFault => {
   if (throttles.has(code)) return 'throttled'
   if (noCapacity.has(code)) return 'capacity'
+  // This zone does not have the machine type; another one may.
+  if (code === 'Unsupported' && zone !== undefined) return 'capacity'
   if (noQuota.has(code)) return 'quota'
   if (noLogin.has(code)) return 'credential'
   if (code === 'InvalidInstanceID.NotFound') return 'missing'
@@ -70,12 +73,12 @@ const faultOf = ({ code, status }: Ec2Error): CloudFault => {
   return status === undefined || status >= 500 ? 'away' : 'refused'
 }
 
-const named = async <T>(work: Promise<T>): Promise<T> => {
+const named = async <T>(work: Promise<T>, zone?: string): Promise<T> => {
   try {
     return await work
   } catch (error) {
     if (!(error instanceof Ec2Error)) throw error
-    throw new CloudError(faultOf(error), `aws ${error.message}`, { cause: error })
+    throw new CloudError(faultOf(error, zone), `aws ${error.message}`, { cause: error })
   }
 }
 
@@ -352,7 +355,7 @@ export const awsDriver = (ec2: Ec2, firewalls = openFirewalls()): CloudDriver =>
   zonalSubnets: true,
   identity: async () => (await named(ec2.identity())).arn,
   account: async () => (await named(ec2.identity())).account,
-  create: (wish) => named(runOne(ec2, firewalls, wish)),
+  create: (wish) => named(runOne(ec2, firewalls, wish), wish.zone),
   find: async (reference) =>
     (await named(describe(ec2, { filter: { [`tag:${tags.reference}`]: [reference] } }))).filter(isThere),
   async look(ids) {

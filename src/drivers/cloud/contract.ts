@@ -25,7 +25,10 @@ export interface CloudDriver {
   look(ids: readonly string[]): Promise<Machine[]>
   /** All existing machines with the tag of this service. */
   list(service: string): Promise<Machine[]>
-  /** No effect on a machine that runs already. @throws CloudError `missing` */
+  /**
+   * No effect on a machine that runs already. A provider may take the start and stop the machine
+   * again later. @throws CloudError; `missing`, `capacity` where its zone has none
+   */
   start(id: string): Promise<void>
   /** No effect on a stopped machine. @throws CloudError `missing` */
   stop(id: string): Promise<void>

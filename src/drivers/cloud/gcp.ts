@@ -159,7 +159,7 @@ const bodyOf = (
 
 const makeOne = async (compute: ComputeEngine, firewalls: Firewalls, wish: MachineWish): Promise<Machine> => {
   const { region } = compute.place
-  const zone = wish.zone ?? (await zonesOf(compute))[0]
+  const zone = wish.zone ?? (await zoneOf(compute, wish.machineType))
   if (zone === undefined) throw new CloudError('refused', `gcp: the region ${region} has no zones`)
   const subnetwork =
     wish.subnet === undefined || wish.subnet.includes('/')
@@ -214,8 +214,12 @@ const DisksInZone = z.object({ diskTypes: z.array(Disk).optional() })
 
 const architectureOf = (name: string | undefined): string => (name === 'ARM64' ? 'arm64' : 'amd64')
 
-const machinesOf = async (compute: ComputeEngine, zones: readonly string[]) => {
-  const found = (await compute.list('aggregated/machineTypes', {})).flatMap(
+const machinesOf = async (
+  compute: ComputeEngine,
+  zones: readonly string[],
+  query: Readonly<Record<string, string>> = {},
+) => {
+  const found = (await compute.list('aggregated/machineTypes', query)).flatMap(
     (zone) => TypesInZone.parse(zone).machineTypes ?? [],
   )
   const byName = new Map<string, { type: z.output<typeof MachineType>; zones: string[] }>()
@@ -235,6 +239,18 @@ const machinesOf = async (compute: ComputeEngine, zones: readonly string[]) => {
       ...(gpu === undefined ? {} : { gpuModel: gpu.guestAcceleratorType }),
     }
   })
+}
+
+/**
+ * The first zone of the region that offers a machine type; the first one of all where none lists it,
+ * as it is with custom types. Undefined: the region has no zones.
+ */
+const zoneOf = async (compute: ComputeEngine, type: string): Promise<string | undefined> => {
+  const zones = await zonesOf(compute)
+  // A type of another form does not exist; its machine is refused with its name.
+  const isName = /^[-a-z0-9]+$/.test(type)
+  const [offer] = isName ? await machinesOf(compute, zones, { filter: `name = "${type}"` }) : []
+  return offer?.zones[0] ?? zones[0]
 }
 
 const imageProjects = ['debian-cloud', 'ubuntu-os-cloud']
@@ -338,7 +354,16 @@ export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
       return found
     },
     list: (service) => named(listed(compute, `labels.${labels.service}=${service}`)),
-    start: (id) => change('POST', id, '/start'),
+    async start(id) {
+      const [zone = ''] = id.split('/')
+      const begun = await named(compute.change('POST', `${pathOf(id)}/start`))
+      try {
+        await named(compute.settle(`zones/${zone}`, begun))
+      } catch (error) {
+        // The start was taken; without an answer about its end, the state of the machine shows that.
+        if (!(error instanceof CloudError) || !error.passes) throw error
+      }
+    },
     stop: (id) => change('POST', id, '/stop'),
     async destroy(id) {
       try {
