@@ -1,13 +1,16 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { MockActivityEnvironment } from '@temporalio/testing'
 import { rmSync, truncateSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { availableParallelism } from 'node:os'
+import { availableParallelism, hostname } from 'node:os'
 import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { json, text } from 'node:stream/consumers'
-import { raw, sql } from '../../src/db/sql.ts'
+import { executionRunActivities, type FilesAtEnd } from '../../activities/execution-run.ts'
+import { raw, sql, type Db } from '../../src/db/sql.ts'
 import { deliverOutputs } from '../../src/domains/execution-runs/deliver.ts'
+import { quietReports } from '../support/quiet-reports.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World, type WorldTask } from '../support/worlds.ts'
 import { until } from '../failures/programs.ts'
@@ -201,11 +204,70 @@ test('what has no readable copy on this host is named, and the other files of it
     expect.stringMatching(/^\.cache\/x of .*maker/),
     expect.stringMatching(/^env\/bin\/python of /),
   ]
+  const stopped = AbortSignal.abort(new Error('stopped'))
+  await expect(deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run', stopped)).rejects.toThrow(
+    'stopped',
+  )
+  expect(written.size).toBe(0)
   expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual(unread)
   expect([...written.values()].toSorted()).toEqual(['two\n', 'two\n'])
   written.clear()
   expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual(unread)
   expect(written.size).toBe(0)
+})
+
+test('files of a run are finished on their host before another one closes the run, or it says so', async () => {
+  const world = await makeWorld(service, {
+    name: 'unkept',
+    tasks: [{ name: 'made', run: 'echo x > f', outputs: ['f'] }],
+  })
+  await runToEnd(service, world, { id: 'unkept-run' })
+  const removed: string[] = []
+  const remove = async (name: string): Promise<void> => void removed.push(name)
+  /** The steps at the end of a run, as workers of a host take them. */
+  const stepsOn = (db: Db, hostId: string, runId: string) => {
+    const { closeRun, finishFiles } = executionRunActivities({
+      ...{ db, hostId, reports: quietReports(), draining: new AbortController().signal },
+      ...{ engine: { taskQueue: 'q' }, sites: { at: () => ({ driver: { remove } }) } },
+    } as never)
+    const run = <T>(work: () => Promise<T>): Promise<T> => new MockActivityEnvironment().run(work)
+    return {
+      close: (files: FilesAtEnd) => run(() => closeRun(runId, 1, files)),
+      finish: () => run(() => finishFiles(runId)),
+    }
+  }
+  // Not yet committed, so that the service does not go on with these open runs.
+  await service.db.transaction(async (db) => {
+    const open = (id: string) =>
+      db.run(sql`update execution_runs set status = 'running', finished_at = null where id = ${id}`)
+    await open('unkept-run')
+    await db.run(sql`update activity_definitions set metadata = coalesce(metadata, '{}') || '{"keepDisk": false}'
+      where workflow_version_id = ${world.workflowVersionId}`)
+    const locations = async (): Promise<string[]> =>
+      (
+        await db.prepared<{ status: string }>(
+          'locations of a run',
+          'select status from data_locations where execution_run_id = $1',
+          ['unkept-run'],
+        )
+      ).map(({ status }) => status)
+    const afar = stepsOn(db, 'other', 'unkept-run')
+    expect(await afar.close('to finish')).toEqual({ filesAt: `q@${hostname()}` })
+    expect([removed, await locations()]).toEqual([[], ['available']])
+    await stepsOn(db, hostname(), 'unkept-run').finish()
+    expect([removed, await locations()]).toEqual([[expect.any(String)], ['deleted']])
+    expect(await afar.close('finished')).toEqual({ status: 'completed', completed: 1 })
+
+    await open('odd-run')
+    const elsewhere = stepsOn(db, 'other', 'odd-run')
+    expect(await elsewhere.close('to finish')).toEqual({ filesAt: 'q@keeper' })
+    expect(await elsewhere.close('left')).toMatchObject({ status: 'failed' })
+  })
+  const { run } = await service.get('/execution-runs/odd-run/')
+  expect([run.status, run.warnings.at(-1)]).toEqual([
+    'failed',
+    { path: 'outputs', message: expect.stringMatching(/^outputs are on host keeper only/) },
+  ])
 })
 
 test('an expected output that no file system can hold is refused when it is posted', async () => {
