@@ -89,8 +89,9 @@ const mostNamed = 20
 /**
  * Brings files of machines to default storages. Where a storage fails, the copies on this host
  * remain, and the run's warnings say so, as they do of files without a readable copy.
+ * @returns false where copies have to remain
  */
-const deliver = async (parts: ExecutionRunParts, runId: string, signal: AbortSignal): Promise<void> => {
+const deliver = async (parts: ExecutionRunParts, runId: string, signal: AbortSignal): Promise<boolean> => {
   let last: unknown
   let left: string[] = []
   /** False where a repetition cannot succeed. */
@@ -108,23 +109,23 @@ const deliver = async (parts: ExecutionRunParts, runId: string, signal: AbortSig
       return passes ? undefined : false
     }
   }
-  const delivered = await poll(attempt, { everyMs: 2_000, deadlineMs: deliverySeconds * 1_000, signal })
+  const delivered =
+    (await poll(attempt, { everyMs: 2_000, deadlineMs: deliverySeconds * 1_000, signal })) === true
   signal.throwIfAborted()
-  if (delivered !== true)
-    await warnRun(parts.db, runId, `outputs are on host ${parts.hostId} only: ${String(last)}`)
-  if (left.length === 0) return
+  if (!delivered) await warnRun(parts.db, runId, `outputs are on host ${parts.hostId} only: ${String(last)}`)
+  if (left.length === 0) return delivered
   const named = firstTexts(left, mostNamed).join(', ')
   await warnRun(
     parts.db,
     runId,
     `outputs that cannot be read on host ${parts.hostId} were not brought to their storage: ${named}`,
   )
+  return delivered
 }
 
 /** Brings a run's outputs on this host to their storage, and removes what the run no longer keeps. */
 const finish = async (parts: ExecutionRunParts, runId: string, signal: AbortSignal): Promise<void> => {
-  await deliver(parts, runId, signal)
-  await removeUnkept(parts.db, parts.sites, runId, parts.hostId)
+  if (await deliver(parts, runId, signal)) await removeUnkept(parts.db, parts.sites, runId, parts.hostId)
 }
 
 /**

@@ -23,7 +23,8 @@ const deadlineMs = 15_000
 
 /**
  * Removes the work directories of activities with `keepDisk: false` when every activity of the run
- * has completed, and marks the locations of their files as deleted; digests and sizes stay. All
+ * has completed, and marks the locations of their files as deleted, except copies in storages;
+ * digests and sizes stay. All
  * directories of a run that did not complete are kept, for inspection and retries, and so are those
  * without `keepDisk`. A directory of another host than `hostId` stays as it is.
  * @returns the other host that has to remove some; all of a run are on one host
@@ -69,7 +70,7 @@ export const removeUnkept = async (
   await db.run(sql`update data_locations l set status = 'deleted'
     from data_object_instances o, unnest(${gone.map(({ activityId }) => activityId)}::text[],
       ${gone.map(({ attempt }) => attempt)}::integer[]) as gone (activity_id, attempt)
-    where l.execution_run_id = ${runId} and o.id = l.data_object_instance_id
+    where l.execution_run_id = ${runId} and o.id = l.data_object_instance_id and l.uri not like 'storage:%'
       and o.producer_activity_id = gone.activity_id and o.attempt = gone.attempt`)
   return otherHost
 }
