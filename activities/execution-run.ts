@@ -13,7 +13,7 @@ import { findSiteSnapshot, readSiteSnapshot, usedPairs, type SiteSnapshot } from
 import { placesOf, runsOnMachines, taskQueueOf, type Place } from '../src/executor/sites.ts'
 import { deliveryHooks, type DeliveryParts } from '../src/domains/execution-runs/deliveries.ts'
 import { playRun } from '../src/domains/execution-runs/simulation.ts'
-import { deliverOutputs } from '../src/domains/execution-runs/deliver.ts'
+import { deliverOutputs, hostOfUndelivered } from '../src/domains/execution-runs/deliver.ts'
 import { needsApproval } from '../src/domains/execution-runs/budget.ts'
 import {
   abandonRun,
@@ -89,17 +89,18 @@ const mostNamed = 20
 /**
  * Brings files of machines to default storages. Where a storage fails, the copies on this host
  * remain, and the run's warnings say so, as they do of files without a readable copy.
+ * @returns false where copies have to remain
  */
-const deliver = async (parts: ExecutionRunParts, runId: string): Promise<void> => {
+const deliver = async (parts: ExecutionRunParts, runId: string, signal: AbortSignal): Promise<boolean> => {
   let last: unknown
   let left: string[] = []
   /** False where a repetition cannot succeed. */
   const attempt = async (): Promise<boolean | undefined> => {
     try {
-      left = await deliverOutputs(parts, runId)
+      left = await deliverOutputs(parts, runId, signal)
       return true
     } catch (error) {
-      if (databaseAway(error)) throw error
+      if (databaseAway(error) || signal.aborted) throw error
       last = error
       const passes =
         error instanceof StorageError
@@ -108,25 +109,57 @@ const deliver = async (parts: ExecutionRunParts, runId: string): Promise<void> =
       return passes ? undefined : false
     }
   }
-  if ((await poll(attempt, { everyMs: 2_000, deadlineMs: deliverySeconds * 1_000 })) !== true)
-    await warnRun(parts.db, runId, `outputs are on host ${parts.hostId} only: ${String(last)}`)
-  if (left.length === 0) return
+  const delivered =
+    (await poll(attempt, { everyMs: 2_000, deadlineMs: deliverySeconds * 1_000, signal })) === true
+  signal.throwIfAborted()
+  if (!delivered) await warnRun(parts.db, runId, `outputs are on host ${parts.hostId} only: ${String(last)}`)
+  if (left.length === 0) return delivered
   const named = firstTexts(left, mostNamed).join(', ')
   await warnRun(
     parts.db,
     runId,
     `outputs that cannot be read on host ${parts.hostId} were not brought to their storage: ${named}`,
   )
+  return delivered
 }
 
-/** Ends a run: removes what the run no longer keeps, and records its sums and its state. */
+/** Brings a run's outputs on this host to their storage, and removes what the run no longer keeps. */
+const finish = async (parts: ExecutionRunParts, runId: string, signal: AbortSignal): Promise<void> => {
+  if (await deliver(parts, runId, signal)) await removeUnkept(parts.db, parts.sites, runId, parts.hostId)
+}
+
+/**
+ * The files of a run that is about to be closed: a host may have to finish some, all are finished,
+ * or a host did not finish its own and they are left there.
+ */
+export type FilesAtEnd = 'to finish' | 'finished' | 'left'
+
+/**
+ * Removes what a run no longer keeps and this process can remove, and warns of outputs that are
+ * left on their host.
+ * @returns the host whose workers have to finish files before the run is closed
+ */
+const tidyBeforeClose = async (
+  { db, sites, hostId }: ExecutionRunParts,
+  runId: string,
+  files: Exclude<FilesAtEnd, 'finished'>,
+): Promise<string | undefined> => {
+  const withOutputs = await hostOfUndelivered(db, runId)
+  if (withOutputs !== undefined && files === 'left') {
+    const reason = 'no worker there has brought them to their storage'
+    await warnRun(db, runId, `outputs are on host ${withOutputs} only: ${reason}`)
+    return undefined
+  }
+  const host = withOutputs ?? (await removeUnkept(db, sites, runId, hostId))
+  return files === 'to finish' ? host : undefined
+}
+
+/** Ends a run: records its sums and its state. */
 const end = async (
   parts: ExecutionRunParts,
   runId: string,
   generation: number | undefined,
 ): Promise<RunEnd> => {
-  await deliver(parts, runId)
-  await removeUnkept(parts.db, parts.sites, runId)
   const { status, completed, ...closed } = await closeRun(parts.db, runId, generation)
   if (status !== 'running' && status !== 'created')
     // The run is recorded as over: a failure here must not undo that, and the service's rounds end
@@ -278,7 +311,10 @@ const execute = async (parts: ExecutionRunParts, call: SiteCall): Promise<SiteOu
     : await executeAt(parts, call, at, { stop: call.stop })
   // The end of the run is recorded without a trip through Temporal (40 ms); the workflow's own
   // step finds it closed.
-  if (outcome.settled && at.alone) await end(parts, runId, generation)
+  if (outcome.settled && at.alone) {
+    await finish(parts, runId, call.stop)
+    await end(parts, runId, generation)
+  }
   return outcome
 }
 
@@ -313,6 +349,7 @@ const shownAs = (error: unknown, draining: AbortSignal): unknown => {
 
 export const executionRunActivities = (parts: ExecutionRunParts) => {
   const tries = openTries(errorsBeforeGivingUp)
+  const stopping = (): AbortSignal => AbortSignal.any([parts.draining, Context.current().cancellationSignal])
   return {
     /** created → running, once; returns what each site has to do. Ids and small facts only. */
     openRun: (runId: string, generation: number): Promise<Opened> =>
@@ -324,8 +361,7 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
      */
     async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
       const context = Context.current()
-      const stop = AbortSignal.any([parts.draining, context.cancellationSignal])
-      const call: SiteCall = { runId, generation, site, context, stop }
+      const call: SiteCall = { runId, generation, site, context, stop: stopping() }
       const work = (): Promise<SiteOutcome> =>
         execute(parts, call).catch((error: unknown) => {
           throw shownAs(error, parts.draining)
@@ -359,14 +395,34 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
       await requestCancel(parts.db, runKind, runId, { actorId: temporalActor, generation })
     },
 
-    /** Records the sums and the final state; no write follows. */
-    closeRun: (runId: string, generation?: number): Promise<RunEnd> =>
+    /** Finishes the files of a run on this host, before the run is closed; however long it takes. */
+    finishFiles: (runId: string): Promise<void> =>
+      beating(() =>
+        finish(parts, runId, stopping()).catch((error: unknown) => {
+          throw shownAs(error, parts.draining)
+        }),
+      ),
+
+    /**
+     * Records the sums and the final state; no write follows. Where a host has files `to finish`, it
+     * only answers with the queue of that host's workers.
+     */
+    closeRun: (
+      runId: string,
+      generation?: number,
+      files?: FilesAtEnd,
+    ): Promise<RunEnd | { filesAt: string }> =>
       beating(async () => {
         const run = await readExecutionRun(parts.db, runId)
         // `created`: another run of this id, accepted after this workflow's run was deleted.
-        return run === undefined || run.status === 'created'
-          ? { status: 'cancelled', completed: 0 }
-          : end(parts, runId, generation)
+        if (run === undefined || run.status === 'created') return { status: 'cancelled', completed: 0 }
+        if (run.status === 'running' && files !== 'finished') {
+          // The workflow of a worker of an earlier version names no `files`, and knows no other host.
+          if (files === undefined) await finish(parts, runId, stopping())
+          const host = files === undefined ? undefined : await tidyBeforeClose(parts, runId, files)
+          if (host !== undefined) return { filesAt: `${parts.engine.taskQueue}@${host}` }
+        }
+        return end(parts, runId, generation)
       }),
   }
 }

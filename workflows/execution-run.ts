@@ -18,7 +18,7 @@ import {
   workflowInfo,
 } from '@temporalio/workflow'
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common'
-import type { ExecutionRunActivities } from '../activities/execution-run.ts'
+import type { ExecutionRunActivities, FilesAtEnd } from '../activities/execution-run.ts'
 import type { Signals } from '../src/operations/kind.ts'
 import { endAsRecord, outOfReach, type End } from './ends.ts'
 import {
@@ -284,12 +284,41 @@ const openOnceApproved = async (run: Run, near: typeof dispatched): Promise<Open
   }
 }
 
+/** Has the workers of a host finish the run's files there. A host that is away keeps them. */
+const finishFiles = async ({ id }: Run, taskQueue: string): Promise<FilesAtEnd> => {
+  const there = proxyActivities<ExecutionRunActivities>({
+    taskQueue,
+    summary: 'bring outputs to their storage, remove what is not kept',
+    scheduleToStartTimeout: '10 minutes',
+    startToCloseTimeout: '365 days',
+    heartbeatTimeout: '15 seconds',
+    retry,
+  })
+  try {
+    await there.finishFiles(id)
+    return 'finished'
+  } catch (error) {
+    if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error
+    return 'left'
+  }
+}
+
+/** Closes the run, after its files are finished. */
+const close = async (run: Run, near: typeof dispatched) => {
+  const { closeRun } = near('sum up and close the run')
+  for (let files: FilesAtEnd = 'to finish'; ;) {
+    const closed = await closeRun(run.id, run.generation, files)
+    if (!('filesAt' in closed)) return closed
+    files = await finishFiles(run, closed.filesAt)
+  }
+}
+
 /**
  * Opens, executes or simulates, closes; returns how the record ended, undefined where a new history
  * goes on.
  */
 const work = async (run: Run): Promise<End | undefined> => {
-  const { id, generation, live } = run
+  const { live } = run
   const near = patched('open and close alongside') ? alongside : dispatched
   const opened = await openOnceApproved(run, near)
   live.total = opened.total
@@ -302,7 +331,7 @@ const work = async (run: Run): Promise<End | undefined> => {
   if (opened.state === 'simulate') await simulate(run)
   else if (await execute(run, opened.sites)) return undefined
   live.phase = 'closing'
-  const closed = await near('sum up and close the run').closeRun(id, generation)
+  const closed = await close(run, near)
   upsertSearchAttributes([
     { key: runState, value: closed.status },
     { key: waitsForKey, value: null },

@@ -1,13 +1,17 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { rmSync, truncateSync } from 'node:fs'
+import { MockActivityEnvironment } from '@temporalio/testing'
+import { existsSync, rmSync, truncateSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { availableParallelism } from 'node:os'
+import { availableParallelism, hostname } from 'node:os'
 import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { json, text } from 'node:stream/consumers'
-import { raw, sql } from '../../src/db/sql.ts'
+import { executionRunActivities, type FilesAtEnd } from '../../activities/execution-run.ts'
+import { raw, sql, type Db } from '../../src/db/sql.ts'
 import { deliverOutputs } from '../../src/domains/execution-runs/deliver.ts'
+import { StorageError } from '../../src/drivers/storage/contract.ts'
+import { quietReports } from '../support/quiet-reports.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World, type WorldTask } from '../support/worlds.ts'
 import { until } from '../failures/programs.ts'
@@ -201,11 +205,109 @@ test('what has no readable copy on this host is named, and the other files of it
     expect.stringMatching(/^\.cache\/x of .*maker/),
     expect.stringMatching(/^env\/bin\/python of /),
   ]
+  const stopped = AbortSignal.abort(new Error('stopped'))
+  await expect(deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run', stopped)).rejects.toThrow(
+    'stopped',
+  )
+  expect(written.size).toBe(0)
   expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual(unread)
   expect([...written.values()].toSorted()).toEqual(['two\n', 'two\n'])
   written.clear()
   expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual(unread)
   expect(written.size).toBe(0)
+})
+
+/** The steps at the end of a run, as workers with these parts take them. */
+const stepsOn = (parts: Record<string, unknown>, runId: string) => {
+  const { closeRun, finishFiles } = executionRunActivities({
+    ...{ engine: { taskQueue: 'q' }, reports: quietReports(), draining: new AbortController().signal },
+    ...parts,
+  } as never)
+  const run = <T>(work: () => Promise<T>): Promise<T> => new MockActivityEnvironment().run(work)
+  return {
+    close: (files: FilesAtEnd) => run(() => closeRun(runId, 1, files)),
+    finish: () => run(() => finishFiles(runId)),
+  }
+}
+const reopen = (db: Db, runId: string) =>
+  db.run(sql`update execution_runs set status = 'running', finished_at = null where id = ${runId}`)
+/** The states of the places of a run's files, storages last. */
+const locationsOf = async (db: Db, runId: string): Promise<string[]> =>
+  (
+    await db.prepared<{ status: string }>(
+      'locations of a run',
+      `select status from data_locations where execution_run_id = $1 order by uri like 'storage:%'`,
+      [runId],
+    )
+  ).map(({ status }) => status)
+
+test('files of a run are finished on their host before another one closes the run, or it says so', async () => {
+  const world = await makeWorld(service, {
+    name: 'unkept',
+    tasks: [{ name: 'made', run: 'echo x > f', outputs: ['f'] }],
+  })
+  await runToEnd(service, world, { id: 'unkept-run' })
+  const removed: string[] = []
+  const remove = async (name: string): Promise<void> => void removed.push(name)
+  const sites = { at: () => ({ driver: { remove } }) }
+  // Not yet committed, so that the service does not go on with these open runs.
+  await service.db.transaction(async (db) => {
+    await reopen(db, 'unkept-run')
+    await db.run(sql`update activity_definitions set metadata = coalesce(metadata, '{}') || '{"keepDisk": false}'
+      where workflow_version_id = ${world.workflowVersionId}`)
+    const locations = () => locationsOf(db, 'unkept-run')
+    const afar = stepsOn({ db, sites, hostId: 'other' }, 'unkept-run')
+    expect(await afar.close('to finish')).toEqual({ filesAt: `q@${hostname()}` })
+    expect([removed, await locations()]).toEqual([[], ['available']])
+    await stepsOn({ db, sites, hostId: hostname() }, 'unkept-run').finish()
+    expect([removed, await locations()]).toEqual([[expect.any(String)], ['deleted']])
+    expect(await afar.close('finished')).toEqual({ status: 'completed', completed: 1 })
+
+    await reopen(db, 'odd-run')
+    const elsewhere = stepsOn({ db, sites, hostId: 'other' }, 'odd-run')
+    expect(await elsewhere.close('to finish')).toEqual({ filesAt: 'q@keeper' })
+    expect(await elsewhere.close('left')).toMatchObject({ status: 'failed' })
+  })
+  const { run } = await service.get('/execution-runs/odd-run/')
+  expect([run.status, run.warnings.at(-1)]).toEqual([
+    'failed',
+    { path: 'outputs', message: expect.stringMatching(/^outputs are on host keeper only/) },
+  ])
+})
+
+test('a copy that a storage refuses stays in its folder, and one that it has is no deleted one', async () => {
+  await service.db.transaction(async (db) => {
+    await reopen(db, 'unkept-run')
+    await db.run(sql`update data_locations set status = 'available' where execution_run_id = 'unkept-run'`)
+    await db.run(sql`update task_executions set site = 'cloud/u', metadata = coalesce(metadata, '{}') ||
+      jsonb_build_object('keptOn', 'keeper', 'keptAt', directory) where execution_run_id = 'unkept-run'`)
+    await db.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id)
+      values ('unkept-run', 'u', 1, 'u')`)
+    await db.run(sql`insert into storage_runtime_bindings (environment_version_id, storage_id, runtime_id, is_default)
+      select environment_version_id, 'disk', id, true from runtimes where id = 'unkept-local'`)
+    const [{ directory } = { directory: '' }] = await db.prepared<{ directory: string }>(
+      'directory',
+      'select directory from task_executions where execution_run_id = $1',
+      ['unkept-run'],
+    )
+    const finishWith = (write: (path: unknown, source: Readable) => Promise<unknown>) => {
+      const driver = { capabilities: { directories: false }, write }
+      const parts = { db, hostId: 'keeper', storages: { open: async () => ({ driver }) } }
+      return stepsOn(parts, 'unkept-run').finish()
+    }
+    await finishWith(() => Promise.reject(new StorageError('denied', 'no')))
+    expect([existsSync(directory), await locationsOf(db, 'unkept-run')]).toEqual([true, ['available']])
+    await finishWith((_, source) => text(source))
+    expect([existsSync(directory), await locationsOf(db, 'unkept-run')]).toEqual([
+      false,
+      ['deleted', 'available'],
+    ])
+    await stepsOn({ db }, 'unkept-run').close('finished')
+  })
+  const { run } = await service.get('/execution-runs/unkept-run/')
+  expect(run.warnings).toEqual([
+    { path: 'outputs', message: expect.stringMatching(/^outputs are on host keeper only.*no$/) },
+  ])
 })
 
 test('an expected output that no file system can hold is refused when it is posted', async () => {

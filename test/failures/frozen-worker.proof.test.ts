@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { writeFileSync } from 'node:fs'
+import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { checked } from '../execution-runs/checked.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
@@ -45,6 +45,28 @@ test('a console command of a host runs at its worker; a terminal there is refuse
     text: expect.stringMatching(/fleet.*\/console-commands\/.*driver ssh/),
   })
 })
+
+test('a folder that is not kept is removed on its host, whichever process closes the run', async () => {
+  const tasks = [
+    { name: 'made', run: 'echo x > f', outputs: ['f'], keepDisk: false },
+    // A second site: the run is closed by the process that has its workflow.
+    { name: 'rehearsed', launch: 'none' as const },
+  ]
+  const { planId } = await makeWorld(service, { name: 'unkept', hostId, tasks })
+  for (let k = 0; k < 8; k++) {
+    const id = `unkept-${String(k)}`
+    await service.post('/execution-runs/', { id, schedulePlanId: planId, mode: 'real' })
+    const { run, dataLocations } = await service.finished(id, 120)
+    expect([run.status, ...dataLocations.map(({ status }: any) => status)]).toEqual(['completed', 'deleted'])
+  }
+  const made = await service.db.prepared<{ directory: string }>(
+    'unkept',
+    `select directory from task_executions where execution_run_id like 'unkept-%' and directory like $1`,
+    [`${join(service.dataDir, 'fleet')}/%-made/%`],
+  )
+  expect(made).toHaveLength(8)
+  expect(made.filter(({ directory }) => existsSync(directory))).toEqual([])
+}, 300_000)
 
 /** The process that holds the run's site now. */
 const holderOf = (runId: string): Promise<number> =>

@@ -10,6 +10,7 @@ export interface WorldTask {
   inputs?: readonly { from: string; file: string; bytes?: number }[]
   outputs?: readonly string[]
   stage?: 'all' | 'declared'
+  keepDisk?: boolean
   cpu?: number
   /** Kubernetes quantity, `16Mi` by default. */
   memory?: string
@@ -147,6 +148,7 @@ export const worldDocuments = (options: WorldOptions) => {
         ...(task.after === undefined ? {} : { dependsOn: [...task.after] }),
         ...(task.outputs === undefined ? {} : { expectedOutputs: [...task.outputs] }),
         ...(task.stage === undefined ? {} : { stage: task.stage }),
+        ...(task.keepDisk === undefined ? {} : { keepDisk: task.keepDisk }),
         ...(task.seedPath === undefined ? {} : { workspaceSeedPath: task.seedPath }),
         ...(task.type === undefined ? {} : { activityType: task.type }),
         ...(task.policy === undefined ? {} : { policy: task.policy }),

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
+import { ApplicationFailure } from '@temporalio/common'
 import { NativeConnection, Worker } from '@temporalio/worker'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -252,6 +253,41 @@ test('a site that rests waits for nothing on the page, and its run replays', asy
   })
   await native.close()
   await replayed('execution-run-rests', workflowId)
+})
+
+test('workers of the host with files of a run finish them before its end, or refuse; both replay', async () => {
+  const taskQueue = 'closes'
+  const filesAt = `${taskQueue}@keeper`
+  const steps: string[] = []
+  const activities = {
+    openRun: () => Promise.resolve({ state: 'execute', total: 1, sites: [] }),
+    closeRun: (id: string, _generation: number, files: string) => {
+      steps.push(`${id}: ${files}`)
+      return Promise.resolve(files === 'to finish' ? { filesAt } : { status: 'completed', completed: 1 })
+    },
+  }
+  const finishFiles = (id: string) => {
+    steps.push(`${id}: finishes`)
+    return id === 'refused' ? Promise.reject(ApplicationFailure.nonRetryable('no')) : Promise.resolve()
+  }
+  const native = await NativeConnection.connect({ address: temporalAddress() })
+  const at = { connection: native, namespace: service.namespace }
+  const shared = await Worker.create({ ...at, taskQueue, workflowBundle: bundle, activities })
+  const keeper = await Worker.create({ ...at, taskQueue: filesAt, activities: { finishFiles } })
+  await keeper.runUntil(() =>
+    shared.runUntil(async () => {
+      for (const id of ['brought', 'refused'])
+        await client.workflow.execute('executionRun', {
+          ...{ taskQueue, workflowId: `execution-run/${id}/1`, args: [id, 1] },
+        })
+    }),
+  )
+  await native.close()
+  expect(steps).toEqual([
+    ...['brought: to finish', 'brought: finishes', 'brought: finished'],
+    ...['refused: to finish', 'refused: finishes', 'refused: left'],
+  ])
+  for (const id of ['brought', 'refused']) await replayed(`execution-run-${id}`, `execution-run/${id}/1`)
 })
 
 test('a run that waits for an approval says on the page which run it is', async () => {

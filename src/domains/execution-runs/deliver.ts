@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto'
 import { z } from 'zod'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { nameOf, parseNames } from '../../drivers/storage/paths.ts'
 import { causeOf, isErrno } from '../../drivers/runtime/contract/errno.ts'
 import { Refusal } from '../../refusal.ts'
@@ -26,9 +26,32 @@ const atOnce = 1_000
 
 /**
  * Files of completed attempts on machines whose runtime has a default storage, and that are not
- * there yet, behind `last` in the order of activities and paths. `root`: their copy on this host.
+ * there yet, with a copy on a host.
  */
-const undelivered = (
+const undelivered = (runId: string): Sql =>
+  sql`from task_executions t
+      join runtimes r on r.id = t.runtime_id
+      join storage_runtime_bindings b on b.runtime_id = r.id and b.is_default and not b.read_only
+        and b.environment_version_id = r.environment_version_id
+      join data_object_instances o on o.execution_run_id = t.execution_run_id
+        and o.producer_activity_id = t.activity_id and o.attempt = t.attempt
+      where exists (select from run_machines m where m.execution_run_id = ${runId})
+        and t.execution_run_id = ${runId} and t.site like 'cloud/%' and t.status = 'completed'
+        and t.metadata ->> 'keptOn' <> '' and not exists (
+          select from data_locations l where l.data_object_instance_id = o.id and l.uri like 'storage:%')`
+
+const HostRow = z.object({ hostId: z.string() })
+
+/**
+ * The host with the copies of outputs that are not in their storage yet; undefined where none are
+ * missing. All copies of a run are on one host.
+ */
+export const hostOfUndelivered = async (db: Db, runId: string): Promise<string | undefined> =>
+  (await db.maybe(HostRow, sql`select t.metadata ->> 'keptOn' as host_id ${undelivered(runId)} limit 1`))
+    ?.hostId
+
+/** The next of them behind `last` in the order of activities and paths. `root`: the copy on this host. */
+const nextUndelivered = (
   db: Db,
   runId: string,
   hostId: string,
@@ -39,16 +62,7 @@ const undelivered = (
     sql`select o.id, b.storage_id, t.external_id as activity, t.attempt, t.activity_position as position,
         o.relative_path as path, t.metadata ->> 'keptAt' as root,
         case when o.checksum <> '' then o.size_bytes end as size_bytes
-      from task_executions t
-      join runtimes r on r.id = t.runtime_id
-      join storage_runtime_bindings b on b.runtime_id = r.id and b.is_default and not b.read_only
-        and b.environment_version_id = r.environment_version_id
-      join data_object_instances o on o.execution_run_id = t.execution_run_id
-        and o.producer_activity_id = t.activity_id and o.attempt = t.attempt
-      where exists (select from run_machines m where m.execution_run_id = ${runId})
-        and t.execution_run_id = ${runId} and t.site like 'cloud/%' and t.status = 'completed'
-        and t.metadata ->> 'keptOn' = ${hostId} and not exists (
-          select from data_locations l where l.data_object_instance_id = o.id and l.uri like 'storage:%')
+      ${undelivered(runId)} and t.metadata ->> 'keptOn' = ${hostId}
         and (t.activity_position, o.relative_path, o.id) > (${last.position}, ${last.path}, ${last.id})
       order by t.activity_position, o.relative_path, o.id limit ${atOnce}`,
   )
@@ -84,19 +98,22 @@ const openCopy = async ({ root, path, sizeBytes }: OutputRow): Promise<OpenedFil
  * Brings what a run's activities made on machines to the default storages of their runtimes, below
  * `runs/<run>/<activity>/<attempt>/`. A repeat goes on with what is missing.
  * @returns the files of which this host has no readable copy, each with the reason
- * @throws where a storage cannot be reached or refuses; the copies on this host stay
+ * @throws where a storage cannot be reached or refuses, or `signal` is aborted; the copies on this
+ *   host stay
  */
 export const deliverOutputs = async (
   { db, storages, hostId }: { db: Db; storages: Storages; hostId: string },
   runId: string,
+  signal?: AbortSignal,
 ): Promise<string[]> => {
   const made = new Map<string, Set<string>>()
   const unread: string[] = []
   for (let last: OutputRow | undefined; ;) {
-    const files = await undelivered(db, runId, hostId, last)
+    const files = await nextUndelivered(db, runId, hostId, last)
     last = files.at(-1)
     if (last === undefined) return unread
     for (const file of files) {
+      signal?.throwIfAborted()
       const copy = await openCopy(file)
       if (typeof copy === 'string') {
         unread.push(`${file.path} of ${file.activity} (${copy})`)
@@ -108,8 +125,8 @@ export const deliverOutputs = async (
         made.set(file.storageId, folders)
         const path = pathOf(runId, file)
         const names = parseNames(nameOf(`/${path}`))
-        await ensureDirectory(driver, names.slice(0, -1), folders)
-        await driver.write(names, copy.stream, { overwrite: true, sizeBytes: copy.sizeBytes })
+        await ensureDirectory(driver, names.slice(0, -1), folders, signal)
+        await driver.write(names, copy.stream, { overwrite: true, sizeBytes: copy.sizeBytes, signal })
         await recordPlace(db, runId, file, path)
       } finally {
         copy.stream.destroy()
