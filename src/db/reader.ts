@@ -361,7 +361,9 @@ export const openReader = (options: {
       const after = '\n) to stdout with (format csv, header)'
       const client = await session(deadlineMs)
       const stream = client.query(copyTo(before + statement + after))
+      let begun = false
       const chunks = async function* (): AsyncGenerator<Buffer> {
+        begun = true
         let whole = false
         try {
           for await (const chunk of stream) yield chunk as Buffer
@@ -376,7 +378,10 @@ export const openReader = (options: {
           client.release(!whole)
         }
       }
-      return Readable.from(chunks(), { objectMode: false })
+      // A generator that was never asked has no end of its own.
+      return Readable.from(chunks(), { objectMode: false }).once('close', () => {
+        if (!begun) client.release(true)
+      })
     },
     async explain(statement, deadlineMs) {
       const before = 'explain (format json) '

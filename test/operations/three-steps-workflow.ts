@@ -11,7 +11,11 @@ const options = {
   retry: { initialInterval: '100 milliseconds', maximumInterval: '1 second' },
 } as const
 const { step, takeBack } = proxyActivities<ThreeStepsActivities>(options)
-const within = proxyActivities<ThreeStepsActivities>({ ...options, scheduleToCloseTimeout: '5 seconds' })
+const within = proxyActivities<ThreeStepsActivities>({
+  ...options,
+  heartbeatTimeout: '1 minute',
+  scheduleToCloseTimeout: '20 seconds',
+})
 
 /** Three steps in order; each leaves a line in the operation's table. */
 export async function threeSteps(id: string, generation: number, headline?: Headline): Promise<void> {

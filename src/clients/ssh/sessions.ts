@@ -292,7 +292,8 @@ const openLasting = async (
     }
   }
   return over(made).catch((error: unknown) => {
-    if (terminal !== undefined && isLost(error))
+    // Busy channels and a lost relay have the stage `link`, too.
+    if (terminal !== undefined && isLost(error) && made instanceof SshSession && !made.alive)
       throw new LinkError(
         'link',
         `the connection ended at the request for a pseudo terminal: ${error.message}`,

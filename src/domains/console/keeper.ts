@@ -94,10 +94,13 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
     await endSession(db, row)
     session.over.abort()
   }
+  let claimedAt = Number.NEGATIVE_INFINITY
   const rounds = everyRound(
     1_000,
     async () => {
-      await claimSessions(db, server, parts.hostId)
+      // After an outage of the database no server has renewed its word, and each renews its own first.
+      await claimSessions(db, server, parts.hostId, { takesOver: performance.now() - claimedAt < 10_000 })
+      claimedAt = performance.now()
       await eachRecord(await openSessions(db), keep, (error, { id }) =>
         log.warn({ err: error, sessionId: id }, 'a console session could not be kept; it is taken up again'),
       )

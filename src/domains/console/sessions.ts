@@ -124,13 +124,22 @@ export const openSessions = async (db: Db): Promise<ConsoleSessionRow[]> =>
 /** A process that has not renewed its word for this long serves a terminal no longer. */
 const goneSeconds = 30
 const renewedSeconds = 5
+const neverSeconds = 1e9
 
-/** Makes `server` serve the open sessions that this host reaches, but for those of another one that lives. */
-export const claimSessions = (db: Db, server: string, hostId: string): Promise<number> =>
+/**
+ * Makes `server` serve the open sessions that this host reaches, but for those of another one that lives.
+ * `takesOver`: also those of servers that have not renewed their word.
+ */
+export const claimSessions = (
+  db: Db,
+  server: string,
+  hostId: string,
+  { takesOver }: { takesOver: boolean },
+): Promise<number> =>
   db.run(sql`update console_sessions set served_by = ${server}, served_at = clock_timestamp()
     where status in ('starting', 'connected') and coalesce(place ->> 'host', ${hostId}) = ${hostId}
       and coalesce(served_at < clock_timestamp() - make_interval(secs =>
-        case served_by when ${server} then ${renewedSeconds}::double precision else ${goneSeconds} end), true)`)
+        case served_by when ${server} then ${renewedSeconds}::double precision else ${takesOver ? goneSeconds : neverSeconds} end), true)`)
 
 /** Leaves the sessions of `server` to others. */
 export const releaseSessions = (db: Db, server: string): Promise<number> =>

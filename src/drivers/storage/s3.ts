@@ -389,7 +389,17 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, isFolder, stat, s
         if (there?.type === 'directory') throw notDeleted(path)
         await bucket.remove(keyOf(path), { signal })
         // What was not seen may be a directory, which has no object of that key.
-        if (there === undefined && (await isFolder(path, { signal }))) throw notDeleted(path)
+        const hides = async (): Promise<boolean> =>
+          isFolder(path, { signal }).catch((error: unknown) => {
+            if (!(error instanceof StorageError) || !error.unlisted) throw error
+            const text = 'a file of that key is deleted, if there was one; this login may not list the bucket'
+            throw new StorageError(
+              'missing',
+              `${quotedPath(path)}: ${text}, so a directory of that name cannot be seen`,
+              { cause: error, unlisted: true },
+            )
+          })
+        if (there === undefined && (await hides())) throw notDeleted(path)
       }),
 
     copyWithin: (to, from, { overwrite = false, signal } = {}) =>
