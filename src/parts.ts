@@ -2,7 +2,6 @@ import { existsSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
-import { z } from 'zod'
 import { openClock } from './clock.ts'
 import { passwordsOf, reachedHere, StartError, type Config } from './config.ts'
 import { imageDigest, type EngineSockets } from './clients/docker.ts'
@@ -22,7 +21,7 @@ import { provenanceOf } from './db/archive-names.ts'
 import { openDatabase } from './db/pool.ts'
 import { openReader, type Reader } from './db/reader.ts'
 import { openSelected, type Selected } from './db/selected.ts'
-import { sql, type Db } from './db/sql.ts'
+import type { Db } from './db/sql.ts'
 import { unusableDatabase } from './db/unusable.ts'
 import { signRecord } from './domains/audit-events/seal.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
@@ -60,7 +59,7 @@ import { openLocalShell } from './shell/local-shell.ts'
 import { dataConverter } from './vault/data-converter.ts'
 import { openServiceKeys, type VaultKeys } from './vault/keys.ts'
 import { payloadCodec } from './vault/payload-codec.ts'
-import { openVault } from './vault/vault.ts'
+import { keyUse, openVault } from './vault/vault.ts'
 import { readCodecKey } from './temporal-codec.ts'
 
 /** Folder of work directories below the data folder, and of the local driver's own files. */
@@ -74,8 +73,6 @@ type Opening = Pick<Surroundings, 'config' | 'log'> & {
   opened: AsyncDisposableStack
 }
 
-const SealedRow = z.object({ keyId: z.string() })
-
 /**
  * A lost key file is not replaced by a new one: what the lost key sealed could no longer be opened
  * once the file is put back. @throws StartError where credentials are sealed and the file of an
@@ -84,10 +81,10 @@ const SealedRow = z.object({ keyId: z.string() })
 const assertKeyFile = async ({ vaultKeyFile, databaseUrl, dataDir }: Config, db: Db): Promise<void> => {
   const file = join(dataDir, 'vault.key')
   if (vaultKeyFile !== undefined || databaseUrl !== undefined || existsSync(file)) return
-  const sealed = await db.maybe(SealedRow, sql`select key_id from credentials limit 1`)
+  const [sealed] = (await keyUse(db)).keys()
   if (sealed !== undefined)
     throw new StartError(
-      `the key file ${file} is missing, and credentials are sealed under key ${sealed.keyId}: put its copy back. ` +
+      `the key file ${file} is missing, and credentials are sealed under key ${sealed}: put its copy back. ` +
         `Where there is none, make a key (umask 077; openssl rand -base64 32 > ${file}) and store the ` +
         'credentials again',
     )

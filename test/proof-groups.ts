@@ -231,6 +231,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'api/console-limits',
       'api/console-sessions',
       'api/console-slurm',
+      'console/last-bytes',
       'failures/console',
       'failures/console-sites',
       'failures/console-ssh',

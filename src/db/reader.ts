@@ -220,6 +220,31 @@ const checkColumns = async (
 /** A session that keeps more planned statements than this is ended. */
 const mostPlanned = 200
 
+/** The chunks of a `copy` whose text begins with `before`; its end gives the session back. */
+const csvOf = (client: pg.PoolClient, copied: Readable, before: string): Readable => {
+  let begun = false
+  const chunks = async function* (): AsyncGenerator<Buffer> {
+    begun = true
+    let whole = false
+    try {
+      for await (const chunk of copied) yield chunk as Buffer
+      whole = true
+    } catch (error) {
+      const shown = refusedOr(error, characters(before))
+      // PostgreSQL refused the statement, and the session remains usable.
+      whole = shown !== error
+      throw shown
+    } finally {
+      // Unread rows stay in a session that was left early, so the session is ended.
+      client.release(!whole)
+    }
+  }
+  // A generator that was never asked has no end of its own.
+  return Readable.from(chunks(), { objectMode: false }).once('close', () => {
+    if (!begun) client.release(true)
+  })
+}
+
 /** A lost session shows at its query. */
 const lost = (): void => undefined
 
@@ -360,28 +385,7 @@ export const openReader = (options: {
       const before = 'copy ('
       const after = '\n) to stdout with (format csv, header)'
       const client = await session(deadlineMs)
-      const stream = client.query(copyTo(before + statement + after))
-      let begun = false
-      const chunks = async function* (): AsyncGenerator<Buffer> {
-        begun = true
-        let whole = false
-        try {
-          for await (const chunk of stream) yield chunk as Buffer
-          whole = true
-        } catch (error) {
-          const shown = refusedOr(error, characters(before))
-          // PostgreSQL refused the statement, and the session remains usable.
-          whole = shown !== error
-          throw shown
-        } finally {
-          // Unread rows stay in a session that was left early, so the session is ended.
-          client.release(!whole)
-        }
-      }
-      // A generator that was never asked has no end of its own.
-      return Readable.from(chunks(), { objectMode: false }).once('close', () => {
-        if (!begun) client.release(true)
-      })
+      return csvOf(client, client.query(copyTo(before + statement + after)), before)
     },
     async explain(statement, deadlineMs) {
       const before = 'explain (format json) '

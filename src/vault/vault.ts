@@ -64,6 +64,14 @@ const closed = (): Refusal =>
 const turn = 100
 
 const KeyUseRow = z.object({ keyId: z.string(), records: z.number() })
+/** Number of records of a vault by the id of the key that wraps them. */
+export const keyUse = async (db: Db): Promise<ReadonlyMap<string, number>> => {
+  const rows = await db.many(
+    KeyUseRow,
+    sql`select key_id, count(*) as records from credentials group by key_id order by key_id`,
+  )
+  return new Map(rows.map(({ keyId, records }) => [keyId, records]))
+}
 
 const VersionRow = z.object({ version: z.number() })
 
@@ -316,13 +324,7 @@ export const openVault = (options: VaultOptions) => {
       keys === undefined ? Promise.resolve([]) : storedTexts(db, (record) => openRecord(keys, record), least),
 
     /** Number of records by the id of the key that wraps them. */
-    async usage(): Promise<ReadonlyMap<string, number>> {
-      const rows = await db.many(
-        KeyUseRow,
-        sql`select key_id, count(*) as records from credentials group by key_id order by key_id`,
-      )
-      return new Map(rows.map(({ keyId, records }) => [keyId, records]))
-    },
+    usage: (): Promise<ReadonlyMap<string, number>> => keyUse(db),
 
     /**
      * Wraps every record with the first key of the file; it may break off and run again, beside a

@@ -1,22 +1,13 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { execFileSync, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import type { IncomingMessage } from 'node:http'
-import {
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  readlinkSync,
-  writeFileSync,
-} from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { dirname, join } from 'node:path'
 import { text as textOf } from 'node:stream/consumers'
 import { WebSocket } from 'ws'
 import { raw, sql } from '../../src/db/sql.ts'
-import { frameOf, offsetContent, openFrames } from '../../src/domains/console/frames.ts'
 import { until } from '../failures/programs.ts'
 import { attachTo, openTerminal } from '../support/console-streams.ts'
 import { sites } from '../../sites/requirements.ts'
@@ -278,48 +269,6 @@ test('what the record of an open terminal has is no longer at the resource', asy
   const [program = ''] = readdirSync(dirname(externalId)).filter((name) => name.startsWith('console-holder-'))
   const early = spawn(join(dirname(externalId), program), ['attach', externalId, '0'])
   expect(await textOf(early.stdout)).toContain('the recording lacks the bytes from 0 to ')
-  await service.call('DELETE', `/console-sessions/${id}/`)
-  expect((await sessionEnd(id)).status).toBe('closed')
-})
-
-test('a client that sends something after the end of a terminal gets its last bytes', async () => {
-  const id = await openTerminal(service, 'here')
-  const { externalId } = await service.get(`/console-sessions/${id}/`)
-  const [program = ''] = readdirSync(dirname(externalId)).filter((name) => name.startsWith('console-holder-'))
-  const holder = join(dirname(externalId), program)
-  const directory = join(folder, 'last-bytes')
-  execFileSync(holder, ['start', directory, '24', '80'])
-  const [go, out] = [join(folder, 'last-bytes-go'), join(folder, 'last-bytes-out')]
-  // It finds its pipe full.
-  const reader =
-    '{ head -c 65536 /dev/zero; "$1" attach "$2" 0; } | ' +
-    '{ until [ -e "$3" ]; do sleep 0.1; done; cat > "$4"; }'
-  const client = spawn('/bin/sh', ['-c', reader, 'sh', holder, directory, go, out], {
-    stdio: ['pipe', 'ignore', 'inherit'],
-  })
-  const ended = once(client, 'exit')
-  client.stdin.write(frameOf('i', Buffer.from("stty -echo; head -c 60000 /dev/zero | tr '\\0' x; exit\n")))
-  const isHeld = () =>
-    readdirSync('/proc').some((pid) => {
-      try {
-        return (
-          readlinkSync(`/proc/${pid}/cwd`) === directory &&
-          readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('\0hold\0')
-        )
-      } catch {
-        return false
-      }
-    })
-  await until('the end of its holder', 120, () => !isHeld())
-  // More than a pipe holds: it takes all of it although its holder is gone.
-  const sent = Buffer.concat(Array.from({ length: 20_000 }, () => frameOf('k', offsetContent(0))))
-  await new Promise<void>((resolve) => client.stdin.write(sent, () => resolve()))
-  writeFileSync(go, '')
-  await ended
-  const frames = openFrames(0)(readFileSync(out).subarray(65_536))
-  expect(frames.at(-1)).toMatchObject({ kind: 'x' })
-  const shown = Buffer.concat(frames.filter(({ kind }) => kind === 'o').map(({ content }) => content))
-  expect(shown.toString().split('x'.repeat(60_000))).toHaveLength(2)
   await service.call('DELETE', `/console-sessions/${id}/`)
   expect((await sessionEnd(id)).status).toBe('closed')
 })

@@ -178,6 +178,7 @@ test('a client that is gone before its statement begins, or a session that break
     await expect(rows(AbortSignal.abort())).rejects.toMatchObject({ name: 'AbortError' })
   expect((await rows(new AbortController().signal)).rows).toHaveLength(1)
   const holder = await app.db.client()
+  const cut = (): void => sockets.forEach((socket) => void socket.destroy())
   let cutting: NodeJS.Timeout | undefined
   try {
     await holder.query('begin')
@@ -194,9 +195,7 @@ test('a client that is gone before its statement begins, or a session that break
       )
       return rowCount === 1
     })
-    cutting = setInterval(() => {
-      for (const socket of sockets) socket.destroy()
-    }, 100)
+    cutting = setInterval(cut, 100)
     expect(String(await broken)).toMatch(/terminated|ended|closed/i)
   } finally {
     clearInterval(cutting)

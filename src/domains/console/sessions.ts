@@ -139,7 +139,8 @@ export const claimSessions = (
   db.run(sql`update console_sessions set served_by = ${server}, served_at = clock_timestamp()
     where status in ('starting', 'connected') and coalesce(place ->> 'host', ${hostId}) = ${hostId}
       and coalesce(served_at < clock_timestamp() - make_interval(secs =>
-        case served_by when ${server} then ${renewedSeconds}::double precision else ${takesOver ? goneSeconds : neverSeconds} end), true)`)
+        case served_by when ${server} then ${renewedSeconds}::double precision
+          else ${takesOver ? goneSeconds : neverSeconds} end), true)`)
 
 /** Leaves the sessions of `server` to others. */
 export const releaseSessions = (db: Db, server: string): Promise<number> =>
