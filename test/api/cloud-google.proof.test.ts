@@ -155,7 +155,10 @@ test('the address for tokens in a key is never contacted, and a denied endpoint 
     const right = await service.call('POST', path, withUri(`https://${address}`))
     expect([right.status, right.body.valid]).toEqual([200, true])
     const plain = await service.call('POST', path, withUri(`http://${address}`))
-    expect([plain.status, plain.body.details]).toEqual([422, [expect.objectContaining({ path: 'credential' })]])
+    expect([plain.status, plain.body.details]).toEqual([
+      422,
+      [expect.objectContaining({ path: 'credential' })],
+    ])
     for (const denied of [
       'http://169.254.169.254',
       'http://metadata.google.internal',
