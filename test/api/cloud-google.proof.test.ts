@@ -157,7 +157,7 @@ test('the address for tokens in a key is never contacted, and a denied endpoint 
     const plain = await service.call('POST', path, withUri(`http://${address}`))
     expect([plain.status, plain.body.details]).toEqual([
       422,
-      [expect.objectContaining({ path: 'credential' })],
+      [expect.objectContaining({ path: 'credential.token_uri' })],
     ])
     for (const denied of [
       'http://169.254.169.254',
