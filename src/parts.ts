@@ -124,10 +124,8 @@ const openRecords = async ({ config, log, opened, endpoints }: Opening & { endpo
     outside: { variables: config.credentialVariables, folders: config.credentialFolders },
     audit: (event) => recordAudit(db, event),
   })
-  const held = new Set((await vaultKeys?.all())?.map(({ id }) => id))
-  for (const [key, credentials] of await vault.usage())
-    if (!held.has(key))
-      log.warn({ key, credentials }, 'the key file lacks a key: the credentials under it cannot be opened')
+  for (const [key, credentials] of await vault.lost())
+    log.warn({ key, credentials }, 'the key file lacks a key: the credentials under it cannot be opened')
   return { db, ownDb, selected, vaultKeys, vault }
 }
 

@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals'
 import { randomBytes } from 'node:crypto'
-import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
@@ -120,6 +120,34 @@ test('a key file that lacks the key of stored credentials is named in a warning 
       false,
       [{ key: expect.any(String), credentials: 1 }],
     ])
+  } finally {
+    await drop()
+  }
+})
+
+test('a lost key file stops the start of an embedded installation with credentials, and no other is made', async () => {
+  const { url, drop } = await cloneDatabase()
+  try {
+    const dataDir = mkdtempSync(join(runFolder(), 'data-'))
+    const keyFile = join(dataDir, 'vault.key')
+    const endpoints = { databaseUrl: url, temporalAddress: '127.0.0.1:1', temporalUiUrl: undefined }
+    const traces = await openTraces({ tracesEndpoint: undefined }, 'test')
+    const config = configFromEnvironment({ SERVICE_DATA_DIR: dataDir })
+    const open = () =>
+      openParts({ config, log: openLog('silent'), metrics: openMetrics(undefined), traces, endpoints })
+    {
+      await using parts = await open()
+      await parts.db.transaction((tx) =>
+        parts.vault.put(tx, 'kept', { kind: 'kubernetes-token', token: 'x' }, { name: 'kept' }),
+      )
+    }
+    const kept = readFileSync(keyFile)
+    rmSync(keyFile)
+    await expect(open()).rejects.toThrow(`the key file ${keyFile} is missing`)
+    expect(existsSync(keyFile)).toBe(false)
+    writeFileSync(keyFile, kept, { mode: 0o600 })
+    await using parts = await open()
+    expect(await parts.vault.lost()).toEqual([])
   } finally {
     await drop()
   }

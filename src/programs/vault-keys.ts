@@ -37,7 +37,7 @@ const verbs: Record<string, (held: Held, key: string) => Promise<string>> = {
     const lines = held.map(
       ({ id }, i) => `${id}  ${String(usage.get(id) ?? 0)} credentials${i === 0 ? ', seals' : ''}`,
     )
-    const lost = [...usage].filter(([id]) => !held.some((one) => one.id === id))
+    const lost = await vault.lost()
     return [
       keys.file,
       ...lines,

@@ -64,6 +64,7 @@ const closed = (): Refusal =>
 const turn = 100
 
 const KeyUseRow = z.object({ keyId: z.string(), records: z.number() })
+
 /** Number of records of a vault by the id of the key that wraps them. */
 export const keyUse = async (db: Db): Promise<ReadonlyMap<string, number>> => {
   const rows = await db.many(
@@ -325,6 +326,12 @@ export const openVault = (options: VaultOptions) => {
 
     /** Number of records by the id of the key that wraps them. */
     usage: (): Promise<ReadonlyMap<string, number>> => keyUse(db),
+
+    /** The same of keys that the file does not hold, so that their records cannot be opened. */
+    async lost(): Promise<[id: string, records: number][]> {
+      const held = new Set((await keys?.all())?.map(({ id }) => id))
+      return [...(await keyUse(db))].filter(([id]) => !held.has(id))
+    },
 
     /**
      * Wraps every record with the first key of the file; it may break off and run again, beside a
