@@ -111,6 +111,21 @@ describe('the machine costs beside its tasks', () => {
   ])('policy %s ends it at %i', (lifecyclePolicy, end) => {
     expect(of(target({ lifecyclePolicy })).actions.at(-1)!.earliestStart).toBe(end)
   })
+  test('a machine that stops and starts again costs its disk all the time, and nothing else meanwhile', () => {
+    const monthly = 730 * 3_600
+    const steps = [
+      ...[['provision', 100, 40] as const, ['stop', 230, 5] as const, ['start', 236, 2] as const],
+      ['destroy', 300, 20] as const,
+    ]
+    const actions = steps.map(([action, earliestStart, expectedDuration]) => ({
+      ...{ id: action, capacityTargetId: 't', action, earliestStart, expectedDuration },
+    }))
+    const resource = target({ diskPricePerGiBMonth: monthly, diskSizeGiB: 1 })
+    // It runs from 140 to 235 and from 238 to 320; the tasks have it from 200 to 260.
+    expect(of(resource, { actions: actions.toReversed() }).cloudCost['t']).toEqual({
+      ...{ compute: 114, disk: 220, idle: 2 * (95 + 82 - 57), activeSeconds: 57 },
+    })
+  })
   test('a plan without such resources has none of it', () => {
     expect(of({ ...target(), executionTarget: 'direct' })).toEqual({
       actions: [],

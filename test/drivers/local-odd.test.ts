@@ -9,6 +9,7 @@ import {
   rmSync,
   statSync,
   symlinkSync,
+  utimesSync,
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
@@ -299,6 +300,19 @@ test(
     }),
   seconds,
 )
+
+test('a file from before 1970 keeps its time where a successor gets it, and is no output of it', () =>
+  on(async ({ driver, scratch, intent, ended }) => {
+    const [from, time] = [join(scratch, 'old'), new Date(-86_400_000)]
+    mkdirSync(from)
+    writeFileSync(join(from, 'f'), 'old')
+    utimesSync(join(from, 'f'), time, time)
+    const consumer = intent('true', { stage: [{ from, label: 'old' }] })
+    await driver.submit([consumer])
+    await ended(consumer.name)
+    expect(statSync(join(consumer.directory, 'f')).mtimeMs).toBe(time.getTime())
+    expect((await driver.collect(consumer.name)).manifest.files).toEqual([])
+  }))
 
 test('an expected output with a part that no folder can hold is refused, naming it', () =>
   on(async ({ driver, intent }) => {

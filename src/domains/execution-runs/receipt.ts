@@ -3,7 +3,7 @@ import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { EpochTime, Id, Paid } from '../../http/schema.ts'
 import { computeSecondsOf } from '../cloud/billing.ts'
-import type { CloudCost } from '../schedule-plans/lifecycle.ts'
+import { pausedSeconds, plannedLife, type CloudCost } from '../schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../schedule-plans/schemas.ts'
 import { secondsIn, sharesOf } from './machine-shares.ts'
 import { windowMoney, windowsOf } from './windows.ts'
@@ -116,15 +116,14 @@ const PlanRow = z.object({
 /** The plan's facts about the machine of a target; null where the plan has none. */
 const plannedOf = (plan: z.output<typeof PlanRow>, targetId: string): Money | null => {
   const cost = new Map(Object.entries(plan.cloudCost ?? {})).get(targetId)
-  const own = (plan.actions ?? []).filter(({ capacityTargetId }) => capacityTargetId === targetId)
-  const provision = own.find(({ action }) => action === 'provision')
-  const gone = own.find(({ action }) => action === 'destroy' || action === 'stop')
-  if (cost === undefined || provision === undefined || gone === undefined) return null
+  const life = plannedLife(plan.actions ?? [], targetId)
+  const { askedAt, runsFrom, gone } = life
+  if (cost === undefined || askedAt === undefined || runsFrom === undefined || gone === undefined) return null
   const over = gone.earliestStart + gone.expectedDuration
   const compute = cost.compute + cost.idle
   return {
-    seconds: over - provision.earliestStart - provision.expectedDuration,
-    diskSeconds: over - provision.earliestStart,
+    seconds: over - runsFrom - pausedSeconds(life, runsFrom, over),
+    diskSeconds: over - askedAt,
     ...{ compute, disk: cost.disk, money: compute + cost.disk },
   }
 }

@@ -185,6 +185,45 @@ const actionsOf = (
 }
 
 const ends: readonly string[] = ['stop', 'destroy']
+const overAt = ({ earliestStart, expectedDuration }: TimedAction): number => earliestStart + expectedDuration
+
+/** The life of a machine in a plan, in seconds from the plan's start. */
+export interface PlannedLife {
+  /** When the machine is asked for, and when it runs; undefined without a `provision`. */
+  askedAt: number | undefined
+  runsFrom: number | undefined
+  /** Its last `stop` or `destroy`. */
+  gone: TimedAction | undefined
+  /** From the end of each `stop` to the end of the `start` behind it. */
+  pauses: readonly { from: number; to: number }[]
+}
+
+/** The life of the machine of one target by the actions of a plan. */
+export const plannedLife = (actions: readonly TimedAction[], targetId: string): PlannedLife => {
+  const own = actions
+    .filter(({ capacityTargetId }) => capacityTargetId === targetId)
+    .toSorted((one, other) => one.earliestStart - other.earliestStart)
+  const provision = own.find(({ action }) => action === 'provision')
+  const pauses: { from: number; to: number }[] = []
+  let stopped: number | undefined
+  for (const step of own) {
+    if (step.action === 'stop') stopped ??= overAt(step)
+    else if (step.action === 'start' && stopped !== undefined) {
+      pauses.push({ from: stopped, to: Math.max(stopped, overAt(step)) })
+      stopped = undefined
+    }
+  }
+  return {
+    askedAt: provision?.earliestStart,
+    runsFrom: provision === undefined ? undefined : overAt(provision),
+    gone: own.findLast(({ action }) => ends.includes(action)),
+    pauses,
+  }
+}
+
+/** The seconds of pauses that lie between two times. */
+export const pausedSeconds = ({ pauses }: Pick<PlannedLife, 'pauses'>, from: number, to: number): number =>
+  pauses.reduce((sum, pause) => sum + Math.max(0, Math.min(pause.to, to) - Math.max(pause.from, from)), 0)
 
 /** The money of one resource's machine by the actions of a plan. */
 const costOf = (
@@ -192,17 +231,15 @@ const costOf = (
   actions: readonly TimedAction[],
   { first, last, end }: { first: number; last: number; end: number },
 ): CloudCost => {
-  const own = actions.filter(({ capacityTargetId }) => capacityTargetId === resource.id)
-  const provision = own.find(({ action }) => action === 'provision')
-  const asked = provision?.earliestStart ?? first
-  const running = asked + (provision?.expectedDuration ?? 0)
-  const gone = own.find(({ action }) => ends.includes(action))
+  const life = plannedLife(actions, resource.id)
+  const { askedAt = first, runsFrom = askedAt, gone } = life
   const over = Math.max(last, end, gone?.earliestStart ?? 0) + (gone?.expectedDuration ?? 0)
-  const activeSeconds = last - first
+  const activeSeconds = last - first - pausedSeconds(life, first, last)
+  const runSeconds = over - runsFrom - pausedSeconds(life, runsFrom, over)
   return {
     compute: activeSeconds * resource.pricePerSecond,
-    disk: (over - asked) * diskPrice(resource),
-    idle: Math.max(0, over - running - activeSeconds) * resource.pricePerSecond,
+    disk: (over - askedAt) * diskPrice(resource),
+    idle: Math.max(0, runSeconds - activeSeconds) * resource.pricePerSecond,
     activeSeconds,
   }
 }

@@ -117,7 +117,7 @@ async function build(root: string, entries: ReadonlyMap<string, PlannedEntry>): 
     } else {
       try {
         await copy(systemPath(source), to, stat)
-        utimesSync(to, stat.atimeMs / 1000, stat.mtimeMs / 1000)
+        utimesSync(to, timeOf(stat.atimeMs), timeOf(stat.mtimeMs))
         files.push({ path, sizeBytes: stat.size, modifiedMs: stat.mtimeMs, source })
       } catch (error) {
         const why = whyUnread({ label, asked }, path, error)
@@ -129,6 +129,9 @@ async function build(root: string, entries: ReadonlyMap<string, PlannedEntry>): 
   }
   return files
 }
+
+/** A time for `utimes`, which takes numbers below 0 for now. */
+const timeOf = (ms: number): number | Date => (ms < 0 ? new Date(ms) : ms / 1_000)
 
 /** Copies a file by reflink or content; the holes of a sparse one stay holes. */
 async function copy(source: string | Buffer, to: string | Buffer, stat: Stats): Promise<void> {
