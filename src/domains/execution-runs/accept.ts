@@ -3,6 +3,7 @@ import type { z } from 'zod'
 import { append } from '../../lists.ts'
 import type { Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
+import { orderViolations } from '../../schedulers/validate.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import { builtDrivers } from '../../drivers/runtime/registry.ts'
 import type { Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
@@ -182,6 +183,23 @@ const otherPlaces = (planned: WorkflowGraph, sent: WorkflowGraph): Problem[] => 
   })
 }
 
+/**
+ * Contradictions between the dependencies of a workflow in the request and the orders of the plan's
+ * lanes: the tasks of such a cycle would wait for each other.
+ */
+const otherOrders = ({ activities, edges }: WorkflowGraph, tasks: readonly PlannedTask[]): Problem[] => {
+  const idOf = (position: number): string => activities[position]?.id ?? ''
+  const named = edges.map(({ from, to }) => ({ from: idOf(from), to: idOf(to) }))
+  const path = 'workflow.dependencies'
+  return orderViolations(
+    { activities, edges: named, assignments: tasks },
+    { assignments: 'plan.assignments', dependencies: path },
+  ).map(({ message }) => ({
+    path,
+    message: `${message}; send the dependencies of the planned workflow, or plan this one`,
+  }))
+}
+
 /** The stored resources, replaced by the copies that a plan brings. */
 const withCopies = (stored: readonly Resource[], copies: readonly Resource[] = []): Resource[] => {
   const byId = new Map(stored.map((resource) => [resource.id, resource]))
@@ -296,6 +314,7 @@ const contentOf = async (tx: Db, request: RunRequest, run: RunMembers, plan: Pla
     })
   }
   if (graph !== planned && problems.length === 0) append(problems, otherPlaces(planned, graph))
+  if (graph !== planned && problems.length === 0) append(problems, otherOrders(graph, tasks))
   if (problems.length > 0) throw unacceptable(problems)
   return { tasks, contentVersionId, activities: graph.activities }
 }
