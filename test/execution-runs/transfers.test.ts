@@ -108,6 +108,12 @@ describe('transfers inside one site', () => {
       ['same-one', 5],
       ['same-two', 7],
     ])
+    // A run may bring such a workflow itself.
+    await service.post('/execution-runs/', {
+      run: { id: 'same-own', schedulePlanId: plan.id, mode: 'real' },
+      workflow: renamed({ own: true }),
+    })
+    expect((await service.finished('same-own')).run.status).toBe('completed')
   })
 
   test('are charged once where a resource is paid for its active window, also when a failed run is opened again', async () => {

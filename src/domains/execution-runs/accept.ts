@@ -170,7 +170,8 @@ const otherPlaces = (planned: WorkflowGraph, sent: WorkflowGraph): Problem[] => 
   const resolve = activityResolver(sent)
   return planned.activities.flatMap((activity, i) => {
     const path = `workflow.activities.${String(i)}`
-    if (resolve(activity.externalId, path) === i || resolve(activity.id, path) === i) return []
+    // The id first: an externalId may be that of several.
+    if (resolve(activity.id, path) === i || resolve(activity.externalId, path) === i) return []
     const place = JSON.stringify(activity.externalId)
     return [
       {
