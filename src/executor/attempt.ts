@@ -279,7 +279,7 @@ export interface Copied extends StagedAmount {
 /** The bytes that were brought from another site for a task, as far as its record has them. */
 export type TransferFacts = Pick<
   EdgeTransfer,
-  | ('label' | 'fromSite' | 'toSite' | 'strategy' | 'reason')
+  | ('producer' | 'fromSite' | 'toSite' | 'strategy' | 'reason')
   | ('bytes' | 'networkBytes' | 'files' | 'startedAt' | 'finishedAt')
 >
 

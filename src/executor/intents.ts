@@ -211,6 +211,7 @@ const stagesOf = (
     stages.push({
       from: isKept ? keptDirectoryOf(predecessor) : directoryOf(predecessor),
       label: predecessor.external_id,
+      producer: predecessor.position,
       ...(declared ? { paths } : {}),
       named: [...(promised.get(predecessor.position) ?? []), ...paths],
       ...(from === own.site ? {} : { at: from }),
@@ -269,9 +270,9 @@ const copiedOf = (
   predecessors: readonly LoadedTask[],
   staged: readonly StagedAmount[],
 ): Copied[] => {
-  const producers = new Map(predecessors.map((predecessor) => [predecessor.external_id, predecessor]))
-  return stages.flatMap(({ at, label }, number) => {
-    const producer = producers.get(label)
+  const producers = new Map(predecessors.map((predecessor) => [predecessor.position, predecessor]))
+  return stages.flatMap(({ at, producer: position }, number) => {
+    const producer = position === undefined ? undefined : producers.get(position)
     const amount = staged[number]
     // Within one resource no file moves, and files from another site were counted on their way.
     if (

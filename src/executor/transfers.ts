@@ -23,10 +23,8 @@ export const openTransfers = (
      */
     hear: (name: string, facts: TransferFacts): Promise<void> => {
       const i = attempts.positionOf(name)
-      const producers =
-        i === undefined ? [] : Array.from(state.frontier.predecessorsOf(i), (p) => taskAt(state, p))
-      const producer = producers.find(({ external_id }) => external_id === facts.label)
-      if (i === undefined || producer === undefined) return Promise.resolve()
+      if (i === undefined || facts.producer === undefined) return Promise.resolve()
+      const producer = taskAt(state, facts.producer)
       const task = taskAt(state, i)
       const route = plan.routeOf(producer.resource_id, task.resource_id, facts.bytes)
       const transfer = broughtTransfer(state.facts.runId, task, producer, facts, route)

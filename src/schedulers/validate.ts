@@ -83,6 +83,22 @@ export function validatePlan(
   return violations
 }
 
+/**
+ * The faults of a plan's orders alone, by the rules of `validatePlan`; the assignments are those of
+ * the activities, in their order.
+ */
+export function orderViolations(
+  plan: OrderedPlan,
+  paths: { assignments: string; dependencies: string },
+): Violation[] {
+  const violations: Violation[] = []
+  const indexOf = new Map(plan.activities.map(({ id }, index) => [id, index]))
+  const report = (path: string, message: string): void => void violations.push({ path, message })
+  checkOrders(plan, indexOf, [...plan.activities.keys()], paths, report)
+  return violations
+}
+
+type OrderedPlan = Pick<ResolvedPlan, 'edges' | 'assignments'> & { activities: readonly { id: string }[] }
 type Report = (path: string, message: string) => void
 
 function checkResource(
@@ -157,7 +173,7 @@ export function assignedCores({
 }
 
 function checkOrders(
-  plan: ResolvedPlan,
+  plan: OrderedPlan,
   indexOf: ReadonlyMap<string, number>,
   holder: readonly (number | undefined)[],
   paths: { assignments: string; dependencies: string },

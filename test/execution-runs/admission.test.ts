@@ -202,6 +202,44 @@ describe('admission', () => {
     await service.finished('agreeing')
   })
 
+  test("refuses a workflow of its own whose dependencies contradict the orders on the plan's lanes", async () => {
+    const turned = await makeWorld(service, {
+      ...{ name: 'turned', launch: 'none', cores: [1, 1] },
+      tasks: ['a', 'b', 'c', 'd'].map((name, i) => ({ name, lane: [i < 2 ? 0 : 1, 0] as const })),
+    })
+    const { version } = await service.get('/workflow-definitions/turned/')
+    const run = (id: string, dependencies: readonly (readonly [string, string])[]) =>
+      create({
+        run: { id, schedulePlanId: turned.planId, mode: 'real' },
+        workflow: {
+          ...version,
+          dependencies: dependencies.map(([activity, before]) => ({
+            ...{ activityId: `turned-${activity}`, dependsOnActivityId: `turned-${before}` },
+          })),
+        },
+      })
+    for (const [id, ...dependencies] of [
+      ['one-lane', ['a', 'b']],
+      ['two-lanes', ['a', 'd'], ['c', 'b']],
+    ] as const) {
+      const answer = await run(id, dependencies)
+      expect([answer.status, answer.body.details]).toEqual([
+        422,
+        [
+          {
+            path: 'workflow.dependencies',
+            message: expect.stringMatching(
+              /^on lane \(resource "turned-host-1", core "core-0", .*"turned-b" comes after "turned-a", against/,
+            ),
+          },
+        ],
+      ])
+      await nothing(id)
+    }
+    expect((await run('in-order', [['b', 'a'], ['c', 'b']])).status).toBe(202) // oxfmt-ignore
+    expect((await service.finished('in-order')).run.status).toBe('completed')
+  })
+
   test('takes a stored plan back as it was read, also where a task begins on another of its lanes', async () => {
     const { plan } = worldDocuments({
       name: 'plain',

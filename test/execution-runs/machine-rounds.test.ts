@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { openTurns } from '../../src/db/each-record.ts'
 import { sql } from '../../src/db/sql.ts'
 import { needsApproval, watchBudgets } from '../../src/domains/execution-runs/budget.ts'
-import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
+import { endUnusedMachines, markUsed, showMachineWait } from '../../src/domains/execution-runs/machines.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 
 /** The rounds that look after machines and money, over rows whose times the tests choose. */
@@ -265,3 +265,32 @@ test.each<[string, MachineRow, 'stays' | 'ends']>([
 const isBeingEnded = async (id: string): Promise<boolean> =>
   (await clone.db.run(sql`select from cloud_operations where instance_id = ${id} and kind = 'destroy'
     and status = 'queued'`)) > 0
+
+const WaitRow = z.object({ id: z.string(), metadata: z.json().optional() })
+
+test('tasks wait for a machine until it takes work, and for other things still', async () => {
+  const { db } = clone
+  await db.run(
+    sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status, activity_count)
+      values ('waits', 'plan', 'version', 'real', 'running', 4)`,
+  )
+  await db.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
+      activity_id, external_id, planned_resource_id, runtime_id, metadata)
+    select 'waits:' || n, 'waits', n, 'assignment', 'a', 'a', case n when 3 then 'n' else 'm' end, 'runtime',
+      case n when 1 then '{"other": 1}'::jsonb end from generate_series(0, 3) n`)
+  const waits = async () =>
+    (
+      await db.many(
+        WaitRow,
+        sql`select id, metadata from task_executions where execution_run_id = 'waits' order by id`,
+      )
+    ).map(({ metadata }) => metadata)
+  await showMachineWait(db, 'waits', 'm', 'it is being made')
+  await showMachineWait(db, 'waits', 'n', 'it is being made')
+  const lane = { queueReason: 'another run has it', waitsFor: 'lane' }
+  const machine = { queueReason: 'it is being made', waitsFor: 'machine' }
+  expect(await waits()).toEqual([machine, { other: 1, ...machine }, machine, machine])
+  await db.run(sql`update task_executions set metadata = ${JSON.stringify(lane)}::jsonb where id = 'waits:2'`)
+  await markUsed(db, 'waits', 'm')
+  expect(await waits()).toEqual([undefined, { other: 1 }, lane, machine])
+})

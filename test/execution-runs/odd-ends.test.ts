@@ -166,6 +166,20 @@ test('an activity that ends oddly fails by itself, with its reason; its neighbou
   ])
 })
 
+/** A storage that keeps what was written, by path. */
+const openStorage = () => {
+  const written = new Map<string, string>()
+  const driver = {
+    capabilities: { directories: false },
+    write: async (path: readonly string[], source: Readable, { sizeBytes }: { sizeBytes: number }) => {
+      const content = await text(source)
+      expect(content).toHaveLength(sizeBytes)
+      written.set(path.join('/'), content)
+    },
+  }
+  return { written, storages: { open: async () => ({ driver }) } as never }
+}
+
 test('what has no readable copy on this host is named, and the other files of its machine are delivered', async () => {
   const { db } = service
   const [made] = await db.prepared<{ directory: string; runtime: string }>(
@@ -190,16 +204,7 @@ test('what has no readable copy on this host is named, and the other files of it
     select environment_version_id, 'disk', id, true from runtimes where id = ${runtime}`)
   rmSync(join(directory, '.cache/x'))
   truncateSync(join(directory, '.cache/same'), 2)
-  const written = new Map<string, string>()
-  const driver = {
-    capabilities: { directories: false },
-    write: async (path: unknown, source: Readable, { sizeBytes }: { sizeBytes: number }) => {
-      const content = await text(source)
-      expect(content).toHaveLength(sizeBytes)
-      written.set(JSON.stringify(path), content)
-    },
-  }
-  const storages = { open: async () => ({ driver }) } as never
+  const { storages, written } = openStorage()
   const unread = [
     expect.stringMatching(/^\.cache\/same of .*it has 2 bytes instead of 5/),
     expect.stringMatching(/^\.cache\/x of .*maker/),
@@ -215,6 +220,22 @@ test('what has no readable copy on this host is named, and the other files of it
   written.clear()
   expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual(unread)
   expect(written.size).toBe(0)
+})
+
+test('outputs of activities with one externalId are delivered beside each other', async () => {
+  const { db } = service
+  await db.transaction(async (tx) => {
+    await tx.run(
+      sql`update activity_definitions set external_id = 'twin' where id in ('odd-first', 'odd-second')`,
+    )
+    await tx.run(sql`update task_executions set external_id = 'twin', site = 'cloud/m',
+      metadata = jsonb_build_object('keptOn', 'twins', 'keptAt', directory)
+      where execution_run_id = 'odd-run' and activity_id in ('odd-first', 'odd-second')`)
+    const { storages, written } = openStorage()
+    expect(await deliverOutputs({ db: tx, storages, hostId: 'twins' }, 'odd-run')).toEqual([])
+    expect([...written.values()].toSorted()).toEqual(['1\n', '2\n'])
+    for (const path of written.keys()) expect(path).toMatch(/^runs\/odd-run\/twin\/\d+\/1\/named$/)
+  })
 })
 
 /** The steps at the end of a run, as workers with these parts take them. */

@@ -77,6 +77,45 @@ describe('transfers inside one site', () => {
     )
   })
 
+  test('are those of their own producers, also where these have one externalId', async () => {
+    const { environment, scope, topology, workflow, plan, world } = worldDocuments(
+      between('same', [
+        { name: 'one', run: 'printf 12345 > one', lane: [0, 0] },
+        { name: 'two', run: 'printf 1234567 > two', lane: [0, 0] },
+        { name: 'use', run: 'cat one two', after: ['one', 'two'], lane: [1, 0] },
+      ]),
+    )
+    await service.post('/environments/', environment)
+    await service.post('/execution-scopes/', scope)
+    await service.post('/network-topologies/', topology)
+    await service.post('/workflow-definitions/import/', workflow)
+    const { version } = await service.get('/workflow-definitions/same/')
+    const renamed = (metadata: object) => ({
+      ...version,
+      activities: version.activities.map((each: any) => ({
+        ...each,
+        metadata: { ...each.metadata, ...metadata },
+        externalId: each.externalId === 'use' ? 'use' : 'make',
+      })),
+    })
+    await service.post('/schedule-plans/', {
+      ...{ plan, workflow: renamed({}), executionScope: scope, networkTopology: topology },
+      resources: environment.resources,
+    })
+    await runToEnd(service, world, { id: 'same-run' })
+    const transfers = await transfersOf('same-run')
+    expect(transfers.map(({ producerActivityId: from, bytes }) => [from, bytes]).toSorted()).toEqual([
+      ['same-one', 5],
+      ['same-two', 7],
+    ])
+    // A run may bring such a workflow itself.
+    await service.post('/execution-runs/', {
+      run: { id: 'same-own', schedulePlanId: plan.id, mode: 'real' },
+      workflow: renamed({ own: true }),
+    })
+    expect((await service.finished('same-own')).run.status).toBe('completed')
+  })
+
   test('are charged once where a resource is paid for its active window, also when a failed run is opened again', async () => {
     const options = between('window', [
       { name: 'make', run: made, lane: [0, 0] },

@@ -214,7 +214,7 @@ describe('how an attempt ended', () => {
     const producer = task({ id: 'run:p', activity_id: 'p', external_id: 'p', resource_id: 'elsewhere' })
     const beside = task({ id: 'run:q', activity_id: 'q', external_id: 'q', resource_id: 'beside' })
     const facts: TransferFacts = {
-      label: 'p',
+      producer: 0,
       fromSite: 'ssh/a',
       toSite: 'ssh/b',
       strategy: 'gateway',

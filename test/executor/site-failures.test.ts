@@ -420,7 +420,12 @@ test.each([false, true])(
 )
 
 test('waiting in the queue of the site is shown with its cause, and counted apart; so is where it ran and what was brought', async () => {
-  const run = await makeRun([{ name: 'made' }, { name: 'job', after: ['made'] }])
+  const run = await makeRun([{ name: 'made' }, { name: 'also' }, { name: 'job', after: ['made', 'also'] }])
+  await service.db.prepared(
+    'namesakes',
+    `update task_executions set external_id = 'made' where execution_run_id = $1 and activity_id = $2`,
+    [run.runId, run.world.activityId('also')],
+  )
   const job = intentName(run.runId, await run.position('job'), 1)
   const submittedAt = Date.now() / 1_000
   let queued: string | undefined = 'Priority'
@@ -460,7 +465,7 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
     },
   }
   const facts = {
-    label: 'made',
+    producer: await run.position('also'),
     fromSite: 'local@here',
     toSite: site,
     strategy: 'gateway' as const,
@@ -497,7 +502,7 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
   await first.done.catch(() => undefined)
   queued = 'over'
   const { done } = run.execute({ ...driver, find: none.find }, { onTransfer })
-  expect(await done).toMatchObject({ settled: true, completed: 2 })
+  expect(await done).toMatchObject({ settled: true, completed: 3 })
   const [row] = await service.db.prepared<Record<string, unknown>>(
     'job_row',
     'select site_queue_seconds, external_id_at_site, metadata, transfer_seconds, transfer_bytes ' +
@@ -514,6 +519,7 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
   const { items } = await service.get(`/execution-runs/${run.runId}/data-transfers/`)
   expect(items).toMatchObject([
     {
+      producerActivityId: run.world.activityId('also'),
       strategy: 'gateway' as const,
       bytes: 5,
       networkBytes: 7,

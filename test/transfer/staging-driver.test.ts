@@ -81,7 +81,7 @@ describe('tasks whose files are at another site', () => {
     const { driver, facts } = withLink(failures)
     const names = Array.from({ length: 6 }, (_, at) => `once-${String(at)}`)
     const outcomes = await driver.submit(
-      names.map((name) => task(name, [{ at: 'there', from: directory, label: 'maker' }])),
+      names.map((name) => task(name, [{ at: 'there', from: directory, label: 'maker', producer: 7 }])),
     )
     expect(outcomes.map(({ ok }) => ok)).toEqual(names.map(() => true))
     for (const name of names) {
@@ -99,7 +99,7 @@ describe('tasks whose files are at another site', () => {
     expect(facts[0]?.[1]).toMatchObject({
       fromSite: 'there',
       toSite: 'here',
-      label: 'maker',
+      producer: 7,
       from: directory,
       bytes: 300_000,
       files: 1,

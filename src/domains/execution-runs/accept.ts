@@ -3,6 +3,7 @@ import type { z } from 'zod'
 import { append } from '../../lists.ts'
 import type { Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
+import { orderViolations } from '../../schedulers/validate.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import { builtDrivers } from '../../drivers/runtime/registry.ts'
 import type { Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
@@ -169,7 +170,8 @@ const otherPlaces = (planned: WorkflowGraph, sent: WorkflowGraph): Problem[] => 
   const resolve = activityResolver(sent)
   return planned.activities.flatMap((activity, i) => {
     const path = `workflow.activities.${String(i)}`
-    if (resolve(activity.externalId, path) === i || resolve(activity.id, path) === i) return []
+    // The id first: an externalId may be that of several.
+    if (resolve(activity.id, path) === i || resolve(activity.externalId, path) === i) return []
     const place = JSON.stringify(activity.externalId)
     return [
       {
@@ -180,6 +182,23 @@ const otherPlaces = (planned: WorkflowGraph, sent: WorkflowGraph): Problem[] => 
       },
     ]
   })
+}
+
+/**
+ * Contradictions between the dependencies of a workflow in the request and the orders of the plan's
+ * lanes: the tasks of such a cycle would wait for each other.
+ */
+const otherOrders = ({ activities, edges }: WorkflowGraph, tasks: readonly PlannedTask[]): Problem[] => {
+  const idOf = (position: number): string => activities[position]?.id ?? ''
+  const named = edges.map(({ from, to }) => ({ from: idOf(from), to: idOf(to) }))
+  const path = 'workflow.dependencies'
+  return orderViolations(
+    { activities, edges: named, assignments: tasks },
+    { assignments: 'plan.assignments', dependencies: path },
+  ).map(({ message }) => ({
+    path,
+    message: `${message}; send the dependencies of the planned workflow, or plan this one`,
+  }))
 }
 
 /** The stored resources, replaced by the copies that a plan brings. */
@@ -296,6 +315,7 @@ const contentOf = async (tx: Db, request: RunRequest, run: RunMembers, plan: Pla
     })
   }
   if (graph !== planned && problems.length === 0) append(problems, otherPlaces(planned, graph))
+  if (graph !== planned && problems.length === 0) append(problems, otherOrders(graph, tasks))
   if (problems.length > 0) throw unacceptable(problems)
   return { tasks, contentVersionId, activities: graph.activities }
 }

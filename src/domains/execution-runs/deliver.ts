@@ -12,6 +12,8 @@ const OutputRow = z.object({
   id: z.string(),
   storageId: z.string(),
   activity: z.string(),
+  /** Other activities of the workflow have its externalId too. */
+  isNamesake: z.boolean(),
   attempt: z.number(),
   position: z.number(),
   path: z.string(),
@@ -59,7 +61,11 @@ const nextUndelivered = (
 ): Promise<OutputRow[]> =>
   db.many(
     OutputRow,
-    sql`select o.id, b.storage_id, t.external_id as activity, t.attempt, t.activity_position as position,
+    sql`select o.id, b.storage_id, t.external_id as activity,
+        exists (select from execution_runs w join activity_definitions d
+          on d.workflow_version_id = w.content_version_id
+          where w.id = t.execution_run_id and d.external_id = t.external_id
+            and d.position <> t.activity_position) as is_namesake, t.attempt, t.activity_position as position,
         o.relative_path as path, t.metadata ->> 'keptAt' as root,
         case when o.checksum <> '' then o.size_bytes end as size_bytes
       ${undelivered(runId)} and t.metadata ->> 'keptOn' = ${hostId}
@@ -67,8 +73,12 @@ const nextUndelivered = (
       order by t.activity_position, o.relative_path, o.id limit ${atOnce}`,
   )
 
-const pathOf = (runId: string, { activity, attempt, path }: OutputRow): string =>
-  ['runs', encodeURIComponent(runId), encodeURIComponent(activity), String(attempt), path].join('/')
+const pathOf = (runId: string, { activity, isNamesake, position, attempt, path }: OutputRow): string =>
+  [
+    ...['runs', encodeURIComponent(runId), encodeURIComponent(activity)],
+    ...(isNamesake ? [String(position)] : []),
+    ...[String(attempt), path],
+  ].join('/')
 
 const recordPlace = (db: Db, runId: string, { id, storageId }: OutputRow, path: string): Promise<number> => {
   const uri = `storage://${encodeURIComponent(storageId)}/${encodeURI(path)}`
@@ -96,7 +106,8 @@ const openCopy = async ({ root, path, sizeBytes }: OutputRow): Promise<OpenedFil
 
 /**
  * Brings what a run's activities made on machines to the default storages of their runtimes, below
- * `runs/<run>/<activity>/<attempt>/`. A repeat goes on with what is missing.
+ * `runs/<run>/<activity>/<attempt>/`, with the position behind the activity where others have the
+ * same externalId. A repeat goes on with what is missing.
  * @returns the files of which this host has no readable copy, each with the reason
  * @throws where a storage cannot be reached or refuses, or `signal` is aborted; the copies on this
  *   host stay

@@ -81,10 +81,13 @@ export const failedMachines = async (db: Db, runId: string, targetId: string): P
     )
   ).count
 
-/** Records that the instance takes work of the run from now on. */
+/** Records that the instance takes work of the run from now on: no task waits for it any more. */
 export const markUsed = async (db: Db, runId: string, targetId: string): Promise<void> => {
   await db.run(sql`update run_machines set ready_at = clock_timestamp() where execution_run_id = ${runId}
     and capacity_target_id = ${targetId} and released_at is null and ready_at is null`)
+  await db.run(sql`update task_executions set metadata = nullif(metadata - 'queueReason' - 'waitsFor', '{}')
+    where execution_run_id = ${runId} and latest and planned_resource_id = ${targetId}
+      and handle_name is null and metadata ->> 'waitsFor' = 'machine'`)
 }
 
 const over = sql`('completed', 'failed', 'cancelled')`
@@ -448,7 +451,7 @@ export const machineNeed = async (db: Db, runId: string, targetId: string): Prom
   return { over: status !== 'running' || stopping, paused, open, ready, inFlight }
 }
 
-/** Shows why tasks wait that could start if their machine were there; blank: the wait is over. */
+/** Shows why tasks wait that could start if their machine were there; `markUsed` ends it. */
 export const showMachineWait = async (
   db: Db,
   runId: string,

@@ -16,8 +16,8 @@ import { transfer, type TransferSide, type TransferLimits, type TransferOutcome 
 export interface EdgeTransfer extends TransferOutcome {
   fromSite: string
   toSite: string
-  /** The stage's `label` and `from`: the producer of the files, and their place. */
-  label: string
+  /** The stage's `producer` and `from`. */
+  producer?: number
   from: string
 }
 
@@ -117,7 +117,7 @@ const openArrivals = (options: StagingOptions) => {
     const edge = {
       fromSite: stage.at ?? options.site,
       toSite: options.site,
-      label: stage.label,
+      ...(stage.producer === undefined ? {} : { producer: stage.producer }),
       from: stage.from,
     }
     const known = present.get(key)

@@ -190,8 +190,10 @@ export interface Stage {
    */
   at?: string
   from: string
-  /** The producer of the files, for the conflict message. */
+  /** The producer of the files, for messages. */
   label: string
+  /** The position of the activity that made the files; absent for others. */
+  producer?: number
   paths?: readonly string[]
   /**
    * Paths that the producer promises or the consumer asks for; absent: all are. Where two stages
