@@ -164,6 +164,17 @@ describe('durations', () => {
   })
 })
 
+test('a default duration counts only on resources that can run the activity', () => {
+  const profiles = [{ activityTypeId: 't', resourceId: 'm', runtimeSeconds: 7 }]
+  const defaulted = (more: Partial<PlannedResource>): number =>
+    defaultedDurations(
+      problem(activity(), machine('m'), { profiles, resources: [machine('m'), machine('n', more)] }),
+    )
+  expect([defaulted({}), defaulted({ cpuCapacity: 0.5 }), defaulted({ schedulable: false })]).toEqual([
+    1, 0, 0,
+  ])
+})
+
 describe('resources', () => {
   test('lanes are cores, else whole units of capacity, at least one; a queue shows one slot', () => {
     const lanes = (more: Partial<PlannedResource>): number =>
