@@ -293,6 +293,18 @@ describe('plans', () => {
     ])
   })
 
+  test('a stored resource that the envelope lacks is not said to be unknown', async () => {
+    const resources = environment.resources.filter(({ id }) => id !== 'm2')
+    expect(
+      await details(envelope('lacks', { resources, networkTopology: topology }), '/schedule-plans/'),
+    ).toEqual([
+      {
+        path: 'plan.assignments.1.resourceId',
+        message: 'resource "m2" is not among the envelope\'s resources; add its document, or import the plan',
+      },
+    ])
+  })
+
   test('what the store knows is said beside what the schema refuses', async () => {
     expect(
       await paths({ plan: { ...plan('p1'), budget: -1, executionScopeId: 'none', workflowVersionId: '' } }),
