@@ -132,11 +132,20 @@ export const withDefault = <Schema extends z.ZodType>(schema: Schema, usual: str
     .optional()
     .describe(`${schema.description === undefined ? '' : `${schema.description}; `}default: ${usual}`)
 
-/** A free-form object: any JSON below string keys, within `jsonObjectBounds`. */
-export const JsonObject = z.record(z.string(), z.unknown()).superRefine((value, context) => {
-  const message = oversize(value)
-  if (message !== undefined) context.addIssue({ code: 'custom', message })
-})
+const isTexts = (value: unknown): boolean =>
+  Array.isArray(value) && value.every((item) => typeof item === 'string')
+
+/**
+ * A free-form object: any JSON below string keys, within `jsonObjectBounds`. A list of texts at the
+ * key `uncounted` does not count.
+ */
+export const freeObject = (uncounted?: string) =>
+  z.record(z.string(), z.unknown()).superRefine((value, context) => {
+    const counted = Object.entries(value).filter(([key, item]) => key !== uncounted || !isTexts(item))
+    const message = oversize(Object.fromEntries(counted))
+    if (message !== undefined) context.addIssue({ code: 'custom', message })
+  })
+export const JsonObject = freeObject()
 /** Facts of the client's own about a record. */
 export const Metadata = JsonObject.optional().describe("the client's own facts; the service keeps them")
 /** The description of a member that a document may hold because answers do. */

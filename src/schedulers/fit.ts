@@ -108,22 +108,26 @@ function choicesFor(activity: ProblemActivity, resources: readonly ProblemResour
   return { resources: Int32Array.from(found), lanes: Int32Array.from(lanes) }
 }
 
+/** Whether a resource is a target of tasks; one of a capacity below 0 only forwards data. */
+const takesTasks = ({ cpuCapacity }: ProblemResource): boolean => cpuCapacity >= 0
+
 /** Why no resource of the problem can run the activity, as text for the author of the workflow. */
 export function whyNowhere(problem: PlanningProblem, activity: number): string {
   const demand = problem.activities[activity]!
   const needs = `needs ${demand.cpu} cpu and ${demand.memoryBytes} bytes of memory`
   if (demand.selector !== undefined) {
     const resource = problem.resources[demand.selector]
-    if (resource === undefined)
+    if (resource === undefined || !takesTasks(resource))
       return 'its resourceSelector names a resource that is not schedulable in this scope'
     const reason = whyNot(problem, activity, demand.selector)
     return `its resourceSelector allows only ${JSON.stringify(resource.id)}: ${needs}; ${reason}`
   }
-  if (problem.resources.length === 0) return 'the scope has no schedulable resource'
-  const shown = problem.resources
+  const targets = [...problem.resources.keys()].filter((index) => takesTasks(problem.resources[index]!))
+  if (targets.length === 0) return 'the scope has no schedulable resource'
+  const shown = targets
     .slice(0, 3)
-    .map((resource, index) => `${JSON.stringify(resource.id)} ${whyNot(problem, activity, index)}`)
-  const more = problem.resources.length - shown.length
+    .map((index) => `${JSON.stringify(problem.resources[index]!.id)} ${whyNot(problem, activity, index)}`)
+  const more = targets.length - shown.length
   return `${needs}; ${shown.join('; ')}${more > 0 ? `; and ${more} more do not fit either` : ''}`
 }
 

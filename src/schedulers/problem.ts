@@ -43,6 +43,7 @@ export interface ProblemResource {
   id: string
   /** Lanes a task may occupy: cpuCores, else max(1, floor(cpuCapacity)). */
   lanes: number
+  /** Below 0: it takes no task and only forwards data. */
   cpuCapacity: number
   memoryBytes: number
   /** Batch target: CPU and memory are not checked, its own scheduler decides which tasks fit. */

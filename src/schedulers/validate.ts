@@ -15,11 +15,13 @@ export interface ResolvedPlan {
   }[]
   /** Dependencies, control and data alike: `to` waits for `from`. */
   edges: readonly { from: string; to: string }[]
-  /** Every resource that exists, by id. */
+  /** Every resource that the plan may name, by id. */
   resources: ReadonlyMap<
     string,
     { inScope: boolean; schedulable: boolean; batch: boolean; cpuCapacity: number; memoryBytes: number }
   >
+  /** Stored resources by id, where the plan came with documents of its own in `resources`. */
+  stored?: Pick<ReadonlySet<string>, 'has'>
   assignments: readonly PlannedAssignment[]
 }
 
@@ -111,7 +113,13 @@ function checkResource(
   const path = `${at}.resourceId`
   const resource = plan.resources.get(resourceId)
   const activity = index === undefined ? undefined : plan.activities[index]!
-  if (resource === undefined) report(path, `resource ${quote(resourceId)} does not exist`)
+  if (resource === undefined)
+    report(
+      path,
+      plan.stored?.has(resourceId) === true
+        ? `resource ${quote(resourceId)} is not among the envelope's resources; add its document, or import the plan`
+        : `resource ${quote(resourceId)} does not exist`,
+    )
   else if (!resource.inScope) report(path, `resource ${quote(resourceId)} is outside the execution scope`)
   else if (!resource.schedulable) report(path, `resource ${quote(resourceId)} is not schedulable`)
   if (activity === undefined) return

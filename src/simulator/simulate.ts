@@ -119,6 +119,7 @@ function unreachable({ problem, plan, crosses }: Scene, routes: Routes): string 
 /**
  * Plays all events of a plan. `waits`: the dependencies, then the orders of the lanes. Fills
  * `tasks` and `arrivals` (by dependency), and returns how many tasks have finished.
+ * @throws RangeError on a time that is not a number, as of a duration or bandwidth of NaN
  */
 function playEvents(
   { problem, plan, network, crosses }: Scene,
@@ -200,6 +201,8 @@ function playEvents(
   while (finished < n) {
     now = Math.min(running.time, network.nextTime(), waking.time)
     if (now === Infinity) break
+    // No time is before or after NaN, so nothing would ever end.
+    if (Number.isNaN(now)) throw new RangeError('a time of the simulation is not a number (NaN)')
     for (const edge of network.advance(now)) {
       arrivals[edge] = now
       release(edges[edge]!.to)

@@ -91,6 +91,14 @@ test('what tasks hold their lanes for beside their runtimes is an overhead of th
   expect(lifecycleMembers(lifecycle, { note: 'mine' }).metadata).toMatchObject({
     ...{ note: 'mine', taskOverheadSeconds: { t: 0.4 } },
   })
+  // What an author writes there is none, on no machine and of no kind.
+  for (const more of ['x', -1, null, {}, Infinity])
+    expect(withOverheads([target()], { t: more as number })).toEqual([target()])
+  const lasting = { ...target(), executionTarget: 'direct' }
+  expect(withOverheads([lasting], { t: 9 })).toEqual([lasting])
+  const own = { note: 'mine', taskOverheadSeconds: { t: 'x' } }
+  expect(lifecycleMembers(of(lasting), own).metadata).toEqual({ note: 'mine' })
+  expect(lifecycleMembers(undefined, undefined).metadata).toBeUndefined()
   // A plan that comes back has the overheads that are measured now.
   expect(lifecycleMembers(of(target()), { taskOverheadSeconds: { t: 9 } }).metadata).not.toHaveProperty(
     'taskOverheadSeconds',

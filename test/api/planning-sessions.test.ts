@@ -29,6 +29,8 @@ beforeAll(async () => {
     ['scope', 'env-v1', 'net'],
     ['bare', 'env-v1', ''],
     ['idle', 'shelf-v1', ''],
+    ['lost', 'env-v1', 'nowhere'],
+    ['strange', 'env-v1', 'net'],
   ])
     await send('POST', '/execution-scopes/', {
       id,
@@ -143,6 +145,23 @@ describe('planning sessions without an engine', () => {
         )
       ).networkTopologyId,
     ).toBe('')
+  })
+
+  test('a topology of the scope that is none of its own is left out with a warning', async () => {
+    for (const [executionScopeId, message] of [
+      ['lost', 'no transfer takes time: the scope\'s networkTopologyId "nowhere" names no network topology'],
+      ['strange', 'the scope\'s networkTopologyId "net" belongs to scope "scope", not to "strange"'],
+    ]) {
+      const made = await send(
+        'POST',
+        '/planning-sessions/',
+        session(`of-${executionScopeId}`, { networkTopologyId: undefined, executionScopeId }),
+      )
+      expect([made.networkTopologyId, made.warnings]).toEqual([
+        '',
+        [{ path: 'networkTopologyId', message: expect.stringContaining(message!) }],
+      ])
+    }
   })
 
   test('what was read can be sent again under another id', async () => {

@@ -10,6 +10,7 @@ import {
   type PlannedResource,
   type ProblemDocuments,
 } from '../../src/domains/schedule-plans/problem.ts'
+import { whyNowhere } from '../../src/schedulers/fit.ts'
 import { durationSources } from '../../src/schedulers/problem.ts'
 
 const machine = (id: string, more: Partial<PlannedResource> = {}): PlannedResource => ({
@@ -163,6 +164,17 @@ describe('durations', () => {
   })
 })
 
+test('a default duration counts only on resources that can run the activity', () => {
+  const profiles = [{ activityTypeId: 't', resourceId: 'm', runtimeSeconds: 7 }]
+  const defaulted = (more: Partial<PlannedResource>): number =>
+    defaultedDurations(
+      problem(activity(), machine('m'), { profiles, resources: [machine('m'), machine('n', more)] }),
+    )
+  expect([defaulted({}), defaulted({ cpuCapacity: 0.5 }), defaulted({ schedulable: false })]).toEqual([
+    1, 0, 0,
+  ])
+})
+
 describe('resources', () => {
   test('lanes are cores, else whole units of capacity, at least one; a queue shows one slot', () => {
     const lanes = (more: Partial<PlannedResource>): number =>
@@ -210,6 +222,16 @@ describe('resources', () => {
       expect.objectContaining({ source: 1, target: 2, shared: false, duplexSplit: true }),
     ])
     expect(planning.resources.map(({ activeWindow }) => activeWindow)).toEqual([true, true, false])
+    const why = (more: Partial<PlannedActivity>, resources = documents.resources): string =>
+      whyNowhere(
+        problemOf({ ...documents, resources, graph: { activities: [activity(more)], edges: [] } }),
+        0,
+      )
+    expect(why({ cpu: 3 })).toBe(
+      'needs 3 cpu and 1 bytes of memory; "b" has cpuCapacity 2; "z" has cpuCapacity 2',
+    )
+    expect(why({ resourceSelector: 'switch' })).toContain('not schedulable in this scope')
+    expect(why({}, [])).toBe('the scope has no schedulable resource')
     expect(problemOf({ ...documents, runtimes: [{}] }).resources.map(({ id }) => id)).toEqual([
       'b',
       'switch',

@@ -293,6 +293,35 @@ describe('plans', () => {
     ])
   })
 
+  test('a stored resource that the envelope lacks is not said to be unknown', async () => {
+    const resources = environment.resources.filter(({ id }) => id !== 'm2')
+    expect(
+      await details(envelope('lacks', { resources, networkTopology: topology }), '/schedule-plans/'),
+    ).toEqual([
+      {
+        path: 'plan.assignments.1.resourceId',
+        message: 'resource "m2" is not among the envelope\'s resources; add its document, or import the plan',
+      },
+    ])
+  })
+
+  test('a task may hold more lanes than free metadata has values', async () => {
+    const coreIds = Array.from({ length: 60_000 }, (_, k) => `m1-core-of-many-${k}`)
+    const wide = (metadata: object): Json => ({
+      plan: plan('many-lanes', {
+        assignments: [
+          assignment('a', 'm1', 1, { coreId: coreIds[0], metadata }),
+          assignment('b', 'm2', 1),
+          assignment('c', 'm1', 2, { coreId: coreIds[1] }),
+        ],
+      }),
+    })
+    for (const metadata of [{ coreIds, others: coreIds }, { coreIds: coreIds.map((id) => [id]) }])
+      expect(await paths(wide(metadata))).toContain('plan.assignments.0.metadata')
+    const made = await send('POST', '/schedule-plans/import/', wide({ coreIds }))
+    expect(made.assignments[0].metadata.coreIds).toHaveLength(60_000)
+  })
+
   test('what the store knows is said beside what the schema refuses', async () => {
     expect(
       await paths({ plan: { ...plan('p1'), budget: -1, executionScopeId: 'none', workflowVersionId: '' } }),

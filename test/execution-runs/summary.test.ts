@@ -93,6 +93,14 @@ test('a client that waits is answered when the summary changes, not before two s
       { name: 'b', run: 'sleep 300', after: ['a'] },
     ],
   })
+  // As where its machine is made first.
+  await service.db.prepared(
+    'later-tasks',
+    `with made as (update schedule_plans set lifecycle_actions = '[]' where id = $1)
+      update schedule_plan_assignments set predicted_start_at = predicted_start_at + 95,
+        predicted_finish_at = predicted_finish_at + 95 where schedule_plan_id = $1`,
+    [slow.planId],
+  )
   await service.post('/execution-runs/', { id: 'slow', schedulePlanId: slow.planId, mode: 'real' })
   const started = await until('its first task', 30, async () => {
     const summary = await service.get('/execution-runs/slow/summary/')
@@ -100,7 +108,7 @@ test('a client that waits is answered when the summary changes, not before two s
   })
   const { startedAt } = started.run
   expect(Date.parse(started.expectedEnd)).toBeCloseTo(
-    Date.parse(startedAt) + started.plannedMakespanSeconds * 1_000,
+    Date.parse(startedAt) + (95 + started.plannedMakespanSeconds) * 1_000,
     -1,
   )
   const first = await summaryOf('slow')

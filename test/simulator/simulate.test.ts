@@ -374,6 +374,21 @@ describe('plans that cannot run', () => {
     })
   })
 
+  test('a time that is not a number ends the simulation instead of keeping it going', () => {
+    for (const seconds of [
+      [NaN, 1],
+      [1, NaN],
+    ]) {
+      const given = problem({
+        durations: seconds.map((each) => [each]),
+        edges: [],
+        resources: [{ lanes: 2 }],
+      })
+      const placed = ['x', 'y'].map((lane) => ({ resource: 0, lanes: [lane], orderOnResource: 1 }))
+      expect(() => simulate(given, placed)).toThrow('not a number')
+    }
+  })
+
   test('without a topology there is no network', () => {
     expect(
       play(

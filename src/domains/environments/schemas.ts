@@ -13,6 +13,7 @@ import {
   OptionalId,
   ServerManaged,
 } from '../../http/schema.ts'
+import { networkModels } from '../../simulator/channel.ts'
 import { documentProblems } from './rules.ts'
 
 /**
@@ -83,7 +84,10 @@ export const Version = z.strictObject({
   environmentId: ParentId,
   version: Whole,
   status: Text.describe('draft, published or retired; not validated'),
-  networkModel: Text.describe('free text, kept as it is'),
+  networkModel: Text.describe(
+    `${networkModels.join(', ')}: that of sessions and plans in a scope of the version that name none; ` +
+      'other text is kept as it is',
+  ),
   interferenceModel: Text.describe('free text, kept as it is'),
   costModel: Text.describe('active-window: resources cost from first start to last finish; else by task'),
   configurationHash: Text.describe("the client's own; not computed"),

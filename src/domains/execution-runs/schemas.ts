@@ -28,12 +28,13 @@ export const taskStates = [
   'failed',
   'cancelled',
 ] as const
+const keptSeed = 'kept with the run; simulations draw no random numbers'
 const runShape = {
   id: Id,
   schedulePlanId: Id,
   // A mode that the service does not support answers 503 and is not listed.
   mode: z.enum(runModes).meta({ enum: ['real', 'simulation'] }),
-  seed: z.int().optional().describe('of the random numbers of a simulation; default 0'),
+  seed: z.int().optional().describe(`${keptSeed}; default 0`),
   status: z.string().optional().describe('accepted from older clients, ignored'),
   title: z.string().max(255).optional().describe('free text for lists'),
   networkModel: z
@@ -120,7 +121,7 @@ export const ExecutionRun = z
     id: Id,
     schedulePlanId: OptionalId.describe('blank for a session or command of the console'),
     mode: z.enum(runModes),
-    seed: z.number().describe('of the random numbers of a simulation'),
+    seed: z.number().describe(keptSeed),
     status: z.enum(runStates),
     kind: z.enum(['workflow', 'interactive', 'standalone']),
     title: z.string().optional(),

@@ -93,6 +93,13 @@ const runJson = jsonObject({
   finishedAt: time('r.finished_at'),
 })
 
+/**
+ * Seconds from the start of a plan to its end. A makespan counts from the first task; tasks begin
+ * later than the plan only where a machine is made first. Other plans are not read for it.
+ */
+const predictedEnd = `case when p.lifecycle_actions is null then p.predicted_makespan_seconds
+  else (select max(predicted_finish_at) from schedule_plan_assignments where schedule_plan_id = p.id) end`
+
 const summaryText = `select ${runJson} as run,
   (select coalesce(json_agg(json_build_object('type', c.type, 'status', c.status, 'activities', c.activities)), '[]')
     from (select d.activity_type_id as type, t.status, count(*) as activities from task_executions t
@@ -106,14 +113,14 @@ const summaryText = `select ${runJson} as run,
     from (select t.* from task_executions t where t.execution_run_id = r.id and t.latest and t.status = 'failed'
         order by t.finished_at, t.activity_position limit ${String(mostFailures)}) f) as failures,
   nullif(p.predicted_makespan_seconds, 0) as planned,
-  case when r.mode = 'real' then coalesce((select extract(epoch from r.started_at)
-    + greatest(p.predicted_makespan_seconds + n.finished_at - extract(epoch from r.started_at) - n.predicted_finish_at,
-        p.predicted_makespan_seconds)
-    from (select t.finished_at, a.predicted_finish_at from task_executions t
+  case when r.mode = 'real' then (select greatest(extract(epoch from r.started_at) + e.last,
+      n.finished_at + e.last - n.predicted_finish_at)
+    from (select nullif(${predictedEnd}, 0) as last) e
+      left join (select t.finished_at, a.predicted_finish_at from task_executions t
         join schedule_plan_assignments a on a.schedule_plan_id = r.schedule_plan_id
           and a.activity_position = t.activity_position
         where t.execution_run_id = r.id and t.latest and t.status = 'completed' order by t.finished_at desc
-          limit 1) n), extract(epoch from r.started_at) + nullif(p.predicted_makespan_seconds, 0)) end as expected
+          limit 1) n on true) end as expected
   from execution_runs r left join schedule_plans p on p.id = r.schedule_plan_id where r.id = $1`
 
 interface SummaryRow {

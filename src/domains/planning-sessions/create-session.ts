@@ -28,7 +28,7 @@ export const createSession = (db: Db, document: SessionDocument): Promise<Sessio
   db.transaction(async (tx) => {
     // A change of a resource either sees the session, or is done before the session plans.
     await holdInventory(tx)
-    const { problems, version, scope, schedulable, topology } = await lookUp(tx, document)
+    const { problems, warnings, version, scope, schedulable, topology } = await lookUp(tx, document)
     if (problems.length > 0 || version === undefined || scope === undefined) throw unacceptable(problems)
 
     // The resources that can run an activity are known only after the problem is read. Until then
@@ -49,7 +49,7 @@ export const createSession = (db: Db, document: SessionDocument): Promise<Sessio
       executionScopeId: document.executionScopeId,
       networkTopologyId: topology?.id ?? '',
       networkModel,
-      warnings: topologyWarnings('networkTopologyId', networkModel, topology?.links),
+      warnings: [...warnings, ...topologyWarnings('networkTopologyId', networkModel, topology?.links)],
       deadlineSeconds: document.deadlineSeconds,
       budget: document.budget,
       configuration: document.configuration,
@@ -107,21 +107,21 @@ const lookUp = async (
         'one with schedulable: true',
     )
 
-  const topology = await readNetworkTopology(
-    db,
-    networkTopologyId === '' ? (scope?.networkTopologyId ?? '') : networkTopologyId,
-  )
-  const fits = topology !== undefined && topology.executionScopeId === executionScopeId
-  if (networkTopologyId !== '' && topology === undefined)
-    report(
-      'networkTopologyId',
-      `${JSON.stringify(networkTopologyId)} names no network topology; create the topology first`,
-    )
-  if (networkTopologyId !== '' && topology !== undefined && !fits)
-    report(
-      'networkTopologyId',
-      `${JSON.stringify(networkTopologyId)} belongs to scope ` +
-        `${JSON.stringify(topology.executionScopeId)}, not to ${JSON.stringify(executionScopeId)}`,
-    )
-  return { problems, version, scope, schedulable, topology: fits ? topology : undefined }
+  const warnings: Problem[] = []
+  const topologyId = networkTopologyId === '' ? (scope?.networkTopologyId ?? '') : networkTopologyId
+  const topology = await readNetworkTopology(db, topologyId)
+  if (topologyId === '' || topology?.executionScopeId === executionScopeId)
+    return { problems, warnings, version, scope, schedulable, topology }
+  const fault =
+    topology === undefined
+      ? `${JSON.stringify(topologyId)} names no network topology; create the topology first`
+      : `${JSON.stringify(topologyId)} belongs to scope ` +
+        `${JSON.stringify(topology.executionScopeId)}, not to ${JSON.stringify(executionScopeId)}`
+  if (networkTopologyId !== '') report('networkTopologyId', fault)
+  else
+    warnings.push({
+      path: 'networkTopologyId',
+      message: `the session has no network, so no transfer takes time: the scope's networkTopologyId ${fault}`,
+    })
+  return { problems, warnings, version, scope, schedulable, topology: undefined }
 }

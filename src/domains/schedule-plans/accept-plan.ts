@@ -149,6 +149,7 @@ const checkPlan = async (tx: Db, plan: PlanDocument, companions: Companions | un
       plan,
       workflow: content.workflow,
       resources: inventory.resources,
+      stored: inventory.stored,
       environmentVersionIds: new Set(scope?.environmentVersionIds),
     })
   append(problems, await unboundRuntimes(tx, plan))

@@ -67,13 +67,15 @@ export const taskOverheads = (
 
 /**
  * The resources with the overheads of their tasks, as planner, simulator and validator count them.
+ * Only finite seconds from 0 on count, and only on machines that are made on demand: stored
+ * overheads may be of an author's metadata.
  */
 export const withOverheads = <R extends PlannedResource>(
   resources: readonly R[],
   overheads: TaskOverheads,
 ): R[] =>
   resources.map((resource) => {
-    const more = overheads[resource.id]
+    const more = isMadeOnDemand(resource) ? seconds(overheads[resource.id]) : undefined
     return more === undefined
       ? resource
       : { ...resource, containerOverheadSeconds: resource.containerOverheadSeconds + more }
@@ -305,6 +307,7 @@ export const withLifecycle = <P extends { cost: number; failure?: string | undef
 
 /**
  * The actions of a plan, and its metadata with `cloudCost` and `taskOverheadSeconds` by resource.
+ * `taskOverheadSeconds` is never an author's: simulations of the plan read it.
  */
 export const lifecycleMembers = (
   lifecycle: (Pick<Lifecycle, 'actions' | 'cloudCost'> & { overheads?: TaskOverheads }) | undefined,
@@ -316,7 +319,7 @@ export const lifecycleMembers = (
     lifecycleActions: actions.length === 0 ? undefined : actions,
     metadata:
       Object.keys(cloudCost).length === 0
-        ? metadata
+        ? metadata && others
         : {
             ...others,
             cloudCost,

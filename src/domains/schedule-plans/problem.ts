@@ -2,6 +2,7 @@ import { naturally } from '../../natural-order.ts'
 import { ranges } from '../../ranges.ts'
 import type { GraphActivity } from '../workflow-definitions/graph.ts'
 import type { Placed } from '../../simulator/simulate.ts'
+import { choicesOf } from '../../schedulers/fit.ts'
 import { durationSources } from '../../schedulers/problem.ts'
 import type {
   DurationSource,
@@ -342,15 +343,9 @@ const durationsOf = (
  */
 export const defaultedDurations = (problem: PlanningProblem): number => {
   const width = problem.resources.length
-  return problem.activities.reduce((count, _, row) => {
-    for (let column = 0; column < width; column++)
-      if (
-        problem.durations[row * width + column]! < Infinity &&
-        problem.durationSource[row * width + column] === sourceIndex.default
-      )
-        return count + 1
-    return count
-  }, 0)
+  const isDefault = (row: number) => (column: number) =>
+    problem.durationSource[row * width + column] === sourceIndex.default
+  return choicesOf(problem).filter(({ resources }, row) => resources.some(isDefault(row))).length
 }
 
 /** The members of an assignment that the simulator reads. */

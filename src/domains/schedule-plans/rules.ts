@@ -22,6 +22,8 @@ export interface PlanContext {
   workflow: PlacedWorkflow
   /** The resources that a plan may name, by id: the embedded ones, else those of the store. */
   resources: ReadonlyMap<string, PlannedResource>
+  /** The resources of the store, by id. */
+  stored: ReadonlyMap<string, unknown>
   /** Versions of the scope. */
   environmentVersionIds: ReadonlySet<string>
 }
@@ -36,6 +38,7 @@ export const planProblems = ({
   plan,
   workflow,
   resources,
+  stored,
   environmentVersionIds,
 }: PlanContext): { problems: Problem[]; positions: Int32Array } => {
   const resolve = activityResolver(workflow)
@@ -89,6 +92,7 @@ export const planProblems = ({
           },
         ]),
       ),
+      stored,
       assignments,
     },
     { assignments: 'plan.assignments', dependencies: 'workflow.dependencies' },

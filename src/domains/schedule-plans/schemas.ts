@@ -4,6 +4,7 @@ import { networkModels } from '../../simulator/channel.ts'
 import {
   Cost,
   Count,
+  freeObject,
   Id,
   Metadata,
   Money,
@@ -167,7 +168,10 @@ export const AssignmentDocument = z.strictObject({
   predictedCost: Cost.default(0),
   durationSource: z.string().optional().describe(ofAnswer),
   submittedPrediction: Times.optional().describe(ofAnswer),
-  metadata: Metadata,
+  // A task may hold more lanes than a free-form object may have values.
+  metadata: freeObject('coreIds')
+    .optional()
+    .describe("the client's own facts; coreIds: every lane that it holds"),
 })
 export type AssignmentDocument = z.output<typeof AssignmentDocument>
 

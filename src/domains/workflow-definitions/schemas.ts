@@ -28,7 +28,7 @@ const Environment = z.record(z.string(), Text)
 
 const Image = Text.optional().describe('of the container that runs the activity; none by default')
 const commandShape = {
-  entrypoint: Text.optional().describe('the program; by default that of the image'),
+  entrypoint: Text.optional().describe('the program; an activity of real runs needs it'),
   arguments: Arguments.optional().describe('of the program; none by default'),
   environment: Environment.optional().describe('variables of the program'),
   workingDirectory: Text.optional().describe('where the program starts; the work directory by default'),
@@ -70,7 +70,10 @@ export const AuthoringActivity = z.strictObject({
   name: Name,
   command: z.strictObject(commandShape).optional().describe('what the activity runs, in place of run'),
   image: Image,
-  runtime: OptionalId.optional().describe('kept as a remark; bindings choose the runtime'),
+  runtime: OptionalId.optional().describe(
+    'id, name or driver of a runtime that is bound to its resource, where its assignment names none; ' +
+      'default: the first bound one',
+  ),
   run: Script.optional().describe(
     'A script for sh. Line ends of Windows become those of Unix. All of it with the variables has at most ' +
       '1,572,864 bytes',
@@ -94,7 +97,7 @@ export const AuthoringActivity = z.strictObject({
   simulation: Simulation.optional().describe('what it costs in the simulator'),
   activityType: Id.optional().describe('name of its type; by default a type of the workflow'),
   policy: PolicyInput.optional().describe('timeout and retries'),
-  priority: withDefault(Rank, '0'),
+  priority: withDefault(Rank, 'its place in the list, from 0, and 1 more per activity in dependsOn'),
   stage: z
     .enum(['all', 'declared'])
     .optional()
