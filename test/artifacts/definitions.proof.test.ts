@@ -102,8 +102,19 @@ describe('a definition', () => {
     expect([again.status, again.outputDigest]).toEqual(['completed', run.outputDigest])
     const third = await built('greeting')
     expect(third.logs).toContain('an earlier run of this build made')
+    const id = await engine.docker('inspect', '--format', '{{.Id}}', 'local/bb:1')
+    expect(run.bases).toEqual([{ image: 'local/bb:1', digest: id, digestOf: 'engine' }])
+    expect([again.bases, third.bases]).toEqual([run.bases, run.bases])
     expectTidy()
   }, 400_000)
+
+  test('begins with an image that is pinned by its id in the engine', async () => {
+    const id = await engine.docker('inspect', '--format', '{{.Id}}', 'local/bb:1')
+    await definitionOf('pinned', `Bootstrap: docker\nFrom: local/bb@${id}\n%post\n    true\n`)
+    const run = await built('pinned')
+    expect([run.status, run.error]).toEqual(['completed', undefined])
+    expect(run.bases).toEqual([{ image: 'local/bb', digest: id, digestOf: 'engine' }])
+  }, 120_000)
 
   test('reaches no network, no file and no process of the host, in %setup and %post', async () => {
     const look = [

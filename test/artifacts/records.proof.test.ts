@@ -34,6 +34,8 @@ const store = join(folder, 'artifacts')
 let engine: DockerEngine
 let registry: Awaited<ReturnType<typeof startLoopbackRegistry>>
 let service: TestService
+/** Of the image `closed/bb:1` at the registry. */
+let pushedDigest: string
 beforeAll(async () => {
   ;[engine, registry] = await Promise.all([
     openDockerEngine({ data: '/var/cache/orrery/test-asked', kind: 'asked', buildkit: true }),
@@ -41,7 +43,7 @@ beforeAll(async () => {
   ])
   const { busybox } = await kubernetesImages(configFromEnvironment().cacheDir)
   await engine.docker('load', '--quiet', '--input', busybox)
-  await registry.push(busybox, 'closed/bb:1')
+  pushedDigest = await registry.push(busybox, 'closed/bb:1')
   service = await openService({
     environment: {
       SERVICE_CONTAINER_ENGINE: engine.socket,
@@ -124,6 +126,10 @@ describe('a build run', () => {
     expect(statement.predicate.buildDefinition.resolvedDependencies[0].digest.sha256).toBe(
       build.contextDigest.slice(7),
     )
+    const id = await engine.docker('inspect', '--format', '{{.Id}}', base)
+    expect(statement.predicate.buildDefinition.resolvedDependencies.slice(2)).toEqual([
+      { name: 'image in the engine', uri: `docker://docker.io/${base}`, digest: { sha256: id.slice(7) } },
+    ])
     const at = (name: string, content: string | Buffer): string => {
       writeFileSync(join(folder, name), content)
       return join(folder, name)
@@ -171,6 +177,7 @@ describe('a login of a registry', () => {
     })
     const run = await built(build.id)
     expect([run.status, run.error]).toEqual(['completed', undefined])
+    expect(run.bases).toEqual([{ image, digest: pushedDigest, digestOf: 'registry' }])
     const shown = await service.get('/registry-credentials/closed/')
     expect(shown).toMatchObject({
       registry: registry.address,
