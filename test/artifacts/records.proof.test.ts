@@ -192,7 +192,7 @@ describe('a login of a registry', () => {
   }, 240_000)
 })
 
-test('a build lists the packages of its output where syft is, and completes without it', async () => {
+test('a build of any name lists the packages of its output where syft is, and completes without it', async () => {
   const recipe = { Dockerfile: `FROM ${base}\n` }
   await describedBuild(service, 'unlisted', recipe)
   const run = await built('unlisted')
@@ -201,16 +201,20 @@ test('a build lists the packages of its output where syft is, and completes with
   expect((await service.get(`${of}/`)).variants).toMatchObject([{ sbom: false }])
   expect((await service.call('GET', `${of}/sbom/`)).status).toBe(404)
 
+  const planted = `/tmp/executed-${process.pid}`
+  const bait = `'a' "b" $(touch ran) \`touch ran\` ; touch ran # %s {{ x }}`
+  const idOf = (format: string): string => `-rf --output=${planted} $(touch ${planted}) ${bait} ${format}`
   await using listing = await openService({
     environment: {
       SERVICE_CONTAINER_ENGINE: engine.socket,
-      SERVICE_ARTIFACT_ROOT: join(folder, 'listed'),
+      SERVICE_ARTIFACT_ROOT: join(folder, `-listed ${bait}`),
       SERVICE_SBOM: 'make',
     },
   })
   for (const targetFormat of ['oci', 'sif']) {
-    await describedBuild(listing, `listed-${targetFormat}`, recipe, { targetFormat })
-    const { id } = await listing.post(`/artifact-builds/listed-${targetFormat}/runs/`, undefined)
+    await describedBuild(listing, idOf(targetFormat), recipe, { targetFormat })
+    const build = encodeURIComponent(idOf(targetFormat))
+    const { id } = await listing.post(`/artifact-builds/${build}/runs/`, undefined)
     // The first one builds syft: 8.5 minutes on two cores that did other things too.
     const listed = await until(`the end of ${id}`, 1_800, async () => {
       const found = await listing.get(`/build-runs/${id}/`)
@@ -220,7 +224,8 @@ test('a build lists the packages of its output where syft is, and completes with
       'completed',
       expect.stringContaining('listed the packages'),
     ])
-    const version = `/artifact-versions/artifact-version:listed-${targetFormat}:1:system:`
+    const name = `artifact-version:${idOf(targetFormat)}:1:system:`
+    const version = `/artifact-versions/${encodeURIComponent(name)}`
     const [variant] = (await listing.get(`${version}/`)).variants
     expect(variant).toMatchObject({ sbom: true, format: targetFormat })
     const answer = await fetch(`${listing.baseUrl}${version}/sbom/?variantId=${variant.id}`)
@@ -231,9 +236,12 @@ test('a build lists the packages of its output where syft is, and completes with
       expect.objectContaining({ name: 'busybox', versionInfo: expect.stringMatching(/^1\./) }),
     )
     expect(document.packages).toContainEqual(
-      expect.objectContaining({ primaryPackagePurpose: 'CONTAINER', versionInfo: listed.outputDigest }),
+      expect.objectContaining({
+        ...{ name, primaryPackagePurpose: 'CONTAINER', versionInfo: listed.outputDigest },
+      }),
     )
   }
+  expect([planted, 'ran', '/ran'].filter((path) => existsSync(path))).toEqual([])
 }, 2_100_000)
 
 test('versions, builds and contexts go once nothing refers to them, with their bytes', async () => {
