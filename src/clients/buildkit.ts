@@ -32,21 +32,25 @@ const Progress = z.object({
 
 const textOf = (bytes: Uint8Array): string => Buffer.from(bytes).toString()
 
+/** A step that takes an image, as the builder itself names it; a step of another kind has its word there. */
+const imageStep = /^(?:(?:\[[^\]]*\] )?FROM (?:--platform=\S+ )?|docker-image:\/\/)([\w.:@/+-]{1,512})$/
+
 /**
- * The lines of one message of a build's progress (`StatusResponse`, in protobuf): steps that begin,
- * come from the cache or fail, what they print, the share of what is loaded, warnings. A message
+ * One message of a build's progress (`StatusResponse`, in protobuf). `lines`: steps that begin,
+ * come from the cache or fail, what they print, the share of what is loaded, warnings. `images`:
+ * names of images that steps take, with the digest behind `@` where a registry gave it. A message
  * that cannot be read has none.
  */
-export const progressLines = (message: Buffer): string[] => {
+export const readBuildProgress = (message: Buffer): { lines: string[]; images: string[] } => {
   let decoded: unknown
   try {
     decoded = control['Status']!.responseDeserialize(message)
   } catch {
-    return []
+    return { lines: [], images: [] }
   }
   const { data } = Progress.partial().safeParse(decoded)
   const { vertexes = [], statuses = [], logs = [], warnings = [] } = data ?? {}
-  return [
+  const lines = [
     ...vertexes.flatMap(({ digest, name, cached, started, completed, error }) => [
       ...(name !== '' && started != null && completed == null ? [`[${digest.slice(0, 12)}] ${name}`] : []),
       ...(error === '' ? [] : [`ERROR: ${error}`]),
@@ -61,6 +65,7 @@ export const progressLines = (message: Buffer): string[] => {
       ),
     ...warnings.map(({ short }) => `WARNING: ${textOf(short)}`),
   ]
+  return { lines, images: vertexes.flatMap(({ name }) => imageStep.exec(name)?.[1] ?? []) }
 }
 
 const reasons: Partial<Record<status, string>> = {

@@ -4,7 +4,7 @@ import type Docker from 'dockerode'
 import type { DockerOptions } from 'dockerode'
 import { StringDecoder } from 'node:string_decoder'
 import { z } from 'zod'
-import { progressLines } from './buildkit.ts'
+import { readBuildProgress } from './buildkit.ts'
 import { NoAnswerError, withinDeadline } from './no-answer.ts'
 
 /** Where the engines of this machine listen: absolute paths of Unix sockets. */
@@ -210,6 +210,8 @@ interface LongWork {
   signal: AbortSignal
   /** Called with each line of the engine's progress. */
   onLine: (line: string) => void
+  /** Called with the name of each image that a step of a build takes, which may be named again. */
+  onImage?: (name: string) => void
 }
 
 /** An engine ended a pull or a build; the message is the engine's text. */
@@ -274,8 +276,8 @@ const Entry = z.object({
   aux: z.unknown().optional(),
 })
 
-/** The lines of text in one line of an engine's answer, and its error. */
-const linesIn = (line: string): { lines: string[]; failure?: string | undefined } => {
+/** The lines of text and the images in one line of an engine's answer, and its error. */
+const readEvent = (line: string): { lines: string[]; images?: string[]; failure?: string | undefined } => {
   let event: unknown
   try {
     event = JSON.parse(line)
@@ -285,7 +287,7 @@ const linesIn = (line: string): { lines: string[]; failure?: string | undefined 
   const { data: entry } = Entry.safeParse(event)
   // The client's own reader shows what BuildKit's steps print in base64.
   if (entry?.id === 'moby.buildkit.trace' && typeof entry.aux === 'string')
-    return { lines: progressLines(Buffer.from(entry.aux, 'base64')) }
+    return readBuildProgress(Buffer.from(entry.aux, 'base64'))
   return { lines: [entry?.error ?? entry?.stream ?? entry?.status ?? ''], failure: entry?.error }
 }
 
@@ -293,7 +295,10 @@ const linesIn = (line: string): { lines: string[]; failure?: string | undefined 
  * Passes on the engine's progress until the work has ended. @throws EngineRefusal with the engine's
  * error
  */
-const followed = async (stream: NodeJS.ReadableStream, { onLine, signal }: LongWork): Promise<void> => {
+const followed = async (
+  stream: NodeJS.ReadableStream,
+  { onLine, onImage, signal }: LongWork,
+): Promise<void> => {
   const incoming = stream as IncomingMessage
   const stop = (): void => {
     incoming.destroy(signal.reason as Error)
@@ -303,9 +308,10 @@ const followed = async (stream: NodeJS.ReadableStream, { onLine, signal }: LongW
   let failure: string | undefined
   let rest = ''
   const take = (line: string): void => {
-    const { lines, failure: error } = linesIn(line)
+    const { lines, images = [], failure: error } = readEvent(line)
     failure = error ?? failure
     for (const text of lines) if (text.trim() !== '') onLine(text.trimEnd())
+    for (const name of images) onImage?.(name)
   }
   try {
     for await (const chunk of incoming) {
@@ -378,16 +384,22 @@ export const buildImage = async (socketPath: string, build: ImageBuild, work: Lo
   }
 }
 
-const Whole = z.object({ Id: z.string(), Architecture: z.string(), Os: z.string(), Size: z.number() })
+const Whole = Inspected.extend({ Architecture: z.string(), Os: z.string(), Size: z.number() })
+
+export interface InspectedImage {
+  /** `sha256:…` */
+  id: string
+  architecture: string
+  sizeBytes: number
+  /** `repository@sha256:…` of each registry that the engine had it from. */
+  repoDigests: readonly string[]
+}
 
 /** The image that an engine has under a name; undefined: none. @throws NoAnswerError */
-export const inspectImage = (
-  socketPath: string,
-  name: string,
-): Promise<{ id: string; architecture: string; sizeBytes: number } | undefined> =>
+export const inspectImage = (socketPath: string, name: string): Promise<InspectedImage | undefined> =>
   ofImage(socketPath, name, describeDeadlineMs, (document) => {
-    const { Id, Architecture, Size } = Whole.parse(document)
-    return { id: digestOf(Id), architecture: Architecture, sizeBytes: Size }
+    const { Id, Architecture, Size, RepoDigests } = Whole.parse(document)
+    return { id: digestOf(Id), architecture: Architecture, sizeBytes: Size, repoDigests: RepoDigests ?? [] }
   })
 
 /**

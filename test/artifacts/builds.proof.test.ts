@@ -276,6 +276,37 @@ describe('a recipe', () => {
     expect(run.logs).not.toMatch(/eth0/)
   }, 120_000)
 
+  test('records the images that it took: by the digest of their registry, else by their id', async () => {
+    const idOf = (image: string) => engine.docker('inspect', '--format', '{{.Id}}', image)
+    const [first, copied] = [await pushed('based', 'tools/based:1'), await pushed('copied', 'tools/copied:1')]
+    const tools = `${registry.address}/tools`
+    const recipe = [
+      'ARG TAG',
+      `FROM ${tools}/based:$TAG AS first`,
+      'FROM scratch AS unused',
+      'FROM orrery-test/based:1 AS also-unused',
+      `FROM ${base}`,
+      'RUN mkdir /taken && echo "[1/1] FROM docker.io/printed/by:1"',
+      'COPY --from=first /text /taken/first',
+      `COPY --from=${tools}/copied@${copied} /text /taken/copied`,
+    ].join('\n')
+    for (const id of ['based', 'based-again'])
+      await describedBuild(service, id, { Dockerfile: recipe }, { buildArguments: '{"TAG":"1"}' })
+    const taken = [
+      { image: `${tools}/based:1`, digest: first, digestOf: 'registry' },
+      { image: `${tools}/copied`, digest: copied, digestOf: 'registry' },
+      { image: `docker.io/${base}`, digest: await idOf(base), digestOf: 'engine' },
+    ]
+    // The third one takes what the first one made, the last one takes all from the builder's cache.
+    for (const [id, query] of [['based'], ['based', '?fresh=true'], ['based'], ['based-again']] as const) {
+      const run = await built(id, query)
+      expect([run.status, run.error]).toEqual(['completed', undefined])
+      expect(run.bases.toSorted((a: any, b: any) => (a.image < b.image ? -1 : 1))).toEqual(
+        taken.toSorted((a, b) => (a.image < b.image ? -1 : 1)),
+      )
+    }
+  }, 240_000)
+
   test('that 64 requests start at once is one run and one file, made of the files that were sent', async () => {
     // Its head is larger than what BuildKit reads to know an archive.
     const long = `${'long/'.repeat(40)}${'name'.repeat(40)}`
@@ -405,17 +436,21 @@ const layerFiles = (layoutBytes: Buffer, into: string): string => {
 
 describe('an image', () => {
   test('becomes an OCI layout; its tag is resolved again by the next run', async () => {
-    await pushed('first', 'tools/tagged:1')
+    const first = await pushed('first', 'tools/tagged:1')
     await imageBuild('tagged', `${registry.address}/tools/tagged:1`)
     const run = await built('tagged')
     expect([run.status, run.error]).toEqual(['completed', undefined])
     expect(layerFiles(await output(run.id), 'first-')).toBe('first')
+    const base = { image: `${registry.address}/tools/tagged:1`, digestOf: 'registry' }
+    expect(run.bases).toEqual([{ ...base, digest: first }])
     const again = await built('tagged')
     expect([again.outputDigest, again.outputVariantId]).toEqual([run.outputDigest, run.outputVariantId])
+    expect(again.bases).toEqual(run.bases)
 
-    await pushed('second', 'tools/tagged:1')
+    const second = await pushed('second', 'tools/tagged:1')
     const later = await built('tagged')
     expect(layerFiles(await output(later.id), 'second-')).toBe('second')
+    expect(later.bases).toEqual([{ ...base, digest: second }])
     expect(later.outputVariantId).not.toBe(run.outputVariantId)
     expect(layerFiles(await output(run.id), 'kept-')).toBe('first')
   }, 120_000)

@@ -1,12 +1,13 @@
 import { expect } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { haveApptainer } from '../../sites/apptainer.ts'
 import { openDockerEngine, type DockerEngine } from '../../sites/docker.ts'
 import { kubernetesImages } from '../../sites/kubernetes-images.ts'
 import { configFromEnvironment } from '../../src/config.ts'
 import { readDefinition } from '../../src/drivers/build/definition.ts'
+import { quote } from '../../src/shell/quote.ts'
 import { until } from '../failures/programs.ts'
 import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -20,7 +21,8 @@ const { afterAll, beforeAll, describe, test } = needs(
 )
 
 const folder = mkdtempSync(join(runFolder(), 'definitions-'))
-const store = join(folder, 'artifacts')
+/** The sandboxes of all builds here lie below it. */
+const store = join(folder, `-art'i"facts $(touch ran) \`touch ran\` ; touch ran #%s`)
 let engine: DockerEngine
 let service: TestService
 beforeAll(async () => {
@@ -55,7 +57,7 @@ const ended = (id: string): Promise<any> =>
     return ['completed', 'failed', 'cancelled'].includes(run.status) ? run : undefined
   })
 const built = async (id: string, query = ''): Promise<any> => {
-  const answer = await service.call('POST', `/artifact-builds/${id}/runs/${query}`)
+  const answer = await service.call('POST', `/artifact-builds/${encodeURIComponent(id)}/runs/${query}`)
   expect([answer.status, answer.text]).toEqual([202, expect.any(String)])
   return ended(answer.body.id)
 }
@@ -102,13 +104,24 @@ describe('a definition', () => {
     expect([again.status, again.outputDigest]).toEqual(['completed', run.outputDigest])
     const third = await built('greeting')
     expect(third.logs).toContain('an earlier run of this build made')
+    const id = await engine.docker('inspect', '--format', '{{.Id}}', 'local/bb:1')
+    expect(run.bases).toEqual([{ image: 'local/bb:1', digest: id, digestOf: 'engine' }])
+    expect([again.bases, third.bases]).toEqual([run.bases, run.bases])
     expectTidy()
   }, 400_000)
+
+  test('begins with an image that is pinned by its id in the engine', async () => {
+    const id = await engine.docker('inspect', '--format', '{{.Id}}', 'local/bb:1')
+    await definitionOf('pinned', `Bootstrap: docker\nFrom: local/bb@${id}\n%post\n    true\n`)
+    const run = await built('pinned')
+    expect([run.status, run.error]).toEqual(['completed', undefined])
+    expect(run.bases).toEqual([{ image: 'local/bb', digest: id, digestOf: 'engine' }])
+  }, 120_000)
 
   test('reaches no network, no file and no process of the host, in %setup and %post', async () => {
     const look = [
       '    cat /proc/net/dev; ps 2>/dev/null || true',
-      `    ls ${store} /root /home /var/run/docker.sock /etc/shadow 2>&1 || true`,
+      `    ls ${quote(store)} /root /home /var/run/docker.sock /etc/shadow 2>&1 || true`,
       '    echo no > /proc/sys/kernel/core_pattern 2>&1 || echo "cannot set"',
       '    touch /usr/of-the-build 2>&1 || echo "cannot write"',
     ].join('\n')
@@ -120,6 +133,66 @@ describe('a definition', () => {
     expect(run.logs).toMatch(/cannot write/)
     expect(existsSync('/usr/of-the-build')).toBe(false)
   }, 200_000)
+
+  test('with metacharacters in every name and value has them unchanged, and runs nothing outside', async () => {
+    // In the sandbox /tmp can be written, so that what runs there leaves its file there.
+    const planted = [join(folder, 'executed'), `/tmp/executed-${process.pid}`]
+    const bait = planted.map((path) => `$(touch ${path}) \`touch ${path}\` ; touch ${path}`).join(' ')
+    const hostile = `-rf a'b"c ${bait} %post {{}} $$ \\1 & #x`
+    const name = "x $(touch ran);`y`'z {{ NAME }} %s"
+    const text = [
+      'Bootstrap: docker-archive',
+      "From: -it's $(touch ran) `touch ran` ;.tar",
+      'Stage: first',
+      '%post',
+      '    echo first > /srv-first',
+      'Bootstrap: docker',
+      'From: {{ IMAGE }}',
+      '%files from first',
+      '    /srv-first /srv/first',
+      '%files',
+      '    files /srv/files',
+      '    ./-rf /srv/dashed',
+      '%environment',
+      // A text in single quotes of the shell: a value without them is written as it is.
+      "    export SHOWN='{{ QUOTED }}'",
+      '%post',
+      '    {{ COMMAND }}',
+      "    cat > /srv/value <<'END'",
+      '{{ VALUE }}',
+      'END',
+      '%runscript',
+      '    cat /srv/value; printf "%s\\n" "$SHOWN"; cat "/srv/files/$1" /srv/dashed /srv/first',
+    ].join('\n')
+    const recipePath = `-d/it's a "def" $(touch ran);\`touch ran\`.def`
+    const id = `-rf 'a' "b" $(touch ran) ;{{ x }} %s`
+    const value = {
+      ...{ VALUE: hostile, QUOTED: hostile.replaceAll("'", ''), IMAGE: 'local/bb:1', _unused: hostile },
+      COMMAND: `touch ${planted[1]}; ls /tmp`,
+    }
+    const { busybox } = await kubernetesImages(configFromEnvironment().cacheDir)
+    await describedBuild(
+      service,
+      id,
+      {
+        ...{ [recipePath]: text, [`files/${name}`]: 'kept\n', '-rf': 'dashed\n' },
+        "-it's $(touch ran) `touch ran` ;.tar": readFileSync(busybox),
+      },
+      {
+        ...{ sourceType: 'definition', recipePath, recipeDigest: sha256(text), targetFormat: 'sif' },
+        buildArguments: JSON.stringify(value),
+      },
+    )
+    const run = await built(id)
+    expect([run.status, run.error]).toEqual(['completed', undefined])
+    // The command did run, there.
+    expect(run.logs).toContain(`executed-${process.pid}`)
+    const file = await outputFile(run.id)
+    const said = execFileSync('apptainer', ['-s', 'run', file, name], { cwd: '/' }).toString()
+    expect(said).toBe(`${hostile}\n${value.QUOTED}\nkept\ndashed\nfirst\n`)
+    expect([...planted, 'ran', '/ran'].filter((path) => existsSync(path))).toEqual([])
+    expectTidy()
+  }, 240_000)
 
   test('whose section fails, fails with its log', async () => {
     await definitionOf('failing', `${base}%post\n    echo before\n    false\n`)
@@ -184,6 +257,11 @@ describe('a definition', () => {
       /build context/,
     ],
     ['an image file of the host', 'Bootstrap: localimage\nFrom: /srv/a.sif\n', /build context/],
+    [
+      'a value that Apptainer would replace again',
+      `${base}%arguments\nA={ B }}\n%post\n    echo {{{ A }}\n`,
+      /\{\{ B \}\}/,
+    ],
     ['an unknown argument', `${base}%post\n    echo {{ NONE }}\n`, /NONE/],
     ['no Bootstrap', '%post\n    true\n', /before its Bootstrap/],
   ])('with %s is refused', async (title, text, message) => {

@@ -15,13 +15,21 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { randomBytes } from 'node:crypto'
+import { Readable } from 'node:stream'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { allowApptainer, haveApptainer } from '../../sites/apptainer.ts'
-import { openDockerEngine, startLoopbackRegistry, type DockerEngine } from '../../sites/docker.ts'
+import {
+  openDockerEngine,
+  startHostEngine,
+  startLoopbackRegistry,
+  type DockerEngine,
+  type HostEngine,
+} from '../../sites/docker.ts'
 import { kubernetesImages } from '../../sites/kubernetes-images.ts'
 import { configFromEnvironment } from '../../src/config.ts'
+import { archiveImageId } from '../../src/drivers/build/archive.ts'
 import { sites } from '../../sites/requirements.ts'
 import { startS3 } from '../../sites/s3.ts'
 import { startSsh, type SshHost, type SshSite } from '../../sites/ssh.ts'
@@ -37,7 +45,7 @@ import { describedBuild, openHeldWay, sha256 } from './world.ts'
 
 /**
  * Executables of runs, from builds, files, addresses and registries, in a Docker engine of this
- * machine and in Apptainer on a host by SSH.
+ * machine, and in Apptainer and Docker on a host by SSH.
  */
 
 const { afterAll, beforeAll, describe, test } = needs(
@@ -52,6 +60,8 @@ let engine: DockerEngine
 let registry: Awaited<ReturnType<typeof startLoopbackRegistry>>
 let ssh: SshSite
 let host: SshHost
+/** The engine of that host, which the service's account there may use. */
+let hostEngine: HostEngine
 /** A second host, which has files and no Apptainer. */
 let source: SshHost
 let service: TestService
@@ -67,6 +77,7 @@ beforeAll(async () => {
   ])
   ;[host, source] = ssh.hosts as [SshHost, SshHost]
   await allowApptainer(host)
+  hostEngine = await startHostEngine(host, ssh.user)
   const { busybox } = await kubernetesImages(configFromEnvironment().cacheDir)
   await engine.docker('load', '--quiet', '--input', busybox)
   await forget()
@@ -95,6 +106,7 @@ afterAll(async () => {
   await service?.[Symbol.asyncDispose]()
   web?.close()
   await Promise.all([engine?.[Symbol.asyncDispose](), registry?.stop(), ssh?.stop()])
+  await hostEngine?.leave()
   rmSync(folder, { recursive: true, force: true })
 }, 120_000)
 
@@ -260,6 +272,108 @@ test('the least recently used files go above artifactCacheBytes, and files of op
   expect((await run(last, 'last-run')).run.status).toBe('completed')
   expect(await Promise.all(files())).toEqual([false, false])
 }, 600_000)
+
+describe('an archive of an image for Docker on a host by SSH', () => {
+  const docked = (name: string): WorldPlace => ({
+    ...onHost(`${name}-host`, { containerRuntime: 'docker' }),
+    capabilities: { container: true },
+  })
+  const idsThere = async (): Promise<string[]> =>
+    (await hostEngine.docker('images', '--all', '--quiet', '--no-trunc')).split('\n').filter(Boolean)
+
+  test('comes once, and its tasks run from it; altered or lost there, it is noticed and comes again', async () => {
+    await describedBuild(service, 'docked', recipe('docked'), { targetFormat: 'oci' })
+    const executable = from({ type: 'build', artifactBuildRef: 'docked' })
+    const tasks = ['one', 'two'].map((name, core): WorldTask => ({
+      ...{ name, executable, run: 'cat /srv/text; id -un', lane: [0, core] },
+    }))
+    const world = await worldAt('docked', tasks, [docked('docked')])
+    const detail = await run(world, 'docked-run')
+    expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
+    for (const name of ['one', 'two'])
+      expect(await logOf('docked-run', `docked-${name}`)).toBe(`docked\n${ssh.user}\n`)
+    const [made] = await service.get('/artifact-builds/docked/runs/')
+    const hex = made.outputDigest.slice(7)
+    const output = await fetch(`${service.baseUrl}/build-runs/${made.id}/output/`)
+    const bytes = Buffer.from(await output.arrayBuffer())
+    const id = await archiveImageId(Readable.from([bytes]) as AsyncIterable<Buffer>)
+    expect(activityOf(detail, world, 'one').metadata).toMatchObject({ engine: 'docker', imageDigest: id })
+    expect(detail.artifactMaterializations).toEqual([
+      expect.objectContaining({
+        ...{ variantId: made.outputVariantId, digest: made.outputDigest, status: 'committed' },
+        ...{ runId: 'docked-run', resourceId: 'docked-host-1', verifiedDigest: made.outputDigest },
+        destinationPath: expect.stringMatching(new RegExp(`/artifacts/${hex}\\.oci\\.tar$`)),
+      }),
+    ])
+    expect(detail.artifactTransferRuns).toEqual([
+      expect.objectContaining({
+        ...{ executionRunId: 'docked-run', status: 'completed', strategy: 'gateway-transfer' },
+        bytes: bytes.length,
+      }),
+    ])
+    expect(await idsThere()).toEqual([id])
+
+    const again = await run(world, 'docked-again')
+    expect([again.run.status, again.artifactTransferRuns]).toEqual(['completed', []])
+    const file = join(artifactsAt(), `${hex}.oci.tar`)
+    const spoiled: readonly (readonly [name: string, spoil: () => unknown, reasons: readonly unknown[]])[] = [
+      [
+        'altered',
+        () => {
+          const other = Buffer.from(bytes)
+          other[other.length >> 1]! ^= 1
+          chmodSync(file, 0o644)
+          writeFileSync(file, other)
+        },
+        [expect.stringContaining('had changed')],
+      ],
+      ['removed', () => rmSync(file), [expect.any(String)]],
+      // The engine loads it anew from the archive that is there.
+      ['forgotten', () => hostEngine.docker('rmi', '--force', id), []],
+    ]
+    for (const [name, spoil, reasons] of spoiled) {
+      await spoil()
+      const after = await run(world, `docked-${name}`)
+      const told = after.artifactTransferRuns.map(({ reason }: any) => reason)
+      expect([name, after.run.status, told]).toEqual([name, 'completed', reasons])
+      expect(await logOf(`docked-${name}`, 'docked-one')).toBe(`docked\n${ssh.user}\n`)
+      expect([sha256(readFileSync(file)), await idsThere()]).toEqual([made.outputDigest, [id]])
+    }
+  }, 600_000)
+
+  test('runs too where a definition made it, and where it is one of docker save below the seed root', async () => {
+    const name = `it's "own" $(touch planted) \`touch planted\` ; touch planted #-rf.tar`
+    await engine.docker('save', '--output', join(seeds, name), base)
+    const text = 'Bootstrap: docker\nFrom: local/bb:1\n%post\n    echo defined > /srv-text\n'
+    await describedBuild(
+      service,
+      'defined',
+      { 'apptainer.def': text },
+      { sourceType: 'definition', recipeDigest: sha256(text), targetFormat: 'oci' },
+    )
+    const tasks: WorldTask[] = [
+      {
+        ...{ name: 'saved', run: 'cat /srv-text 2> /dev/null || echo none', lane: [0, 0] },
+        executable: from({ type: 'local-file', path: name }),
+      },
+      {
+        ...{ name: 'defined', run: 'cat /srv-text', lane: [0, 1] },
+        executable: from({ type: 'build', artifactBuildRef: 'defined' }),
+      },
+    ]
+    const world = await worldAt('layered', tasks, [docked('layered')])
+    const detail = await run(world, 'layered-run')
+    expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
+    expect(await logOf('layered-run', 'layered-saved')).toBe('none\n')
+    expect(await logOf('layered-run', 'layered-defined')).toBe('defined\n')
+    const [made] = await service.get('/artifact-builds/defined/runs/')
+    expect(detail.artifactMaterializations.map(({ digest }: any) => digest).toSorted()).toEqual(
+      [sha256(readFileSync(join(seeds, name))), made.outputDigest].toSorted(),
+    )
+    const written = filesBelow(join(host.folder, 'home')).filter((path) => path.endsWith('planted'))
+    expect([written, existsSync('planted')]).toEqual([[], false])
+  }, 400_000)
+})
 
 describe('files and addresses', () => {
   test('below the seed root, at their site and by redirects run by their digest', async () => {

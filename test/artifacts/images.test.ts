@@ -6,8 +6,9 @@ import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { gzipSync, zstdCompressSync } from 'node:zlib'
+import { loadSync, type ServiceDefinition } from '@grpc/proto-loader'
 import { buildImage } from '../../src/clients/docker.ts'
-import { pull } from '../../src/domains/artifacts/pulls.ts'
+import { buildBaseOf, pull } from '../../src/domains/artifacts/pulls.ts'
 import { readImage } from '../../src/drivers/build/image.ts'
 import { packingLack } from '../../src/drivers/build/sif.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -50,6 +51,71 @@ describe('the session of a build', () => {
       engine.close()
     },
   )
+})
+
+test('a build tells the images that its steps take, and takes what they print for none', async () => {
+  const control = loadSync(join(import.meta.dirname, '../../src/clients/buildkit.proto'))
+  const { responseSerialize } = (control['moby.buildkit.v1.Control'] as ServiceDefinition)['Status']!
+  const pinned = `docker.io/library/tool:1@${sha256('tool')}`
+  const names = [
+    '[internal] load metadata for docker.io/local/bb:1',
+    `docker-image://docker.io/docker/dockerfile:1@${sha256('frontend')}`,
+    ` [1/1] FROM docker.io/not/this:1`,
+    '[linux/amd64 tools  1/12] FROM docker.io/local/bb:1',
+    `[stage-1 1/2] FROM ${pinned}`,
+    `FROM 127.0.0.1:5000/copied/from:1`,
+    '[stage-1 2/2] RUN echo FROM docker.io/a/step:1',
+  ]
+  const message = responseSerialize({
+    vertexes: names.map((name) => ({ digest: sha256(name), name })),
+    logs: [{ msg: Buffer.from('[1/1] FROM docker.io/printed/by:1\n') }],
+  })
+  const engine = createServer((request, response) => {
+    request.resume()
+    response.end(`${JSON.stringify({ id: 'moby.buildkit.trace', aux: message.toString('base64') })}\n`)
+  })
+  engine.on('upgrade', (_, session: Socket) => {
+    session.on('error', () => undefined).resume()
+    session.write('HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n')
+  })
+  const socket = join(folder, 'progress.sock')
+  await new Promise<void>((resolve) => engine.listen(socket, resolve))
+  const build = {
+    ...{ context: Readable.from([Buffer.alloc(1_024)]), recipe: 'Dockerfile', tag: 'a:1', arguments: {} },
+    ...{ network: false, platform: 'linux/amd64', fresh: false },
+  }
+  const [images, lines]: [string[], string[]] = [[], []]
+  await buildImage(socket, build, {
+    signal: new AbortController().signal,
+    onLine: (line) => lines.push(line),
+    onImage: (name) => images.push(name),
+  })
+  expect(images).toEqual([
+    `docker.io/docker/dockerfile:1@${sha256('frontend')}`,
+    'docker.io/local/bb:1',
+    pinned,
+    '127.0.0.1:5000/copied/from:1',
+  ])
+  expect(lines).toContain('[1/1] FROM docker.io/printed/by:1')
+  engine.closeAllConnections()
+  engine.close()
+})
+
+test('the record of a base has the digest of its own registry, else the engine’s id', () => {
+  const [id, here, there] = ['id', 'here', 'there'].map(sha256)
+  const repoDigests = [`other/tool@${there}`, `tool@${here}`]
+  const of = (image: string, digests: readonly string[] = repoDigests) =>
+    buildBaseOf(image, { id: id!, repoDigests: digests })
+  const engine = { digest: id, digestOf: 'engine' }
+  const registry = { digest: here, digestOf: 'registry' }
+  expect(of('docker.io/library/tool:1')).toEqual({ image: 'docker.io/library/tool:1', ...registry })
+  expect(of('tool')).toEqual({ image: 'tool', ...registry })
+  expect(of('registry.example.org/tool:1')).toEqual({ image: 'registry.example.org/tool:1', ...engine })
+  expect(of(`tool@${there}`)).toEqual({ image: 'tool', ...registry, digest: there })
+  expect(of(`tool@${id}`)).toEqual({ image: 'tool', ...engine })
+  // Some engines have the digest of the manifest as the id.
+  expect(of('tool', [`tool@${id}`])).toEqual({ image: 'tool', ...registry, digest: id })
+  expect(of(`tool@${id}`, [`tool@${id}`])).toEqual({ image: 'tool', ...registry, digest: id })
 })
 
 test('a context that cannot be read ends its build alone', async () => {
@@ -104,9 +170,9 @@ describe('an image of many architectures', () => {
 
   test('that is here for another one is pulled, pinned or not, and never taken for the other', async () => {
     await expect(pulled('arm64')).rejects.toThrow('no such manifest')
-    expect(await pulled('amd64')).toBe(sha256('amd64'))
+    expect(await pulled('amd64')).toMatchObject({ id: sha256('amd64') })
     gives = 'arm64'
-    expect(await pulled('arm64')).toBe(sha256('arm64'))
+    expect(await pulled('arm64')).toMatchObject({ id: sha256('arm64') })
   })
 })
 

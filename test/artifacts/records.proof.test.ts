@@ -34,6 +34,8 @@ const store = join(folder, 'artifacts')
 let engine: DockerEngine
 let registry: Awaited<ReturnType<typeof startLoopbackRegistry>>
 let service: TestService
+/** Of the image `closed/bb:1` at the registry. */
+let pushedDigest: string
 beforeAll(async () => {
   ;[engine, registry] = await Promise.all([
     openDockerEngine({ data: '/var/cache/orrery/test-asked', kind: 'asked', buildkit: true }),
@@ -41,7 +43,7 @@ beforeAll(async () => {
   ])
   const { busybox } = await kubernetesImages(configFromEnvironment().cacheDir)
   await engine.docker('load', '--quiet', '--input', busybox)
-  await registry.push(busybox, 'closed/bb:1')
+  pushedDigest = await registry.push(busybox, 'closed/bb:1')
   service = await openService({
     environment: {
       SERVICE_CONTAINER_ENGINE: engine.socket,
@@ -124,6 +126,10 @@ describe('a build run', () => {
     expect(statement.predicate.buildDefinition.resolvedDependencies[0].digest.sha256).toBe(
       build.contextDigest.slice(7),
     )
+    const id = await engine.docker('inspect', '--format', '{{.Id}}', base)
+    expect(statement.predicate.buildDefinition.resolvedDependencies.slice(2)).toEqual([
+      { name: 'image in the engine', uri: `docker://docker.io/${base}`, digest: { sha256: id.slice(7) } },
+    ])
     const at = (name: string, content: string | Buffer): string => {
       writeFileSync(join(folder, name), content)
       return join(folder, name)
@@ -171,6 +177,7 @@ describe('a login of a registry', () => {
     })
     const run = await built(build.id)
     expect([run.status, run.error]).toEqual(['completed', undefined])
+    expect(run.bases).toEqual([{ image, digest: pushedDigest, digestOf: 'registry' }])
     const shown = await service.get('/registry-credentials/closed/')
     expect(shown).toMatchObject({
       registry: registry.address,
@@ -185,7 +192,7 @@ describe('a login of a registry', () => {
   }, 240_000)
 })
 
-test('a build lists the packages of its output where syft is, and completes without it', async () => {
+test('a build of any name lists the packages of its output where syft is, and completes without it', async () => {
   const recipe = { Dockerfile: `FROM ${base}\n` }
   await describedBuild(service, 'unlisted', recipe)
   const run = await built('unlisted')
@@ -194,16 +201,20 @@ test('a build lists the packages of its output where syft is, and completes with
   expect((await service.get(`${of}/`)).variants).toMatchObject([{ sbom: false }])
   expect((await service.call('GET', `${of}/sbom/`)).status).toBe(404)
 
+  const planted = `/tmp/executed-${process.pid}`
+  const bait = `'a' "b" $(touch ran) \`touch ran\` ; touch ran # %s {{ x }}`
+  const idOf = (format: string): string => `-rf --output=${planted} $(touch ${planted}) ${bait} ${format}`
   await using listing = await openService({
     environment: {
       SERVICE_CONTAINER_ENGINE: engine.socket,
-      SERVICE_ARTIFACT_ROOT: join(folder, 'listed'),
+      SERVICE_ARTIFACT_ROOT: join(folder, `-listed ${bait}`),
       SERVICE_SBOM: 'make',
     },
   })
   for (const targetFormat of ['oci', 'sif']) {
-    await describedBuild(listing, `listed-${targetFormat}`, recipe, { targetFormat })
-    const { id } = await listing.post(`/artifact-builds/listed-${targetFormat}/runs/`, undefined)
+    await describedBuild(listing, idOf(targetFormat), recipe, { targetFormat })
+    const build = encodeURIComponent(idOf(targetFormat))
+    const { id } = await listing.post(`/artifact-builds/${build}/runs/`, undefined)
     // The first one builds syft: 8.5 minutes on two cores that did other things too.
     const listed = await until(`the end of ${id}`, 1_800, async () => {
       const found = await listing.get(`/build-runs/${id}/`)
@@ -213,7 +224,8 @@ test('a build lists the packages of its output where syft is, and completes with
       'completed',
       expect.stringContaining('listed the packages'),
     ])
-    const version = `/artifact-versions/artifact-version:listed-${targetFormat}:1:system:`
+    const name = `artifact-version:${idOf(targetFormat)}:1:system:`
+    const version = `/artifact-versions/${encodeURIComponent(name)}`
     const [variant] = (await listing.get(`${version}/`)).variants
     expect(variant).toMatchObject({ sbom: true, format: targetFormat })
     const answer = await fetch(`${listing.baseUrl}${version}/sbom/?variantId=${variant.id}`)
@@ -224,9 +236,12 @@ test('a build lists the packages of its output where syft is, and completes with
       expect.objectContaining({ name: 'busybox', versionInfo: expect.stringMatching(/^1\./) }),
     )
     expect(document.packages).toContainEqual(
-      expect.objectContaining({ primaryPackagePurpose: 'CONTAINER', versionInfo: listed.outputDigest }),
+      expect.objectContaining({
+        ...{ name, primaryPackagePurpose: 'CONTAINER', versionInfo: listed.outputDigest },
+      }),
     )
   }
+  expect([planted, 'ran', '/ran'].filter((path) => existsSync(path))).toEqual([])
 }, 2_100_000)
 
 test('versions, builds and contexts go once nothing refers to them, with their bytes', async () => {

@@ -246,6 +246,7 @@ create table build_runs (
   started_at timestamp with time zone,
   finished_at timestamp with time zone,
   packer text,
+  bases jsonb,
   constraint build_runs_build FOREIGN KEY (artifact_build_id) REFERENCES artifact_builds(id) ON DELETE CASCADE,
   constraint build_runs_pkey PRIMARY KEY (id),
   constraint build_runs_status CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text]))),

@@ -548,12 +548,22 @@ test('a build whose earlier output is lost is judged as the first one', async ()
   expect((await service.get(`/build-runs/${id}/`)).error).toMatch(/lost the context/)
 })
 
-test('an attestation names the host that built and the image, and events of a log hold whole characters', async () => {
-  await service.db.run(sql`update build_runs set image_id = ${digests[0]}, packer = 'a packer'
-    where id = 'of-build'`)
+test('an attestation names host, image and bases, and events of a log hold whole characters', async () => {
+  const [of, own] = ['2', '3'].map((digit) => digit.repeat(64))
+  const bases = [
+    { image: 'docker.io/library/tool:1', digest: `sha256:${of}`, digestOf: 'registry' },
+    { image: 'local/tool:1', digest: `sha256:${own}`, digestOf: 'engine' },
+  ]
+  await service.db.run(sql`update build_runs set image_id = ${digests[0]}, packer = 'a packer',
+    bases = ${JSON.stringify(bases)} where id = 'of-build'`)
+  expect((await service.get('/build-runs/of-build/')).bases).toEqual(bases)
   const { payload } = await service.get('/build-runs/of-build/attestation/')
   const { predicate } = JSON.parse(Buffer.from(payload, 'base64').toString())
   expect(predicate.buildDefinition.internalParameters).toEqual({ packer: 'a packer' })
+  expect(predicate.buildDefinition.resolvedDependencies.slice(2)).toEqual([
+    { uri: 'docker://docker.io/library/tool:1', digest: { sha256: of } },
+    { name: 'image in the engine', uri: 'docker://local/tool:1', digest: { sha256: own } },
+  ])
   expect(predicate.runDetails).toMatchObject({
     builder: { id: 'https://orrery.dev/hosts/elsewhere' },
     byproducts: [{ digest: { sha256: '1'.repeat(64) } }],

@@ -13,6 +13,7 @@ import { referenceOf, type Vault } from '../../vault/vault.ts'
 import { version } from '../../version.ts'
 import { readBuild } from './builds.ts'
 import { readOutput, readRun } from './runs.ts'
+import type { BuildBase } from './schemas.ts'
 
 /**
  * The provenance of a build run: SLSA v1 in an in-toto statement, in a DSSE envelope.
@@ -59,6 +60,12 @@ export const attestationKey = async (parts: AttestationParts): Promise<string> =
 
 const hex = (digest: string): { sha256: string } => ({ sha256: digest.slice(7) })
 
+const inEngine = 'image in the engine'
+const dependencyOf = ({ image, digest, digestOf }: BuildBase) => ({
+  ...(digestOf === 'engine' ? { name: inEngine } : {}),
+  ...{ uri: `docker://${image}`, digest: hex(digest) },
+})
+
 const statementOf = async ({ db }: AttestationParts, runId: string) => {
   const [run, output] = await Promise.all([readRun(db, runId), readOutput(db, runId)])
   if (run.status !== 'completed' || run.outputDigest === undefined)
@@ -66,7 +73,9 @@ const statementOf = async ({ db }: AttestationParts, runId: string) => {
   const build = await readBuild(db, run.artifactBuildId)
   const { sourceType, image, contextDigest, recipePath, recipeDigest, targetFormat, targetOs } = build
   const { targetArchitecture, buildArguments, network } = build
-  const taken = output?.imageId == null ? [] : [{ name: 'image in the engine', digest: hex(output.imageId) }]
+  const { bases = [] } = run
+  const given = bases.find(({ digestOf }) => digestOf === 'registry')?.digest ?? image?.split('@')[1]
+  const taken = output?.imageId == null ? [] : [{ name: inEngine, digest: hex(output.imageId) }]
   return {
     _type: 'https://in-toto.io/Statement/v1',
     subject: [{ name: `${run.id}.${targetFormat}`, digest: hex(run.outputDigest) }],
@@ -84,15 +93,14 @@ const statementOf = async ({ db }: AttestationParts, runId: string) => {
             ? [
                 {
                   uri: `docker://${image ?? ''}`,
-                  ...(image?.includes('@sha256:') === true
-                    ? { digest: hex(image.slice(image.indexOf('@') + 1)) }
-                    : {}),
+                  ...(given === undefined ? {} : { digest: hex(given) }),
                 },
                 ...taken,
               ]
             : [
                 { uri: `artifact://contexts/${contextDigest.slice(7)}`, digest: hex(contextDigest) },
                 { name: recipePath, digest: hex(recipeDigest) },
+                ...bases.map(dependencyOf),
               ],
       },
       runDetails: {

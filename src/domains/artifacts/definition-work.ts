@@ -2,7 +2,7 @@ import { createWriteStream } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
-import { inspectImage, saveImage } from '../../clients/docker.ts'
+import { saveImage } from '../../clients/docker.ts'
 import {
   apptainerLack,
   buildDefinition,
@@ -16,7 +16,7 @@ import { readDefinition } from '../../drivers/build/definition.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { ImageFolder } from '../../drivers/build/image.ts'
 import type { Journal } from './journal.ts'
-import { loginsOf, pull } from './pulls.ts'
+import { buildBaseOf, engineImage, loginsOf, pull } from './pulls.ts'
 import type { BuildWork } from './runs.ts'
 import { argumentsOf, epochOf, ImageName } from './schemas.ts'
 import type { BuildWorkParts } from './build-parts.ts'
@@ -76,7 +76,7 @@ const archivesOf = async (
 ): Promise<Record<string, string>> => {
   const archives: Record<string, string> = {}
   for (const [at, image] of images.entries()) {
-    const found = await inspectImage(buildEngine, image)
+    const found = await engineImage(buildEngine, image)
     if (found === undefined)
       throw new BuildError(`the engine lost ${image} after it was pulled; start the build again`)
     if (found.architecture !== work.targetArchitecture)
@@ -87,6 +87,7 @@ const archivesOf = async (
     await saveImage(buildEngine, found.id, signal, (archive) =>
       pipeline(archive, createWriteStream(path, { mode: 0o644 }), { signal }),
     )
+    journal.took(buildBaseOf(image, found))
     journal.say(`begins with ${image}, ${found.id}`)
     archives[`/build/base-${String(at)}.tar`] = path
   }

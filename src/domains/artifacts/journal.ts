@@ -2,8 +2,11 @@ import type { Db } from '../../db/sql.ts'
 import type { ArtifactStore } from '../../drivers/build/store.ts'
 import { outsideText } from '../../outside-text.ts'
 import { keptLog, readLogs, recordStep } from './runs.ts'
+import type { BuildBase } from './schemas.ts'
 
 const recordEveryMs = 1_000
+/** A run records so many images that its build took. */
+export const mostBases = 100
 
 /** Collects the lines of a step. Records its end, and its progress once a second. */
 export const openJournal = async (
@@ -14,6 +17,7 @@ export const openJournal = async (
   let logs = await readLogs(db, id)
   let [bytes, said, line] = [0, 0, '']
   let imageId: string | undefined
+  const bases = new Map<string, BuildBase>()
   let unwritten = ''
   let dirty = true
   let writing = Promise.resolve()
@@ -25,7 +29,8 @@ export const openJournal = async (
       unwritten = ''
       if (text !== '') await artifactStore.appendLog(id, text)
       const live = { step, ...(bytes === 0 ? {} : { bytes }), ...(line === '' ? {} : { line }) }
-      await recordStep(db, id, { step, live, logs, imageId })
+      const taken = bases.size === 0 ? undefined : [...bases.values()]
+      await recordStep(db, id, { step, live, logs, imageId, bases: taken })
     }))
   await record()
   const timer = setInterval(() => void record().catch(() => undefined), recordEveryMs)
@@ -45,6 +50,12 @@ export const openJournal = async (
     },
     found: (id_: string): void => {
       imageId = id_
+      dirty = true
+    },
+    /** The build took this image. */
+    took: (base: BuildBase): void => {
+      if (bases.size === mostBases) return
+      bases.set(`${base.image}@${base.digest}`, base)
       dirty = true
     },
     [Symbol.asyncDispose]: async () => {

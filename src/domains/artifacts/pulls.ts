@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { EngineRefusal, inspectImage, pullImage } from '../../clients/docker.ts'
+import { EngineRefusal, inspectImage, pullImage, type InspectedImage } from '../../clients/docker.ts'
 import { partsOfImage, registryDenied, type RegistryLogin } from '../../clients/registry.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
@@ -8,6 +8,7 @@ import { imageFault } from './images.ts'
 import type { Journal } from './journal.ts'
 import type { BuildWork } from './runs.ts'
 import type { BuildWorkParts } from './build-parts.ts'
+import type { BuildBase } from './schemas.ts'
 
 export const platformOf = ({ targetOs, targetArchitecture }: BuildWork): string =>
   `${targetOs}/${targetArchitecture}`
@@ -47,9 +48,28 @@ export const loginOf = async (
 }
 
 /** The engine's image of a name; one that no registry gave is pinned by its id. */
-const imageOf = async (buildEngine: string, image: string) =>
+export const engineImage = async (buildEngine: string, image: string): Promise<InspectedImage | undefined> =>
   (await inspectImage(buildEngine, image)) ??
   (isPinned(image) ? inspectImage(buildEngine, image.slice(image.indexOf('@') + 1)) : undefined)
+
+/**
+ * The record of an image that a build took: with the digest of the registry that its name names
+ * where the engine knows that, else with the engine's id.
+ */
+export const buildBaseOf = (
+  image: string,
+  { id, repoDigests }: Pick<InspectedImage, 'id' | 'repoDigests'>,
+): BuildBase => {
+  const { registry, repository, digest: pinned } = partsOfImage(image)
+  const digests = repoDigests.flatMap((each) => {
+    const given = partsOfImage(each)
+    return given.registry === registry && given.repository === repository ? (given.digest ?? []) : []
+  })
+  const isId = pinned === id && !digests.includes(id)
+  const digest = isId ? undefined : (pinned ?? digests[0])
+  const [name = image] = image.split('@')
+  return { image: name, digest: digest ?? id, digestOf: digest === undefined ? 'engine' : 'registry' }
+}
 
 /** The login of a build for each image: of its own registry; a build from an image has no other. */
 export const loginsOf = async (
@@ -91,18 +111,18 @@ export const pullPrivateBases = async (
   }
 }
 
-/** Pulls an image of a build, with the login of its registry. @returns its id in the engine */
+/** Pulls an image of a build, with the login of its registry. @returns the engine's image */
 export const pull = async (
   { buildEngine, addressAllowed, vault, http }: BuildWorkParts,
   work: BuildWork,
   image: string,
   { journal, signal, credentialRef }: Pull & { credentialRef: string | null | undefined },
-): Promise<string> => {
+): Promise<InspectedImage> => {
   const fault = imageFault(image, addressAllowed) ?? (await registryDenied(http, image))
   if (fault !== undefined) throw new BuildError(`the image must not be pulled: ${fault}`)
   const purpose = `pull the image of the build ${work.id}`
   const login = await loginOf(vault, { credentialRef, image, purpose })
-  const before = await imageOf(buildEngine, image)
+  const before = await engineImage(buildEngine, image)
   // An image of many architectures may be here for another one.
   const fits = before?.architecture === work.targetArchitecture
   if (!fits || !isPinned(image))
@@ -112,8 +132,8 @@ export const pull = async (
       if (!(error instanceof EngineRefusal) || !fits) throw error
       journal.say(`the registry does not give ${image} (${error.message}); the engine's own is taken`)
     }
-  const found = await imageOf(buildEngine, image)
+  const found = await engineImage(buildEngine, image)
   if (found === undefined)
     throw new BuildError(`the engine has no image ${image} after it was pulled`, { passes: true })
-  return found.id
+  return found
 }

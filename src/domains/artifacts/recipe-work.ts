@@ -3,8 +3,8 @@ import type { DefinitionLimits } from '../../drivers/build/apptainer.ts'
 import { judgedContext } from '../../drivers/build/context.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { BuildWorkParts } from './build-parts.ts'
-import type { Journal } from './journal.ts'
-import { platformOf } from './pulls.ts'
+import { mostBases, type Journal } from './journal.ts'
+import { buildBaseOf, engineImage, platformOf } from './pulls.ts'
 import type { BuildWork } from './runs.ts'
 import { argumentsOf } from './schemas.ts'
 
@@ -40,6 +40,28 @@ const openLastWords = () => {
   }
 }
 
+/**
+ * Records the images that a build takes, by the names that the builder gives them: with the digest of a
+ * registry, or without one for an image that the engine has. Such a name is looked up at once, since it
+ * can name another image later.
+ */
+const openBases = (buildEngine: string, journal: Journal) => {
+  const known = new Map<string, Promise<void>>()
+  const look = async (name: string): Promise<void> => {
+    // The builder pulls into a store of its own, and an engine that does not answer fails no build.
+    const found = await engineImage(buildEngine, name).catch(() => undefined)
+    if (found !== undefined) journal.took(buildBaseOf(name, found))
+    else if (name.includes('@')) journal.took(buildBaseOf(name, { id: '', repoDigests: [] }))
+    else journal.say(`the engine does not give the digest of ${name}, which is not recorded`)
+  }
+  return {
+    take: (name: string): void => {
+      if (!known.has(name) && known.size < mostBases) known.set(name, look(name))
+    },
+    all: () => Promise.all(known.values()),
+  }
+}
+
 /** Builds the image of a recipe under a tag. @throws BuildError with the reason; the signal's reason */
 export const buildFromRecipe = async (
   { artifactStore, buildContextLimitBytes, buildEngine }: BuildWorkParts,
@@ -58,6 +80,7 @@ export const buildFromRecipe = async (
   const noisy = new AbortController()
   const late = AbortSignal.timeout(bounds.seconds * 1_000)
   const last = openLastWords()
+  const bases = openBases(buildEngine, journal)
   try {
     await buildImage(
       buildEngine,
@@ -69,6 +92,7 @@ export const buildFromRecipe = async (
       },
       {
         signal: AbortSignal.any([signal, noisy.signal, late]),
+        onImage: bases.take,
         onLine: (line) => {
           journal.say(line)
           last.hear(line)
@@ -82,5 +106,7 @@ export const buildFromRecipe = async (
     if (late.aborted && !signal.aborted) throw new BuildError(`the build took more than ${bounds.seconds} s`)
     if (error instanceof EngineRefusal) throw new BuildError(explained(error, last.before(error.message)))
     throw error
+  } finally {
+    await bases.all()
   }
 }

@@ -40,7 +40,7 @@ const completeAgain = async (
   const logs = `${reuseText(earlier.digest)}\n`
   const step = 'publishing'
   await beginOperation(tx, buildRunKind, of)
-  await recordStep(tx, id, { step, live: { step }, logs, imageId: earlier.imageId ?? undefined })
+  await recordStep(tx, id, { step, live: { step }, logs })
   await publishOutput({ db: tx, artifactStore }, work, earlier)
   await endOperation(tx, buildRunKind, of, { status: 'completed' })
   return logs

@@ -6,14 +6,14 @@ import type { Page } from '../../http/paging.ts'
 import { BuildError } from '../../drivers/build/errors.ts'
 import type { ArtifactStore } from '../../drivers/build/store.ts'
 import type { Verification } from '../../drivers/build/verify.ts'
-import { ArtifactBuild, BuildRun, LiveBuild } from './schemas.ts'
+import { ArtifactBuild, BuildBase, BuildRun, LiveBuild } from './schemas.ts'
 import { addVariant, holdBytes } from './store.ts'
 
 /** A run keeps this many characters of its log: the last ones. */
 export const keptLog = 65_536
 
 const columns = sql`id, artifact_build_id, case when status = 'running' then step else status end as status,
-  output_variant_id, output_digest, logs, error, started_at, finished_at, created_at`
+  output_variant_id, output_digest, logs, error, started_at, finished_at, created_at, bases`
 const RunRow = BuildRun.omit({ live: true })
 
 export const readRun = async (db: Db, id: string): Promise<z.output<typeof RunRow>> =>
@@ -89,15 +89,25 @@ export const readWork = (db: Db, runId: string): Promise<BuildWork | undefined> 
           from artifact_builds) b join build_runs r on r.artifact_build_id = b.id where r.id = ${runId}`,
   )
 
+const jsonOf = (bases: readonly BuildBase[] | null | undefined): string | null =>
+  bases == null ? null : JSON.stringify(bases)
+
 /** Records the progress of an open run. */
 export const recordStep = (
   db: Db,
   id: string,
-  given: { step: string; live: z.output<typeof LiveBuild>; logs: string; imageId?: string | undefined },
+  given: {
+    step: string
+    live: z.output<typeof LiveBuild>
+    logs: string
+    imageId?: string | undefined
+    bases?: readonly BuildBase[] | undefined
+  },
 ): Promise<number> =>
   db.run(
     sql`update build_runs set step = ${given.step}, live = ${JSON.stringify(given.live)}, logs = ${given.logs},
-      image_id = coalesce(${given.imageId ?? null}, image_id) where id = ${id} and status = 'running'`,
+      image_id = coalesce(${given.imageId ?? null}, image_id), bases = coalesce(${jsonOf(given.bases)}, bases)
+      where id = ${id} and status = 'running'`,
   )
 
 const LogsRow = z.object({ logs: z.string().nullish() })
@@ -133,12 +143,14 @@ const EarlierRow = z.object({
   imageId: z.string().nullish(),
   sizeBytes: z.number(),
   packer: z.string().nullish(),
+  bases: z.array(BuildBase).nullish(),
 })
 /** The output of the newest completed run of a build on a host. */
 export const earlierOutput = (db: Db, { id, hostId, runId }: Pick<BuildWork, 'id' | 'hostId' | 'runId'>) =>
   db.maybe(
     EarlierRow,
-    sql`select output_digest as digest, image_id, output_bytes as size_bytes, packer from build_runs
+    sql`select output_digest as digest, image_id, output_bytes as size_bytes, packer, bases
+          from build_runs
         where artifact_build_id = ${id} and host_id = ${hostId} and status = 'completed' and id <> ${runId}
           order by created_at desc, id desc limit 1`,
   )
@@ -159,7 +171,9 @@ export const publishOutput = (
     sizeBytes,
     verification,
     packer,
-  }: { digest: string; sizeBytes: number; verification?: Verification; packer?: string | null | undefined },
+    imageId,
+    bases,
+  }: z.output<typeof EarlierRow> & { verification?: Verification },
 ): Promise<void> =>
   db.transaction(async (tx) => {
     await holdBytes(tx, digest)
@@ -172,7 +186,8 @@ export const publishOutput = (
     })
     const published = await tx.run(
       sql`update build_runs set output_variant_id = ${variantId}, output_digest = ${digest},
-          output_bytes = ${sizeBytes}, packer = ${packer ?? null}
+          output_bytes = ${sizeBytes}, packer = ${packer ?? null},
+          image_id = coalesce(image_id, ${imageId ?? null}), bases = coalesce(bases, ${jsonOf(bases)})
         where id = ${work.runId} and status = 'running' and cancel_requested_at is null`,
     )
     if (published === 0) throw new Error(`the build run ${work.runId} is over or was asked to end`)

@@ -213,6 +213,16 @@ const buildStates = [
   'failed',
   'cancelled',
 ] as const
+/** An image that a build began with. */
+export const BuildBase = z.strictObject({
+  image: z.string(),
+  digest: z.string(),
+  digestOf: z
+    .enum(['registry', 'engine'])
+    .describe('registry: the digest of its manifest there; engine: the id of an image that no registry gave'),
+})
+export type BuildBase = z.output<typeof BuildBase>
+
 export const BuildRun = z.strictObject({
   id: z.string(),
   artifactBuildId: z.string(),
@@ -224,6 +234,7 @@ export const BuildRun = z.strictObject({
   startedAt: Timestamp.optional(),
   finishedAt: Timestamp.optional(),
   createdAt: Timestamp,
+  bases: z.array(BuildBase).optional().describe('images that the build took, the first 100'),
   live: LiveBuild.optional(),
 })
 

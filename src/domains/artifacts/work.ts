@@ -16,7 +16,7 @@ import { poll } from '../../pacing/poll.ts'
 import type { BuildWorkParts } from './build-parts.ts'
 import { buildFromDefinition, imageOfDefinition, pullBases } from './definition-work.ts'
 import { openJournal, type Journal } from './journal.ts'
-import { pull, pullPrivateBases } from './pulls.ts'
+import { buildBaseOf, pull, pullPrivateBases } from './pulls.ts'
 import { hostOf, pulledBy, recipeFault, sourcesOfRecipe } from './recipes.ts'
 import { buildFromRecipe } from './recipe-work.ts'
 import { addSbom } from './sboms.ts'
@@ -129,14 +129,15 @@ export const openBuildWork = (parts: BuildWorkParts) => {
 
   const fetch = async (work: BuildWork, signal: AbortSignal): Promise<boolean> => {
     await using journal = await openJournal(parts, work.runId, 'preparing')
-    const found = work.fresh ? undefined : await earlierOutput(db, work)
-    const isStored = found !== undefined && (await artifactStore.sizeOf('images', found.digest)) !== undefined
-    const earlier = isStored ? found : undefined
+    const last = work.fresh ? undefined : await earlierOutput(db, work)
+    const isStored = last !== undefined && (await artifactStore.sizeOf('images', last.digest)) !== undefined
+    const earlier = isStored ? last : undefined
     if (work.sourceType === 'docker-image') {
       const { image, credentialRef } = work
-      const id = await pull(parts, work, image ?? '', { journal, signal, credentialRef })
-      journal.found(id)
-      if (earlier !== undefined && earlier.imageId !== id) return false
+      const found = await pull(parts, work, image ?? '', { journal, signal, credentialRef })
+      journal.found(found.id)
+      journal.took(buildBaseOf(image ?? '', found))
+      if (earlier !== undefined && earlier.imageId !== found.id) return false
     } else if (earlier === undefined) {
       const { text, images } = await checkContext(parts, work)
       if (work.sourceType === 'definition') await pullBases(parts, work, text, { journal, signal })
@@ -159,12 +160,10 @@ export const openBuildWork = (parts: BuildWorkParts) => {
       return
     }
     await gate.inTurn(async () => {
-      if ((await imageOf(work)) !== undefined) {
-        journal.say('the image of the attempt before is there')
-        return
-      }
-      await buildFromRecipe(parts, work, tagOf(work), { journal, signal, bounds })
-      const found = await imageOf(work)
+      const before = await imageOf(work)
+      if (before !== undefined) journal.say('the image of the attempt before is there')
+      else await buildFromRecipe(parts, work, tagOf(work), { journal, signal, bounds })
+      const found = before ?? (await imageOf(work))
       if (found === undefined) throw new BuildError('the engine ended without an image', { passes: true })
       journal.found(found.id)
     }, signal)

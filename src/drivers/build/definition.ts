@@ -94,14 +94,23 @@ const valuesOf = (text: string, given: Readonly<Record<string, string>>): Readon
   return values
 }
 
-const expanded = (text: string, values: ReadonlyMap<string, string>): string =>
-  text.replaceAll(/\{\{[ \t]*(\w+)[ \t]*\}\}/g, (whole, name: string) => {
+const expanded = (text: string, values: ReadonlyMap<string, string>): string => {
+  const full = text.replaceAll(/\{\{[ \t]*(\w+)[ \t]*\}\}/g, (whole, name: string) => {
     const value = values.get(name)
     if (value === undefined)
       throw new BuildError(`the definition uses ${whole}, and neither %arguments nor buildArguments has it`)
     if (/[\n\r\0]/.test(value)) throw new BuildError(`the build argument ${name} has more than one line`)
     return value
   })
+  // Apptainer looks for arguments once more.
+  const [left] = /\{\{\s*\w+\s*\}\}/.exec(full) ?? []
+  if (left !== undefined)
+    throw new BuildError(
+      `the value of an argument puts ${shown(left)} into the definition, which Apptainer would take for an argument; ` +
+        'put that text into a file of the context',
+    )
+  return full
+}
 
 /** The image that a stage begins with; undefined: it begins with a file or with nothing. */
 const imageOf = ({ header }: Stage): string | undefined => {
