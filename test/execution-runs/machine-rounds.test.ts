@@ -3,7 +3,12 @@ import { z } from 'zod'
 import { openTurns } from '../../src/db/each-record.ts'
 import { sql } from '../../src/db/sql.ts'
 import { needsApproval, watchBudgets } from '../../src/domains/execution-runs/budget.ts'
-import { endUnusedMachines } from '../../src/domains/execution-runs/machines.ts'
+import {
+  acquireMachine,
+  endUnusedMachines,
+  failedMachines,
+  releaseMachines,
+} from '../../src/domains/execution-runs/machines.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 
 /** The rounds that look after machines and money, over rows whose times the tests choose. */
@@ -259,6 +264,23 @@ test.each<[string, MachineRow, 'stays' | 'ends']>([
   await addMachine(name, row)
   await endUnusedMachines({ db: clone.db, engine }, turns)
   expect((await isBeingEnded(name)) ? 'ends' : 'stays').toBe(end)
+})
+
+test('machines that failed count for the generation of the run that asked for them', async () => {
+  const { db } = clone
+  await addMachine('failing', { status: 'ready' })
+  await db.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status,
+      activity_count)
+    values ('retried', 'failing', 'version', 'real', 'running', 1)`)
+  const parts = { db, engine, vault: { put: () => Promise.resolve(true) }, cloudSshSourceRanges: [] }
+  const counts: number[] = []
+  for (const generation of [1, 1, 2]) {
+    await db.run(sql`update execution_runs set generation = ${generation} where id = 'retried'`)
+    expect(await acquireMachine(parts, 'retried', 'failing')).toBeUndefined()
+    await releaseMachines(db, 'retried', { targetId: 'failing', reason: 'failed' })
+    counts.push(await failedMachines(db, 'retried', 'failing'))
+  }
+  expect(counts).toEqual([1, 2, 1])
 })
 
 /** Whether the end of an instance was asked for. */

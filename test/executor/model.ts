@@ -128,6 +128,7 @@ const rowsOf = (scenario: Scenario): ModelTask[] =>
     resource_id: `resource-${String(task.site)}`,
     runtime_id: 'runtime',
     attempt: 1,
+    first_attempt: 1,
     user_attempts: 1,
     status: 'blocked',
     core_ids: task.lanes.map((core) => `c${String(core)}`),

@@ -37,8 +37,8 @@ export const pauseRun = (db: Db, runId: string, paused: boolean): Promise<Steere
 const Left = z.object({ id: z.string(), activityId: z.string(), attempt: z.number(), started: z.boolean() })
 
 /**
- * Reopens a failed run as a new generation: completed activities stay, failed and ended ones get a
- * new attempt with fresh patience, and unstarted ones wait as before. This is the only transition
+ * Reopens a failed run as a new generation with fresh patience: completed activities stay, failed
+ * and ended ones get a new attempt, and unstarted ones wait as before. This is the only transition
  * out of `failed`.
  * @returns the run before the change; undefined for an unknown one
  */
@@ -51,17 +51,19 @@ export const retryRun = (db: Db, runId: string): Promise<Steered | undefined> =>
       sql`select id, activity_id, attempt, handle_name is not null as started from task_executions
         where execution_run_id = ${runId} and latest and status <> 'completed'`,
     )
+    const generation = run.generation + 1
     const untouched = left.filter(({ started }) => !started).map(({ id }) => id)
     await tx.run(sql`update task_executions set status = 'blocked', failure_reason = null, failure_class =
-      null, finished_at = null, ready_at = null, queued_at = null, not_before = null
+      null, finished_at = null, ready_at = null, queued_at = null, not_before = null, user_attempts = 1,
+      generation = ${generation}
       where id = any(${untouched}::text[])`)
     const again = left.filter(({ started }) => started)
     await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
       activity_id, external_id, planned_resource_id, runtime_id, site, connection_id, attempt,
-        core_ids, slot_id, order_on_resource, walltime_extensions)
+        generation, core_ids, slot_id, order_on_resource, walltime_extensions)
       select g.id, t.execution_run_id, t.activity_position, t.plan_assignment_id, t.activity_id,
         t.external_id, t.planned_resource_id, t.runtime_id, t.site, t.connection_id, t.attempt + 1,
-        t.core_ids, t.slot_id, t.order_on_resource, t.walltime_extensions
+        ${generation}, t.core_ids, t.slot_id, t.order_on_resource, t.walltime_extensions
       from unnest(${again.map(({ activityId, attempt }) => taskExecutionId(runId, activityId, attempt + 1))}::text[],
         ${again.map(({ id }) => id)}::text[]) as g (id, before)
       join task_executions t on t.id = g.before`)
