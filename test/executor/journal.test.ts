@@ -442,7 +442,7 @@ test('once a cancel is on record no intent is accepted', async () => {
   expect((await recordOf(service, 'cancelled')).handles).toEqual([])
 })
 
-test('a run that is opened again has the patience of a new one', async () => {
+test('a run that is opened again has the patience of a new one, and no name that its site may have ended', async () => {
   const { db } = service
   const lost = (id: string, attempt: number, final: boolean): JournalEntry['ends'][number] => ({
     ...{ ...end('again', 'a', 'failed', final), id: `again:steps-${id}`, attempt },
@@ -455,8 +455,8 @@ test('a run that is opened again has the patience of a new one', async () => {
   })
   const loaded = async () =>
     (await loadRun(db, 'again', world.workflowVersionId)).tasks.map(
-      ({ external_id, attempt, first_attempt, user_attempts, suspects }) => ({
-        ...{ name: external_id, attempt, first: first_attempt, own: user_attempts, suspects },
+      ({ external_id, attempt, first_attempt, user_attempts, suspects, ahead }) => ({
+        ...{ name: external_id, attempt, first: first_attempt, own: user_attempts, suspects, ahead },
       }),
     )
   const epoch = await opened('again')
@@ -467,23 +467,32 @@ test('a run that is opened again has the patience of a new one', async () => {
     ends: [lost('a', 1, false), lost('b', 1, false)],
     retries: [retry('a', 2), retry('b', 2, 2)],
   })
+  const waits = {
+    status: 'queued',
+    atSite: false,
+    reason: 'waiting for its next attempt',
+    waitsFor: 'retry',
+  } as const
   await commit({
-    intents: [intent('again', 'a:2', 'core-0')],
+    states: [{ id: 'again:steps-b:2', ...waits }],
+    intents: [intent('again', 'a:2', 'core-0'), { ...intent('again', 'c', ''), lanes: [], ahead: true }],
   })
   await commit({ ends: [lost('a:2', 2, true)] })
   expect(await loaded()).toEqual([
-    { name: 'a', attempt: 2, first: 1, own: 1, suspects: 1 },
-    { name: 'b', attempt: 2, first: 1, own: 2, suspects: 1 },
-    { name: 'c', attempt: 1, first: 1, own: 1, suspects: 0 },
+    { name: 'a', attempt: 2, first: 1, own: 1, suspects: 1, ahead: false },
+    { name: 'b', attempt: 2, first: 1, own: 2, suspects: 1, ahead: false },
+    { name: 'c', attempt: 1, first: 1, own: 1, suspects: 0, ahead: true },
   ])
   expect((await closeRun(db, 'again', 1)).status).toBe('failed')
 
   await retryRun(db, 'again')
   expect(await loaded()).toEqual([
-    { name: 'a', attempt: 3, first: 3, own: 1, suspects: 0 },
-    { name: 'b', attempt: 2, first: 2, own: 1, suspects: 0 },
-    { name: 'c', attempt: 1, first: 1, own: 1, suspects: 0 },
+    { name: 'a', attempt: 3, first: 3, own: 1, suspects: 0, ahead: false },
+    { name: 'b', attempt: 2, first: 2, own: 1, suspects: 0, ahead: false },
+    { name: 'c', attempt: 2, first: 2, own: 1, suspects: 0, ahead: false },
   ])
+  const { activities } = await recordOf(service, 'again')
+  expect(activities.filter(({ metadata }: any) => metadata?.queueReason !== undefined)).toEqual([])
   const { epoch: next } = await claimSite(db, 'again', site, 'test')
   const entry = { ...nothing, ends: [lost('a:3', 3, false)], retries: [retry('a', 4)] }
   await commitSite(db, 'again', site, next, entry)
