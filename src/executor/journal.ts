@@ -441,6 +441,16 @@ export const loadEnds = (db: Db, runId: string): Promise<ForeignEnd[]> =>
     [runId],
   )
 
+/** Whether a run was asked to end, or is over: nothing may start any more. */
+export const isRunStopping = async (db: Db, runId: string): Promise<boolean> => {
+  const [run] = await db.prepared<{ stopping: boolean }>(
+    'run_stopping',
+    `select cancel_requested_at is not null or status <> 'running' as stopping from execution_runs where id = $1`,
+    [runId],
+  )
+  return run?.stopping ?? true
+}
+
 /** Cores of a host that the intents of tasks have leased, as numbers, by id of the task. */
 export const loadCores = async (
   db: Db,

@@ -397,6 +397,20 @@ test('files that arrive late are a wait for data with its reason, and give the c
   attempts.close()
 })
 
+test('what was committed and not started does not start at a take-over of a run that was cancelled', () => {
+  for (let steps = 0; steps < 8; steps++) {
+    const kinds = [...Array<'go'>(steps).fill('go'), 'kill', 'cancel', 'go', 'go', 'go', 'go'] as const
+    playScenario(
+      { decide, openScheduling },
+      {
+        tasks: [{ site: 0, lanes: [0], free: false, cpu: 1, fates: [] }],
+        ...{ edges: [], orders: [0], hostCores: undefined, aheadPerLane: 0, maxAttempts: 1 },
+        ...{ onFailure: 'finish-independent', moves: kinds.map((kind) => move(kind, 0)) },
+      },
+    )
+  }
+})
+
 describe('a site that answers and does not mention an attempt', () => {
   test('at any moment of any run, take-overs among them: nothing starts twice, and the attempt waits', () => {
     fc.assert(
