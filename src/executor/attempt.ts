@@ -445,7 +445,7 @@ export const nextAttempt = (
   patience: Patience = usualPatience,
 ): TaskRetry | undefined => {
   const own = end.failureClass === 'user'
-  const troubles = task.attempt - task.user_attempts
+  const troubles = task.attempt - task.first_attempt + 1 - task.user_attempts
   if (
     end.failureClass === 'refused' ||
     (own

@@ -360,6 +360,8 @@ export interface LoadedTask {
   resource_id: string
   runtime_id: string
   attempt: number
+  /** Its first attempt in the generation of its run: earlier ones spend none of its patience. */
+  first_attempt: number
   user_attempts: number
   status: string
   core_ids: string[]
@@ -374,7 +376,7 @@ export interface LoadedTask {
   intended: boolean
   ahead: boolean
   walltime_extensions: number
-  /** Attempts before it that were lost, maybe by their own doing. */
+  /** Attempts of the generation before it that were lost, maybe by their own doing. */
   suspects: number
   /**
    * Where the latest attempt of an earlier holder is or was; null for one that this holder
@@ -390,15 +392,19 @@ export interface LoadedRun {
   to: Int32Array
 }
 
+/** SQL: the attempts of a row `t` of `task_executions` in the generation of its run. */
+const ofGeneration = `from task_executions e where e.execution_run_id = t.execution_run_id
+  and e.activity_position = t.activity_position and e.generation = t.generation`
+
 /** SQL: the columns of a `LoadedTask`, of a row `t`. */
 export const taskColumns = `t.id, t.activity_position as position, t.activity_id, t.external_id,
   t.planned_resource_id as resource_id, t.runtime_id, t.attempt, t.user_attempts, t.status, t.core_ids, t.slot_id,
   t.order_on_resource, t.ready_at, t.queued_at, t.started_at, t.finished_at, t.not_before,
   t.handle_name is not null as intended, t.ahead, t.walltime_extensions, t.host_id,
   (t.metadata ->> 'silentSince')::double precision as silent_since,
-  case when t.attempt = 1 then 0 else (select count(*)::integer from task_executions e
-    where e.execution_run_id = t.execution_run_id and e.activity_position = t.activity_position
-      and e.attempt < t.attempt and e.metadata @> '{"suspect": true}') end as suspects`
+  case when t.attempt = 1 then 1 else (select min(e.attempt) ${ofGeneration}) end as first_attempt,
+  case when t.attempt = 1 then 0 else (select count(*)::integer ${ofGeneration}
+    and e.attempt < t.attempt and e.metadata @> '{"suspect": true}') end as suspects`
 
 /** The latest attempt of every task by position, and the control edges. */
 export const loadRun = async (db: Db, runId: string, contentVersionId: string): Promise<LoadedRun> => {
@@ -434,6 +440,16 @@ export const loadEnds = (db: Db, runId: string): Promise<ForeignEnd[]> =>
      where execution_run_id = $1 and latest and status in ('completed', 'failed', 'cancelled')`,
     [runId],
   )
+
+/** Whether a run was asked to end, or is over: nothing may start any more. */
+export const isRunStopping = async (db: Db, runId: string): Promise<boolean> => {
+  const [run] = await db.prepared<{ stopping: boolean }>(
+    'run_stopping',
+    `select cancel_requested_at is not null or status <> 'running' as stopping from execution_runs where id = $1`,
+    [runId],
+  )
+  return run?.stopping ?? true
+}
 
 /** Cores of a host that the intents of tasks have leased, as numbers, by id of the task. */
 export const loadCores = async (

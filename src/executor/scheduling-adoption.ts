@@ -62,12 +62,17 @@ const readHolds = (state: SchedulingState): void => {
   )
 }
 
-/** What attempts under way hold: cores of the host by position, and the transfers for them. */
-export const holdsRead = (
-  state: SchedulingState,
-  cores: ReadonlyMap<number, readonly number[]>,
-  transfers: readonly TaskTransfer[],
-): void => {
+/** What is on record for adopted attempts. */
+export interface Holds {
+  /** Cores of the host by position. */
+  cores: ReadonlyMap<number, readonly number[]>
+  transfers: readonly TaskTransfer[]
+  /** The run was asked to end, or is over. */
+  stopping: boolean
+}
+
+/** The earlier holder's attempts go on; where the run is being stopped they end, and none starts. */
+export const holdsRead = (state: SchedulingState, { cores, transfers, stopping }: Holds): void => {
   const positions = ownTasks(state, (i) => isInFlight(state, i))
   const consumers = new Map(transferIds(state, positions).map(({ id, i }) => [id, i]))
   for (const transfer of transfers) {
@@ -82,6 +87,10 @@ export const holdsRead = (
     state.submitted.add(i)
   }
   state.phase = 'resting'
+  if (stopping) {
+    state.stopping = 'cancelled'
+    state.effects.push({ type: 'stopAll' })
+  }
   state.effects.push({ type: 'adopt', positions })
 }
 

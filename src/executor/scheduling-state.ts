@@ -148,7 +148,10 @@ export interface Step {
 export type Effect =
   /** Starts the committed tasks. */
   | { type: 'start'; positions: readonly number[] }
-  /** Takes over the commits of an earlier holder: the driver is queried by name. */
+  /**
+   * Takes over the commits of an earlier holder: the driver is queried by name, and starts those
+   * that it does not know, but for a `stopAll` before.
+   */
   | { type: 'adopt'; positions: readonly number[] }
   /** Ends everything at the site; repeated. */
   | { type: 'stopAll' }

@@ -1,4 +1,4 @@
-import { aheadFound, begin, holdsRead } from './scheduling-adoption.ts'
+import { aheadFound, begin, holdsRead, type Holds } from './scheduling-adoption.ts'
 import { opened } from './scheduling-ahead.ts'
 import {
   bringDue,
@@ -47,8 +47,7 @@ export type SiteEvent =
    */
   | { type: 'aheadFound'; started: ReadonlyMap<number, number | undefined> }
   | { type: 'commandsRead'; commands: ReadonlyMap<number, TaskCommand> }
-  /** Cores of the host by position, and transfers on record, for adopted attempts. */
-  | { type: 'holdsRead'; cores: ReadonlyMap<number, readonly number[]>; transfers: readonly TaskTransfer[] }
+  | ({ type: 'holdsRead' } & Holds)
   /**
    * Free cores of the host in the order in which they should be taken; undefined: only the site
    * counts them.
@@ -142,7 +141,7 @@ const note = (state: SchedulingState, event: Exclude<TimedEvent, { type: 'tick' 
       aheadFound(state, event.started)
       break
     case 'holdsRead':
-      holdsRead(state, event.cores, event.transfers)
+      holdsRead(state, event)
   }
 }
 

@@ -1009,6 +1009,7 @@ create table run_machines (
   released_at timestamp with time zone,
   release_reason text,
   settled boolean not null default false,
+  generation integer not null default 1,
   constraint run_machines_instance FOREIGN KEY (instance_id) REFERENCES cloud_instances(id) ON DELETE CASCADE,
   constraint run_machines_pkey PRIMARY KEY (execution_run_id, capacity_target_id, ordinal),
   constraint run_machines_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE
@@ -1395,6 +1396,7 @@ create table task_executions (
   site text,
   connection_id text,
   runtime_reason text,
+  generation integer not null default 1,
   constraint task_executions_attempt UNIQUE (execution_run_id, activity_position, attempt),
   constraint task_executions_pkey PRIMARY KEY (id),
   constraint task_executions_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE,
@@ -1899,10 +1901,10 @@ begin
     update task_executions t set latest = false from jsonb_to_recordset(p_retries) as x("after" text)
       where t.id = x."after";
     insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id,
-      external_id, planned_resource_id, runtime_id, site, connection_id, attempt, user_attempts,
+      external_id, planned_resource_id, runtime_id, site, connection_id, attempt, generation, user_attempts,
       status, core_ids, slot_id, order_on_resource, ready_at, not_before, walltime_extensions)
     select x.id, p_run, t.activity_position, t.plan_assignment_id, t.activity_id, t.external_id,
-      t.planned_resource_id, t.runtime_id, t.site, t.connection_id, x.attempt, x."userAttempts",
+      t.planned_resource_id, t.runtime_id, t.site, t.connection_id, x.attempt, t.generation, x."userAttempts",
       'ready', t.core_ids, t.slot_id, t.order_on_resource, x."readyAt", x."notBefore", x."walltimeExtensions"
     from jsonb_to_recordset(p_retries) as x(id text, "after" text, attempt integer, "userAttempts" integer,
       "readyAt" double precision, "notBefore" double precision,

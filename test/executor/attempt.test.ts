@@ -36,6 +36,7 @@ const task = (changes: Partial<LoadedTask> = {}): LoadedTask => ({
   resource_id: 'host',
   runtime_id: 'local',
   attempt: 1,
+  first_attempt: 1,
   user_attempts: 1,
   status: 'running',
   core_ids: ['core-0'],
@@ -290,8 +291,10 @@ describe('the attempt after it', () => {
       fc.property(
         fc.array(fc.constantFrom('user', 'infrastructure'), { maxLength: 150 }),
         fc.integer({ min: 1, max: 5 }),
-        (causes, maxAttempts) => {
-          let subject = task()
+        fc.integer({ min: 1, max: 200 }),
+        (causes, maxAttempts, first) => {
+          let subject = task({ attempt: first, first_attempt: first })
+          const troubles = (): number => subject.attempt - first + 1 - subject.user_attempts
           let own = 0
           for (const cause of causes) {
             const next = nextAttempt(
@@ -303,14 +306,12 @@ describe('the attempt after it', () => {
             )
             if (cause === 'user') own += 1
             if (next === undefined) {
-              expect(own >= maxAttempts || subject.attempt - subject.user_attempts >= 100).toBe(true)
+              expect(own >= maxAttempts || troubles() >= 100).toBe(true)
               return
             }
             expect(own).toBeLessThan(maxAttempts)
             expect([next.attempt, next.userAttempts]).toEqual([subject.attempt + 1, own + 1])
-            expect(next.notBefore - 1_000).toBe(
-              cause === 'user' ? 7 : Math.min(60, 2 ** (1 + subject.attempt - subject.user_attempts)),
-            )
+            expect(next.notBefore - 1_000).toBe(cause === 'user' ? 7 : Math.min(60, 2 ** (1 + troubles())))
             subject = { ...subject, id: next.id, attempt: next.attempt, user_attempts: next.userAttempts }
           }
         },
@@ -394,6 +395,20 @@ test('files that arrive late are a wait for data with its reason, and give the c
   await until('the end', 120, () => ends.length > 0)
   expect(ends).toMatchObject([{ kind: 'collected' }])
   attempts.close()
+})
+
+test('what was committed and not started does not start at a take-over of a run that was cancelled', () => {
+  for (let steps = 0; steps < 8; steps++) {
+    const kinds = [...Array<'go'>(steps).fill('go'), 'kill', 'cancel', 'go', 'go', 'go', 'go'] as const
+    playScenario(
+      { decide, openScheduling },
+      {
+        tasks: [{ site: 0, lanes: [0], free: false, cpu: 1, fates: [] }],
+        ...{ edges: [], orders: [0], hostCores: undefined, aheadPerLane: 0, maxAttempts: 1 },
+        ...{ onFailure: 'finish-independent', moves: kinds.map((kind) => move(kind, 0)) },
+      },
+    )
+  }
 })
 
 describe('a site that answers and does not mention an attempt', () => {

@@ -3,20 +3,23 @@ import {
   claimSite,
   commitSite,
   LeasePassedOn,
+  loadRun,
   stepParts,
   type JournalEntry,
   type TaskStart,
 } from '../../src/executor/journal.ts'
-import { openRun } from '../../src/domains/execution-runs/operation.ts'
+import { closeRun, openRun } from '../../src/domains/execution-runs/operation.ts'
+import { retryRun } from '../../src/domains/execution-runs/steering.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { runsOf } from '../support/share.ts'
-import { makeWorld, recordOf } from '../support/worlds.ts'
+import { makeWorld, recordOf, type World } from '../support/worlds.ts'
 
 let service: TestService
+let world: World
 beforeAll(async () => {
   // Without an engine nobody but the test writes the runs.
   service = await openService({ temporalAddress: '127.0.0.1:9' })
-  await makeWorld(service, {
+  world = await makeWorld(service, {
     name: 'steps',
     cores: [2],
     tasks: [{ name: 'a', policy: { maxAttempts: 2 } }, { name: 'b' }, { name: 'c', after: ['a'] }],
@@ -437,6 +440,63 @@ test('once a cancel is on record no intent is accepted', async () => {
   })
   expect([result.acquired, result.cancelled]).toEqual([[], true])
   expect((await recordOf(service, 'cancelled')).handles).toEqual([])
+})
+
+test('a run that is opened again has the patience of a new one, and no name that its site may have ended', async () => {
+  const { db } = service
+  const lost = (id: string, attempt: number, final: boolean): JournalEntry['ends'][number] => ({
+    ...{ ...end('again', 'a', 'failed', final), id: `again:steps-${id}`, attempt },
+    ...{ failureClass: 'infrastructure', place: { suspect: true } },
+  })
+  const retry = (id: string, attempt: number, userAttempts = 1): JournalEntry['retries'][number] => ({
+    ...{ id: `again:steps-${id}:${String(attempt)}`, attempt, userAttempts },
+    after: attempt === 2 ? `again:steps-${id}` : `again:steps-${id}:${String(attempt - 1)}`,
+    ...{ walltimeExtensions: 0, readyAt: 3, notBefore: 4 },
+  })
+  const loaded = async () =>
+    (await loadRun(db, 'again', world.workflowVersionId)).tasks.map(
+      ({ external_id, attempt, first_attempt, user_attempts, suspects, ahead }) => ({
+        ...{ name: external_id, attempt, first: first_attempt, own: user_attempts, suspects, ahead },
+      }),
+    )
+  const epoch = await opened('again')
+  const commit = (entry: Partial<JournalEntry>) =>
+    commitSite(db, 'again', site, epoch, { ...nothing, ...entry })
+  await commit({ intents: [intent('again', 'a', 'core-0'), intent('again', 'b', 'core-1')] })
+  await commit({
+    ends: [lost('a', 1, false), lost('b', 1, false)],
+    retries: [retry('a', 2), retry('b', 2, 2)],
+  })
+  const waits = {
+    status: 'queued',
+    atSite: false,
+    reason: 'waiting for its next attempt',
+    waitsFor: 'retry',
+  } as const
+  await commit({
+    states: [{ id: 'again:steps-b:2', ...waits }],
+    intents: [intent('again', 'a:2', 'core-0'), { ...intent('again', 'c', ''), lanes: [], ahead: true }],
+  })
+  await commit({ ends: [lost('a:2', 2, true)] })
+  expect(await loaded()).toEqual([
+    { name: 'a', attempt: 2, first: 1, own: 1, suspects: 1, ahead: false },
+    { name: 'b', attempt: 2, first: 1, own: 2, suspects: 1, ahead: false },
+    { name: 'c', attempt: 1, first: 1, own: 1, suspects: 0, ahead: true },
+  ])
+  expect((await closeRun(db, 'again', 1)).status).toBe('failed')
+
+  await retryRun(db, 'again')
+  expect(await loaded()).toEqual([
+    { name: 'a', attempt: 3, first: 3, own: 1, suspects: 0, ahead: false },
+    { name: 'b', attempt: 2, first: 2, own: 1, suspects: 0, ahead: false },
+    { name: 'c', attempt: 2, first: 2, own: 1, suspects: 0, ahead: false },
+  ])
+  const { activities } = await recordOf(service, 'again')
+  expect(activities.filter(({ metadata }: any) => metadata?.queueReason !== undefined)).toEqual([])
+  const { epoch: next } = await claimSite(db, 'again', site, 'test')
+  const entry = { ...nothing, ends: [lost('a:3', 3, false)], retries: [retry('a', 4)] }
+  await commitSite(db, 'again', site, next, entry)
+  expect((await loaded())[0]).toMatchObject({ attempt: 4, first: 3, suspects: 1 })
 })
 
 test('a step is recorded whatever characters its texts and names hold', async () => {

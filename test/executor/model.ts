@@ -85,6 +85,8 @@ interface Holder {
   left: string | undefined
   frozen: boolean
   sawCancel: boolean
+  /** Its driver was asked to end everything, what comes later too. */
+  stopsAll: boolean
 }
 
 interface Play {
@@ -128,6 +130,7 @@ const rowsOf = (scenario: Scenario): ModelTask[] =>
     resource_id: `resource-${String(task.site)}`,
     runtime_id: 'runtime',
     attempt: 1,
+    first_attempt: 1,
     user_attempts: 1,
     status: 'blocked',
     core_ids: task.lanes.map((core) => `c${String(core)}`),
@@ -206,6 +209,7 @@ const takeOver = (play: Play, site: string): void => {
     left: undefined,
     frozen: false,
     sawCancel: false,
+    stopsAll: false,
   }
   play.holders.push(holder)
   happen(play, holder, { type: 'begin' })
@@ -234,6 +238,7 @@ const act = (play: Play, holder: Holder, effect: Effect): void => {
       for (const i of effect.positions) adopt(play, holder, i)
       break
     case 'stopAll':
+      holder.stopsAll = true
       for (const name of holder.submitted.keys()) {
         const thing = play.things.get(name)
         if (thing !== undefined) thing.unwanted = true
@@ -313,10 +318,28 @@ const launch = (play: Play, holder: Holder, i: number): void => {
   })
 }
 
+/** What the driver does not know starts now, unless it was asked to end everything. */
 const adopt = (play: Play, holder: Holder, i: number): void => {
+  const { attempt, id } = holder.state.tasks[i] as ModelTask
   const name = nameOf(holder, i)
-  if (play.things.has(name)) holder.submitted.set(name, i)
-  else launch(play, holder, i)
+  const known = play.things.get(name)
+  if (known === undefined && !holder.stopsAll) {
+    if (play.db.run.cancelled) broken(laws.cancelled, `${id} at ${String(play.ms)}, adopted`)
+    launch(play, holder, i)
+    return
+  }
+  holder.submitted.set(name, i)
+  if (known === undefined)
+    play.things.set(name, unstarted(play, { position: i, attempt, epoch: holder.epoch }))
+  else known.unwanted ||= holder.stopsAll
+}
+
+/** The driver was asked to end a name before anything was started under it. */
+const unstarted = (play: Play, of: Pick<Thing, 'position' | 'attempt' | 'epoch'>): Thing => {
+  const at = seconds(play)
+  const thing: Thing = { ...of, lanes: [], startedAt: at, endedAt: at, outcome: undefined, unwanted: true }
+  thing.outcome = collected(thing, at, 0, 'cancelled')
+  return thing
 }
 
 const collected = (
@@ -422,8 +445,15 @@ const answerTo = (play: Play, holder: Holder, question: Question): SiteEvent => 
         type: 'aheadFound',
         started: new Map(question.positions.map((i) => [i, play.things.get(nameOf(holder, i))?.startedAt])),
       }
-    case 'readHolds':
-      return { type: 'holdsRead', cores: coresHeld(db, holder, question.positions), transfers: [] }
+    case 'readHolds': {
+      const cores = coresHeld(db, holder, question.positions)
+      return {
+        type: 'holdsRead',
+        cores,
+        transfers: [],
+        stopping: db.run.cancelled || db.run.status !== 'running',
+      }
+    }
     case 'readCommands':
       return {
         type: 'commandsRead',

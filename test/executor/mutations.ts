@@ -80,6 +80,13 @@ export const mutations: readonly NamedMutation[] = [
     by: 'if (startedAt !== null) {',
   },
   {
+    name: 'a cancel is not seen at a take-over',
+    file: adoption,
+    function: 'holdsRead',
+    replace: 'if (stopping) {',
+    by: 'if (state.draining) {',
+  },
+  {
     name: 'the lease of the holder before is not waited out',
     file: adoption,
     function: 'begin',

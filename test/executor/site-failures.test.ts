@@ -8,7 +8,7 @@ import { intentName } from '../../src/executor/names.ts'
 import type { SitePlan } from '../../src/executor/intents.ts'
 import { runSite, type SiteOutcome } from '../../src/executor/loop.ts'
 import type { SiteParts } from '../../src/executor/site-parts.ts'
-import { openRun } from '../../src/domains/execution-runs/operation.ts'
+import { openRun, runKind } from '../../src/domains/execution-runs/operation.ts'
 import {
   DriverError,
   type Collected,
@@ -22,6 +22,7 @@ import { LinkError } from '../../src/shell/site-shell.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
 import { openReports } from '../../src/observability/reports.ts'
+import { requestCancel } from '../../src/operations/records.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
@@ -632,4 +633,17 @@ test('a holder that dies among tasks that follow each other at once: the next on
     [run.runId],
   )
   expect(Number(left?.n)).toBe(0)
+})
+
+test('a holder that dies before it starts what it has committed: after a cancel the next one starts nothing', async () => {
+  const run = await makeRun([{ name: 'never', run: 'echo never >> $FOLDER/ledger' }])
+  const dead = new Error('killed')
+  const failpoint = (place: string): void => {
+    if (place === 'committed') throw dead
+  }
+  await expect(run.execute(local, { failpoint }).done).rejects.toBe(dead)
+  await requestCancel(service.db, runKind, run.runId, { actorId: 'test' })
+  expect(await run.execute(local).done).toEqual({ settled: true, completed: 0, failed: 0 })
+  expect(run.intents).toEqual([])
+  expect(await run.task('never')).toMatchObject({ attempt: 1, status: 'cancelled' })
 })

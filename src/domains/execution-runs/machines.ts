@@ -71,12 +71,13 @@ export const isOver = ({ gone, status, rests, wakes }: HeldMachine): boolean =>
 
 const CountRow = z.object({ count: z.number() })
 
-/** How many instances of the run for a target have failed before they took work. */
+/** How many instances of the run's generation for a target have failed before they took work. */
 export const failedMachines = async (db: Db, runId: string, targetId: string): Promise<number> =>
   (
     await db.one(
       CountRow,
-      sql`select count(*) as count from run_machines m where m.execution_run_id = ${runId}
+      sql`select count(*) as count from run_machines m join execution_runs r
+        on r.id = m.execution_run_id and r.generation = m.generation where r.id = ${runId}
         and m.capacity_target_id = ${targetId} and m.release_reason = 'failed'`,
     )
   ).count
@@ -133,7 +134,7 @@ const whoHasThem = async (tx: Db, { id, maximumInstances }: CapacityTarget): Pro
   return `${id} has all of its ${String(maximumInstances)} instances: ${who}`
 }
 
-const RunRow = z.object({ effectKey: z.string(), ordinal: z.number() })
+const RunRow = z.object({ effectKey: z.string(), generation: z.number(), ordinal: z.number() })
 
 /** The same for the same run, target and ordinal at any time: the machine is never made twice. */
 const nameOf = (effectKey: string, targetId: string, ordinal: number): string =>
@@ -186,7 +187,7 @@ export const acquireMachine = async (
     if ((await heldMachine(tx, runId, targetId)) !== undefined) return undefined
     const run = await tx.one(
       RunRow,
-      sql`select r.effect_key, 1 + coalesce((select max(ordinal) from run_machines m
+      sql`select r.effect_key, r.generation, 1 + coalesce((select max(ordinal) from run_machines m
           where m.execution_run_id = r.id and m.capacity_target_id = ${targetId}), 0)::integer as ordinal
         from execution_runs r where r.id = ${runId}`,
     )
@@ -203,8 +204,9 @@ export const acquireMachine = async (
           : undefined
     const instanceId = shared?.id ?? own?.instanceId
     if (instanceId === undefined) return { waits: await whoHasThem(tx, target) }
-    await tx.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id)
-      values (${runId}, ${targetId}, ${run.ordinal}, ${instanceId})`)
+    await tx.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id,
+        generation)
+      values (${runId}, ${targetId}, ${run.ordinal}, ${instanceId}, ${run.generation})`)
     return { operationId: own?.operationId }
   })
   if (made === undefined) return undefined
