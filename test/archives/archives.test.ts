@@ -759,11 +759,13 @@ test('a factory reset empties records, credentials and files, keeps archives and
   await until('its workflow', 30, async () => (await workflows()).length > 0)
   const left = ['work/left', 'artifacts/logs/left'].map((path) => join(service.dataDir, path))
   for (const path of left) mkdirSync(path, { recursive: true })
+  await service.db.run(sql`update task_executions set handle_name = 't', site = ${'slurm/lab'}
+    where execution_run_id = 'leaky-run'`)
   const { head } = await service.get('/audit-events/verify/')
   const reset = await service.call('POST', '/factory-reset/?stop=true', { confirm: name })
   expect(left.filter((path) => existsSync(path))).toEqual([])
   const [event] = await service.get('/audit-events/?eventType=instance.reset')
-  expect(event.metadata.sitesWithFiles).toEqual(['ssh:away'])
+  expect(event.metadata.sitesWithFiles).toEqual(['slurm/lab', 'ssh:away'])
   expect([reset.status, reset.body]).toEqual([
     202,
     { restarting: false, removed: expect.objectContaining({ environments: 34 }) },
