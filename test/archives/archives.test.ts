@@ -133,8 +133,21 @@ const schemas = async (): Promise<string[]> => {
 }
 
 test('an export holds every table, its manifest last, and no secret in any form', async () => {
-  const texts = await unpacked(await download())
+  const { createdAt: _, updatedAt: __, ...identity } = await service.get('/instance/')
+  const [id = '', name = '', description = ''] = canaries
+  await service.ok('PUT', '/instance/', {
+    id: `lab-${id}`,
+    name: `of ${name}`,
+    description: `${description}.`,
+  })
+  const zip = await fetch(`${service.baseUrl}/instances/default/export/`)
+  expect(zip.headers.get('content-disposition')).not.toContain(id)
+  const texts = await unpacked(Buffer.from(await zip.arrayBuffer()))
+  await service.ok('PUT', '/instance/', identity)
   expect(Object.keys(texts)).toEqual(['database/instance.ndjson', 'manifest.json'])
+  expect(manifestOf(texts).instance).toMatchObject({
+    ...{ id: 'lab-[redacted]', name: 'of [redacted]', description: '[redacted].' },
+  })
   const rows = texts['database/instance.ndjson'] ?? ''
   const left = canaries.filter((token) =>
     [
