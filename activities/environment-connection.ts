@@ -6,9 +6,13 @@ import {
   failDiscovery,
   type DiscoveryEnd,
 } from '../src/connections/discover.ts'
+import { readDiscovery } from '../src/domains/environment-connections/discoveries.ts'
+import type { Engine } from '../src/engine.ts'
 import { monitorTurn, pauseBeforeCheck, type MonitorParts } from '../src/connections/monitor.ts'
 
-export type EnvironmentConnectionParts = MonitorParts
+export interface EnvironmentConnectionParts extends MonitorParts {
+  engine: Pick<Engine, 'taskQueue'>
+}
 
 /** Tries of one discovery; the workflow's policy allows one more, for a worker that died. */
 const discoveryTries = 4
@@ -24,6 +28,12 @@ export const environmentConnectionActivities = (parts: EnvironmentConnectionPart
    */
   checkConnection: (connectionId: string): Promise<number | null> =>
     beating(async () => (await monitorTurn(parts, connectionId)) ?? null),
+
+  /** The queue of the host that a discovery describes; null where any worker reaches the other side. */
+  placeDiscovery: async (connectionId: string, number: number): Promise<string | null> => {
+    const host = (await readDiscovery(parts.db, connectionId, number))?.hostId
+    return host === undefined ? null : `${parts.engine.taskQueue}@${host}`
+  },
 
   /** Discovers what a connection offers and records it; repeats while the fault may pass. */
   discoverConnection: (connectionId: string, number: number): Promise<DiscoveryEnd> =>

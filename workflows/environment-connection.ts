@@ -4,9 +4,11 @@ import {
   continueAsNew,
   defineSignal,
   isCancellation,
+  patched,
   proxyActivities,
   setCurrentDetails,
   setHandler,
+  TimeoutFailure,
   workflowInfo,
 } from '@temporalio/workflow'
 import type { EnvironmentConnectionActivities } from '../activities/environment-connection.ts'
@@ -20,17 +22,30 @@ export const wakeMonitorSignal = defineSignal('wake')
 const patient = { initialInterval: '1 second', backoffCoefficient: 2, maximumInterval: '1 minute' } as const
 const brief = { startToCloseTimeout: '5 minutes', heartbeatTimeout: '20 seconds', retry: patient } as const
 const recording = (summary: string) => proxyActivities<EnvironmentConnectionActivities>({ ...brief, summary })
-const { discoverConnection } = proxyActivities<EnvironmentConnectionActivities>({
-  summary: 'ask what is behind the connection, and record it',
-  startToCloseTimeout: '10 minutes',
-  heartbeatTimeout: '20 seconds',
-  retry: {
-    initialInterval: '2 seconds',
-    backoffCoefficient: 2,
-    maximumInterval: '30 seconds',
-    maximumAttempts: 5,
-  },
-})
+/** Absent in histories of earlier versions, whose discoveries any worker took. */
+const isPlaced = 'a discovery is at the host that it describes'
+const discoveringAt = (taskQueue: string | null) =>
+  proxyActivities<EnvironmentConnectionActivities>({
+    summary: 'ask what is behind the connection, and record it',
+    startToCloseTimeout: '10 minutes',
+    heartbeatTimeout: '20 seconds',
+    retry: {
+      initialInterval: '2 seconds',
+      backoffCoefficient: 2,
+      maximumInterval: '30 seconds',
+      maximumAttempts: 5,
+    },
+    // A host that is gone takes nothing.
+    ...(taskQueue === null ? {} : { taskQueue, scheduleToStartTimeout: '10 minutes' }),
+  })
+const notTaken =
+  'no worker of the host that it describes took it within 10 minutes: start that host, or discover again ' +
+  'through the API of another one'
+
+const reasonOf = ({ cause, message }: ActivityFailure): string =>
+  cause instanceof TimeoutFailure && cause.timeoutType === 'SCHEDULE_TO_START'
+    ? notTaken
+    : (cause?.message ?? message)
 
 /** A check costs about 12 events; the server warns at 10,240. */
 const eventsBeforeNewHistory = 2_000
@@ -86,12 +101,15 @@ export async function connectionDiscovery(
 ): Promise<void> {
   const discover = async (): Promise<End> => {
     try {
-      const end: End | string = await discoverConnection(connectionId, number)
+      const taskQueue = patched(isPlaced)
+        ? await recording('which host it describes').placeDiscovery(connectionId, number)
+        : null
+      const end: End | string = await discoveringAt(taskQueue).discoverConnection(connectionId, number)
       // Histories of the version before hold the status alone.
       return typeof end === 'string' ? { status: end } : end
     } catch (error) {
       if (isCancellation(error) || !(error instanceof ActivityFailure)) throw error
-      const reason = error.cause?.message ?? error.message
+      const reason = reasonOf(error)
       await recording('record that nothing was discovered').failDiscovery(connectionId, number, reason)
       return { status: 'failed', reason }
     }

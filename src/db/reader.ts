@@ -51,9 +51,10 @@ export interface Reader {
   ): Promise<{ rows: string[]; whole: boolean }>
   /**
    * The rows of a read-only statement as CSV with a heading. Parameters `$n` are not possible. The
-   * session is free once the stream has ended or is destroyed.
+   * session is free once the stream has ended or is destroyed; where PostgreSQL still computes, once
+   * `signal` is aborted too.
    */
-  copy(statement: string, options: { deadlineMs: number }): Promise<Readable>
+  copy(statement: string, options: { deadlineMs: number; signal: AbortSignal }): Promise<Readable>
   /** PostgreSQL's plan of a statement. The statement is not run. */
   explain(statement: string, deadlineMs: number): Promise<unknown>
   [Symbol.asyncDispose](): Promise<void>
@@ -220,9 +221,17 @@ const checkColumns = async (
 /** A session that keeps more planned statements than this is ended. */
 const mostPlanned = 200
 
+/** A lost session shows at its query. */
+const lost = (): void => undefined
+
 /** The chunks of a `copy` whose text begins with `before`; its end gives the session back. */
-const csvOf = (client: pg.PoolClient, copied: Readable, before: string): Readable => {
+const csvOf = (client: pg.PoolClient, copied: Readable, before: string, signal: AbortSignal): Readable => {
   let begun = false
+  const cut = (): void => {
+    copied.destroy(signal.reason as Error)
+  }
+  copied.on('error', lost)
+  signal.addEventListener('abort', cut, { once: true })
   const chunks = async function* (): AsyncGenerator<Buffer> {
     begun = true
     let whole = false
@@ -241,12 +250,10 @@ const csvOf = (client: pg.PoolClient, copied: Readable, before: string): Readabl
   }
   // A generator that was never asked has no end of its own.
   return Readable.from(chunks(), { objectMode: false }).once('close', () => {
+    signal.removeEventListener('abort', cut)
     if (!begun) client.release(true)
   })
 }
-
-/** A lost session shows at its query. */
-const lost = (): void => undefined
 
 /** Rows have one column, the text of a row. */
 const asText = { getTypeParser: () => (text: string) => text }
@@ -342,6 +349,13 @@ export const openReader = (options: {
       )
     }
   }
+  /** A session for a client that is still there. @throws the signal's reason where it has gone */
+  const wantedSession = async (deadlineMs: number, signal: AbortSignal): Promise<pg.PoolClient> => {
+    const client = await session(deadlineMs)
+    if (!signal.aborted) return client
+    client.release()
+    throw signal.reason
+  }
 
   return {
     async rows(statement, { values, again, limit, mostBytes, deadlineMs, signal }) {
@@ -351,11 +365,7 @@ export const openReader = (options: {
         '(select row_to_json(q)::text as j from (\n'
       const text = `${before}${statement}\n) q limit ${String(limit)}) r`
       const name = again ? createHash('sha256').update(text).digest('hex').slice(0, 40) : undefined
-      const client = await session(deadlineMs)
-      if (signal.aborted) {
-        client.release()
-        signal.throwIfAborted()
-      }
+      const client = await wantedSession(deadlineMs, signal)
       let broken = true
       const leave = (): void => {
         client.release(true)
@@ -381,11 +391,11 @@ export const openReader = (options: {
         if (!signal.aborted) client.release(broken)
       }
     },
-    async copy(statement, { deadlineMs }) {
+    async copy(statement, { deadlineMs, signal }) {
       const before = 'copy ('
       const after = '\n) to stdout with (format csv, header)'
-      const client = await session(deadlineMs)
-      return csvOf(client, client.query(copyTo(before + statement + after)), before)
+      const client = await wantedSession(deadlineMs, signal)
+      return csvOf(client, client.query(copyTo(before + statement + after)), before, signal)
     },
     async explain(statement, deadlineMs) {
       const before = 'explain (format json) '

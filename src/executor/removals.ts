@@ -3,6 +3,7 @@ import { z } from 'zod'
 import { raw, sql, type Db } from '../db/sql.ts'
 import { DriverError } from '../drivers/runtime/contract/driver.ts'
 import { reasonText } from '../outside-text.ts'
+import { kindNamed } from '../drivers/runtime/registry.ts'
 import { quote } from '../shell/quote.ts'
 import type { SiteDrivers } from './drivers.ts'
 import { runScope } from './names.ts'
@@ -91,6 +92,26 @@ export const recordRemovals = async (tx: Db, runId: string): Promise<void> => {
   }
   const here = ownPlace(hostId)
   if (copiesHere && !bySite.has(here.site)) await insert(here.site, hostId, [], [])
+}
+
+const UsedSite = z.object({ site: z.string(), hostId: z.string() })
+
+/** Sites and other hosts of the service, by their names as sites, where runs have files; `most` of them. */
+export const sitesWithRunFiles = async (db: Db, hostId: string, most: number): Promise<string[]> => {
+  const used = await db.many(
+    UsedSite,
+    sql`select distinct t.site, r.host_id from task_executions t join execution_runs r on r.id = t.execution_run_id
+      where t.handle_name is not null and t.site is not null and t.site <> ${rehearsalSite}
+        and t.site <> ${ownPlace(hostId).site} order by t.site, r.host_id limit ${most}`,
+  )
+  // What is kept of a machine that was made for a run is at the host of the run.
+  const sites = new Set(
+    used.map((one) =>
+      kindNamed(one.site.split('/')[0] ?? '')?.onMachines === true ? ownPlace(one.hostId).site : one.site,
+    ),
+  )
+  sites.delete(ownPlace(hostId).site)
+  return [...sites]
 }
 
 const RemovalRow = z.object({

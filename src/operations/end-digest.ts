@@ -50,11 +50,12 @@ export const endDigests = async (tx: Db, kind: Ended, id: string): Promise<z.out
 
 /**
  * Compares the digests in the record of an end with the events and recordings that exist now. A
- * deleted operation has none to compare. `kinds` are all kinds of operations.
+ * deleted operation has none to compare; an operation that began after the record is another one, to
+ * which a client gave the id again. `kinds` are all kinds of operations.
  */
 export const endProof =
   (kinds: readonly Ended[]): Proof =>
-  async (tx, { executionId, metadata }) => {
+  async (tx, { executionId, metadata, occurredAt }) => {
     const recorded = Digests.safeParse(metadata)
     if (!recorded.success) return undefined
     const { events, eventsDigest, recordingDigest } = recorded.data
@@ -67,7 +68,8 @@ export const endProof =
     const { present } = await tx.one(
       Present,
       sql`select exists (select from ${raw(kind.table)} where ${raw(kind.columns?.id ?? 'id')} =
-        ${operation.id}) as present`,
+        ${operation.id} and ${raw(kind.columns?.created_at ?? 'created_at')} <=
+        (${occurredAt}::text || 'Z')::timestamptz) as present`,
     )
     if (!present) return undefined
     const noun = `${kind.noun} ${operation.id}`

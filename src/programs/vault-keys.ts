@@ -2,18 +2,22 @@ import { join } from 'node:path'
 import { ArgumentError, readArguments } from './arguments.ts'
 import { ConfigError, configFromEnvironment, type Config } from '../config.ts'
 import { openDatabase } from '../db/pool.ts'
+import type { Db } from '../db/sql.ts'
 import { signRecord } from '../domains/audit-events/seal.ts'
-import { recordAudit } from '../domains/audit-events/store.ts'
+import { auditKeyUse, recordAudit } from '../domains/audit-events/store.ts'
 import { findEndpoints } from '../embedded/ready-file.ts'
 import { makeKey, openVaultKeys, replaceKeys, type VaultKeys } from '../vault/keys.ts'
 import { openVault, type Vault } from '../vault/vault.ts'
 
 // `vault status|rotate|rewrap|retire KEY`: the keys of the vault, beside a running service.
-const usage = `npm run vault -- status          lists the keys of the key file, and how many credentials
-                                 each of them wraps
+const usage = `npm run vault -- status          lists the keys of the key file, and how many credentials each of
+                                 them wraps and how many audit records it proves
 npm run vault -- rotate          makes a new key, which seals from then on and wraps every credential
 npm run vault -- rewrap          wraps every credential under the first key of the file
-npm run vault -- retire KEY      takes a key that wraps nothing out of the file
+npm run vault -- retire KEY [--forget-audit]
+                                 takes a key that wraps nothing out of the file; with --forget-audit also
+                                 one that audit records need: /audit-events/verify/ proves none from the
+                                 first of them on
 npm run vault -- --help | --version
 `
 
@@ -24,52 +28,70 @@ npm run vault -- --help | --version
 const databaseUrl = (config: Config): string => config.databaseUrl ?? findEndpoints(config).databaseUrl
 
 interface Held {
+  db: Db
   keys: VaultKeys
   vault: Vault
   /** Records a change of the key file, signed with the key that seals then. */
   audit: (verb: string, key: string) => Promise<void>
 }
 
-const verbs: Record<string, (held: Held, key: string) => Promise<string>> = {
-  status: async ({ keys, vault }) => {
-    const usage = await vault.usage()
-    const held = await keys.all()
-    const lines = held.map(
-      ({ id }, i) => `${id}  ${String(usage.get(id) ?? 0)} credentials${i === 0 ? ', seals' : ''}`,
-    )
-    const lost = await vault.lost()
+/** References in a sentence; a hundred at most. */
+const named = (references: readonly string[]): string =>
+  references.slice(0, 100).join(', ') +
+  (references.length > 100 ? ` and ${String(references.length - 100)} others` : '')
+
+interface Wanted {
+  key: string
+  forgetsAudit: boolean
+}
+const verbs: Record<string, (held: Held, wanted: Wanted) => Promise<string>> = {
+  status: async ({ db, keys, vault }) => {
+    const [wraps, proves, held] = [await vault.usage(), await auditKeyUse(db), await keys.all()]
+    const line = (id: string, note: string): string =>
+      `${id}  ${String(wraps.get(id) ?? 0)} credentials, ${String(proves.get(id) ?? 0)} audit records${note}`
+    const lost = new Set([...wraps.keys(), ...proves.keys()])
+    for (const { id } of held) lost.delete(id)
     return [
       keys.file,
-      ...lines,
-      ...lost.map(
-        ([id, records]) => `${id}  ${String(records)} credentials, NOT IN THE FILE: they cannot be opened`,
-      ),
+      ...held.map(({ id }, i) => line(id, i === 0 ? ', seals' : '')),
+      ...Array.from(lost, (id) => line(id, ', NOT IN THE FILE: they can be neither opened nor proved')),
     ].join('\n')
   },
 
-  rotate: async (of) => {
+  rotate: async (of, wanted) => {
     const { keys, audit } = of
     const fresh = makeKey()
     await replaceKeys(keys.file, [fresh, ...(await keys.all())])
     await audit('rotated', fresh.id)
-    return `${fresh.id} seals now; ${await verbs['rewrap']!(of, '')}`
+    return `${fresh.id} seals now; ${await verbs['rewrap']!(of, wanted)}`
   },
 
   rewrap: async ({ keys, vault }) => {
-    const { wrapped, broken } = await vault.rewrap()
+    const { wrapped, broken, keyless } = await vault.rewrap()
     const { id } = await keys.primary()
-    if (broken.length > 0)
+    const left = [
+      ...(keyless.length === 0
+        ? []
+        : [
+            `the file lacks the keys of ${named(keyless)} (npm run vault -- status names the keys): add the ` +
+              'keys to it, or store or delete these credentials',
+          ]),
+      ...(broken.length === 0
+        ? []
+        : [`${named(broken)} do not open, as their records were changed: store them again or delete them`]),
+    ]
+    if (left.length > 0)
       throw new Error(
-        `${String(wrapped)} credentials are wrapped under ${id}; these do not open and stay as they ` +
-          `were: ${broken.join(', ')}`,
+        `${String(wrapped)} credentials are wrapped under ${id}; others stay as they were: ${left.join('; ')}`,
       )
     return (
       `${String(wrapped)} credentials are wrapped under ${id}. Older keys stay in the file: ` +
-      'histories of workflows need them until Temporal has removed those'
+      'histories of workflows need them until Temporal has removed those, and the audit trail as long as ' +
+      'it is to be proved'
     )
   },
 
-  retire: async ({ keys, vault, audit }, key) => {
+  retire: async ({ db, keys, vault, audit }, { key, forgetsAudit }) => {
     const held = await keys.all()
     if (!held.some(({ id }) => id === key))
       throw new Error(`${keys.file} holds no key ${key}: npm run vault -- status lists them`)
@@ -79,6 +101,12 @@ const verbs: Record<string, (held: Held, key: string) => Promise<string>> = {
     if (records > 0)
       throw new Error(
         `${key} wraps ${String(records)} credentials: npm run vault -- rewrap moves them to the first key`,
+      )
+    const proved = (await auditKeyUse(db)).get(key) ?? 0
+    if (proved > 0 && !forgetsAudit)
+      throw new Error(
+        `${key} proves ${String(proved)} audit records: leave it in the file as long as the trail is to be ` +
+          'proved; with --forget-audit it goes, and /audit-events/verify/ ends at the first of them',
       )
     await replaceKeys(
       keys.file,
@@ -90,13 +118,17 @@ const verbs: Record<string, (held: Held, key: string) => Promise<string>> = {
 }
 
 /** The command that the arguments name, with its key. */
-const wanted = readArguments({ usage, positionals: [1, 2] }, ({ positionals: [verb = '', key] }) => {
+const options = { 'forget-audit': { type: 'boolean' } } as const
+const wanted = readArguments({ usage, options, positionals: [1, 2] }, ({ values, positionals }) => {
+  const [verb = '', key] = positionals
+  const forgetsAudit = values['forget-audit'] === true
   const run = Object.hasOwn(verbs, verb) ? verbs[verb] : undefined
   if (run === undefined) throw new ArgumentError(`${verb} is not a command of this program`)
   if (verb === 'retire' && key === undefined)
     throw new ArgumentError('retire needs the id of a KEY; status lists them')
   if (verb !== 'retire' && key !== undefined) throw new ArgumentError(`${key} is not an argument of ${verb}`)
-  return (held: Held) => run(held, key ?? '')
+  if (verb !== 'retire' && forgetsAudit) throw new ArgumentError(`--forget-audit is no option of ${verb}`)
+  return (held: Held) => run(held, { key: key ?? '', forgetsAudit })
 })
 try {
   const config = configFromEnvironment()
@@ -117,7 +149,7 @@ try {
       ...{ eventType: `vault.key.${verb}`, actorId: 'vault', actorType: 'service', outcome: 'succeeded' },
       ...{ summary: `key ${key} of the vault ${verb}`, metadata: { key } },
     })
-  process.stdout.write(`${await wanted({ keys, vault, audit })}\n`)
+  process.stdout.write(`${await wanted({ db, keys, vault, audit })}\n`)
 } catch (error) {
   process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`)
   process.exitCode = error instanceof ConfigError ? 2 : 1

@@ -153,7 +153,8 @@ const keyOf = async (keys: VaultKeys | undefined, record: Stored): Promise<Vault
   throw new Refusal(
     'unavailable',
     `the credential ${JSON.stringify(referenceOf(record.kind, record.id))} was sealed with the ` +
-      `vault key ${record.keyId}, which the key file of this program does not hold; add it there`,
+      `vault key ${record.keyId}, which the key file of this program does not hold; add it there, or ` +
+      'store the credential again',
     { retryAfterSeconds: 30 },
   )
 }
@@ -237,13 +238,20 @@ const makeOpener = ({ db, keys, outside, audit }: VaultOptions): SecretOpener & 
   },
 })
 
+/** What a rewrap did; the lists hold references of records that stay as they were. */
+interface Rewrapped {
+  wrapped: number
+  /** Their records were changed outside of the service. */
+  broken: string[]
+  /** The key file lacks their keys. */
+  keyless: string[]
+}
+
 /** Wraps every record with the first key of the file, step by step. */
-const rewrapAll = async (
-  db: Db,
-  keys: VaultKeys | undefined,
-): Promise<{ wrapped: number; broken: string[] }> => {
+const rewrapAll = async (db: Db, keys: VaultKeys | undefined): Promise<Rewrapped> => {
   const to = await sealingKey(keys)
   const broken: string[] = []
+  const keyless: string[] = []
   let wrapped = 0
   let after: Sql = sql``
   for (;;) {
@@ -253,8 +261,13 @@ const rewrapAll = async (
         where key_id <> ${to.id} ${after} order by kind, id limit ${turn}`,
     )
     for (const row of rows) {
+      const from = await keys?.find(row.keyId)
+      if (from === undefined) {
+        keyless.push(referenceOf(row.kind, row.id))
+        continue
+      }
       try {
-        const { keyId, dataKey } = rewrap(row, row, await keyOf(keys, row), to)
+        const { keyId, dataKey } = rewrap(row, row, from, to)
         // A record that was replaced or deleted meanwhile is left alone: it has a new seal, or is
         // gone.
         wrapped += await db.run(
@@ -267,7 +280,7 @@ const rewrapAll = async (
       }
     }
     const last = rows.at(-1)
-    if (last === undefined) return { wrapped, broken }
+    if (last === undefined) return { wrapped, broken, keyless }
     after = sql`and (kind, id) > (${last.kind}, ${last.id})`
   }
 }
@@ -335,7 +348,7 @@ export const openVault = (options: VaultOptions) => {
 
     /**
      * Wraps every record with the first key of the file; it may break off and run again, beside a
-     * running service. `broken`: references of records that do not open; they stay unchanged.
+     * running service.
      */
     rewrap: () => rewrapAll(db, keys),
   }

@@ -6,7 +6,7 @@ import { sql } from '../../src/db/sql.ts'
 import { signRecord } from '../../src/domains/audit-events/seal.ts'
 import { sealAll, sealRecords } from '../../src/domains/audit-events/sealer.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
-import { verifyAudit } from '../../src/domains/audit-events/verify.ts'
+import { verifyAudit, type Proof } from '../../src/domains/audit-events/verify.ts'
 import { openWitness, renewWitness, type Witness } from '../../src/domains/audit-events/witness.ts'
 import { ensureKeyFile, openVaultKeys, type VaultKeys } from '../../src/vault/keys.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
@@ -86,6 +86,22 @@ describe('the chain of audit records', () => {
       head: { number: 7, seal: expect.stringMatching(/^[0-9a-f]{64}$/) },
     })
     expect((await verdict()).first).toBeUndefined()
+  })
+
+  test('the walk goes on behind a record whose proof fails, and names the break of the chain too', async () => {
+    await seal()
+    const proofs: Proof[] = [
+      (_, { metadata }) => Promise.resolve([2, 4].includes(Number(metadata?.['b'])) ? 'differs' : undefined),
+    ]
+    const found = () => verifyAudit(db, keys, { witness, proofs })
+    const [second, third] = [
+      { id: await idOf(2), reason: 'differs' },
+      { id: await idOf(4), reason: 'differs' },
+    ]
+    expect(await found()).toMatchObject({ first: second, further: [third] })
+    await tamper("update audit_events set summary = 'nothing' where seal_number = 5")
+    const broken = { id: await idOf(5), reason: expect.stringMatching(/^changed/) }
+    expect(await found()).toMatchObject({ first: second, further: [third, broken] })
   })
 
   test.each([

@@ -133,8 +133,21 @@ const schemas = async (): Promise<string[]> => {
 }
 
 test('an export holds every table, its manifest last, and no secret in any form', async () => {
-  const texts = await unpacked(await download())
+  const { createdAt: _, updatedAt: __, ...identity } = await service.get('/instance/')
+  const [id = '', name = '', description = ''] = canaries
+  await service.ok('PUT', '/instance/', {
+    id: `lab-${id}`,
+    name: `of ${name}`,
+    description: `${description}.`,
+  })
+  const zip = await fetch(`${service.baseUrl}/instances/default/export/`)
+  expect(zip.headers.get('content-disposition')).not.toContain(id)
+  const texts = await unpacked(Buffer.from(await zip.arrayBuffer()))
+  await service.ok('PUT', '/instance/', identity)
   expect(Object.keys(texts)).toEqual(['database/instance.ndjson', 'manifest.json'])
+  expect(manifestOf(texts).instance).toMatchObject({
+    ...{ id: 'lab-[redacted]', name: 'of [redacted]', description: '[redacted].' },
+  })
   const rows = texts['database/instance.ndjson'] ?? ''
   const left = canaries.filter((token) =>
     [
@@ -759,11 +772,13 @@ test('a factory reset empties records, credentials and files, keeps archives and
   await until('its workflow', 30, async () => (await workflows()).length > 0)
   const left = ['work/left', 'artifacts/logs/left'].map((path) => join(service.dataDir, path))
   for (const path of left) mkdirSync(path, { recursive: true })
+  await service.db.run(sql`update task_executions set handle_name = 't', site = ${'slurm/lab'}
+    where execution_run_id = 'leaky-run'`)
   const { head } = await service.get('/audit-events/verify/')
   const reset = await service.call('POST', '/factory-reset/?stop=true', { confirm: name })
   expect(left.filter((path) => existsSync(path))).toEqual([])
   const [event] = await service.get('/audit-events/?eventType=instance.reset')
-  expect(event.metadata.sitesWithFiles).toEqual(['ssh:away'])
+  expect(event.metadata.sitesWithFiles).toEqual(['slurm/lab', 'ssh:away'])
   expect([reset.status, reset.body]).toEqual([
     202,
     { restarting: false, removed: expect.objectContaining({ environments: 34 }) },

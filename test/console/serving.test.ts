@@ -5,7 +5,8 @@ import { frameOf, sizeContent } from '../../src/domains/console/frames.ts'
 import { openConsoleKeeper } from '../../src/domains/console/keeper.ts'
 import { Served } from '../../src/domains/console/served.ts'
 import { serveSession, type ServingParts } from '../../src/domains/console/serving.ts'
-import { readConsoleSession } from '../../src/domains/console/sessions.ts'
+import { readConsoleSession, removeOldSessions } from '../../src/domains/console/sessions.ts'
+import { removeOldCommands } from '../../src/domains/console/store.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { LinkError, type ShellStream, type SiteShell } from '../../src/shell/site-shell.ts'
 import { until } from '../failures/programs.ts'
@@ -267,4 +268,27 @@ test('a terminal on a node that its user ended has no failure', async () => {
   session.close()
   await serve(session)
   expect((await row()).status).toBe('closed')
+})
+
+test('what may be left at a resource is looked for for 30 days, however short recordings are kept', async () => {
+  const { db } = database
+  for (const [id, days, isCleared] of [
+    ['cleared', 2, true],
+    ['uncleared', 29, false],
+    ['given-up', 31, false],
+  ] as const) {
+    const ended = sql`now() - make_interval(days => ${days})`
+    const of = sql`'r', 'r', '{}', ${ended}, ${isCleared ? ended : null}`
+    await db.run(sql`insert into console_sessions (id, status, resource_id, runtime_id, place, finished_at, cleared_at)
+      values (${`kept-${id}`}, 'closed', ${of})`)
+    await db.run(sql`insert into console_commands (id, status, command, timeout_seconds, resource_id, runtime_id,
+      place, finished_at, cleared_at) values (${`kept-${id}`}, 'completed', 'true', 1, ${of})`)
+  }
+  await removeOldSessions(db, 1)
+  await removeOldCommands(db, 1)
+  for (const table of ['sessions', 'commands'])
+    expect(
+      await db.prepared(table, `select id from console_${table} where id like 'kept-%' order by id`, []),
+    ).toEqual([{ id: 'kept-uncleared' }])
+  await db.run(sql`delete from console_sessions where id = 'kept-uncleared'`)
 })

@@ -397,6 +397,7 @@ create table connection_discoveries (
   cancel_actor text,
   cancel_reason text,
   last_event_sequence bigint not null default 0,
+  host_id text,
   constraint connection_discoveries_connection FOREIGN KEY (connection_id) REFERENCES connections(id) ON DELETE CASCADE,
   constraint connection_discoveries_pkey PRIMARY KEY (connection_id, number),
   constraint connection_discoveries_status CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'failed'::text])))

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { until } from '../failures/programs.ts'
 import { eventually, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
@@ -104,6 +105,12 @@ test('a run that is over goes with its rows and files; another run of its plan, 
   for (const directory of await directoriesOf('stays')) expect(existsSync(directory)).toBe(true)
   // The id is free again, and the plan belongs to its last run.
   expect((await run('gone-run', world, 'simulation')).run.status).toBe('completed')
+  const verdict = await until('the seals of its records', 120, async () => {
+    const found = await service.get('/audit-events/verify/')
+    return found.unsealed === 0 ? found : undefined
+  })
+  // Both ends are on the trail, and only the later one has events to compare.
+  expect(verdict.first).toBeUndefined()
   for (const id of ['gone-run', 'stays']) {
     expect((await service.call('DELETE', `/schedule-plans/${world.planId}/`)).status).toBe(422)
     expect((await remove(id)).status).toBe(204)

@@ -326,7 +326,7 @@ const suite = (): void => {
       )
     // The credential opens with the same key, and new work is done.
     expect(await compose('exec -T api node dist/src/programs/vault-keys.js status')).toMatch(
-      /^[0-9a-f]{16} +1 credentials, seals$/m,
+      /^[0-9a-f]{16} +1 credentials, \d+ audit records, seals$/m,
     )
     await api.storeHelloOn('worker-1')
     await api.runToEnd('after')

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
 import { existsSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs'
+import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { openEngine } from '../../src/engine.ts'
 import { durableKinds } from '../../src/kinds.ts'
@@ -113,6 +114,20 @@ const startedAgain = async ({ kind, events }: Pressed, id: string): Promise<void
     new RegExp(`kind="${kind}"\\} [1-9]`),
   )
 }
+
+test('a discovery through a local connection is at the host that accepted it', async () => {
+  const connection = { id: 'machine', name: 'machine', type: 'local', environmentId: 'lab' }
+  await service.ok('PUT', '/environment-connections/machine/', connection)
+  await service.post('/environment-connections/machine/discover/')
+  const { json } = await historyOf(
+    { connection: temporal, namespace: service.namespace },
+    'connection-discovery/machine/1',
+  )
+  const queues = json.events.flatMap(({ activityTaskScheduledEventAttributes: of }: any) =>
+    of?.activityType.name === 'discoverConnection' ? [of.taskQueue.name] : [],
+  )
+  expect(queues).toEqual([expect.stringMatching(new RegExp(`.@${hostname()}$`))])
+})
 
 test('Request Cancellation of an index run cancels the record', async () => {
   await cancelled(index, await working(index))

@@ -141,7 +141,10 @@ test('after a database that was away at the first statement the next one is answ
   const late = openReader({ databaseUrl: url.href, readerUrl: undefined })
   const rows = async (): Promise<string> => {
     const pieces: Buffer[] = []
-    const stream = await late.copy('select id from runs', { deadlineMs: 5_000 })
+    const stream = await late.copy('select id from runs', {
+      deadlineMs: 5_000,
+      signal: new AbortController().signal,
+    })
     for await (const piece of stream) pieces.push(piece as Buffer)
     return Buffer.concat(pieces).toString()
   }

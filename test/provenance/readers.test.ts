@@ -1,19 +1,23 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { connect, type Socket } from 'node:net'
+import { Readable } from 'node:stream'
+import { setTimeout } from 'node:timers/promises'
 import { fileId, recordRun, taskId } from '../../bench/provenance/rows.ts'
-import { openReader } from '../../src/db/reader.ts'
+import { openReader, type Reader } from '../../src/db/reader.ts'
 import { sql } from '../../src/db/sql.ts'
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
+import { openStatements } from '../../src/domains/provenance/sql.ts'
 import { until } from '../failures/programs.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
 let app: OpenedRoutes
+let reader: Reader
 /** Another daemon on the same records. */
 let other: ReturnType<typeof provenanceRoutes>
 beforeAll(async () => {
   app = await openRoutes(
     (db, atClose, databaseUrl) => {
-      const reader = atClose.use(openReader({ databaseUrl, readerUrl: undefined }))
+      reader = atClose.use(openReader({ databaseUrl, readerUrl: undefined }))
       other = provenanceRoutes({ db, reader })
       return provenanceRoutes({ db, reader })
     },
@@ -67,6 +71,44 @@ test('readers that stop reading are cut off, and hold up no later statement', as
   expect((performance.now() - began) / 1_000).toBeGreaterThan(5)
   expect((await ask('select id from runs')).body).toEqual([{ id: 'w-run' }])
   for (const socket of sockets) socket.destroy()
+})
+
+test('the time that PostgreSQL needs for its rows is not that of the reader', async () => {
+  const slow = async function* (): AsyncGenerator<Buffer> {
+    for (const text of ['id\n', 'one\n', 'two\n']) {
+      await setTimeout(3_000)
+      yield Buffer.from(text)
+    }
+  }
+  const copy = () => Promise.resolve(Readable.from(slow(), { objectMode: false }))
+  const { csv } = openStatements({ copy } as Partial<Reader> as Reader, { stalledSeconds: 1 })
+  let text = ''
+  for await (const chunk of await csv({ statement: 'select id from runs' }, new AbortController().signal))
+    text += String(chunk)
+  expect(text).toBe('id\none\ntwo\n')
+})
+
+test('a statement whose client goes while PostgreSQL computes ends with it', async () => {
+  const gone = new AbortController()
+  const statement =
+    'select count(*) from data_instances a join data_instances b on a.id <> b.id ' +
+    'join data_instances c on b.id <> c.id'
+  const answer = openStatements(reader).csv({ statement }, gone.signal)
+  const ended = expect(answer).rejects.toThrow('the client has gone')
+  const computing = async (): Promise<number> => {
+    const [row] = await app.db.prepared<{ n: number }>(
+      'computing',
+      // Their states are hidden from the service, and their locks are not.
+      `select count(distinct pid)::int as n from pg_locks join pg_stat_activity using (pid)
+        where datname = current_database() and usename like 'orrery_reader%' and locktype = 'relation'`,
+      [],
+    )
+    return row?.n ?? 0
+  }
+  await until('the statement to begin', 120, async () => (await computing()) === 1)
+  gone.abort(new Error('the client has gone'))
+  await ended
+  await until('the end of its session', 120, async () => (await computing()) === 0)
 })
 
 test('records that lead back to themselves are walked once', async () => {

@@ -1,9 +1,18 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { CredentialVariables } from '../../src/config.ts'
-import { ensureKeyFile, openVaultKeys, type VaultKeys } from '../../src/vault/keys.ts'
+import { sql } from '../../src/db/sql.ts'
+import {
+  ensureKeyFile,
+  makeKey,
+  openVaultKeys,
+  replaceKeys,
+  type VaultKey,
+  type VaultKeys,
+} from '../../src/vault/keys.ts'
 import { openVault, type Vault } from '../../src/vault/vault.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -52,7 +61,10 @@ const open = async (id: string) =>
 test('one command rotates the key under a running service; the old one is retired when nothing needs it', async () => {
   const old = (await running.keys.primary()).id
   const secretLine = readFileSync(file, 'utf8').split('\n')[1] ?? ''
-  expect(vault(['status'])).toMatchObject({ status: 0, stdout: `${file}\n${old}  250 credentials, seals\n` })
+  expect(vault(['status'])).toMatchObject({
+    status: 0,
+    stdout: `${file}\n${old}  250 credentials, 0 audit records, seals\n`,
+  })
   const rotated = vault(['rotate'])
   expect([rotated.status, rotated.stderr]).toEqual([0, ''])
   const [next = ''] = rotated.stdout.split(' ')
@@ -61,7 +73,9 @@ test('one command rotates the key under a running service; the old one is retire
   expect(await open('t0')).toMatchObject({ token: 'token 0' })
   expect(await open('t249')).toMatchObject({ token: 'token 249' })
   await running.vault.put(database.db, 'later', { kind: 'kubernetes-token', token: 'x' }, {})
-  expect(vault(['status']).stdout).toBe(`${file}\n${next}  251 credentials, seals\n${old}  0 credentials\n`)
+  expect(vault(['status']).stdout).toBe(
+    `${file}\n${next}  251 credentials, 1 audit records, seals\n${old}  0 credentials, 0 audit records\n`,
+  )
   expect(vault(['retire', next])).toMatchObject({ status: 1, stderr: expect.stringMatching(/seals/) })
   expect(vault(['retire', old]).status).toBe(0)
   expect(readFileSync(file, 'utf8')).not.toContain(secretLine)
@@ -77,6 +91,58 @@ test('one command rotates the key under a running service; the old one is retire
     { type: 'vault.key.rotated', key: next, signer: next },
     { type: 'vault.key.retired', key: old, signer: next },
   ])
+})
+
+test('a key that audit records need is retired only with --forget-audit', async () => {
+  const [sealing, other, away] = [await running.keys.primary(), makeKey(), makeKey()]
+  await replaceKeys(file, [sealing, other])
+  const write = async (signer: VaultKey, sealer?: VaultKey) => {
+    const text = randomUUID()
+    await database.db
+      .run(sql`insert into audit_events (id, event_type, outcome, summary, signature_key, seal_key)
+      values (${text}, 'thing.changed', 'succeeded', '', ${signer.id}, ${sealer?.id ?? null})`)
+  }
+  await write(other, sealing)
+  await write(sealing, other)
+  await write(other, other)
+  await write(away)
+  const { stdout } = vault(['status'])
+  expect(stdout).toMatch(new RegExp(`^${other.id}  0 credentials, 3 audit records$`, 'm'))
+  expect(stdout).toMatch(new RegExp(`^${away.id}  0 credentials, 1 audit records, NOT IN THE FILE`, 'm'))
+  const before = readFileSync(file, 'utf8')
+  expect(vault(['retire', other.id])).toMatchObject({
+    status: 1,
+    stderr: expect.stringMatching(/3 audit records.*--forget-audit/),
+  })
+  expect(readFileSync(file, 'utf8')).toBe(before)
+  expect(vault(['status', '--forget-audit'])).toMatchObject({ status: 2 })
+  expect(vault(['retire', other.id, '--forget-audit'])).toMatchObject({ status: 0, stderr: '' })
+  expect((await running.keys.all()).map(({ id }) => id)).toEqual([sealing.id])
+})
+
+test('a rewrap goes on behind credentials whose key is lost or whose record was changed', async () => {
+  const [sealing, lost, next] = [await running.keys.primary(), makeKey(), makeKey()]
+  // The first and the second in the order of the rewrap.
+  for (const [id, change] of [
+    ['t0', sql`key_id = ${lost.id}`],
+    ['t1', sql`content = 'x', data_key = 'x'`],
+  ] as const)
+    await database.db.run(sql`update credentials set ${change} where id = ${id}`)
+  await replaceKeys(file, [next, sealing])
+  expect(vault(['rewrap'])).toMatchObject({
+    status: 1,
+    stderr: expect.stringMatching(
+      /^249 credentials are wrapped .*lacks the keys of vault:kubernetes-token\/t0 .*token\/t1 do not open/,
+    ),
+  })
+  expect(await open('t100')).toMatchObject({ token: 'token 100' })
+  expect([...(await running.vault.usage())]).toEqual(
+    expect.arrayContaining([
+      [next.id, 249],
+      [lost.id, 1],
+      [sealing.id, 1],
+    ]),
+  )
 })
 
 test('what cannot be done is said with its remedy, and changes nothing', () => {

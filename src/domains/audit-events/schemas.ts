@@ -50,6 +50,8 @@ export const AuditQuery = z.strictObject({
 })
 export type AuditQuery = z.output<typeof AuditQuery>
 
+const Fault = z.strictObject({ id: z.string(), reason: z.string() })
+
 export const AuditVerdict = z.strictObject({
   sealed: z.int().min(0).describe('records that are numbered and sealed'),
   unsealed: z.int().min(0).describe('records that are not numbered yet; a second later they are'),
@@ -76,8 +78,11 @@ export const AuditVerdict = z.strictObject({
       'the newest link that a file outside of the database holds, and the head when that file began; ' +
         'null: there is no witness, and a chain without its newest records would not be found',
     ),
-  first: z
-    .strictObject({ id: z.string(), reason: z.string() })
+  first: Fault.optional().describe('the first record that is not as it was sealed'),
+  further: z
+    .array(Fault)
     .optional()
-    .describe('the first record that is not as it was sealed'),
+    .describe(
+      'records behind it that are not as they were sealed, 100 at most; a broken chain ends the walk',
+    ),
 })

@@ -5,7 +5,7 @@ import { readPage } from '../../db/rows.ts'
 import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { AuditEvent, type AuditQuery, type NewAuditEvent } from './schemas.ts'
-import { signedText } from './seal.ts'
+import { noKey, signedText } from './seal.ts'
 
 /**
  * Appends one event. Its time is the statement's, not the transaction's, so that events of one
@@ -26,6 +26,19 @@ export const recordAudit = async (db: Db, event: NewAuditEvent): Promise<void> =
           ${metadata === undefined ? null : JSON.stringify(metadata)}, clock_timestamp(),
             ${signed?.signature}, ${signed?.keyId})`,
   )
+}
+
+const KeyUse = z.object({ keyId: z.string(), records: z.number() })
+
+/** Number of records by the id of the vault's key that signed or sealed them: without it none is proved. */
+export const auditKeyUse = async (db: Db): Promise<ReadonlyMap<string, number>> => {
+  const rows = await db.many(
+    KeyUse,
+    sql`select used.key_id, count(*) as records from audit_events e cross join lateral
+        (select e.seal_key as key_id union select e.signature_key) used
+      where used.key_id <> ${noKey} group by used.key_id order by used.key_id`,
+  )
+  return new Map(rows.map(({ keyId, records }) => [keyId, records]))
 }
 
 const matchingOf = (filters: AuditQuery): (Sql | undefined)[] => {

@@ -25,6 +25,15 @@ const Sealed = SignedRecord.extend({
 type Sealed = z.output<typeof Sealed>
 const Count = z.object({ total: z.number() })
 
+/** A record that is not as it was sealed. */
+interface Fault {
+  id: string
+  reason: string
+}
+
+/** Faults that an answer names. */
+const mostFaults = 101
+
 export interface ChainVerdict {
   sealed: number
   unsealed: number
@@ -37,7 +46,9 @@ export interface ChainVerdict {
   signedFrom: number | null
   /** The link that a file outside of the database holds; null without that file. */
   witness: { number: number; since: number } | null
-  first?: { id: string; reason: string }
+  first?: Fault
+  /** The faults behind the first, 100 at most; the last may be the one that ended the walk. */
+  further?: Fault[]
 }
 
 /**
@@ -46,12 +57,13 @@ export interface ChainVerdict {
  */
 export type Proof = (
   tx: Db,
-  record: Pick<Sealed, 'executionId' | 'sessionId' | 'metadata'>,
+  record: Pick<Sealed, 'executionId' | 'sessionId' | 'metadata' | 'occurredAt'>,
 ) => Promise<string | undefined>
 
 /**
- * Walks the chain from its first record and names the first record that differs from its seal. It
- * reads in one transaction, so a sealer beside it does not change the result.
+ * Walks the chain from its first record and names the records that differ from their seals. It goes on behind
+ * one whose proof fails, and ends where the chain itself is broken. It reads in one transaction, so a
+ * sealer beside it does not change the result.
  */
 export const verifyAudit = async (
   db: Db,
@@ -72,12 +84,17 @@ export const verifyAudit = async (
       sql`select count(*) as total from audit_events where seal_number is not null`,
     )
     let signedFrom: number | null = null
-    const verdict = (first?: { id: string; reason: string }): ChainVerdict => ({
-      ...{ sealed, unsealed, signedFrom },
-      head: head === undefined ? null : { number: head.number, seal: head.seal },
-      witness: link === undefined ? null : { number: link.number, since: link.since },
-      ...(first === undefined ? {} : { first }),
-    })
+    const unproved: Fault[] = []
+    const verdict = (last?: Fault): ChainVerdict => {
+      const [first, ...further] = last === undefined ? unproved : [...unproved.slice(0, mostFaults - 1), last]
+      return {
+        ...{ sealed, unsealed, signedFrom },
+        head: head === undefined ? null : { number: head.number, seal: head.seal },
+        witness: link === undefined ? null : { number: link.number, since: link.since },
+        ...(first === undefined ? {} : { first }),
+        ...(further.length === 0 ? {} : { further }),
+      }
+    }
 
     if (broken !== undefined) return verdict({ id: head?.eventId ?? '', reason: broken })
 
@@ -101,7 +118,7 @@ export const verifyAudit = async (
         if (worth(row.sealKey) > worth(noKey)) signedFrom ??= row.sealNumber
         for (const proof of proofs) {
           const reason = await proof(tx, row)
-          if (reason !== undefined) return verdict({ id: row.id, reason })
+          if (reason !== undefined && unproved.length < mostFaults) unproved.push({ id: row.id, reason })
         }
         before = {
           ...{ number: row.sealNumber, seal: row.seal, id: row.id },
@@ -131,7 +148,7 @@ const linkFault = async (
   row: Sealed,
   before: { number: number; seal: string; id: string; worth: number; signed: number },
   keyOf: KeyOf,
-): Promise<{ id: string; reason: string } | undefined> => {
+): Promise<Fault | undefined> => {
   const { id } = row
   if (row.sealNumber !== before.number + 1)
     return {
@@ -176,7 +193,7 @@ const endFault = async (
   head: z.output<typeof ChainHead> | undefined,
   last: { number: number; seal: string; id: string; worth: number },
   keyOf: KeyOf,
-): Promise<{ id: string; reason: string } | undefined> => {
+): Promise<Fault | undefined> => {
   if (head === undefined)
     return last.number === 0
       ? undefined
@@ -202,18 +219,12 @@ const endFault = async (
     : { id: last.id, reason: 'inserted: it follows the head of the chain' }
 }
 
-const witnessedFault = (
-  { id, sealNumber, seal }: Sealed,
-  link: WitnessLink | undefined,
-): { id: string; reason: string } | undefined =>
+const witnessedFault = ({ id, sealNumber, seal }: Sealed, link: WitnessLink | undefined): Fault | undefined =>
   sealNumber === link?.number && seal !== link.seal
     ? { id, reason: 'changed: a file outside of the database holds another seal of this number' }
     : undefined
 
-const lostFault = (
-  last: { number: number; id: string },
-  link: WitnessLink | undefined,
-): { id: string; reason: string } | undefined =>
+const lostFault = (last: { number: number; id: string }, link: WitnessLink | undefined): Fault | undefined =>
   link === undefined || last.number >= link.number
     ? undefined
     : {

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
-import { join, sql, type Db } from '../../db/sql.ts'
+import { join, sql, type Db, type Sql } from '../../db/sql.ts'
 import { Refusal } from '../../refusal.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import type { Proof } from '../audit-events/verify.ts'
@@ -326,6 +326,14 @@ export const outputTail = async (
   return { bytes: all.subarray(Math.max(0, all.length - most)), taken: rows[0]?.taken ?? 0 }
 }
 
+/**
+ * Selects sessions or commands that ended this many days ago. Those that may have left something at
+ * their resource stay as long as it is looked for: without them nothing would remove it.
+ */
+export const keptLongEnough = (days: number): Sql =>
+  sql`finished_at < now() - make_interval(days =>
+    case when cleared_at is null then greatest(${days}::int, 30) else ${days}::int end)`
+
 /** Deletes sessions, with their records, that ended this many days ago. */
 export const removeOldSessions = (db: Db, days: number): Promise<number> =>
-  db.run(sql`delete from console_sessions where finished_at < now() - make_interval(days => ${days})`)
+  db.run(sql`delete from console_sessions where ${keptLongEnough(days)}`)

@@ -7,6 +7,7 @@ import { maskWhole } from './masks.ts'
 import { commandKind } from './operation.ts'
 import { ConsolePlace, type Console } from './place.ts'
 import type { Command, CommandDocument } from './schemas.ts'
+import { keptLongEnough } from './sessions.ts'
 
 /** The texts of a command that may hold values of the vault. */
 const texts = {
@@ -138,8 +139,7 @@ export const removeOldCommands = async (db: Db, days: number): Promise<void> => 
   for (let left = true; left;) {
     const rows = await db.many(
       OldRow,
-      sql`select id from console_commands where finished_at < now() - make_interval(days => ${days})
-        order by finished_at limit 100`,
+      sql`select id from console_commands where ${keptLongEnough(days)} order by finished_at limit 100`,
     )
     for (const { id } of rows) await deleteOperation(db, commandKind, id)
     left = rows.length === 100

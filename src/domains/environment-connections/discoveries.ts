@@ -43,12 +43,17 @@ const DiscoveryRow = z.object({
   status: z.enum(['queued', 'running', 'completed', 'failed']),
   problem: z.string().optional(),
   transient: z.boolean().optional(),
+  /** The host that a local connection leads to. */
+  hostId: z.string().optional(),
 })
 type DiscoveryRow = z.output<typeof DiscoveryRow>
 const discoveryColumns = columnsOf(DiscoveryRow, 'connection_discoveries')
 
-/** The discovery that is under way for a connection, or a new one. @throws Refusal 404 */
-export const requestDiscovery = (db: Db, connectionId: string): Promise<DiscoveryRow> =>
+/**
+ * The discovery that is under way for a connection, or a new one. Where the connection is local, that
+ * describes this host. @throws Refusal 404
+ */
+export const requestDiscovery = (db: Db, connectionId: string, hostId: string): Promise<DiscoveryRow> =>
   db.transaction(async (tx) => {
     const connection = await readConnection(tx, connectionId)
     if (connection === undefined || !(await lockConnection(tx, connection.environmentId, connectionId)))
@@ -61,8 +66,9 @@ export const requestDiscovery = (db: Db, connectionId: string): Promise<Discover
     if (open !== undefined) return open
     const made = await tx.one(
       DiscoveryRow,
-      sql`insert into connection_discoveries (connection_id, number, last_event_sequence)
-          select ${connectionId}, coalesce(max(number), 0) + 1, coalesce(max(last_event_sequence), 0)
+      sql`insert into connection_discoveries (connection_id, number, last_event_sequence, host_id)
+          select ${connectionId}, coalesce(max(number), 0) + 1, coalesce(max(last_event_sequence), 0),
+            ${connection.type === 'local' ? hostId : null}::text
             from connection_discoveries where connection_id = ${connectionId} returning ${discoveryColumns}`,
     )
     // The last discovery stays, whatever its result: it shows whether the environment was ever

@@ -29,6 +29,7 @@ import { keptChecks, listChecks, readConnection, saveConnection, storedProblems 
 import { connectionPageSummary } from './page-summary.ts'
 
 export interface ConnectionParts extends DiscoverParts, PinParts {
+  hostId: string
   engine: Pick<Engine, 'start' | 'signal'>
   /** The seconds for which a request for discovery waits for the end. */
   discoveryWaitSeconds: number
@@ -238,7 +239,7 @@ const discoverRoute = (parts: ConnectionParts): Route =>
       const { connectionId } = params
       const refusal = undiscoverable(await stored(parts, connectionId))
       if (refusal !== undefined) throw refusal
-      const { number } = await requestDiscovery(db, connectionId)
+      const { number } = await requestDiscovery(db, connectionId, parts.hostId)
       await dispatchOperation({ db, engine, kind: discoveryKind }, { id: connectionId, generation: number })
       const found = await poll(() => foundBy(parts, connectionId, number), {
         everyMs: openBackoff({ firstMs: 50, longestMs: 500, growth: 1.5 }),

@@ -73,7 +73,7 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
       handle: async ({ body, headers, signal }) => {
         if (preferred(headers['accept'], ['application/json', 'text/csv']) === 'text/csv')
           return new Reply({
-            stream: await statements.csv(body),
+            stream: await statements.csv(body, signal),
             headers: { 'content-type': 'text/csv; charset=utf-8' },
           })
         const answer = await statements.rows(body, signal)

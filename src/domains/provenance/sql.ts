@@ -16,8 +16,10 @@ export const bounds = {
   bytes: 32 * 1024 * 1024,
   seconds: 10,
   csvSeconds: 60,
-  /** Seconds without a byte that the client reads: it has stopped reading. */
+  /** Seconds for which a client takes no bytes that are there: it has stopped reading. */
   stalledSeconds: 10,
+  /** Seconds behind the deadline of PostgreSQL, whose refusal says more than a cut answer. */
+  csvGraceSeconds: 5,
   atOnce: 4,
 } as const
 
@@ -162,7 +164,7 @@ export interface Answer {
 }
 
 /** Runs statements of clients, at most `bounds.atOnce` at a time. */
-export const openStatements = (reader: Reader) => {
+export const openStatements = (reader: Reader, { stalledSeconds }: { stalledSeconds: number } = bounds) => {
   let running = 0
   const begin = (): (() => void) => {
     if (running >= bounds.atOnce)
@@ -223,19 +225,31 @@ export const openStatements = (reader: Reader) => {
 
     /**
      * The whole answer as CSV. The method waits for its first bytes, so that a refusal still gets
-     * an answer of its own.
+     * an answer of its own. `signal` ends the statement of a client that has gone.
      */
-    async csv(given: Statement): Promise<Readable> {
+    async csv(given: Statement, signal: AbortSignal): Promise<Readable> {
       const ready = withValues(await judged(given), given.params ?? [])
       const end = begin()
+      const cut = new AbortController()
       let stream: Readable
       try {
-        stream = await reader.copy(ready.text, { deadlineMs: bounds.csvSeconds * 1_000 })
+        stream = await reader.copy(ready.text, {
+          deadlineMs: bounds.csvSeconds * 1_000,
+          signal: AbortSignal.any([signal, cut.signal]),
+        })
       } catch (error) {
         end()
         throw told(error, ready, bounds.csvSeconds)
       }
-      return watched(stream, end, (error) => told(error, ready, bounds.csvSeconds))
+      return watched(stream, {
+        ...{ end, stalledSeconds },
+        translate: (error) => told(error, ready, bounds.csvSeconds),
+        cut: (reason) => {
+          cut.abort(reason)
+          // The abort reaches a statement that computes, and this one whose rows wait.
+          stream.destroy(reason)
+        },
+      })
     },
 
     async explain(
@@ -256,22 +270,32 @@ export const openStatements = (reader: Reader) => {
 }
 
 /**
- * Waits for the first bytes. Then it ends the session where the deadline passes or the client stops
- * reading.
+ * Waits for the first bytes. It ends the session where the deadline passes, or where the client takes no
+ * bytes that are there. The time that PostgreSQL needs is not the client's.
  */
 const watched = async (
   stream: Readable,
-  end: () => void,
-  translate: (error: unknown) => unknown,
+  {
+    end,
+    stalledSeconds,
+    translate,
+    cut,
+  }: {
+    end: () => void
+    stalledSeconds: number
+    translate: (error: unknown) => unknown
+    cut: (reason: Error) => void
+  },
 ): Promise<Readable> => {
-  let moved = performance.now()
-  const began = moved
+  const began = performance.now()
+  /** Since when the client has bytes to take. */
+  let handed: number | undefined
   const look = setInterval(() => {
     const now = performance.now()
-    if (now - began > bounds.csvSeconds * 1_000)
-      stream.destroy(new Error('the deadline of a CSV answer has passed'))
-    else if (now - moved > bounds.stalledSeconds * 1_000)
-      stream.destroy(new Error('the reader of a CSV answer has stopped reading'))
+    if (now - began > (bounds.csvSeconds + bounds.csvGraceSeconds) * 1_000)
+      cut(new Error('the deadline of a CSV answer has passed'))
+    else if (handed !== undefined && now - handed > stalledSeconds * 1_000)
+      cut(new Error('the reader of a CSV answer has stopped reading'))
   }, 1_000)
   const chunks = stream[Symbol.asyncIterator]() as AsyncIterator<Buffer>
   const over = (): void => {
@@ -286,8 +310,9 @@ const watched = async (
   const rest = async function* (): AsyncGenerator<Buffer> {
     try {
       for (let chunk = first; chunk.done !== true; chunk = await chunks.next()) {
-        moved = performance.now()
+        handed = performance.now()
         yield chunk.value
+        handed = undefined
       }
     } finally {
       stream.destroy()
@@ -296,5 +321,9 @@ const watched = async (
   const answer = Readable.from(rest(), { objectMode: false })
   // Where the session is lost, the answer ends as broken, so that it cannot pass for complete.
   stream.once('error', (error) => answer.destroy(error))
+  // An answer that is no longer wanted does not leave PostgreSQL at work.
+  answer.once('close', () => {
+    if (!stream.destroyed) cut(new Error('the reader of a CSV answer has gone'))
+  })
   return answer
 }

@@ -14,6 +14,7 @@ import type { ArtifactStore, BlobKind } from '../../../drivers/build/store.ts'
 import { unacceptableAt } from '../../../refusal.ts'
 import { version } from '../../../version.ts'
 import { zipSize, zipStream, type PackedEntry } from '../../../zip.ts'
+import type { InstanceDocument } from '../schemas.ts'
 import { readSystemInstance } from '../store.ts'
 import { fullOr } from './files.ts'
 import {
@@ -179,11 +180,24 @@ const collectArtifacts = async (
 /** Rows are six times smaller at the fastest level, and a seventh smaller at the usual one. */
 const rowsLevel = 1
 
+type Identity = Pick<Manifest['instance'], 'id' | 'name' | 'description'>
+
+/** What the manifest names of the instance, without secrets, as its row in the archive is. */
+const identityOf = (
+  redaction: Redaction,
+  { id = 'default', name = 'Default instance', description }: Partial<InstanceDocument> = {},
+): Identity =>
+  JSON.parse(
+    redaction
+      .lines({ name: 'system_instance', key: ['id'] }, JSON.stringify({ id, name, description }), false)
+      .toString(),
+  ) as Identity
+
 /** Writes all rows of one state of the database to a file, deflated. */
 const packDatabase = (
   { db, secrets }: ExportParts,
   path: string,
-): Promise<Pick<Manifest, 'contents' | 'redacted'> & Written & { packedSize: number }> =>
+): Promise<Pick<Manifest, 'contents' | 'redacted'> & Written & { packedSize: number; identity: Identity }> =>
   withSnapshot(
     () => db.session(),
     async (snapshot) => {
@@ -198,12 +212,9 @@ const packDatabase = (
         Object.entries(counted).map(([name, table]) => [name, written.counts.get(table) ?? 0]),
       ) as Contents
       const { size: packedSize } = await stat(path)
-      return {
-        ...written,
-        packedSize,
-        contents,
-        redacted: { values: redaction.count, places: redaction.hits },
-      }
+      const redacted = { values: redaction.count, places: [...redaction.hits] }
+      const identity = identityOf(redaction, await readSystemInstance(db))
+      return { ...written, packedSize, contents, redacted, identity }
     },
   )
 
@@ -266,25 +277,21 @@ export const exportInstance = async (
   const kept = new AsyncDisposableStack()
   kept.defer(() => rm(folder, { recursive: true, force: true }))
   try {
-    const instance = await readSystemInstance(parts.db)
     const now = new Date()
     const exportedAt = now.toISOString()
-    const { contents, redacted, ...rows } = await packDatabase(parts, packed)
+    const { contents, redacted, identity, ...rows } = await packDatabase(parts, packed)
     // The open file is read to its end after its name is removed.
     const file = kept.use(await open(packed))
     const artifacts = includeArtifacts
       ? await collectArtifacts(parts, folder, now)
       : { files: [], withheld: [] }
-    const id = instance?.id ?? 'default'
     const manifest: Manifest = {
       format,
       formatVersion: 1,
       exportedAt,
       schemaVersion: await newestMigration(),
       instance: {
-        id,
-        name: instance?.name ?? 'Default instance',
-        ...(instance?.description === undefined ? {} : { description: instance.description }),
+        ...identity,
         source: 'export',
         status: 'snapshot',
         readOnly: true,
@@ -310,7 +317,7 @@ export const exportInstance = async (
     stream.once('close', () => void last.disposeAsync().catch(() => undefined))
     return {
       ...{ stream, size },
-      fileName: `${id.replaceAll(/[^\w.-]+/g, '-').slice(0, 100)}-instance.zip`,
+      fileName: `${identity.id.replaceAll(/[^\w.-]+/g, '-').slice(0, 100)}-instance.zip`,
     }
   } catch (error) {
     throw fullOr(error, parts.spool)

@@ -8,6 +8,7 @@ import { join as joined, raw, sql, type Db } from '../../../db/sql.ts'
 import { isErrno } from '../../../drivers/runtime/contract/errno.ts'
 import { removeTree } from '../../../drivers/runtime/local/remove-tree.ts'
 import type { Engine } from '../../../engine.ts'
+import { sitesWithRunFiles } from '../../../executor/removals.ts'
 import { withBlank } from '../../../http/keys.ts'
 import { route, type Route } from '../../../http/route.ts'
 import type { OperationKind } from '../../../operations/kind.ts'
@@ -26,6 +27,8 @@ import { readArchive } from './store.ts'
 
 export interface ResetParts {
   ownDb: Db
+  /** The host of this process. */
+  hostId: string
   vaultKeys: VaultKeys | undefined
   engine: Pick<Engine, 'cancel' | 'removeWorkflows'>
   /** Every kind of operation. */
@@ -181,6 +184,8 @@ const emptyRecords = (
     if (open.length > 0) refuseOpen(open)
     await refuseMachines(tx)
     const head = await sealAll(tx, parts.vaultKeys)
+    const ofRuns = await sitesWithRunFiles(tx, parts.hostId, openNamed)
+    const sitesWithFiles = [...new Set([...left.sitesWithFiles, ...ofRuns])].toSorted().slice(0, openNamed)
     await emptyTables(tx)
     await ensureInstance(tx, hostname())
     await tx.run(sql`insert into instance_cleanups (id) values (${randomUUID()})`)
@@ -194,7 +199,9 @@ const emptyRecords = (
         ...(head === undefined
           ? {}
           : { previousHead: { number: head.number, eventId: head.eventId, seal: head.seal } }),
-        ...Object.fromEntries(Object.entries(left).filter(([, names]) => names.length > 0)),
+        ...Object.fromEntries(
+          Object.entries({ ...left, sitesWithFiles }).filter(([, names]) => names.length > 0),
+        ),
       },
     })
     return contents ?? (Object.fromEntries(Object.keys(counted).map((name) => [name, 0])) as Contents)
@@ -243,7 +250,7 @@ export const finishResets = async ({
   ownDb,
   engine,
   files,
-}: Omit<ResetParts, 'kinds' | 'vaultKeys'>): Promise<{ rest: Promise<void> }> => {
+}: Omit<ResetParts, 'kinds' | 'vaultKeys' | 'hostId'>): Promise<{ rest: Promise<void> }> => {
   const pending = await pendingResets(ownDb)
   const troubles: unknown[] = []
   /** The records are gone: files that stay are no reason to stop. */
