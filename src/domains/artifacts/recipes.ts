@@ -4,7 +4,7 @@ import { imageFault } from './images.ts'
 
 /**
  * What a recipe makes the engine fetch. A builder reads a recipe by its own rules, so that it is read
- * here as a whole and by each escape character: what any of the readings names is judged.
+ * here line by line and by each rule of continued lines: what any of the readings names is judged.
  * https://docs.docker.com/reference/dockerfile/
  */
 
@@ -17,6 +17,8 @@ export interface RecipeSources {
   unclear: string[]
   /** Names of stages, in lower case. */
   stages: string[]
+  /** A character whose meaning depends on the reader, such as `U+0085`. */
+  odd?: string
 }
 
 /** Arguments that builders give to every `FROM`. */
@@ -30,17 +32,21 @@ const platformArguments = (architecture: string): [string, string][] =>
 
 const withoutQuotes = (text: string): string => text.replaceAll(/["'\\`]/g, '')
 
+/** Variables that hold each other grow without end. */
+const longestValue = 4_096
+
 /** A word with its variables in place; undefined: it cannot be evaluated here. */
 const expanded = (word: string, values: ReadonlyMap<string, string>): string | undefined => {
   // Single quotes keep a variable as it is written.
-  if (word.includes("'") && word.includes('$')) return undefined
+  if (word.length > longestValue || (word.includes("'") && word.includes('$'))) return undefined
   let text = withoutQuotes(word)
   let isClear = true
   const valueOf = (name: string): string => {
     const value = values.get(name) ?? ''
     // A builder expands no value again.
-    if (/[${}]/.test(value)) isClear = false
-    return value
+    if (value.length <= longestValue && !/[${}]/.test(value)) return value
+    isClear = false
+    return ''
   }
   for (let before = ''; before !== text && isClear;) {
     before = text
@@ -57,6 +63,7 @@ const expanded = (word: string, values: ReadonlyMap<string, string>): string | u
           return isSet ? (other ?? '') : ''
         },
       )
+    if (text.length > longestValue) isClear = false
   }
   return isClear && !/[${}]/.test(text) ? text : undefined
 }
@@ -65,15 +72,27 @@ const expanded = (word: string, values: ReadonlyMap<string, string>): string | u
 const wordsOf = (text: string): string[] =>
   text.match(/(?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'\\]|["'\\])+/g) ?? []
 
-/** The lines of a recipe: each alone, or continued behind an escape character. */
-const linesOf = (text: string, escape: string | undefined): string[] => {
-  const lines = text.split(/\r?\n/).filter((line) => !/^\s*(#|$)/.test(line))
-  if (escape === undefined) return lines
+/** Spaces of Go or of JavaScript, and not of both. */
+const oddSpace = /[\u0085\ufeff]/
+
+/**
+ * The end of a continued line, by each escape character. To newer builders an escape character
+ * behind another one continues nothing.
+ */
+const continuations = [/\\[ \t]*$/, /(?<=^|[^\\])\\[ \t]*$/, /`[ \t]*$/, /(?<=^|[^`])`[ \t]*$/]
+
+/** The lines of a recipe: each alone, or continued where they end so. */
+const linesOf = (text: string, continuation: RegExp | undefined): string[] => {
+  const lines = text
+    .split('\n')
+    .map((line) => line.replace(/(?<!\r)\r+$/, ''))
+    .filter((line) => !/^\s*(#|$)/.test(line))
+  if (continuation === undefined) return lines
   const joined: string[] = []
   let open = ''
   for (const line of lines) {
-    const plain = line.trimEnd()
-    if (plain.endsWith(escape)) open += plain.slice(0, -1)
+    const end = line.search(continuation)
+    if (end >= 0) open += line.slice(0, end)
     else {
       joined.push(open + line)
       open = ''
@@ -97,14 +116,17 @@ const withoutFlags = (rest: string): string => rest.replace(/^(\s*--\S+)+/, '').
 /** The sources of an `ADD`: all of its words but flags and the last. */
 const addedBy = (rest: string): string[] => {
   const plain = withoutFlags(rest)
-  let words = wordsOf(plain).map(withoutQuotes)
-  if (plain.startsWith('['))
-    try {
-      words = (JSON.parse(plain) as unknown[]).map(String)
-    } catch {
-      // Builders read it as words then, too.
-    }
-  return words.slice(0, -1)
+  const readings: string[][] = []
+  const [array = ''] = /^\[\s*(?:"(?:\\.|[^"\\])*"\s*(?:,\s*)?)*\]/.exec(plain) ?? []
+  try {
+    readings.push(JSON.parse(array) as string[])
+  } catch {
+    // Builders read it as words then.
+  }
+  // Some builders take an array with words behind it. To all of them every space ends a word.
+  if (array !== plain || readings.length === 0)
+    readings.push(wordsOf(plain).map(withoutQuotes), plain.split(/\s+/).map(withoutQuotes))
+  return readings.flatMap((words) => words.slice(0, -1))
 }
 
 /** Names of heredocs that end at a line which the readings here would take for another. */
@@ -173,23 +195,32 @@ const each = (values: readonly string[]): string[] => [...new Set(values.filter(
  * @param architecture of the image, as engines name it
  */
 export const sourcesOfRecipe = (
-  text: string,
+  whole: string,
   given: Readonly<Record<string, string>>,
   architecture: string,
 ): RecipeSources => {
+  // Builders drop a byte order mark.
+  const text = whole.replace(/^\ufeff/, '')
   const found: RecipeSources = { images: [], addresses: [], unclear: [], stages: [] }
-  for (const escape of [undefined, '\\', '`'])
-    readLines(linesOf(text, escape), new Map(platformArguments(architecture)), given, found)
-  for (const [, frontend = ''] of text.matchAll(/^\s*(?:#|\/\/)\s*syntax\s*=\s*(\S+)/gim))
-    found.images.push(frontend)
+  for (const continuation of [undefined, ...continuations])
+    readLines(linesOf(text, continuation), new Map(platformArguments(architecture)), given, found)
+  for (const line of text.split('\n')) {
+    // Builders look for it before the first instruction.
+    if (!/^\s*(#|\/\/|$)/.test(line)) break
+    found.images.push(/^\s*(?:#|\/\/)\s*syntax\s*=\s*(\S+)/i.exec(line)?.[1] ?? '')
+  }
   found.images.push(given['BUILDKIT_SYNTAX']?.trim().split(/\s/)[0] ?? '')
   // A frontend can be named in JSON, too.
-  if (/^\s*(#!.*\s+)?\{/.test(text)) found.unclear.push('{')
+  if (/^\s*(#![^\n]*\n\s*)?\{/.test(text)) found.unclear.push('{')
+  const odd = oddSpace.exec(text)?.[0]
   return {
     images: each(found.images.map((image) => image.replace(/^docker(-image)?:\/\//, ''))),
     addresses: each(found.addresses),
     unclear: each(found.unclear),
     stages: each(found.stages),
+    ...(odd === undefined
+      ? {}
+      : { odd: `U+${odd.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0')}` }),
   }
 }
 
@@ -201,10 +232,12 @@ export const pulledBy = ({ images, stages }: RecipeSources): string[] =>
 
 /** Why a recipe must not be built, as far as it is seen without the network. */
 export const recipeFault = (
-  { images, addresses, unclear }: RecipeSources,
+  { images, addresses, unclear, odd }: RecipeSources,
   network: boolean,
   addressAllowed: AddressJudge,
 ): string | undefined => {
+  if (odd !== undefined)
+    return `the recipe holds the character ${odd}, which readers take for a space or not; write a space`
   for (const image of images) {
     const fault = imageFault(image, addressAllowed)
     if (fault !== undefined) return `the recipe names ${shown(image)}: ${fault}`
