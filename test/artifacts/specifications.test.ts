@@ -318,6 +318,17 @@ describe('a build', () => {
     ['an argument', 'ARG A\nFROM $A', /names "169.*denied/, { buildArguments: JSON.stringify({ A: evil }) }],
     ['a frontend', `# syntax=${evil}\nFROM a`, /names "169.*denied/],
     ['a frontend by argument', 'FROM a', /names/, { buildArguments: `{"BUILDKIT_SYNTAX":"${evil}"}` }],
+    [
+      'a frontend of others',
+      '# a\n#syntax = docker.io/a/b:1 c\nFROM a',
+      /frontend "docker.io\/a\/b:1".*network: true/,
+    ],
+    [
+      'such a frontend by argument',
+      'FROM a',
+      /frontend "a\/b"/,
+      { buildArguments: '{"BUILDKIT_SYNTAX":" a/b c"}' },
+    ],
     ['a space of Go alone', 'FROM a\n\u0085ADD http://example.org/a /a', /holds the character U\+0085/],
     ['a space of JavaScript alone', 'FROM a\nRUN a \\\n\ufeff\nADD \\\n a /a', /holds the character U\+FEFF/],
     ['an escape character behind another', `FROM a\nRUN a \\\\\n${added}`, /has no network/],
@@ -376,6 +387,8 @@ describe('a build', () => {
       await describedBuild(service, `usual-${String(at)}`, { Dockerfile })
     const Dockerfile = 'FROM a\nADD https://example.org/a /a\n'
     await describedBuild(service, 'fetching', { Dockerfile }, { network: true })
+    const frontend = { buildArguments: '{"BUILDKIT_SYNTAX":"a/b"}', network: true }
+    await describedBuild(service, 'read-by-others', { Dockerfile }, frontend)
   })
 
   test('of an image stands beside its version; both digests are of its name', async () => {

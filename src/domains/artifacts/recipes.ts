@@ -9,6 +9,8 @@ import { imageFault } from './images.ts'
  */
 
 export interface RecipeSources {
+  /** Programs that read the recipe in place of the engine. They are among the images. */
+  frontends: string[]
   /** Bases, frontends, and sources of copies and mounts. Names of stages are among them. */
   images: string[]
   /** Addresses of `ADD`. */
@@ -201,15 +203,16 @@ export const sourcesOfRecipe = (
 ): RecipeSources => {
   // Builders drop a byte order mark.
   const text = whole.replace(/^\ufeff/, '')
-  const found: RecipeSources = { images: [], addresses: [], unclear: [], stages: [] }
+  const found: RecipeSources = { images: [], frontends: [], addresses: [], unclear: [], stages: [] }
   for (const continuation of [undefined, ...continuations])
     readLines(linesOf(text, continuation), new Map(platformArguments(architecture)), given, found)
   for (const line of text.split('\n')) {
     // Builders look for it before the first instruction.
     if (!/^\s*(#|\/\/|$)/.test(line)) break
-    found.images.push(/^\s*(?:#|\/\/)\s*syntax\s*=\s*(\S+)/i.exec(line)?.[1] ?? '')
+    found.frontends.push(/^\s*(?:#|\/\/)\s*syntax\s*=\s*(\S+)/i.exec(line)?.[1] ?? '')
   }
-  found.images.push(given['BUILDKIT_SYNTAX']?.trim().split(/\s/)[0] ?? '')
+  found.frontends.push(given['BUILDKIT_SYNTAX']?.trim().split(/\s/)[0] ?? '')
+  append(found.images, found.frontends)
   // A frontend can be named in JSON, too.
   if (/^\s*(#![^\n]*\n\s*)?\{/.test(text)) found.unclear.push('{')
   const odd = oddSpace.exec(text)?.[0]
@@ -218,11 +221,16 @@ export const sourcesOfRecipe = (
     addresses: each(found.addresses),
     unclear: each(found.unclear),
     stages: each(found.stages),
+    frontends: each(found.frontends),
     ...(odd === undefined
       ? {}
       : { odd: `U+${odd.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0')}` }),
   }
 }
+
+/** Frontends that fetch what the recipe names, and nothing else. */
+const ownFrontend =
+  /^((index\.)?docker\.io\/)?docker\/dockerfile(-upstream)?(:[\w.-]+)?(@sha256:[0-9a-f]{64})?$/
 
 /** The images of a recipe that registries have: neither stages nor `scratch`. */
 export const pulledBy = ({ images, stages }: RecipeSources): string[] =>
@@ -232,7 +240,7 @@ export const pulledBy = ({ images, stages }: RecipeSources): string[] =>
 
 /** Why a recipe must not be built, as far as it is seen without the network. */
 export const recipeFault = (
-  { images, addresses, unclear, odd }: RecipeSources,
+  { images, frontends, addresses, unclear, odd }: RecipeSources,
   network: boolean,
   addressAllowed: AddressJudge,
 ): string | undefined => {
@@ -242,6 +250,12 @@ export const recipeFault = (
     const fault = imageFault(image, addressAllowed)
     if (fault !== undefined) return `the recipe names ${shown(image)}: ${fault}`
   }
+  const foreign = network ? undefined : frontends.find((frontend) => !ownFrontend.test(frontend))
+  if (foreign !== undefined)
+    return (
+      `the recipe has the frontend ${shown(foreign)}, which may fetch anything, and the build has no network: take ` +
+      'docker/dockerfile, or describe the build with network: true'
+    )
   if (unclear[0] !== undefined)
     return (
       `the recipe has ${shown(unclear[0])}, whose value is not known before the build; write it out, and take ` +
