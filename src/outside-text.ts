@@ -87,6 +87,12 @@ export const storableJson = (value: unknown): string => {
   return unstorable.test(json) ? JSON.stringify(storable(JSON.parse(json))) : json
 }
 
+/** A parameter that PostgreSQL takes, by the same rule: texts and lists of texts lose NUL. */
+export const storableParameter = (value: unknown): unknown => {
+  if (typeof value === 'string') return value.includes('\0') ? outsideText(value) : value
+  return Array.isArray(value) ? value.map(storableParameter) : value
+}
+
 const storable = (value: unknown): unknown => {
   if (typeof value === 'string') return outsideText(value)
   if (Array.isArray(value)) return value.map(storable)

@@ -1,5 +1,6 @@
 import pg from 'pg'
 import type { z } from 'zod'
+import { storableParameter } from '../outside-text.ts'
 import { inArchive } from './archive-names.ts'
 import { ownSchema, Sql, type Db, type Sign } from './sql.ts'
 
@@ -83,7 +84,8 @@ class Connection implements Db {
   }
 
   async prepared<Row extends object>(name: string, text: string, values: unknown[]): Promise<Row[]> {
-    return (await this.#runner.query({ name, text, values, types })).rows as Row[]
+    return (await this.#runner.query({ name, text, values: values.map(storableParameter), types }))
+      .rows as Row[]
   }
 
   async transaction<T>(work: (tx: Db) => Promise<T>): Promise<T> {

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { countBound } from '../lists.ts'
+import { storableJson } from '../outside-text.ts'
 import { columnOf } from './projection.ts'
 import { empty, raw, sql, type Db, type Sql } from './sql.ts'
 
@@ -84,6 +85,6 @@ export const insertRows = async (
   const names = raw(columns.map(([, column]) => column).join(', '))
   await tx.run(
     sql`${into} as kept (${names})
-        select ${names} from json_populate_recordset(null::${table}, ${JSON.stringify(rows)}::json) ${after}`,
+        select ${names} from json_populate_recordset(null::${table}, ${storableJson(rows)}::json) ${after}`,
   )
 }

@@ -1,4 +1,5 @@
 import type { z } from 'zod'
+import { storableParameter } from '../outside-text.ts'
 
 /**
  * A piece of SQL text with its values. Only the tag `sql` makes one, so a plain string can never be
@@ -11,7 +12,10 @@ export class Sql {
     this.strings = strings
     this.values = values
   }
-  /** `{text, values}` for pg: nested pieces are flattened and placeholders numbered. */
+  /**
+   * `{text, values}` for pg: nested pieces are flattened and placeholders numbered. Texts from outside
+   * may hold NUL; a statement that is refused for it would be tried again without end.
+   */
   toQuery(): { text: string; values: unknown[] } {
     let text = ''
     const values: unknown[] = []
@@ -21,7 +25,7 @@ export class Sql {
         if (i >= piece.values.length) return
         const value = piece.values[i]
         if (value instanceof Sql) walk(value)
-        else text += `$${values.push(value)}`
+        else text += `$${values.push(storableParameter(value))}`
       })
     }
     walk(this)

@@ -74,7 +74,8 @@ describe('the chain of audit records', () => {
     expect(await seal()).toBe(6)
     expect(await verdict()).toMatchObject({ signedFrom: 1, witness: null })
     await bearWitness()
-    await recordAudit(db, { eventType: 'thing.changed', outcome: 'failed', summary: 'later' })
+    const summary = 'later, with bytes \0 from outside'
+    await recordAudit(db, { eventType: 'thing.changed', outcome: 'failed', summary, metadata: { summary } })
     expect(await verdict()).toMatchObject({ sealed: 6, unsealed: 1, head: { number: 6 } })
     expect([await seal(), await seal()]).toEqual([1, 0])
     expect(await verdict()).toMatchObject({ witness: { number: 6, since: 6 } })

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { createReadStream, mkdtempSync, readFileSync } from 'node:fs'
+import { createReadStream, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
 import type { Socket } from 'node:net'
@@ -7,12 +7,16 @@ import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { gzipSync, zstdCompressSync } from 'node:zlib'
 import { loadSync, type ServiceDefinition } from '@grpc/proto-loader'
+import { extract, pack } from 'tar-stream'
 import { buildImage } from '../../src/clients/docker.ts'
 import { buildBaseOf, pull } from '../../src/domains/artifacts/pulls.ts'
 import { readImage } from '../../src/drivers/build/image.ts'
+import { addLayers, mergeLayers } from '../../src/drivers/build/layers.ts'
+import { pacedArchive } from '../../src/drivers/build/packing.ts'
 import { packingLack } from '../../src/drivers/build/sif.ts'
+import { growth } from '../support/growth.ts'
 import { runFolder } from '../support/run-folder.ts'
-import { sha256, tarOf } from './world.ts'
+import { sha256, tarOf, type Planted } from './world.ts'
 
 /** Images as engines give them. */
 
@@ -212,6 +216,64 @@ describe('an archive of an engine', () => {
       await expect(
         readImage(await archive([wrong, b, c], [a, b, c]), join(folder, 'wrong'), () => undefined),
       ).rejects.toThrow('a layer of another digest')
+  })
+})
+
+describe('layers', () => {
+  let stored = 0
+  /** The lowest first. */
+  const storedLayers = (...layers: readonly Planted[][]) =>
+    Promise.all(
+      layers.map(async (entries) => {
+        const path = join(folder, `layer-${String((stored += 1))}`)
+        const bytes = await tarOf(entries)
+        writeFileSync(path, bytes)
+        return { path, digest: sha256(bytes), sizeBytes: bytes.length }
+      }),
+    )
+  /** The paths of the one archive that the layers become. */
+  const mergedPaths = async (...layers: readonly Planted[][]): Promise<string[]> => {
+    const files = await storedLayers(...layers)
+    const merged = await mergeLayers(files)
+    const tar = pack()
+    const { bytes, room } = pacedArchive(tar)
+    const filled = addLayers(tar, files, merged, { epoch: undefined, room }).then(() => tar.finalize())
+    const paths: string[] = []
+    for await (const entry of bytes.pipe(extract())) {
+      paths.push(entry.header.name)
+      entry.resume()
+    }
+    await filled
+    return paths
+  }
+  const named = (...names: string[]): Planted[] => names.map((name) => ({ name }))
+
+  test('become one archive without what upper ones delete, replace or make opaque', async () => {
+    const lower = named('a/b/c', 'a/bb', 'd/e/f', 'g/h', 'i')
+    expect(await mergedPaths(lower, named('a/.wh.b', 'd', 'g/.wh..wh..opq', 'g/j/k'))).toEqual(
+      // The lower layer first, and the folders that only paths name before what is in them.
+      ['a/', 'a/bb', 'i', 'd', 'g/', 'g/j/', 'g/j/k'],
+    )
+    expect(await mergedPaths(lower, named('.wh..wh..opq', 'i/l'))).toEqual(['i/', 'i/l'])
+  })
+
+  test('with a path that no system takes are refused', async () => {
+    const [kept, long] = ['a/'.repeat(2_047) + 'b', 'a/'.repeat(2_048) + 'b']
+    expect((await mergedPaths(named(kept))).length).toBe(2_048)
+    await expect(mergedPaths(named(long))).rejects.toThrow('a path of more than 4096 bytes: "a/a/')
+    await expect(mergedPaths([{ name: 'link', type: 'link', linkname: long }])).rejects.toThrow(
+      'a path of more than 4096 bytes',
+    )
+  })
+
+  test('with deep folders take time as their paths are long', async () => {
+    const files = new Map<number, Awaited<ReturnType<typeof storedLayers>>>()
+    for (const depth of [500, 2_000]) {
+      const paths = Array.from({ length: 200 }, (_, at) => `${String(at)}/${'a/'.repeat(depth)}`)
+      const layer = (name: string): Planted[] => named(...paths.map((path) => path + name))
+      files.set(depth, await storedLayers(layer('lower'), layer('upper')))
+    }
+    expect(await growth((depth) => mergeLayers(files.get(depth) ?? []), 500)).toBeLessThan(1.6)
   })
 })
 

@@ -305,6 +305,7 @@ describe('a build', () => {
   })
 
   const evil = '169.254.169.254/a:1'
+  const added = 'ADD \\\n http://example.org/a /a'
   const heredoc = 'FROM a\nRUN <<"A\\"\necho 1\nA\\\nFROM \\\n'
   test.each<[string, string, RegExp, object?]>([
     ['a base', `FROM ${evil}`, /names "169.*denied/],
@@ -317,15 +318,42 @@ describe('a build', () => {
     ['an argument', 'ARG A\nFROM $A', /names "169.*denied/, { buildArguments: JSON.stringify({ A: evil }) }],
     ['a frontend', `# syntax=${evil}\nFROM a`, /names "169.*denied/],
     ['a frontend by argument', 'FROM a', /names/, { buildArguments: `{"BUILDKIT_SYNTAX":"${evil}"}` }],
+    [
+      'a frontend of others',
+      '# a\n#syntax = docker.io/a/b:1 c\nFROM a',
+      /frontend "docker.io\/a\/b:1".*network: true/,
+    ],
+    [
+      'such a frontend by argument',
+      'FROM a',
+      /frontend "a\/b"/,
+      { buildArguments: '{"BUILDKIT_SYNTAX":" a/b c"}' },
+    ],
+    ['a space of Go alone', 'FROM a\n\u0085ADD http://example.org/a /a', /holds the character U\+0085/],
+    ['a space of JavaScript alone', 'FROM a\nRUN a \\\n\ufeff\nADD \\\n a /a', /holds the character U\+FEFF/],
+    ['an escape character behind another', `FROM a\nRUN a \\\\\n${added}`, /has no network/],
+    [
+      'an escape character that older builders take',
+      'FROM a\nADD \\\\\n http://c/a \\\n /a',
+      /has no network/,
+    ],
+    ['a space that is none behind an escape character', `FROM a\nRUN a \\\u00a0\n${added}`, /has no network/],
     ['a mount', `FROM a\nRUN --mount=from=${evil},target=/a ls`, /names "169.*denied/],
     ['a quoted mount', `FROM a\nRUN --mount=type=bind,"from=${evil}" ls`, /names "169.*denied/],
     ['a copy', `FROM a\nCOPY --from=${evil} /a /a`, /names "169.*denied/],
     ['a copy that is kept', `FROM a\nONBUILD COPY --from=${evil} /a /a`, /names "169.*denied/],
     ['a version 6 address', 'FROM [fe80::1]:80/a', /names "\[fe80.*denied/],
     ['a variable that is cut', 'ARG A=b\nFROM ${A#x}', /not known before the build/],
+    [
+      'variables that double each other',
+      `ARG A=b\n${'ARG A=$A$A\n'.repeat(40)}FROM $A`,
+      /not known before the build/,
+    ],
     ['a heredoc that ends like a continued line', `${heredoc}${evil}`, /not known before the build/],
     ['an address', 'FROM a\nADD http://example.org/a /a', /has no network/],
+    ['an address behind a space with an escape character', 'FROM a\nADD b\\ http://c/a /a', /has no network/],
     ['a repository', 'FROM a\nADD ["git@example.org:a/b.git", "/a"]', /has no network/],
+    ['words behind an array', 'FROM a\nADD ["\\u0068ttp://c/a", "/a"] b', /has no network/],
     ['an address in a variable', 'FROM a\nADD ${A} /a', /not known before the build/],
     ['a denied address', 'FROM a\nADD http://169.254.169.254/a /a', /adds "http.*denied/, { network: true }],
     ['a metadata service', 'FROM a\nADD http://metadata/a /a', /metadata service/, { network: true }],
@@ -352,12 +380,15 @@ describe('a build', () => {
     const recipes = [
       'ARG TAG=1\nFROM --platform=$BUILDPLATFORM b:${TAG:-2} AS x\nFROM a-$TARGETARCH\nCOPY --from=x /a /a\n',
       'FROM a\nADD --chown=1:1 a-${V}.tar.gz ./b/$C /a/\nRUN <<EOF\nselect 1\nFROM x\nEOF\n',
+      '\ufeff# syntax=docker/dockerfile:1.7-labs\r\nFROM a\r\nRUN a \\\r\n  b\r\n# syntax = proto3\r\n',
       'FROM a\nRUN cat <<\'A\' && echo "$((1 << 2))" <<< x \\\n  && ls\n1\nA\n',
     ]
     for (const [at, Dockerfile] of recipes.entries())
       await describedBuild(service, `usual-${String(at)}`, { Dockerfile })
     const Dockerfile = 'FROM a\nADD https://example.org/a /a\n'
     await describedBuild(service, 'fetching', { Dockerfile }, { network: true })
+    const frontend = { buildArguments: '{"BUILDKIT_SYNTAX":"a/b"}', network: true }
+    await describedBuild(service, 'read-by-others', { Dockerfile }, frontend)
   })
 
   test('of an image stands beside its version; both digests are of its name', async () => {

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { z } from 'zod'
 import { migrate } from '../../src/db/migrate.ts'
 import { readMigrations } from '../../src/db/migrations.ts'
+import { insertRows } from '../../src/db/rows.ts'
 import { join, sql, where } from '../../src/db/sql.ts'
 import { refusalOf } from '../../src/constraints.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
@@ -28,6 +29,21 @@ test('a row comes back in camelCase, typed, without its empty columns', async ()
       as nothing`,
   )
   expect(row).toEqual({ bigNumber: 9007199254740991, at: '2026-01-02T02:04:05.000Z' })
+})
+
+test('a text with NUL is stored with U+FFFD in its place, alone, in a list and in a row', async () => {
+  const said = 'a\0b'
+  const row = await test1.db.one(
+    z.object({ one: z.string(), list: z.array(z.string()) }),
+    sql`select ${said}::text as one, ${[said, 'c']}::text[] as list`,
+  )
+  expect(row).toEqual({ one: 'a\ufffdb', list: ['a\ufffdb', 'c'] })
+  expect(await test1.db.prepared('nul', 'select $1::text as one', [said])).toEqual([{ one: 'a\ufffdb' }])
+  await insertRows(test1.db, sql`insert into execution_scopes`, 'id name', [{ id: said, name: said }])
+  const stored = sql`delete from execution_scopes returning id, name`
+  expect(await test1.db.many(z.object({ id: z.string(), name: z.string() }), stored)).toEqual([
+    { id: 'a\ufffdb', name: 'a\ufffdb' },
+  ])
 })
 
 test('two statements in one text are refused by the server', async () => {

@@ -9,8 +9,10 @@ import { resolveImage } from '../../src/clients/registry.ts'
 import { sql } from '../../src/db/sql.ts'
 import { removeUnowned } from '../../src/domains/artifacts/versions.ts'
 import { publishOutput, readWork } from '../../src/domains/artifacts/runs.ts'
+import { findExecutables, type FindingParts } from '../../src/domains/execution-runs/executable-findings.ts'
 import { removeUnnamed } from '../../src/domains/execution-runs/unnamed-bytes.ts'
 import { openArtifactStore, type ArtifactStore } from '../../src/drivers/build/store.ts'
+import type { SiteFacts } from '../../src/executor/sites.ts'
 import { describedBuild, sha256, tarOf } from '../artifacts/world.ts'
 import { until } from '../failures/programs.ts'
 import { inContainers, makeVaultKeyFile, onHost } from '../support/reach.ts'
@@ -448,6 +450,20 @@ test('the credential of an address goes to its host alone, and to no host that i
   // It is read: what is said is of its format.
   expect([answer.status, answer.text]).toEqual([422, expect.stringMatching(/the file is sif, and docker/)])
   expect(asked).toEqual(['Bearer of-the-files-alone', undefined])
+})
+
+test('an executable that the store has no room for is 503 with the remedy', async () => {
+  const full = Object.assign(new Error('write'), { code: 'ENOSPC' })
+  const aside = { write: () => Promise.reject(full), [Symbol.asyncDispose]: () => Promise.resolve() }
+  const parts = {
+    http: { request: () => Promise.resolve({ status: 200, body: Readable.from([sif]) }) },
+    artifactStore: { aside: () => Promise.resolve(aside) },
+  } as unknown as FindingParts
+  const question = { kind: 'address', uri: 'https://files.example.org/a.sif' } as const
+  await expect(findExecutables(parts, [question], {} as SiteFacts, [])).rejects.toMatchObject({
+    code: 'unavailable',
+    message: expect.stringMatching(/no room left; make room/),
+  })
 })
 
 test('files of the service, images of the engine and strategies that fit are accepted', async () => {

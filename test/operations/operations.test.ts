@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { Context } from '@temporalio/activity'
+import { ApplicationFailure, Context } from '@temporalio/activity'
 import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client'
 import { z } from 'zod'
 import { raw, sql } from '../../src/db/sql.ts'
@@ -20,6 +20,7 @@ const activities: typeof threeSteps.activities = (parts) => {
     step: async (id: string, ...of: [number, number]) => {
       if (id === 'in-vain' && Context.current().info.attempt === 1)
         throw new Error('the site gives no answer')
+      if (id === 'garbled') throw ApplicationFailure.nonRetryable('the program said a\0b')
       await step(id, ...of)
     },
     takeBack: async (id: string, reason?: string) => {
@@ -114,6 +115,16 @@ test('a cancel stops the step under way, takes back what was done, and again is 
     10,
     async () => (await workflowOf('stopped').describe()).status.name === 'CANCELLED',
   )
+})
+
+test('a failure whose text holds NUL ends its operation, in its record, its event and its audit record', async () => {
+  await accept('garbled')
+  const said = 'the program said a\ufffdb'
+  expect(await ended('garbled')).toMatchObject({ status: 'failed', failureReason: said })
+  const { items } = await service.get('/three-steps/garbled/events/')
+  expect(items.at(-1)).toMatchObject({ eventType: 'three.steps.failed', payload: { reason: said } })
+  const [end] = (await service.get('/audit-events/?eventType=three.steps.failed')) as { summary: string }[]
+  expect(end?.summary).toBe(`operation of three steps garbled failed: ${said}`)
 })
 
 test("Temporal's cancel is the record's; a terminated workflow goes on in a new one", async () => {

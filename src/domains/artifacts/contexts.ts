@@ -82,17 +82,17 @@ export const uploadContext = async (
   upload: Upload,
 ): Promise<z.output<typeof BuildContext>> =>
   formFile(upload, async (file) => {
-    await using aside = await artifactStore.aside()
     try {
+      await using aside = await artifactStore.aside()
       await readContext(file as AsyncIterable<Buffer>, { limitBytes, keep: aside.write })
+      const sizeBytes = aside.size()
+      const digest = await aside.keep('contexts')
+      return await registerContext(db, { digest, sizeBytes, hostId })
     } catch (error) {
       if (error instanceof BuildError) throw unacceptableAt('context', error.message)
       if (isFull(error)) throw new Refusal('unavailable', fullStore)
       throw error
     }
-    const sizeBytes = aside.size()
-    const digest = await aside.keep('contexts')
-    return await registerContext(db, { digest, sizeBytes, hostId })
   })
 
 const uriOf = (digest: string): string => `artifact://contexts/${digest.slice(7)}`

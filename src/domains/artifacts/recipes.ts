@@ -4,11 +4,13 @@ import { imageFault } from './images.ts'
 
 /**
  * What a recipe makes the engine fetch. A builder reads a recipe by its own rules, so that it is read
- * here as a whole and by each escape character: what any of the readings names is judged.
+ * here line by line and by each rule of continued lines: what any of the readings names is judged.
  * https://docs.docker.com/reference/dockerfile/
  */
 
 export interface RecipeSources {
+  /** Programs that read the recipe in place of the engine. They are among the images. */
+  frontends: string[]
   /** Bases, frontends, and sources of copies and mounts. Names of stages are among them. */
   images: string[]
   /** Addresses of `ADD`. */
@@ -17,6 +19,8 @@ export interface RecipeSources {
   unclear: string[]
   /** Names of stages, in lower case. */
   stages: string[]
+  /** A character whose meaning depends on the reader, such as `U+0085`. */
+  odd?: string
 }
 
 /** Arguments that builders give to every `FROM`. */
@@ -30,17 +34,21 @@ const platformArguments = (architecture: string): [string, string][] =>
 
 const withoutQuotes = (text: string): string => text.replaceAll(/["'\\`]/g, '')
 
+/** Variables that hold each other grow without end. */
+const longestValue = 4_096
+
 /** A word with its variables in place; undefined: it cannot be evaluated here. */
 const expanded = (word: string, values: ReadonlyMap<string, string>): string | undefined => {
   // Single quotes keep a variable as it is written.
-  if (word.includes("'") && word.includes('$')) return undefined
+  if (word.length > longestValue || (word.includes("'") && word.includes('$'))) return undefined
   let text = withoutQuotes(word)
   let isClear = true
   const valueOf = (name: string): string => {
     const value = values.get(name) ?? ''
     // A builder expands no value again.
-    if (/[${}]/.test(value)) isClear = false
-    return value
+    if (value.length <= longestValue && !/[${}]/.test(value)) return value
+    isClear = false
+    return ''
   }
   for (let before = ''; before !== text && isClear;) {
     before = text
@@ -57,6 +65,7 @@ const expanded = (word: string, values: ReadonlyMap<string, string>): string | u
           return isSet ? (other ?? '') : ''
         },
       )
+    if (text.length > longestValue) isClear = false
   }
   return isClear && !/[${}]/.test(text) ? text : undefined
 }
@@ -65,15 +74,27 @@ const expanded = (word: string, values: ReadonlyMap<string, string>): string | u
 const wordsOf = (text: string): string[] =>
   text.match(/(?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'\\]|["'\\])+/g) ?? []
 
-/** The lines of a recipe: each alone, or continued behind an escape character. */
-const linesOf = (text: string, escape: string | undefined): string[] => {
-  const lines = text.split(/\r?\n/).filter((line) => !/^\s*(#|$)/.test(line))
-  if (escape === undefined) return lines
+/** Spaces of Go or of JavaScript, and not of both. */
+const oddSpace = /[\u0085\ufeff]/
+
+/**
+ * The end of a continued line, by each escape character. To newer builders an escape character
+ * behind another one continues nothing.
+ */
+const continuations = [/\\[ \t]*$/, /(?<=^|[^\\])\\[ \t]*$/, /`[ \t]*$/, /(?<=^|[^`])`[ \t]*$/]
+
+/** The lines of a recipe: each alone, or continued where they end so. */
+const linesOf = (text: string, continuation: RegExp | undefined): string[] => {
+  const lines = text
+    .split('\n')
+    .map((line) => line.replace(/(?<!\r)\r+$/, ''))
+    .filter((line) => !/^\s*(#|$)/.test(line))
+  if (continuation === undefined) return lines
   const joined: string[] = []
   let open = ''
   for (const line of lines) {
-    const plain = line.trimEnd()
-    if (plain.endsWith(escape)) open += plain.slice(0, -1)
+    const end = line.search(continuation)
+    if (end >= 0) open += line.slice(0, end)
     else {
       joined.push(open + line)
       open = ''
@@ -97,14 +118,17 @@ const withoutFlags = (rest: string): string => rest.replace(/^(\s*--\S+)+/, '').
 /** The sources of an `ADD`: all of its words but flags and the last. */
 const addedBy = (rest: string): string[] => {
   const plain = withoutFlags(rest)
-  let words = wordsOf(plain).map(withoutQuotes)
-  if (plain.startsWith('['))
-    try {
-      words = (JSON.parse(plain) as unknown[]).map(String)
-    } catch {
-      // Builders read it as words then, too.
-    }
-  return words.slice(0, -1)
+  const readings: string[][] = []
+  const [array = ''] = /^\[\s*(?:"(?:\\.|[^"\\])*"\s*(?:,\s*)?)*\]/.exec(plain) ?? []
+  try {
+    readings.push(JSON.parse(array) as string[])
+  } catch {
+    // Builders read it as words then.
+  }
+  // Some builders take an array with words behind it. To all of them every space ends a word.
+  if (array !== plain || readings.length === 0)
+    readings.push(wordsOf(plain).map(withoutQuotes), plain.split(/\s+/).map(withoutQuotes))
+  return readings.flatMap((words) => words.slice(0, -1))
 }
 
 /** Names of heredocs that end at a line which the readings here would take for another. */
@@ -173,25 +197,40 @@ const each = (values: readonly string[]): string[] => [...new Set(values.filter(
  * @param architecture of the image, as engines name it
  */
 export const sourcesOfRecipe = (
-  text: string,
+  whole: string,
   given: Readonly<Record<string, string>>,
   architecture: string,
 ): RecipeSources => {
-  const found: RecipeSources = { images: [], addresses: [], unclear: [], stages: [] }
-  for (const escape of [undefined, '\\', '`'])
-    readLines(linesOf(text, escape), new Map(platformArguments(architecture)), given, found)
-  for (const [, frontend = ''] of text.matchAll(/^\s*(?:#|\/\/)\s*syntax\s*=\s*(\S+)/gim))
-    found.images.push(frontend)
-  found.images.push(given['BUILDKIT_SYNTAX']?.trim().split(/\s/)[0] ?? '')
+  // Builders drop a byte order mark.
+  const text = whole.replace(/^\ufeff/, '')
+  const found: RecipeSources = { images: [], frontends: [], addresses: [], unclear: [], stages: [] }
+  for (const continuation of [undefined, ...continuations])
+    readLines(linesOf(text, continuation), new Map(platformArguments(architecture)), given, found)
+  for (const line of text.split('\n')) {
+    // Builders look for it before the first instruction.
+    if (!/^\s*(#|\/\/|$)/.test(line)) break
+    found.frontends.push(/^\s*(?:#|\/\/)\s*syntax\s*=\s*(\S+)/i.exec(line)?.[1] ?? '')
+  }
+  found.frontends.push(given['BUILDKIT_SYNTAX']?.trim().split(/\s/)[0] ?? '')
+  append(found.images, found.frontends)
   // A frontend can be named in JSON, too.
-  if (/^\s*(#!.*\s+)?\{/.test(text)) found.unclear.push('{')
+  if (/^\s*(#![^\n]*\n\s*)?\{/.test(text)) found.unclear.push('{')
+  const odd = oddSpace.exec(text)?.[0]
   return {
     images: each(found.images.map((image) => image.replace(/^docker(-image)?:\/\//, ''))),
     addresses: each(found.addresses),
     unclear: each(found.unclear),
     stages: each(found.stages),
+    frontends: each(found.frontends),
+    ...(odd === undefined
+      ? {}
+      : { odd: `U+${odd.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0')}` }),
   }
 }
+
+/** Frontends that fetch what the recipe names, and nothing else. */
+const ownFrontend =
+  /^((index\.)?docker\.io\/)?docker\/dockerfile(-upstream)?(:[\w.-]+)?(@sha256:[0-9a-f]{64})?$/
 
 /** The images of a recipe that registries have: neither stages nor `scratch`. */
 export const pulledBy = ({ images, stages }: RecipeSources): string[] =>
@@ -201,14 +240,22 @@ export const pulledBy = ({ images, stages }: RecipeSources): string[] =>
 
 /** Why a recipe must not be built, as far as it is seen without the network. */
 export const recipeFault = (
-  { images, addresses, unclear }: RecipeSources,
+  { images, frontends, addresses, unclear, odd }: RecipeSources,
   network: boolean,
   addressAllowed: AddressJudge,
 ): string | undefined => {
+  if (odd !== undefined)
+    return `the recipe holds the character ${odd}, which readers take for a space or not; write a space`
   for (const image of images) {
     const fault = imageFault(image, addressAllowed)
     if (fault !== undefined) return `the recipe names ${shown(image)}: ${fault}`
   }
+  const foreign = network ? undefined : frontends.find((frontend) => !ownFrontend.test(frontend))
+  if (foreign !== undefined)
+    return (
+      `the recipe has the frontend ${shown(foreign)}, which may fetch anything, and the build has no network: take ` +
+      'docker/dockerfile, or describe the build with network: true'
+    )
   if (unclear[0] !== undefined)
     return (
       `the recipe has ${shown(unclear[0])}, whose value is not known before the build; write it out, and take ` +

@@ -4,6 +4,7 @@ import { columnsOf } from '../../db/projection.ts'
 import { readPage } from '../../db/rows.ts'
 import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
+import { storableJson } from '../../outside-text.ts'
 import { AuditEvent, type AuditQuery, type NewAuditEvent } from './schemas.ts'
 import { noKey, signedText } from './seal.ts'
 
@@ -11,7 +12,9 @@ import { noKey, signedText } from './seal.ts'
  * Appends one event. Its time is the statement's, not the transaction's, so that events of one
  * transaction keep their order.
  */
-export const recordAudit = async (db: Db, event: NewAuditEvent): Promise<void> => {
+export const recordAudit = async (db: Db, given: NewAuditEvent): Promise<void> => {
+  // The text that is signed is the one that is stored.
+  const event = JSON.parse(storableJson(given)) as NewAuditEvent
   const { metadata } = event
   const id = `audit-${randomUUID()}`
   const signed = await db.sign?.(signedText({ id, ...event }))

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { eachRecord } from '../../db/each-record.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { storableJson } from '../../outside-text.ts'
 import { everyRound } from '../../pacing/every-round.ts'
 import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { connectionOf, refusalOfCloud, type CloudConnection, type Clouds } from './clouds.ts'
@@ -89,7 +90,7 @@ export const beginRefresh = async (
         ...(offers.warnings.length === 0 ? {} : { warnings: offers.warnings }),
         discoveredAt: new Date().toISOString(),
       }
-      await db.run(sql`update cloud_catalogs set document = ${JSON.stringify(document)}::jsonb,
+      await db.run(sql`update cloud_catalogs set document = ${storableJson(document)}::jsonb,
         discovered_at = now() where environment_id = ${environmentId} and connection_id = ${connection.id}`)
     } catch (error) {
       throw refusalOfCloud(error)

@@ -4,6 +4,7 @@ import type { SshHostKey } from '../../clients/ssh/target.ts'
 import { columnsOf, time } from '../../db/projection.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { appendEvent, type EventSource } from '../../operations/events.ts'
+import { storableJson } from '../../outside-text.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import { holdCredential } from '../credentials/store.ts'
@@ -211,7 +212,7 @@ export const recordCheck = (
       sql`insert into connection_checks (id, connection_id, status, message, latency_ms, checked_at, metadata)
           values (${`connection-check-${randomUUID()}`}, ${connectionId}, ${check.status}, ${check.message},
             ${check.latencyMs}, clock_timestamp(),
-            ${JSON.stringify(check.metadata)}) returning ${checkColumns}`,
+            ${storableJson(check.metadata)}) returning ${checkColumns}`,
     )
     await tx.run(
       sql`delete from connection_checks where connection_id = ${connectionId} and (checked_at, id) <

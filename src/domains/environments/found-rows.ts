@@ -1,4 +1,5 @@
 import { join, raw, sql, type Db } from '../../db/sql.ts'
+import { storableJson } from '../../outside-text.ts'
 
 // Rows that a discovery adds to a version of an environment or renews there, within the caller's
 // transaction.
@@ -64,7 +65,7 @@ export const bindFound = (
   tx.run(
     sql`insert into resource_runtime_bindings (resource_id, runtime_id, environment_version_id, position, enabled)
         select p."resourceId", p."runtimeId", ${versionId}, ${pairs.length}, true
-        from json_to_recordset(${JSON.stringify(pairs)}::json) as p("resourceId" text, "runtimeId" text)
+        from json_to_recordset(${storableJson(pairs)}::json) as p("resourceId" text, "runtimeId" text)
         where p."resourceId" = any(${[...added.resources]}) or p."runtimeId" = any(${[...added.runtimes]})
           or not exists (select from resource_runtime_bindings b where b.resource_id = p."resourceId")
         on conflict do nothing`,
@@ -80,8 +81,8 @@ export const relateFound = (
   tx.run(
     sql`insert into resource_relations (environment_version_id, source_resource_id, target_resource_id,
       relation_type, position, metadata)
-        select ${versionId}, r.source, r.target, 'contains', 0, ${JSON.stringify(metadata)}::jsonb
-        from json_to_recordset(${JSON.stringify(contained)}::json) as r(source text, target text)
+        select ${versionId}, r.source, r.target, 'contains', 0, ${storableJson(metadata)}::jsonb
+        from json_to_recordset(${storableJson(contained)}::json) as r(source text, target text)
         where r.source = any(${[...added]}) or r.target = any(${[...added]})
         on conflict do nothing`,
   )

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { raw, sql, type Db } from '../../db/sql.ts'
+import { storableJson } from '../../outside-text.ts'
 import { missing, existing } from '../../refusal.ts'
 import { storageObject } from './document-sql.ts'
 import { lockInventory, requireEnvironment } from './store.ts'
@@ -81,7 +82,7 @@ export const recordProbe = async (
   id: string,
   probe: z.output<typeof StorageProbe>,
 ): Promise<void> => {
-  await db.run(sql`update storages set probe = ${JSON.stringify(probe)}::jsonb where id = ${id}`)
+  await db.run(sql`update storages set probe = ${storableJson(probe)}::jsonb where id = ${id}`)
 }
 
 /** Replaces the roots of a storage, and its index policy where one is given. @throws Refusal 404 */

@@ -6,7 +6,7 @@ import { HttpError } from '../../clients/http-error.ts'
 import type { AddressJudge, Http } from '../../clients/http.ts'
 import { registryDenied, resolveImage } from '../../clients/registry.ts'
 import { archiveImageId } from '../../drivers/build/archive.ts'
-import { BuildError } from '../../drivers/build/errors.ts'
+import { BuildError, fullStore, isFull } from '../../drivers/build/errors.ts'
 import { digestOfFile } from '../../drivers/build/store.ts'
 import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
@@ -327,7 +327,7 @@ export const findExecutables = async (
         if (error instanceof Refusal && error.code !== 'unacceptable') throw error
         if (error instanceof Refusal || error instanceof DriverError)
           return [JSON.stringify(question), { problem: error.message }] as const
-        throw error
+        throw isFull(error) ? new Refusal('unavailable', fullStore, { cause: error }) : error
       }
     }),
   )

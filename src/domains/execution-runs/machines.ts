@@ -5,6 +5,7 @@ import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
 import { dispatchOperation } from '../../operations/routes.ts'
 import { requestCancel } from '../../operations/records.ts'
+import { storableJson } from '../../outside-text.ts'
 import { Refusal } from '../../refusal.ts'
 import { machineToStart } from './machine-start.ts'
 import {
@@ -460,7 +461,7 @@ export const showMachineWait = async (
   targetId: string,
   reason: string,
 ): Promise<void> => {
-  const facts = JSON.stringify({ queueReason: reason, waitsFor: 'machine' })
+  const facts = storableJson({ queueReason: reason, waitsFor: 'machine' })
   await db.run(sql`update task_executions t set metadata = coalesce(t.metadata, '{}') || ${facts}::jsonb
     from execution_runs r where r.id = ${runId} and t.execution_run_id = r.id and t.latest
       and t.planned_resource_id = ${targetId} and t.status not in ${over} and t.handle_name is null

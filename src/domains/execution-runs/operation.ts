@@ -7,6 +7,7 @@ import type { Reports } from '../../observability/reports.ts'
 import { appendEvent } from '../../operations/events.ts'
 import type { OperationKind } from '../../operations/kind.ts'
 import { beginOperation } from '../../operations/records.ts'
+import { storableJson } from '../../outside-text.ts'
 import { mostBytes } from '../../ranges.ts'
 import { unacceptable } from '../../refusal.ts'
 import { endDeliveries, forgetDeliveries } from '../artifacts/deliveries.ts'
@@ -226,7 +227,7 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
 
 /** Adds a warning to a run's results. */
 export const warnRun = async (db: Db, runId: string, message: string): Promise<void> => {
-  const warning = JSON.stringify([{ path: 'outputs', message: message.slice(0, 1_000) }])
+  const warning = storableJson([{ path: 'outputs', message: message.slice(0, 1_000) }])
   await db.run(sql`update execution_runs set warnings = coalesce(warnings, '[]') || ${warning}::jsonb
     where id = ${runId}`)
 }

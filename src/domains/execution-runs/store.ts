@@ -8,6 +8,7 @@ import { countBound } from '../../lists.ts'
 import { eventJson } from '../../operations/events.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { taskExecutionId } from '../../executor/names.ts'
+import { storableJson } from '../../outside-text.ts'
 import { version } from '../../version.ts'
 import { scopesWith } from '../execution-scopes/store.ts'
 import { ExecutionRun } from './schemas.ts'
@@ -615,14 +616,14 @@ export const insertRun = async (tx: Db, run: NewRun): Promise<void> => {
       activity_count, service_version, searched_places)
     values (${run.id}, ${run.schedulePlanId}, ${run.contentVersionId}, ${run.mode}, ${run.seed},
       ${run.title ?? null}, ${run.actorId}, ${run.hostId}, ${run.networkModel ?? null},
-      ${run.warnings.length === 0 ? null : JSON.stringify(run.warnings)}, ${run.defaultedDurations},
+      ${run.warnings.length === 0 ? null : storableJson(run.warnings)}, ${run.defaultedDurations},
       ${run.simulator ?? null}, ${run.onFailure}, ${run.budget ?? null}, ${onBudget},
       ${run.activityIds.length}, ${version},
       (select string_agg(place, chr(10)) from (
         select resource_id as place from schedule_plan_assignments where schedule_plan_id = ${run.schedulePlanId}
         union select unnest(${[...new Set(run.runtimeIds)]}::text[])) places))`)
   const { snapshot } = run
-  const json = (value: unknown): string => JSON.stringify(value ?? null)
+  const json = (value: unknown): string => storableJson(value ?? null)
   await tx.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings,
     execution_scope, network_topology, activity_profiles, storage_mounts, documents_hash, executables)
     values (${run.id}, ${json(snapshot.resources)}, ${json(snapshot.runtimes)},

@@ -5,6 +5,7 @@ import { documentRow, fromExcluded, readPage } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { findUsers, userText } from '../../db/uses.ts'
 import type { Page } from '../../http/paging.ts'
+import { storableJson } from '../../outside-text.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { changingResourceMembers, resourceObject } from '../environments/document-sql.ts'
 import { insertResources } from '../environments/save.ts'
@@ -172,7 +173,7 @@ export const recordSnapshots = async (tx: Db, snapshots: readonly NewSnapshot[])
     sql`insert into resource_snapshots (id, resource_id, captured_at, available, cpu_used, memory_used_bytes,
       queue_length, metadata)
         select id, "resourceId", clock_timestamp(), available, "cpuUsed", "memoryUsedBytes", "queueLength", metadata
-        from json_to_recordset(${JSON.stringify(snapshots)}::json) as s(id text, "resourceId" text, available boolean,
+        from json_to_recordset(${storableJson(snapshots)}::json) as s(id text, "resourceId" text, available boolean,
           "cpuUsed" double precision, "memoryUsedBytes" bigint, "queueLength" bigint, metadata jsonb)`,
   )
   await tx.run(

@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { readPage } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
+import { storableJson } from '../../outside-text.ts'
 import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { IndexRules } from './index-policy.ts'
 import { LiveJob } from './schemas.ts'
@@ -111,7 +112,7 @@ export const readIndexWork = (db: Db, id: string): Promise<IndexWork | undefined
 /** Records the progress of an open run. */
 export const recordIndexLive = (db: Db, id: string, live: LiveJob): Promise<number> =>
   db.run(
-    sql`update storage_index_runs set live = ${JSON.stringify(live)} where id = ${id} and status = 'running'`,
+    sql`update storage_index_runs set live = ${storableJson(live)} where id = ${id} and status = 'running'`,
   )
 
 /** Takes the next step of a run, so that a process with an earlier step records nothing. */

@@ -7,6 +7,7 @@ import {
   type ByteName,
   type StoragePath,
 } from '../../drivers/storage/paths.ts'
+import { storableJson } from '../../outside-text.ts'
 import { unacceptableAt } from '../../refusal.ts'
 import type { CopyWay, LiveJob } from './schemas.ts'
 
@@ -227,7 +228,7 @@ export const markDone = (db: Db, id: string, positions: readonly number[]): Prom
 /** Records how the large files of a copy go now. */
 export const recordRoute = (db: Db, id: string, route: CopyWay): Promise<number> =>
   db.run(
-    sql`update storage_downloads set route = ${JSON.stringify(route)}, updated_at = now() where id = ${id}`,
+    sql`update storage_downloads set route = ${storableJson(route)}, updated_at = now() where id = ${id}`,
   )
 
 const ProgressRow = z.object({
@@ -255,7 +256,7 @@ export const readProgress = (db: Db, id: string): Promise<JobProgress> =>
 
 /** Records the progress of an open job. */
 export const recordLive = (db: Db, id: string, live: LiveJob): Promise<number> =>
-  db.run(sql`update storage_downloads set live = ${JSON.stringify(live)}, transferred_bytes = ${live.bytes},
+  db.run(sql`update storage_downloads set live = ${storableJson(live)}, transferred_bytes = ${live.bytes},
     sent_bytes = coalesce(${live.sentBytes ?? null}, sent_bytes), updated_at = now()
     where id = ${id} and status in ('queued', 'streaming')`)
 

@@ -1,12 +1,11 @@
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
-import { PassThrough, type Readable } from 'node:stream'
-import { pipeline } from 'node:stream/promises'
+import type { Readable } from 'node:stream'
 import { createGunzip } from 'node:zlib'
 import { pack } from 'tar-stream'
 import { tarTime } from '../tar-time.ts'
 import { BuildError } from './errors.ts'
-import { addContent, archiveBytes } from './packing.ts'
+import { addContent, pacedArchive } from './packing.ts'
 import { tarEntries, type TarEntry } from './tar.ts'
 
 /** Bounds of a build context: a context within them can be unpacked wherever it is built. */
@@ -219,20 +218,15 @@ export const readContext = async (
  */
 export const judgedContext = (sent: Readable, limitBytes: number): Readable => {
   const tar = pack()
-  const archive = new PassThrough()
-  // Who reads the archive gets its failure; nobody may read it yet.
-  archive.on('error', () => undefined)
-  const gone = new Promise<void>((resolve) => archive.once('close', () => resolve()))
+  const { bytes: archive, gone, room } = pacedArchive(tar)
   const onEntry = async ({ path, type, mode, mtime, size, content }: TarEntry): Promise<void> => {
     const head = { mode, mtime: tarTime(mtime * 1_000).mtime, uid: 0, gid: 0 }
     if (type === 'file') await addContent(tar, { ...head, name: plainPath(path), size }, content)
     else tar.entry({ ...head, name: `./${plainPath(path)}/`, type: 'directory' })
-    // Heads alone do not wait for the reader.
-    if (archive.writableNeedDrain) await Promise.race([once(archive, 'drain').catch(() => undefined), gone])
+    await room()
   }
   // BuildKit knows an archive by its first kilobyte, where a long path would take more.
   tar.entry({ name: './', type: 'directory', mode: 0o755, mtime: new Date(0) })
-  pipeline(archiveBytes(tar), archive).catch(() => undefined)
   readContext(sent as AsyncIterable<Buffer>, { limitBytes, onEntry })
     .then(() => tar.finalize())
     .catch((error: unknown) => archive.destroy(error as Error))

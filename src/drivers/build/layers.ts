@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { Pack } from 'tar-stream'
 import { tarTime } from '../tar-time.ts'
 import { BuildError } from './errors.ts'
@@ -12,22 +13,65 @@ import { tarEntries, type TarEntry } from './tar.ts'
 
 const whiteout = '.wh.'
 const opaque = '.wh..wh..opq'
-/** Limit for the entries of all layers of one image. */
-const mostEntries = 5_000_000
+/** Limits for all layers of one image: entries, folders that only paths name, characters of paths. */
+const most = { entries: 5_000_000, characters: 512 * 2 ** 20 } as const
+/** As systems take them. */
+const longestPath = 4_096
+/** Other work goes on after so many characters of paths. */
+const turnCharacters = 262_144
+
+const tooMany = (): BuildError =>
+  new BuildError(`the image has more than ${most.entries} files and folders; make an image of fewer ones`)
 
 const plain = (path: string): string => {
   const names = path.split('/').filter((name) => name !== '' && name !== '.')
   if (names.includes('..'))
     throw new BuildError(`a layer of the image has the path ${JSON.stringify(path.slice(0, 200))}`)
-  return names.join('/')
+  const found = names.join('/')
+  if (Buffer.byteLength(found) > longestPath)
+    throw new BuildError(
+      `a layer of the image has a path of more than ${longestPath} bytes: ${JSON.stringify(found.slice(0, 200))}`,
+    )
+  return found
 }
 const parentOf = (path: string): string => path.slice(0, Math.max(0, path.lastIndexOf('/')))
 const nameOf = (path: string): string => path.slice(path.lastIndexOf('/') + 1)
 
-const ancestors = (path: string): string[] => {
-  const found: string[] = []
-  for (let at = parentOf(path); at !== ''; at = parentOf(at)) found.push(at)
-  return found
+/** What upper layers did to a path; those below it by their names, so that a path is read once. */
+interface Mark {
+  gone?: true
+  /** What lower layers have below the path is hidden. */
+  covered?: true
+  below?: Map<string, Mark>
+}
+
+const openMarks = () => {
+  const root: Mark = {}
+  let count = 0
+  return {
+    of: (path: string): Mark => {
+      let at = root
+      for (const name of path === '' ? [] : path.split('/')) {
+        const below = (at.below ??= new Map<string, Mark>())
+        let next = below.get(name)
+        if (next === undefined) {
+          if ((count += 1) > most.entries) throw tooMany()
+          below.set(name, (next = {}))
+        }
+        at = next
+      }
+      return at
+    },
+    hide: (path: string): boolean => {
+      let at: Mark | undefined = root
+      for (const name of path.split('/')) {
+        if (at.gone === true || at.covered === true) return true
+        at = at.below?.get(name)
+        if (at === undefined) return false
+      }
+      return at.gone === true
+    },
+  }
 }
 
 /** The entries that remain of the layers. */
@@ -48,11 +92,13 @@ const skipped = new Set(['character-device', 'block-device', 'fifo'])
 export const mergeLayers = async (layers: ImageFolder['layers']): Promise<Merged> => {
   const entries: Merged['entries'] = new Map()
   const heirs: Merged['heirs'] = new Map()
-  const gone = new Set<string>()
-  const covered = new Set<string>()
-  let [count, latest] = [0, 0]
-  const hidden = (path: string): boolean =>
-    gone.has(path) || ancestors(path).some((one) => gone.has(one) || covered.has(one))
+  const marks = openMarks()
+  let [count, characters, turn, latest] = [0, 0, 0, 0]
+  const takesTurn = (path: string): boolean => {
+    if ((turn += path.length) < turnCharacters) return false
+    turn = 0
+    return true
+  }
   for (let layer = layers.length - 1; layer >= 0; layer -= 1) {
     const own = new Map<string, { at: number; type: string; link: string }>()
     const removed: string[] = []
@@ -60,8 +106,10 @@ export const mergeLayers = async (layers: ImageFolder['layers']): Promise<Merged
     let at = -1
     for await (const entry of tarEntries(layerBytes(layers[layer]?.path ?? ''))) {
       at += 1
-      if ((count += 1) > mostEntries) throw new BuildError(`the image has more than ${mostEntries} entries`)
+      if ((count += 1) > most.entries) throw tooMany()
       const path = plain(entry.path)
+      if ((characters += path.length + entry.linkPath.length) > most.characters)
+        throw new BuildError(`the paths of the image have more than ${most.characters} characters together`)
       const name = nameOf(path)
       if (name === opaque) replaced.push(parentOf(path))
       else if (name.startsWith(whiteout)) {
@@ -72,9 +120,12 @@ export const mergeLayers = async (layers: ImageFolder['layers']): Promise<Merged
         own.set(path, { at, type: entry.type, link: entry.type === 'link' ? plain(entry.linkPath) : '' })
       }
     }
-    for (const [path, { at: place, type }] of own)
-      if (!entries.has(path) && !hidden(path)) entries.set(path, { layer, at: place, type })
+    for (const [path, { at: place, type }] of own) {
+      if (takesTurn(path)) await nextTurn()
+      if (!entries.has(path) && !marks.hide(path)) entries.set(path, { layer, at: place, type })
+    }
     for (const [path, { type, link, at: place }] of own) {
+      if (takesTurn(path)) await nextTurn()
       const kept = entries.get(path)
       if (type === 'link' && kept?.layer === layer && kept.at === place) {
         const target = entries.get(link)
@@ -86,10 +137,11 @@ export const mergeLayers = async (layers: ImageFolder['layers']): Promise<Merged
         )
           heirs.set(`${layer}:${link}`, path)
       }
-      if (type !== 'directory') covered.add(path)
+      // Nothing is below the lowest layer.
+      if (layer > 0 && type !== 'directory') marks.of(path).covered = true
     }
-    for (const path of removed) gone.add(path)
-    for (const path of replaced) covered.add(path)
+    for (const path of removed) marks.of(path).gone = true
+    for (const path of replaced) marks.of(path).covered = true
   }
   return { entries, heirs, latest }
 }
@@ -99,19 +151,31 @@ const headOf = (entry: TarEntry, name: string, epoch: number | undefined) => ({
   mtime: tarTime(Math.min(entry.mtime, epoch ?? entry.mtime) * 1_000).mtime,
 })
 
-/** Writes the merged files into an archive; times after `epoch` are set to it. */
+/**
+ * Writes the merged files into an archive; times after `epoch` are set to it. `room` waits for its
+ * reader.
+ */
 export const addLayers = async (
   tar: Pack,
   layers: ImageFolder['layers'],
   { entries, heirs }: Merged,
-  epoch: number | undefined,
+  { epoch, room }: { epoch: number | undefined; room: () => Promise<void> },
 ): Promise<Set<string>> => {
   const written = new Set<string>()
-  const folders = (path: string): void => {
-    for (const folder of ancestors(path).toReversed())
+  const reached = new Set<string>()
+  /** Writes the folders above a path that no layer has. */
+  const folders = async (path: string): Promise<void> => {
+    const above: string[] = []
+    for (let at = parentOf(path); at !== '' && !reached.has(at); at = parentOf(at)) {
+      if (reached.size === most.entries) throw tooMany()
+      reached.add(at)
+      above.push(at)
+    }
+    for (const folder of above.toReversed())
       if (!entries.has(folder) && !written.has(folder)) {
         written.add(folder)
         tar.entry({ name: `${folder}/`, type: 'directory', mode: 0o755, mtime: new Date(0) })
+        await room()
       }
   }
   const addFile = (entry: TarEntry, path: string): Promise<void> =>
@@ -124,14 +188,15 @@ export const addLayers = async (
       const kept = entries.get(path)
       const heir = heirs.get(`${layer}:${path}`)
       if (entry.type === 'file' && heir !== undefined) {
-        folders(heir)
+        await folders(heir)
         written.add(heir)
         await addFile(entry, heir)
         continue
       }
       if (kept?.layer !== layer || kept.at !== at || written.has(path)) continue
-      folders(path)
+      await folders(path)
       written.add(path)
+      await room()
       if (entry.type === 'file') await addFile(entry, path)
       else if (entry.type === 'directory')
         tar.entry({ ...headOf(entry, `${path}/`, epoch), type: 'directory' })

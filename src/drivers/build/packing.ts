@@ -1,5 +1,7 @@
 import { once } from 'node:events'
-import { Readable } from 'node:stream'
+import { PassThrough, Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { Header, Pack } from 'tar-stream'
 
 /** Writes one file into an archive as its bytes arrive. */
@@ -21,3 +23,23 @@ export const addContent = async (
 
 /** The bytes of an archive as they are written. */
 export const archiveBytes = (tar: Pack): Readable => Readable.from(tar as AsyncIterable<Buffer>)
+
+/**
+ * The bytes of an archive for one reader. Heads alone do not wait for it: their writer calls `room`,
+ * which waits while the reader has enough, and lets other work go on. `gone`: the reader has ended.
+ */
+export const pacedArchive = (
+  tar: Pack,
+): { bytes: PassThrough; gone: Promise<void>; room: () => Promise<void> } => {
+  const bytes = new PassThrough()
+  // Who reads the archive gets its failure; nobody may read it yet.
+  bytes.on('error', () => undefined)
+  const gone = new Promise<void>((resolve) => bytes.once('close', () => resolve()))
+  pipeline(archiveBytes(tar), bytes).catch(() => undefined)
+  let heads = 0
+  const room = async (): Promise<void> => {
+    if ((heads += 1) % 256 === 0) await nextTurn()
+    if (bytes.writableNeedDrain) await Promise.race([once(bytes, 'drain').catch(() => undefined), gone])
+  }
+  return { bytes, gone, room }
+}

@@ -9,7 +9,7 @@ import { pack, type Pack } from 'tar-stream'
 import { hasProgram, programPath } from '../machine-programs.ts'
 import { BuildError } from './errors.ts'
 import type { ImageFolder } from './image.ts'
-import { archiveBytes } from './packing.ts'
+import { pacedArchive } from './packing.ts'
 import { addLayers, mergeLayers } from './layers.ts'
 
 /**
@@ -209,7 +209,8 @@ export const writeSif = async (
   const merged = await mergeLayers(image.layers)
   const latest = Math.max(time, Math.min(merged.latest, epoch ?? merged.latest))
   const tar = pack()
-  const filled = addLayers(tar, image.layers, merged, epoch)
+  const { bytes, room } = pacedArchive(tar)
+  const filled = addLayers(tar, image.layers, merged, { epoch, room })
     .then((written) => {
       addMetadata(tar, image, written)
       tar.finalize()
@@ -220,13 +221,11 @@ export const writeSif = async (
     })
   filled.catch(() => undefined)
   const options = ['-all-root', '-no-xattrs', '-no-progress', '-quiet', '-root-mode', '755']
-  await packed([...options, squashed], archiveBytes(tar), { latest, signal }).catch(
-    async (error: unknown) => {
-      // The error that kept the archive from being complete gives more detail.
-      if (tar.destroyed) await filled
-      throw error
-    },
-  )
+  await packed([...options, squashed], bytes, { latest, signal }).catch(async (error: unknown) => {
+    // The error that kept the archive from being complete gives more detail.
+    if (tar.destroyed) await filled
+    throw error
+  })
   await filled
   await assemble(path, image, squashed, time)
   await rm(squashed, { force: true })
