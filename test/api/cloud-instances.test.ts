@@ -3,6 +3,7 @@ import { Client, Connection } from '@temporalio/client'
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
+import { z } from 'zod'
 import { startCloud, type CloudSite } from '../../sites/cloud.ts'
 import { sql } from '../../src/db/sql.ts'
 import { openHttp } from '../../src/clients/http.ts'
@@ -590,6 +591,33 @@ describe('a run whose plan stops and starts its machine', () => {
     await endUnusedMachines({ db, engine }, turns)
     expect(await act('sleeping', 'destroy')).toMatchObject({ status: 'completed' })
     await configure(configuration)
+  })
+
+  test('a run pays for the time in which the machine ran while the run had it, and not while it was stopped', async () => {
+    const { db } = service
+    const [{ id, billing }] = await service.get(
+      '/environments/clouds/cloud-instances/?capacityTargetId=resting',
+    )
+    // As if another run had taken it at its stop.
+    await db.run(sql`update run_machines set released_at = (select min(upper(ran)) from cloud_instances i,
+      unnest(i.compute_spans) ran where i.id = instance_id) where execution_run_id = 'rests'`)
+    await db.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id, acquired_at,
+        released_at, settled) select 'wakes', capacity_target_id, ordinal, instance_id, released_at, now(), true
+      from run_machines where execution_run_id = 'rests'`)
+    const times = await db.many(
+      z.object({ seconds: z.number() }),
+      sql`select extract(epoch from upper(ran) - lower(ran))::double precision as seconds
+        from cloud_instances i, unnest(i.compute_spans) ran where i.id = ${id} order by ran`,
+    )
+    const paid = await Promise.all(
+      ['rests', 'wakes'].map(async (run): Promise<number> => {
+        const { instances } = await service.get(`/execution-runs/${run}/receipt/`)
+        return instances.find(({ instanceId }: any) => instanceId === id).actual.seconds
+      }),
+    )
+    expect(times).toHaveLength(2)
+    times.forEach(({ seconds }, at) => expect(paid[at]).toBeCloseTo(seconds, 3))
+    expect(paid[0]! + paid[1]!).toBeCloseTo(billing.accumulatedComputeSeconds, 3)
   })
 
   test('EC2 cannot stop a spot machine: neither a person nor a plan stops one', async () => {
