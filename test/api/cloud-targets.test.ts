@@ -4,7 +4,9 @@ import { CredentialVariables } from '../../src/config.ts'
 import { sql } from '../../src/db/sql.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { usableTarget } from '../../src/domains/cloud/accept.ts'
+import type { CloudConnection, Clouds } from '../../src/domains/cloud/clouds.ts'
 import { instanceRoutes, type InstanceParts } from '../../src/domains/cloud/instance-routes.ts'
+import { listOrphans } from '../../src/domains/cloud/orphans.ts'
 import { moveVariables, openVariables } from '../../src/domains/cloud/target-secrets.ts'
 import { targetRoutes } from '../../src/domains/cloud/target-routes.ts'
 import { environmentRoutes } from '../../src/domains/environments/routes.ts'
@@ -306,6 +308,26 @@ describe('a machine of a target', () => {
     )
     expect(row).toEqual({ connectionId })
   })
+})
+
+test('orphans of a connection are looked for in the regions of its provider', async () => {
+  for (const [id, more] of [
+    ['far', { region: 'eu-west-1' }],
+    ['cold', { provider: 'gcp', region: 'europe-north1' }],
+  ] as const)
+    await post({ id, name: id, ...more }, '/environments/one/cloud-capacity-targets/')
+  await app.db
+    .run(sql`insert into cloud_instances (id, capacity_target_id, environment_id, connection_id, provider,
+      name, status, region, ssh_username)
+    values ('before', 'cold', 'one', 'deleted', 'gcp', 'm', 'failed', 'asia-east1', 'u')`)
+  const asked: string[] = []
+  const of = async ({ provider }: CloudConnection, region: string) => ({
+    driver: { list: async () => (asked.push(`${provider} ${region}`), []) },
+  })
+  expect(await listOrphans({ db: app.db, clouds: { of } as unknown as Clouds }, 'one')).toEqual([])
+  expect([...new Set(asked)].filter((one) => !/ (r|us-east-1)$/.test(one)).toSorted()).toEqual([
+    ...['aws eu-west-1', 'gcp asia-east1', 'gcp europe-north1'],
+  ])
 })
 
 describe('secret variables of playbooks', () => {
