@@ -259,6 +259,32 @@ test('a machine without a public address is used at its private one, unless its 
   await act('private', 'destroy')
 })
 
+test('what a failed check says is masked before it is cut', async () => {
+  const { db } = service
+  await makeTarget('checked')
+  await made('checked', 'checked')
+  const command = `printf '%0493d%s' 1 "$api_token" >&2; exit 3`
+  await db.run(sql`insert into machine_configurations (id, name) values ('checks', 'checks')`)
+  await db.run(sql`insert into machine_configuration_versions
+      (id, machine_configuration_id, version, status, playbook_yaml, content_sha256, validation_checks)
+    values ('checks-v1', 'checks', 1, 'published', '- hosts: all', 'x',
+      ${JSON.stringify([{ name: 'tells', command }])}::jsonb)`)
+  const variables = { api_token: 'canary-0123456789' }
+  const own = {
+    configurationVersionId: 'checks-v1',
+    executionOrder: 1,
+    required: true,
+    enabled: true,
+    variables,
+  }
+  await db.run(sql`update cloud_capacity_targets set machine_configurations = ${JSON.stringify([own])}::jsonb
+    where id = 'checked'`)
+  const { id, failureReason } = await act('checked', 'validate')
+  expect(failureReason).toMatch(/^the check "tells" of checks-v1 ended with 3: …0+1\*{8}$/)
+  expect(JSON.stringify(await calls.events(id))).not.toContain('canary')
+  await act('checked', 'destroy')
+})
+
 test('a machine of Google is made, looked at and ended in the project of its target', async () => {
   const { credential, endpoint, region } = site.google
   const { credentialRef } = await service.post('/cloud-credentials/', {
