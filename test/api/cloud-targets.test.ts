@@ -310,6 +310,47 @@ describe('a machine of a target', () => {
   })
 })
 
+describe('what is asked for again', () => {
+  const at = '/environments/one/cloud-instances/'
+  const cancel = (id: string) =>
+    app.db.run(
+      sql`update cloud_operations set status = 'running', cancel_requested_at = now() where id = ${id}`,
+    )
+  const busy = [409, '10', expect.stringMatching(/which is being cancelled; wait for its end/)]
+  const ask = async (where: string, body?: object) => {
+    const answer = await app.call('POST', where, body)
+    return { answer, told: [answer.status, answer.headers.get('retry-after'), answer.body.error] }
+  }
+  beforeAll(async () => {
+    cloudSshSourceRanges = ['192.0.2.0/24']
+    const target = { id: 'repeats', name: 'repeats', maximumInstances: 3, ...withoutPlaybooks }
+    expect((await post(target, '/environments/one/cloud-capacity-targets/')).status).toBe(201)
+  })
+
+  test('a machine is another one where the first is being cancelled, and busy under an id of its own', async () => {
+    const body = { capacityTargetId: 'repeats' }
+    const first = (await ask(at, body)).answer.body
+    expect((await ask(at, body)).answer.body.id).toBe(first.id)
+    await cancel(first.id)
+    const second = (await ask(at, body)).answer
+    expect([second.status, second.body.id === first.id]).toEqual([202, false])
+    expect(second.body.instanceId).not.toBe(first.instanceId)
+    const named = { ...body, instanceId: 'named' }
+    await cancel((await ask(at, named)).answer.body.id)
+    expect((await ask(at, named)).told).toEqual(busy)
+  })
+
+  test('an action is busy while an equal one is being cancelled', async () => {
+    await app.db
+      .run(sql`insert into cloud_instances (id, capacity_target_id, environment_id, connection_id, provider,
+      name, status, region, ssh_username) values ('calm', 'repeats', 'one', 'c', 'aws', 'm', 'ready', 'r', 'u')`)
+    const first = (await ask('/cloud-instances/calm/stop/')).answer
+    expect((await ask('/cloud-instances/calm/stop/')).answer.body.id).toBe(first.body.id)
+    await cancel(first.body.id)
+    expect((await ask('/cloud-instances/calm/stop/')).told).toEqual(busy)
+  })
+})
+
 test('orphans of a connection are looked for in the regions of its provider', async () => {
   for (const [id, more] of [
     ['far', { region: 'eu-west-1' }],
