@@ -166,6 +166,12 @@ describe('what is refused leaves nothing', () => {
     ['a policy that there is not', { name: 'x', lifecyclePolicy: 'Keep' }, 'lifecyclePolicy'],
     ['another policy of zones', { name: 'x', zonePolicy: 'any' }, 'zonePolicy'],
     ['a fixed zone without its name', { name: 'x', zonePolicy: 'fixed' }, 'fixedZone'],
+    [
+      'a fixed zone that is no name',
+      { name: 'x', zonePolicy: 'fixed', fixedZone: 'us-east1-b/../../x' },
+      'fixedZone',
+    ],
+    ['a zone with a query', { name: 'x', fixedZone: 'a?key=1' }, 'fixedZone'],
     ['a fixed zone with a blank name', { name: 'x', zonePolicy: 'fixed', fixedZone: '' }, 'fixedZone'],
     ['a port that there is not', { name: 'x', configuration: { sshPort: 0 } }, 'configuration.sshPort'],
     ['an unknown provider', { name: 'x', provider: 'dirt' }, 'provider'],
