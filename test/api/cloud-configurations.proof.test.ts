@@ -239,10 +239,11 @@ test('what a playbook runs on the worker, by a lookup that no rule finds, sees n
   ].join('; ')
   // No quotes of the script reach the template.
   const pipe = `echo ${Buffer.from(script).toString('base64')} | base64 -d | sh`
-  await makeTarget(
-    'hostile',
-    '- hosts: all\n  gather_facts: false\n  tasks:\n' +
-      `    - fail: {msg: "{% set f = lookup %}{{ f('pipe', '${pipe}') }}"}\n`,
+  const tasks = '- hosts: all\n  gather_facts: false\n  tasks:\n'
+  const playbook = `${tasks}    - fail: {msg: "{% set f = lookup %}{{ f('pipe', '${pipe}') }}"}\n`
+  await makeTarget('hostile', `${tasks}    - command: id\n`)
+  await service.db.run(
+    sql`update machine_configuration_versions set playbook_yaml = ${playbook} where id = 'own-hostile'`,
   )
   const operation = await made('hostile')
   expect(operation.failureReason).toMatch(/own-hostile failed: the task "fail" failed: .*ANSIBLE_/s)

@@ -3,6 +3,7 @@ import { Client, Connection } from '@temporalio/client'
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
+import { z } from 'zod'
 import { startCloud, type CloudSite } from '../../sites/cloud.ts'
 import { sql } from '../../src/db/sql.ts'
 import { openHttp } from '../../src/clients/http.ts'
@@ -256,6 +257,32 @@ test('a machine without a public address is used at its private one, unless its 
   expect(instance.privateAddress).toMatch(/^127\./)
   expect((await act('private', 'validate')).status).toBe('completed')
   await act('private', 'destroy')
+})
+
+test('what a failed check says is masked before it is cut', async () => {
+  const { db } = service
+  await makeTarget('checked')
+  await made('checked', 'checked')
+  const command = `printf '%0493d%s' 1 "$api_token" >&2; exit 3`
+  await db.run(sql`insert into machine_configurations (id, name) values ('checks', 'checks')`)
+  await db.run(sql`insert into machine_configuration_versions
+      (id, machine_configuration_id, version, status, playbook_yaml, content_sha256, validation_checks)
+    values ('checks-v1', 'checks', 1, 'published', '- hosts: all', 'x',
+      ${JSON.stringify([{ name: 'tells', command }])}::jsonb)`)
+  const variables = { api_token: 'canary-0123456789' }
+  const own = {
+    configurationVersionId: 'checks-v1',
+    executionOrder: 1,
+    required: true,
+    enabled: true,
+    variables,
+  }
+  await db.run(sql`update cloud_capacity_targets set machine_configurations = ${JSON.stringify([own])}::jsonb
+    where id = 'checked'`)
+  const { id, failureReason } = await act('checked', 'validate')
+  expect(failureReason).toMatch(/^the check "tells" of checks-v1 ended with 3: …0+1\*{8}$/)
+  expect(JSON.stringify(await calls.events(id))).not.toContain('canary')
+  await act('checked', 'destroy')
 })
 
 test('a machine of Google is made, looked at and ended in the project of its target', async () => {
@@ -590,6 +617,33 @@ describe('a run whose plan stops and starts its machine', () => {
     await endUnusedMachines({ db, engine }, turns)
     expect(await act('sleeping', 'destroy')).toMatchObject({ status: 'completed' })
     await configure(configuration)
+  })
+
+  test('a run pays for the time in which the machine ran while the run had it, and not while it was stopped', async () => {
+    const { db } = service
+    const [{ id, billing }] = await service.get(
+      '/environments/clouds/cloud-instances/?capacityTargetId=resting',
+    )
+    // As if another run had taken it at its stop.
+    await db.run(sql`update run_machines set released_at = (select min(upper(ran)) from cloud_instances i,
+      unnest(i.compute_spans) ran where i.id = instance_id) where execution_run_id = 'rests'`)
+    await db.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id, acquired_at,
+        released_at, settled) select 'wakes', capacity_target_id, ordinal, instance_id, released_at, now(), true
+      from run_machines where execution_run_id = 'rests'`)
+    const times = await db.many(
+      z.object({ seconds: z.number() }),
+      sql`select extract(epoch from upper(ran) - lower(ran))::double precision as seconds
+        from cloud_instances i, unnest(i.compute_spans) ran where i.id = ${id} order by ran`,
+    )
+    const paid = await Promise.all(
+      ['rests', 'wakes'].map(async (run): Promise<number> => {
+        const { instances } = await service.get(`/execution-runs/${run}/receipt/`)
+        return instances.find(({ instanceId }: any) => instanceId === id).actual.seconds
+      }),
+    )
+    expect(times).toHaveLength(2)
+    times.forEach(({ seconds }, at) => expect(paid[at]).toBeCloseTo(seconds, 3))
+    expect(paid[0]! + paid[1]!).toBeCloseTo(billing.accumulatedComputeSeconds, 3)
   })
 
   test('EC2 cannot stop a spot machine: neither a person nor a plan stops one', async () => {

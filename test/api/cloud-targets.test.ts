@@ -4,7 +4,9 @@ import { CredentialVariables } from '../../src/config.ts'
 import { sql } from '../../src/db/sql.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { usableTarget } from '../../src/domains/cloud/accept.ts'
+import type { CloudConnection, Clouds } from '../../src/domains/cloud/clouds.ts'
 import { instanceRoutes, type InstanceParts } from '../../src/domains/cloud/instance-routes.ts'
+import { listOrphans } from '../../src/domains/cloud/orphans.ts'
 import { moveVariables, openVariables } from '../../src/domains/cloud/target-secrets.ts'
 import { targetRoutes } from '../../src/domains/cloud/target-routes.ts'
 import { environmentRoutes } from '../../src/domains/environments/routes.ts'
@@ -164,6 +166,12 @@ describe('what is refused leaves nothing', () => {
     ['a policy that there is not', { name: 'x', lifecyclePolicy: 'Keep' }, 'lifecyclePolicy'],
     ['another policy of zones', { name: 'x', zonePolicy: 'any' }, 'zonePolicy'],
     ['a fixed zone without its name', { name: 'x', zonePolicy: 'fixed' }, 'fixedZone'],
+    [
+      'a fixed zone that is no name',
+      { name: 'x', zonePolicy: 'fixed', fixedZone: 'us-east1-b/../../x' },
+      'fixedZone',
+    ],
+    ['a zone with a query', { name: 'x', fixedZone: 'a?key=1' }, 'fixedZone'],
     ['a fixed zone with a blank name', { name: 'x', zonePolicy: 'fixed', fixedZone: '' }, 'fixedZone'],
     ['a port that there is not', { name: 'x', configuration: { sshPort: 0 } }, 'configuration.sshPort'],
     ['an unknown provider', { name: 'x', provider: 'dirt' }, 'provider'],
@@ -306,6 +314,67 @@ describe('a machine of a target', () => {
     )
     expect(row).toEqual({ connectionId })
   })
+})
+
+describe('what is asked for again', () => {
+  const at = '/environments/one/cloud-instances/'
+  const cancel = (id: string) =>
+    app.db.run(
+      sql`update cloud_operations set status = 'running', cancel_requested_at = now() where id = ${id}`,
+    )
+  const busy = [409, '10', expect.stringMatching(/which is being cancelled; wait for its end/)]
+  const ask = async (where: string, body?: object) => {
+    const answer = await app.call('POST', where, body)
+    return { answer, told: [answer.status, answer.headers.get('retry-after'), answer.body.error] }
+  }
+  beforeAll(async () => {
+    cloudSshSourceRanges = ['192.0.2.0/24']
+    const target = { id: 'repeats', name: 'repeats', maximumInstances: 3, ...withoutPlaybooks }
+    expect((await post(target, '/environments/one/cloud-capacity-targets/')).status).toBe(201)
+  })
+
+  test('a machine is another one where the first is being cancelled, and busy under an id of its own', async () => {
+    const body = { capacityTargetId: 'repeats' }
+    const first = (await ask(at, body)).answer.body
+    expect((await ask(at, body)).answer.body.id).toBe(first.id)
+    await cancel(first.id)
+    const second = (await ask(at, body)).answer
+    expect([second.status, second.body.id === first.id]).toEqual([202, false])
+    expect(second.body.instanceId).not.toBe(first.instanceId)
+    const named = { ...body, instanceId: 'named' }
+    await cancel((await ask(at, named)).answer.body.id)
+    expect((await ask(at, named)).told).toEqual(busy)
+  })
+
+  test('an action is busy while an equal one is being cancelled', async () => {
+    await app.db
+      .run(sql`insert into cloud_instances (id, capacity_target_id, environment_id, connection_id, provider,
+      name, status, region, ssh_username) values ('calm', 'repeats', 'one', 'c', 'aws', 'm', 'ready', 'r', 'u')`)
+    const first = (await ask('/cloud-instances/calm/stop/')).answer
+    expect((await ask('/cloud-instances/calm/stop/')).answer.body.id).toBe(first.body.id)
+    await cancel(first.body.id)
+    expect((await ask('/cloud-instances/calm/stop/')).told).toEqual(busy)
+  })
+})
+
+test('orphans of a connection are looked for in the regions of its provider', async () => {
+  for (const [id, more] of [
+    ['far', { region: 'eu-west-1' }],
+    ['cold', { provider: 'gcp', region: 'europe-north1' }],
+  ] as const)
+    await post({ id, name: id, ...more }, '/environments/one/cloud-capacity-targets/')
+  await app.db
+    .run(sql`insert into cloud_instances (id, capacity_target_id, environment_id, connection_id, provider,
+      name, status, region, ssh_username)
+    values ('before', 'cold', 'one', 'deleted', 'gcp', 'm', 'failed', 'asia-east1', 'u')`)
+  const asked: string[] = []
+  const of = async ({ provider }: CloudConnection, region: string) => ({
+    driver: { list: async () => (asked.push(`${provider} ${region}`), []) },
+  })
+  expect(await listOrphans({ db: app.db, clouds: { of } as unknown as Clouds }, 'one')).toEqual([])
+  expect([...new Set(asked)].filter((one) => !/ (r|us-east-1)$/.test(one)).toSorted()).toEqual([
+    ...['aws eu-west-1', 'gcp asia-east1', 'gcp europe-north1'],
+  ])
 })
 
 describe('secret variables of playbooks', () => {

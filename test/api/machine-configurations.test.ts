@@ -214,6 +214,25 @@ describe('playbooks that are refused, each error with its line', () => {
       "- hosts: all\n  tasks:\n    - block:\n        - debug:\n            msg: \"{{ query ('env', 'HOME') }}\"",
       /^line 5: .*lookup/,
     ],
+    ...[
+      ['by brackets', "{{ (lookup)('pipe', 'id') }}"],
+      ['under another name', '{% set f = lookup %}'],
+      ['by q', "{{ [q][0]('pipe', 'id') }}"],
+      ['behind an object', "{{ [{'a': {'b': 1}}, (query)('pipe', 'id')] }}"],
+      ['behind a quote in a comment', "{# ' #}{{ (lookup)('pipe', 'id') }}{# ' #}"],
+      ['behind a raw block', "{% raw %}{{ '{% endraw %}{{ (lookup)('pipe', 'id') }}"],
+      ['behind other marks', "#jinja2: variable_start_string:'[%'\n[% (lookup)('pipe', 'id') %]"],
+    ].map(([name = '', msg]): [string, string, RegExp] => [
+      `a lookup ${name}`,
+      task(`debug: {msg: ${JSON.stringify(msg)}}`),
+      /^line 3: .*lookup/,
+    ]),
+    ...['when', 'changed_when'].map((key): [string, string, RegExp] => [
+      `a lookup in ${key}`,
+      task(`{command: id, ${key}: ["true", "(lookup)('pipe', 'id')"]}`),
+      /^line 3: .*lookup/,
+    ]),
+    ['a lookup in a variable to show', task("debug: var=(lookup)('pipe','id')"), /^line 3: .*lookup/],
     ['a file of the controller', task('copy: {src: /etc/passwd, dest: /tmp/x}'), /^line 3: .*controller/],
     ['tasks of the controller', task('include_tasks: /etc/passwd'), /^line 3: .*controller/],
     ['a module that does not exist', task('no_such_module: {}'), /^line 3: .*no_such_module/],
@@ -226,6 +245,17 @@ describe('playbooks that are refused, each error with its line', () => {
     ])
     expect(body.errors.join('\n')).toMatch(error)
     expect(body.details).toEqual(body.errors.map((message: string) => ({ path: 'playbookYaml', message })))
+  })
+
+  test('what only has the name of a lookup is taken', async () => {
+    const texts = [
+      ...["run the query: {{ 'lookup' }}", "{{ url | urlsplit('query') }} {{ (url | urlsplit).query }}"],
+      ...['{{ dict(query=1) }}', '{# lookup #}', '{% raw %}{{ lookup }}{% endraw %}', '{{ queries }} q'],
+    ]
+    const tasks = texts.map((msg) => `    - debug: {msg: ${JSON.stringify(msg)}}\n`).join('')
+    const shell = `{shell: "var=1; nslookup query q", when: "kind == 'query'"}`
+    const { status, body } = await validate(task(shell) + tasks)
+    expect([status, body.errors]).toEqual([200, undefined])
   })
 
   test('all errors come at once', async () => {

@@ -325,6 +325,7 @@ create table cloud_instances (
   configuring_at timestamp with time zone,
   project_id text,
   account text,
+  compute_spans tstzmultirange not null default '{}'::tstzmultirange,
   constraint cloud_instances_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
   constraint cloud_instances_pkey PRIMARY KEY (id),
   constraint cloud_instances_reference UNIQUE (reference),

@@ -1,6 +1,8 @@
 import { expect, test } from '@jest/globals'
 import { chmodSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { maskOf } from '../../src/domains/cloud/masks.ts'
+import { shownText } from '../../src/drivers/ansible/play.ts'
 import { sandboxFault } from '../../src/drivers/ansible/sandbox.ts'
 import { runFolder } from '../support/run-folder.ts'
 
@@ -22,4 +24,28 @@ test('a sandbox that cannot be made is found before a machine is, with the words
   expect(
     await sandboxFault(withBubblewrap('for word; do last=$word; done; [ "$last" = /usr/bin/true ]')),
   ).toBeUndefined()
+})
+
+test('a secret is masked before a text is cut, also one that the cut of the callback went through', () => {
+  const secret = `canary-${'0123456789'.repeat(100)}`
+  const mask = maskOf({ api_token: secret })
+  const [a, z] = ['a'.repeat(490), 'z'.repeat(1_490)]
+  expect(shownText([`says ${secret}`], mask)).toBe('says ********')
+  expect(shownText([`${a}${secret}${'b'.repeat(3_000)}${secret}${z}`], mask)).toBe(
+    `${a}********bb … *******${z}`,
+  )
+  // The callback has kept 16,000 characters of each side.
+  const [begin, end] = [
+    `${a}${'b'.repeat(30_000)}`.slice(0, 15_500),
+    `${'y'.repeat(15_000)}${z}`.slice(-15_500),
+  ]
+  const cut = shownText([`${begin}${secret.slice(0, 500)}`, `${secret.slice(-500)}${end}`], mask)
+  expect(cut).toBe(`${a}${'b'.repeat(10)} … ${'y'.repeat(7)}${z}`)
+  const short = shownText(
+    [secret.repeat(15) + secret.slice(0, 500), secret.slice(-500) + secret.repeat(15)],
+    mask,
+  )
+  expect(short).toBe(' … ')
+  // A text of spaces takes no longer than another one.
+  expect(mask(' '.repeat(500_000))).toHaveLength(500_000)
 })

@@ -4,6 +4,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { maskOf } from '../../src/domains/cloud/masks.ts'
 import { runPlay, type Play, type PlayEvent } from '../../src/drivers/ansible/play.ts'
 import { startSsh, type SshSite } from '../../sites/ssh.ts'
 import { sites } from '../../sites/requirements.ts'
@@ -42,10 +43,11 @@ const machineOf = (place: number) => {
     },
   }
 }
+const asItIs = (text: string): string => text
 const play = async (playbook: string, more: Partial<Play> = {}) => {
   events = []
   return runPlay({
-    ...{ playbook, variables: {}, machines: [machineOf(0)], addressAllowed: () => true },
+    ...{ playbook, variables: {}, machines: [machineOf(0)], addressAllowed: () => true, mask: asItIs },
     ...{ onEvent: async (event: PlayEvent) => void events.push(event), signal: new AbortController().signal },
     ...more,
   })
@@ -94,6 +96,24 @@ test('a play runs on each machine, with an event a task; text of variables is no
     ])
   expect(of('th1').find(({ event }) => event === 'failed')).toMatchObject({ ignored: true })
   expect(folders()).toEqual([])
+})
+
+test('a secret is masked wherever the text of a task is cut, and a long text has its beginning and its end', async () => {
+  const secret = 'canary-0123456789-0123456789'
+  const mask = maskOf({ api_token: secret })
+  for (const [before, after] of [
+    [469, 3_000],
+    [3_000, 1_490],
+    [15_969, 40_000],
+    [40_000, 15_990],
+  ]) {
+    const script = `printf '%0${String(before)}d%s%0${String(after)}d' 1 ${secret} 2; exit 1`
+    const name = `{{ '%0490d' % 1 }}${secret}{{ '%02000d' % 1 }}`
+    const ends = await play(tasks(`{name: "${name}", shell: ${JSON.stringify(script)}}`), { mask })
+    expect(JSON.stringify([...ends, events])).not.toMatch(/canary|456789/)
+    expect(events.at(-1)!.message!.length).toBeLessThanOrEqual(2_000)
+    expect(events.at(-1)!.message).toMatch(/^non-zero return code\n0+.* … .*0+2$/s)
+  }
 })
 
 test('a failed task, no answer, another host key, and what is no playbook are told apart', async () => {
@@ -223,7 +243,7 @@ describe('limits and ends', () => {
       import { runPlay } from ${JSON.stringify(join(import.meta.dirname, '../../src/drivers/ansible/play.ts'))}
       const [playbook, hostKey, target, privateKey] = JSON.parse(process.argv[1])
       await runPlay({ playbook, variables: {}, signal: new AbortController().signal, addressAllowed: () => true,
-        onEvent: async () => undefined,
+        mask: (text) => text, onEvent: async () => undefined,
         machines: [{ name: 'm', hostKey, target: { ...target, secret: async () => ({ privateKey }) } }] })`
     const worker = spawn(
       process.execPath,

@@ -234,6 +234,14 @@ describe.each(Object.keys(providers))('%s', (name) => {
       await driver.destroy(id)
     })
 
+  if (name === 'gcp')
+    test('a zone is one name in the address of a request, whatever its text is', async () => {
+      const [zone, other] = provider.zones
+      await expect(driver.create(wish({ zone: `${other!}/../${zone!}` }))).rejects.toMatchObject({
+        ...{ fault: 'missing', message: expect.stringContaining(`${other!}%2F..%2F${zone!}`) },
+      })
+    })
+
   test('every refusal has its kind', async () => {
     site.faults.throttle(provider.actions.list, 1)
     await expect(driver.list(service)).rejects.toMatchObject({ fault: 'throttled', passes: true })

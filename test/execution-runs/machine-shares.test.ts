@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
-import { secondsIn, sharesOf } from '../../src/domains/execution-runs/machine-shares.ts'
+import { computeOf, secondsIn, sharesOf } from '../../src/domains/execution-runs/machine-shares.ts'
 
 const use = fc
   .record({ runId: fc.constantFrom('a', 'b', 'c', 'd'), from: fc.nat(100), seconds: fc.option(fc.nat(50)) })
@@ -30,4 +30,25 @@ test('the first to take it pays while it uses it, the last one for the time with
     second: [{ from: 40, to: 100 }],
   })
   expect(sharesOf({ from: 5, to: 5 }, [{ runId: 'a', from: 1 }]).size).toBe(0)
+})
+
+const secondsOf = (spans: readonly { from: number; to: number }[]): number =>
+  spans.reduce((sum, span) => sum + span.to - span.from, 0)
+
+test('the runs together pay for each second in which the machine ran, also for those of unknown times', () => {
+  const pauses = fc.uniqueArray(fc.nat(120), { maxLength: 8 })
+  fc.assert(
+    fc.property(life, fc.array(use, { maxLength: 8 }), pauses, fc.nat(30), (given, uses, at, unknown) => {
+      const whole = { from: given.from, to: given.from + given.seconds }
+      const bounds = at.map((one) => Math.min(whole.to, whole.from + one)).toSorted((a, b) => a - b)
+      const recorded = bounds.flatMap((from, k) =>
+        k % 2 === 0 && bounds[k + 1] !== undefined ? [{ from, to: bounds[k + 1]! }] : [],
+      )
+      const seconds = secondsOf(recorded) + Math.min(unknown, given.seconds)
+      const ran = computeOf(whole, recorded, seconds)
+      expect(secondsOf(ran)).toBe(seconds)
+      const paid = [...sharesOf(whole, uses).values()].flatMap((own) => ran.map((one) => secondsIn(own, one)))
+      expect(paid.reduce((sum, one) => sum + one, 0)).toBe(uses.length === 0 ? 0 : seconds)
+    }),
+  )
 })

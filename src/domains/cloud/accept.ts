@@ -67,14 +67,17 @@ export const requireProvider = (tx: Db, target: CapacityTarget): Promise<CloudCo
   return connectionOf(tx, environmentId, { provider, connectionId: configurationOf(target).connectionId })
 }
 
-const ActiveRow = z.object({ id: z.string(), kind: z.string() })
+const ActiveRow = z.object({ id: z.string(), kind: z.string(), isCancelled: z.boolean() })
+type ActiveRow = z.output<typeof ActiveRow>
 
-/** An open operation for an equal request. */
+const activeColumns = sql`id, kind, cancel_requested_at is not null as is_cancelled`
+
+/** An open operation for an equal request; none that is to be cancelled, since it does not do what is asked for. */
 const equalProvisioning = (tx: Db, request: string) =>
   tx.maybe(
     ActiveRow,
-    sql`select id, kind from cloud_operations where kind = 'provision' and status in ('queued', 'running')
-      and request = ${request}::jsonb order by created_at, id limit 1`,
+    sql`select ${activeColumns} from cloud_operations where kind = 'provision' and status in ('queued', 'running')
+      and cancel_requested_at is null and request = ${request}::jsonb order by created_at, id limit 1`,
   )
 
 const InstanceRow = z.object({
@@ -253,7 +256,7 @@ export const addProvisioning = async (
 
 const refuseTaken = async (tx: Db, instanceId: string): Promise<void> => {
   const active = await activeOf(tx, instanceId)
-  if (active !== undefined) throw busy(instanceId, active.kind, active.kind)
+  if (active !== undefined) throw busy(instanceId, active, active.kind)
   const taken = await tx.run(sql`select from cloud_instances where id = ${instanceId}`)
   if (taken > 0)
     throw unacceptableAt(
@@ -266,14 +269,18 @@ const refuseTaken = async (tx: Db, instanceId: string): Promise<void> => {
 export const activeOf = (tx: Db, instanceId: string) =>
   tx.maybe(
     ActiveRow,
-    sql`select id, kind from cloud_operations where instance_id = ${instanceId} and status in ('queued', 'running')`,
+    sql`select ${activeColumns} from cloud_operations
+      where instance_id = ${instanceId} and status in ('queued', 'running')`,
   )
 
 /** The refusal while an instance is under an operation. */
-export const busy = (id: string, kind: string, state: string): Refusal =>
+export const busy = (id: string, { kind, isCancelled }: ActiveRow, state: string): Refusal =>
   new Refusal(
     'conflict',
-    `the instance ${JSON.stringify(id)} is under ${kind}; wait for the end of that, or cancel it`,
+    `the instance ${JSON.stringify(id)} is under ${kind}` +
+      (isCancelled
+        ? ', which is being cancelled; wait for its end'
+        : '; wait for the end of that, or cancel it'),
     { extra: { state }, retryAfterSeconds: 10 },
   )
 
@@ -335,8 +342,8 @@ export const acceptAction = async (
       instanceId,
     )
     const active = await activeOf(tx, instanceId)
-    if (active?.kind === action) return active.id
-    if (active !== undefined) throw busy(instanceId, active.kind, found.status)
+    if (active?.kind === action && !active.isCancelled) return active.id
+    if (active !== undefined) throw busy(instanceId, active, found.status)
     const { from, done } = possible[action]
     const of = {
       ...{ kind: action, environmentId: found.environmentId, targetId: found.capacityTargetId, instanceId },

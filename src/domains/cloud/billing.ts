@@ -1,4 +1,4 @@
-import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 
 /**
  * Bills of instances, by the clock of PostgreSQL. That clock may be set back, by a person or a time
@@ -14,13 +14,27 @@ export const computeSecondsOf = (alias: string): string =>
   `(${alias}.accumulated_compute_seconds + case when ${alias}.compute_started_at is null then 0
     else ${spanSeconds(`${alias}.compute_started_at`, 'now()')} end)`
 
+/** The time from a start until now, as SQL; none where it is null or the clock was set back. */
+const spanSince = (start: string): string =>
+  `(case when ${start} < now() then tstzmultirange(tstzrange(${start}, now())) else '{}' end)`
+
+/**
+ * When the machine of `cloud_instances`, under this alias, has run, as SQL: JSON of spans `{from, to}` in
+ * seconds since the epoch. Earlier versions recorded none: the spans may be shorter than `computeSecondsOf`.
+ */
+export const computeSpansOf = (alias: string): string =>
+  `(select coalesce(json_agg(json_build_object('from', extract(epoch from lower(s)),
+      'to', extract(epoch from upper(s))) order by s), '[]')
+    from unnest(${alias}.compute_spans + ${spanSince(`${alias}.compute_started_at`)}) s)`
+
 /** Columns of an instance whose machine runs from now on. */
 export const computeBegins: Sql = sql`compute_started_at = coalesce(compute_started_at, now()),
   billing_started_at = coalesce(billing_started_at, now())`
 
 /** Columns of an instance whose machine runs no more. */
 export const computeEnds: Sql = sql`accumulated_compute_seconds = accumulated_compute_seconds
-    + coalesce(greatest(0, extract(epoch from now() - compute_started_at)), 0), compute_started_at = null`
+    + coalesce(greatest(0, extract(epoch from now() - compute_started_at)), 0),
+  compute_spans = compute_spans + ${raw(spanSince('compute_started_at'))}, compute_started_at = null`
 
 /** Columns of an instance whose machine and disk are gone. */
 export const billingEnds: Sql = sql`billing_finished_at = case when billing_started_at is not null

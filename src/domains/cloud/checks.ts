@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import { CloudError } from '../../drivers/cloud/contract.ts'
+import { reasonText } from '../../outside-text.ts'
 import { assign } from '../../shell/program.ts'
 import { variablesOf, wantedConfigurations } from './configurations.ts'
 import { maskOf } from './masks.ts'
@@ -73,7 +74,7 @@ export const validateMachine = async (parts: CloudWorkParts, operationId: string
       const { code, stderr } = await shell.run(command, { deadlineMs: 60_000, maxBytes: 1_048_576 })
       const message =
         `the check ${JSON.stringify(name)} of ${versionId} ended with ` +
-        `${String(code ?? 'a signal')}: ${mask(stderr.slice(0, 500))}`
+        `${String(code ?? 'a signal')}: ${reasonText(mask(stderr), { characters: 500 })}`
       if (code === 0) await note(db, job, 'validation', 'task.completed', { task: name, message: versionId })
       else await note(db, job, 'validation', 'task.failed', { level: 'error', task: name, message })
       if (code !== 0 && required.has(versionId)) throw new CloudError('refused', message)

@@ -53,33 +53,30 @@ const eventNames: Readonly<Record<PlayEvent['event'], string>> = {
 const noteTask = (
   parts: CloudWorkParts,
   job: CloudJob,
-  mask: (text: string) => string,
   { event, task, message, seconds, ignored }: PlayEvent,
 ): Promise<void> => {
   const text = message ?? (event === 'started' || event === 'ok' ? undefined : event)
   return note(parts.db, job, 'configuration', eventNames[event], {
     ...{ tool: 'ansible', host: job.id },
-    ...(task === undefined ? {} : { task: mask(task) }),
-    ...(text === undefined ? {} : { message: mask(text) }),
+    ...(task === undefined ? {} : { task }),
+    ...(text === undefined ? {} : { message: text }),
     ...(seconds === undefined ? {} : { durationSeconds: seconds }),
     ...(event === 'unreachable' || (event === 'failed' && ignored !== true) ? { level: 'error' } : {}),
   })
 }
 
-const play = async (
+const play = (
   parts: CloudWorkParts,
   job: CloudJob,
   { named, version }: { named: TargetMachineConfiguration; version: Version },
   signal: AbortSignal,
 ): Promise<PlayEnd> => {
   const variables = variablesOf(named, version.variablesSchema)
-  const mask = maskOf(variables)
-  const { state, reason } = await parts.plays.run({
-    ...{ versionId: version.id, playbook: version.playbookYaml, variables, signal },
+  return parts.plays.run({
+    ...{ versionId: version.id, playbook: version.playbookYaml, variables, mask: maskOf(variables), signal },
     machine: { name: job.id, target: targetOf(parts, job), hostKey: job.hostKey ?? '' },
-    onEvent: (event) => noteTask(parts, job, mask, event),
+    onEvent: (event) => noteTask(parts, job, event),
   })
-  return { state, ...(reason === undefined ? {} : { reason: mask(reason) }) }
 }
 
 /** Runs one configuration. @throws CloudError where it fails and is required */

@@ -4,12 +4,13 @@ const mark = '********'
 /** Shorter values occur anywhere by chance. */
 const leastCharacters = 4
 
+/** Bounded in what they look back over: a text may be of spaces alone. */
 const patterns: readonly RegExp[] = [
   /-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)/g,
   /\b(?:AKIA|ASIA)[A-Z0-9]{16}\b/g,
   /(?<=\bBearer )[\w.~+/-]{8,}=*/gi,
   /(?<=:\/\/[^\s/:@]{1,255}:)[^\s/@]{1,255}(?=@)/g,
-  /(?<=\b(?:password|passwd|passphrase|secret|token|api_?key|access_?key)["']?\s*[=:]\s*["']?)[^\s"',;]{4,}/gi,
+  /(?<=\b(?:pass(?:word|wd|phrase)|secret|token|(?:api|access)_?key)["']?\s{0,64}[=:]\s{0,64}["']?)[^\s"',;]{4,}/gi,
 ]
 
 /**

@@ -32,11 +32,13 @@ const cloudsOf = async (
   const { id, environmentId, provider, region: own } = connection
   const rows = await db.many(
     RegionRow,
-    sql`select region, null as project_id from cloud_instances where environment_id = ${environmentId}
+    sql`select region, null as project_id from cloud_instances
+        where environment_id = ${environmentId} and provider = ${provider}
       union select region, case when machine_gone or status = 'destroyed' then project_id
           else coalesce(account, project_id) end
         from cloud_instances where connection_id = ${id} and provider = ${provider}
-      union select region, null from cloud_capacity_targets where environment_id = ${environmentId} and region <> ''`,
+      union select region, null from cloud_capacity_targets
+        where environment_id = ${environmentId} and provider = ${provider} and region <> ''`,
   )
   const found = new Map<Cloud, string>()
   for (const { region, projectId } of [...(own == null ? [] : [{ region: own, projectId: null }]), ...rows])

@@ -13,6 +13,8 @@ export interface PlayWish {
   playbook: string
   variables: Readonly<Record<string, unknown>>
   machine: PlayMachine
+  /** Of these variables. */
+  mask: Play['mask']
   onEvent: (event: PlayEvent) => Promise<void>
   signal: AbortSignal
 }
@@ -85,7 +87,8 @@ export const openPlays = ({ addressAllowed }: Pick<Play, 'addressAllowed'>): Pla
       }
       for (const { signal } of left) signal.addEventListener('abort', check, { once: true })
       return runPlay({
-        ...{ playbook: first.playbook, variables: first.variables, addressAllowed, signal: all.signal },
+        ...{ playbook: first.playbook, variables: first.variables, mask: first.mask },
+        ...{ addressAllowed, signal: all.signal },
         machines: left.map(({ machine, signal }) => ({ ...machine, signal })),
         onEvent: async (event) => {
           const of = left.find(({ machine }) => machine.name === event.machine)

@@ -52,7 +52,7 @@ export const retryCloudOperation = (parts: AcceptParts, id: string): Promise<Ope
         where o.id = ${id} for update of i`,
     )
     const active = await activeOf(tx, of.instanceId)
-    if (active !== undefined) throw busy(of.instanceId, active.kind, of.status)
+    if (active !== undefined) throw busy(of.instanceId, active, of.status)
     if (of.status === 'destroyed' || (of.machineGone && of.kind !== 'provision' && of.kind !== 'destroy'))
       throw new Refusal(
         'conflict',

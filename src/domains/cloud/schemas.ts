@@ -104,13 +104,16 @@ export const TargetMachineConfiguration = z.strictObject({
 })
 export type TargetMachineConfiguration = z.output<typeof TargetMachineConfiguration>
 
+const Zone = z.string().max(255)
+const zoneText = 'the only zone; of zonePolicy fixed'
+
 const members = {
   name: Name,
   provider: z.enum(providers).meta({ enum: ['gcp', 'aws'] }),
   providerMachineType: Name,
   imageReference: Name,
   region: Text.max(255).default('').describe('blank: the one of the connection'),
-  fixedZone: z.string().max(255).optional().describe('the only zone; of zonePolicy fixed'),
+  fixedZone: Zone.optional().describe(zoneText),
   zonePolicy: Name,
   architecture: Name.default('amd64').describe('of the processor'),
   vcpu: z.number().gt(0).max(100_000).describe('virtual cores'),
@@ -135,6 +138,12 @@ export const NewCapacityTarget = z.strictObject({
   id: Id.optional().describe('the service makes one by default'),
   environmentId: Id.optional().describe('the id in the path'),
   ...members,
+  fixedZone: Zone.regex(
+    /^[a-z0-9-]+$/,
+    'must be a name of a zone like us-east-1a: small letters, digits and -',
+  )
+    .optional()
+    .describe(zoneText),
   zonePolicy: z
     .enum(['any-compatible', 'fixed'])
     .default('any-compatible')

@@ -48,6 +48,18 @@ export const sharesOf = (life: Span, uses: readonly MachineUse[]): Map<string, S
   return shares
 }
 
+const secondsOf = (spans: readonly Span[]): number =>
+  spans.reduce((sum, { from, to }) => sum + (to - from), 0)
+
+/**
+ * The times in which a machine ran, `seconds` in all: those that are recorded, and what they lack of it from the
+ * beginning of its life on.
+ */
+export const computeOf = (life: Span, recorded: readonly Span[], seconds: number): Span[] => {
+  const lacking = seconds - secondsOf(recorded)
+  return lacking > 0 ? [{ from: life.from, to: life.from + lacking }, ...recorded] : [...recorded]
+}
+
 /** Seconds of the spans that lie in another span. */
 export const secondsIn = (spans: readonly Span[], within: Span): number =>
   spans.reduce(

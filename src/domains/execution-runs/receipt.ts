@@ -2,10 +2,10 @@ import { z } from 'zod'
 import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { EpochTime, Id, Paid } from '../../http/schema.ts'
-import { computeSecondsOf } from '../cloud/billing.ts'
+import { computeSecondsOf, computeSpansOf } from '../cloud/billing.ts'
 import { pausedSeconds, plannedLife, type CloudCost } from '../schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../schedule-plans/schemas.ts'
-import { secondsIn, sharesOf } from './machine-shares.ts'
+import { computeOf, secondsIn, sharesOf } from './machine-shares.ts'
 import { windowMoney, windowsOf } from './windows.ts'
 
 const Money = z.strictObject({
@@ -63,6 +63,8 @@ const UseRow = z.object({
   madeAt: z.number().optional(),
   overAt: z.number().optional(),
   computeSeconds: z.number(),
+  /** When its machine has run; present in uses of the run that is asked for. */
+  computeSpans: z.array(z.object({ from: z.number(), to: z.number() })).optional(),
   pricePerSecond: z.number(),
   diskPricePerSecond: z.number(),
   now: z.number(),
@@ -80,6 +82,7 @@ const usesOf = (db: Db, runId: string): Promise<UseRow[]> =>
         extract(epoch from i.billing_started_at)::double precision as made_at,
         extract(epoch from i.billing_finished_at)::double precision as over_at,
         ${raw(computeSecondsOf('i'))} as compute_seconds,
+        case when m.execution_run_id = ${runId} then ${raw(computeSpansOf('i'))} end as compute_spans,
         i.compute_price_per_second as price_per_second, i.disk_price_per_second,
         extract(epoch from now())::double precision as now
       from run_machines m join cloud_instances i on i.id = m.instance_id
@@ -90,7 +93,7 @@ const usesOf = (db: Db, runId: string): Promise<UseRow[]> =>
 /** The share of a run in one instance; null where the provider never made it. `all`: as `usesOf`. */
 const actualOf = (runId: string, instance: string, all: readonly UseRow[]): Money | null => {
   const uses = all.filter(({ instanceId }) => instanceId === instance)
-  const [one] = uses
+  const one = uses.find((use) => use.runId === runId)
   if (one?.madeAt === undefined) return null
   const life = { from: one.madeAt, to: one.overAt ?? one.now }
   const own = sharesOf(
@@ -98,7 +101,8 @@ const actualOf = (runId: string, instance: string, all: readonly UseRow[]): Mone
     uses.map((use) => ({ runId: use.runId, from: use.acquiredAt, to: use.releasedAt })),
   ).get(runId)
   if (own === undefined) return { seconds: 0, diskSeconds: 0, compute: 0, disk: 0, money: 0 }
-  const computed = secondsIn(own, { from: life.to - one.computeSeconds, to: life.to })
+  const ran = computeOf(life, one.computeSpans ?? [], one.computeSeconds)
+  const computed = ran.reduce((sum, span) => sum + secondsIn(own, span), 0)
   const existed = secondsIn(own, life)
   const compute = computed * one.pricePerSecond
   const disk = existed * one.diskPricePerSecond

@@ -45,23 +45,68 @@ const connectionVariable = new RegExp(
   ].join('|')})$`,
 )
 const assignsConnection = /\bansible_(connection|host|ssh_\w+|shell_executable)\s*=/
-const looksUp = /\b(lookup|query|q)\s*\(/
 const controllerNames = /(^|[,:&!\s])(localhost|127\.\d+\.\d+\.\d+|::1)($|[,:\s])/
 
 const below = (path: string, key: string | number): string =>
   path === '' ? String(key) : `${path}.${String(key)}`
 
+/** Keys whose values are expressions of Jinja without its marks. */
+const expressionKeys = new Set('when until changed_when failed_when break_when that var'.split(' '))
+const isExpression = (key: string, value: unknown): boolean =>
+  expressionKeys.has(key) ||
+  (/(^|\.)(debug|assert)$/.test(key) && typeof value === 'string' && /\b(var|that)\s*=/.test(value))
+
+/** A comment or a raw block, which run no code, or the begin of code. */
+const jinjaMark = /\{#[^]*?(?:#\}|$)|\{%[-+]?\s*raw\s*-?%\}[^]*?(?:\{%[-+]?\s*endraw\s*[-+]?%\}|$)|\{\{|\{%/g
+const jinjaToken = /"(?:\\[^]|[^"\\])*"|'(?:\\[^]|[^'\\])*'|[^]/y
+
+/** All code of a text of Jinja, quoted texts left out. `isCode`: the text begins within code. */
+const codeIn = (text: string, isCode: boolean): string => {
+  let code = ''
+  let at = 0
+  for (let isBegun = isCode; ; isBegun = false) {
+    if (!isBegun) {
+      jinjaMark.lastIndex = at
+      const mark = jinjaMark.exec(text)?.[0]
+      if (mark === undefined) return code
+      at = jinjaMark.lastIndex
+      if (mark.length > 2) continue
+    }
+    // Within brackets, two closing braces are no end.
+    for (let depth = 0; at < text.length && (depth > 0 || !/[}%]\}/y.test(text.slice(at, at + 2)));) {
+      jinjaToken.lastIndex = at
+      const token = jinjaToken.exec(text)?.[0] ?? ''
+      at += token.length
+      if ('([{'.includes(token)) depth++
+      else if (')]}'.includes(token)) depth = Math.max(0, depth - 1)
+      code += token.length === 1 ? token : "''"
+    }
+    code += '\n'
+  }
+}
+
+const lookupCall = /\b(lookup|query|q)\s*\(/
+/** No attribute (`url.query`) and no argument (`query=`). */
+const lookupName = /(?<!\w|\.\s{0,9})(lookup|query|q)\b(?!\s*=[^=])/
+
+/** Whether a text may run a lookup. `isBare`: it may be an expression without marks. */
+const looksUp = (text: string, isBare: boolean): boolean =>
+  lookupCall.test(text) ||
+  lookupName.test(codeIn(text, false)) ||
+  (isBare && lookupName.test(codeIn(text, true))) ||
+  // This header gives code other marks.
+  (text.startsWith('#jinja2:') && lookupName.test(text))
+
 /**
  * Refuses, at any place, the controller's address and lookups, which read and run on the
- * controller.
+ * controller. `isBare`: as in `looksUp`.
  */
-const anywhere = (value: unknown, path: string, found: PlaybookFinding[]): void => {
+const anywhere = (value: unknown, path: string, found: PlaybookFinding[], isBare = false): void => {
+  const message =
+    'lookup, query and q are lookups, which run on the controller; let a task on the machine read what is ' +
+    'needed, and give a variable another name'
   if (typeof value === 'string') {
-    if (looksUp.test(value))
-      found.push({
-        path,
-        message: 'a lookup runs on the controller; let a task on the machine read what is needed',
-      })
+    if (looksUp(value, isBare)) found.push({ path, message })
     if (assignsConnection.test(value))
       found.push({
         path,
@@ -77,12 +122,8 @@ const anywhere = (value: unknown, path: string, found: PlaybookFinding[]): void 
         path: at,
         message: `the connection to the machine is set by the service; leave ${JSON.stringify(key)} out`,
       })
-    if (looksUp.test(key))
-      found.push({
-        path: at,
-        message: 'a lookup runs on the controller; let a task on the machine read what is needed',
-      })
-    anywhere(item, at, found)
+    if (looksUp(key, false)) found.push({ path: at, message })
+    anywhere(item, at, found, Array.isArray(value) ? isBare : isExpression(key, item))
   }
 }
 

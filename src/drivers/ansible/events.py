@@ -11,14 +11,16 @@ short_description: one JSON object a line
 description: One JSON object a line for the beginning and the end of each task on each host.
 """
 
-LONGEST = 2000
+# The service masks secrets before it cuts a text for people, so it gets more than they do.
+LONGEST = 16000
 
 
 def text(value):
+    """The text as a list: as a whole, or its beginning and its end."""
     if value is None or value == "":
         return None
     shown = str(value)
-    return shown if len(shown) <= LONGEST else shown[:500] + " … " + shown[503 - LONGEST :]
+    return [shown] if len(shown) <= 2 * LONGEST else [shown[:LONGEST], shown[-LONGEST:]]
 
 
 class CallbackModule(CallbackBase):

@@ -6,10 +6,14 @@ import type { Readable, Writable } from 'node:stream'
 import { z } from 'zod'
 import { openSandboxSockets, type SandboxSockets } from '../../clients/ssh/sandbox-sockets.ts'
 import type { SshTarget } from '../../clients/ssh/target.ts'
+import { reasonText } from '../../outside-text.ts'
 import { programPath } from '../machine-programs.ts'
 import { ansiblePlaybook, sandbox } from './sandbox.ts'
 
-/** A task on a machine, at its beginning or its end. All text comes from foreign code. */
+/**
+ * A task on a machine, at its beginning or its end. All text comes from foreign code; it is masked and of at most
+ * 2,000 characters.
+ */
 export interface PlayEvent {
   event: 'started' | 'ok' | 'changed' | 'skipped' | 'failed' | 'unreachable'
   /** The name of a machine of the play. */
@@ -36,6 +40,8 @@ export interface Play {
   /** Text in them is taken as it is: braces are no templates. */
   variables: Readonly<Record<string, unknown>>
   machines: readonly PlayMachine[]
+  /** Masks the secrets of a text. */
+  mask: (text: string) => string
   onEvent: (event: PlayEvent) => Promise<void>
   signal: AbortSignal
   addressAllowed: (address: string) => true | string
@@ -51,7 +57,7 @@ export interface PlayLimits {
 }
 
 const usualLimits: PlayLimits = { milliseconds: 30 * 60_000, bytes: 32 * 1_048_576, events: 5_000 }
-const longestLine = 65_536
+const longestLine = 1_048_576
 
 /**
  * How a play ended on a machine. `unreachable`: SSH got no answer, so a later play may succeed.
@@ -62,11 +68,28 @@ export interface PlayEnd {
   reason?: string | undefined
 }
 
+/** A text of `events.py`: as a whole, or its beginning and its end. */
+const Parts = z.union([z.tuple([z.string()]), z.tuple([z.string(), z.string()])])
+
+/** Of each part at its cut, behind which a secret may go on. Secrets are shorter. */
+const unsafe = 8_000
+
+/** A text for people, of at most 2,000 characters. It is masked before it is cut: half a secret is no secret. */
+export const shownText = ([begin, end]: z.output<typeof Parts>, mask: (text: string) => string): string => {
+  const head = mask(begin)
+  if (end === undefined && head.length <= 2_000) return head
+  const shown =
+    end === undefined
+      ? [head.slice(0, 500), head.slice(-1_497)]
+      : [head.slice(0, -unsafe).slice(0, 500), mask(end).slice(unsafe).slice(-1_497)]
+  return shown.join(' … ').toWellFormed()
+}
+
 const Line = z.object({
   event: z.enum(['started', 'ok', 'changed', 'skipped', 'failed', 'unreachable']),
   host: z.string(),
-  task: z.string().max(4_096).optional(),
-  message: z.string().max(longestLine).optional(),
+  task: Parts.optional(),
+  message: Parts.optional(),
   seconds: z.number().optional(),
   ignored: z.boolean().optional(),
 })
@@ -230,9 +253,11 @@ const readOutput = async (
     if (end.success) stats = end.data.hosts
     const task = Line.safeParse(value)
     if (!task.success) continue
-    const { host, ...event } = task.data
+    const { host, task: name, message, ...facts } = task.data
     const machine = play.machines[Number(host.slice(aliasOf(0).length - 1))]
     if (machine === undefined) continue
+    const shown = (parts: typeof name): string | undefined => parts && shownText(parts, play.mask)
+    const event = { ...facts, task: shown(name), message: shown(message) }
     if ((event.event === 'failed' && event.ignored !== true) || event.event === 'unreachable')
       failures.set(
         machine.name,
@@ -251,18 +276,25 @@ const lastOf = (stream: Readable): (() => string) => {
   return () => kept
 }
 
+/** What Ansible says of its own error, else the last of what it wrote. Both are masked before they are cut. */
+const errorIn = (output: string, mask: Play['mask']): string => {
+  const error = /ERROR! ([\s\S]*)/.exec(output)?.[1]
+  return error === undefined
+    ? reasonText(mask(output), { characters: 1_000 })
+    : mask(error.trim()).slice(0, 1_000)
+}
+
 const endOf = (
   name: string,
   place: number,
   { failures, stats }: Awaited<ReturnType<typeof readOutput>>,
-  errorOutput: string,
+  error: string,
 ): PlayEnd => {
   const own = stats?.[aliasOf(place)]
-  const error = /ERROR! ([\s\S]*)/.exec(errorOutput)?.[1] ?? errorOutput
   if (own === undefined)
     return {
       state: 'failed',
-      reason: failures.get(name) ?? (error.trim().slice(0, 1_000) || 'no play has the machine in its hosts'),
+      reason: failures.get(name) ?? (error || 'no play has the machine in its hosts'),
     }
   if (own.unreachable > 0) return { state: 'unreachable', reason: failures.get(name) ?? 'SSH got no answer' }
   if (own.failures > 0) return { state: 'failed', reason: failures.get(name) ?? 'a task failed' }
@@ -343,7 +375,7 @@ export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
       play.machines.map(({ name }, place) => [
         name,
         why === undefined
-          ? endOf(name, place, output, errorOutput())
+          ? endOf(name, place, output, errorIn(errorOutput(), play.mask))
           : { state: 'failed', reason: `the playbook was ended: ${why}` },
       ]),
     )

@@ -36,6 +36,7 @@ const states: Readonly<Record<string, Machine['state']>> = {
 }
 
 const lastOf = (url: string): string => url.slice(url.lastIndexOf('/') + 1)
+const zonePath = (zone: string): string => `zones/${encodeURIComponent(zone)}`
 /** Names are unique in a zone only. */
 const idOf = (zone: string, name: string): string => `${zone}/${name}`
 
@@ -177,15 +178,15 @@ const makeOne = async (compute: ComputeEngine, firewalls: Firewalls, wish: Machi
   try {
     const begun = await compute.change(
       'POST',
-      `zones/${zone}/instances?requestId=${requestIdOf(wish.reference, zone)}`,
+      `${zonePath(zone)}/instances?requestId=${requestIdOf(wish.reference, zone)}`,
       bodyOf(wish, zone, { name, tag, place }),
     )
-    await compute.settle(`zones/${zone}`, begun)
+    await compute.settle(zonePath(zone), begun)
   } catch (error) {
     // The name is the reference: the machine is there by an earlier request.
     if (!isTaken(error)) throw error
   }
-  return machineOf(await compute.get(`zones/${zone}/instances/${name}`, Instance))
+  return machineOf(await compute.get(`${zonePath(zone)}/instances/${name}`, Instance))
 }
 
 const InZone = z.object({ instances: z.array(Instance).optional() })
@@ -293,7 +294,7 @@ const offersOf = async (compute: ComputeEngine): Promise<Awaited<ReturnType<Clou
 
 const pathOf = (id: string): string => {
   const [zone = '', name = ''] = id.split('/')
-  return `zones/${encodeURIComponent(zone)}/instances/${encodeURIComponent(name)}`
+  return `${zonePath(zone)}/instances/${encodeURIComponent(name)}`
 }
 
 const Attributes = z.object({
@@ -358,7 +359,7 @@ export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
       const [zone = ''] = id.split('/')
       const begun = await named(compute.change('POST', `${pathOf(id)}/start`))
       try {
-        await named(compute.settle(`zones/${zone}`, begun))
+        await named(compute.settle(zonePath(zone), begun))
       } catch (error) {
         // The start was taken; without an answer about its end, the state of the machine shows that.
         if (!(error instanceof CloudError) || !error.passes) throw error
