@@ -13,7 +13,7 @@ import {
   versionObject,
 } from './document-sql.ts'
 import { definitionStoreProblems } from './references.ts'
-import { insertVersion, VersionTimes } from './save.ts'
+import { replaceVersions, writeVersion } from './save.ts'
 import { passwordForms, passwordOf } from './address-passwords.ts'
 import { jsonEscape } from './secret-keys.ts'
 import {
@@ -129,7 +129,7 @@ export const createEnvironment = (db: Db, definition: EnvironmentDefinition): Pr
     await tx.run(
       sql`insert into environments (id, name, description, status) values (${id}, ${name}, ${description}, ${status})`,
     )
-    await insertVersion(tx, definition)
+    await writeVersion(tx, definition)
   })
 
 /** @throws Refusal 404 for an unknown environment */
@@ -203,7 +203,7 @@ const withKept = async (
 
 /**
  * Replaces a whole environment in one transaction. Its creation time stays, and so do remaining
- * connections with their checks.
+ * connections, resources and storages with the records that belong to them.
  * @throws Refusal 404 for an unknown id, 422 while a record uses the environment or where the store
  *   finds problems
  */
@@ -226,11 +226,6 @@ export const replaceEnvironment = (
     const problems = [...lost, ...(await definitionProblems(tx, definition, id))]
     if (problems.length > 0) throw unacceptable(problems)
     unmaskEnvironment(definition, await behindMasks(tx, definition, id))
-    const known = await tx.maybe(
-      VersionTimes,
-      sql`select created_at, published_at from environment_versions where id = ${definition.version.id}`,
-    )
-    await tx.run(sql`delete from environment_versions where environment_id = ${id}`)
     await tx.run(
       sql`delete from connections where environment_id = ${id}
         and id <> all(${definition.connections.map((connection) => connection.id)})`,
@@ -238,7 +233,7 @@ export const replaceEnvironment = (
     await tx.run(
       sql`update environments set name = ${name}, description = ${description}, status = ${status} where id = ${id}`,
     )
-    await insertVersion(tx, definition, known)
+    await replaceVersions(tx, definition)
   })
 
 /**
