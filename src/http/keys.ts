@@ -55,6 +55,9 @@ const markedAs = <Schema extends z.ZodType>(schema: Schema, shape: Shape): Schem
  */
 export const withBlank = <Text extends z.ZodString>(schema: Text): Text => markedAs(schema, leaf)
 
+/** The same schema of a number that is no measure: an integer that would lose digits is refused. */
+export const exact = (schema: z.ZodNumber): z.ZodNumber => markedAs(schema, leaf)
+
 const later: Shape = { ...free, deferred: true, element: () => later, values: () => later }
 /** The same schema of a document that its route judges by a further schema. */
 export const judgedLater = <Schema extends z.ZodType>(schema: Schema): Schema => markedAs(schema, later)

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { withBlank } from '../../http/keys.ts'
+import { exact, withBlank } from '../../http/keys.ts'
 import { pageQueryOf, wholeNumber, type Sizes } from '../../http/paging.ts'
 import { Id } from '../../http/schema.ts'
 
@@ -66,7 +66,7 @@ export const SqlSchema = z.strictObject({
   ),
 })
 
-const Scalar = z.union([z.string(), z.number(), z.boolean(), z.null()])
+const Scalar = z.union([z.string(), exact(z.number()), z.boolean(), z.null()])
 
 /** A statement and the values of its placeholders. */
 export const Statement = z
@@ -75,7 +75,7 @@ export const Statement = z
     params: z
       .array(z.union([Scalar, z.array(Scalar).describe('for = ANY(?)')]))
       .optional()
-      .describe('the values in order; at most 1,000'),
+      .describe('the values in order, integers beyond 2^53-1 as texts; at most 1,000'),
   })
   .meta({ id: 'ProvenanceStatement' })
 export type Statement = z.output<typeof Statement>
