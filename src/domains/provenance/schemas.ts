@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { exact, withBlank } from '../../http/keys.ts'
 import { pageQueryOf, wholeNumber, type Sizes } from '../../http/paging.ts'
-import { Id } from '../../http/schema.ts'
+import { MadeId } from '../../http/schema.ts'
 
 const fieldTypes = [
   'identifier',
@@ -93,7 +93,7 @@ export const LineageQuery = z.strictObject({
   direction: z.enum(directions).optional().describe('default: both'),
   depth: wholeNumber.optional().meta({ description: '1 to 5, default 2' }),
   maxNodes: wholeNumber.optional().meta({ description: '1 to 500, default 200' }),
-  workflowVersionId: Id.optional().describe('of an activity whose id several versions share'),
+  workflowVersionId: MadeId.optional().describe('of an activity whose id several versions share'),
 })
 
 export const Lineage = z
@@ -118,5 +118,5 @@ export const ClosureQuery = z.strictObject({
     .enum(['prior', 'downstream'])
     .optional()
     .describe('ancestors (prior, the default) or descendants'),
-  workflowVersionId: Id.optional().describe('of an activity whose id several versions share'),
+  workflowVersionId: MadeId.optional().describe('of an activity whose id several versions share'),
 })

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { withBlank } from '../../http/keys.ts'
 import { wholeBytes, wholeNumber } from '../../http/paging.ts'
-import { Id, Name, Timestamp } from '../../http/schema.ts'
+import { Id, MadeId, Name, Timestamp } from '../../http/schema.ts'
 import { BrowseRoot, StorageProbe } from '../environments/schemas.ts'
 
 export const PathQuery = {
@@ -289,7 +289,7 @@ export const NewArtifact = z.strictObject({
 export const NewData = z.strictObject({
   ...PathBody,
   id: Id.optional().describe(newId),
-  workflowVersionId: Id.optional().describe('of the workflow that has the data'),
+  workflowVersionId: MadeId.optional().describe('of the workflow that has the data'),
   runId: Id.optional().describe('of the run that made the data'),
   activityId: Id.optional().describe('of the activity that made the data'),
 })
