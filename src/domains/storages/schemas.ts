@@ -5,8 +5,9 @@ import { Id, MadeId, Name, Timestamp } from '../../http/schema.ts'
 import { BrowseRoot, StorageProbe } from '../environments/schemas.ts'
 
 export const PathQuery = {
-  path: z
-    .string()
+  // A name may be white space alone; only an empty value is not given.
+  path: withBlank(z.string())
+    .transform((path) => (path === '' ? undefined : path))
     .optional()
     .describe('From the endpoint of the storage on; absolute below a root works too'),
   pathBytes: z
