@@ -89,6 +89,18 @@ describe('pages', () => {
     )
   })
 
+  test('link to their neighbours with every value of the query, also one with a question mark', () => {
+    const page = pageOf({ page: 1, pageSize: 1 }, arraySizes)
+    for (const [search, kept] of [
+      ['?kind=what?&pageSize=1', '?kind=what%3F&pageSize=1&page=2'],
+      ['?', '?page=2&pageSize=1'],
+      ['', '?page=2&pageSize=1'],
+    ] as const)
+      expect(pagedArray(['a', 'b'], { page, total: 2, target: `/things/${search}` }).headers['Link']).toBe(
+        `</things/${kept}>; rel="next"`,
+      )
+  })
+
   test('count to 10,000 and say when there are more', () => {
     const page = pageOf({ page: 1, pageSize: 1 })
     expect(envelope(['a', 'b'], { page, total: 10_001 })).toEqual({
