@@ -907,4 +907,32 @@ describe('the list', () => {
     }
     expect(collected).toEqual(keys)
   })
+
+  test('of more than 16 MiB comes as a stream, whole and in its order', async () => {
+    const names = Array.from({ length: 9 }, (_, i) => `long-${String(i)}`)
+    for (const name of names) await created(definition(name))
+    const { body: short } = await app.call('GET', '/environments/')
+    const client = await app.db.client()
+    await client.query(
+      `update resources set metadata = jsonb_build_object('é', repeat('x', $1)) where id ~ '^long-.-host$'`,
+      [3 * 2 ** 20],
+    )
+    client.release()
+    const long = await app.call('GET', '/environments/')
+    expect([long.status, long.headers.get('etag'), long.headers.get('content-type')]).toEqual([
+      200,
+      null,
+      'application/json',
+    ])
+    expect(long.text.length).toBeGreaterThan(9 * 3 * 2 ** 20)
+    for (const { resources } of long.body)
+      for (const resource of resources) if (resource.metadata?.['é'] !== undefined) delete resource.metadata
+    expect(long.body).toEqual(short)
+    const part = await app.call('GET', '/environments/?pageSize=3')
+    expect([part.body.length, part.headers.get('x-total-count')]).toEqual([3, String(short.length)])
+    expect(part.headers.get('etag')).not.toBeNull()
+    const head = await app.call('HEAD', '/environments/')
+    expect([head.status, head.text]).toEqual([200, ''])
+    for (const name of names) expect((await app.call('DELETE', path(name))).status).toBe(204)
+  })
 })

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
+import { readIds, readTexts } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { unacceptable, missing, type Problem } from '../../refusal.ts'
 import type { Page } from '../../http/paging.ts'
@@ -7,6 +7,7 @@ import {
   bindingObject,
   environmentObject,
   environmentRows,
+  newestVersion,
   profileObject,
   resourceObject,
   runtimeObject,
@@ -74,26 +75,14 @@ const storedEnvironment = async (db: Db, id: string): Promise<string | undefined
   return row?.document
 }
 
-const DocumentTextRow = z.object({ document: z.string() })
+/** Ids of environments by name; `total` is counted to one above `countBound`. */
+export const listEnvironments = (db: Db, page: Page) =>
+  readIds(db, { from: sql`environments e`, order: sql`e.name collate "C", e.id`, page })
 
-/**
- * Environments by name, each whole, as JSON text, secrets masked; `total` is counted to one above
- * `countBound`.
- */
-export const listEnvironments = async (
-  db: Db,
-  page: Page,
-): Promise<{ documents: string[]; total: number }> => {
-  const rows = await db.many(
-    DocumentTextRow,
-    sql`select ${raw(environmentObject)} as document
-        from (select * from environments order by name collate "C", id limit ${page.limit} offset ${page.offset}) e
-        join lateral (select * from environment_versions where environment_id = e.id order by version desc
-          limit 1) v on true
-        order by e.name collate "C", e.id`,
-  )
-  const total = await countUpTo(db, sql`environments`)
-  return { documents: rows.map(({ document }) => maskedText(document)), total }
+/** These environments, each with its highest version as JSON text, secrets masked. */
+export const environmentTexts = async (db: Db, ids: readonly string[]): Promise<string[]> => {
+  const from = `join environments e on e.id = asked.id ${newestVersion}`
+  return (await readTexts(db, ids, { document: environmentObject, from })).map(maskedText)
 }
 
 /**
