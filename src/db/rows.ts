@@ -45,6 +45,32 @@ export const readPage = async <T extends z.ZodType>(
   return { rows, total: await countUpTo(db, counted) }
 }
 
+const IdRow = z.object({ id: z.string() }).transform(({ id }) => id)
+
+/** A page of ids as `readPage` reads it. `from` has a table whose column `id` is the one. */
+export const readIds = (
+  db: Db,
+  given: { from: Sql; order: Sql; page: { limit: number; offset: number } },
+): Promise<{ rows: string[]; total: number }> =>
+  readPage(db, IdRow, { ...given, select: sql`id::text as id` })
+
+const TextRow = z.object({ document: z.string() }).transform(({ document }) => document)
+
+/**
+ * The JSON texts of these ids, in their order; unknown ids are left out. `from` joins tables to the
+ * rows `asked (id, place)`.
+ */
+export const readTexts = (
+  db: Db,
+  ids: readonly string[],
+  { document, from }: { document: string; from: string },
+): Promise<string[]> =>
+  db.many(
+    TextRow,
+    sql`select ${raw(document)} as document
+        from unnest(${[...ids]}::text[]) with ordinality asked (id, place) ${raw(from)} order by asked.place`,
+  )
+
 /** A row of one column `document`, as the document itself. */
 export const documentRow = <T>(document: z.ZodType<T>): z.ZodType<T> =>
   z.object({ document }).transform((row) => row.document)

@@ -3,7 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Refusal, invalid } from '../refusal.ts'
 import type { Actor } from './access.ts'
 import type { Call, Upload } from './route.ts'
-import { isPlainText } from './schema.ts'
+import { idLengths, isPlainText } from './schema.ts'
 import type { Match } from './table.ts'
 
 /** The argument of a handler. The abort signal is created only for a handler that reads it. */
@@ -82,7 +82,7 @@ const decoded = (text: string, what: string): string => {
  * Characters of a path value: the longest id that the service makes of ids, and the longest path of
  * a file. Both are limits of the API's document too.
  */
-export const pathLengths = { id: 1_024, file: 4_096 } as const
+export const pathLengths = { id: idLengths.made, file: 4_096 } as const
 
 /**
  * The path's named segments, decoded. @throws 400 for values that cannot be an id, so that no store

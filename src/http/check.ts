@@ -107,6 +107,7 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
         return 0
       }
     } else if (typeof value === 'bigint') {
+      if (at?.deferred === true) return value
       const number = Number(value)
       const digits = String(value)
       // A double is written with the fewest digits that give it again, and zeros to its size.

@@ -26,6 +26,8 @@ export interface Shape {
    * rounded like any other.
    */
   measure: boolean
+  /** Another schema decides later what the value is: its integers stay as they are. */
+  deferred: boolean
 }
 
 const free: Shape = {
@@ -35,19 +37,30 @@ const free: Shape = {
   acceptsNull: true,
   isText: false,
   measure: false,
+  deferred: false,
 }
 const leaf: Shape = { ...free, acceptsNull: false }
 const text: Shape = { ...leaf, isText: true }
 
-const meaningfulBlanks = new WeakSet<z.core.$ZodType>()
+/** Shapes of schemas that do not follow from the schema itself. */
+const marked = new WeakMap<z.core.$ZodType, Shape>()
+const markedAs = <Schema extends z.ZodType>(schema: Schema, shape: Shape): Schema => {
+  marked.set(schema, shape)
+  return schema
+}
+
 /**
  * The same schema of a text, whose blank form is a value of its own. Wrappers such as `optional()`
  * keep that; checks and descriptions of the text come before it.
  */
-export const withBlank = <Text extends z.ZodString>(schema: Text): Text => {
-  meaningfulBlanks.add(schema)
-  return schema
-}
+export const withBlank = <Text extends z.ZodString>(schema: Text): Text => markedAs(schema, leaf)
+
+/** The same schema of a number that is no measure: an integer that would lose digits is refused. */
+export const exact = (schema: z.ZodNumber): z.ZodNumber => markedAs(schema, leaf)
+
+const later: Shape = { ...free, deferred: true, element: () => later, values: () => later }
+/** The same schema of a document that its route judges by a further schema. */
+export const judgedLater = <Schema extends z.ZodType>(schema: Schema): Schema => markedAs(schema, later)
 
 type Def = z.core.$ZodTypes['_zod']['def']
 
@@ -84,6 +97,7 @@ const merge = (shapes: readonly Shape[]): Shape =>
       acceptsNull: left.acceptsNull || right.acceptsNull,
       isText: left.isText || right.isText,
       measure: left.measure || right.measure,
+      deferred: left.deferred || right.deferred,
     }
   })
 
@@ -115,7 +129,7 @@ export const createShapes = (): ((schema: z.core.$ZodType) => Shape) => {
   const shapeOf = (schema: z.core.$ZodType): Shape => {
     const seen = known.get(schema)
     if (seen !== undefined) return seen
-    const shape = meaningfulBlanks.has(schema) ? leaf : read((schema as z.core.$ZodTypes)._zod.def)
+    const shape = marked.get(schema) ?? read((schema as z.core.$ZodTypes)._zod.def)
     known.set(schema, shape)
     return shape
   }

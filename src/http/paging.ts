@@ -94,8 +94,9 @@ export const pageOf = (
 }
 
 const linkTo = (target: string, page: number, pageSize: number, relation: string): string => {
-  const [path = '', search = ''] = target.split('?', 2)
-  const query = new URLSearchParams(search)
+  const at = target.indexOf('?')
+  const path = at === -1 ? target : target.slice(0, at)
+  const query = new URLSearchParams(at === -1 ? '' : target.slice(at + 1))
   query.set('page', String(page))
   query.set('pageSize', String(pageSize))
   return `<${path}?${query.toString()}>; rel="${relation}"`

@@ -16,28 +16,40 @@ export const isPlainText = (text: string, most: number): boolean =>
   !controls.test(text) &&
   !loneSurrogate.test(text)
 
-/** Whether a text may be an id of a client's: 1–255 characters, as `isPlainText`. */
-const isId = (text: string): boolean => isPlainText(text, 255)
+/** Characters of an id that a client chooses, and of the longest that the service makes of ids. */
+export const idLengths = { chosen: 255, made: 1_024 } as const
+
+const idOf = (most: number) =>
+  z
+    .string()
+    .refine((text) => /\S/u.test(text), 'must not be blank')
+    .refine(
+      (text) => !/\S/u.test(text) || isPlainText(text, most),
+      `must be 1 to ${most} characters without control characters`,
+    )
+    .meta({ minLength: 1, maxLength: most })
 
 /** An identifier as clients choose it, 1–255 characters; opaque, compared byte by byte. */
-export const Id = z
-  .string()
-  .refine((text) => /\S/u.test(text), 'must not be blank')
-  .refine((text) => !/\S/u.test(text) || isId(text), 'must be 1 to 255 characters without control characters')
-  .meta({ minLength: 1, maxLength: 255 })
+export const Id = idOf(idLengths.chosen)
+/** An identifier that a client chose, or that the service made of others: 1–1,024 characters. */
+export const MadeId = idOf(idLengths.made)
+
+const optionalIdOf = (most: number) =>
+  z
+    .string()
+    .refine(
+      (text) => text === '' || isPlainText(text, most),
+      `must be at most ${most} characters without control characters`,
+    )
+    .meta({ maxLength: most })
 
 /** A reference or parent id that may be left blank (the empty string). */
-export const OptionalId = z
-  .string()
-  .refine((text) => text === '' || isId(text), 'must be at most 255 characters without control characters')
-  .meta({ maxLength: 255 })
+export const OptionalId = optionalIdOf(idLengths.chosen)
+/** The same, which the service may have made of other ids. */
+export const OptionalMadeId = optionalIdOf(idLengths.made)
 
 /** A display name: 1–255 characters, not only white space. */
-export const Name = z
-  .string()
-  .refine((text) => /\S/u.test(text), 'must not be blank')
-  .refine((text) => !/\S/u.test(text) || isId(text), 'must be 1 to 255 characters without control characters')
-  .meta({ minLength: 1, maxLength: 255 })
+export const Name = idOf(255)
 
 /** Free text of at most 64 KiB; may be empty. */
 export const Text = z.string().max(65_536)

@@ -193,14 +193,14 @@ const readRoute = (api: Shape, spec: ReadSpec): Route =>
     },
   })
 
-/** `as`: the list is a plain array of other documents. */
-const eventsRoute = (
-  api: Shape,
-  reads: EventReads,
-  event: z.ZodType,
-  as?: (event: OperationEvent) => unknown,
-): Route => {
+/** `as`: the list is a plain array of other documents, which a stream has too. */
+const eventsRoute = (api: Shape, event: z.ZodType, as?: (event: OperationEvent) => unknown): Route => {
   const { db, kind } = api
+  const isOver = async (id: string): Promise<boolean> => {
+    const found = await readOperation(db, kind, id)
+    return found === undefined || !isOpenState(kind, found.status)
+  }
+  const reads = openEventReads(db, kind, isOver, as)
   const sizes = as === undefined ? envelopeSizes : arraySizes
   return route({
     method: 'GET',
@@ -274,10 +274,6 @@ export const operationRoutes = (of: OperationApi) => {
     one: `${of.path}{${of.parameter}}/`,
     idOf: (params) => params[of.parameter] ?? '',
   }
-  const reads = openEventReads(db, kind, async (id) => {
-    const found = await readOperation(db, kind, id)
-    return found === undefined || !isOpenState(kind, found.status)
-  })
   const steer = (spec: Steer): Route => steerRoute(api, spec)
 
   return {
@@ -290,7 +286,7 @@ export const operationRoutes = (of: OperationApi) => {
     read: (spec: ReadSpec): Route => readRoute(api, spec),
 
     events: (event: z.ZodType = OperationEvent, as?: (event: OperationEvent) => unknown): Route =>
-      eventsRoute(api, reads, event, as),
+      eventsRoute(api, event, as),
 
     /** Requests the end of an open operation. A repeated request is harmless. */
     cancel: (

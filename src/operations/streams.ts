@@ -1,7 +1,7 @@
 import type { Db } from '../db/sql.ts'
 import { follow, type Followed, type FollowedPiece } from '../http/followed-stream.ts'
 import { sharedReads } from '../http/shared-reads.ts'
-import { listEvents } from './events.ts'
+import { listEvents, type OperationEvent } from './events.ts'
 import { watchFeed, type Feed } from './feed.ts'
 import type { OperationKind } from './kind.ts'
 
@@ -44,17 +44,18 @@ export interface EventReads {
   behind: (id: string, after: number) => Promise<FollowedPiece<number>>
 }
 
-/** `isOver` returns whether an operation has ended, or is gone. */
+/** `isOver` returns whether an operation has ended, or is gone; `as` makes the data of an event. */
 export const openEventReads = (
   db: Db,
   kind: OperationKind,
   isOver: (id: string) => Promise<boolean>,
+  as: (event: OperationEvent) => unknown = (event) => event,
 ): EventReads => {
   const behind = sharedReads(db, async (key) => {
     const [id, after] = JSON.parse(key) as [string, number]
     const events = await listEvents(db, kind, id, { limit: batchSize, after })
     return batchOf(
-      events.map((event) => ({ id: String(event.sequence), type: event.eventType, data: event })),
+      events.map((event) => ({ id: String(event.sequence), type: event.eventType, data: as(event) })),
       events.at(-1)?.sequence ?? after,
     )
   })

@@ -191,6 +191,15 @@ test('events of cloud operations come under their topic', async () => {
   expect(new Set(items.map(({ kind }: any) => kind))).toEqual(new Set(['cloud-operation']))
 })
 
+test('the stream of the events of a cloud operation has the documents of their list', async () => {
+  const [{ id }] = await service.get('/cloud-operations/?status=completed')
+  const path = `/cloud-operations/${encodeURIComponent(id)}/events/`
+  const answer = await fetch(`${service.baseUrl}${path}`, { headers: { accept: 'text/event-stream' } })
+  const data = [...(await answer.text()).matchAll(/^data: (.*)$/gm)].map(([, line = '']) => JSON.parse(line))
+  expect(data).not.toEqual([])
+  expect(data).toEqual(await service.get(path))
+})
+
 test('a target makes as many machines as it may', async () => {
   await makeTarget('single', { maximumInstances: 1 })
   expect((await made('first', 'single')).status).toBe('completed')

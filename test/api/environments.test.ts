@@ -686,6 +686,87 @@ describe('replacing', () => {
     expect(answer.body).toEqual(read)
   })
 
+  test('what belongs to resources and storages that stay is kept, also in another version and under exchanged names', async () => {
+    const document = await created()
+    const { id } = document.environment
+    const client = await app.db.client()
+    await client.query('insert into resource_snapshots (id, resource_id, available) values ($1, $1, true)', [
+      `${id}-host`,
+    ])
+    await client.query(
+      `insert into storages (id, environment_version_id, position, name, type, endpoint, probe) values ($1, $2, 1, 'other', 'nfs', '/mnt', '{"status":"healthy","checkedAt":"2026-01-01T00:00:00Z","latencyMs":1}')`,
+      [`${id}-other`, document.version.id],
+    )
+    for (const storage of [`${id}-data`, `${id}-other`]) {
+      await client.query(
+        `insert into storage_index_entries (storage_id, parent, name, is_directory, type) values ($1, '', 'a', false, 'file')`,
+        [storage],
+      )
+      await client.query(
+        `insert into storage_index_runs (id, storage_id, status, policy) values ($1, $1, 'completed', '{}')`,
+        [storage],
+      )
+      await client.query(
+        `insert into storage_downloads (id, storage_id, path, strategy, status) values ($1, $1, 'a', 'stream', 'ready')`,
+        [storage],
+      )
+    }
+    client.release()
+    const before = await app.counts()
+    const read = (await app.call('GET', path(id))).body
+    const same = await app.call('PUT', path(id), read)
+    expect([same.status, same.body]).toEqual([200, read])
+    expect(await app.counts()).toEqual(before)
+
+    const [host, disk] = read.resources
+    const [data, other] = read.storages
+    const next = {
+      ...read,
+      version: { ...read.version, id: `${id}-v2` },
+      resources: [
+        { ...disk, providerId: 'host' },
+        { ...host, providerId: 'disk' },
+      ],
+      storages: [
+        { ...other, name: 'data', credentialReference: 'file:other' },
+        { ...data, name: 'other' },
+      ],
+    }
+    const exchanged = await app.call('PUT', path(id), next)
+    expect([exchanged.status, exchanged.body.resources, exchanged.body.storages]).toMatchObject([
+      200,
+      next.resources.map(({ id, providerId }: { id: string; providerId: string }) => ({
+        id,
+        providerId,
+        environmentVersionId: next.version.id,
+      })),
+      [
+        { name: 'data', health: { status: 'healthy' } },
+        { name: 'other', indexStatus: data.indexStatus },
+      ],
+    ])
+    expect(exchanged.body.storages[0].health).not.toHaveProperty('probe')
+    expect(await app.counts()).toEqual(before)
+
+    // What lies elsewhere, or is gone, has no index.
+    const moved = await app.call('PUT', path(id), {
+      ...next,
+      resources: [],
+      resourceRuntimeBindings: [],
+      resourceRelations: [],
+      storages: [{ ...next.storages[0], endpoint: '/elsewhere' }, next.storages[1]],
+    })
+    expect([moved.status, moved.body.error]).toEqual([200, undefined])
+    const after = await app.counts()
+    for (const table of [
+      'resource_snapshots',
+      'storage_index_entries',
+      'storage_index_runs',
+      'storage_downloads',
+    ])
+      expect([table, (before[table] ?? 0) - (after[table] ?? 0)]).toEqual([table, 1])
+  })
+
   test('is refused for an unknown environment, another id and ids of others; nothing changes', async () => {
     const other = await created()
     const mine = await created()
@@ -825,5 +906,33 @@ describe('the list', () => {
       next = /<\/api([^>]+)>; rel="next"/.exec(page.headers.get('link') ?? '')?.[1]
     }
     expect(collected).toEqual(keys)
+  })
+
+  test('of more than 16 MiB comes as a stream, whole and in its order', async () => {
+    const names = Array.from({ length: 9 }, (_, i) => `long-${String(i)}`)
+    for (const name of names) await created(definition(name))
+    const { body: short } = await app.call('GET', '/environments/')
+    const client = await app.db.client()
+    await client.query(
+      `update resources set metadata = jsonb_build_object('é', repeat('x', $1)) where id ~ '^long-.-host$'`,
+      [3 * 2 ** 20],
+    )
+    client.release()
+    const long = await app.call('GET', '/environments/')
+    expect([long.status, long.headers.get('etag'), long.headers.get('content-type')]).toEqual([
+      200,
+      null,
+      'application/json',
+    ])
+    expect(long.text.length).toBeGreaterThan(9 * 3 * 2 ** 20)
+    for (const { resources } of long.body)
+      for (const resource of resources) if (resource.metadata?.['é'] !== undefined) delete resource.metadata
+    expect(long.body).toEqual(short)
+    const part = await app.call('GET', '/environments/?pageSize=3')
+    expect([part.body.length, part.headers.get('x-total-count')]).toEqual([3, String(short.length)])
+    expect(part.headers.get('etag')).not.toBeNull()
+    const head = await app.call('HEAD', '/environments/')
+    expect([head.status, head.text]).toEqual([200, ''])
+    for (const name of names) expect((await app.call('DELETE', path(name))).status).toBe(204)
   })
 })

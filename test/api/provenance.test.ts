@@ -34,6 +34,30 @@ const get = (path: string): Promise<Answer> => app.call('GET', path)
 const ask = (statement: string, params?: unknown[], headers: Record<string, string> = {}): Promise<Answer> =>
   app.call('POST', '/provenance/sql/', { statement, ...(params === undefined ? {} : { params }) }, headers)
 
+test('an integer that a double would round is no value of a statement, but is one as text', async () => {
+  const long = '9007199254740993'
+  const asked = (params: string) =>
+    app.request('/api/provenance/sql/', {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: `{"statement": "SELECT id FROM data_instances WHERE size_bytes < ?", "params": [${params}]}`,
+    })
+  for (const [params, path] of [
+    [long, 'params.0'],
+    [`-${long}`, 'params.0'],
+    [`[1, ${long}]`, 'params.0.1'],
+  ] as const) {
+    const { status, body } = await asked(params)
+    expect([params, status, body.details]).toEqual([
+      params,
+      422,
+      [{ path, message: expect.stringContaining('would lose digits') }],
+    ])
+  }
+  for (const params of [`"${long}"`, '9007199254740992', '1.5', '1e18'])
+    expect([params, (await asked(params)).status]).toEqual([params, 200])
+})
+
 describe('entities', () => {
   test('the catalogue names every entity with fields, types and links', async () => {
     const { body } = await get('/provenance/entities/')

@@ -479,6 +479,12 @@ describe('plans', () => {
     const path = `/schedule-plans/${encodeURIComponent(id)}/`
     const made = await send('POST', '/schedule-plans/import/', { plan: plan(id) })
     expect(await send('GET', path)).toEqual(made)
+    const assignments = made.assignments.map((each: Json) => ({ ...each, planId: 'short' }))
+    const again = await send('POST', '/schedule-plans/import/', {
+      plan: { ...made, id: 'short', assignments },
+    })
+    expect(again.assignments[0].id).toBe(`${id}-a`)
+    expect((await app.call('DELETE', '/schedule-plans/short/')).status).toBe(204)
     expect((await app.call('DELETE', path)).status).toBe(204)
     expect((await app.call('DELETE', path)).status).toBe(404)
     expect((await app.call('GET', path)).status).toBe(404)

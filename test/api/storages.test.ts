@@ -709,6 +709,21 @@ describe('what may be looked into', () => {
   })
 })
 
+test('a name of white space alone is a name', async () => {
+  for (const path of [' ', '\t', '  \u00a0']) {
+    expect((await put('here', path, `of ${JSON.stringify(path)}`)).status).toBe(201)
+    const { status, body } = await app.call('GET', `/storages/here/stat/?path=${encodeURIComponent(path)}`)
+    expect([status, body.path, body.type]).toEqual([200, path, 'file'])
+    expect((await app.call('DELETE', at('here', path))).status).toBe(204)
+    expect((await app.call('GET', `/storages/here/stat/?path=${encodeURIComponent(path)}`)).status).toBe(404)
+  }
+  expect((await app.call('GET', '/storages/here/stat/?path=')).body).toMatchObject({
+    path: '',
+    type: 'directory',
+  })
+  expect((await app.call('DELETE', '/storages/here/entries/?path=')).status).toBe(400)
+})
+
 test('a SIF image becomes an artifact once, and stands in the way of deleting its environment', async () => {
   const image = Buffer.concat([
     Buffer.from('#!/usr/bin/env run-singularity\n\0'),

@@ -384,6 +384,53 @@ describe('create and read', () => {
     ])
   })
 
+  test('a measure with more digits than a double has is rounded, in every form; other such integers are refused', async () => {
+    const long = '12345678901234567'
+    const send = async (path: string, document: object) => {
+      const text = JSON.stringify(document).replaceAll('"LONG"', long)
+      return service.request<Definition & Refused>(`/api/workflow-definitions/${path}`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: text,
+      })
+    }
+    const author = (name: string, more: object = {}) =>
+      workflow(name, [{ name: 'a', simulation: { flops: 'LONG' }, ...more }])
+    const answers = [await send('', author('created')), await send('import/', author('imported'))]
+    const [{ body: created }] = answers as [(typeof answers)[0]]
+    const { version, ...answered } = created
+    const activities = [{ ...version.activities[0], simulation: { flops: 'LONG' } }]
+    answers.push(
+      await send('import/?name=sent-back', {
+        ...answered,
+        version: { ...version, activities },
+      }),
+      await service.call(
+        'POST',
+        '/workflow-definitions/',
+        `
+name: yaml
+spec: {namespace: tests, activities: [{name: a, simulation: {flops: ${long}}}]}
+`,
+      ),
+    )
+    for (const { status, body } of answers)
+      expect([status, body.error, body.version.activities[0]?.simulation]).toEqual([
+        201,
+        undefined,
+        { flops: Number(long) },
+      ])
+    const refused = await send(
+      '',
+      author('refused', { policy: { maxAttempts: 'LONG' }, metadata: { n: ['LONG'] } }),
+    )
+    expect([refused.status, paths(refused.body.details).toSorted()]).toEqual([
+      422,
+      ['spec.activities.0.metadata.n.0', 'spec.activities.0.policy.maxAttempts'],
+    ])
+    expect((await send('', ['LONG'])).status).toBe(400)
+  })
+
   test('keys in another case and nulls are read, unicode names too', async () => {
     const created = await create({
       Name: 'Größe 東京',

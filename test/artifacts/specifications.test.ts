@@ -278,6 +278,14 @@ describe('a build', () => {
       const again = await service.call('POST', '/artifact-builds/', { ...build, ...more })
       expect([more, again.status, again.body]).toEqual([more, 200, build])
     }
+    const [artifactId, version] = ['a'.repeat(255), 'v'.repeat(255)]
+    const { artifactVersionId } = await service.post('/artifacts/', { artifactId, version })
+    expect(
+      await service.call('POST', '/artifact-builds/', {
+        ...build,
+        ...{ id: 'long', cacheKey: 'of long', artifactVersionId },
+      }),
+    ).toMatchObject({ status: 201, body: { artifactVersionId } })
     const taken = await service.call('POST', '/artifact-builds/', { ...build, cacheKey: 'other' })
     expect([taken.status, taken.body.details[0].path]).toEqual([422, 'id'])
     expect(await service.get('/artifacts/tool/builds/')).toEqual([build])

@@ -1,4 +1,6 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { afterAll, beforeAll, describe, expect, jest, test } from '@jest/globals'
+import { AsyncLocalStorage } from 'node:async_hooks'
+import { text } from 'node:stream/consumers'
 import fc from '../support/fast-check.ts'
 import { z } from 'zod'
 import {
@@ -20,6 +22,7 @@ import {
   Timestamp,
   jsonObjectBounds,
 } from '../../src/http/schema.ts'
+import { textArray } from '../../src/http/text-array.ts'
 import { openStars, type Stars } from './stars.ts'
 
 test('a time whose + became a blank in a query is told how to write it', () => {
@@ -89,6 +92,18 @@ describe('pages', () => {
     )
   })
 
+  test('link to their neighbours with every value of the query, also one with a question mark', () => {
+    const page = pageOf({ page: 1, pageSize: 1 }, arraySizes)
+    for (const [search, kept] of [
+      ['?kind=what?&pageSize=1', '?kind=what%3F&pageSize=1&page=2'],
+      ['?', '?page=2&pageSize=1'],
+      ['', '?page=2&pageSize=1'],
+    ] as const)
+      expect(pagedArray(['a', 'b'], { page, total: 2, target: `/things/${search}` }).headers['Link']).toBe(
+        `</things/${kept}>; rel="next"`,
+      )
+  })
+
   test('count to 10,000 and say when there are more', () => {
     const page = pageOf({ page: 1, pageSize: 1 })
     expect(envelope(['a', 'b'], { page, total: 10_001 })).toEqual({
@@ -110,6 +125,25 @@ describe('pages', () => {
       'X-Total-Count': '10000+',
     })
   })
+})
+
+test('a list that is streamed reads all of it in the instance of its request', async () => {
+  const instance = new AsyncLocalStorage<string>()
+  const read = jest.fn(async (ids: readonly string[]) =>
+    ids
+      .filter((id) => id !== '5')
+      .map((id) => JSON.stringify(`${id}${'x'.repeat(2 ** 21)} in ${instance.getStore()}`)),
+  )
+  const ids = Array.from({ length: 20 }, (_, i) => String(i))
+  const answer = await instance.run('archive', () => textArray(ids, read))
+  const begun = read.mock.calls.length
+  const parts: string[] = 'stream' in answer ? JSON.parse(await text(answer.stream)) : []
+  expect(parts.map((part) => part.replaceAll('x', ''))).toEqual(
+    ids.filter((id) => id !== '5').map((id) => `${id} in archive`),
+  )
+  expect(read.mock.calls.length).toBeGreaterThan(begun)
+  expect(read.mock.calls.flat(2)).toEqual(ids)
+  expect(await textArray([], read)).toEqual({ body: '[]' })
 })
 
 describe('over HTTP', () => {

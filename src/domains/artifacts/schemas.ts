@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { EpochTime, Id, Name, ServerManaged, Timestamp } from '../../http/schema.ts'
+import { EpochTime, Id, MadeId, Name, ServerManaged, Timestamp } from '../../http/schema.ts'
 
 export const artifactScopes = ['system', 'organization', 'project', 'workflow', 'run', 'environment'] as const
 
@@ -138,7 +138,7 @@ const buildTarget = {
 
 export const NewBuild = z.strictObject({
   id: Id,
-  artifactVersionId: Id,
+  artifactVersionId: MadeId,
   sourceType: z
     .enum(['docker-image', 'dockerfile', 'definition'])
     .default('dockerfile')

@@ -4,6 +4,7 @@ import {
   Count,
   Id,
   JsonObject,
+  MadeId,
   Money,
   Name,
   Seconds,
@@ -96,7 +97,7 @@ export const knownConfiguration = (stored: Record<string, unknown> = {}): Target
   )
 
 export const TargetMachineConfiguration = z.strictObject({
-  configurationVersionId: Id,
+  configurationVersionId: MadeId,
   executionOrder: Count.max(10_000).describe('the smallest is applied first'),
   variables: JsonObject.optional().describe('of the playbook, by the schema of the version'),
   required: z.boolean().default(true).describe('true (the default): a machine on which it fails is not used'),

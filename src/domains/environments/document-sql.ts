@@ -186,8 +186,10 @@ export const environmentObject = joinMembers({
   ),
 })
 
-/** Environments with their highest version: `e` and `v` of `environmentObject`. */
-export const environmentRows =
-  'environments e join lateral (select * from environment_versions where ' +
-  'environment_id = e.id ' +
+/** Joins to a row `e` of environments the row `v` of its highest version. */
+export const newestVersion =
+  'join lateral (select * from environment_versions where environment_id = e.id ' +
   'order by version desc limit 1) v on true'
+
+/** Environments with their highest version: `e` and `v` of `environmentObject`. */
+export const environmentRows = `environments e ${newestVersion}`

@@ -1,6 +1,5 @@
-import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { arraySizes, pagedArray, pageOf, pageQueryOf } from '../../http/paging.ts'
+import { longListRoute } from '../../http/list-route.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
 import { existing, unacceptableAt } from '../../refusal.ts'
@@ -9,6 +8,7 @@ import {
   createEnvironment,
   definitionProblems,
   deleteEnvironment,
+  environmentTexts,
   listEnvironments,
   readEnvironment,
   replaceEnvironment,
@@ -67,19 +67,12 @@ export const environmentRoutes = ({
   }
 
   return [
-    route({
-      method: 'GET',
+    longListRoute({
       path: '/environments/',
       summary: 'Environments by name, each with its newest version',
-      query: z.strictObject(pageQueryOf(arraySizes)),
-      response: z.array(EnvironmentDocument),
-      raw: json,
-      handle: async ({ query, target }) => {
-        const page = pageOf(query, arraySizes)
-        const { documents, total } = await listEnvironments(db, page)
-        const { body = [], headers } = pagedArray(documents, { page, total, target })
-        return new Reply({ body: `[${body.join(',')}]`, headers })
-      },
+      item: EnvironmentDocument,
+      ids: (page) => listEnvironments(db, page),
+      texts: (ids) => environmentTexts(db, ids),
     }),
     route({
       method: 'POST',

@@ -1,32 +1,76 @@
-import { z } from 'zod'
 import { fromExcluded, insertRows } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { holdCredential } from '../credentials/store.ts'
 import { changingResourceMembers } from './document-sql.ts'
 import type { EnvironmentDefinition, Resource } from './schemas.ts'
 
-/** Times of creation and publication of a version that is replaced under its id. */
-export const VersionTimes = z.object({ createdAt: z.string().optional(), publishedAt: z.string().optional() })
-export type VersionTimes = z.output<typeof VersionTimes>
-
 /**
- * Inserts a version with everything below it and the environment's connections. Parent ids come
- * from the document itself; nested parent ids are ignored. The environment's own row exists
- * already. One statement per table, for any number of records.
+ * Removes what a definition of the same environment does not keep. The version, resources and
+ * storages whose ids the definition has stay, with the records that belong to them: snapshots,
+ * indexes, downloads. Those of a storage with another type or endpoint tell of another place.
  */
-export const insertVersion = async (
+const clearVersions = async (
   tx: Db,
-  definition: EnvironmentDefinition,
-  known: VersionTimes = {},
+  { environment, version, resources, storages }: EnvironmentDefinition,
 ): Promise<void> => {
+  const versions = sql`(select id from environment_versions where environment_id = ${environment.id})`
+  await tx.run(sql`delete from resource_runtime_bindings where environment_version_id in ${versions}`)
+  await tx.run(sql`delete from resource_relations where environment_version_id in ${versions}`)
+  await tx.run(sql`delete from activity_resource_profiles where environment_version_id in ${versions}`)
+  await tx.run(sql`delete from runtimes where environment_version_id in ${versions}`)
+  await tx.run(
+    sql`delete from resources where environment_version_id in ${versions}
+      and id <> all(${resources.map(({ id }) => id)})`,
+  )
+  await tx.run(
+    sql`delete from storages where environment_version_id in ${versions}
+      and (id::text, type, endpoint) not in (select * from unnest(${storages.map(({ id }) => id)}::text[],
+        ${storages.map(({ type }) => type)}::text[], ${storages.map(({ endpoint }) => endpoint)}::text[]))`,
+  )
+  // Records that stay may exchange names that are unique in a version.
+  await tx.run(
+    sql`update resources set provider_id = gen_random_uuid() where environment_version_id in ${versions}`,
+  )
+  await tx.run(sql`update storages set name = gen_random_uuid() where environment_version_id in ${versions}`)
+  // A version that goes may have the number of the new one, and goes when its records have left it.
+  await tx.run(
+    sql`update environment_versions set version = -1 - version
+      where environment_id = ${environment.id} and id <> ${version.id}`,
+  )
+}
+
+/** Puts a definition in the place of all versions of its environment, within the caller's transaction. */
+export const replaceVersions = async (tx: Db, definition: EnvironmentDefinition): Promise<void> => {
+  await clearVersions(tx, definition)
+  await writeVersion(tx, definition)
   const { environment, version } = definition
   await tx.run(
-    sql`insert into environment_versions (id, environment_id, version, status, network_model,
-      interference_model, cost_model, configuration_hash, created_at, published_at)
+    sql`delete from environment_versions where environment_id = ${environment.id} and id <> ${version.id}`,
+  )
+}
+
+const resourceRow = `environmentVersionId position ${changingResourceMembers}`
+const storageRow = `environmentVersionId position name type endpoint capacityBytes shared readOnly
+  credentialReference configuration metadata`
+
+/**
+ * Writes a version with everything below it and the environment's connections. Parent ids come
+ * from the document itself; nested parent ids are ignored. The environment's own row exists
+ * already. The version, resources, storages and connections that are there are renewed under their
+ * ids. One statement per table, for any number of records.
+ */
+export const writeVersion = async (tx: Db, definition: EnvironmentDefinition): Promise<void> => {
+  const { environment, version } = definition
+  await tx.run(
+    sql`insert into environment_versions as kept (id, environment_id, version, status, network_model,
+      interference_model, cost_model, configuration_hash, published_at)
         values (${version.id}, ${environment.id}, ${version.version}, ${version.status},
           ${version.networkModel}, ${version.interferenceModel}, ${version.costModel},
-          ${version.configurationHash}, coalesce(${known.createdAt}::timestamptz, now()),
-          ${version.status === 'published' ? sql`coalesce(${known.publishedAt}::timestamptz, now())` : sql`null`})`,
+          ${version.configurationHash}, ${version.status === 'published' ? sql`now()` : sql`null`})
+        on conflict on constraint environment_versions_pkey do update set
+          ${fromExcluded('version status networkModel interferenceModel costModel configurationHash')},
+          published_at = case when excluded.status = 'published'
+            then coalesce(kept.published_at, excluded.published_at) end`,
   )
   const insert = (into: Sql, members: string, items: readonly object[], after?: Sql): Promise<void> =>
     insertRows(
@@ -53,6 +97,7 @@ export const insertVersion = async (
       environmentVersionId: version.id,
       position,
     })),
+    sql`on conflict on constraint resources_pkey do update set ${fromExcluded(resourceRow)}`,
   )
   await insert(
     sql`insert into resource_runtime_bindings`,
@@ -66,9 +111,12 @@ export const insertVersion = async (
   )
   await insert(
     sql`insert into storages`,
-    `id environmentVersionId position name type endpoint capacityBytes shared readOnly credentialReference
-      configuration metadata`,
+    `id ${storageRow}`,
     definition.storages,
+    // What the storage answered to another login says nothing.
+    sql`on conflict on constraint storages_pkey do update set ${fromExcluded(storageRow)},
+      probe = case when (kept.credential_reference, kept.configuration)
+        is not distinct from (excluded.credential_reference, excluded.configuration) then kept.probe end`,
   )
   await insert(
     sql`insert into storage_runtime_bindings`,
@@ -114,7 +162,7 @@ export const insertResources = (
   insertRows(
     tx,
     sql`insert into resources`,
-    `id environmentVersionId position ${changingResourceMembers}`,
+    `id ${resourceRow}`,
     resources.map((resource) => ({ ...resource, parentResourceId: resource.parentResourceId || undefined })),
     after,
   )

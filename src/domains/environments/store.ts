@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { countUpTo } from '../../db/rows.ts'
+import { readIds, readTexts } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { unacceptable, missing, type Problem } from '../../refusal.ts'
 import type { Page } from '../../http/paging.ts'
@@ -7,13 +7,14 @@ import {
   bindingObject,
   environmentObject,
   environmentRows,
+  newestVersion,
   profileObject,
   resourceObject,
   runtimeObject,
   versionObject,
 } from './document-sql.ts'
 import { definitionStoreProblems } from './references.ts'
-import { insertVersion, VersionTimes } from './save.ts'
+import { replaceVersions, writeVersion } from './save.ts'
 import { passwordForms, passwordOf } from './address-passwords.ts'
 import { jsonEscape } from './secret-keys.ts'
 import {
@@ -74,26 +75,14 @@ const storedEnvironment = async (db: Db, id: string): Promise<string | undefined
   return row?.document
 }
 
-const DocumentTextRow = z.object({ document: z.string() })
+/** Ids of environments by name; `total` is counted to one above `countBound`. */
+export const listEnvironments = (db: Db, page: Page) =>
+  readIds(db, { from: sql`environments e`, order: sql`e.name collate "C", e.id`, page })
 
-/**
- * Environments by name, each whole, as JSON text, secrets masked; `total` is counted to one above
- * `countBound`.
- */
-export const listEnvironments = async (
-  db: Db,
-  page: Page,
-): Promise<{ documents: string[]; total: number }> => {
-  const rows = await db.many(
-    DocumentTextRow,
-    sql`select ${raw(environmentObject)} as document
-        from (select * from environments order by name collate "C", id limit ${page.limit} offset ${page.offset}) e
-        join lateral (select * from environment_versions where environment_id = e.id order by version desc
-          limit 1) v on true
-        order by e.name collate "C", e.id`,
-  )
-  const total = await countUpTo(db, sql`environments`)
-  return { documents: rows.map(({ document }) => maskedText(document)), total }
+/** These environments, each with its highest version as JSON text, secrets masked. */
+export const environmentTexts = async (db: Db, ids: readonly string[]): Promise<string[]> => {
+  const from = `join environments e on e.id = asked.id ${newestVersion}`
+  return (await readTexts(db, ids, { document: environmentObject, from })).map(maskedText)
 }
 
 /**
@@ -129,7 +118,7 @@ export const createEnvironment = (db: Db, definition: EnvironmentDefinition): Pr
     await tx.run(
       sql`insert into environments (id, name, description, status) values (${id}, ${name}, ${description}, ${status})`,
     )
-    await insertVersion(tx, definition)
+    await writeVersion(tx, definition)
   })
 
 /** @throws Refusal 404 for an unknown environment */
@@ -203,7 +192,7 @@ const withKept = async (
 
 /**
  * Replaces a whole environment in one transaction. Its creation time stays, and so do remaining
- * connections with their checks.
+ * connections, resources and storages with the records that belong to them.
  * @throws Refusal 404 for an unknown id, 422 while a record uses the environment or where the store
  *   finds problems
  */
@@ -226,11 +215,6 @@ export const replaceEnvironment = (
     const problems = [...lost, ...(await definitionProblems(tx, definition, id))]
     if (problems.length > 0) throw unacceptable(problems)
     unmaskEnvironment(definition, await behindMasks(tx, definition, id))
-    const known = await tx.maybe(
-      VersionTimes,
-      sql`select created_at, published_at from environment_versions where id = ${definition.version.id}`,
-    )
-    await tx.run(sql`delete from environment_versions where environment_id = ${id}`)
     await tx.run(
       sql`delete from connections where environment_id = ${id}
         and id <> all(${definition.connections.map((connection) => connection.id)})`,
@@ -238,7 +222,7 @@ export const replaceEnvironment = (
     await tx.run(
       sql`update environments set name = ${name}, description = ${description}, status = ${status} where id = ${id}`,
     )
-    await insertVersion(tx, definition, known)
+    await replaceVersions(tx, definition)
   })
 
 /**

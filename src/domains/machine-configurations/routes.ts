@@ -1,5 +1,5 @@
 import type { Db } from '../../db/sql.ts'
-import { listRoute } from '../../http/list-route.ts'
+import { longListRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
@@ -15,6 +15,7 @@ import {
   addConfigurationVersion,
   createMachineConfiguration,
   listMachineConfigurations,
+  machineConfigurationTexts,
   readMachineConfiguration,
 } from './store.ts'
 
@@ -35,11 +36,12 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
     return { document, reply: new Reply({ body: document, headers }) }
   }
   return [
-    listRoute({
+    longListRoute({
       path: '/machine-configurations/',
       summary: 'Machine configurations by name, each with its versions, newest first',
       item: MachineConfiguration,
-      read: (page) => listMachineConfigurations(db, page),
+      ids: (page) => listMachineConfigurations(db, page),
+      texts: (ids) => machineConfigurationTexts(db, ids),
     }),
     route({
       method: 'POST',

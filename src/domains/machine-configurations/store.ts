@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { array, fields, object, time } from '../../db/projection.ts'
-import { countUpTo, documentRow, readPage } from '../../db/rows.ts'
+import { countUpTo, documentRow, readIds, readTexts } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { existing, pathIdProblems, unacceptable, unacceptableAt } from '../../refusal.ts'
@@ -42,13 +42,15 @@ const configurationObject = object(
 const Row = documentRow(MachineConfiguration)
 const document = sql`${raw(configurationObject)}::json as document`
 
-/** Configurations by name, each with its versions; `total` is counted to one above `countBound`. */
+/** Ids of configurations by name; `total` is counted to one above `countBound`. */
 export const listMachineConfigurations = (db: Db, page: Page) =>
-  readPage(db, Row, {
-    select: document,
-    from: sql`machine_configurations c`,
-    order: sql`c.name collate "C", c.id`,
-    page,
+  readIds(db, { from: sql`machine_configurations c`, order: sql`c.name collate "C", c.id`, page })
+
+/** These configurations as JSON texts, each with its versions. */
+export const machineConfigurationTexts = (db: Db, ids: readonly string[]): Promise<string[]> =>
+  readTexts(db, ids, {
+    document: configurationObject,
+    from: 'join machine_configurations c on c.id = asked.id',
   })
 
 /** @throws Refusal `missing` */

@@ -1,16 +1,23 @@
 import { existing } from '../../refusal.ts'
 import type { Db } from '../../db/sql.ts'
-import { listRoute } from '../../http/list-route.ts'
+import { longListRoute } from '../../http/list-route.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
 import { NetworkTopologyDocument } from './schemas.ts'
-import { createTopology, listTopologies, readNetworkTopology, topologyStoreProblems } from './store.ts'
+import {
+  createTopology,
+  listTopologies,
+  readNetworkTopology,
+  topologyStoreProblems,
+  topologyTexts,
+} from './store.ts'
 
 export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
-  listRoute({
+  longListRoute({
     path: '/network-topologies/',
     summary: 'Network topologies by name, newest version first',
     item: NetworkTopologyDocument,
-    read: (page) => listTopologies(db, page),
+    ids: (page) => listTopologies(db, page),
+    texts: (ids) => topologyTexts(db, ids),
   }),
   route({
     method: 'POST',

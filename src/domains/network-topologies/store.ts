@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { documentRow, insertRows, readPage } from '../../db/rows.ts'
+import { documentRow, insertRows, readIds, readTexts } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
@@ -29,14 +29,17 @@ const topologyObject = object(fields('t', 'id name version executionScopeId'), {
 const Row = documentRow(z.custom<NetworkTopologyDocument>())
 const document = sql`${raw(topologyObject)}::json as document`
 
-/** Topologies by name, newest version first; `total` is counted to one above `countBound`. */
+/** Ids of topologies by name, newest version first; `total` is counted to one above `countBound`. */
 export const listTopologies = (db: Db, page: Page) =>
-  readPage(db, Row, {
-    select: document,
+  readIds(db, {
     from: sql`network_topologies t`,
     order: sql`t.name collate "C", t.version desc, t.id`,
     page,
   })
+
+/** These topologies as JSON texts. */
+export const topologyTexts = (db: Db, ids: readonly string[]): Promise<string[]> =>
+  readTexts(db, ids, { document: topologyObject, from: 'join network_topologies t on t.id = asked.id' })
 
 export const readNetworkTopology = (db: Db, id: string): Promise<NetworkTopologyDocument | undefined> =>
   db.maybe(Row, sql`select ${document} from network_topologies t where t.id = ${id}`)

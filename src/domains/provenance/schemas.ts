@@ -1,7 +1,7 @@
 import { z } from 'zod'
-import { withBlank } from '../../http/keys.ts'
+import { exact, withBlank } from '../../http/keys.ts'
 import { pageQueryOf, wholeNumber, type Sizes } from '../../http/paging.ts'
-import { Id } from '../../http/schema.ts'
+import { MadeId } from '../../http/schema.ts'
 
 const fieldTypes = [
   'identifier',
@@ -66,7 +66,7 @@ export const SqlSchema = z.strictObject({
   ),
 })
 
-const Scalar = z.union([z.string(), z.number(), z.boolean(), z.null()])
+const Scalar = z.union([z.string(), exact(z.number()), z.boolean(), z.null()])
 
 /** A statement and the values of its placeholders. */
 export const Statement = z
@@ -75,7 +75,7 @@ export const Statement = z
     params: z
       .array(z.union([Scalar, z.array(Scalar).describe('for = ANY(?)')]))
       .optional()
-      .describe('the values in order; at most 1,000'),
+      .describe('the values in order, integers beyond 2^53-1 as texts; at most 1,000'),
   })
   .meta({ id: 'ProvenanceStatement' })
 export type Statement = z.output<typeof Statement>
@@ -93,7 +93,7 @@ export const LineageQuery = z.strictObject({
   direction: z.enum(directions).optional().describe('default: both'),
   depth: wholeNumber.optional().meta({ description: '1 to 5, default 2' }),
   maxNodes: wholeNumber.optional().meta({ description: '1 to 500, default 200' }),
-  workflowVersionId: Id.optional().describe('of an activity whose id several versions share'),
+  workflowVersionId: MadeId.optional().describe('of an activity whose id several versions share'),
 })
 
 export const Lineage = z
@@ -118,5 +118,5 @@ export const ClosureQuery = z.strictObject({
     .enum(['prior', 'downstream'])
     .optional()
     .describe('ancestors (prior, the default) or descendants'),
-  workflowVersionId: Id.optional().describe('of an activity whose id several versions share'),
+  workflowVersionId: MadeId.optional().describe('of an activity whose id several versions share'),
 })

@@ -10,6 +10,7 @@ import {
   Money,
   ofAnswer,
   OptionalId,
+  OptionalMadeId,
   Paid,
   PlanSeconds,
   PlanTime,
@@ -151,7 +152,7 @@ export type Plan = z.output<typeof Plan>
  * default.
  */
 export const AssignmentDocument = z.strictObject({
-  id: OptionalId.default('').describe('made of plan and activity by default'),
+  id: OptionalMadeId.default('').describe('made of plan and activity by default'),
   planId: OptionalId.default('').describe('id of the enclosing plan'),
   activityId: z.string().min(1, 'must not be blank').max(1_024),
   externalId: z.string().optional().describe(ofAnswer),

@@ -1,12 +1,13 @@
 import { z } from 'zod'
 import { withBlank } from '../../http/keys.ts'
 import { wholeBytes, wholeNumber } from '../../http/paging.ts'
-import { Id, Name, Timestamp } from '../../http/schema.ts'
+import { Id, MadeId, Name, Timestamp } from '../../http/schema.ts'
 import { BrowseRoot, StorageProbe } from '../environments/schemas.ts'
 
 export const PathQuery = {
-  path: z
-    .string()
+  // A name may be white space alone; only an empty value is not given.
+  path: withBlank(z.string())
+    .transform((path) => (path === '' ? undefined : path))
     .optional()
     .describe('From the endpoint of the storage on; absolute below a root works too'),
   pathBytes: z
@@ -289,7 +290,7 @@ export const NewArtifact = z.strictObject({
 export const NewData = z.strictObject({
   ...PathBody,
   id: Id.optional().describe(newId),
-  workflowVersionId: Id.optional().describe('of the workflow that has the data'),
+  workflowVersionId: MadeId.optional().describe('of the workflow that has the data'),
   runId: Id.optional().describe('of the run that made the data'),
   activityId: Id.optional().describe('of the activity that made the data'),
 })

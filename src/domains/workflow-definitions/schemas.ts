@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { ranges, mostCores, shortestTimeoutSeconds } from '../../ranges.ts'
+import { judgedLater } from '../../http/keys.ts'
 import { defaultCpu } from './quantities.ts'
 import {
   amount,
@@ -441,9 +442,11 @@ const documentForms = [AuthoringDocument, WfFormatDocument, NormalisedDocument].
 })
 
 /** The body of create and import. Its keys determine its form, so the routes read it themselves. */
-export const WorkflowDocument = z.looseObject({}).meta({
-  description:
-    'A workflow as its author writes it, or a WfCommons instance (WfFormat 1.5 or 1.6), or a ' +
-    'definition as the service answers it',
-  anyOf: documentForms,
-})
+export const WorkflowDocument = judgedLater(
+  z.looseObject({}).meta({
+    description:
+      'A workflow as its author writes it, or a WfCommons instance (WfFormat 1.5 or 1.6), or a ' +
+      'definition as the service answers it',
+    anyOf: documentForms,
+  }),
+)
