@@ -11,7 +11,6 @@ import {
   releaseMachines,
   showMachineWait,
 } from '../../src/domains/execution-runs/machines.ts'
-import { chargeWindows } from '../../src/domains/execution-runs/windows.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 
 /** The rounds that look after machines and money, over rows whose times the tests choose. */
@@ -80,7 +79,7 @@ interface SpendingRow {
   resource: { executionTarget?: string; pricePerSecond: number; costModel?: string }
   site?: string
   /** Seconds ago. */
-  tasks: { started: number; finished?: number; cost?: number; status?: string; generation?: number }[]
+  tasks: { started: number; finished?: number; cost?: number; status?: string }[]
   /** A transfer to the first task, so many seconds ago. */
   transfer?: { started: number; cost: number }
 }
@@ -112,17 +111,6 @@ test.each<[string, SpendingRow, 'goes on' | 'is stopped']>([
       tasks: [{ started: 9_000, finished: 8_999, cost: 1 }, { started: 100 }],
     },
     'is stopped',
-  ],
-  [
-    'with a gap before its retry on a resource paid by windows',
-    {
-      resource: { costModel: 'active-window', pricePerSecond: 1 },
-      tasks: [
-        { started: 9_000, finished: 8_999, cost: 1 },
-        { started: 100, generation: 2 },
-      ],
-    },
-    'goes on',
   ],
   ['on a resource paid by tasks', { resource: { pricePerSecond: 1 }, tasks: parallel }, 'is stopped'],
   [
@@ -171,16 +159,12 @@ test.each<[string, SpendingRow, 'goes on' | 'is stopped']>([
       execution_scope, activity_profiles, documents_hash)
     values (${id}, ${JSON.stringify([{ id: 'r', environmentVersionId: id, ...priced }])}, '[]', '[]', '{}', '[]', '')`)
   const now = sql`extract(epoch from clock_timestamp())`
-  for (const [
-    at,
-    { started, finished = null, cost = 0, status = 'running', generation = 1 },
-  ] of row.tasks.entries())
+  for (const [at, { started, finished = null, cost = 0, status = 'running' }] of row.tasks.entries())
     await db.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
-        activity_id, external_id, planned_resource_id, runtime_id, site, status, started_at, finished_at, cost,
-        generation)
+        activity_id, external_id, planned_resource_id, runtime_id, site, status, started_at, finished_at, cost)
       values (${`${id}:${String(at)}`}, ${id}, ${at}, 'assignment', ${`a${String(at)}`}, 'a', 'r', 'runtime',
         ${row.site ?? 'local'}, ${finished === null ? status : 'completed'}, ${now} - ${started}::float8,
-        ${now} - ${finished}::float8, ${cost}, ${generation})`)
+        ${now} - ${finished}::float8, ${cost})`)
   if (row.transfer !== undefined)
     await db.run(sql`insert into data_transfer_observations (id, execution_run_id, producer_activity_id,
         consumer_activity_id, source_resource_id, target_resource_id, bytes, started_at, finished_at,
@@ -193,24 +177,6 @@ test.each<[string, SpendingRow, 'goes on' | 'is stopped']>([
     sql`select id from execution_runs where id = ${id} and cancel_requested_at is not null`,
   )
   expect(stopped.length > 0 ? 'is stopped' : 'goes on').toBe(end)
-})
-
-test('a retried run is charged for the windows of its generations, and not for the days between them', async () => {
-  const { db } = clone
-  await db.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings,
-      execution_scope, activity_profiles, documents_hash)
-    values ('charged', '[{"id": "r", "executionTarget": "provisioned", "pricePerSecond": 2}]', '[]', '[]', '{}',
-      '[]', '')`)
-  await db.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
-      activity_id, external_id, planned_resource_id, runtime_id, generation, started_at, finished_at, runtime_seconds)
-    select 'charged:' || n, 'charged', n, 'assignment', 'a' || n, 'a', 'r', 'runtime', g, s, f, f - s
-    from (values (1, 1, 0, 10), (2, 1, 5, 20), (3, 2, 100000, 100007)) as x (n, g, s, f)`)
-  await chargeWindows(db, 'charged')
-  const costs = await db.many(
-    z.object({ cost: z.number() }),
-    sql`select cost from task_executions where execution_run_id = 'charged' order by activity_position`,
-  )
-  expect(costs.map(({ cost }) => cost)).toEqual([16, 24, 14])
 })
 
 interface MachineRow {

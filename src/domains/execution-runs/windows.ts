@@ -29,7 +29,6 @@ export const resourcePrices = async (db: Db, runId: string) => {
 
 const UseRow = z.object({
   id: z.string(),
-  generation: z.number(),
   first: z.number(),
   last: z.number(),
   runtimeSeconds: z.number(),
@@ -38,10 +37,9 @@ const UseRow = z.object({
 })
 
 /**
- * The active windows of a run's resources that are paid by windows, one for each generation of the
- * run, in seconds since the epoch, with their prices per second. `onMachines`: its tasks ran on
- * machines of a capacity target. With `open`, a task under way counts up to now; otherwise it does
- * not count yet.
+ * The active windows of a run's resources that are paid by windows, in seconds since the epoch, with
+ * their prices per second. `onMachines`: its tasks ran on machines of a capacity target. With
+ * `open`, a task under way counts up to now; otherwise it does not count yet.
  */
 export const windowsOf = async (
   db: Db,
@@ -56,14 +54,14 @@ export const windowsOf = async (
   if (paid.size === 0) return []
   const uses = await db.many(
     UseRow,
-    sql`select planned_resource_id as id, generation, min(started_at) as first,
+    sql`select planned_resource_id as id, min(started_at) as first,
         max(coalesce(finished_at, greatest(started_at, extract(epoch from clock_timestamp())))) as last,
         coalesce(sum(runtime_seconds), 0) as runtime_seconds, count(*) as count,
         coalesce(bool_or(site like 'cloud/%'), false) as on_machines
       from task_executions
       where execution_run_id = ${runId} and planned_resource_id = any(${[...paid.keys()]}::text[])
         and started_at is not null and (finished_at is not null or ${open})
-      group by 1, 2`,
+      group by 1`,
   )
   return uses.map((use) => ({ ...use, pricePerSecond: paid.get(use.id) ?? 0 }))
 }
@@ -92,9 +90,8 @@ export const chargeWindows = async (tx: Db, runId: string): Promise<void> => {
         then coalesce((select sum(d.cost) from data_transfer_observations d
           where d.execution_run_id = t.execution_run_id and d.consumer_activity_id = t.activity_id), 0) else 0 end
     from unnest(${uses.map(({ id }) => id)}::text[],
-      ${uses.map(({ generation }) => generation)}::integer[],
       ${prices.map(({ perRuntimeSecond }) => perRuntimeSecond)}::float8[],
-      ${prices.map(({ each }) => each)}::float8[]) as w (id, generation, per_second, each)
-    where t.execution_run_id = ${runId} and t.planned_resource_id = w.id and t.generation = w.generation
-      and t.started_at is not null and t.finished_at is not null`)
+      ${prices.map(({ each }) => each)}::float8[]) as w (id, per_second, each)
+    where t.execution_run_id = ${runId} and t.planned_resource_id = w.id and t.started_at is not null
+      and t.finished_at is not null`)
 }
