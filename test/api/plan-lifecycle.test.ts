@@ -121,17 +121,23 @@ describe('the machine costs beside its tasks', () => {
   })
   test('a machine that stops and starts again costs its disk all the time, and nothing else meanwhile', () => {
     const monthly = 730 * 3_600
-    const steps = [
-      ...[['provision', 100, 40] as const, ['stop', 230, 5] as const, ['start', 236, 2] as const],
-      ['destroy', 300, 20] as const,
-    ]
-    const actions = steps.map(([action, earliestStart, expectedDuration]) => ({
-      ...{ id: action, capacityTargetId: 't', action, earliestStart, expectedDuration },
-    }))
     const resource = target({ diskPricePerGiBMonth: monthly, diskSizeGiB: 1 })
-    // It runs from 140 to 235 and from 238 to 320; the tasks have it from 200 to 260.
-    expect(of(resource, { actions: actions.toReversed() }).cloudCost['t']).toEqual({
-      ...{ compute: 114, disk: 220, idle: 2 * (95 + 82 - 57), activeSeconds: 57 },
+    const costOf = (...steps: [LifecycleAction['action'], number, number][]) => {
+      const actions = steps.map(([action, earliestStart, expectedDuration]) => ({
+        ...{ id: action, capacityTargetId: 't', action, earliestStart, expectedDuration },
+      }))
+      const { cloudCost, cost } = of(resource, { actions: actions.toReversed() })
+      return { ...cloudCost['t'], beside: cost }
+    }
+    // It runs from 140 to 235 and from 238 to 320; the tasks have it from 200 to 260, and pay for all of that.
+    expect(costOf(['provision', 100, 40], ['stop', 230, 5], ['start', 236, 2], ['destroy', 300, 20])).toEqual(
+      {
+        ...{ compute: 114, disk: 220, idle: 2 * (95 + 82 - 57), activeSeconds: 57, beside: 220 + 240 - 6 },
+      },
+    )
+    // It runs from 140 to 270.
+    expect(costOf(['provision', 100, 40], ['stop', 265, 5], ['destroy', 3_600, 20])).toEqual({
+      ...{ compute: 120, disk: 3_520, idle: 140, activeSeconds: 60, beside: 3_660 },
     })
   })
   test('a plan without such resources has none of it', () => {

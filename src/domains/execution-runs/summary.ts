@@ -115,7 +115,7 @@ const summaryText = `select ${runJson} as run,
   nullif(p.predicted_makespan_seconds, 0) as planned,
   case when r.mode = 'real' then (select greatest(extract(epoch from r.started_at) + e.last,
       n.finished_at + e.last - n.predicted_finish_at)
-    from (select nullif(${predictedEnd}, 0) as last) e
+    from (select nullif(${predictedEnd}, 0) as last offset 0) e
       left join (select t.finished_at, a.predicted_finish_at from task_executions t
         join schedule_plan_assignments a on a.schedule_plan_id = r.schedule_plan_id
           and a.activity_position = t.activity_position

@@ -119,7 +119,7 @@ export const availability = (
 
 /** The money of one resource's machine, in the currency of the prices. */
 export interface CloudCost {
-  /** Of the time from the first start to the last finish; part of the tasks' own costs. */
+  /** Of the time from the first start to the last finish without pauses; part of the tasks' own costs. */
   compute: number
   /** Of the machine's disk, as long as it exists. */
   disk: number
@@ -196,7 +196,7 @@ export interface PlannedLife {
   runsFrom: number | undefined
   /** Its last `stop` or `destroy`. */
   gone: TimedAction | undefined
-  /** From the end of each `stop` to the end of the `start` behind it. */
+  /** From the end of each `stop` to the end of the `start` or `destroy` behind it. */
   pauses: readonly { from: number; to: number }[]
 }
 
@@ -210,7 +210,7 @@ export const plannedLife = (actions: readonly TimedAction[], targetId: string): 
   let stopped: number | undefined
   for (const step of own) {
     if (step.action === 'stop') stopped ??= overAt(step)
-    else if (step.action === 'start' && stopped !== undefined) {
+    else if ((step.action === 'start' || step.action === 'destroy') && stopped !== undefined) {
       pauses.push({ from: stopped, to: Math.max(stopped, overAt(step)) })
       stopped = undefined
     }
@@ -249,7 +249,7 @@ const costOf = (
 /**
  * The lifecycle of the machines that a plan uses: the actions around its tasks (the author's own,
  * where a document brings some for the target) and what the machines cost beside the tasks.
- * `cost`: the sum of idle time and disks, which the tasks' costs do not hold.
+ * `cost`: the sum of idle time and disks, which the tasks' costs do not hold, less the pauses that they hold.
  */
 export interface Lifecycle {
   actions: LifecycleAction[]
@@ -285,7 +285,8 @@ export const lifecycleOf = (
       append(actions, actionsOf(planId, resource, given.measured.get(resource.id), { first, end }))
     const of = costOf(resource, actions, { first, last, end })
     costs.set(resource.id, of)
-    cost += of.idle + of.disk
+    // The tasks' own costs hold the whole window, pauses included.
+    cost += of.compute + of.disk + of.idle - (last - first) * resource.pricePerSecond
   }
   const overheads = taskOverheads(
     given.resources.filter(({ id }) => costs.has(id)),
