@@ -748,7 +748,11 @@ describe('replacing', () => {
     expect(exchanged.body.storages[0].health).not.toHaveProperty('probe')
     expect(await app.counts()).toEqual(before)
 
-    // What lies elsewhere, or is gone, has no index.
+    // What lies elsewhere, or is gone, has no index; what is shown of a place is no other place.
+    const [shownStorage, ...others] = next.storages
+    const shown = { ...shownStorage, configuration: { browseRoots: [{ path: '/mnt' }] } }
+    expect((await app.call('PUT', path(id), { ...next, storages: [shown, ...others] })).status).toBe(200)
+    expect(await app.counts()).toEqual(before)
     const moved = await app.call('PUT', path(id), {
       ...next,
       resources: [],

@@ -1,19 +1,45 @@
 import { fromExcluded, insertRows } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { holdCredential } from '../credentials/store.ts'
+import { storableJson } from '../../outside-text.ts'
 import { changingResourceMembers } from './document-sql.ts'
 import type { EnvironmentDefinition, Resource } from './schemas.ts'
+
+/** Members of a storage's configuration that say nothing of its place. */
+const placeless = ['browseRoots', 'indexPolicy']
+
+/** What decides the place to which a storage leads: a bucket's service, a claim, a connection, a folder of a runtime. */
+const placeOf = ({
+  id,
+  type,
+  endpoint,
+  configuration,
+  runtimeBindings,
+}: EnvironmentDefinition['storages'][number]): object => ({
+  ...{ id, type, endpoint, configuration: configuration ?? {} },
+  bindings: Object.fromEntries(runtimeBindings.map(({ runtimeId, hostPath }) => [runtimeId, hostPath])),
+})
 
 /**
  * Removes what a definition of the same environment does not keep. The version, resources and
  * storages whose ids the definition has stay, with the records that belong to them: snapshots,
- * indexes, downloads. Those of a storage with another type or endpoint tell of another place.
+ * indexes, downloads. Those of a storage that leads elsewhere tell of another place.
  */
 const clearVersions = async (
   tx: Db,
   { environment, version, resources, storages }: EnvironmentDefinition,
 ): Promise<void> => {
   const versions = sql`(select id from environment_versions where environment_id = ${environment.id})`
+  // Before the runtimes, with which the stored bindings go.
+  await tx.run(
+    sql`delete from storages s where environment_version_id in ${versions} and not exists (
+      select from json_to_recordset(${storableJson(storages.map(placeOf))}::json)
+          as kept (id text, type text, endpoint text, configuration jsonb, bindings jsonb)
+        where (kept.id, kept.type, kept.endpoint) = (s.id::text, s.type, s.endpoint)
+          and kept.configuration - ${placeless}::text[] = coalesce(s.configuration, '{}') - ${placeless}::text[]
+          and kept.bindings = coalesce((select jsonb_object_agg(b.runtime_id, b.host_path)
+            from storage_runtime_bindings b where b.storage_id = s.id), '{}'))`,
+  )
   await tx.run(sql`delete from resource_runtime_bindings where environment_version_id in ${versions}`)
   await tx.run(sql`delete from resource_relations where environment_version_id in ${versions}`)
   await tx.run(sql`delete from activity_resource_profiles where environment_version_id in ${versions}`)
@@ -21,11 +47,6 @@ const clearVersions = async (
   await tx.run(
     sql`delete from resources where environment_version_id in ${versions}
       and id <> all(${resources.map(({ id }) => id)})`,
-  )
-  await tx.run(
-    sql`delete from storages where environment_version_id in ${versions}
-      and (id::text, type, endpoint) not in (select * from unnest(${storages.map(({ id }) => id)}::text[],
-        ${storages.map(({ type }) => type)}::text[], ${storages.map(({ endpoint }) => endpoint)}::text[]))`,
   )
   // Records that stay may exchange names that are unique in a version.
   await tx.run(
