@@ -758,17 +758,43 @@ describe('replacing', () => {
       resources: [],
       resourceRuntimeBindings: [],
       resourceRelations: [],
-      storages: [{ ...next.storages[0], endpoint: '/elsewhere' }, next.storages[1]],
+      storages: [
+        { ...next.storages[0], endpoint: '/elsewhere' },
+        {
+          ...next.storages[1],
+          configuration: { ...next.storages[1].configuration, connectionId: 'elsewhere' },
+        },
+      ],
     })
     expect([moved.status, moved.body.error]).toEqual([200, undefined])
     const after = await app.counts()
-    for (const table of [
-      'resource_snapshots',
-      'storage_index_entries',
-      'storage_index_runs',
-      'storage_downloads',
-    ])
-      expect([table, (before[table] ?? 0) - (after[table] ?? 0)]).toEqual([table, 1])
+    const lost = (table: string): number => (before[table] ?? 0) - (after[table] ?? 0)
+    expect(lost('resource_snapshots')).toBe(1)
+    for (const table of ['storage_index_entries', 'storage_index_runs', 'storage_downloads'])
+      expect([table, lost(table)]).toEqual([table, 2])
+
+    const query = async (text: string): Promise<unknown[]> => {
+      const connected = await app.db.client()
+      try {
+        return (await connected.query(text, [`${id}-data`])).rows
+      } finally {
+        connected.release()
+      }
+    }
+    const entries = () => query('select name from storage_index_entries where storage_id = $1')
+    await query(
+      `insert into storage_index_entries (storage_id, parent, name, is_directory, type) values ($1, '', 'a', false, 'file')`,
+    )
+    const again = moved.body
+    expect((await app.call('PUT', path(id), again)).status).toBe(200)
+    expect(await entries()).toHaveLength(1)
+    const [first, second] = again.storages
+    const binding = { ...second.runtimeBindings[0], hostPath: '/another' }
+    await app.call('PUT', path(id), {
+      ...again,
+      storages: [first, { ...second, runtimeBindings: [binding] }],
+    })
+    expect(await entries()).toHaveLength(0)
   })
 
   test('is refused for an unknown environment, another id and ids of others; nothing changes', async () => {

@@ -8,7 +8,7 @@ import type { EnvironmentDefinition, Resource } from './schemas.ts'
 /** Members of a storage's configuration that say nothing of its place. */
 const placeless = ['browseRoots', 'indexPolicy']
 
-/** What decides the place to which a storage leads: a bucket's service, a claim, a connection, a folder of a runtime. */
+/** What decides where a storage leads: a bucket's service, a claim, a connection, a folder of a runtime. */
 const placeOf = ({
   id,
   type,
