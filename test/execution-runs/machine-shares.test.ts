@@ -1,6 +1,7 @@
 import { expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
-import { computeOf, secondsIn, sharesOf } from '../../src/domains/execution-runs/machine-shares.ts'
+import { computeOf, sharesOf } from '../../src/domains/execution-runs/machine-shares.ts'
+import { secondsIn } from '../../src/spans.ts'
 
 const use = fc
   .record({ runId: fc.constantFrom('a', 'b', 'c', 'd'), from: fc.nat(100), seconds: fc.option(fc.nat(50)) })

@@ -1,10 +1,6 @@
-/** The time of one machine that one run pays for. Pure. */
+import type { Span } from '../../spans.ts'
 
-/** Seconds since the epoch. */
-export interface Span {
-  from: number
-  to: number
-}
+/** The time of one machine that one run pays for; times are seconds since the epoch. Pure. */
 
 export interface MachineUse {
   runId: string
@@ -48,21 +44,11 @@ export const sharesOf = (life: Span, uses: readonly MachineUse[]): Map<string, S
   return shares
 }
 
-const secondsOf = (spans: readonly Span[]): number =>
-  spans.reduce((sum, { from, to }) => sum + (to - from), 0)
-
 /**
  * The times in which a machine ran, `seconds` in all: those that are recorded, and what they lack of it from the
  * beginning of its life on.
  */
 export const computeOf = (life: Span, recorded: readonly Span[], seconds: number): Span[] => {
-  const lacking = seconds - secondsOf(recorded)
+  const lacking = seconds - recorded.reduce((sum, { from, to }) => sum + (to - from), 0)
   return lacking > 0 ? [{ from: life.from, to: life.from + lacking }, ...recorded] : [...recorded]
 }
-
-/** Seconds of the spans that lie in another span. */
-export const secondsIn = (spans: readonly Span[], within: Span): number =>
-  spans.reduce(
-    (sum, { from, to }) => sum + Math.max(0, Math.min(to, within.to) - Math.max(from, within.from)),
-    0,
-  )

@@ -2,10 +2,11 @@ import { z } from 'zod'
 import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { EpochTime, Id, Paid } from '../../http/schema.ts'
+import { secondsIn } from '../../spans.ts'
 import { computeSecondsOf, computeSpansOf } from '../cloud/billing.ts'
-import { pausedSeconds, plannedLife, type CloudCost } from '../schedule-plans/lifecycle.ts'
+import { plannedLife, type CloudCost } from '../schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../schedule-plans/schemas.ts'
-import { computeOf, secondsIn, sharesOf } from './machine-shares.ts'
+import { computeOf, sharesOf } from './machine-shares.ts'
 import { windowMoney, windowsOf } from './windows.ts'
 
 const Money = z.strictObject({
@@ -126,7 +127,7 @@ const plannedOf = (plan: z.output<typeof PlanRow>, targetId: string): Money | nu
   const over = gone.earliestStart + gone.expectedDuration
   const compute = cost.compute + cost.idle
   return {
-    seconds: over - runsFrom - pausedSeconds(life, runsFrom, over),
+    seconds: over - runsFrom - secondsIn(life.pauses, { from: runsFrom, to: over }),
     diskSeconds: over - askedAt,
     ...{ compute, disk: cost.disk, money: compute + cost.disk },
   }

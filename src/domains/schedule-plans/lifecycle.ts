@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { append, greatest, smallest } from '../../lists.ts'
+import { secondsIn, type Span } from '../../spans.ts'
 import type { MeasuredDurations } from '../cloud/durations.ts'
 import type { PlannedResource } from './problem.ts'
 import type { LifecycleAction } from './schemas.ts'
@@ -197,7 +198,7 @@ export interface PlannedLife {
   /** Its last `stop` or `destroy`. */
   gone: TimedAction | undefined
   /** From the end of each `stop` to the end of the `start` or `destroy` behind it. */
-  pauses: readonly { from: number; to: number }[]
+  pauses: readonly Span[]
 }
 
 /** The life of the machine of one target by the actions of a plan. */
@@ -206,7 +207,7 @@ export const plannedLife = (actions: readonly TimedAction[], targetId: string): 
     .filter(({ capacityTargetId }) => capacityTargetId === targetId)
     .toSorted((one, other) => one.earliestStart - other.earliestStart)
   const provision = own.find(({ action }) => action === 'provision')
-  const pauses: { from: number; to: number }[] = []
+  const pauses: Span[] = []
   let stopped: number | undefined
   for (const step of own) {
     if (step.action === 'stop') stopped ??= overAt(step)
@@ -223,10 +224,6 @@ export const plannedLife = (actions: readonly TimedAction[], targetId: string): 
   }
 }
 
-/** The seconds of pauses that lie between two times. */
-export const pausedSeconds = ({ pauses }: Pick<PlannedLife, 'pauses'>, from: number, to: number): number =>
-  pauses.reduce((sum, pause) => sum + Math.max(0, Math.min(pause.to, to) - Math.max(pause.from, from)), 0)
-
 /** The money of one resource's machine by the actions of a plan. */
 const costOf = (
   resource: PlannedResource,
@@ -236,8 +233,8 @@ const costOf = (
   const life = plannedLife(actions, resource.id)
   const { askedAt = first, runsFrom = askedAt, gone } = life
   const over = Math.max(last, end, gone?.earliestStart ?? 0) + (gone?.expectedDuration ?? 0)
-  const activeSeconds = last - first - pausedSeconds(life, first, last)
-  const runSeconds = over - runsFrom - pausedSeconds(life, runsFrom, over)
+  const activeSeconds = last - first - secondsIn(life.pauses, { from: first, to: last })
+  const runSeconds = over - runsFrom - secondsIn(life.pauses, { from: runsFrom, to: over })
   return {
     compute: activeSeconds * resource.pricePerSecond,
     disk: (over - askedAt) * diskPrice(resource),
