@@ -138,6 +138,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'execution-runs/many-files',
       'executor/journal',
       'archives/earlier',
+      'artifacts/layers',
     ],
     askedBy: ['src/http', 'src/clients', 'src/domains/provenance', 'src/db/migrations', 'src/executor'],
   },

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { createReadStream, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { createReadStream, mkdtempSync, readFileSync } from 'node:fs'
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
 import type { Socket } from 'node:net'
@@ -14,9 +14,8 @@ import { readImage } from '../../src/drivers/build/image.ts'
 import { addLayers, mergeLayers } from '../../src/drivers/build/layers.ts'
 import { pacedArchive } from '../../src/drivers/build/packing.ts'
 import { packingLack } from '../../src/drivers/build/sif.ts'
-import { growth } from '../support/growth.ts'
 import { runFolder } from '../support/run-folder.ts'
-import { sha256, tarOf, type Planted } from './world.ts'
+import { sha256, storedLayers, tarOf, type Planted } from './world.ts'
 
 /** Images as engines give them. */
 
@@ -220,20 +219,9 @@ describe('an archive of an engine', () => {
 })
 
 describe('layers', () => {
-  let stored = 0
-  /** The lowest first. */
-  const storedLayers = (...layers: readonly Planted[][]) =>
-    Promise.all(
-      layers.map(async (entries) => {
-        const path = join(folder, `layer-${String((stored += 1))}`)
-        const bytes = await tarOf(entries)
-        writeFileSync(path, bytes)
-        return { path, digest: sha256(bytes), sizeBytes: bytes.length }
-      }),
-    )
   /** The paths of the one archive that the layers become. */
   const mergedPaths = async (...layers: readonly Planted[][]): Promise<string[]> => {
-    const files = await storedLayers(...layers)
+    const files = await storedLayers(folder, layers)
     const merged = await mergeLayers(files)
     const tar = pack()
     const { bytes, room } = pacedArchive(tar)
@@ -264,16 +252,6 @@ describe('layers', () => {
     await expect(mergedPaths([{ name: 'link', type: 'link', linkname: long }])).rejects.toThrow(
       'a path of more than 4096 bytes',
     )
-  })
-
-  test('with deep folders take time as their paths are long', async () => {
-    const files = new Map<number, Awaited<ReturnType<typeof storedLayers>>>()
-    for (const depth of [500, 2_000]) {
-      const paths = Array.from({ length: 200 }, (_, at) => `${String(at)}/${'a/'.repeat(depth)}`)
-      const layer = (name: string): Planted[] => named(...paths.map((path) => path + name))
-      files.set(depth, await storedLayers(layer('lower'), layer('upper')))
-    }
-    expect(await growth((depth) => mergeLayers(files.get(depth) ?? []), 500)).toBeLessThan(1.6)
   })
 })
 

@@ -1,6 +1,8 @@
-import { createHash } from 'node:crypto'
+import { createHash, randomUUID } from 'node:crypto'
+import { writeFileSync } from 'node:fs'
 import { createServer, request as ask, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { pack, type Header } from 'tar-stream'
 import type { TestService } from '../support/service.ts'
@@ -21,6 +23,17 @@ export const tarOf = async (entries: readonly Planted[]): Promise<Buffer> => {
   for await (const piece of tar) pieces.push(piece as Buffer)
   return Buffer.concat(pieces)
 }
+
+/** Layers of an image as files of this folder, the lowest first. */
+export const storedLayers = (folder: string, layers: readonly (readonly Planted[])[]) =>
+  Promise.all(
+    layers.map(async (entries) => {
+      const bytes = await tarOf(entries)
+      const path = join(folder, `layer-${randomUUID()}`)
+      writeFileSync(path, bytes)
+      return { path, digest: sha256(bytes), sizeBytes: bytes.length }
+    }),
+  )
 
 /** The bytes of an entry, with another flag, size and other texts in its head. */
 export const retyped = (
