@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { basename, dirname, join, relative, resolve } from 'node:path'
 import { parseSync, Visitor, type ParseResult } from 'oxc-parser'
 import { domainOrder } from './support/owners.ts'
+import { sourceMutations } from './mutations.ts'
 import { proofGroups } from './proof-groups.ts'
 
 /**
@@ -252,6 +253,15 @@ describe('the gate', () => {
       'test/support/fast-check.ts',
     ])
   })
+})
+
+test('each fault of the proof `mutations` has its one place in the code, and files of the gate to find it', () => {
+  const found = sourceMutations.map(({ name, file, replace, tests }) => ({
+    name,
+    places: text(file).split(replace).length - 1,
+    missing: tests.filter((test) => !existsSync(join(root, 'test', `${test}.test.ts`))),
+  }))
+  expect(found.filter(({ places, missing }) => places !== 1 || missing.length > 0)).toEqual([])
 })
 
 test('only test/shared reads the folder of data beside the checkout', () => {

@@ -29,7 +29,7 @@ export const sourceMutations: readonly SourceMutation[] = [
   {
     name: 'a page is as long as the client asks',
     file: 'src/http/paging.ts',
-    replace: 'asked > sizes.largest ? sizes[sizes.beyond] : asked',
+    replace: 'asked > sizes.largest ? large : asked',
     by: 'asked',
     tests: ['http/paging'],
   },
