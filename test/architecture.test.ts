@@ -237,7 +237,7 @@ describe('the gate', () => {
 
   test('gives no test less than the common five minutes', () => {
     const found = gate.filter((file) =>
-      [...text(file).matchAll(/^ *\}, (\d[\d_]*)\)$/gm)].some(
+      [...text(file).matchAll(/^ *\},\s+(\d[\d_]*),?\s*\)$/gm)].some(
         ([, limit = '']) => Number(limit.replaceAll('_', '')) < 300_000,
       ),
     )

@@ -126,7 +126,6 @@ describe('the script of a task', () => {
       }
       expect(existsSync(bait)).toBe(false)
     },
-    120_000,
   )
 
   test('variables and programs with names that mean something to env or the shell', () => {

@@ -86,7 +86,6 @@ test('what npm run build makes serves the API, plans, simulates, runs processes 
     await until(
       () => (daemon?.exitCode === null ? undefined : { code: daemon?.exitCode }),
       'the daemon has ended',
-      40_000,
     ),
   ).toEqual({
     code: 0,

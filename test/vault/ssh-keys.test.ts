@@ -109,7 +109,6 @@ describe.each(kinds)('a key of the kind %s', (_kind, args) => {
         })
       }
     },
-    60_000,
   )
 })
 
