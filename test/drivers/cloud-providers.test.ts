@@ -235,11 +235,18 @@ describe.each(Object.keys(providers))('%s', (name) => {
     })
 
   if (name === 'gcp')
-    test('a zone is one name in the address of a request, whatever its text is', async () => {
+    test('a zone and a subnet are one name each in the address of a request, whatever their texts are', async () => {
       const [zone, other] = provider.zones
       await expect(driver.create(wish({ zone: `${other!}/../${zone!}` }))).rejects.toMatchObject({
         ...{ fault: 'missing', message: expect.stringContaining(`${other!}%2F..%2F${zone!}`) },
       })
+      await expect(driver.create(wish({ subnet: 'regions/../subnetworks/default' }))).rejects.toMatchObject({
+        fault: 'refused',
+      })
+      for (const subnet of ['lab?alt=media', 'regions/us-east1/subnetworks/lab?alt=media'])
+        await expect(driver.create(wish({ subnet }))).rejects.toMatchObject({
+          ...{ fault: 'missing', message: expect.stringContaining('lab%3Falt%3Dmedia') },
+        })
     })
 
   test('every refusal has its kind', async () => {
