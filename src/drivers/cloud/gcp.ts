@@ -4,7 +4,7 @@ import { append } from '../../lists.ts'
 import { ComputeEngineError, segmentOf, type ComputeEngine } from '../../clients/compute-engine.ts'
 import { gcpPrices } from './gcp-prices.ts'
 import { CloudError, type CloudDriver, type CloudFault, type Machine, type MachineWish } from './contract.ts'
-import { openFirewalls, type Firewalls } from './firewalls.ts'
+import { openKnown, type Known } from './known.ts'
 import { priced } from './priced.ts'
 
 /** Labels of machines. Google's keys and values are small letters, digits, - and _. */
@@ -167,7 +167,7 @@ const bodyOf = (
     : { automaticRestart: false },
 })
 
-const makeOne = async (compute: ComputeEngine, firewalls: Firewalls, wish: MachineWish): Promise<Machine> => {
+const makeOne = async (compute: ComputeEngine, firewalls: Known, wish: MachineWish): Promise<Machine> => {
   const { region } = compute.place
   const zone = wish.zone ?? (await zoneOf(compute, wish.machineType))
   if (zone === undefined) throw new CloudError('refused', `gcp: the region ${region} has no zones`)
@@ -337,7 +337,7 @@ const idsAtOnce = 40
 
 /** Compute Engine as a provider of machines. */
 export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
-  const firewalls = openFirewalls()
+  const firewalls = openKnown()
   const change = async (method: 'POST' | 'DELETE', id: string, verb = ''): Promise<void> => {
     await named(compute.change(method, `${pathOf(id)}${verb}`))
   }
