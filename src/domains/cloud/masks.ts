@@ -1,4 +1,5 @@
 import type { Cut, Mask } from '../../drivers/ansible/play.ts'
+import { urlPasswords } from '../environments/address-passwords.ts'
 import { secretsIn } from '../environments/secrets.ts'
 
 const mark = '********'
@@ -10,7 +11,7 @@ const patterns: readonly RegExp[] = [
   /-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)/g,
   /\b(?:AKIA|ASIA)[A-Z0-9]{16}\b/g,
   /(?<=\bBearer )[\w.~+/-]{8,}=*/gi,
-  /(?<=:\/\/[^\s/:@]{1,255}:)[^\s/@]{1,255}(?=@)/g,
+  urlPasswords,
   /(?<=\b(?:pass(?:word|wd|phrase)|secret|token|(?:api|access)_?key)["']?\s{0,64}[=:]\s{0,64}["']?)[^\s"',;]{4,}/gi,
 ]
 
