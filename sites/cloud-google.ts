@@ -275,7 +275,7 @@ const actions: readonly [
   ['regions.get', /^GET \/regions\/us-east1$/, () => ({ zones: zones.map(zoneUrl) })],
   [
     'subnetworks.get',
-    /^GET \/regions\/us-east1\/subnetworks\/([^/]+)$/,
+    /^GET \/regions\/us-east1\/subnetworks\/[-a-z0-9]+$/,
     () => ({ network: `https://www.googleapis.com/compute/v1/projects/${project}/global/networks/default` }),
   ],
   [

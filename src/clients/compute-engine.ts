@@ -51,6 +51,16 @@ export type ComputeOperation = z.output<typeof Operation>
 const SkuPage = z.object({ skus: z.array(z.unknown()).optional(), nextPageToken: z.string().optional() })
 const Page = z.object({ items: z.unknown().optional(), nextPageToken: z.string().optional() })
 
+/**
+ * A name as one segment of a path. @throws ComputeEngineError for `.` and `..`, which every form of an address
+ * resolves
+ */
+export const segmentOf = (name: string): string => {
+  if (/^\.{1,2}$/.test(name))
+    throw new ComputeEngineError('no-name', `${JSON.stringify(name)} names nothing at Compute Engine`)
+  return encodeURIComponent(name)
+}
+
 const shownOf = (text: string): string => text.replace(/[^\x20-\x7e]+/g, ' ').slice(0, 400)
 
 /**
@@ -63,7 +73,7 @@ export const openComputeEngine = (options: { http: Http; place: GoogleProject; k
   const billingToken = openGoogleToken(key, billingScope)
   const root = (place.endpoint ?? 'https://compute.googleapis.com').replace(/\/+$/, '')
   const projects = `${root}/compute/v1/projects`
-  const base = `${projects}/${encodeURIComponent(place.project)}`
+  const base = (project = place.project): string => `${projects}/${segmentOf(project)}`
 
   const errorOf = (status: number, text: string): ComputeEngineError => {
     let [reason, message] = [`${status}`, text]
@@ -111,8 +121,8 @@ export const openComputeEngine = (options: { http: Http; place: GoogleProject; k
     place,
     account: key.clientEmail,
     /** A resource below the project. @throws ComputeEngineError */
-    get: <T extends z.ZodType>(path: string, schema: T) =>
-      ask(`${base}${path.startsWith('?') ? '' : '/'}${path}`, schema),
+    get: async <T extends z.ZodType>(path: string, schema: T) =>
+      ask(`${base()}${path.startsWith('?') ? '' : '/'}${path}`, schema),
     /** Every item of a list, of any project, at most `most`. @throws ComputeEngineError */
     async list(
       path: string,
@@ -126,10 +136,7 @@ export const openComputeEngine = (options: { http: Http; place: GoogleProject; k
           ...{ maxResults: '500', ...query },
           ...(pageToken === undefined ? {} : { pageToken }),
         })
-        const page = await ask(
-          `${projects}/${encodeURIComponent(project)}/${path}?${parameters.toString()}`,
-          Page,
-        )
+        const page = await ask(`${base(project)}/${path}?${parameters.toString()}`, Page)
         // An aggregated list has an object by zones instead of a list.
         if (Array.isArray(page.items)) append(found, page.items as unknown[])
         else if (page.items !== undefined && page.items !== null)
@@ -159,8 +166,8 @@ export const openComputeEngine = (options: { http: Http; place: GoogleProject; k
       return found
     },
     /** Begins a change. @returns its operation @throws ComputeEngineError */
-    change: (method: 'POST' | 'DELETE', path: string, body?: unknown): Promise<ComputeOperation> =>
-      ask(`${base}/${path}`, Operation, { method, ...(body === undefined ? {} : { body }) }),
+    change: async (method: 'POST' | 'DELETE', path: string, body?: unknown): Promise<ComputeOperation> =>
+      ask(`${base()}/${path}`, Operation, { method, ...(body === undefined ? {} : { body }) }),
     /**
      * Waits for the end of an operation, at most as long as one request lasts. `scope`:
      * `global`, `zones/NAME`. @throws ComputeEngineError with the operation's own error
@@ -169,7 +176,7 @@ export const openComputeEngine = (options: { http: Http; place: GoogleProject; k
       const ended =
         operation.status === 'DONE'
           ? operation
-          : await ask(`${base}/${scopeOf}/operations/${encodeURIComponent(operation.name)}/wait`, Operation, {
+          : await ask(`${base()}/${scopeOf}/operations/${segmentOf(operation.name)}/wait`, Operation, {
               method: 'POST',
             })
       const [first] = ended.error?.errors ?? []

@@ -15,6 +15,7 @@ import { Refusal } from '../refusal.ts'
 import { parseHttps } from './endpoint.ts'
 import type { Links } from './links.ts'
 import { unheededTrust } from './rules.ts'
+import { maskedUrls } from '../domains/environments/secrets.ts'
 import type { ConnectionDocument, CheckStage } from '../domains/environment-connections/schemas.ts'
 import { memberText, present } from '../json-object.ts'
 
@@ -73,9 +74,13 @@ export const checkConnection = async (
     (failed === undefined ? 'all stages passed' : `${failed.stage}: ${failed.detail ?? 'failed'}`)
   return {
     healthy,
-    message: [message, ...unheeded(connection).filter((note) => !message.includes(note))].join('; '),
+    message: maskedUrls(
+      [message, ...unheeded(connection).filter((note) => !message.includes(note))].join('; '),
+    ),
     latencyMs: Math.round(performance.now() - startedAt),
-    stages: found.stages,
+    stages: found.stages.map((stage) =>
+      stage.detail === undefined ? stage : { ...stage, detail: maskedUrls(stage.detail) },
+    ),
     facts: found.facts,
   }
 }

@@ -1,4 +1,5 @@
 import type { Problem } from '../refusal.ts'
+import { gcpNameProblem } from '../drivers/cloud/gcp-names.ts'
 import {
   hostProblem,
   parseHostPort,
@@ -193,6 +194,15 @@ const cloudProblems = (configuration: Fields, report: Report): void => {
       'configuration.provider',
       `${JSON.stringify(provider) ?? 'nothing'} is no provider; give ${cloudProviders.join(', ')}`,
     )
+  if (provider !== 'gcp') return
+  for (const [key, kind] of [
+    ['region', 'name'],
+    ['projectId', 'project'],
+  ] as const) {
+    const text = configuration[key]
+    const wrong = text === undefined || text === '' ? undefined : gcpNameProblem(memberText(text), kind)
+    if (wrong !== undefined) report(`configuration.${key}`, wrong)
+  }
 }
 
 /** The rules of both kinds of machine: work directory and scheduling. */

@@ -1,7 +1,7 @@
 import { LinkError, runDefaults, type RunOptions, type ShellResult, type ShellStream } from './site-shell.ts'
 
 /** Bytes of the standard error that are kept. */
-const stderrBytes = 64 * 1024
+export const stderrBytes = 64 * 1024
 
 /** The last bytes of a stream, as text. */
 export class LastBytes {

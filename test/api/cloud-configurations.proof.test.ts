@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import type { CloudSite } from '../../sites/cloud.ts'
 import { sites } from '../../sites/requirements.ts'
 import { sql } from '../../src/db/sql.ts'
-import { machineOfInstance, openCloudService } from '../support/cloud.ts'
+import { machineOfInstance, machinesOf, openCloudService, type Provider } from '../support/cloud.ts'
 import { needs } from '../support/needs.ts'
 import { beforeNextLook } from '../support/pace.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
@@ -16,12 +16,13 @@ const { test } = needs(...sites.ssh, 'ansible-core', 'bubblewrap', 'debootstrap'
 jest.setTimeout(240_000)
 
 const keyFile = makeVaultKeyFile()
+const providers = ['aws', 'gcp'] as const
 let opened: Awaited<ReturnType<typeof openCloudService>>
 let site: CloudSite
 let service: TestService
 let calls: (typeof opened)['calls']
 beforeAll(async () => {
-  opened = await openCloudService({ machines: 'debian', trixie: true }, { keyFile })
+  opened = await openCloudService({ machines: 'debian', trixie: true }, { providers, keyFile })
   ;({ site, service, calls } = opened)
   await service.post('/machine-configurations/', { id: 'own', name: 'own' })
 }, 900_000)
@@ -31,11 +32,15 @@ afterAll(async () => {
 
 const builtIn = { configurationVersionId: 'akoflow-scientific-worker-v7', executionOrder: 0 }
 /** A target whose machines get the playbook, and not the built-in one. */
-const makeTarget = async (id: string, playbookYaml: string, more: object = {}, named: object = {}) => {
+const makeTarget = async (
+  id: string,
+  playbookYaml: string,
+  more: object = {},
+  { provider = 'aws', ...named }: { provider?: Provider; [member: string]: unknown } = {},
+) => {
   await service.post('/machine-configurations/own/versions/', { id: `own-${id}`, playbookYaml, ...more })
   await service.post('/environments/clouds/cloud-capacity-targets/', {
-    ...{ id, name: id, provider: 'aws', providerMachineType: 'm5.large', imageReference: 'ami-debian12' },
-    ...{ vcpu: 2, memoryMiB: 8_192, maximumInstances: 5 },
+    ...{ id, name: id, ...machinesOf(provider), maximumInstances: 5 },
     machineConfigurations: [
       { ...builtIn, enabled: false },
       { configurationVersionId: `own-${id}`, executionOrder: 1, ...named },
@@ -50,52 +55,56 @@ const made = async (instance: string): Promise<any> => {
 }
 const configured = async (instance: string) => calls.over((await calls.act(instance, 'configure')).body.id)
 
-test('a machine is configured before it is ready, with an event a task and its secrets masked', async () => {
-  await makeTarget(
-    'first',
-    [
-      '- hosts: all',
-      '  become: true',
-      '  tasks:',
-      '    - {name: the motd, copy: {dest: /etc/motd, content: "for {{ project }}"}}',
-      '    - {name: "use {{ api_token }}", command: "false", ignore_errors: true}',
-      '    - {name: says it, shell: "echo {{ api_token | quote }} >&2; exit 1", ignore_errors: true}',
-      '',
-    ].join('\n'),
-    {
-      variablesSchema: {
-        type: 'object',
-        properties: { api_token: { type: 'string' }, project: { type: 'string', default: 'stars' } },
+test.each(providers)(
+  '%s: a machine is configured before it is ready, with an event a task and its secrets masked',
+  async (provider) => {
+    const id = `first-${provider}`
+    await makeTarget(
+      id,
+      [
+        '- hosts: all',
+        '  become: true',
+        '  tasks:',
+        '    - {name: the motd, copy: {dest: /etc/motd, content: "for {{ project }}"}}',
+        '    - {name: "use {{ api_token }}", command: "false", ignore_errors: true}',
+        '    - {name: says it, shell: "echo {{ api_token | quote }} >&2; exit 1", ignore_errors: true}',
+        '',
+      ].join('\n'),
+      {
+        variablesSchema: {
+          type: 'object',
+          properties: { api_token: { type: 'string' }, project: { type: 'string', default: 'stars' } },
+        },
+        validationChecks: [{ name: 'motd', command: 'grep -qx "for $project" /etc/motd' }],
       },
-      validationChecks: [{ name: 'motd', command: 'grep -qx "for $project" /etc/motd' }],
-    },
-    { variables: { api_token: 'canary-4711' } },
-  )
-  const operation = await made('first')
-  expect([operation.status, operation.failureReason]).toEqual(['completed', undefined])
-  expect(await calls.instance('first')).toMatchObject({ status: 'ready' })
-  const list = await calls.events(operation.id)
-  expect(list.map(({ event, task }) => (task === undefined ? event : `${event} ${task}`))).toEqual([
-    ...['operation.started', 'resource.creating', 'resource.created', 'ssh.waiting', 'ssh.ready'],
-    ...['command.started', 'task.started Gathering Facts', 'task.completed Gathering Facts'],
-    ...['task.started the motd', 'task.completed the motd', 'task.started use {{ api_token }}'],
-    ...['task.failed use ********', 'task.started says it', 'task.failed says it', 'command.completed'],
-    ...['task.started motd', 'task.completed motd', 'validation.completed'],
-    ...['resource.ready', 'operation.completed'],
-  ])
-  expect(list.find(({ event, task }) => event === 'task.failed' && task === 'says it')).toMatchObject({
-    ...{
-      tool: 'ansible',
-      phase: 'configuration',
-      host: 'first',
-      message: expect.stringContaining('********'),
-    },
-  })
-  const { log } = (await service.call('GET', '/cloud-instances/first/provisioning-log/')).body
-  const targets = (await service.call('GET', '/environments/clouds/cloud-capacity-targets/')).body
-  expect(JSON.stringify([list, log, targets])).not.toContain('canary')
-  await calls.over((await calls.act('first', 'destroy')).body.id)
-})
+      { provider, variables: { api_token: 'canary-4711' } },
+    )
+    const operation = await made(id)
+    expect([operation.status, operation.failureReason]).toEqual(['completed', undefined])
+    expect(await calls.instance(id)).toMatchObject({ status: 'ready' })
+    const list = await calls.events(operation.id)
+    expect(list.map(({ event, task }) => (task === undefined ? event : `${event} ${task}`))).toEqual([
+      ...['operation.started', 'resource.creating', 'resource.created', 'ssh.waiting', 'ssh.ready'],
+      ...['command.started', 'task.started Gathering Facts', 'task.completed Gathering Facts'],
+      ...['task.started the motd', 'task.completed the motd', 'task.started use {{ api_token }}'],
+      ...['task.failed use ********', 'task.started says it', 'task.failed says it', 'command.completed'],
+      ...['task.started motd', 'task.completed motd', 'validation.completed'],
+      ...['resource.ready', 'operation.completed'],
+    ])
+    expect(list.find(({ event, task }) => event === 'task.failed' && task === 'says it')).toMatchObject({
+      ...{
+        tool: 'ansible',
+        phase: 'configuration',
+        host: id,
+        message: expect.stringContaining('********'),
+      },
+    })
+    const { log } = (await service.call('GET', `/cloud-instances/${id}/provisioning-log/`)).body
+    const targets = (await service.call('GET', '/environments/clouds/cloud-capacity-targets/')).body
+    expect(JSON.stringify([list, log, targets])).not.toContain('canary')
+    await calls.over((await calls.act(id, 'destroy')).body.id)
+  },
+)
 
 test('secret variables reach the machine and are in no row, history, event, log or command line', async () => {
   await makeTarget(
@@ -217,17 +226,19 @@ test('machines that wait for the same version share a run; a retry goes on where
   }
 })
 
-test('a cancel while playbooks run ends them and the machine', async () => {
-  await makeTarget('cut', '- hosts: all\n  tasks:\n    - {name: takes long, command: sleep 600}\n')
-  const { id } = (await calls.provision({ capacityTargetId: 'cut', instanceId: 'cut' })).body
+test.each(providers)('%s: a cancel while playbooks run ends them and the machine', async (provider) => {
+  const instance = `cut-${provider}`
+  const playbook = '- hosts: all\n  tasks:\n    - {name: takes long, command: sleep 600}\n'
+  await makeTarget(instance, playbook, {}, { provider })
+  const { id } = (await calls.provision({ capacityTargetId: instance, instanceId: instance })).body
   const isAtIt = async () => (await calls.events(id)).some(({ task }) => task === 'takes long')
   for (const began = performance.now(); !(await isAtIt());) await beforeNextLook(began)
-  expect((await calls.instance('cut')).status).toBe('configuring')
-  expect((await calls.act('cut', 'destroy')).body.state).toBe('configuring')
-  const machine = await machineOf('cut')
+  expect((await calls.instance(instance)).status).toBe('configuring')
+  expect((await calls.act(instance, 'destroy')).body.state).toBe('configuring')
+  const machine = await machineOf(instance)
   expect((await service.call('POST', `/cloud-operations/${id}/cancel/`)).status).toBe(202)
   expect((await calls.over(id)).status).toBe('cancelled')
-  expect([machine.state, (await calls.instance('cut')).status]).toEqual(['terminated', 'failed'])
+  expect([machine.state, (await calls.instance(instance)).status]).toEqual(['terminated', 'failed'])
 })
 
 test('what a playbook runs on the worker, by a lookup that no rule finds, sees nothing of the service', async () => {
@@ -264,16 +275,14 @@ test('a configuration for another system fails; one that is not required does no
 })
 
 describe('the configuration that comes with the service', () => {
-  test('it makes a Debian 12 and a Debian 13 scientific workers, and a second time changes nothing', async () => {
+  test('it makes Debian 12 of both providers and Debian 13 scientific workers, and a second time changes nothing', async () => {
     const workers = [
-      ['worker', 'ami-debian12', '12'],
-      ['worker-13', 'ami-debian13', '13'],
+      ['worker', machinesOf('aws'), '12'],
+      ['worker-google', machinesOf('gcp'), '12'],
+      ['worker-13', { ...machinesOf('aws'), imageReference: 'ami-debian13' }, '13'],
     ] as const
-    const check = async ([id, imageReference, version]: (typeof workers)[number]): Promise<void> => {
-      await service.post('/environments/clouds/cloud-capacity-targets/', {
-        ...{ id, name: id, provider: 'aws', providerMachineType: 'm5.large' },
-        ...{ imageReference, vcpu: 2, memoryMiB: 8_192 },
-      })
+    const check = async ([id, machines, version]: (typeof workers)[number]): Promise<void> => {
+      await service.post('/environments/clouds/cloud-capacity-targets/', { id, name: id, ...machines })
       const operation = await made(id)
       const list = await calls.events(operation.id)
       expect([operation.status, operation.failureReason, list.at(-3)]).toEqual([

@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net'
 import type { CloudSite } from '../../sites/cloud.ts'
 import { sites } from '../../sites/requirements.ts'
 import { until } from '../failures/programs.ts'
-import { openCloudService, withoutPlaybooks } from '../support/cloud.ts'
+import { machinesOf, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { needs } from '../support/needs.ts'
 import type { TestService } from '../support/service.ts'
 
@@ -18,7 +18,7 @@ let site: CloudSite
 let service: TestService
 let calls: (typeof opened)['calls']
 beforeAll(async () => {
-  opened = await openCloudService({ machines: 'ssh' }, { provider: 'gcp' })
+  opened = await openCloudService({ machines: 'ssh' }, { providers: ['gcp'] })
   ;({ site, service, calls } = opened)
   await makeTarget('t')
 }, 300_000)
@@ -28,9 +28,7 @@ afterAll(async () => {
 
 const makeTarget = (id: string, more: object = {}) =>
   service.post('/environments/clouds/cloud-capacity-targets/', {
-    ...{ id, name: id, provider: 'gcp', providerMachineType: 'e2-standard-2', vcpu: 2, memoryMiB: 8_192 },
-    ...{ imageReference: 'projects/debian-cloud/global/images/family/debian-12', maximumInstances: 5 },
-    ...withoutPlaybooks,
+    ...{ id, name: id, ...machinesOf('gcp'), maximumInstances: 5, ...withoutPlaybooks },
     ...more,
   })
 

@@ -655,6 +655,28 @@ describe('a run whose plan stops and starts its machine', () => {
     expect(paid[0]! + paid[1]!).toBeCloseTo(billing.accumulatedComputeSeconds, 3)
   })
 
+  test('a run pays for the disks of both machines where a retry has made another one', async () => {
+    const { db } = service
+    await makeTarget('again', { configuration: { pricePerHour: 3_600, diskPricePerGiBMonth: 131_400 } })
+    site.faults.otherHostKey(true)
+    const failed = await made('again', 'again')
+    site.faults.otherHostKey(false)
+    // As if the first machine had been there for an hour, and had ended an hour ago.
+    await db.run(sql`update cloud_instances set billing_started_at = billing_started_at - interval '2 hours',
+      billing_finished_at = billing_finished_at - interval '1 hour' where id = 'again'`)
+    await service.post(`/cloud-operations/${failed.id}/retry/`)
+    expect(await calls.over(failed.id)).toMatchObject({ status: 'completed' })
+    await act('again', 'destroy')
+    await db.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id, acquired_at,
+      released_at, settled) values ('rests', 'again', 1, 'again', now(), now(), true)`)
+    const { billing } = await calls.instance('again')
+    const { instances } = await service.get('/execution-runs/rests/receipt/')
+    const { actual } = instances.find(({ instanceId }: any) => instanceId === 'again')
+    expect(Math.floor(actual.diskSeconds / 3_600)).toBe(1)
+    expect(actual.seconds).toBeCloseTo(billing.accumulatedComputeSeconds, 3)
+    expect(actual.money).toBeCloseTo(billing.currentCost, 2)
+  })
+
   test('EC2 cannot stop a spot machine: neither a person nor a plan stops one', async () => {
     await makeTarget('spots', { provisioningMode: 'spot' })
     await made('cheap', 'spots')

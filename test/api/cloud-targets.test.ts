@@ -158,6 +158,28 @@ describe('what is refused leaves nothing', () => {
         ('for-gcp', 'on', 2, 'published', '- hosts: all', 'x', '{"providers": ["gcp"]}')`)
   })
 
+  test.each([
+    ['debian-12', 'lab', 'my-project'],
+    ['global/images/family/debian-12', 'regions/us-east1/subnetworks/lab', 'example.org:my-project'],
+    [
+      'projects/debian-cloud/global/images/debian-12-bookworm-v20240110',
+      'projects/a/regions/us-east1/subnetworks/b',
+      '',
+    ],
+    [
+      'https://www.googleapis.com/compute/v1/projects/debian-cloud/global/images/family/debian-12',
+      'https://compute.googleapis.com/compute/v1/projects/a/regions/us-east1/subnetworks/b',
+      'p',
+    ],
+  ])('but the image %s and the subnet %s of Google are taken', async (imageReference, network, projectId) => {
+    const made = await post({
+      ...{ name: 'of google', provider: 'gcp', imageReference, providerMachineType: 'n2-custom-4-8192-ext' },
+      configuration: { network, projectId, diskType: 'hyperdisk-balanced' },
+    })
+    expect([made.status, made.body.details]).toEqual([201, undefined])
+    expect((await app.call('DELETE', `/cloud-capacity-targets/${made.body.id}/`)).status).toBe(204)
+  })
+
   test('but an id that the service made of a long one is taken', async () => {
     const version = `${'c'.repeat(255)}-00000000-0000-4000-8000-000000000000`
     await app.db.run(sql`insert into machine_configuration_versions
@@ -221,6 +243,23 @@ describe('what is refused leaves nothing', () => {
       { name: 'x', architecture: 'arm64', machineConfigurations: [configuration(1)] },
       'machineConfigurations.0.configurationVersionId',
     ],
+    ...Object.entries({
+      providerMachineType: 'e2-standard-2/../e2-standard-4',
+      imageReference: 'projects/debian-cloud/global/images/../../x',
+      region: 'us-east1?alt=media',
+      'configuration.network': 'regions/us-east1/subnetworks/../../../zones',
+      'configuration.diskType': 'pd-ssd#',
+      'configuration.projectId': '..',
+    }).map(([path, text]): [string, object, string] => {
+      const [member = '', inner] = path.split('.')
+      const google = {
+        name: 'x',
+        provider: 'gcp',
+        providerMachineType: 'e2-standard-2',
+        imageReference: 'debian-12',
+      }
+      return [`no name at Google: ${path}`, { ...google, [member]: inner ? { [inner]: text } : text }, path]
+    }),
     ...['deprecated', 'of-disabled', 'for-gcp'].map((version): [string, object, string] => [
       `the version ${version} of a configuration`,
       { name: 'x', machineConfigurations: [configuration(1, version)] },

@@ -470,3 +470,35 @@ test('a password in an endpoint of an older version is masked, kept, and copied 
     })
   expect(await configurationSecrets(service.db)).toContain(canary)
 })
+
+test('a URL with a password is a secret at every key of a configuration', async () => {
+  const url = `https://AKIA:${canary}-url@minio.invalid/`
+  const image = `docker://alpine:3@sha256:${'a'.repeat(64)}`
+  for (const of of ['runtime', 'binding', 'storage', 'storage binding', 'connection']) {
+    const refused = await service.call('POST', '/environments/', definition({ endpointUrl: url, image }, of))
+    expect([of, refused.status, paths(refused.body)]).toEqual([
+      ...[of, 422, [expect.stringMatching(/\.configuration\.endpointUrl$/)]],
+    ])
+    expect(refused.body.error).toContain('give the credentialRef of the answer')
+    expect(refused.text).not.toContain(canary)
+  }
+  const document = definition({ endpointUrl: 'https://minio.invalid/', image }, 'storage')
+  const { id } = document.environment
+  await service.post('/environments/', document)
+  await service.db.prepared('age-u', 'update storages set configuration = $1, endpoint = $2 where id = $3', [
+    ...[JSON.stringify({ endpointUrl: url, image }), 's3://bucket', `${id}-s`],
+  ])
+  const whole = await service.get(`/environments/${id}/`)
+  expect(whole.storages[0].configuration).toEqual({ endpointUrl: mask, image })
+  expect(await service.get(`/environments/${id}/storages/`)).toEqual(whole.storages)
+  await service.ok('PUT', `/environments/${id}/`, whole)
+  const health = await service.call('POST', `/storages/${id}-s/health/`)
+  for (const path of ['environments', `environments/${id}/storages`, 'audit-events'])
+    expect((await service.call('GET', `/${path}/`)).text).not.toContain(canary)
+  expect(health.text).not.toContain(canary)
+  expect(await recordsWithSecrets(service.db)).toContainEqual({
+    record: `storage ${id}-s`,
+    paths: ['endpointUrl'],
+  })
+  expect(await configurationSecrets(service.db)).toEqual(expect.arrayContaining([url, `${canary}-url`]))
+})

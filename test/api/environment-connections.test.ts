@@ -209,6 +209,15 @@ describe('testing a connection before it is saved', () => {
       configuration: { provider: 'gcp' },
     })
     expect([cloud.healthy, stages(cloud.stages)]).toEqual([false, 'login!'])
+    const elsewhere = await service.call('POST', '/connection-tests/', {
+      type: 'cloud',
+      configuration: { provider: 'gcp', region: 'us-east1/..', projectId: '..' },
+    })
+    const fields = elsewhere.body.details.map(({ path }: { path: string }) => path)
+    expect([elsewhere.status, fields.toSorted()]).toEqual([
+      422,
+      ['configuration.projectId', 'configuration.region'],
+    ])
   })
 
   test('an endpoint of Kubernetes that does not speak TLS fails there', async () => {

@@ -326,6 +326,7 @@ create table cloud_instances (
   project_id text,
   account text,
   compute_spans tstzmultirange not null default '{}'::tstzmultirange,
+  billing_gaps tstzmultirange not null default '{}'::tstzmultirange,
   constraint cloud_instances_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
   constraint cloud_instances_pkey PRIMARY KEY (id),
   constraint cloud_instances_reference UNIQUE (reference),

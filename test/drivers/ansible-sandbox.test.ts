@@ -46,6 +46,19 @@ test('a secret is masked before a text is cut, also one that the cut of the call
     mask,
   )
   expect(short).toBe(' … ')
+  // Secrets of every length, also one that is longer than what the callback has kept, and one behind another.
+  const long = Array.from({ length: 5_000 }, (_, at) => `canary-${String(at)}.`).join('')
+  for (const size of [10_000, 40_000]) {
+    const big = long.slice(0, size)
+    const masks = maskOf({ api_token: big, password: `pass-${'w'.repeat(7_500)}` })
+    const line = 'x'.repeat(20)
+    for (const text of [`${line}${big}${line}`, `pass-${'w'.repeat(7_500)}${big}pass-${'w'.repeat(7_500)}`])
+      for (const kept of [16_000, 8_500, 5_000])
+        expect(shownText([text.slice(0, kept), text.slice(-kept)], masks)).not.toMatch(/canary|www/)
+  }
+  // A part of one secret at the cut hides no other one; line breaks hide none.
+  expect(maskOf({ api_token: 'abcdef', password: 'f123' })('abcdef', { after: true })).toBe('********')
+  expect(mask(`warns ${secret.replaceAll(/.{79}/g, '$&\n')}`)).toBe('warns ********')
   // A text of spaces takes no longer than another one.
   expect(mask(' '.repeat(500_000))).toHaveLength(500_000)
 })

@@ -114,6 +114,14 @@ test('a secret is masked wherever the text of a task is cut, and a long text has
     expect(events.at(-1)!.message!.length).toBeLessThanOrEqual(2_000)
     expect(events.at(-1)!.message).toMatch(/^non-zero return code\n0+.* … .*0+2$/s)
   }
+  // Ansible warns about the hosts, with line breaks, and beyond what is kept of its warnings.
+  for (const size of [300, 10_000, 40_000]) {
+    const long = `canary-${'0123456789'.repeat(size / 10)}`
+    const ends = await play(`[{hosts: "{{ api_token }}", tasks: []}]`, {
+      ...{ mask: maskOf({ api_token: long }), variables: { api_token: long } },
+    })
+    expect(JSON.stringify([...ends])).not.toMatch(/canary|456789/)
+  }
 })
 
 test('a failed task, no answer, another host key, and what is no playbook are told apart', async () => {

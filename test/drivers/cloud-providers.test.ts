@@ -178,13 +178,14 @@ describe.each(Object.keys(providers))('%s', (name) => {
       expect(hosts).toEqual(['sts.eu-west-1.amazonaws.com', 'cloud.example.org'])
     })
 
-    test('one look at the firewall serves many machines, and one that somebody deletes is made again', async () => {
-      const looks = () => site.calls.get('DescribeSecurityGroups') ?? 0
-      const own = wish({ sshSourceRanges: ['203.0.113.0/24'] })
+    test('one look at firewall and image serves many machines; a firewall that somebody deletes is made again', async () => {
+      const looks = () =>
+        ['DescribeSecurityGroups', 'DescribeImages'].map((action) => site.calls.get(action) ?? 0)
+      const own = wish({ sshSourceRanges: ['203.0.113.0/24'], diskGiB: 20 })
       const first = await driver.create(own)
       const before = looks()
       const second = await driver.create({ ...own, reference: randomUUID() })
-      expect(looks()).toBe(before)
+      expect(looks()).toEqual(before)
       const { endpoint, accessKey: key, region } = site
       const ec2 = openEc2({ http, place: { region, endpoint }, key })
       await ec2.ask(async (client, sdk) => {
@@ -193,7 +194,10 @@ describe.each(Object.keys(providers))('%s', (name) => {
           await client.send(new sdk.DeleteSecurityGroupCommand({ GroupId }))
       })
       const third = await driver.create({ ...own, reference: randomUUID() })
-      for (const { id } of [first, second, third]) await driver.destroy(id)
+      for (const { id } of [first, second, third]) {
+        expect([...site.machines.get(id)!.disks.values()]).toEqual([20])
+        await driver.destroy(id)
+      }
     })
   }
 
@@ -235,11 +239,18 @@ describe.each(Object.keys(providers))('%s', (name) => {
     })
 
   if (name === 'gcp')
-    test('a zone is one name in the address of a request, whatever its text is', async () => {
+    test('a zone and a subnet are one name each in the address of a request, whatever their texts are', async () => {
       const [zone, other] = provider.zones
       await expect(driver.create(wish({ zone: `${other!}/../${zone!}` }))).rejects.toMatchObject({
         ...{ fault: 'missing', message: expect.stringContaining(`${other!}%2F..%2F${zone!}`) },
       })
+      await expect(driver.create(wish({ subnet: 'regions/../subnetworks/default' }))).rejects.toMatchObject({
+        fault: 'refused',
+      })
+      for (const subnet of ['lab?alt=media', 'regions/us-east1/subnetworks/lab?alt=media'])
+        await expect(driver.create(wish({ subnet }))).rejects.toMatchObject({
+          ...{ fault: 'missing', message: expect.stringContaining('lab%3Falt%3Dmedia') },
+        })
     })
 
   test('every refusal has its kind', async () => {

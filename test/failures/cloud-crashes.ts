@@ -1,19 +1,12 @@
 import { startCloud } from '../../sites/cloud.ts'
 import type { Failures } from '../../bench/tally.ts'
-import { cloudEnvironment, withoutPlaybooks } from '../support/cloud.ts'
+import { cloudEnvironment, machinesOf, openClouds, withoutPlaybooks } from '../support/cloud.ts'
 import { dataFolder, removeFolder, until } from './programs.ts'
 import { openPrograms } from './rounds.ts'
 
 /** Where the daemon dies: before the provider is asked, and before its answer is recorded. */
 const places = ['cloud-before-create', 'cloud-created'] as const
-
-const targets = {
-  aws: { providerMachineType: 'm5.large', imageReference: 'ami-debian12' },
-  gcp: {
-    providerMachineType: 'e2-standard-2',
-    imageReference: 'projects/debian-cloud/global/images/family/debian-12',
-  },
-} as const
+const providers = ['aws', 'gcp'] as const
 
 /**
  * Sudden deaths of the daemon around the creation of machines. After each, there is one machine,
@@ -26,41 +19,19 @@ export const openCloudCrashes = async (): Promise<Failures> => {
     environment: cloudEnvironment(),
   })
   await programs.startDaemon()
-  const accounts = {
-    aws: { credential: site.accessKey, endpoint: site.endpoint, region: site.region },
-    gcp: site.google,
-  }
-  const connections = []
-  for (const provider of ['aws', 'gcp'] as const) {
-    const { credential, endpoint, region } = accounts[provider]
-    const { credentialRef } = await programs.post('/cloud-credentials/', {
-      id: provider,
-      provider,
-      credential,
-    })
-    connections.push({
-      ...{ id: provider, name: provider, type: 'cloud', endpoint, credentialRef },
-      configuration: { provider, region },
-    })
-  }
-  await programs.post('/environments/', {
-    environment: { id: 'clouds', name: 'clouds' },
-    version: { id: 'clouds-v1', version: 1, status: 'published' },
-    runtimes: [{ id: 'clouds-r', name: 'r', driver: 'cloud', mode: 'execution' }],
-    connections,
-  })
-  for (const provider of ['aws', 'gcp'] as const)
+  await openClouds(programs, site, providers)
+  for (const provider of providers)
     await programs.post('/environments/clouds/cloud-capacity-targets/', {
-      ...{ id: provider, name: provider, provider, ...targets[provider], ...withoutPlaybooks },
-      ...{ vcpu: 2, memoryMiB: 8_192, maximumInstances: 10_000 },
+      ...{ id: provider, name: provider, ...machinesOf(provider), maximumInstances: 10_000 },
+      ...withoutPlaybooks,
     })
 
   const living = () => [...site.machines.values()].filter(({ state }) => state !== 'terminated')
   const known = new Set<string>()
 
   const play = async (number: number) => {
-    const provider = number % 4 < 2 ? 'aws' : 'gcp'
-    const place = places[number % 2]!
+    const provider = providers[Math.floor(number / places.length) % providers.length]!
+    const place = places[number % places.length]!
     const stranger = provider === 'aws' ? site.foreign() : site.google.foreign()
     known.add(stranger.id)
     // The provider shows what it made late: only token and name tell that the machine is there.

@@ -4,13 +4,22 @@ import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { startCloud, type CloudSite } from '../../sites/cloud.ts'
 import type { Failures } from '../../bench/tally.ts'
-import { cloudEnvironment, withoutPlaybooks } from '../support/cloud.ts'
+import {
+  cloudEnvironment,
+  livingMachines,
+  machinesOf,
+  openClouds,
+  withoutPlaybooks,
+  type Provider,
+} from '../support/cloud.ts'
 import { kill } from '../support/kill.ts'
 import { dataFolder, removeFolder, until } from './programs.ts'
 import { openPrograms, randomOf, type Programs } from './rounds.ts'
 
-/** Runs whose machines an EC2 endpoint makes, with one round of failures each. */
+/** Runs whose machines a provider makes, with one round of failures each: the providers in turn. */
 
+const providers = ['aws', 'gcp'] as const
+const providerOf = (round: number): Provider => providers[round % providers.length]!
 const ended = ['completed', 'failed', 'cancelled']
 const cores = 4
 
@@ -38,25 +47,7 @@ const openWorld = async ({ withWorker = false } = {}): Promise<World> => {
   try {
     await programs.startDaemon()
     if (withWorker) await programs.startWorker()
-    const { credentialRef } = await programs.post('/cloud-credentials/', {
-      ...{ id: 'site', provider: 'aws', credential: site.accessKey },
-    })
-    await programs.post('/environments/', {
-      environment: { id: 'clouds', name: 'clouds' },
-      version: { id: 'clouds-v1', version: 1, status: 'published' },
-      runtimes: [{ id: 'clouds-r', name: 'machines', driver: 'cloud', mode: 'execution' }],
-      connections: [
-        {
-          ...{ id: 'account', name: 'account', type: 'cloud', endpoint: site.endpoint, credentialRef },
-          configuration: { provider: 'aws', region: site.region },
-        },
-      ],
-    })
-    await programs.post('/environments/clouds/cloud-capacity-targets/', {
-      ...{ id: 'spots', name: 'spots', provider: 'aws', providerMachineType: 'c5.xlarge' },
-      ...{ imageReference: 'ami-debian12', vcpu: cores, memoryMiB: 8_192, maximumInstances: 2 },
-      ...{ provisioningMode: 'spot', configuration: { pricePerHour: 1 }, ...withoutPlaybooks },
-    })
+    await openClouds(programs, site, providers)
     await programs.post('/machine-configurations/', { id: 'own', name: 'own' })
     const playbookYaml = [
       '- hosts: all',
@@ -69,15 +60,22 @@ const openWorld = async ({ withWorker = false } = {}): Promise<World> => {
     await programs.post('/machine-configurations/own/versions/', {
       ...{ id: 'own-v1', status: 'published', playbookYaml },
     })
-    await programs.post('/environments/clouds/cloud-capacity-targets/', {
-      ...{ id: 'configured', name: 'configured', provider: 'aws', providerMachineType: 'c5.xlarge' },
-      ...{ imageReference: 'ami-debian12', vcpu: cores, memoryMiB: 8_192, maximumInstances: 2 },
-      configuration: { pricePerHour: 1 },
-      machineConfigurations: [
-        ...withoutPlaybooks.machineConfigurations,
-        { configurationVersionId: 'own-v1', executionOrder: 1 },
-      ],
-    })
+    for (const provider of providers)
+      for (const [kind, more] of Object.entries({
+        spots: { provisioningMode: 'spot', ...withoutPlaybooks },
+        configured: {
+          machineConfigurations: [
+            ...withoutPlaybooks.machineConfigurations,
+            { configurationVersionId: 'own-v1', executionOrder: 1 },
+          ],
+        },
+      })) {
+        const id = `${kind}-${provider}`
+        await programs.post('/environments/clouds/cloud-capacity-targets/', {
+          ...{ id, name: id, ...machinesOf(provider, cores), maximumInstances: 2 },
+          ...{ configuration: { pricePerHour: 1 }, ...more },
+        })
+      }
     await programs.post('/execution-scopes/', {
       ...{ id: 'scope', name: 'scope', networkTopologyId: '', environmentVersionIds: ['clouds-v1'] },
     })
@@ -89,7 +87,7 @@ const openWorld = async ({ withWorker = false } = {}): Promise<World> => {
 }
 
 /** A workflow of one task on each core, and one task behind them all; its plan has the same id. */
-const makePlan = async ({ programs }: World, id: string, run: string, target = 'spots'): Promise<void> => {
+const makePlan = async ({ programs }: World, id: string, run: string, target: string): Promise<void> => {
   const names = Array.from({ length: cores }, (_, core) => `t${String(core)}`)
   const limits = { cpuLimit: '1', memoryLimit: '64Mi' }
   await programs.post('/workflow-definitions/', {
@@ -112,11 +110,6 @@ const makePlan = async ({ programs }: World, id: string, run: string, target = '
   })
 }
 
-const living = ({ site }: World) =>
-  [...site.machines.values()].filter(
-    ({ state, tags }) => state !== 'terminated' && tags.has('orrery:service'),
-  )
-
 /** Waits for the end of a run and of its machines. @returns what is wrong */
 const endOf = async (world: World, run: string): Promise<string[]> => {
   const { programs } = world
@@ -132,8 +125,8 @@ const endOf = async (world: World, run: string): Promise<string[]> => {
     if (status === 'failed' && failureClass !== 'infrastructure')
       violations.push(`attempt ${String(attempt)} of ${String(activityId)} failed as ${String(failureClass)}`)
   await until(`the ends of the machines of ${run}`, 60, () =>
-    Promise.resolve(living(world).length === 0),
-  ).catch(() => violations.push(`${run} left ${String(living(world).length)} machines`))
+    Promise.resolve(livingMachines(world.site).length === 0),
+  ).catch(() => violations.push(`${run} left ${String(livingMachines(world.site).length)} machines`))
   const orphans: unknown[] = await programs.get('/environments/clouds/cloud-orphans/')
   if (orphans.length > 0) violations.push(`${run} left ${String(orphans.length)} orphans`)
   const log = await fetch(`${programs.baseUrl()}/execution-runs/${run}/activities/last/logs/`)
@@ -149,13 +142,14 @@ export const openSpots = async (): Promise<Failures> => {
     what: 'spot machines taken back under running activities with `maxAttempts: 1`: the run completes elsewhere',
     async play(number) {
       const run = `spots-${series}-${String(number)}`
-      await makePlan(world, run, '[ "$AKOFLOW_ATTEMPT" -gt 1 ] || sleep 600')
+      const target = `spots-${providerOf(number)}`
+      await makePlan(world, run, '[ "$AKOFLOW_ATTEMPT" -gt 1 ] || sleep 600', target)
       await programs.post('/execution-runs/', { id: run, schedulePlanId: run, mode: 'real' })
       await until('all activities to run', 90, async () => {
         const { activities } = await programs.get(`/execution-runs/${run}/`)
         return activities.filter(({ status }: any) => status === 'running').length === cores || undefined
       })
-      const [machine] = living(world)
+      const [machine] = livingMachines(world.site)
       await pause(randomOf(number + 1)() * 1_000)
       site.faults.takeBack(machine!.id)
       const violations = await endOf(world, run)
@@ -227,12 +221,13 @@ export const openCloudKills = async (): Promise<Failures> => {
     async play(number) {
       const run = `killed-${series}-${String(number)}`
       const victim = victims[number % victims.length]!
-      await makePlan(world, run, 'sleep 2', 'configured')
+      await makePlan(world, run, 'sleep 2', `configured-${providerOf(number)}`)
       await programs.post('/execution-runs/', { id: run, schedulePlanId: run, mode: 'real' })
       // A playbook is killed as soon as it runs.
       if (victim !== 'ansible') await pause(randomOf(number + 1)() * 15_000)
       await strike(world, victim)
-      return { counted: 1, violations: (await endOf(world, run)).map((one) => `${victim}: ${one}`) }
+      const violations = await endOf(world, run)
+      return { counted: 1, violations: violations.map((one) => `${victim} at ${providerOf(number)}: ${one}`) }
     },
     close: () => world.close(),
   }

@@ -18,30 +18,60 @@ export const withoutPlaybooks = {
   ],
 }
 
+export type Provider = 'aws' | 'gcp'
+
 /** How a site is reached as one of its providers. */
-const accountOf = (site: CloudSite, provider: 'aws' | 'gcp') =>
+const accountOf = (site: CloudSite, provider: Provider) =>
   provider === 'aws'
     ? { credential: site.accessKey, endpoint: site.endpoint, region: site.region }
     : site.google
 
-/** An environment `clouds` with a runtime `cloud` and a connection to a provider of the site. */
+const types = {
+  aws: { 2: 'm5.large', 4: 'c5.xlarge' },
+  gcp: { 2: 'e2-standard-2', 4: 'e2-standard-4' },
+} as const
+const images = {
+  aws: 'ami-debian12',
+  gcp: 'projects/debian-cloud/global/images/family/debian-12',
+} as const
+
+/** What a target says of its machines, which have Debian 12, of either provider. */
+export const machinesOf = (provider: Provider, vcpu: 2 | 4 = 2) => ({
+  ...{ provider, providerMachineType: types[provider][vcpu], imageReference: images[provider] },
+  ...{ vcpu, memoryMiB: 8_192 },
+})
+
+/** The site's machines of the service that exist. */
+export const livingMachines = (site: CloudSite): CloudMachine[] =>
+  [...site.machines.values()].filter(
+    ({ state, tags }) => state !== 'terminated' && (tags.has('orrery:service') || tags.has('orrery-service')),
+  )
+
+/**
+ * An environment `clouds` with a runtime `cloud` and a connection to each of these providers of the site. The first
+ * connection is `account`; the others have the names of their providers.
+ */
 export const openClouds = async (
-  service: TestService,
+  service: { post: (path: string, body: object) => Promise<any> },
   site: CloudSite,
-  provider: 'aws' | 'gcp' = 'aws',
+  providers: readonly Provider[] = ['aws'],
 ): Promise<void> => {
-  const { credential, endpoint, region } = accountOf(site, provider)
-  const { credentialRef } = await service.post('/cloud-credentials/', { id: 'site', provider, credential })
+  const connections = []
+  for (const [at, provider] of providers.entries()) {
+    const { credential, endpoint, region } = accountOf(site, provider)
+    const id = at === 0 ? 'site' : provider
+    const { credentialRef } = await service.post('/cloud-credentials/', { id, provider, credential })
+    const connection = at === 0 ? 'account' : provider
+    connections.push({
+      ...{ id: connection, name: connection, type: 'cloud', endpoint, credentialRef },
+      configuration: { provider, region },
+    })
+  }
   await service.post('/environments/', {
     environment: { id: 'clouds', name: 'clouds' },
     version: { id: 'clouds-v1', version: 1, status: 'published' },
     runtimes: [{ id: 'clouds-r', name: 'r', driver: 'cloud', mode: 'execution' }],
-    connections: [
-      {
-        ...{ id: 'account', name: 'account', type: 'cloud', endpoint, credentialRef },
-        configuration: { provider, region },
-      },
-    ],
+    connections,
   })
 }
 
@@ -75,7 +105,7 @@ export const cloudCalls = (service: TestService) => {
 /** The service with the environment of `openClouds` at a site on this machine. */
 export const openCloudService = async (
   options: CloudOptions = { machines: 'ssh' },
-  { provider = 'aws', keyFile }: { provider?: 'aws' | 'gcp'; keyFile?: string } = {},
+  { providers = ['aws'], keyFile }: { providers?: readonly Provider[]; keyFile?: string } = {},
 ) => {
   const site = await startCloud(options)
   let service: TestService | undefined
@@ -85,7 +115,7 @@ export const openCloudService = async (
   }
   try {
     service = await openService({ environment: cloudEnvironment(keyFile) })
-    await openClouds(service, site, provider)
+    await openClouds(service, site, providers)
     return { site, service, calls: cloudCalls(service), close }
   } catch (error) {
     await close()

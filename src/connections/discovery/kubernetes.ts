@@ -106,11 +106,13 @@ export const foundKubernetes = (
   const memory = nodes.map(({ status }) => Math.floor(quantity(status.allocatable['memory'])))
   const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0)
   const { hard, used } = smallest(quotas)
-  const limit = (key: string, otherwise: number): number => {
+  /** The quota, but no more than the nodes have, where they may be read. */
+  const limit = (key: string, ofNodes: number): number => {
     const given = [hard[`limits.${key}`], hard[`requests.${key}`], hard[key]].find(
       (value) => value !== undefined,
     )
-    return given === undefined ? otherwise : quantity(given)
+    if (given === undefined) return ofNodes
+    return ofNodes === 0 ? quantity(given) : Math.min(quantity(given), ofNodes)
   }
   return {
     source: 'kubernetes',

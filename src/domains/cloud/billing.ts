@@ -14,18 +14,34 @@ export const computeSecondsOf = (alias: string): string =>
   `(${alias}.accumulated_compute_seconds + case when ${alias}.compute_started_at is null then 0
     else ${spanSeconds(`${alias}.compute_started_at`, 'now()')} end)`
 
-/** The time from a start until now, as SQL; none where it is null or the clock was set back. */
+/** The time from a moment until now, as SQL; none where it is null or the clock was set back. */
 const spanSince = (start: string): string =>
   `(case when ${start} < now() then tstzmultirange(tstzrange(${start}, now())) else '{}' end)`
 
+/** Times as SQL: JSON of spans `{from, to}` in seconds since the epoch. */
+const spansJson = (times: string): string =>
+  `(select coalesce(json_agg(json_build_object('from', extract(epoch from lower(s)),
+      'to', extract(epoch from upper(s))) order by s), '[]') from unnest(${times}) s)`
+
 /**
- * When the machine of `cloud_instances`, under this alias, has run, as SQL: JSON of spans `{from, to}` in
- * seconds since the epoch. Earlier versions recorded none: the spans may be shorter than `computeSecondsOf`.
+ * When the machine of `cloud_instances`, under this alias, has run, as SQL: JSON of spans. Earlier versions
+ * recorded none: the spans may be shorter than `computeSecondsOf`.
  */
 export const computeSpansOf = (alias: string): string =>
-  `(select coalesce(json_agg(json_build_object('from', extract(epoch from lower(s)),
-      'to', extract(epoch from upper(s))) order by s), '[]')
-    from unnest(${alias}.compute_spans + ${spanSince(`${alias}.compute_started_at`)}) s)`
+  spansJson(`(${alias}.compute_spans + ${spanSince(`${alias}.compute_started_at`)})`)
+
+/** When an instance had no machine between its first and its last one, as SQL: JSON of spans. */
+export const billingGapsOf = (alias: string): string => spansJson(`${alias}.billing_gaps`)
+
+/** Seconds for which a disk of the instance has existed so far, as SQL. */
+export const diskSecondsOf = (alias: string): string =>
+  `(${spanSeconds(`${alias}.billing_started_at`, `coalesce(${alias}.billing_finished_at, now())`)}
+    - (select coalesce(sum(extract(epoch from upper(s) - lower(s))), 0)::double precision
+      from unnest(${alias}.billing_gaps) s))`
+
+/** Columns of an instance whose machine was made; a retry makes another one after the end of the first. */
+export const billingBegins: Sql = sql`billing_gaps = billing_gaps + ${raw(spanSince('billing_finished_at'))},
+  billing_started_at = coalesce(billing_started_at, now()), billing_finished_at = null`
 
 /** Columns of an instance whose machine runs from now on. */
 export const computeBegins: Sql = sql`compute_started_at = coalesce(compute_started_at, now()),

@@ -1,7 +1,9 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
+import type { Mask } from '../../drivers/ansible/play.ts'
 import { CloudError } from '../../drivers/cloud/contract.ts'
 import { reasonText } from '../../outside-text.ts'
+import { stderrBytes } from '../../shell/outputs.ts'
 import { assign } from '../../shell/program.ts'
 import { variablesOf, wantedConfigurations } from './configurations.ts'
 import { maskOf } from './masks.ts'
@@ -20,7 +22,7 @@ interface Check {
   name: string
   command: string
   versionId: string
-  mask: (text: string) => string
+  mask: Mask
 }
 
 /** Variables of a configuration as variables of `sh`, where they are names and single values. */
@@ -72,9 +74,10 @@ export const validateMachine = async (parts: CloudWorkParts, operationId: string
     for (const { name, command, versionId, mask } of checks) {
       await note(db, job, 'validation', 'task.started', { task: name, message: versionId })
       const { code, stderr } = await shell.run(command, { deadlineMs: 60_000, maxBytes: 1_048_576 })
+      const cut = { before: Buffer.byteLength(stderr) >= stderrBytes }
       const message =
         `the check ${JSON.stringify(name)} of ${versionId} ended with ` +
-        `${String(code ?? 'a signal')}: ${reasonText(mask(stderr), { characters: 500 })}`
+        `${String(code ?? 'a signal')}: ${reasonText(mask(stderr, cut), { characters: 500 })}`
       if (code === 0) await note(db, job, 'validation', 'task.completed', { task: name, message: versionId })
       else await note(db, job, 'validation', 'task.failed', { level: 'error', task: name, message })
       if (code !== 0 && required.has(versionId)) throw new CloudError('refused', message)

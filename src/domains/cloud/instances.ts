@@ -5,7 +5,7 @@ import { jsonObject, fields, time } from '../../db/projection.ts'
 import { raw, sql, type Db, type Sql, where } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { eventJson, OperationEvent } from '../../operations/events.ts'
-import { computeSecondsOf, spanSeconds } from './billing.ts'
+import { computeSecondsOf, diskSecondsOf } from './billing.ts'
 import { CloudInstance, CloudOperation, type CloudEvent } from './instance-schemas.ts'
 import { cloudKind } from './operation.ts'
 
@@ -20,7 +20,7 @@ const billing = jsonObject({
   diskPricePerSecond: 'i.disk_price_per_second',
   asOf: time('now()'),
   currentCost: `${computeSeconds} * i.compute_price_per_second + i.disk_price_per_second *
-    ${spanSeconds('i.billing_started_at', 'coalesce(i.billing_finished_at, now())')}`,
+    ${diskSecondsOf('i')}`,
 })
 const instance = jsonObject({
   ...fields(

@@ -21,7 +21,8 @@ const Row = z.object({
 
 /**
  * Prepares an instance whose machine was ended for another one: another reference, so that the
- * provider makes a new machine, and another key, unless something else refers to the former one.
+ * provider makes a new machine, and another key, unless something else refers to the former one. The
+ * bill of the former machine stays.
  */
 const renew = async (tx: Db, { vault }: AcceptParts, id: string): Promise<void> => {
   const { privateKey, ...made } = makeSshKey(`orrery ${id}`)
@@ -31,8 +32,7 @@ const renew = async (tx: Db, { vault }: AcceptParts, id: string): Promise<void> 
   const { publicKey } = await readCredential(tx, SshKey, 'ssh-key', keyId)
   await tx.run(sql`update cloud_instances set reference = gen_random_uuid(), asked_at = null, account = null,
       provider_id = null, zone = null, host_key = null, configuring_at = null, ready_at = null, machine_gone = false,
-      billing_started_at = null,
-      billing_finished_at = null, ssh_credential_ref = ${referenceOf('ssh-key', keyId)},
+      ssh_credential_ref = ${referenceOf('ssh-key', keyId)},
       ssh_public_key = ${publicKey} where id = ${id}`)
 }
 

@@ -1,8 +1,14 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
+import { gcpNameProblem } from '../../drivers/cloud/gcp-names.ts'
 import type { Problem } from '../../refusal.ts'
 import { mask, secretPaths, secretsIn } from '../environments/secrets.ts'
-import type { NewCapacityTarget, TargetConfiguration, TargetMachineConfiguration } from './schemas.ts'
+import {
+  knownConfiguration,
+  type NewCapacityTarget,
+  type TargetConfiguration,
+  type TargetMachineConfiguration,
+} from './schemas.ts'
 
 /** The configuration that every machine gets first. */
 export const builtInVersion = 'akoflow-scientific-worker-v7'
@@ -107,6 +113,25 @@ const maskProblems = (given: readonly TargetMachineConfiguration[]): Problem[] =
     ),
   )
 
+/** What a target names at Google becomes part of addresses there. */
+const googleProblems = (target: NewCapacityTarget): Problem[] => {
+  if (target.provider !== 'gcp') return []
+  const { diskType, network, projectId } = knownConfiguration(target.configuration)
+  const named = [
+    ['providerMachineType', target.providerMachineType, 'name'],
+    ['imageReference', target.imageReference, 'image'],
+    ['region', target.region, 'name'],
+    ['fixedZone', target.fixedZone, 'name'],
+    ['configuration.diskType', diskType, 'name'],
+    ['configuration.network', network, 'subnetwork'],
+    ['configuration.projectId', projectId, 'project'],
+  ] as const
+  return named.flatMap(([path, text = '', kind]) => {
+    const message = text === '' ? undefined : gcpNameProblem(text, kind)
+    return message === undefined ? [] : [{ path, message }]
+  })
+}
+
 const zoneProblems = ({ zonePolicy, fixedZone }: NewCapacityTarget): Problem[] =>
   zonePolicy === 'fixed' && fixedZone === undefined
     ? [
@@ -142,6 +167,7 @@ export const targetProblems = async (db: Db, target: NewCapacityTarget): Promise
   return [
     ...rangeProblems(target.configuration ?? {}),
     ...secretProblems(target.configuration),
+    ...googleProblems(target),
     ...zoneProblems(target),
     ...orderProblems(given),
     ...maskProblems(given),

@@ -9,7 +9,7 @@ import { Refusal, existing } from '../../refusal.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
 import { dropCredential } from '../credentials/store.ts'
 import { configurationOf, sourceRanges } from './accept.ts'
-import { billingEnds, computeBegins, computeEnds } from './billing.ts'
+import { billingBegins, billingEnds, computeBegins, computeEnds } from './billing.ts'
 import type { Cloud, Clouds } from './clouds.ts'
 import { keyIdOf } from './instance-keys.ts'
 import { lossOf, type WatchedInstance } from './loss.ts'
@@ -185,7 +185,7 @@ export const createMachine = async (parts: CloudWorkParts, operationId: string):
   await db.transaction(async (tx) => {
     const recorded = await tx.run(
       sql`update cloud_instances set provider_id = ${machine.id}, zone = ${machine.zone ?? null},
-          billing_started_at = now() where id = ${job.id} and provider_id is null`,
+          ${billingBegins} where id = ${job.id} and provider_id is null`,
     )
     if (recorded > 0)
       await note(tx, job, 'provisioning', 'resource.created', {

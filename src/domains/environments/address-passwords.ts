@@ -19,6 +19,22 @@ const patterns: Readonly<Record<Addressed, RegExp>> = {
   storage: new RegExp(passwordForms.storage, 'is'),
 }
 
+/** `image:tag@sha256:…` behind a scheme has no password. */
+const digest = /@sha(?:256|512):[0-9a-f]{64,128}\s*$/i
+
+/** Whether a text of a configuration is a URL with a password. */
+export const holdsPassword = (text: string): boolean =>
+  text.includes('@') && patterns.storage.test(text.replace(digest, ''))
+
+/**
+ * Finds every JSON text without escapes that may hold such a URL, for JavaScript and PostgreSQL alike;
+ * case has to be ignored.
+ */
+export const mayHoldPassword = String.raw`"\s*[a-z][a-z0-9+.-]*:[/ ]{2,}[^"@]*@`
+
+/** The passwords of URLs anywhere in a text. It looks back over a bounded part: a text may be of anything. */
+export const urlPasswords = /(?<=:\/\/[^\s/:@]{0,255}:)[^\s/@]{1,255}(?=@)/g
+
 /** The password in an endpoint, or undefined. */
 export const passwordOf = (endpoint: unknown, of: Addressed): string | undefined =>
   typeof endpoint === 'string' ? patterns[of].exec(endpoint)?.[2] : undefined

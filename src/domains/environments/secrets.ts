@@ -1,6 +1,13 @@
 import type { Problem } from '../../refusal.ts'
 import { isFields, type Fields } from '../../json-object.ts'
-import { passwordOf, endpointWith, type Addressed } from './address-passwords.ts'
+import {
+  endpointWith,
+  holdsPassword,
+  mayHoldPassword,
+  passwordOf,
+  urlPasswords,
+  type Addressed,
+} from './address-passwords.ts'
 import { asWritten, normalisedKey, withoutEscapes } from './secret-keys.ts'
 
 /**
@@ -25,10 +32,11 @@ export const mayHoldSecret = `(?:${asWritten(names)})":`
 const secretKey = new RegExp(`":(?<=[adeglnsty][^a-z0-9"]*":)(?<=${mayHoldSecret})`, 'i')
 /** Finds every such text that may have a password in an endpoint. */
 const addressed = /"endpoint":\s*"[^"@]*@/
+const url = new RegExp(mayHoldPassword, 'i')
 
 const isSuspicious = (text: string): boolean => {
   const plain = withoutEscapes(text)
-  return secretKey.test(plain) || addressed.test(plain)
+  return secretKey.test(plain) || addressed.test(plain) || url.test(plain)
 }
 
 /** References of credentials are no secrets: they name the place of one. */
@@ -38,7 +46,7 @@ type Path = readonly (string | number)[]
 
 /**
  * The value with the result of `replace` in place of every secret. Secrets are texts and numbers at
- * or below a key that names a secret.
+ * or below a key that names a secret, URLs with a password, and the mask of a secret at any key.
  */
 const mapSecrets = (
   value: unknown,
@@ -55,9 +63,13 @@ const mapSecrets = (
         return [key, mapSecrets(item, replace, [...path, key], named)]
       }),
     )
-  if (!below || value === '' || (typeof value !== 'string' && typeof value !== 'number')) return value
-  return typeof value === 'string' && reference.test(value) ? value : replace(value, path)
+  if (typeof value === 'number') return below ? replace(value, path) : value
+  if (typeof value !== 'string' || value === '' || reference.test(value)) return value
+  return below || value === mask || holdsPassword(value) ? replace(value, path) : value
 }
+
+/** A text from outside with the passwords of its URLs masked. */
+export const maskedUrls = (text: string): string => text.replace(urlPasswords, mask)
 
 /** A configuration with its secrets masked. */
 export const masked = <T>(configuration: T): T => mapSecrets(configuration, () => mask) as T

@@ -15,7 +15,7 @@ import {
 } from './document-sql.ts'
 import { definitionStoreProblems } from './references.ts'
 import { replaceVersions, writeVersion } from './save.ts'
-import { passwordForms, passwordOf } from './address-passwords.ts'
+import { mayHoldPassword, passwordForms, passwordOf } from './address-passwords.ts'
 import { jsonEscape } from './secret-keys.ts'
 import {
   environmentSecretProblems,
@@ -388,7 +388,8 @@ const secretRows = (db: Db, most: number): Promise<z.output<typeof SecretRow>[]>
           union all select 'storage', id, configuration, endpoint from storages
           union all select 'binding of storage', storage_id || ' to runtime ' || runtime_id, configuration, ''
             from storage_runtime_bindings) held
-        where regexp_replace(configuration::text, ${jsonEscape}, ' ', 'g') ~* ${mayHoldSecret}
+        where regexp_replace(configuration::text, ${jsonEscape}, ' ', 'g')
+            ~* ${`${mayHoldSecret}|${mayHoldPassword}`}
           or endpoint ~* case kind when 'connection' then ${passwordForms.connection} else ${passwordForms.storage} end
           order by kind, name limit ${most}`,
   )
@@ -410,6 +411,8 @@ export const recordsWithSecrets = async (db: Db): Promise<{ record: string; path
 
 /** The secrets themselves, for code that must not show them. */
 export const configurationSecrets = async (db: Db): Promise<string[]> =>
-  (await secretRows(db, 1_000_000)).flatMap((row) =>
-    [...secretsIn(row.configuration).values(), endpointSecret(row) ?? ''].map(String),
-  )
+  (await secretRows(db, 1_000_000)).flatMap((row) => {
+    const secrets = [...secretsIn(row.configuration).values()]
+    const passwords = secrets.map((secret) => passwordOf(secret, 'storage') ?? '')
+    return [...secrets, ...passwords, endpointSecret(row) ?? ''].map(String)
+  })

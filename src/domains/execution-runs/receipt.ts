@@ -2,8 +2,8 @@ import { z } from 'zod'
 import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { EpochTime, Id, Paid } from '../../http/schema.ts'
-import { secondsIn } from '../../spans.ts'
-import { computeSecondsOf, computeSpansOf } from '../cloud/billing.ts'
+import { secondsIn, type Span } from '../../spans.ts'
+import { billingGapsOf, computeSecondsOf, computeSpansOf } from '../cloud/billing.ts'
 import { plannedLife, type CloudCost } from '../schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../schedule-plans/schemas.ts'
 import { computeOf, sharesOf } from './machine-shares.ts'
@@ -51,6 +51,7 @@ export const Receipt = z
   .meta({ id: 'RunReceipt' })
 export type Receipt = z.output<typeof Receipt>
 
+const Spans = z.array(z.object({ from: z.number(), to: z.number() }))
 const UseRow = z.object({
   runId: z.string(),
   ordinal: z.number(),
@@ -65,7 +66,9 @@ const UseRow = z.object({
   overAt: z.number().optional(),
   computeSeconds: z.number(),
   /** When its machine has run; present in uses of the run that is asked for. */
-  computeSpans: z.array(z.object({ from: z.number(), to: z.number() })).optional(),
+  computeSpans: Spans.optional(),
+  /** When it had no machine; present alike. */
+  billingGaps: Spans.optional(),
   pricePerSecond: z.number(),
   diskPricePerSecond: z.number(),
   now: z.number(),
@@ -84,6 +87,7 @@ const usesOf = (db: Db, runId: string): Promise<UseRow[]> =>
         extract(epoch from i.billing_finished_at)::double precision as over_at,
         ${raw(computeSecondsOf('i'))} as compute_seconds,
         case when m.execution_run_id = ${runId} then ${raw(computeSpansOf('i'))} end as compute_spans,
+        case when m.execution_run_id = ${runId} then ${raw(billingGapsOf('i'))} end as billing_gaps,
         i.compute_price_per_second as price_per_second, i.disk_price_per_second,
         extract(epoch from now())::double precision as now
       from run_machines m join cloud_instances i on i.id = m.instance_id
@@ -103,8 +107,9 @@ const actualOf = (runId: string, instance: string, all: readonly UseRow[]): Mone
   ).get(runId)
   if (own === undefined) return { seconds: 0, diskSeconds: 0, compute: 0, disk: 0, money: 0 }
   const ran = computeOf(life, one.computeSpans ?? [], one.computeSeconds)
-  const computed = ran.reduce((sum, span) => sum + secondsIn(own, span), 0)
-  const existed = secondsIn(own, life)
+  const ownIn = (spans: readonly Span[]): number => spans.reduce((sum, span) => sum + secondsIn(own, span), 0)
+  const computed = ownIn(ran)
+  const existed = ownIn([life]) - ownIn(one.billingGaps ?? [])
   const compute = computed * one.pricePerSecond
   const disk = existed * one.diskPricePerSecond
   return { seconds: computed, diskSeconds: existed, compute, disk, money: compute + disk }

@@ -15,6 +15,9 @@ export interface BucketAddress {
   pathStyle: boolean
 }
 
+/** The login in the address of a service, behind its scheme. */
+const loginOfUrl = /^(https?:\/\/)[^/?#]*@/i
+
 /** The decoded path of a URL; '' where the text is none. */
 const pathOfUrl = (text: string): string => {
   try {
@@ -47,11 +50,12 @@ export const bucketAddress = (
         'with the bucket in its path, or the bucket beside configuration.endpointUrl',
     )
   const usual = type === 'gcs' ? 'https://storage.googleapis.com' : `https://s3.${region}.amazonaws.com`
-  const service = isUrl ? new URL(endpoint).origin : (given ?? usual)
+  // Requests are signed: a login in the address would only come into links.
+  const service = isUrl ? new URL(endpoint).origin : (given?.replace(loginOfUrl, '$1') ?? usual)
   if (!URL.canParse(service) || !/^https?:$/.test(new URL(service).protocol))
     throw unacceptableAt(
       'storage.configuration.endpointUrl',
-      `${JSON.stringify(service.slice(0, 200))} is no URL of http or https`,
+      `${shownEndpoint(service)} is no URL of http or https`,
     )
   const usualStyle = isUrl || given !== undefined
   return {

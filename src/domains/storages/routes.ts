@@ -6,6 +6,7 @@ import { reasonText } from '../../outside-text.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { StorageProjection } from '../environments/schemas.ts'
+import { maskedUrls } from '../environments/secrets.ts'
 import { readStorage, recordProbe, setBrowseRoots, storagesOfEnvironment } from '../environments/storages.ts'
 import { downloadRoutes } from './download-routes.ts'
 import { startsOf } from './connection.ts'
@@ -96,7 +97,7 @@ export const storageRoutes = ({
           if (!(error instanceof StorageError)) throw error
           return {
             status: error.passes ? ('unavailable' as const) : ('degraded' as const),
-            message: reasonText(error.message),
+            message: maskedUrls(reasonText(error.message)),
           }
         }
       }

@@ -35,13 +35,21 @@ export interface PlayMachine {
   signal?: AbortSignal | undefined
 }
 
+/** At which sides a text was cut: it may begin or end within a secret there. */
+export interface Cut {
+  before?: boolean
+  after?: boolean
+}
+
+/** Masks the secrets of a text, and the parts of secrets at its cuts. */
+export type Mask = (text: string, cut?: Cut) => string
+
 export interface Play {
   playbook: string
   /** Text in them is taken as it is: braces are no templates. */
   variables: Readonly<Record<string, unknown>>
   machines: readonly PlayMachine[]
-  /** Masks the secrets of a text. */
-  mask: (text: string) => string
+  mask: Mask
   onEvent: (event: PlayEvent) => Promise<void>
   signal: AbortSignal
   addressAllowed: (address: string) => true | string
@@ -71,17 +79,20 @@ export interface PlayEnd {
 /** A text of `events.py`: as a whole, or its beginning and its end. */
 const Parts = z.union([z.tuple([z.string()]), z.tuple([z.string(), z.string()])])
 
-/** Of each part at its cut, behind which a secret may go on. Secrets are shorter. */
+/** Of each part at its cut: what has the form of a secret may go on behind it. It is shorter. */
 const unsafe = 8_000
 
+/** The masked end of a text that was cut before it. */
+const maskedEnd = (text: string, mask: Mask): string => mask(text, { before: true }).slice(unsafe)
+
 /** A text for people, of at most 2,000 characters. It is masked before it is cut: half a secret is no secret. */
-export const shownText = ([begin, end]: z.output<typeof Parts>, mask: (text: string) => string): string => {
-  const head = mask(begin)
+export const shownText = ([begin, end]: z.output<typeof Parts>, mask: Mask): string => {
+  const head = mask(begin, { after: end !== undefined })
   if (end === undefined && head.length <= 2_000) return head
   const shown =
     end === undefined
       ? [head.slice(0, 500), head.slice(-1_497)]
-      : [head.slice(0, -unsafe).slice(0, 500), mask(end).slice(unsafe).slice(-1_497)]
+      : [head.slice(0, -unsafe).slice(0, 500), maskedEnd(end, mask).slice(-1_497)]
   return shown.join(' … ').toWellFormed()
 }
 
@@ -233,7 +244,7 @@ const parsed = (line: string): unknown => {
   }
 }
 
-const stderrKept = 8_192
+const stderrKept = 16_384
 
 /** What the output of a play says, machine by machine. */
 const readOutput = async (
@@ -269,20 +280,20 @@ const readOutput = async (
   return { failures, stats }
 }
 
-/** The last part of a stream, as it comes. */
-const lastOf = (stream: Readable): (() => string) => {
+/** The last part of a stream, as it comes, masked. */
+const lastOf = (stream: Readable, mask: Mask): (() => string) => {
   let kept = ''
-  stream.setEncoding('utf8').on('data', (text: string) => (kept = (kept + text).slice(-stderrKept)))
-  return () => kept
+  let isCut = false
+  stream.setEncoding('utf8').on('data', (text: string) => {
+    isCut ||= kept.length + text.length > stderrKept
+    kept = (kept + text).slice(-stderrKept)
+  })
+  return () => (isCut ? maskedEnd(kept, mask) : mask(kept))
 }
 
-/** What Ansible says of its own error, else the last of what it wrote. Both are masked before they are cut. */
-const errorIn = (output: string, mask: Play['mask']): string => {
-  const error = /ERROR! ([\s\S]*)/.exec(output)?.[1]
-  return error === undefined
-    ? reasonText(mask(output), { characters: 1_000 })
-    : mask(error.trim()).slice(0, 1_000)
-}
+/** What Ansible says of its own error, else the last of what it wrote; `output` is masked. */
+const errorIn = (output: string): string =>
+  /ERROR! ([\s\S]*)/.exec(output)?.[1]?.trim().slice(0, 1_000) ?? reasonText(output, { characters: 1_000 })
 
 const endOf = (
   name: string,
@@ -359,7 +370,7 @@ export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
       started.once('close', () => resolve())
     })
     ended.catch(() => undefined)
-    const errorOutput = lastOf(started.stderr!)
+    const errorOutput = lastOf(started.stderr!, play.mask)
     let isUp = false
     const up = (): void => {
       if (isUp) return
@@ -375,7 +386,7 @@ export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
       play.machines.map(({ name }, place) => [
         name,
         why === undefined
-          ? endOf(name, place, output, errorIn(errorOutput(), play.mask))
+          ? endOf(name, place, output, errorIn(errorOutput()))
           : { state: 'failed', reason: `the playbook was ended: ${why}` },
       ]),
     )

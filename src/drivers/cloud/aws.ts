@@ -12,7 +12,7 @@ import {
   type Machine,
   type MachineWish,
 } from './contract.ts'
-import { openFirewalls, type Firewalls } from './firewalls.ts'
+import { openKnown, type Known } from './known.ts'
 import { priced } from './priced.ts'
 
 const states: Readonly<Record<string, Machine['state']>> = {
@@ -167,20 +167,32 @@ const vpcOf = async (ec2: Ec2, subnet: string | undefined): Promise<string | und
     : (await ec2.ask((client, sdk) => client.send(new sdk.DescribeSubnetsCommand({ SubnetIds: [subnet] }))))
         .Subnets?.[0]?.VpcId
 
+/** What EC2 has answered: firewalls by their names and subnets, root devices by their images. */
+interface AwsKnown {
+  firewalls: Known
+  rootDevices: Known
+}
+
 /**
  * Requests one machine in one zone. After a refusal for lack of capacity, a request with the same
  * reference may go to another zone.
  */
-const runOne = async (ec2: Ec2, firewalls: Firewalls, wish: MachineWish): Promise<Machine> => {
+const runOne = async (
+  ec2: Ec2,
+  { firewalls, rootDevices }: AwsKnown,
+  wish: MachineWish,
+): Promise<Machine> => {
+  const { image, diskGiB } = wish
   const firewall = `${groupName(wish)} ${wish.subnet ?? ''}`
   const find = () => firewalls.of(firewall, async () => groupOf(ec2, wish, await vpcOf(ec2, wish.subnet)))
+  const disk = diskGiB === undefined ? undefined : await rootDevices.of(image, () => rootDeviceOf(ec2, image))
   try {
-    return await runIn(ec2, wish, await find())
+    return await runIn(ec2, wish, { group: await find(), disk })
   } catch (error) {
     if (!(error instanceof Ec2Error) || error.code !== 'InvalidGroup.NotFound') throw error
     // Somebody has deleted the group.
     firewalls.forget(firewall)
-    return runIn(ec2, wish, await find())
+    return runIn(ec2, wish, { group: await find(), disk })
   }
 }
 
@@ -201,8 +213,11 @@ const rootDeviceOf = async (ec2: Ec2, image: string): Promise<string> => {
   )
 }
 
-const runIn = async (ec2: Ec2, wish: MachineWish, group: string): Promise<Machine> => {
-  const disk = wish.diskGiB === undefined ? undefined : await rootDeviceOf(ec2, wish.image)
+const runIn = async (
+  ec2: Ec2,
+  wish: MachineWish,
+  { group, disk }: { group: string; disk: string | undefined },
+): Promise<Machine> => {
   const marks = {
     ...{ Name: wish.name, [tags.service]: wish.service, [tags.reference]: wish.reference },
     [tags.instance]: wish.instanceId,
@@ -351,11 +366,14 @@ const offersOf = async (ec2: Ec2): Promise<Awaited<ReturnType<CloudDriver['catal
 const isThere = ({ state }: Machine): boolean => state !== 'gone' && state !== 'ending'
 
 /** EC2 as a provider of machines. */
-export const awsDriver = (ec2: Ec2, firewalls = openFirewalls()): CloudDriver => ({
+export const awsDriver = (
+  ec2: Ec2,
+  known: AwsKnown = { firewalls: openKnown(), rootDevices: openKnown() },
+): CloudDriver => ({
   zonalSubnets: true,
   identity: async () => (await named(ec2.identity())).arn,
   account: async () => (await named(ec2.identity())).account,
-  create: (wish) => named(runOne(ec2, firewalls, wish), wish.zone),
+  create: (wish) => named(runOne(ec2, known, wish), wish.zone),
   find: async (reference) =>
     (await named(describe(ec2, { filter: { [`tag:${tags.reference}`]: [reference] } }))).filter(isThere),
   async look(ids) {

@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
 import { append } from '../../lists.ts'
-import { ComputeEngineError, type ComputeEngine } from '../../clients/compute-engine.ts'
+import { ComputeEngineError, segmentOf, type ComputeEngine } from '../../clients/compute-engine.ts'
 import { gcpPrices } from './gcp-prices.ts'
 import { CloudError, type CloudDriver, type CloudFault, type Machine, type MachineWish } from './contract.ts'
-import { openFirewalls, type Firewalls } from './firewalls.ts'
+import { openKnown, type Known } from './known.ts'
 import { priced } from './priced.ts'
 
 /** Labels of machines. Google's keys and values are small letters, digits, - and _. */
@@ -36,7 +36,7 @@ const states: Readonly<Record<string, Machine['state']>> = {
 }
 
 const lastOf = (url: string): string => url.slice(url.lastIndexOf('/') + 1)
-const zonePath = (zone: string): string => `zones/${encodeURIComponent(zone)}`
+const zonePath = (zone: string): string => `zones/${segmentOf(zone)}`
 /** Names are unique in a zone only. */
 const idOf = (zone: string, name: string): string => `${zone}/${name}`
 
@@ -66,7 +66,7 @@ const faultOf = ({ code, status }: ComputeEngineError): CloudFault => {
   if (noQuota.has(code)) return 'quota'
   if (status === 401 || status === 403) return 'credential'
   if (status === 404) return 'missing'
-  if (code === 'denied' || code === 'redirect' || code === 'certificate') return 'refused'
+  if (['denied', 'redirect', 'certificate', 'no-name'].includes(code)) return 'refused'
   return status === undefined || status >= 500 ? 'away' : 'refused'
 }
 
@@ -120,9 +120,16 @@ const Region = z.object({ zones: z.array(z.string()).default([]) })
 const Subnetwork = z.object({ network: z.string() })
 
 const zonesOf = async (compute: ComputeEngine): Promise<string[]> =>
-  (await compute.get(`regions/${encodeURIComponent(compute.place.region)}`, Region)).zones.map(lastOf).sort()
+  (await compute.get(`regions/${segmentOf(compute.place.region)}`, Region)).zones.map(lastOf).sort()
 
-const imageOf = (image: string): string => (image.includes('/') ? image : `global/images/${image}`)
+const imageOf = (image: string): string => (image.includes('/') ? image : `global/images/${segmentOf(image)}`)
+
+/** The path of a subnet below its project, from its name or from any path that ends with this one. */
+const subnetworkOf = (subnet: string, ownRegion: string): string => {
+  const [, region = ownRegion, name = subnet] =
+    /(?:^|\/)regions\/([^/]*)\/subnetworks\/([^/]*)$/.exec(subnet) ?? []
+  return `regions/${segmentOf(region)}/subnetworks/${segmentOf(name)}`
+}
 
 const bodyOf = (
   wish: MachineWish,
@@ -130,7 +137,7 @@ const bodyOf = (
   { name, tag, place }: { name: string; tag: string; place: { network: string; subnetwork?: string } },
 ): object => ({
   ...{ name, description: `${wish.name}: made by Orrery`.slice(0, 2_000) },
-  machineType: `zones/${zone}/machineTypes/${wish.machineType}`,
+  machineType: `${zonePath(zone)}/machineTypes/${segmentOf(wish.machineType)}`,
   labels: { [labels.service]: wish.service, [labels.reference]: wish.reference },
   tags: { items: [tag] },
   disks: [
@@ -139,7 +146,9 @@ const bodyOf = (
       initializeParams: {
         sourceImage: imageOf(wish.image),
         ...(wish.diskGiB === undefined ? {} : { diskSizeGb: String(Math.ceil(wish.diskGiB)) }),
-        ...(wish.diskType === undefined ? {} : { diskType: `zones/${zone}/diskTypes/${wish.diskType}` }),
+        ...(wish.diskType === undefined
+          ? {}
+          : { diskType: `${zonePath(zone)}/diskTypes/${segmentOf(wish.diskType)}` }),
       },
     },
   ],
@@ -158,18 +167,15 @@ const bodyOf = (
     : { automaticRestart: false },
 })
 
-const makeOne = async (compute: ComputeEngine, firewalls: Firewalls, wish: MachineWish): Promise<Machine> => {
+const makeOne = async (compute: ComputeEngine, firewalls: Known, wish: MachineWish): Promise<Machine> => {
   const { region } = compute.place
   const zone = wish.zone ?? (await zoneOf(compute, wish.machineType))
   if (zone === undefined) throw new CloudError('refused', `gcp: the region ${region} has no zones`)
-  const subnetwork =
-    wish.subnet === undefined || wish.subnet.includes('/')
-      ? wish.subnet
-      : `regions/${region}/subnetworks/${wish.subnet}`
+  const { subnet } = wish
+  const path = subnet === undefined ? undefined : subnetworkOf(subnet, region)
+  const subnetwork = subnet?.includes('/') === true ? subnet : path
   const network =
-    subnetwork === undefined
-      ? 'global/networks/default'
-      : (await compute.get(subnetwork.replace(/^.*?(?=regions\/)/, ''), Subnetwork)).network
+    path === undefined ? 'global/networks/default' : (await compute.get(path, Subnetwork)).network
   const tag = await firewalls.of(`${firewallName(wish)} ${network}`, () =>
     openFirewall(compute, wish, network),
   )
@@ -294,7 +300,7 @@ const offersOf = async (compute: ComputeEngine): Promise<Awaited<ReturnType<Clou
 
 const pathOf = (id: string): string => {
   const [zone = '', name = ''] = id.split('/')
-  return `${zonePath(zone)}/instances/${encodeURIComponent(name)}`
+  return `${zonePath(zone)}/instances/${segmentOf(name)}`
 }
 
 const Attributes = z.object({
@@ -331,7 +337,7 @@ const idsAtOnce = 40
 
 /** Compute Engine as a provider of machines. */
 export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
-  const firewalls = openFirewalls()
+  const firewalls = openKnown()
   const change = async (method: 'POST' | 'DELETE', id: string, verb = ''): Promise<void> => {
     await named(compute.change(method, `${pathOf(id)}${verb}`))
   }

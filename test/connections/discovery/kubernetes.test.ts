@@ -73,7 +73,10 @@ test('of several quotas the smallest of each measure counts, and a part of a cor
     {
       version: 'v1.31.0',
       namespace: 'lab',
-      nodes: list({ ...part, status: { ...part.status, allocatable: { cpu: '940m', memory: '1Gi' } } }),
+      nodes: list(
+        { ...part, status: { ...part.status, allocatable: { cpu: '940m', memory: '1Gi' } } },
+        node('other', true),
+      ),
       namespaces: list({ metadata: { name: 'lab' } }),
       quotas: list(
         quota({ pods: '10' }),
@@ -85,7 +88,7 @@ test('of several quotas the smallest of each measure counts, and a part of a cor
     { connectionId: 'c', name: 'k' },
   )
   expect(found.resources).toMatchObject([
-    { key: 'cluster/k', cpuCores: 1 },
+    { key: 'cluster/k', cpuCores: 4 },
     {
       key: 'namespace/lab',
       cpuCores: 2,
@@ -94,7 +97,25 @@ test('of several quotas the smallest of each measure counts, and a part of a cor
       observed: { cpuUsed: 1, memoryUsedBytes: 2 ** 30 },
     },
     { key: 'node/small', cpuCores: 1 },
+    { key: 'node/other', cpuCores: 3 },
   ])
+})
+
+test('a quota above what the nodes have gives a namespace no more than that, where they may be read', () => {
+  const hard = { 'requests.cpu': '1000', 'requests.memory': '1Ti' }
+  const lab = (nodes: unknown) =>
+    foundKubernetes(
+      {
+        ...{ version: 'v1', namespace: 'lab', namespaces: list(), storageClasses: list(), nodes },
+        quotas: list({ metadata: { name: 'q' }, status: { hard, used: {} } }),
+      },
+      { connectionId: 'c', name: 'k' },
+    ).resources.find(({ key }) => key === 'namespace/lab')
+  expect(lab(list(node('a', true), node('b', true)))).toMatchObject({
+    ...{ cpuCores: 6, memoryBytes: 32 * 2 ** 30, metadata: { quota: { hard } } },
+  })
+  for (const nodes of [undefined, list()])
+    expect(lab(nodes)).toMatchObject({ cpuCores: 1_000, memoryBytes: 2 ** 40 })
 })
 
 test('what the account may not read is a warning', () => {
