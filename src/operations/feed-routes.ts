@@ -44,7 +44,6 @@ const FeedRow = z.object({
   operationId: z.string(),
   event: OperationEvent,
 })
-const LastRow = z.object({ position: z.number() })
 
 const readFeed = async (
   db: Db,
@@ -69,8 +68,8 @@ const readFeed = async (
 }
 
 const lastPosition = async (db: Db): Promise<Cursor> => {
-  const { position } = await db.one(
-    LastRow,
+  const position = await db.only(
+    z.number(),
     sql`select coalesce(max(position), 0) as position from event_feed`,
   )
   return { position, sequence: Number.MAX_SAFE_INTEGER }

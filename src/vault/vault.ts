@@ -74,8 +74,6 @@ export const keyUse = async (db: Db): Promise<ReadonlyMap<string, number>> => {
   return new Map(rows.map(({ keyId, records }) => [keyId, records]))
 }
 
-const VersionRow = z.object({ version: z.number() })
-
 /** The audit event of an opening. */
 const usedEvent = (
   {
@@ -317,11 +315,12 @@ export const openVault = (options: VaultOptions) => {
      * record's lock (`for update`).
      */
     async replace(tx: Db, id: string, secret: Secret, shown: Shown): Promise<void> {
-      const known = await tx.one(
-        VersionRow,
-        sql`select version from credentials where kind = ${secret.kind} and id = ${id}`,
-      )
-      const version = known.version + 1
+      const version =
+        1 +
+        (await tx.only(
+          z.number(),
+          sql`select version from credentials where kind = ${secret.kind} and id = ${id}`,
+        ))
       const { keyId, dataKey, content } = await sealSecret(keys, secret, id, version)
       await tx.run(
         sql`update credentials set version = ${version}, shown = ${JSON.stringify(shown)}, key_id =

@@ -45,12 +45,11 @@ export const buildsOf = (db: Db, artifactId: string, page: Page) =>
     page,
   })
 
-const IdRow = z.object({ id: z.string() })
 /** @throws Refusal 404 */
 export const existingArtifact = async (db: Db, id: string): Promise<void> => {
   existing(
-    await db.maybe(
-      IdRow,
+    await db.value(
+      z.string(),
       sql`select artifact_id as id from artifact_versions where artifact_id = ${id} limit 1`,
     ),
     'artifact',

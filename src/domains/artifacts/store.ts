@@ -189,16 +189,9 @@ export interface LostPlace {
 export const isLost = ({ uri, below = false }: LostPlace): Sql =>
   below ? sql`(uri = ${uri} or starts_with(uri, ${`${uri.replace(/\/$/, '')}/`}))` : sql`uri = ${uri}`
 
-const PlaceRow = z.object({ uri: z.string() })
-
 /** Places in a storage whose bytes are recorded as those of artifacts, at a place and below it. */
-export const artifactPlaces = async (db: Db, place: LostPlace): Promise<string[]> =>
-  (
-    await db.many(
-      PlaceRow,
-      sql`select distinct uri from artifact_locations where ${isLost(place)} and available`,
-    )
-  ).map(({ uri }) => uri)
+export const artifactPlaces = (db: Db, place: LostPlace): Promise<string[]> =>
+  db.values(z.string(), sql`select distinct uri from artifact_locations where ${isLost(place)} and available`)
 
 /** Records that the bytes at a place are gone. */
 export const markGone = async (db: Db, place: LostPlace): Promise<void> => {

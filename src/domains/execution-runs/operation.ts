@@ -83,8 +83,6 @@ export const appendRunEvent = (
 
 const AttemptRow = z.object({ activityPosition: z.number(), attempt: z.number() })
 
-const EffectKeyRow = z.object({ effectKey: z.string() })
-
 /**
  * Stops an open run that the engine cannot continue: no further task starts, and the run will be
  * closed as failed for `reason`.
@@ -96,8 +94,8 @@ export const abandonRun = (db: Db, runId: string, hostId: string, reason: string
       sql`update execution_runs set failure_reason = coalesce(failure_reason, ${reason}), cancel_requested_at
         = coalesce(cancel_requested_at, now()) where id = ${runId} and status = 'running'`,
     )
-    const { effectKey } = await tx.one(
-      EffectKeyRow,
+    const effectKey = await tx.only(
+      z.string(),
       sql`select effect_key from execution_runs where id = ${runId}`,
     )
     // Includes attempts that wait in a site's queue, and intents recorded ahead of their turn.

@@ -540,18 +540,14 @@ export const findAttempt = async (db: Db, runId: string, activityId: string, att
   return found
 }
 
-const StartedRow = z.object({ attempt: z.number() })
-
 /** The newest started attempt of an activity; undefined where none was started. */
-export const newestStarted = async (db: Db, runId: string, position: number): Promise<number | undefined> =>
-  (
-    await db.maybe(
-      StartedRow,
-      sql`select attempt from task_executions where execution_run_id = ${runId}
+export const newestStarted = (db: Db, runId: string, position: number): Promise<number | undefined> =>
+  db.value(
+    z.number(),
+    sql`select attempt from task_executions where execution_run_id = ${runId}
         and activity_position = ${position} and handle_name is not null and directory is not null
           order by attempt desc limit 1`,
-    )
-  )?.attempt
+  )
 
 /** Whether an attempt has ended, or does not exist. */
 export const isAttemptOver = async (
@@ -560,8 +556,8 @@ export const isAttemptOver = async (
   position: number,
   attempt: number,
 ): Promise<boolean> =>
-  (await db.maybe(
-    StartedRow,
+  (await db.value(
+    z.number(),
     sql`select attempt from task_executions where execution_run_id = ${runId}
       and activity_position = ${position} and attempt = ${attempt}
         and status not in ('completed', 'failed', 'cancelled')`,

@@ -73,9 +73,6 @@ export const createMachineConfiguration = async (
     values (${id}, ${name}, ${description}, ${enabled})`)
 }
 
-const Owned = z.object({ ownership: z.string() })
-const Next = z.object({ version: z.number() })
-
 /** The limit of versions per configuration: each answer holds all of them. */
 const mostVersions = 100
 
@@ -91,22 +88,22 @@ export const addConfigurationVersion = (
   db.transaction(async (tx) => {
     const strange = pathIdProblems('machineConfigurationId', given.machineConfigurationId, configurationId)
     if (strange.length > 0) throw unacceptable(strange)
-    const owned = existing(
-      await tx.maybe(
-        Owned,
+    const ownership = existing(
+      await tx.value(
+        z.string(),
         sql`select ownership from machine_configurations where id = ${configurationId} for update`,
       ),
       'machine configuration',
       configurationId,
     )
-    if (owned.ownership === 'system')
+    if (ownership === 'system')
       throw unacceptableAt(
         '',
         `the machine configuration ${JSON.stringify(configurationId)} comes with the service; ` +
           'make one of your own',
       )
-    const { version: next } = await tx.one(
-      Next,
+    const next = await tx.only(
+      z.number(),
       sql`select coalesce(max(version), 0) + 1 as version from machine_configuration_versions
         where machine_configuration_id = ${configurationId}`,
     )

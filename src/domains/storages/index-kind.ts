@@ -2,8 +2,6 @@ import { z } from 'zod'
 import { sql } from '../../db/sql.ts'
 import type { OperationKind } from '../../operations/kind.ts'
 
-const SummaryRow = z.object({ storageId: z.string() })
-
 /** Index runs as operations. */
 export const indexKind: OperationKind<'storageIndex'> = {
   name: 'storage-index',
@@ -16,11 +14,14 @@ export const indexKind: OperationKind<'storageIndex'> = {
   events: 'storage.index',
   cancelEnds: 'accepted',
   pageSummary: async (db, id) => {
-    const row = await db.maybe(SummaryRow, sql`select storage_id from storage_index_runs where id = ${id}`)
+    const storageId = await db.value(
+      z.string(),
+      sql`select storage_id from storage_index_runs where id = ${id}`,
+    )
     return (
-      row && {
-        line: `index of storage ${row.storageId}`,
-        path: `/storages/${encodeURIComponent(row.storageId)}/index-runs/`,
+      storageId && {
+        line: `index of storage ${storageId}`,
+        path: `/storages/${encodeURIComponent(storageId)}/index-runs/`,
       }
     )
   },
