@@ -93,9 +93,7 @@ export const feedRoutes = ({ db, feed, topics: known }: FeedRouteParts): Route[]
     )
   })
   return [
-    route({
-      method: 'GET',
-      path: '/events/',
+    route('listEvents', 'GET /events/', {
       tag: 'events',
       summary:
         'Events of runs, sessions, connections and all other operations in one order; as ' +

@@ -15,12 +15,9 @@ export const buildRunKind: OperationKind<'buildRun'> = {
   cancelEnds: 'accepted',
   pageSummary: async (db, id) => {
     const buildId = await db.value(z.string(), sql`select artifact_build_id from build_runs where id = ${id}`)
-    return (
-      buildId && {
-        line: `a run of the build ${buildId}`,
-        path: `/build-runs/${encodeURIComponent(id)}/`,
-      }
-    )
+    return buildId === undefined
+      ? undefined
+      : { line: `a run of the build ${buildId}`, path: `/build-runs/${encodeURIComponent(id)}/` }
   },
   audit: (id, change) => ({ eventType: `artifact.build-run.${change}`, externalId: id }),
 }

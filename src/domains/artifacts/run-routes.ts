@@ -85,9 +85,7 @@ const rangeOf = (
 }
 
 const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
-  route({
-    method: 'GET',
-    path: '/build-runs/{runId}/output/',
+  route('getBuildRunOutput', 'GET /build-runs/{runId}/output/', {
     tag,
     summary: 'What a completed build run made: a SIF file, or an OCI layout as tar; all, or one range',
     raw: [sifType, ociType],
@@ -134,9 +132,7 @@ const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
   })
 
 const logRoute = (parts: BuildRunParts): Route =>
-  route({
-    method: 'GET',
-    path: '/build-runs/{runId}/logs/',
+  route('readBuildRunLog', 'GET /build-runs/{runId}/logs/', {
     tag,
     summary:
       'The log of a build run by range (`offset`, `limit`) or from its end (`tail` bytes); with ' +
@@ -160,18 +156,14 @@ const logRoute = (parts: BuildRunParts): Route =>
   })
 
 const attestationRoutes = (parts: BuildRunParts): Route[] => [
-  route({
-    method: 'GET',
-    path: '/build-runs/{runId}/attestation/',
+  route('getBuildAttestation', 'GET /build-runs/{runId}/attestation/', {
     tag,
     summary: 'How a completed build run made its output: SLSA v1 provenance in a signed DSSE envelope',
     response: Attestation,
     refuses: [503],
     handle: ({ params: { runId } }) => attestationOf(parts, runId),
   }),
-  route({
-    method: 'GET',
-    path: '/attestation-key/',
+  route('getAttestationKey', 'GET /attestation-key/', {
     tag,
     summary: 'The public key (ed25519, PEM) by which attestations are checked',
     response: z.strictObject({ publicKey: z.string() }),
@@ -194,8 +186,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
     return { createdAt: body.createdAt, answer: new Reply({ body, headers }) }
   }
   return [
-    listRoute({
-      path: '/artifact-builds/{buildId}/runs/',
+    listRoute('listBuildRuns', 'GET /artifact-builds/{buildId}/runs/', {
       tag,
       summary: 'Runs of a build, newest first',
       item: BuildRun,
@@ -204,9 +195,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
         return listRuns(db, buildId, page)
       },
     }),
-    route({
-      method: 'POST',
-      path: '/artifact-builds/{buildId}/runs/',
+    route('startBuildRun', 'POST /artifact-builds/{buildId}/runs/', {
       tag,
       summary: 'Start a build; where a run of it is open, that one',
       query: z.strictObject({
@@ -225,9 +214,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
         return (await made(id)).answer
       },
     }),
-    route({
-      method: 'GET',
-      path: '/build-runs/{runId}/',
+    route('getBuildRun', 'GET /build-runs/{runId}/', {
       tag,
       summary: 'One run of a build, with the end of its log',
       response: BuildRun,

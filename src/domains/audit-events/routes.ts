@@ -37,9 +37,7 @@ export const auditEventRoutes = ({
 }): Route[] => {
   const streamOf = openAuditStreams(db)
   return [
-    route({
-      method: 'GET',
-      path: '/audit-events/',
+    route('listAuditEvents', 'GET /audit-events/', {
       summary:
         'What was done to the service, newest first; as server-sent events what is recorded from now ' +
         'on, or after Last-Event-ID',
@@ -57,9 +55,7 @@ export const auditEventRoutes = ({
         return pagedArray(rows, { page, total, target })
       },
     }),
-    route({
-      method: 'GET',
-      path: '/audit-events/verify/',
+    route('verifyAuditEvents', 'GET /audit-events/verify/', {
       summary: 'Whether every audit record is as it was sealed; if not, which one is the first that is not',
       response: AuditVerdict,
       // The records of an archive have another chain.

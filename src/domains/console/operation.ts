@@ -24,12 +24,9 @@ export const commandKind: OperationKind<'consoleCommand'> = {
       z.string(),
       sql`select resource_id from console_commands where id = ${id}`,
     )
-    return (
-      resourceId && {
-        line: `console command on ${resourceId}`,
-        path: `/console-commands/${encodeURIComponent(id)}/`,
-      }
-    )
+    return resourceId === undefined
+      ? undefined
+      : { line: `console command on ${resourceId}`, path: `/console-commands/${encodeURIComponent(id)}/` }
   },
   audit: async (id, change, tx) => {
     const row = await tx.maybe(

@@ -94,9 +94,7 @@ const commandRoutes = (parts: ConsoleRouteParts): Route[] => {
   }
 
   return [
-    route({
-      method: 'GET',
-      path: '/console-commands/',
+    route('listConsoleCommands', 'GET /console-commands/', {
       tag,
       summary: 'Console commands, newest first, with the first 16 KiB of each output',
       query: limitQuery,
@@ -104,9 +102,7 @@ const commandRoutes = (parts: ConsoleRouteParts): Route[] => {
       handle: ({ query: { limit } }) =>
         listCommands(db, limit === undefined || limit < 1 || limit > mostCommands ? usualCommands : limit),
     }),
-    route({
-      method: 'POST',
-      path: '/console-commands/',
+    route('startConsoleCommand', 'POST /console-commands/', {
       tag,
       summary:
         'Run a command on a resource and wait for its end; with Prefer: respond-async the answer is 202 at once',

@@ -64,8 +64,7 @@ const rowOf = async (db: Db, id: string) => existing(await readConsoleSession(db
 
 /** The WebSocket of a session. A ticket of mode watch permits output only. */
 const streamRoute = (db: Db, keeper: ConsoleKeeper): Route =>
-  socketRoute({
-    path: '/console-sessions/{sessionId}/stream/',
+  socketRoute('attachConsoleSession', 'GET /console-sessions/{sessionId}/stream/', {
     tag,
     summary:
       'The terminal of a session: its output as binary frames, from the last 1 MiB on; what a ' +
@@ -130,17 +129,13 @@ export const sessionRoutes = ({
     return { protocols: [protocol, ticketProtocol(secret)], mode, expiresAt }
   }
   return [
-    route({
-      method: 'GET',
-      path: '/console-sessions/',
+    route('listConsoleSessions', 'GET /console-sessions/', {
       tag,
       summary: 'Console sessions that are open, oldest first',
       response: z.array(ConsoleSession),
       handle: async () => (await openSessions(db)).map(consoleSessionDocument),
     }),
-    route({
-      method: 'POST',
-      path: '/console-sessions/',
+    route('openConsoleSession', 'POST /console-sessions/', {
       tag,
       summary: 'Open a terminal on a resource; its stream is a WebSocket',
       body: ConsoleSessionDocument,
@@ -178,17 +173,13 @@ export const sessionRoutes = ({
         return new Reply({ body: consoleSessionDocument(row) })
       },
     }),
-    route({
-      method: 'GET',
-      path: '/console-sessions/{sessionId}/',
+    route('getConsoleSession', 'GET /console-sessions/{sessionId}/', {
       tag,
       summary: 'One console session, open or ended',
       response: ConsoleSession,
       handle: async ({ params: { sessionId } }) => consoleSessionDocument(await rowOf(db, sessionId)),
     }),
-    route({
-      method: 'POST',
-      path: '/console-sessions/{sessionId}/tickets/',
+    route('createConsoleTicket', 'POST /console-sessions/{sessionId}/tickets/', {
       tag,
       summary: 'A ticket with which a page opens the stream, once, within 30 seconds',
       body: TicketDocument,
@@ -203,9 +194,7 @@ export const sessionRoutes = ({
       handle: async (call) =>
         new Reply({ body: await ticket(call), headers: { 'cache-control': 'no-store' } }),
     }),
-    route({
-      method: 'DELETE',
-      path: '/console-sessions/{sessionId}/',
+    route('closeConsoleSession', 'DELETE /console-sessions/{sessionId}/', {
       tag,
       summary: 'Close a session; again is harmless',
       audit: {
@@ -218,9 +207,7 @@ export const sessionRoutes = ({
         if (session !== undefined) await keeper.close(await rowOf(db, sessionId), session)
       },
     }),
-    route({
-      method: 'GET',
-      path: '/console-sessions/{sessionId}/log/',
+    route('readConsoleSessionLog', 'GET /console-sessions/{sessionId}/log/', {
       tag,
       summary:
         'The transcript of a session, its control characters written out; or its recording as ' +

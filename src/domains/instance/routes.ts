@@ -29,27 +29,21 @@ export const systemInstanceRoutes = (
   { db, engineSockets, buildkitSocket, links }: SystemInstanceParts,
   probeLimits = openLimitsProbe(links.localShell),
 ): Route[] => [
-  route({
-    method: 'GET',
-    path: '/instance/',
+  route('getInstance', 'GET /instance/', {
     summary: 'Identity and settings of this installation',
     public: true,
     refuses: [404],
     response: InstanceDocument,
     handle: async () => existing(await readSystemInstance(db), 'instance', 'default'),
   }),
-  route({
-    method: 'PUT',
-    path: '/instance/',
+  route('updateInstance', 'PUT /instance/', {
     summary: 'Save the whole identity of this installation',
     body: InstanceDocument,
     response: InstanceDocument,
     audit: { eventType: 'instance.saved', summary: 'instance saved' },
     handle: ({ body }) => saveInstance(db, body),
   }),
-  route({
-    method: 'GET',
-    path: '/preflight/',
+  route('getPreflight', 'GET /preflight/', {
     tag: 'instance',
     summary:
       'Whether the service, the container engine and the build backend answer now, and what holds ' +
@@ -66,9 +60,7 @@ export const systemInstanceRoutes = (
       return { server, docker, buildkit, limits }
     },
   }),
-  route({
-    method: 'GET',
-    path: '/user-preferences/{clientId}/',
+  route('getUserPreferences', 'GET /user-preferences/{clientId}/', {
     tag: 'instance',
     summary: 'What a client keeps for its user',
     response: PreferencesDocument,
@@ -80,9 +72,7 @@ export const systemInstanceRoutes = (
       )
     },
   }),
-  route({
-    method: 'PUT',
-    path: '/user-preferences/{clientId}/',
+  route('updateUserPreferences', 'PUT /user-preferences/{clientId}/', {
     tag: 'instance',
     summary: 'Save what a client keeps for its user',
     body: PreferencesDocument,

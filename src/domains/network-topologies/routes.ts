@@ -12,16 +12,13 @@ import {
 } from './store.ts'
 
 export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
-  longListRoute({
-    path: '/network-topologies/',
+  longListRoute('listNetworkTopologies', 'GET /network-topologies/', {
     summary: 'Network topologies by name, newest version first',
     item: NetworkTopologyDocument,
     ids: (page) => listTopologies(db, page),
     texts: (ids) => topologyTexts(db, ids),
   }),
-  route({
-    method: 'POST',
-    path: '/network-topologies/',
+  route('createNetworkTopology', 'POST /network-topologies/', {
     summary: 'Describe the links between the resources of a scope',
     body: NetworkTopologyDocument,
     response: NetworkTopologyDocument,
@@ -37,9 +34,7 @@ export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
       })
     },
   }),
-  route({
-    method: 'GET',
-    path: '/network-topologies/{topologyId}/',
+  route('getNetworkTopology', 'GET /network-topologies/{topologyId}/', {
     summary: 'One network topology',
     response: NetworkTopologyDocument,
     handle: async ({ params }) =>

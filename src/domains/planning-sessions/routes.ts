@@ -56,16 +56,13 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
   const api: OperationApi = { db, engine, feed, kind: sessionKind, ...of, ended }
   const { read, cancel, events, remove } = operationRoutes(api)
   return [
-    route({
-      method: 'GET',
-      path: '/planning-algorithms/',
+    route('listPlanningAlgorithms', 'GET /planning-algorithms/', {
       tag: 'planning-sessions',
       summary: 'The planning algorithms by id',
       response: z.array(AlgorithmDescriptor),
       handle: () => algorithmList.map(({ descriptor }) => descriptor),
     }),
-    listRoute({
-      path: '/planning-sessions/',
+    listRoute('listPlanningSessions', 'GET /planning-sessions/', {
       summary: 'Planning sessions, newest first or in another order',
       filters: {
         status: z.enum(sessionStates).optional().describe('sessions in this state; all by default'),
@@ -81,9 +78,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
         return { rows: rows.map(sessionDocument), total }
       },
     }),
-    route({
-      method: 'POST',
-      path: '/planning-sessions/',
+    route('startPlanningSession', 'POST /planning-sessions/', {
       summary:
         'Open a planning session: each algorithm plans the workflow on the schedulable resources of the scope',
       body: SessionDocument,
@@ -122,8 +117,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       summary:
         'Delete a session that is over, with its candidates; a selected plan stays, and so does the audit',
     }),
-    listRoute({
-      path: '/planning-sessions/{sessionId}/candidates/',
+    listRoute('listCandidates', 'GET /planning-sessions/{sessionId}/candidates/', {
       summary: 'The candidates of a session by rank; unranked ones last',
       item: CandidateSummary,
       read: async (page, { params }) => {
@@ -132,9 +126,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
         return { rows: rows.map((row) => candidateSummary(session, row)), total }
       },
     }),
-    route({
-      method: 'GET',
-      path: '/planning-sessions/{sessionId}/candidates/{candidateId}/',
+    route('getCandidate', 'GET /planning-sessions/{sessionId}/candidates/{candidateId}/', {
       summary: 'One candidate with its plan',
       response: Candidate,
       handle: async ({ params }) => {
@@ -154,9 +146,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
         }
       },
     }),
-    route({
-      method: 'POST',
-      path: '/planning-sessions/{sessionId}/candidates/{candidateId}/select/',
+    route('selectCandidate', 'POST /planning-sessions/{sessionId}/candidates/{candidateId}/select/', {
       summary: 'Make a plan of a candidate and the choice of its session',
       response: Plan,
       status: 201,

@@ -18,12 +18,12 @@ export const indexKind: OperationKind<'storageIndex'> = {
       z.string(),
       sql`select storage_id from storage_index_runs where id = ${id}`,
     )
-    return (
-      storageId && {
-        line: `index of storage ${storageId}`,
-        path: `/storages/${encodeURIComponent(storageId)}/index-runs/`,
-      }
-    )
+    return storageId === undefined
+      ? undefined
+      : {
+          line: `index of storage ${storageId}`,
+          path: `/storages/${encodeURIComponent(storageId)}/index-runs/`,
+        }
   },
   audit: (id, change) => ({ eventType: `storage.index.${change}`, externalId: id }),
 }

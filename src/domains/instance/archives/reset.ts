@@ -291,9 +291,7 @@ const Answer = z.strictObject({
 })
 
 export const resetRoutes = (parts: ResetParts): Route[] => [
-  route({
-    method: 'POST',
-    path: '/factory-reset/',
+  route('resetInstance', 'POST /factory-reset/', {
     tag: 'instance',
     summary: 'Empty the default instance: records, credentials and work directories; archives stay',
     query: Query,

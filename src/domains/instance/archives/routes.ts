@@ -31,9 +31,7 @@ const Activation = z.strictObject({ instance: InstanceProjection, restarting: z.
 const anySize = Number.MAX_SAFE_INTEGER
 
 const exportRoute = ({ ownDb, instanceSpool, instanceSecrets, ownArtifactStore }: ArchiveParts): Route =>
-  route({
-    method: 'GET',
-    path: '/instances/default/export/',
+  route('exportInstance', 'GET /instances/default/export/', {
     tag: 'instance',
     summary: 'The default instance as a ZIP archive, without credentials',
     query: ExportQuery,
@@ -56,9 +54,7 @@ const exportRoute = ({ ownDb, instanceSpool, instanceSecrets, ownArtifactStore }
   })
 
 const importRoute = ({ ownDb, instanceSpool }: ArchiveParts): Route =>
-  route({
-    method: 'POST',
-    path: '/instances/import/',
+  route('importInstance', 'POST /instances/import/', {
     tag: 'instance',
     summary: 'Import an archive that an export made, beside the default instance',
     upload: { types: ['application/zip'], limitBytes: anySize },
@@ -73,9 +69,7 @@ const importRoute = ({ ownDb, instanceSpool }: ArchiveParts): Route =>
   })
 
 const activationRoute = ({ ownDb, selection }: ArchiveParts): Route =>
-  route({
-    method: 'POST',
-    path: '/instance-activations/{instanceId}/',
+  route('activateInstance', 'POST /instance-activations/{instanceId}/', {
     tag: 'instance',
     summary: 'Make the API read an archived instance, or `default` again; what runs goes on',
     whileActivated: true,
@@ -91,9 +85,7 @@ const activationRoute = ({ ownDb, selection }: ArchiveParts): Route =>
 
 /** Archives of instances: list, export, import, read, delete, activate. */
 export const archiveRoutes = (parts: ArchiveParts): Route[] => [
-  route({
-    method: 'GET',
-    path: '/instances/',
+  route('listInstances', 'GET /instances/', {
     tag: 'instance',
     summary: 'The default instance, then imported ones, the newest first',
     response: z.array(InstanceProjection),
@@ -101,17 +93,13 @@ export const archiveRoutes = (parts: ArchiveParts): Route[] => [
   }),
   exportRoute(parts),
   importRoute(parts),
-  route({
-    method: 'GET',
-    path: '/instances/{instanceId}/',
+  route('getArchivedInstance', 'GET /instances/{instanceId}/', {
     tag: 'instance',
     summary: 'One instance',
     response: InstanceProjection,
     handle: ({ params }) => readArchive(parts.ownDb, params.instanceId),
   }),
-  route({
-    method: 'DELETE',
-    path: '/instances/{instanceId}/',
+  route('deleteArchivedInstance', 'DELETE /instances/{instanceId}/', {
     tag: 'instance',
     summary: 'Delete an imported instance that is not activated',
     refuses: [409],
