@@ -85,11 +85,13 @@ export class Reply<T = unknown> {
     body?: T
     status?: number
     headers?: Record<string, string>
+    location?: string
     stream?: Readable | Followed
   }) {
     this.body = init.body
     this.status = init.status
-    this.headers = init.headers ?? {}
+    this.headers =
+      init.location === undefined ? (init.headers ?? {}) : { location: init.location, ...init.headers }
     this.stream = init.stream
   }
 }

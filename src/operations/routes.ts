@@ -137,7 +137,7 @@ const steerRoute = (
         ? undefined
         : new Reply({
             body: await document.read(id),
-            headers: { location: `${path}${encodeURIComponent(id)}/` },
+            location: `${path}${encodeURIComponent(id)}/`,
           })
     },
   })

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { append } from '../lists.ts'
 import { sql, type Db, type Sql } from '../db/sql.ts'
 import type { NewAuditEvent } from '../domains/audit-events/schemas.ts'
-import { Refusal, unacceptable } from '../refusal.ts'
+import { Refusal, unacceptableAt } from '../refusal.ts'
 import { rewrap, seal, SealBroken, unseal, type Sealed } from './envelope.ts'
 import type { VaultKey, VaultKeys } from './keys.ts'
 import { readOutside, shownReference, type OutsideSources } from './outside.ts'
@@ -167,9 +167,7 @@ const findRecord = async (db: Db, reference: string): Promise<Stored | undefined
       and id = ${named.id}`,
   )
   if (record === undefined)
-    throw unacceptable([
-      { path: '', message: `the credential ${JSON.stringify(reference)} does not exist; store it first` },
-    ])
+    throw unacceptableAt('', `the credential ${JSON.stringify(reference)} does not exist; store it first`)
   return record
 }
 
@@ -180,14 +178,11 @@ const openRecord = async (keys: VaultKeys | undefined, record: Stored): Promise<
   } catch (error) {
     if (!(error instanceof SealBroken)) throw error
     const reference = JSON.stringify(referenceOf(record.kind, record.id))
-    throw unacceptable([
-      {
-        path: '',
-        message:
-          `the credential ${reference} does not open: its record was changed outside of the ` +
-          'service; store it again',
-      },
-    ])
+    throw unacceptableAt(
+      '',
+      `the credential ${reference} does not open: its record was changed outside of the ` +
+        'service; store it again',
+    )
   }
 }
 

@@ -171,7 +171,7 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
       return new Reply({
         body: build,
         status: isNew ? 201 : 200,
-        headers: { location: `/artifact-builds/${encodeURIComponent(build.id)}/` },
+        location: `/artifact-builds/${encodeURIComponent(build.id)}/`,
       })
     },
   }),

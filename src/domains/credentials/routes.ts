@@ -226,7 +226,7 @@ const storeRoute = <Body extends { id: string }>(
           kind === 'ssh-key'
             ? await readCredential(parts.db, SshKey, kind, body.id)
             : { credentialRef: referenceOf(kind, body.id) },
-        headers: { location: `${folderOf(kind)}${encodeURIComponent(body.id)}/` },
+        location: `${folderOf(kind)}${encodeURIComponent(body.id)}/`,
       })
     },
   })

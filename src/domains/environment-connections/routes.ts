@@ -239,7 +239,7 @@ const discoverRoute = (parts: ConnectionParts): Route =>
         new Reply({
           body: { snapshots: [], status: 'running' },
           status: 202,
-          headers: { location: discoveryPath(connectionId, number) },
+          location: discoveryPath(connectionId, number),
         })
       )
     },

@@ -88,7 +88,7 @@ export const environmentRoutes = ({
         await createEnvironment(db, body)
         return new Reply({
           body: withoutViews(body),
-          headers: { location: `/environments/${encodeURIComponent(body.environment.id)}/` },
+          location: `/environments/${encodeURIComponent(body.environment.id)}/`,
         })
       },
     }),

@@ -3,7 +3,7 @@ import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
 import { requestCancel } from '../../operations/records.ts'
-import { unacceptable, type Problem } from '../../refusal.ts'
+import { type Problem, unacceptableAt } from '../../refusal.ts'
 import { roundingSlack } from '../../schedulers/limits.ts'
 import { appendRunEvent, runKind } from './operation.ts'
 import { cloudCostOf } from './receipt.ts'
@@ -26,9 +26,7 @@ export const refuseAboveBudget = (
     predictionFailure === undefined
       ? `the plan is predicted to cost ${String(predictedCost)}; raise it, choose another plan, or give `
       : `the cost of the plan cannot be predicted (${predictionFailure}); choose another plan, or give `
-  throw unacceptable([
-    { path: 'run.budget', message: `is ${String(budget)}, and ${why}onBudget: ask or stop` },
-  ])
+  throw unacceptableAt('run.budget', `is ${String(budget)}, and ${why}onBudget: ask or stop`)
 }
 
 /**

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { sql, where, type Db } from '../../db/sql.ts'
-import { unacceptable, type Problem } from '../../refusal.ts'
+import { unacceptable, type Problem, unacceptableAt } from '../../refusal.ts'
 import { isLost, type LostPlace } from '../artifacts/store.ts'
 import type { PromotedData } from '../storages/promoted.ts'
 
@@ -75,8 +75,7 @@ const record = (db: Db, given: NewData): Promise<{ id: string; isNew: boolean }>
           values (${id}, ${workflowVersionId}, ${activityId}, ${name}, ${name}, false) on conflict
             on constraint data_objects_pkey do nothing`,
     )
-    if (added === 0)
-      throw unacceptable([{ path: 'id', message: `${JSON.stringify(id)} is taken; choose another id` }])
+    if (added === 0) throw unacceptableAt('id', `${JSON.stringify(id)} is taken; choose another id`)
     await tx.run(
       sql`insert into data_object_instances (id, data_object_id, execution_run_id, producer_activity_id,
         relative_path, size_bytes, checksum, media_type, discovered)

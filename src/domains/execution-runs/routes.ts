@@ -220,7 +220,7 @@ const acceptRoute = (
         await dispatchOperation({ db, engine, kind: buildRunKind }, { id, generation: 1 })
       return new Reply({
         body: accepted,
-        headers: { location: `/execution-runs/${encodeURIComponent(run.id)}/` },
+        location: `/execution-runs/${encodeURIComponent(run.id)}/`,
       })
     },
   })

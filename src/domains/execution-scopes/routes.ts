@@ -33,7 +33,7 @@ export const executionScopeRoutes = ({
     audit: { eventType: 'execution-scope.created', summary: 'execution scope {id} created' },
     handle: async ({ body }) => {
       await createScope(db, body)
-      return new Reply({ body, headers: { location: `/execution-scopes/${encodeURIComponent(body.id)}/` } })
+      return new Reply({ body, location: `/execution-scopes/${encodeURIComponent(body.id)}/` })
     },
   }),
   route('getExecutionScope', 'GET /execution-scopes/{scopeId}/', {

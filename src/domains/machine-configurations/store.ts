@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { array, fields, object, time } from '../../db/projection.ts'
-import { countUpTo, documentRow, readIds, readTexts } from '../../db/rows.ts'
+import { countUpTo, readIds, readTexts } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { existing, pathIdProblems, unacceptable, unacceptableAt } from '../../refusal.ts'
@@ -39,8 +39,7 @@ const configurationObject = object(
   },
 )
 
-const Row = documentRow(MachineConfiguration)
-const document = sql`${raw(configurationObject)}::json as document`
+const document = sql`${raw(configurationObject)}::json`
 
 /** Ids of configurations by name; `total` is counted to one above `countBound`. */
 export const listMachineConfigurations = (db: Db, page: Page) =>
@@ -59,7 +58,10 @@ export const readMachineConfiguration = async (
   id: string,
 ): Promise<z.output<typeof MachineConfiguration>> =>
   existing(
-    await db.maybe(Row, sql`select ${document} from machine_configurations c where c.id = ${id}`),
+    await db.value(
+      MachineConfiguration,
+      sql`select ${document} from machine_configurations c where c.id = ${id}`,
+    ),
     'machine configuration',
     id,
   )

@@ -30,7 +30,7 @@ export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
       const links = body.links.map((link) => ({ ...link, topologyId: body.id }))
       return new Reply({
         body: { ...body, links },
-        headers: { location: `/network-topologies/${encodeURIComponent(body.id)}/` },
+        location: `/network-topologies/${encodeURIComponent(body.id)}/`,
       })
     },
   }),

@@ -92,7 +92,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       handle: async ({ body }) => {
         const session = await createSession(db, body)
         await dispatchOperation(api, { id: session.id, generation: 1 })
-        return new Reply({ body: sessionDocument(session), headers: { location: path(session.id) } })
+        return new Reply({ body: sessionDocument(session), location: path(session.id) })
       },
     }),
     read({
@@ -158,7 +158,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
         const plan = await selectCandidate(db, params.sessionId, params.candidateId)
         return new Reply({
           body: plan,
-          headers: { location: `/schedule-plans/${encodeURIComponent(plan.id)}/` },
+          location: `/schedule-plans/${encodeURIComponent(plan.id)}/`,
         })
       },
     }),

@@ -34,7 +34,7 @@ export const resourceRoutes = ({
     },
     handle: async ({ body }) => {
       await putResource(db, body, uses.resource)
-      return new Reply({ body, headers: { location: `/resources/${encodeURIComponent(body.id)}/` } })
+      return new Reply({ body, location: `/resources/${encodeURIComponent(body.id)}/` })
     },
   }),
   route('getResource', 'GET /resources/{resourceId}/', {

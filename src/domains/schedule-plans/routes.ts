@@ -41,7 +41,7 @@ const PlanEnvelope = z.strictObject({
 const PlanImport = z.strictObject({ plan: PlanDocument })
 
 const created = (plan: Plan): Reply<Plan> =>
-  new Reply({ body: plan, headers: { location: `/schedule-plans/${encodeURIComponent(plan.id)}/` } })
+  new Reply({ body: plan, location: `/schedule-plans/${encodeURIComponent(plan.id)}/` })
 const planIdIn = (body: unknown): string => (body as z.output<typeof PlanImport>).plan.id
 
 interface SchedulePlanParts {

@@ -33,7 +33,7 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
   const reply = async (download: Download): Promise<Reply> =>
     new Reply({
       body: await answer(download),
-      headers: { location: `/storage-downloads/${encodeURIComponent(download.id)}/` },
+      location: `/storage-downloads/${encodeURIComponent(download.id)}/`,
     })
 
   return [

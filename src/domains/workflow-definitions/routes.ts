@@ -76,7 +76,7 @@ async function store(
   const definition = await db.transaction((tx) => createWorkflow(tx, workflow))
   return new Reply({
     body: { ...definition, warnings: [...warnings, ...hints] },
-    headers: { location: `/workflow-definitions/${encodeURIComponent(definition.id)}/` },
+    location: `/workflow-definitions/${encodeURIComponent(definition.id)}/`,
   })
 }
 

@@ -64,7 +64,7 @@ const importRoute = ({ ownDb, instanceSpool }: ArchiveParts): Route =>
     audit: { eventType: 'instance.imported', summary: 'instance archive imported' },
     handle: async ({ upload }) => {
       const id = await importInstance({ db: ownDb, spool: instanceSpool }, upload)
-      return new Reply({ body: await readArchive(ownDb, id), headers: { location: `/instances/${id}/` } })
+      return new Reply({ body: await readArchive(ownDb, id), location: `/instances/${id}/` })
     },
   })
 
