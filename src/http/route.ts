@@ -130,7 +130,7 @@ export interface RouteSpec<
   U extends UploadSpec | undefined = undefined,
 > {
   summary: string
-  /** OpenAPI tag; the domain's folder name. By default the first segment of the path. */
+  /** By default the first segment of the path; `routes.ts` puts the domain's folder in its place. */
   tag?: string
   /** Strict object of string-coerced values. Unknown query names are 400. */
   query?: Q
@@ -292,7 +292,7 @@ export function route<
 >(spec: RouteSpec<P, Q, B, R, U> & { method: Method; path: P }): Route
 export function route(...[first, line, spec]: [unknown, RequestLine, object] | [object]): Route {
   const whole = (line === undefined ? first : { id: first, ...placeOf(line), ...spec }) as Route
-  return { ...whole, tag: whole.tag ?? whole.path.split('/')[1] }
+  return Object.assign({ tag: whole.path.split('/')[1] ?? '' }, whole)
 }
 
 /**
@@ -307,7 +307,6 @@ export type Redeem = (
 /** A WebSocket beside the routes. All checks before a handler also run before `open`. */
 export interface SocketSpec<P extends string, Q extends Shape | undefined> {
   summary: string
-  tag: string
   query?: Q
   /** Refusals beyond those that follow from the path, for OpenAPI. */
   refuses?: number[]
@@ -341,7 +340,7 @@ export const socketRoute = <const Line extends RequestLine, Q extends Shape | un
   { open, limitBytes, protocol, redeem, ...spec }: SocketSpec<PathOf<Line>, Q>,
 ): Route =>
   ({
-    ...{ id, ...placeOf(line), ...spec },
+    ...{ id, ...placeOf(line), tag: line.split('/')[1], ...spec },
     socket: { limitBytes, protocol, redeem },
     handle: open,
   }) as unknown as Route

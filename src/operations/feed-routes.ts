@@ -94,7 +94,6 @@ export const feedRoutes = ({ db, feed, topics: known }: FeedRouteParts): Route[]
   })
   return [
     route('listEvents', 'GET /events/', {
-      tag: 'events',
       summary:
         'Events of runs, sessions, connections and all other operations in one order; as ' +
         'server-sent events with `Accept: text/event-stream`, from `Last-Event-ID` on, else from now on',

@@ -39,7 +39,7 @@ export interface OperationApi {
   path: `/${string}/`
   /** The name of the id in the path: `sessionId`. */
   parameter: string
-  tag: string
+  tag?: string
   /** Called for an operation that a request has ended at once. */
   ended?: (id: string) => Promise<void> | void
 }
@@ -109,11 +109,10 @@ interface Shape extends OperationApi {
 
 /** The route of a body-less request about one operation. */
 const steerRoute = (
-  { kind, path, tag, one, idOf, named }: Shape,
+  { kind, path, one, idOf, named }: Shape,
   { verb, summary, act, possible, after, document, audit }: Steer,
 ): Route =>
   route(named(verb), `POST ${one}${verb}/`, {
-    tag,
     summary,
     ...(document === undefined ? {} : { response: document.schema, status: 202 as const }),
     audit: {
@@ -151,7 +150,6 @@ interface ReadSpec {
 
 const readRoute = (api: Shape, spec: ReadSpec): Route =>
   route(api.named('get'), `GET ${api.one}`, {
-    tag: api.tag,
     summary: spec.summary,
     response: spec.response,
     handle: async ({ params }) => {
@@ -172,7 +170,6 @@ const eventsRoute = (api: Shape, event: z.ZodType, as?: (event: OperationEvent) 
   const reads = openEventReads(db, kind, isOver, as)
   const sizes = as === undefined ? envelopeSizes : arraySizes
   return route(`${api.named('list')}Events`, `GET ${api.one}events/`, {
-    tag: api.tag,
     summary:
       `Events of a ${kind.noun} in order; as server-sent events with \`Accept: ` +
       `text/event-stream\`, from \`Last-Event-ID\` on`,
@@ -201,11 +198,10 @@ interface RemoveSpec {
 }
 
 const removeRoute = (
-  { db, kind, tag, one, idOf, named }: Shape,
+  { db, kind, one, idOf, named }: Shape,
   { summary, refuses = [], audit }: RemoveSpec,
 ): Route =>
   route(named('delete'), `DELETE ${one}`, {
-    tag,
     summary,
     refuses: [409, ...refuses],
     audit: {

@@ -85,7 +85,6 @@ export const flowRoutes = (flows: Flows): Route[] => {
     }),
     socketRoute('getTalksTalkIdStream', 'GET /talks/{talkId}/stream/', {
       summary: 'Talk',
-      tag: 'talks',
       query: z.strictObject({ loud: z.enum(['yes']).optional() }),
       refuses: [404],
       audit: { eventType: 'talk.opened', summary: () => 'talk opened' },

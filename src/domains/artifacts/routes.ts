@@ -29,8 +29,6 @@ import { readSbom, sbomType, versionWithSboms } from './sboms.ts'
 import { deleteBuild, deleteContext, deleteVersion, type ArtifactUse } from './versions.ts'
 import { addVersion, listArtifacts, listLocations } from './store.ts'
 
-const tag = 'artifacts'
-
 export interface ArtifactParts extends BuildParts {
   uses: { artifact: readonly ArtifactUse[] }
 }
@@ -39,13 +37,11 @@ export interface ArtifactParts extends BuildParts {
 const versionRoutes = (parts: ArtifactParts): Route[] => [
   ...placeRoutes(parts),
   route('getArtifactVersion', 'GET /artifact-versions/{artifactVersionId}/', {
-    tag,
     summary: 'One version with its variants, their places and its builds',
     response: ArtifactVersion,
     handle: ({ params }) => versionWithSboms(parts, params.artifactVersionId),
   }),
   route('readArtifactSbom', 'GET /artifact-versions/{artifactVersionId}/sbom/', {
-    tag,
     summary: 'The packages in a variant of a version, in SPDX 2.3: the first one that has the list',
     query: z.strictObject({
       variantId: z.string().max(255).optional().describe('the first with a list by default'),
@@ -55,21 +51,18 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     handle: ({ params, query }) => readSbom(parts, params.artifactVersionId, query.variantId),
   }),
   route('deleteArtifactVersion', 'DELETE /artifact-versions/{artifactVersionId}/', {
-    tag,
     summary: 'Delete a version that no build and no run refers to, with its bytes',
     refuses: [422],
     audit: { eventType: 'artifact.deleted', summary: 'a version of an artifact deleted' },
     handle: ({ params }) => deleteVersion(parts, parts.uses.artifact, params.artifactVersionId),
   }),
   route('deleteArtifactBuild', 'DELETE /artifact-builds/{buildId}/', {
-    tag,
     summary: 'Delete a build that no run refers to, with its own runs and their logs',
     refuses: [422],
     audit: { eventType: 'artifact.build.deleted', summary: 'a build of an artifact deleted' },
     handle: ({ params }) => deleteBuild(parts, parts.uses.artifact, params.buildId),
   }),
   route('deleteBuildContext', 'DELETE /build-contexts/{digest}/', {
-    tag,
     summary: 'Delete a build context that no build refers to, with its bytes',
     refuses: [422],
     audit: { eventType: 'artifact.context.deleted', summary: 'a build context deleted' },
@@ -106,20 +99,17 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
     },
   }),
   listRoute('listArtifactLocations', 'GET /artifact-locations/', {
-    tag,
     summary: 'Places where the bytes of artifacts were found and compared with their digest',
     item: ArtifactLocation,
     read: (page) => listLocations(db, page),
   }),
   listRoute('listMaterializations', 'GET /artifact-materializations/', {
-    tag,
     summary: 'Where the bytes of artifacts were brought for runs',
     filters: { runId: z.string().max(255).optional().describe('those of this run') },
     item: Materialization,
     read: (page, { query: { runId } }) => listMaterializations(db, page, runId),
   }),
   route('createMaterialization', 'POST /artifact-materializations/', {
-    tag,
     summary: 'Record where bytes of an artifact were brought, or how far that is',
     body: NewMaterialization,
     response: Materialization,
@@ -140,7 +130,6 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     handle: ({ body }) => addDockerArtifact(parts, body),
   }),
   route('uploadBuildContext', 'POST /build-contexts/', {
-    tag,
     summary:
       'Upload a build context (tar with gzip) as the file field context of a form, or register a stored one',
     upload: {
@@ -158,7 +147,6 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     },
   }),
   route('createArtifactBuild', 'POST /artifact-builds/', {
-    tag,
     summary: 'Describe a build; an equal cacheKey answers the build that is stored',
     body: NewBuild,
     response: ArtifactBuild,
@@ -176,7 +164,6 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     },
   }),
   route('getArtifactBuild', 'GET /artifact-builds/{buildId}/', {
-    tag,
     summary: 'One build as it was described',
     response: ArtifactBuild,
     handle: ({ params }) => readBuild(parts.db, params.buildId),

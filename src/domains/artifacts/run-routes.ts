@@ -28,7 +28,6 @@ export interface BuildRunParts extends BuildParts {
   vault: AttestationParts['vault']
 }
 
-const tag = 'artifacts'
 export const sifType = 'application/vnd.sylabs.sif'
 const ociType = 'application/x-tar'
 
@@ -86,7 +85,6 @@ const rangeOf = (
 
 const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
   route('getBuildRunOutput', 'GET /build-runs/{runId}/output/', {
-    tag,
     summary: 'What a completed build run made: a SIF file, or an OCI layout as tar; all, or one range',
     raw: [sifType, ociType],
     fixedType: true,
@@ -133,7 +131,6 @@ const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
 
 const logRoute = (parts: BuildRunParts): Route =>
   route('readBuildRunLog', 'GET /build-runs/{runId}/logs/', {
-    tag,
     summary:
       'The log of a build run by range (`offset`, `limit`) or from its end (`tail` bytes); with ' +
       '`follow=true`, or as server-sent events, until the run has ended. A reader that follows and is ' +
@@ -157,14 +154,12 @@ const logRoute = (parts: BuildRunParts): Route =>
 
 const attestationRoutes = (parts: BuildRunParts): Route[] => [
   route('getBuildAttestation', 'GET /build-runs/{runId}/attestation/', {
-    tag,
     summary: 'How a completed build run made its output: SLSA v1 provenance in a signed DSSE envelope',
     response: Attestation,
     refuses: [503],
     handle: ({ params: { runId } }) => attestationOf(parts, runId),
   }),
   route('getAttestationKey', 'GET /attestation-key/', {
-    tag,
     summary: 'The public key (ed25519, PEM) by which attestations are checked',
     response: z.strictObject({ publicKey: z.string() }),
     refuses: [404, 503],
@@ -177,7 +172,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
   const { db } = parts
   const api: OperationApi = {
     ...parts,
-    ...{ kind: buildRunKind, path: '/build-runs/', parameter: 'runId', tag },
+    ...{ kind: buildRunKind, path: '/build-runs/', parameter: 'runId' },
   }
   const of = operationRoutes(api)
   const made = async (id: string) => {
@@ -187,7 +182,6 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
   }
   return [
     listRoute('listBuildRuns', 'GET /artifact-builds/{buildId}/runs/', {
-      tag,
       summary: 'Runs of a build, newest first',
       item: BuildRun,
       read: async (page, { params: { buildId } }) => {
@@ -196,7 +190,6 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
       },
     }),
     route('startBuildRun', 'POST /artifact-builds/{buildId}/runs/', {
-      tag,
       summary: 'Start a build; where a run of it is open, that one',
       query: z.strictObject({
         fresh: z.enum(['true', 'false']).optional().describe('true: build anew what was built before'),
@@ -215,7 +208,6 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
       },
     }),
     route('getBuildRun', 'GET /build-runs/{runId}/', {
-      tag,
       summary: 'One run of a build, with the end of its log',
       response: BuildRun,
       handle: async ({ params: { runId } }) => {

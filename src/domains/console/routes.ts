@@ -22,7 +22,6 @@ export interface ConsoleRouteParts extends ConsoleSessionParts {
   vault: Pick<Vault, 'values'>
 }
 
-const tag = 'console'
 const usualCommands = 200
 const mostCommands = 1_000
 /** Time beyond a command's own timeout: for its place, its start, its end and its output. */
@@ -67,7 +66,6 @@ const commandRoutes = (parts: ConsoleRouteParts): Route[] => {
     kind: commandKind,
     path: '/console-commands/',
     parameter: 'commandId',
-    tag,
   }
   const of = operationRoutes(api)
 
@@ -95,7 +93,6 @@ const commandRoutes = (parts: ConsoleRouteParts): Route[] => {
 
   return [
     route('listConsoleCommands', 'GET /console-commands/', {
-      tag,
       summary: 'Console commands, newest first, with the first 16 KiB of each output',
       query: limitQuery,
       response: z.array(Command),
@@ -103,7 +100,6 @@ const commandRoutes = (parts: ConsoleRouteParts): Route[] => {
         listCommands(db, limit === undefined || limit < 1 || limit > mostCommands ? usualCommands : limit),
     }),
     route('startConsoleCommand', 'POST /console-commands/', {
-      tag,
       summary:
         'Run a command on a resource and wait for its end; with Prefer: respond-async the answer is 202 at once',
       body: CommandDocument,

@@ -27,7 +27,6 @@ export interface ConsoleSessionParts {
   kubernetesHelperImage: string
 }
 
-const tag = 'console'
 /** A connection waits this long for the terminal of a session that has just begun. */
 const takeUpMs = 15_000
 /** Subprotocol of the stream. */
@@ -65,7 +64,6 @@ const rowOf = async (db: Db, id: string) => existing(await readConsoleSession(db
 /** The WebSocket of a session. A ticket of mode watch permits output only. */
 const streamRoute = (db: Db, keeper: ConsoleKeeper): Route =>
   socketRoute('attachConsoleSession', 'GET /console-sessions/{sessionId}/stream/', {
-    tag,
     summary:
       'The terminal of a session: its output as binary frames, from the last 1 MiB on; what a ' +
       'client sends is input, but for {"type":"resize","rows","columns"}',
@@ -130,13 +128,11 @@ export const sessionRoutes = ({
   }
   return [
     route('listConsoleSessions', 'GET /console-sessions/', {
-      tag,
       summary: 'Console sessions that are open, oldest first',
       response: z.array(ConsoleSession),
       handle: async () => (await openSessions(db)).map(consoleSessionDocument),
     }),
     route('openConsoleSession', 'POST /console-sessions/', {
-      tag,
       summary: 'Open a terminal on a resource; its stream is a WebSocket',
       body: ConsoleSessionDocument,
       response: ConsoleSession,
@@ -174,13 +170,11 @@ export const sessionRoutes = ({
       },
     }),
     route('getConsoleSession', 'GET /console-sessions/{sessionId}/', {
-      tag,
       summary: 'One console session, open or ended',
       response: ConsoleSession,
       handle: async ({ params: { sessionId } }) => consoleSessionDocument(await rowOf(db, sessionId)),
     }),
     route('createConsoleTicket', 'POST /console-sessions/{sessionId}/tickets/', {
-      tag,
       summary: 'A ticket with which a page opens the stream, once, within 30 seconds',
       body: TicketDocument,
       response: ConsoleTicket,
@@ -195,7 +189,6 @@ export const sessionRoutes = ({
         new Reply({ body: await ticket(call), headers: { 'cache-control': 'no-store' } }),
     }),
     route('closeConsoleSession', 'DELETE /console-sessions/{sessionId}/', {
-      tag,
       summary: 'Close a session; again is harmless',
       audit: {
         eventType: 'console.session.close',
@@ -208,7 +201,6 @@ export const sessionRoutes = ({
       },
     }),
     route('readConsoleSessionLog', 'GET /console-sessions/{sessionId}/log/', {
-      tag,
       summary:
         'The transcript of a session, its control characters written out; or its recording as ' +
         'asciicast v2, which holds them',

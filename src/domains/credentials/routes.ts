@@ -173,20 +173,17 @@ const replace = async (
 /** Routes to read credentials and to delete unused ones, alike for all kinds. */
 const commonRoutes = <T extends z.ZodType>(db: Db, kind: UserKind, item: T): Route[] => [
   listRoute(`list${names[kind]}s`, `GET ${folderOf(kind)}`, {
-    tag: 'credentials',
     summary: `${nouns[kind]}s by id, without their secrets`,
     item,
     read: (page) => listCredentials(db, item, kind, page),
   }),
   route(`get${names[kind]}`, `GET ${folderOf(kind)}{credentialId}/`, {
-    tag: 'credentials',
     summary: `One ${nouns[kind]} and the connections that use it, without its secret`,
     response: item,
     handle: async ({ params }) =>
       new Reply({ body: await readCredential(db, item, kind, params.credentialId) }),
   }),
   route(`delete${names[kind]}`, `DELETE ${folderOf(kind)}{credentialId}/`, {
-    tag: 'credentials',
     summary: `Delete a ${nouns[kind]} that no connection uses`,
     refuses: [422],
     audit: audited(kind, 'deleted'),
@@ -212,7 +209,6 @@ const storeRoute = <Body extends { id: string }>(
   const { kind, isImport = false, summary, body: schema, made } = given
   const [verb, folder] = isImport ? (['import', 'import/'] as const) : (['create', ''] as const)
   return route(`${verb}${names[kind]}`, `POST ${folderOf(kind)}${folder}`, {
-    tag: 'credentials',
     summary,
     body: schema,
     response: kind === 'ssh-key' ? SshKey : CredentialReference,
@@ -238,7 +234,6 @@ const replaceRoute = <Body extends { id?: string | undefined }, S extends z.ZodT
   given: { kind: UserKind; what: string; body: z.ZodType<Body>; item: S; made: (body: Body) => Made },
 ): Route =>
   route(`update${names[given.kind]}`, `PUT ${folderOf(given.kind)}{credentialId}/`, {
-    tag: 'credentials',
     summary: `Put another ${given.what} under a reference that is in use`,
     body: given.body,
     response: given.item,
@@ -265,7 +260,6 @@ const refusedVerdict = (
 
 const validateRoute = ({ identifyCloud }: CredentialParts): Route =>
   route('validateCloudCredential', 'POST /cloud-credentials/validate/', {
-    tag: 'credentials',
     summary:
       "Whether a provider takes a credential: its form, then the provider's own answer; 422 with " +
       '`valid: false` for a wrong form and for its no, 503 for no answer; stores nothing',

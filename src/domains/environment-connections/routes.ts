@@ -76,7 +76,6 @@ const testRoute = (parts: ConnectionParts): Route => {
   const { links } = parts
   let trials = 0
   return route('testConnection', 'POST /connection-tests/', {
-    tag: 'environment-connections',
     summary: 'Test a connection that is not saved: nothing is stored, the stage that fails is named',
     body: toTest(parts),
     response: TestResult,

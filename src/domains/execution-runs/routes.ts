@@ -383,7 +383,7 @@ const steerRoutes = (api: OperationApi, engine: Engine): Route[] => {
 export const executionRunRoutes = (parts: ExecutionRunRouteParts): Route[] => {
   const { db, engine, feed, reports } = parts
   const ended = (runId: string): Promise<void> => reportRunEnd({ db, reports }, runId)
-  const of = { path: '/execution-runs/', parameter: 'runId', tag: 'execution-runs' } as const
+  const of = { path: '/execution-runs/', parameter: 'runId' } as const
   const api: OperationApi = { db, engine, feed, kind: runKind, ...of, ended }
   return [
     listRoute(db),

@@ -44,7 +44,6 @@ export const systemInstanceRoutes = (
     handle: ({ body }) => saveInstance(db, body),
   }),
   route('getPreflight', 'GET /preflight/', {
-    tag: 'instance',
     summary:
       'Whether the service, the container engine and the build backend answer now, and what holds ' +
       'tasks to their memory; takes 3 s at most',
@@ -61,7 +60,6 @@ export const systemInstanceRoutes = (
     },
   }),
   route('getUserPreferences', 'GET /user-preferences/{clientId}/', {
-    tag: 'instance',
     summary: 'What a client keeps for its user',
     response: PreferencesDocument,
     handle: async ({ params }) => {
@@ -73,7 +71,6 @@ export const systemInstanceRoutes = (
     },
   }),
   route('updateUserPreferences', 'PUT /user-preferences/{clientId}/', {
-    tag: 'instance',
     summary: 'Save what a client keeps for its user',
     body: PreferencesDocument,
     response: PreferencesDocument,

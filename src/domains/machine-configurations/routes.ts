@@ -19,8 +19,6 @@ import {
   readMachineConfiguration,
 } from './store.ts'
 
-const tag = 'machine-configurations'
-
 export interface MachineConfigurationParts {
   db: Db
   links: { localShell: SiteShell }
@@ -88,7 +86,6 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
       },
     }),
     route('validateMachineConfiguration', 'POST /machine-configuration-validations/', {
-      tag,
       summary:
         'Whether a playbook may be kept: by the rules of the service and by ansible-playbook in a ' +
         'sandbox; stores nothing',

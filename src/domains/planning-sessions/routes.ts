@@ -52,12 +52,11 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
   const ended = (sessionId: string): void => {
     reports.sessionEnded({ sessionId, status: 'cancelled' })
   }
-  const of = { path: '/planning-sessions/', parameter: 'sessionId', tag: 'planning-sessions' } as const
+  const of = { path: '/planning-sessions/', parameter: 'sessionId' } as const
   const api: OperationApi = { db, engine, feed, kind: sessionKind, ...of, ended }
   const { read, cancel, events, remove } = operationRoutes(api)
   return [
     route('listPlanningAlgorithms', 'GET /planning-algorithms/', {
-      tag: 'planning-sessions',
       summary: 'The planning algorithms by id',
       response: z.array(AlgorithmDescriptor),
       handle: () => algorithmList.map(({ descriptor }) => descriptor),

@@ -83,7 +83,6 @@ export const exportRoutes = ({ db, sites, hostId, api }: RunExportParts): Route[
   const files = openRunFiles({ db, sites, hostId })
   return [
     route('readRunCrate', 'GET /execution-runs/{runId}/crate/', {
-      tag: 'provenance',
       summary: 'A run as Provenance Run Crate: a ZIP file, or its metadata alone as JSON-LD',
       query: CrateQuery,
       raw: ['application/zip', 'application/ld+json'],
@@ -108,7 +107,6 @@ export const exportRoutes = ({ db, sites, hostId, api }: RunExportParts): Route[
       },
     }),
     route('getRunProv', 'GET /execution-runs/{runId}/prov/', {
-      tag: 'provenance',
       summary: 'A run as PROV-JSON',
       response: Document,
       refuses: [422],

@@ -81,13 +81,11 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
       },
     }),
     route('getStorageDownload', 'GET /storage-downloads/{downloadId}/', {
-      tag: 'storages',
       summary: 'One download, copy or archive',
       response: DownloadRun,
       handle: async ({ params }) => answer(await readDownload(db, params.downloadId)),
     }),
     route('readStorageDownload', 'GET /storage-downloads/{downloadId}/content/', {
-      tag: 'storages',
       summary: 'The bytes of a file as they are now; all, or one range',
       raw: ['application/octet-stream'],
       streams: true,

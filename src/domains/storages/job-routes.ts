@@ -83,7 +83,6 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
     kind: downloadKind,
     path: '/storage-downloads/',
     parameter: 'downloadId',
-    tag: 'storages',
   }
   const of = operationRoutes(api)
   const document = {

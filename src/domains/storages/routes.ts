@@ -40,7 +40,6 @@ export const storageRoutes = ({
   promoted: PromotedData
 }): Route[] => [
   route('listStorages', 'GET /environments/{environmentId}/storages/', {
-    tag: 'storages',
     summary: 'Storages of the newest version of an environment',
     response: z.array(StorageProjection),
     raw: ['application/json'],

@@ -22,7 +22,6 @@ import {
 } from './schemas.ts'
 import { createWorkflow, deleteWorkflow, unknownRuntimes, workflowExists, type WorkflowUse } from './store.ts'
 
-const tag = 'workflow-definitions'
 const noun = 'workflow'
 
 /** Activities per page of the paged route. */
@@ -183,7 +182,6 @@ export const workflowDefinitionRoutes = ({
   }),
   route('duplicateWorkflow', 'POST /workflow-definition-actions/duplicate/{workflowId}/', {
     summary: 'Store a copy of a workflow under another name',
-    tag,
     body: DuplicateRequest,
     response: CreatedWorkflow,
     status: 201,

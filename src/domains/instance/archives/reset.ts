@@ -292,7 +292,6 @@ const Answer = z.strictObject({
 
 export const resetRoutes = (parts: ResetParts): Route[] => [
   route('resetInstance', 'POST /factory-reset/', {
-    tag: 'instance',
     summary: 'Empty the default instance: records, credentials and work directories; archives stay',
     query: Query,
     body: Body,

@@ -32,7 +32,6 @@ const anySize = Number.MAX_SAFE_INTEGER
 
 const exportRoute = ({ ownDb, instanceSpool, instanceSecrets, ownArtifactStore }: ArchiveParts): Route =>
   route('exportInstance', 'GET /instances/default/export/', {
-    tag: 'instance',
     summary: 'The default instance as a ZIP archive, without credentials',
     query: ExportQuery,
     raw: ['application/zip'],
@@ -55,7 +54,6 @@ const exportRoute = ({ ownDb, instanceSpool, instanceSecrets, ownArtifactStore }
 
 const importRoute = ({ ownDb, instanceSpool }: ArchiveParts): Route =>
   route('importInstance', 'POST /instances/import/', {
-    tag: 'instance',
     summary: 'Import an archive that an export made, beside the default instance',
     upload: { types: ['application/zip'], limitBytes: anySize },
     response: InstanceProjection,
@@ -70,7 +68,6 @@ const importRoute = ({ ownDb, instanceSpool }: ArchiveParts): Route =>
 
 const activationRoute = ({ ownDb, selection }: ArchiveParts): Route =>
   route('activateInstance', 'POST /instance-activations/{instanceId}/', {
-    tag: 'instance',
     summary: 'Make the API read an archived instance, or `default` again; what runs goes on',
     whileActivated: true,
     response: Activation,
@@ -86,7 +83,6 @@ const activationRoute = ({ ownDb, selection }: ArchiveParts): Route =>
 /** Archives of instances: list, export, import, read, delete, activate. */
 export const archiveRoutes = (parts: ArchiveParts): Route[] => [
   route('listInstances', 'GET /instances/', {
-    tag: 'instance',
     summary: 'The default instance, then imported ones, the newest first',
     response: z.array(InstanceProjection),
     handle: () => listSystemInstances(parts.ownDb),
@@ -94,13 +90,11 @@ export const archiveRoutes = (parts: ArchiveParts): Route[] => [
   exportRoute(parts),
   importRoute(parts),
   route('getArchivedInstance', 'GET /instances/{instanceId}/', {
-    tag: 'instance',
     summary: 'One instance',
     response: InstanceProjection,
     handle: ({ params }) => readArchive(parts.ownDb, params.instanceId),
   }),
   route('deleteArchivedInstance', 'DELETE /instances/{instanceId}/', {
-    tag: 'instance',
     summary: 'Delete an imported instance that is not activated',
     refuses: [409],
     audit: { eventType: 'instance.deleted', summary: 'instance {instanceId} deleted' },
