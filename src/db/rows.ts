@@ -54,7 +54,8 @@ export const readTexts = (
 ): Promise<string[]> =>
   db.values(
     z.string(),
-    sql`select ${raw(document)} from unnest(${[...ids]}::text[]) with ordinality asked (id, place) ${raw(from)} order by asked.place`,
+    sql`select ${raw(document)} from unnest(${[...ids]}::text[]) with ordinality asked (id, place) ${raw(from)}
+      order by asked.place`,
   )
 
 /** A row of one column `document`, as the document itself. */
