@@ -4,6 +4,7 @@ import { findUsers, userText } from '../../db/uses.ts'
 import { intentName } from '../../executor/names.ts'
 import { recordRemovals } from '../../executor/removals.ts'
 import type { Reports } from '../../observability/reports.ts'
+import { endDigests } from '../../operations/end-digest.ts'
 import { appendEvent } from '../../operations/events.ts'
 import type { OperationKind } from '../../operations/kind.ts'
 import { beginOperation } from '../../operations/records.ts'
@@ -11,7 +12,7 @@ import { storableJson } from '../../outside-text.ts'
 import { mostBytes } from '../../ranges.ts'
 import { unacceptable } from '../../refusal.ts'
 import { endDeliveries, forgetDeliveries } from '../artifacts/deliveries.ts'
-import { recordRunEnd } from './audit.ts'
+import { recordAudit } from '../audit-events/store.ts'
 import { runStates } from './schemas.ts'
 import { runPageSummary } from './page-summary.ts'
 import { usesOfRun } from './uses.ts'
@@ -219,7 +220,13 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
     // The epochs go on after a retry: what an earlier holder still commits must change nothing.
     await tx.run(sql`update site_leases set epoch = epoch + 1, holder = '' where execution_run_id = ${runId}`)
     await appendRunEvent(tx, runId, `execution.run.${status}`, { completed: run.completed, total: run.total })
-    await recordRunEnd(tx, runKind, runId, status)
+    await recordAudit(tx, {
+      ...{ actorId: 'service', actorType: 'service', eventType: `execution.run.${status}` },
+      executionId: runId,
+      outcome: status === 'failed' ? 'failed' : 'succeeded',
+      summary: `run ${runId} ${status}`,
+      metadata: await endDigests(tx, runKind, runId),
+    })
     return { status, completed: run.completed, costBefore: run.cost }
   })
 
