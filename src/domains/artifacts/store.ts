@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { readPage } from '../../db/rows.ts'
 import { sql, where, type Db, type Sql } from '../../db/sql.ts'
@@ -106,8 +106,7 @@ export interface NewArtifactVersion {
 
 const IdRow = z.object({ id: z.string() })
 const KnownRow = IdRow.extend({ locationId: z.string() })
-const short = (...parts: readonly string[]): string =>
-  createHash('sha256').update(parts.join('\n')).digest('hex').slice(0, 40)
+const short = (...parts: readonly string[]): string => hash('sha256', parts.join('\n')).slice(0, 40)
 
 type VersionName = Pick<NewArtifactVersion, 'artifactId' | 'name' | 'version' | 'scope' | 'scopeId'>
 

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, where, type Db, type Sql } from '../../db/sql.ts'
 import {
@@ -123,7 +123,7 @@ const listOf = (
   { path, roots, query }: { path: StoragePath; roots: readonly StoragePath[]; query: Query },
 ): string => {
   const { cursor: _, limit: _1, path: _2, pathBytes: _3, ...filters } = query
-  const of = createHash('sha256').update(JSON.stringify(roots)).digest('base64url')
+  const of = hash('sha256', JSON.stringify(roots), 'base64url')
   return JSON.stringify([storageId, path.join('/'), of, Object.entries(filters).map(String).toSorted()])
 }
 const cursorOf = (list: string, { parent, name, isDirectory }: Key, totals: Totals): string =>
