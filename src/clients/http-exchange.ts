@@ -2,9 +2,11 @@ import { addAbortListener } from 'node:events'
 import type { ClientRequest, IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { Readable } from 'node:stream'
-import { certificateFault } from './certificate-fault.ts'
 import { receiveBody, sendBody } from './http-bodies.ts'
 import { HttpError, withoutCredentials, type HttpFault, type HttpStage } from './http-error.ts'
+
+/** Faults of a server's certificate, by Node's codes of errors (`tls`, OpenSSL). */
+const certificateFault = /CERT|SELF_SIGNED|UNABLE_TO_(?:GET_ISSUER|VERIFY)|ALTNAME|SSL|TLS|EPROTO/
 
 /** How long a request may take and how large its answer may be. */
 export interface HttpLimits {

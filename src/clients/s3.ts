@@ -7,7 +7,7 @@ import type {
   S3ServiceException,
 } from '@aws-sdk/client-s3'
 import { AwsV4Signer } from 'aws4fetch'
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type { Readable } from 'node:stream'
 import { HttpError } from './http-error.ts'
 import type { Http } from './http.ts'
@@ -191,7 +191,7 @@ const sendDigests = (client: S3): S3 => {
       (args) => {
         const { request } = args as { request: { body?: unknown; headers: Record<string, string> } }
         if (contents.has(String(commandName)) && request.body instanceof Uint8Array)
-          request.headers['content-md5'] = createHash('md5').update(request.body).digest('base64')
+          request.headers['content-md5'] = hash('md5', request.body, 'base64')
         return next(args)
       },
     { step: 'build', name: 'contentDigest' },

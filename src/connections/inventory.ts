@@ -88,8 +88,6 @@ const StorageRow = z.object({
   metadata: z.record(z.string(), z.unknown()).optional(),
 })
 
-const IdRow = z.object({ id: z.string() })
-
 /**
  * Updates the highest version of the connection's environment to the findings, within the caller's
  * transaction: adds what is missing, renews what discovery itself wrote, keeps what a person set,
@@ -102,8 +100,8 @@ export const applyFound = async (
 ): Promise<{ snapshotIds: string[]; changes: { added: number; renewed: number } }> => {
   await lockInventory(tx)
   const { id: connectionId } = connection
-  const { id: versionId } = await tx.one(
-    IdRow,
+  const versionId = await tx.only(
+    z.string(),
     sql`select id from environment_versions where environment_id = ${connection.environmentId}
       order by version desc limit 1`,
   )

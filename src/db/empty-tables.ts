@@ -1,7 +1,6 @@
 import { z } from 'zod'
 import { raw, sql, type Db } from './sql.ts'
 
-const Row = z.object({ name: z.string() })
 const kept = [
   'schema_migrations',
   'schema_definitions',
@@ -23,12 +22,12 @@ const seeded = {
  * that the service ships stay.
  */
 export const emptyTables = async (tx: Db): Promise<void> => {
-  const rows = await tx.many(
-    Row,
+  const tables = await tx.values(
+    z.string(),
     sql`select relname as name from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace
       and relname <> all(${[...kept, ...Object.keys(seeded)]}::text[]) order by 1`,
   )
-  await tx.run(raw(`truncate ${rows.map(({ name }) => `"${name}"`).join(', ')}`))
+  await tx.run(raw(`truncate ${tables.map((name) => `"${name}"`).join(', ')}`))
   for (const [table, condition] of Object.entries(seeded))
     await tx.run(sql`delete from ${raw(table)} where ${condition}`)
 }

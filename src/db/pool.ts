@@ -32,6 +32,15 @@ const rewriting = (runner: Runner, rewrite: (text: string) => string): Runner =>
       (runner as pg.ClientBase).query({ ...query, text: rewrite(query.text) }),
   }) as unknown as Runner
 
+const atMostOne = <T>(rows: readonly T[]): T | undefined => {
+  if (rows.length > 1) throw new Error(`expected one row, got ${String(rows.length)}`)
+  return rows[0]
+}
+const exactlyOne = <T>(rows: readonly T[]): T => {
+  if (rows.length === 0) throw new Error('expected one row, got none')
+  return atMostOne(rows) as T
+}
+
 class Connection implements Db {
   readonly #runner: Runner
   readonly #open: Open | undefined
@@ -68,15 +77,25 @@ class Connection implements Db {
   }
 
   async maybe<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T> | undefined> {
-    const rows = await this.many(schema, query)
-    if (rows.length > 1) throw new Error(`expected one row, got ${String(rows.length)}`)
-    return rows[0]
+    return atMostOne(await this.many(schema, query))
   }
 
   async one<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T>> {
-    const row = await this.maybe(schema, query)
-    if (row === undefined) throw new Error('expected one row, got none')
-    return row
+    return exactlyOne(await this.many(schema, query))
+  }
+
+  async values<T extends z.ZodType>(type: T, query: Sql): Promise<z.output<T>[]> {
+    const { fields, rows } = await this.#rows(query)
+    const column = fields[0]?.name ?? ''
+    return rows.map((row) => type.parse(row[column] ?? undefined))
+  }
+
+  async value<T extends z.ZodType>(type: T, query: Sql): Promise<z.output<T> | undefined> {
+    return atMostOne(await this.values(type, query))
+  }
+
+  async only<T extends z.ZodType>(type: T, query: Sql): Promise<z.output<T>> {
+    return exactlyOne(await this.values(type, query))
   }
 
   async run(query: Sql): Promise<number> {

@@ -1,4 +1,4 @@
-import { createHmac, createHash } from 'node:crypto'
+import { createHmac, hash } from 'node:crypto'
 import { Readable } from 'node:stream'
 import pg from 'pg'
 import { to as copyTo } from 'pg-copy-streams'
@@ -70,8 +70,7 @@ const quoted = (name: string): string => pg.escapeIdentifier(name)
  * The role for a database. All databases of a server share its roles, so the role's name is derived
  * from the name of the database.
  */
-const roleOf = (database: string): string =>
-  `orrery_reader_${createHash('sha256').update(database).digest('hex').slice(0, 16)}`
+const roleOf = (database: string): string => `orrery_reader_${hash('sha256', database).slice(0, 16)}`
 
 /** Statements that grant a role the views. */
 const viewGrants = (role: string, schema: string): string[] => [
@@ -364,7 +363,7 @@ export const openReader = (options: {
         `select case when octet_length(j) <= ${String(mostBytes)} then j end from ` +
         '(select row_to_json(q)::text as j from (\n'
       const text = `${before}${statement}\n) q limit ${String(limit)}) r`
-      const name = again ? createHash('sha256').update(text).digest('hex').slice(0, 40) : undefined
+      const name = again ? hash('sha256', text).slice(0, 40) : undefined
       const client = await wantedSession(deadlineMs, signal)
       let broken = true
       const leave = (): void => {

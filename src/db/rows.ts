@@ -5,22 +5,11 @@ import { columnOf } from './projection.ts'
 import { empty, raw, sql, type Db, type Sql } from './sql.ts'
 
 /**
- * `select count(*) as total`. A schema is made once, not per query: zod compiles each at its first
- * use, 0.3 ms.
- */
-const TotalRow = z.object({ total: z.number() })
-
-/**
  * The number of rows of `from` (tables, joins and conditions, without the keyword), counted to at
  * most `most` + 1.
  */
-export const countUpTo = async (db: Db, from: Sql, most = countBound): Promise<number> =>
-  (
-    await db.one(
-      TotalRow,
-      sql`select count(*) as total from (select 1 from ${from} limit ${most + 1}) counted`,
-    )
-  ).total
+export const countUpTo = (db: Db, from: Sql, most = countBound): Promise<number> =>
+  db.only(z.number(), sql`select count(*) from (select 1 from ${from} limit ${most + 1}) counted`)
 
 /**
  * A page of a list: `limit` rows from `offset` on of `from` (tables, joins and conditions), and the
@@ -54,8 +43,6 @@ export const readIds = (
 ): Promise<{ rows: string[]; total: number }> =>
   readPage(db, IdRow, { ...given, select: sql`id::text as id` })
 
-const TextRow = z.object({ document: z.string() }).transform(({ document }) => document)
-
 /**
  * The JSON texts of these ids, in their order; unknown ids are left out. `from` joins tables to the
  * rows `asked (id, place)`.
@@ -65,10 +52,10 @@ export const readTexts = (
   ids: readonly string[],
   { document, from }: { document: string; from: string },
 ): Promise<string[]> =>
-  db.many(
-    TextRow,
-    sql`select ${raw(document)} as document
-        from unnest(${[...ids]}::text[]) with ordinality asked (id, place) ${raw(from)} order by asked.place`,
+  db.values(
+    z.string(),
+    sql`select ${raw(document)} from unnest(${[...ids]}::text[]) with ordinality asked (id, place) ${raw(from)}
+      order by asked.place`,
   )
 
 /** A row of one column `document`, as the document itself. */

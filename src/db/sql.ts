@@ -63,6 +63,12 @@ export interface Db {
   /** The only row or undefined; more than one is a fault. */
   maybe<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T> | undefined>
   one<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T>>
+  /** The only column of the rows, each value parsed by `type`; null is undefined. */
+  values<T extends z.ZodType>(type: T, query: Sql): Promise<z.output<T>[]>
+  /** The only column of the only row; undefined without a row. More than one is a fault. */
+  value<T extends z.ZodType>(type: T, query: Sql): Promise<z.output<T> | undefined>
+  /** The only column of the row that there always is. */
+  only<T extends z.ZodType>(type: T, query: Sql): Promise<z.output<T>>
   /** Number of rows that the statement changed. */
   run(query: Sql): Promise<number>
   /**

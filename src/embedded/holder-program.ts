@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { builtOnce } from './go-build.ts'
@@ -30,7 +30,7 @@ export const openHolderPrograms =
         `terminals cannot be held on a machine of type ${JSON.stringify(machine)}; it must be one ` +
           `of ${Object.keys(architectures).join(', ')}`,
       )
-    const digest = createHash('sha256').update(readFileSync(source)).digest('hex').slice(0, 16)
+    const digest = hash('sha256', readFileSync(source)).slice(0, 16)
     const name = `console-holder-${digest}-${architecture}`
     // The place in the image, which has no Go.
     const beside = join(folder, `holder-${architecture}`)

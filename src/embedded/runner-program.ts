@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Log } from '../observability/log.ts'
@@ -22,7 +22,7 @@ const source = join(folder, 'runner.go')
 export const runnerFile = (cacheDir: string): string => {
   const beside = join(folder, 'runner')
   if (existsSync(beside)) return beside
-  const digest = createHash('sha256').update(readFileSync(source)).digest('hex').slice(0, 16)
+  const digest = hash('sha256', readFileSync(source)).slice(0, 16)
   return join(cacheDir, 'runner', digest, 'orrery-runner')
 }
 

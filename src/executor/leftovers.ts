@@ -20,10 +20,6 @@ export const sitesWithLeftovers = (db: Db): Promise<{ site: string; runId: strin
       group by 1, 2 order by min(since)`,
   )
 
-const LeftRow = z.object({ left: z.number() })
-
-const NameRow = z.object({ name: z.string() })
-
 /**
  * Ends attempts at a site and deletes their rows of `site_leftovers`. Rejects with a `DriverError`
  * where the site does not confirm the ends, and with the database's own error.
@@ -52,16 +48,11 @@ export const endLeftovers = async (
   names: readonly string[],
   driver: Pick<RuntimeDriver, 'cancel'>,
 ): Promise<void> => {
-  const left = await db.many(
-    NameRow,
+  const left = await db.values(
+    z.string(),
     sql`select name from site_leftovers where site = ${site} and name = any(${names}::text[])`,
   )
-  await endNamed(
-    db,
-    site,
-    left.map(({ name }) => name),
-    driver,
-  )
+  await endNamed(db, site, left, driver)
 }
 
 /**
@@ -75,12 +66,11 @@ export const stopLeftovers = async (
   driver: Pick<RuntimeDriver, 'cancel'>,
 ): Promise<number> => {
   const ofRun = sql`site = ${site} and execution_run_id = ${runId}`
-  const due = await db.many(
-    NameRow,
+  const names = await db.values(
+    z.string(),
     sql`select name from site_leftovers where ${ofRun} and next_try_at <= now() order by since
       limit ${namesPerTry}`,
   )
-  const names = due.map(({ name }) => name)
   try {
     await endNamed(db, site, names, driver)
   } catch (error) {
@@ -90,6 +80,5 @@ export const stopLeftovers = async (
       next_try_at = now() + least(300, 5 * 2 ^ least(tries, 10)) * interval '1 second' where site = ${site}
         and name = any(${names}::text[])`)
   }
-  const { left } = await db.one(LeftRow, sql`select count(*) as left from site_leftovers where ${ofRun}`)
-  return left
+  return db.only(z.number(), sql`select count(*) from site_leftovers where ${ofRun}`)
 }

@@ -40,17 +40,13 @@ export interface App {
 
 /** The routes outside of the prefix. */
 const rootRoutesOf = (documentText: () => string): Route[] => [
-  route({
-    method: 'GET',
-    path: '/',
+  route('checkHealth', 'GET /', {
     summary: 'Health check',
     tag: 'service',
     raw: ['text/plain'],
     handle: () => new Reply({ body: 'ok' }),
   }),
-  route({
-    method: 'GET',
-    path: '/openapi.json',
+  route('getDocument', 'GET /openapi.json', {
     summary: 'This document',
     tag: 'service',
     raw: ['application/json'],

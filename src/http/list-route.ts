@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { arraySizes, pagedArray, pageOf, pageQueryOf, type Page } from './paging.ts'
-import { Reply, route, type Call, type Route, type RouteSpec } from './route.ts'
+import { Reply, route, type Call, type PathOf, type RequestLine, type Route } from './route.ts'
 import { textArray } from './text-array.ts'
 
 /** The rows of a page as read with `page.limit`, and their total, counted to `countBound + 1`. */
@@ -15,53 +15,64 @@ type ListCall<P extends string, F extends z.ZodRawShape> = Call<
   undefined
 >
 
-/**
- * A list that stays a plain array, page by page. `filters` are the query's members beside those of
- * the page.
- */
-export const listRoute = <
-  const P extends string,
-  Item extends z.ZodType,
-  F extends z.ZodRawShape = z.ZodRawShape,
->({
-  filters,
-  item,
-  read,
-  ...spec
-}: Pick<RouteSpec<P, undefined, undefined, undefined>, 'path' | 'tag' | 'summary'> & {
+interface ListSpec<P extends string, Item extends z.ZodType, F extends z.ZodRawShape> {
+  tag?: string
+  summary: string
+  /** Members of the query beside those of the page. */
   filters?: F
   item: Item
   read: (page: Page, call: ListCall<P, F>) => Promise<PageRows<z.output<Item>>>
-}): Route =>
-  route({
-    ...spec,
-    method: 'GET',
-    query: z.strictObject({ ...pageQueryOf(arraySizes), ...filters }),
-    response: z.array(item),
-    handle: async (call) => {
-      const page = pageOf(call.query, arraySizes)
-      const { rows, total } = await read(page, call as unknown as ListCall<P, F>)
-      return pagedArray(rows, { page, total, target: call.target })
-    },
-  })
+}
+
+/** A list that stays a plain array, page by page; `id` and `line` as for `route`. */
+export function listRoute<
+  const Line extends RequestLine,
+  Item extends z.ZodType,
+  F extends z.ZodRawShape = z.ZodRawShape,
+>(id: string, line: Line, spec: ListSpec<PathOf<Line>, Item, F>): Route
+/** A list whose spec has its path; `operation-ids.ts` has its id. */
+export function listRoute<
+  const P extends `/${string}`,
+  Item extends z.ZodType,
+  F extends z.ZodRawShape = z.ZodRawShape,
+>(spec: ListSpec<P, Item, F> & { path: P }): Route
+export function listRoute(
+  ...given:
+    | [id: string, line: RequestLine, spec: ListSpec<string, z.ZodType, z.ZodRawShape>]
+    | [ListSpec<string, z.ZodType, z.ZodRawShape> & { path: `/${string}` }]
+): Route {
+  const [id, line, { filters, item, read, ...spec }] =
+    given.length === 3 ? given : ([undefined, `GET ${given[0].path}`, given[0]] as const)
+  const query = z.strictObject({ ...pageQueryOf(arraySizes), ...filters })
+  const handle = async (call: ListCall<string, z.ZodRawShape>) => {
+    const page = pageOf(call.query, arraySizes)
+    const { rows, total } = await read(page, call)
+    return pagedArray(rows, { page, total, target: call.target })
+  }
+  return route(id, line, { ...spec, query, response: z.array(item), handle })
+}
 
 /**
  * A list of documents of any size, which are never all in memory: `ids` reads a page of ids, and
  * `texts` the JSON texts of some of them in their order, without those that are gone.
  */
-export const longListRoute = ({
-  item,
-  ids,
-  texts,
-  ...spec
-}: Pick<RouteSpec<string, undefined, undefined, undefined>, 'path' | 'summary'> & {
-  item: z.ZodType
-  ids: (page: Page) => Promise<PageRows<string>>
-  texts: (ids: readonly string[]) => Promise<string[]>
-}): Route =>
-  route({
-    ...spec,
-    method: 'GET',
+export const longListRoute = (
+  id: string,
+  line: RequestLine,
+  {
+    summary,
+    item,
+    ids,
+    texts,
+  }: {
+    summary: string
+    item: z.ZodType
+    ids: (page: Page) => Promise<PageRows<string>>
+    texts: (ids: readonly string[]) => Promise<string[]>
+  },
+): Route =>
+  route(id, line, {
+    summary,
     query: z.strictObject(pageQueryOf(arraySizes)),
     response: z.array(item),
     raw: ['application/json'],

@@ -472,18 +472,6 @@ const headOperation = (route: Route, place: RouteContext, get: Json): Json => {
   }
 }
 
-/** The id of an operation that the table lacks. */
-const operationIdOfPath = (route: Route): string => {
-  const words = route.path
-    .replace(/[{}]/g, '')
-    .split(/[/.-]+/)
-    .filter((word) => word !== '')
-  return [
-    route.method.toLowerCase(),
-    ...words.map((word) => word.charAt(0).toUpperCase() + word.slice(1)),
-  ].join('')
-}
-
 /**
  * The API as an OpenAPI 3.1 document: every route with its parameters, bodies, answers and
  * refusals, from the schemas that also check them. `rootRoutes` are those outside of the prefix.
@@ -495,7 +483,7 @@ export const openApi = (options: {
   prefix: string
   version: string
   tokenNeeded: boolean
-  /** Operation ids chosen by hand; the others are derived from their paths. */
+  /** The ids of operations whose routes have none. */
   operationId?: (method: string, path: string) => string | undefined
   /** What a name in braces of a path stands for. */
   pathParameter?: (path: string, name: string) => string | undefined
@@ -511,7 +499,7 @@ export const openApi = (options: {
     // would repeat it.
     const path = (paths[route.path] ??= isApi || options.prefix === '' ? {} : { servers: [{ url: '/' }] })
     const place = { isApi, hasRead: readable.has(route.path) }
-    const id = options.operationId?.(route.method, route.path) ?? operationIdOfPath(route)
+    const id = route.id ?? options.operationId?.(route.method, route.path) ?? ''
     const described = operation(route, place, components, {
       ...{ id, example: options.example?.(id) },
       named: pathParameters(route, options.pathParameter),

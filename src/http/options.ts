@@ -25,7 +25,7 @@ export interface AppOptions {
   routes: readonly Route[]
   log: KernelLog
   version: string
-  /** Ids of operations in the document; a route without one gets an id made of its path. */
+  /** Ids of the operations in the document whose routes have none. */
   operationId?: (method: string, path: string) => string | undefined
   /** What a name in braces of a path stands for, for the API's document. */
   pathParameter?: (path: string, name: string) => string | undefined

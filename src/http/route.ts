@@ -85,11 +85,13 @@ export class Reply<T = unknown> {
     body?: T
     status?: number
     headers?: Record<string, string>
+    location?: string
     stream?: Readable | Followed
   }) {
     this.body = init.body
     this.status = init.status
-    this.headers = init.headers ?? {}
+    this.headers =
+      init.location === undefined ? (init.headers ?? {}) : { location: init.location, ...init.headers }
     this.stream = init.stream
   }
 }
@@ -110,6 +112,16 @@ export interface AuditFields {
   executionId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined
 }
 
+/** The line of a request: `GET /a/{x}/`. */
+export type RequestLine = `${Method} /${string}`
+export type PathOf<Line> = Line extends `${Method} ${infer P}` ? P : never
+
+/** The method and the path of a line. */
+const placeOf = (line: RequestLine): { method: Method; path: string } => {
+  const [method, path] = line.split(' ') as [Method, string]
+  return { method, path }
+}
+
 export interface RouteSpec<
   P extends string,
   Q extends Shape | undefined,
@@ -117,15 +129,8 @@ export interface RouteSpec<
   R extends Shape | undefined,
   U extends UploadSpec | undefined = undefined,
 > {
-  method: Method
-  /**
-   * Relative to base_url, exact trailing slash, names in braces. A name that ends the path (no
-   * slash after it) takes all the remaining segments, so `/a/{x}/outputs/{file}` matches
-   * `/a/1/outputs/b/c.png`.
-   */
-  path: P
   summary: string
-  /** OpenAPI tag; the domain's folder name. By default the first segment of the path. */
+  /** By default the first segment of the path; `routes.ts` puts the domain's folder in its place. */
   tag?: string
   /** Strict object of string-coerced values. Unknown query names are 400. */
   query?: Q
@@ -228,6 +233,11 @@ export type Route = Omit<
   RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined, UploadSpec | undefined>,
   'tag' | 'handle' | 'renewed' | 'made' | 'current' | 'subject'
 > & {
+  /** The id of the operation in the API's document. */
+  id?: string
+  method: Method
+  /** Relative to base_url. */
+  path: string
   tag: string
   /**
    * Present on a GET that becomes a WebSocket and whose `handle` returns an `Attend`. `limitBytes`
@@ -257,16 +267,33 @@ export const typesToChooseFrom = ({
   return types.size > 1 && fixedType !== true ? [...types] : []
 }
 
-/** Checks the handler against the schemas at compile time, then drops the type parameters. */
-export const route = <
+/**
+ * A route. The compiler checks the handler against the schemas; then the type parameters are dropped.
+ * @param id the id of the operation in the API's document; generated clients use it as the name of a
+ *   method, so a published one stays
+ * @param line the path is relative to base_url, with exact trailing slash and names in braces. A name
+ *   that ends the path (no slash after it) takes all the remaining segments, so
+ *   `/a/{x}/outputs/{file}` matches `/a/1/outputs/b/c.png`
+ */
+export function route<
+  const Line extends RequestLine,
+  Q extends Shape | undefined = undefined,
+  B extends Shape | undefined = undefined,
+  R extends Shape | undefined = undefined,
+  U extends UploadSpec | undefined = undefined,
+>(id: string | undefined, line: Line, spec: RouteSpec<PathOf<Line>, Q, B, R, U>): Route
+/** A route whose spec has its method and path; `operation-ids.ts` has its id. */
+export function route<
   const P extends string,
   Q extends Shape | undefined = undefined,
   B extends Shape | undefined = undefined,
   R extends Shape | undefined = undefined,
   U extends UploadSpec | undefined = undefined,
->(
-  spec: RouteSpec<P, Q, B, R, U>,
-): Route => ({ tag: spec.path.split('/')[1], ...spec }) as unknown as Route
+>(spec: RouteSpec<P, Q, B, R, U> & { method: Method; path: P }): Route
+export function route(...[first, line, spec]: [unknown, RequestLine, object] | [object]): Route {
+  const whole = (line === undefined ? first : { id: first, ...placeOf(line), ...spec }) as Route
+  return Object.assign({ tag: whole.path.split('/')[1] ?? '' }, whole)
+}
 
 /**
  * The holder of a ticket, and its permission. The call spends the ticket. @returns undefined for an
@@ -279,9 +306,7 @@ export type Redeem = (
 
 /** A WebSocket beside the routes. All checks before a handler also run before `open`. */
 export interface SocketSpec<P extends string, Q extends Shape | undefined> {
-  path: P
   summary: string
-  tag: string
   query?: Q
   /** Refusals beyond those that follow from the path, for OpenAPI. */
   refuses?: number[]
@@ -309,16 +334,13 @@ export interface SocketSpec<P extends string, Q extends Shape | undefined> {
   open: (call: Call<P, Output<Q>, undefined>) => Promise<Attend> | Attend
 }
 
-export const socketRoute = <const P extends string, Q extends Shape | undefined = undefined>({
-  open,
-  limitBytes,
-  protocol,
-  redeem,
-  ...spec
-}: SocketSpec<P, Q>): Route =>
+export const socketRoute = <const Line extends RequestLine, Q extends Shape | undefined = undefined>(
+  id: string,
+  line: Line,
+  { open, limitBytes, protocol, redeem, ...spec }: SocketSpec<PathOf<Line>, Q>,
+): Route =>
   ({
-    ...spec,
-    method: 'GET',
+    ...{ id, ...placeOf(line), tag: line.split('/')[1], ...spec },
     socket: { limitBytes, protocol, redeem },
     handle: open,
   }) as unknown as Route

@@ -11,21 +11,15 @@ const Digests = z.object({
   recordingDigest: z.string().optional(),
 })
 
-const Digest = z.object({ digest: z.string() })
-const Last = z.object({ events: z.number() })
-const Present = z.object({ present: z.boolean() })
-
 /** SHA-256 over the events of an operation up to a given one. */
-const digestOfEvents = async (tx: Db, kind: string, id: string, last: number): Promise<string> =>
-  (
-    await tx.one(
-      Digest,
-      sql`select encode(sha256(convert_to(coalesce(string_agg(
+const digestOfEvents = (tx: Db, kind: string, id: string, last: number): Promise<string> =>
+  tx.only(
+    z.string(),
+    sql`select encode(sha256(convert_to(coalesce(string_agg(
           concat_ws('|', e.sequence, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, extract(epoch
             from e.occurred_at)), chr(10) order by e.sequence), ''), 'UTF8')), 'hex') as digest
         from operation_events e where e.kind = ${kind} and e.operation_id = ${id} and e.sequence <= ${last}`,
-    )
-  ).digest
+  )
 
 type Ended = Pick<OperationKind, 'name' | 'noun' | 'table' | 'columns' | 'recordingDigest'>
 
@@ -34,8 +28,8 @@ type Ended = Pick<OperationKind, 'name' | 'noun' | 'table' | 'columns' | 'record
  * of them no longer matches the sealed digest.
  */
 export const endDigests = async (tx: Db, kind: Ended, id: string): Promise<z.output<typeof Digests>> => {
-  const { events } = await tx.one(
-    Last,
+  const events = await tx.only(
+    z.number(),
     sql`select coalesce(max(sequence), 0) as events from operation_events
       where kind = ${kind.name} and operation_id = ${id}`,
   )
@@ -65,8 +59,8 @@ export const endProof =
       (executionId === undefined ? undefined : { kind: 'execution-run', id: executionId })
     const kind = kinds.find(({ name }) => name === operation?.kind)
     if (operation === undefined || kind === undefined) return undefined
-    const { present } = await tx.one(
-      Present,
+    const present = await tx.only(
+      z.boolean(),
       sql`select exists (select from ${raw(kind.table)} where ${raw(kind.columns?.id ?? 'id')} =
         ${operation.id} and ${raw(kind.columns?.created_at ?? 'created_at')} <=
         (${occurredAt}::text || 'Z')::timestamptz) as present`,

@@ -59,8 +59,6 @@ export const appendEvent = (
     select ${kind.name}, ${id}, last_event_sequence, ${type}, ${kind.name.replaceAll('-', '_')}, ${id},
       ${storableJson(payload)}::jsonb from numbered`)
 
-const Row = z.object({ body: OperationEvent })
-
 /**
  * Events of an operation in order: those after `after`, or a page. For a page the caller's `limit`
  * includes one extra row.
@@ -71,13 +69,12 @@ export const listEvents = async (
   id: string,
   { limit, offset = 0, after = 0 }: { limit: number; offset?: number; after?: number },
 ): Promise<OperationEvent[]> => {
-  const rows = await db.many(
-    Row,
+  return db.values(
+    OperationEvent,
     sql`select ${raw(eventJson)} as body from operation_events e where e.kind = ${kind.name}
       and e.operation_id = ${id} and e.sequence > ${after}
         order by e.sequence limit ${limit} offset ${offset}`,
   )
-  return rows.map(({ body }) => body)
 }
 
 /** The number of an operation's events, counted to 10,001. */

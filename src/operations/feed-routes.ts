@@ -44,7 +44,6 @@ const FeedRow = z.object({
   operationId: z.string(),
   event: OperationEvent,
 })
-const LastRow = z.object({ position: z.number() })
 
 const readFeed = async (
   db: Db,
@@ -69,8 +68,8 @@ const readFeed = async (
 }
 
 const lastPosition = async (db: Db): Promise<Cursor> => {
-  const { position } = await db.one(
-    LastRow,
+  const position = await db.only(
+    z.number(),
     sql`select coalesce(max(position), 0) as position from event_feed`,
   )
   return { position, sequence: Number.MAX_SAFE_INTEGER }
@@ -94,10 +93,7 @@ export const feedRoutes = ({ db, feed, topics: known }: FeedRouteParts): Route[]
     )
   })
   return [
-    route({
-      method: 'GET',
-      path: '/events/',
-      tag: 'events',
+    route('listEvents', 'GET /events/', {
       summary:
         'Events of runs, sessions, connections and all other operations in one order; as ' +
         'server-sent events with `Accept: text/event-stream`, from `Last-Event-ID` on, else from now on',

@@ -41,10 +41,7 @@ const deafMs = 250
 const feederLock = 7_304_518_821
 const mostAtOnce = 1_000
 
-const AnyRow = z.object({ any: z.boolean() })
-const LockedRow = z.object({ locked: z.boolean() })
 const TakenRow = z.object({ kind: z.string(), operationId: z.string() })
-const FedRow = z.object({ position: z.number() })
 
 /**
  * Gives positions to the events that were committed since the last time, and notifies every
@@ -53,10 +50,10 @@ const FedRow = z.object({ position: z.number() })
  * @returns how many operations had new events
  */
 export const feedEvents = async (db: Db): Promise<number> => {
-  const { any } = await db.one(AnyRow, sql`select exists (select from event_feed_open) as any`)
+  const any = await db.only(z.boolean(), sql`select exists (select from event_feed_open) as any`)
   if (!any) return 0
   return db.transaction(async (tx) => {
-    const { locked } = await tx.one(LockedRow, sql`select pg_try_advisory_xact_lock(${feederLock}) as locked`)
+    const locked = await tx.only(z.boolean(), sql`select pg_try_advisory_xact_lock(${feederLock}) as locked`)
     if (!locked) return 0
     const taken = await tx.many(
       TakenRow,
@@ -66,8 +63,8 @@ export const feedEvents = async (db: Db): Promise<number> => {
     )
     // This is a separate statement: its snapshot is later than the locks, so it includes the events
     // of every mark taken.
-    const fed = await tx.many(
-      FedRow,
+    const positions = await tx.values(
+      z.number(),
       sql`insert into event_feed (kind, operation_id, first_sequence, last_sequence)
           select t.kind, t.operation_id, min(e.sequence), max(e.sequence)
           from unnest(${taken.map(({ kind }) => kind)}::text[],
@@ -77,7 +74,6 @@ export const feedEvents = async (db: Db): Promise<number> => {
               and f.operation_id = t.operation_id), 0)
           group by t.kind, t.operation_id order by min(e.occurred_at) returning position`,
     )
-    const positions = fed.map(({ position }) => position)
     if (positions.length > 0)
       await tx.run(
         sql`select pg_notify(${raw(`'${channel}'`)},

@@ -9,7 +9,6 @@ import {
   envelopeSizes,
   pagedArray,
   pageOf,
-  pageQuery,
   pageQueryOf,
 } from '../http/paging.ts'
 import { Reply, route, type AuditFields, type Route } from '../http/route.ts'
@@ -40,7 +39,7 @@ export interface OperationApi {
   path: `/${string}/`
   /** The name of the id in the path: `sessionId`. */
   parameter: string
-  tag: string
+  tag?: string
   /** Called for an operation that a request has ended at once. */
   ended?: (id: string) => Promise<void> | void
 }
@@ -104,17 +103,16 @@ interface Shape extends OperationApi {
   /** The path of one operation. */
   one: `/${string}/{${string}}/`
   idOf: (params: Record<string, string>) => string
+  /** The id of a request in the API's document: `cancelPlanningSession`. */
+  named: (verb: string) => string
 }
 
 /** The route of a body-less request about one operation. */
 const steerRoute = (
-  { kind, path, tag, one, idOf }: Shape,
+  { kind, path, one, idOf, named }: Shape,
   { verb, summary, act, possible, after, document, audit }: Steer,
 ): Route =>
-  route({
-    method: 'POST',
-    path: `${one}${verb}/`,
-    tag,
+  route(named(verb), `POST ${one}${verb}/`, {
     summary,
     ...(document === undefined ? {} : { response: document.schema, status: 202 as const }),
     audit: {
@@ -138,22 +136,10 @@ const steerRoute = (
         ? undefined
         : new Reply({
             body: await document.read(id),
-            headers: { location: `${path}${encodeURIComponent(id)}/` },
+            location: `${path}${encodeURIComponent(id)}/`,
           })
     },
   })
-
-/** The members of a list of operations. */
-interface ListSpec<Filters extends z.ZodRawShape> {
-  summary: string
-  filters?: Filters
-  item: z.ZodType
-  /** The function returns one row more than `limit` where there is a next page. */
-  read: (
-    page: { limit: number; offset: number },
-    filters: z.output<z.ZodObject<Filters>>,
-  ) => Promise<{ rows: unknown[]; total: number }>
-}
 
 /** The members of a read of one operation. */
 interface ReadSpec {
@@ -162,27 +148,8 @@ interface ReadSpec {
   read: (id: string) => Promise<{ document: Record<string, unknown>; state: State } | undefined>
 }
 
-const listRoute = <Filters extends z.ZodRawShape>({ path, tag }: Shape, list: ListSpec<Filters>): Route =>
-  route({
-    method: 'GET',
-    path,
-    tag,
-    summary: list.summary,
-    query: z.strictObject({ ...pageQuery, ...list.filters }),
-    response: envelopeOf(list.item),
-    handle: async ({ query }) => {
-      const { page: number, pageSize, ...filters } = query as { page?: number; pageSize?: number }
-      const page = pageOf({ page: number, pageSize })
-      const { rows, total } = await list.read(page, filters as z.output<z.ZodObject<Filters>>)
-      return envelope(rows, { page, total })
-    },
-  })
-
 const readRoute = (api: Shape, spec: ReadSpec): Route =>
-  route({
-    method: 'GET',
-    path: api.one,
-    tag: api.tag,
+  route(api.named('get'), `GET ${api.one}`, {
     summary: spec.summary,
     response: spec.response,
     handle: async ({ params }) => {
@@ -202,10 +169,7 @@ const eventsRoute = (api: Shape, event: z.ZodType, as?: (event: OperationEvent) 
   }
   const reads = openEventReads(db, kind, isOver, as)
   const sizes = as === undefined ? envelopeSizes : arraySizes
-  return route({
-    method: 'GET',
-    path: `${api.one}events/`,
-    tag: api.tag,
+  return route(`${api.named('list')}Events`, `GET ${api.one}events/`, {
     summary:
       `Events of a ${kind.noun} in order; as server-sent events with \`Accept: ` +
       `text/event-stream\`, from \`Last-Event-ID\` on`,
@@ -234,13 +198,10 @@ interface RemoveSpec {
 }
 
 const removeRoute = (
-  { db, kind, tag, one, idOf }: Shape,
+  { db, kind, one, idOf, named }: Shape,
   { summary, refuses = [], audit }: RemoveSpec,
 ): Route =>
-  route({
-    method: 'DELETE',
-    path: one,
-    tag,
+  route(named('delete'), `DELETE ${one}`, {
     summary,
     refuses: [409, ...refuses],
     audit: {
@@ -273,14 +234,12 @@ export const operationRoutes = (of: OperationApi) => {
     ...of,
     one: `${of.path}{${of.parameter}}/`,
     idOf: (params) => params[of.parameter] ?? '',
+    named: (verb) => verb + kind.noun.replace(/(?:^| )(\w)/g, (_, letter: string) => letter.toUpperCase()),
   }
   const steer = (spec: Steer): Route => steerRoute(api, spec)
 
   return {
     steer,
-
-    /** A list in pages, newest first. */
-    list: <Filters extends z.ZodRawShape>(spec: ListSpec<Filters>): Route => listRoute(api, spec),
 
     /** One operation, with `live` beside it while it is open. */
     read: (spec: ReadSpec): Route => readRoute(api, spec),

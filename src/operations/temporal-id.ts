@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type { WorkflowKind } from './kind.ts'
 
 /** Characters of a workflow id that each of Temporal's databases stores. */
@@ -23,7 +23,7 @@ export const temporalIdOf = (
   const text = plainIdOf(name, id, generation)
   return [...text].length <= mostCharacters && Buffer.byteLength(text) <= mostBytes
     ? text
-    : `${name}#${createHash('sha256').update(id).digest('hex')}/${String(generation)}`
+    : `${name}#${hash('sha256', id)}/${String(generation)}`
 }
 
 /**

@@ -3,7 +3,7 @@ import { open, realpath } from 'node:fs/promises'
 import { isAbsolute, sep } from 'node:path'
 import { importSshKey, KeyProblem } from '../clients/ssh/keys.ts'
 import type { CredentialVariables } from '../config.ts'
-import { unacceptable } from '../refusal.ts'
+import { unacceptableAt } from '../refusal.ts'
 import { providerOf } from './provider-documents.ts'
 import type { Secret } from './secret.ts'
 
@@ -27,7 +27,7 @@ export const shownReference = (reference: string): string =>
     : '(hidden: of no known form)'
 
 const refused = (reference: string, why: string) =>
-  unacceptable([{ path: '', message: `the credential ${JSON.stringify(shownReference(reference))} ${why}` }])
+  unacceptableAt('', `the credential ${JSON.stringify(shownReference(reference))} ${why}`)
 
 /**
  * A secret's text shows its kind: a private key begins with its line, a provider's document is a

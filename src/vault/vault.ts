@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { append } from '../lists.ts'
 import { sql, type Db, type Sql } from '../db/sql.ts'
 import type { NewAuditEvent } from '../domains/audit-events/schemas.ts'
-import { Refusal, unacceptable } from '../refusal.ts'
+import { Refusal, unacceptableAt } from '../refusal.ts'
 import { rewrap, seal, SealBroken, unseal, type Sealed } from './envelope.ts'
 import type { VaultKey, VaultKeys } from './keys.ts'
 import { readOutside, shownReference, type OutsideSources } from './outside.ts'
@@ -73,8 +73,6 @@ export const keyUse = async (db: Db): Promise<ReadonlyMap<string, number>> => {
   )
   return new Map(rows.map(({ keyId, records }) => [keyId, records]))
 }
-
-const VersionRow = z.object({ version: z.number() })
 
 /** The audit event of an opening. */
 const usedEvent = (
@@ -169,9 +167,7 @@ const findRecord = async (db: Db, reference: string): Promise<Stored | undefined
       and id = ${named.id}`,
   )
   if (record === undefined)
-    throw unacceptable([
-      { path: '', message: `the credential ${JSON.stringify(reference)} does not exist; store it first` },
-    ])
+    throw unacceptableAt('', `the credential ${JSON.stringify(reference)} does not exist; store it first`)
   return record
 }
 
@@ -182,14 +178,11 @@ const openRecord = async (keys: VaultKeys | undefined, record: Stored): Promise<
   } catch (error) {
     if (!(error instanceof SealBroken)) throw error
     const reference = JSON.stringify(referenceOf(record.kind, record.id))
-    throw unacceptable([
-      {
-        path: '',
-        message:
-          `the credential ${reference} does not open: its record was changed outside of the ` +
-          'service; store it again',
-      },
-    ])
+    throw unacceptableAt(
+      '',
+      `the credential ${reference} does not open: its record was changed outside of the ` +
+        'service; store it again',
+    )
   }
 }
 
@@ -317,11 +310,12 @@ export const openVault = (options: VaultOptions) => {
      * record's lock (`for update`).
      */
     async replace(tx: Db, id: string, secret: Secret, shown: Shown): Promise<void> {
-      const known = await tx.one(
-        VersionRow,
-        sql`select version from credentials where kind = ${secret.kind} and id = ${id}`,
-      )
-      const version = known.version + 1
+      const version =
+        1 +
+        (await tx.only(
+          z.number(),
+          sql`select version from credentials where kind = ${secret.kind} and id = ${id}`,
+        ))
       const { keyId, dataKey, content } = await sealSecret(keys, secret, id, version)
       await tx.run(
         sql`update credentials set version = ${version}, shown = ${JSON.stringify(shown)}, key_id =

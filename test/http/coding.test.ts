@@ -10,9 +10,7 @@ import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 const items = Array.from({ length: 500 }, (_, i) => ({ id: `activity-${String(i)}`, status: 'completed' }))
 const long = Array.from({ length: 4_000 }, (_, i) => `"${String(i)} ähnlich ${'x'.repeat(400)}"`)
 const routes = () => [
-  route({
-    method: 'GET',
-    path: '/long/',
+  route('getLong', 'GET /long/', {
     tag: 'tests',
     summary: 'long',
     response: z.array(z.string()),
@@ -22,25 +20,19 @@ const routes = () => [
       return new Reply({ body: withEnd(await inChunks(texts), ']') as never })
     },
   }),
-  route({
-    method: 'GET',
-    path: '/many/',
+  route('getMany', 'GET /many/', {
     tag: 'tests',
     summary: 'many',
     response: z.array(z.unknown()),
     handle: () => items,
   }),
-  route({
-    method: 'GET',
-    path: '/few/',
+  route('getFew', 'GET /few/', {
     tag: 'tests',
     summary: 'few',
     response: z.array(z.unknown()),
     handle: () => [1],
   }),
-  route({
-    method: 'GET',
-    path: '/picture/',
+  route('getPicture', 'GET /picture/', {
     tag: 'tests',
     summary: 'a picture',
     raw: ['image/png'],

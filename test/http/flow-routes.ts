@@ -54,9 +54,7 @@ export const flowRoutes = (flows: Flows): Route[] => {
     if (params['blobId'] === 'strange') throw new Refusal('forbidden', 'this blob is not for you')
   }
   return [
-    route({
-      method: 'PUT',
-      path: '/blobs/{blobId}/',
+    route('putBlobsBlobId', 'PUT /blobs/{blobId}/', {
       summary: 'Keep a blob',
       tag: 'blobs',
       upload: { types: ['*/*'], limitBytes: blobLimit },
@@ -71,9 +69,7 @@ export const flowRoutes = (flows: Flows): Route[] => {
         return blob
       },
     }),
-    route({
-      method: 'POST',
-      path: '/contexts/',
+    route('postContexts', 'POST /contexts/', {
       summary: 'Keep a context, sent or described',
       tag: 'blobs',
       body: z.strictObject({ sizeBytes: z.number() }),
@@ -87,10 +83,8 @@ export const flowRoutes = (flows: Flows): Route[] => {
         return { sizeBytes: blob.sizeBytes, type: upload.contentType }
       },
     }),
-    socketRoute({
-      path: '/talks/{talkId}/stream/',
+    socketRoute('getTalksTalkIdStream', 'GET /talks/{talkId}/stream/', {
       summary: 'Talk',
-      tag: 'talks',
       query: z.strictObject({ loud: z.enum(['yes']).optional() }),
       refuses: [404],
       audit: { eventType: 'talk.opened', summary: () => 'talk opened' },

@@ -127,7 +127,7 @@ describe('routing', () => {
   })
 
   test('refuses two routes for one pair', () => {
-    const same = route({ method: 'GET', path: '/a/', summary: '', tag: 'a', handle: () => undefined })
+    const same = route('getA', 'GET /a/', { summary: '', tag: 'a', handle: () => undefined })
     const none = (): void => undefined
     expect(() =>
       createApp({
@@ -752,9 +752,7 @@ describe('the application', () => {
         return z.array(tree).optional()
       },
     })
-    const other = route({
-      method: 'POST',
-      path: '/tree/',
+    const other = route('postTree', 'POST /tree/', {
       summary: '',
       tag: 't',
       body: tree.optional(),

@@ -104,9 +104,7 @@ test('names nest, and two schemas of one name stop the start', () => {
   const make = (body: z.ZodType) =>
     openApi({
       routes: [
-        route({
-          method: 'POST',
-          path: '/o/',
+        route('postO', 'POST /o/', {
           summary: 'o',
           tag: 'o',
           body,

@@ -75,9 +75,7 @@ export const openStars = async (
     return found
   }
   const list = [
-    route({
-      method: 'GET',
-      path: '/stars/',
+    route('getStars', 'GET /stars/', {
       summary: 'List stars',
       tag: 'stars',
       query: z.strictObject({ ...pageQueryOf(arraySizes), kind: z.enum(['dwarf', 'giant']).optional() }),
@@ -94,9 +92,7 @@ export const openStars = async (
         })
       },
     }),
-    route({
-      method: 'GET',
-      path: '/star-pages/',
+    route('getStarPages', 'GET /star-pages/', {
       summary: 'Page through stars',
       tag: 'stars',
       query: z.strictObject(pageQuery),
@@ -107,9 +103,7 @@ export const openStars = async (
         return envelope(all.slice(page.offset, page.offset + page.limit), { page, total: all.length })
       },
     }),
-    route({
-      method: 'POST',
-      path: '/stars/',
+    route('postStars', 'POST /stars/', {
       summary: 'Create a star',
       tag: 'stars',
       body: Star,
@@ -132,9 +126,7 @@ export const openStars = async (
         return new Reply({ body, headers: { location: `/stars/${encodeURIComponent(body.id)}/` } })
       },
     }),
-    route({
-      method: 'POST',
-      path: '/stars/import/',
+    route('postStarsImport', 'POST /stars/import/', {
       summary: 'Import a star',
       tag: 'stars',
       body: Star,
@@ -143,17 +135,13 @@ export const openStars = async (
       limitBytes: 2_000,
       handle: ({ body }) => body,
     }),
-    route({
-      method: 'GET',
-      path: '/stars/{starId}/',
+    route('getStarsStarId', 'GET /stars/{starId}/', {
       summary: 'Read a star',
       tag: 'stars',
       response: Star,
       handle: ({ params }) => star(params.starId),
     }),
-    route({
-      method: 'PUT',
-      path: '/stars/{starId}/',
+    route('putStarsStarId', 'PUT /stars/{starId}/', {
       summary: 'Replace a star',
       tag: 'stars',
       body: Star,
@@ -164,16 +152,12 @@ export const openStars = async (
         return body
       },
     }),
-    route({
-      method: 'DELETE',
-      path: '/stars/{starId}/',
+    route('deleteStarsStarId', 'DELETE /stars/{starId}/', {
       summary: 'Delete a star',
       tag: 'stars',
       handle: ({ params }) => void stars.delete(star(params.starId).id),
     }),
-    route({
-      method: 'POST',
-      path: '/stars/{starId}/ignite/',
+    route('postStarsStarIdIgnite', 'POST /stars/{starId}/ignite/', {
       summary: 'Ignite',
       tag: 'stars',
       response: Star,
@@ -181,60 +165,46 @@ export const openStars = async (
       whileActivated: true,
       handle: ({ params }) => star(params.starId),
     }),
-    route({
-      method: 'GET',
-      path: '/echo/{id}/',
+    route('getEchoId', 'GET /echo/{id}/', {
       summary: 'Echo an id',
       tag: 'echo',
       response: z.strictObject({ id: z.string() }),
       handle: ({ params }) => ({ id: params.id }),
     }),
-    route({
-      method: 'GET',
-      path: '/echo/{id}/files/{file}',
+    route('getEchoIdFilesFile', 'GET /echo/{id}/files/{file}', {
       summary: 'Echo a file name',
       tag: 'echo',
       response: z.strictObject({ id: z.string(), file: z.string() }),
       handle: ({ params }) => params,
     }),
-    route({
-      method: 'POST',
-      path: '/echo/',
+    route('postEcho', 'POST /echo/', {
       summary: 'Echo a document',
       tag: 'echo',
       body: z.strictObject({ any: z.unknown() }),
       response: z.strictObject({ any: z.unknown() }),
       handle: ({ body }) => ({ any: body.any ?? null }),
     }),
-    route({
-      method: 'POST',
-      path: '/fail/',
+    route('postFail', 'POST /fail/', {
       summary: 'Fail',
       tag: 'fail',
       handle: () => {
         throw new Error('connect ECONNREFUSED db.internal: select * from secrets')
       },
     }),
-    route({
-      method: 'GET',
-      path: '/wrong/',
+    route('getWrong', 'GET /wrong/', {
       summary: 'Answer what the schema forbids',
       tag: 'fail',
       response: z.strictObject({ a: z.number() }),
       handle: () => ({ a: 'x' }) as unknown as { a: number },
     }),
-    route({
-      method: 'GET',
-      path: '/twice/',
+    route('getTwice', 'GET /twice/', {
       summary: 'Answer text that is JSON',
       tag: 'echo',
       raw: ['application/json'],
       response: z.strictObject({}),
       handle: () => new Reply<unknown>({ body: '{}' }),
     }),
-    route({
-      method: 'GET',
-      path: '/away/',
+    route('getAway', 'GET /away/', {
       summary: 'Away',
       tag: 'fail',
       response: Star,
@@ -242,9 +212,7 @@ export const openStars = async (
         throw new Refusal('unavailable', 'the engine is away', { retryAfterSeconds: 2.2 })
       },
     }),
-    route({
-      method: 'GET',
-      path: '/unique/',
+    route('getUnique', 'GET /unique/', {
       summary: 'Violate',
       tag: 'fail',
       refuses: [422],
@@ -253,27 +221,21 @@ export const openStars = async (
         throw Object.assign(new Error('duplicate key'), { constraint: 'stars_pk' })
       },
     }),
-    route({
-      method: 'GET',
-      path: '/instance/',
+    route('getInstance', 'GET /instance/', {
       summary: 'Bootstrap',
       tag: 'instance',
       public: true,
       response: z.strictObject({ name: z.string() }),
       handle: () => ({ name: 'here' }),
     }),
-    route({
-      method: 'GET',
-      path: '/preflight/',
+    route('getPreflight', 'GET /preflight/', {
       summary: 'Bootstrap',
       tag: 'instance',
       public: 'get',
       response: z.strictObject({ ok: z.boolean() }),
       handle: () => ({ ok: true }),
     }),
-    route({
-      method: 'GET',
-      path: '/ticks/',
+    route('getTicks', 'GET /ticks/', {
       summary: 'Ticks',
       tag: 'stream',
       raw: ['text/event-stream'],
@@ -289,9 +251,7 @@ export const openStars = async (
         return new Reply({ stream })
       },
     }),
-    route({
-      method: 'GET',
-      path: '/text/',
+    route('getText', 'GET /text/', {
       summary: 'Text',
       tag: 'stream',
       raw: ['text/plain'],
@@ -299,9 +259,7 @@ export const openStars = async (
       handle: ({ headers }) =>
         headers['accept'] === 'application/json' ? { text: 'é' } : new Reply({ body: 'é' }),
     }),
-    route({
-      method: 'POST',
-      path: '/star-names/',
+    route('postStarNames', 'POST /star-names/', {
       summary: 'Create a star and answer its name',
       tag: 'stars',
       body: Star,
@@ -314,17 +272,13 @@ export const openStars = async (
         return headers['accept'] === 'text/plain' ? new Reply({ body: body.name }) : body
       },
     }),
-    route({
-      method: 'GET',
-      path: '/made-stars/{starId}/',
+    route('getMadeStarsStarId', 'GET /made-stars/{starId}/', {
       summary: 'A star',
       tag: 'stars',
       response: Star,
       handle: ({ params }) => star(params.starId),
     }),
-    route({
-      method: 'PUT',
-      path: '/made-stars/{starId}/',
+    route('putMadeStarsStarId', 'PUT /made-stars/{starId}/', {
       summary: 'Make or replace a star',
       tag: 'stars',
       body: Star,
@@ -335,9 +289,7 @@ export const openStars = async (
         return body
       },
     }),
-    route({
-      method: 'GET',
-      path: '/drawings/',
+    route('getDrawings', 'GET /drawings/', {
       summary: 'A drawing; the query decides which',
       tag: 'stream',
       raw: ['image/svg+xml', 'image/png'],

@@ -21,9 +21,7 @@ const app = createApp({
     bodyLimitBytes: 1_000,
   },
   routes: [
-    route({
-      method: 'PUT',
-      path: '/blobs/{blobId}/',
+    route('putBlobsBlobId', 'PUT /blobs/{blobId}/', {
       summary: 'Count bytes',
       tag: 'blobs',
       upload: { types: ['*/*'], limitBytes: 2 ** 40 },

@@ -2,10 +2,11 @@ import { ApplicationFailure, Context } from '@temporalio/activity'
 import { setTimeout as pause } from 'node:timers/promises'
 import { z } from 'zod'
 import { beating } from '../../activities/beating.ts'
-import { countUpTo } from '../../src/db/rows.ts'
+import { readPage } from '../../src/db/rows.ts'
 import { sql, type Db } from '../../src/db/sql.ts'
 import type { OperationKind } from '../../src/operations/kind.ts'
 import { dispatchOperation, operationRoutes, type OperationApi } from '../../src/operations/routes.ts'
+import { listRoute } from '../../src/http/list-route.ts'
 import { Reply, route, type Route } from '../../src/http/route.ts'
 import type { Further } from '../../src/service.ts'
 
@@ -49,21 +50,18 @@ const routes = (parts: Pick<OperationApi, 'db' | 'engine' | 'feed'>): Route[] =>
   const of = operationRoutes(api)
   const document = { schema: ThreeSteps, read: (id: string) => read(db, id) }
   return [
-    of.list({
+    listRoute('listThreeSteps', 'GET /three-steps/', {
       summary: 'Operations of three steps, newest first',
       item: ThreeSteps,
-      read: async ({ limit, offset }) => ({
-        rows: await db.many(
-          ThreeSteps,
-          sql`select ${columns} from three_steps t order by t.created_at desc, t.id desc
-            limit ${limit} offset ${offset}`,
-        ),
-        total: await countUpTo(db, sql`three_steps`, 10_000),
-      }),
+      read: (page) =>
+        readPage(db, ThreeSteps, {
+          select: columns,
+          from: sql`three_steps t`,
+          order: sql`t.created_at desc, t.id desc`,
+          page,
+        }),
     }),
-    route({
-      method: 'POST',
-      ...{ path, tag },
+    route('startThreeSteps', 'POST /three-steps/', {
       summary: 'Accept an operation of three steps',
       body: Request,
       response: ThreeSteps,

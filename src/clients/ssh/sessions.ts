@@ -1,4 +1,4 @@
-import { createHash, randomUUID } from 'node:crypto'
+import { hash, randomUUID } from 'node:crypto'
 import { leftOf, within } from '../../pacing/within.ts'
 import { present } from '../../json-object.ts'
 import type { SiteFiles } from '../../shell/site-files.ts'
@@ -40,9 +40,7 @@ const keyOf = (target: SshTarget): string => {
   const { jump = [], secret: _secret, hostKeys, ...own } = target
   const { record: _record, ...keys } = hostKeys
   const parts = [own, keys].map((each) => Object.entries(each).sort(([a], [b]) => (a < b ? -1 : 1)))
-  return createHash('sha256')
-    .update(JSON.stringify([...parts, ...jump.map(keyOf)]))
-    .digest('hex')
+  return hash('sha256', JSON.stringify([...parts, ...jump.map(keyOf)]))
 }
 
 /**

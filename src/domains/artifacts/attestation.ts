@@ -1,10 +1,10 @@
 import {
-  createHash,
   createPrivateKey,
   createPublicKey,
   generateKeyPairSync,
-  sign,
+  hash,
   type KeyObject,
+  sign,
 } from 'node:crypto'
 import type { Db } from '../../db/sql.ts'
 import { missing, Refusal } from '../../refusal.ts'
@@ -123,7 +123,7 @@ export const attestationOf = async (parts: AttestationParts, runId: string) => {
   const key = await signingKey(parts)
   const head = `DSSEv1 ${String(payloadType.length)} ${payloadType} ${String(payload.length)} `
   const signature = sign(null, Buffer.concat([Buffer.from(head), payload]), key)
-  const keyid = createHash('sha256').update(pemOf(key)).digest('hex')
+  const keyid = hash('sha256', pemOf(key))
   return {
     payloadType,
     payload: payload.toString('base64'),

@@ -2,8 +2,6 @@ import { z } from 'zod'
 import { sql } from '../../db/sql.ts'
 import type { OperationKind } from '../../operations/kind.ts'
 
-const SummaryRow = z.object({ artifactBuildId: z.string() })
-
 /** Runs of builds as operations. */
 export const buildRunKind: OperationKind<'buildRun'> = {
   name: 'build-run',
@@ -16,13 +14,10 @@ export const buildRunKind: OperationKind<'buildRun'> = {
   events: 'artifact.build-run',
   cancelEnds: 'accepted',
   pageSummary: async (db, id) => {
-    const row = await db.maybe(SummaryRow, sql`select artifact_build_id from build_runs where id = ${id}`)
-    return (
-      row && {
-        line: `a run of the build ${row.artifactBuildId}`,
-        path: `/build-runs/${encodeURIComponent(id)}/`,
-      }
-    )
+    const buildId = await db.value(z.string(), sql`select artifact_build_id from build_runs where id = ${id}`)
+    return buildId === undefined
+      ? undefined
+      : { line: `a run of the build ${buildId}`, path: `/build-runs/${encodeURIComponent(id)}/` }
   },
   audit: (id, change) => ({ eventType: `artifact.build-run.${change}`, externalId: id }),
 }

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { readPage } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
@@ -26,8 +26,7 @@ const columns = sql`id, artifact_version_id, source_type, image, context_digest,
   cache_key, created_at`
 
 /** The digest that stands for an image as context and as recipe. */
-export const imageTextDigest = (image: string): string =>
-  `sha256:${createHash('sha256').update(`docker://${image}\n`).digest('hex')}`
+export const imageTextDigest = (image: string): string => `sha256:${hash('sha256', `docker://${image}\n`)}`
 
 export const readBuildOrNothing = (db: Db, id: string): Promise<Build | undefined> =>
   db.maybe(ArtifactBuild, sql`select ${columns} from artifact_builds where id = ${id}`)
@@ -45,12 +44,11 @@ export const buildsOf = (db: Db, artifactId: string, page: Page) =>
     page,
   })
 
-const IdRow = z.object({ id: z.string() })
 /** @throws Refusal 404 */
 export const existingArtifact = async (db: Db, id: string): Promise<void> => {
   existing(
-    await db.maybe(
-      IdRow,
+    await db.value(
+      z.string(),
       sql`select artifact_id as id from artifact_versions where artifact_id = ${id} limit 1`,
     ),
     'artifact',
@@ -85,9 +83,10 @@ export const addDockerArtifact = async (
   if (problems.length > 0) throw unacceptable(problems)
   const { artifactId, version, image, architecture = 'amd64', credentialRef } = given
   const digest = imageTextDigest(image)
-  const key = createHash('sha256')
-    .update(JSON.stringify(['docker-image', artifactId, version, image, architecture, credentialRef]))
-    .digest('hex')
+  const key = hash(
+    'sha256',
+    JSON.stringify(['docker-image', artifactId, version, image, architecture, credentialRef]),
+  )
   return db.transaction(async (tx) => {
     const id = await addVersion(tx, { artifactId, name: artifactId, version, scope: 'system', scopeId: '' })
     const build = await insert(tx, {

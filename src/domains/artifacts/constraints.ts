@@ -1,6 +1,5 @@
 import { textsAt, type ConstraintTexts } from '../../db/errors.ts'
 
-/** The meaning of violated constraints of this domain's tables for the caller. */
 export const artifactConstraints: ConstraintTexts = {
   ...textsAt('version', {
     artifact_versions_pkey: 'this version of the artifact exists already; choose another version',

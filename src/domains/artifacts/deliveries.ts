@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { DeliveryFacts } from '../../drivers/transfer/artifacts.ts'
@@ -20,8 +20,7 @@ export interface Delivered {
 
 type Moved = Omit<DeliveryFacts, 'digest' | 'path'>
 
-const short = (...parts: readonly string[]): string =>
-  createHash('sha256').update(JSON.stringify(parts)).digest('hex').slice(0, 40)
+const short = (...parts: readonly string[]): string => hash('sha256', JSON.stringify(parts)).slice(0, 40)
 
 /** The same for every process that brings the same bytes to the same place for the same run. */
 export const materializationId = ({ runId, site, digest }: Pick<Delivered, 'runId' | 'site' | 'digest'>) =>

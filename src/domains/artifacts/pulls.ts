@@ -15,17 +15,13 @@ export const platformOf = ({ targetOs, targetArchitecture }: BuildWork): string 
 /** A pinned image needs no resolution of its tag. */
 export const isPinned = (image: string): boolean => image.includes('@sha256:')
 
-const RegistryRow = z.object({ registry: z.string() })
-
 /** The registry of a login; undefined where there is no such login. */
-export const registryOfLogin = async (db: Db, credentialRef: string): Promise<string | undefined> =>
-  (
-    await db.maybe(
-      RegistryRow,
-      sql`select shown ->> 'registry' as registry from credentials where kind = 'registry-credential'
+export const registryOfLogin = (db: Db, credentialRef: string): Promise<string | undefined> =>
+  db.value(
+    z.string(),
+    sql`select shown ->> 'registry' as registry from credentials where kind = 'registry-credential'
         and 'vault:registry-credential/' || id = ${credentialRef}`,
-    )
-  )?.registry
+  )
 
 /**
  * The login for the registry of an image alone; undefined without a reference. @throws BuildError

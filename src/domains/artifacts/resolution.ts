@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import { imageTextDigest, readBuildOrNothing } from './builds.ts'
@@ -75,9 +75,7 @@ export const ensureImageBuild = async (
     credentialRef,
   }: { image: string; format: 'sif' | 'oci'; architecture: string; credentialRef?: string | undefined },
 ): Promise<string> => {
-  const key = createHash('sha256')
-    .update(JSON.stringify(['run-image', image, format, architecture, credentialRef]))
-    .digest('hex')
+  const key = hash('sha256', JSON.stringify(['run-image', image, format, architecture, credentialRef]))
   const id = `build-${key.slice(0, 40)}`
   if ((await readBuildOrNothing(tx, id)) !== undefined) return id
   const artifactId = `image-${key.slice(0, 40)}`

@@ -29,8 +29,6 @@ import { readSbom, sbomType, versionWithSboms } from './sboms.ts'
 import { deleteBuild, deleteContext, deleteVersion, type ArtifactUse } from './versions.ts'
 import { addVersion, listArtifacts, listLocations } from './store.ts'
 
-const tag = 'artifacts'
-
 export interface ArtifactParts extends BuildParts {
   uses: { artifact: readonly ArtifactUse[] }
 }
@@ -38,18 +36,12 @@ export interface ArtifactParts extends BuildParts {
 /** Versions of artifacts, and what is deleted with them. */
 const versionRoutes = (parts: ArtifactParts): Route[] => [
   ...placeRoutes(parts),
-  route({
-    method: 'GET',
-    path: '/artifact-versions/{artifactVersionId}/',
-    tag,
+  route('getArtifactVersion', 'GET /artifact-versions/{artifactVersionId}/', {
     summary: 'One version with its variants, their places and its builds',
     response: ArtifactVersion,
     handle: ({ params }) => versionWithSboms(parts, params.artifactVersionId),
   }),
-  route({
-    method: 'GET',
-    path: '/artifact-versions/{artifactVersionId}/sbom/',
-    tag,
+  route('readArtifactSbom', 'GET /artifact-versions/{artifactVersionId}/sbom/', {
     summary: 'The packages in a variant of a version, in SPDX 2.3: the first one that has the list',
     query: z.strictObject({
       variantId: z.string().max(255).optional().describe('the first with a list by default'),
@@ -58,28 +50,19 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
     streams: true,
     handle: ({ params, query }) => readSbom(parts, params.artifactVersionId, query.variantId),
   }),
-  route({
-    method: 'DELETE',
-    path: '/artifact-versions/{artifactVersionId}/',
-    tag,
+  route('deleteArtifactVersion', 'DELETE /artifact-versions/{artifactVersionId}/', {
     summary: 'Delete a version that no build and no run refers to, with its bytes',
     refuses: [422],
     audit: { eventType: 'artifact.deleted', summary: 'a version of an artifact deleted' },
     handle: ({ params }) => deleteVersion(parts, parts.uses.artifact, params.artifactVersionId),
   }),
-  route({
-    method: 'DELETE',
-    path: '/artifact-builds/{buildId}/',
-    tag,
+  route('deleteArtifactBuild', 'DELETE /artifact-builds/{buildId}/', {
     summary: 'Delete a build that no run refers to, with its own runs and their logs',
     refuses: [422],
     audit: { eventType: 'artifact.build.deleted', summary: 'a build of an artifact deleted' },
     handle: ({ params }) => deleteBuild(parts, parts.uses.artifact, params.buildId),
   }),
-  route({
-    method: 'DELETE',
-    path: '/build-contexts/{digest}/',
-    tag,
+  route('deleteBuildContext', 'DELETE /build-contexts/{digest}/', {
     summary: 'Delete a build context that no build refers to, with its bytes',
     refuses: [422],
     audit: { eventType: 'artifact.context.deleted', summary: 'a build context deleted' },
@@ -89,8 +72,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
 
 /** Lists of versions, and of the places of their bytes. */
 const placeRoutes = ({ db }: BuildParts): Route[] => [
-  listRoute({
-    path: '/artifacts/',
+  listRoute('listArtifacts', 'GET /artifacts/', {
     summary: 'Versions of executable artifacts by name',
     filters: {
       selectable: z
@@ -101,9 +83,7 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
     item: Artifact,
     read: (page, { query }) => listArtifacts(db, { page, selectable: query.selectable === 'true' }),
   }),
-  route({
-    method: 'POST',
-    path: '/artifacts/',
+  route('createArtifact', 'POST /artifacts/', {
     summary: 'Add a version of an artifact, for builds to make its bytes',
     body: NewVersion,
     response: Artifact,
@@ -118,25 +98,18 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
       }
     },
   }),
-  listRoute({
-    path: '/artifact-locations/',
-    tag,
+  listRoute('listArtifactLocations', 'GET /artifact-locations/', {
     summary: 'Places where the bytes of artifacts were found and compared with their digest',
     item: ArtifactLocation,
     read: (page) => listLocations(db, page),
   }),
-  listRoute({
-    path: '/artifact-materializations/',
-    tag,
+  listRoute('listMaterializations', 'GET /artifact-materializations/', {
     summary: 'Where the bytes of artifacts were brought for runs',
     filters: { runId: z.string().max(255).optional().describe('those of this run') },
     item: Materialization,
     read: (page, { query: { runId } }) => listMaterializations(db, page, runId),
   }),
-  route({
-    method: 'POST',
-    path: '/artifact-materializations/',
-    tag,
+  route('createMaterialization', 'POST /artifact-materializations/', {
     summary: 'Record where bytes of an artifact were brought, or how far that is',
     body: NewMaterialization,
     response: Materialization,
@@ -148,9 +121,7 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
 
 /** Specifications of builds, and their contexts. */
 const specificationRoutes = (parts: BuildParts): Route[] => [
-  route({
-    method: 'POST',
-    path: '/artifacts/docker/',
+  route('createDockerArtifact', 'POST /artifacts/docker/', {
     summary: 'Add an image as a version of an artifact, with the build of its SIF file',
     body: NewDockerArtifact,
     response: DockerArtifact,
@@ -158,10 +129,7 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
     audit: { eventType: 'artifact.created', summary: 'an image added as a version of an artifact' },
     handle: ({ body }) => addDockerArtifact(parts, body),
   }),
-  route({
-    method: 'POST',
-    path: '/build-contexts/',
-    tag,
+  route('uploadBuildContext', 'POST /build-contexts/', {
     summary:
       'Upload a build context (tar with gzip) as the file field context of a form, or register a stored one',
     upload: {
@@ -178,10 +146,7 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
       return registerStored(parts, NewContext.parse(body))
     },
   }),
-  route({
-    method: 'POST',
-    path: '/artifact-builds/',
-    tag,
+  route('createArtifactBuild', 'POST /artifact-builds/', {
     summary: 'Describe a build; an equal cacheKey answers the build that is stored',
     body: NewBuild,
     response: ArtifactBuild,
@@ -194,20 +159,16 @@ const specificationRoutes = (parts: BuildParts): Route[] => [
       return new Reply({
         body: build,
         status: isNew ? 201 : 200,
-        headers: { location: `/artifact-builds/${encodeURIComponent(build.id)}/` },
+        location: `/artifact-builds/${encodeURIComponent(build.id)}/`,
       })
     },
   }),
-  route({
-    method: 'GET',
-    path: '/artifact-builds/{buildId}/',
-    tag,
+  route('getArtifactBuild', 'GET /artifact-builds/{buildId}/', {
     summary: 'One build as it was described',
     response: ArtifactBuild,
     handle: ({ params }) => readBuild(parts.db, params.buildId),
   }),
-  listRoute({
-    path: '/artifacts/{artifactId}/builds/',
+  listRoute('listArtifactBuilds', 'GET /artifacts/{artifactId}/builds/', {
     summary: 'Builds of an artifact, newest first',
     item: ArtifactBuild,
     read: async (page, { params: { artifactId } }) => {

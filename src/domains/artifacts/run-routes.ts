@@ -28,7 +28,6 @@ export interface BuildRunParts extends BuildParts {
   vault: AttestationParts['vault']
 }
 
-const tag = 'artifacts'
 export const sifType = 'application/vnd.sylabs.sif'
 const ociType = 'application/x-tar'
 
@@ -85,10 +84,7 @@ const rangeOf = (
 }
 
 const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
-  route({
-    method: 'GET',
-    path: '/build-runs/{runId}/output/',
-    tag,
+  route('getBuildRunOutput', 'GET /build-runs/{runId}/output/', {
     summary: 'What a completed build run made: a SIF file, or an OCI layout as tar; all, or one range',
     raw: [sifType, ociType],
     fixedType: true,
@@ -134,10 +130,7 @@ const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
   })
 
 const logRoute = (parts: BuildRunParts): Route =>
-  route({
-    method: 'GET',
-    path: '/build-runs/{runId}/logs/',
-    tag,
+  route('readBuildRunLog', 'GET /build-runs/{runId}/logs/', {
     summary:
       'The log of a build run by range (`offset`, `limit`) or from its end (`tail` bytes); with ' +
       '`follow=true`, or as server-sent events, until the run has ended. A reader that follows and is ' +
@@ -160,19 +153,13 @@ const logRoute = (parts: BuildRunParts): Route =>
   })
 
 const attestationRoutes = (parts: BuildRunParts): Route[] => [
-  route({
-    method: 'GET',
-    path: '/build-runs/{runId}/attestation/',
-    tag,
+  route('getBuildAttestation', 'GET /build-runs/{runId}/attestation/', {
     summary: 'How a completed build run made its output: SLSA v1 provenance in a signed DSSE envelope',
     response: Attestation,
     refuses: [503],
     handle: ({ params: { runId } }) => attestationOf(parts, runId),
   }),
-  route({
-    method: 'GET',
-    path: '/attestation-key/',
-    tag,
+  route('getAttestationKey', 'GET /attestation-key/', {
     summary: 'The public key (ed25519, PEM) by which attestations are checked',
     response: z.strictObject({ publicKey: z.string() }),
     refuses: [404, 503],
@@ -185,7 +172,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
   const { db } = parts
   const api: OperationApi = {
     ...parts,
-    ...{ kind: buildRunKind, path: '/build-runs/', parameter: 'runId', tag },
+    ...{ kind: buildRunKind, path: '/build-runs/', parameter: 'runId' },
   }
   const of = operationRoutes(api)
   const made = async (id: string) => {
@@ -194,9 +181,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
     return { createdAt: body.createdAt, answer: new Reply({ body, headers }) }
   }
   return [
-    listRoute({
-      path: '/artifact-builds/{buildId}/runs/',
-      tag,
+    listRoute('listBuildRuns', 'GET /artifact-builds/{buildId}/runs/', {
       summary: 'Runs of a build, newest first',
       item: BuildRun,
       read: async (page, { params: { buildId } }) => {
@@ -204,10 +189,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
         return listRuns(db, buildId, page)
       },
     }),
-    route({
-      method: 'POST',
-      path: '/artifact-builds/{buildId}/runs/',
-      tag,
+    route('startBuildRun', 'POST /artifact-builds/{buildId}/runs/', {
       summary: 'Start a build; where a run of it is open, that one',
       query: z.strictObject({
         fresh: z.enum(['true', 'false']).optional().describe('true: build anew what was built before'),
@@ -225,10 +207,7 @@ export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
         return (await made(id)).answer
       },
     }),
-    route({
-      method: 'GET',
-      path: '/build-runs/{runId}/',
-      tag,
+    route('getBuildRun', 'GET /build-runs/{runId}/', {
       summary: 'One run of a build, with the end of its log',
       response: BuildRun,
       handle: async ({ params: { runId } }) => {

@@ -28,8 +28,6 @@ export const listRuns = (db: Db, buildId: string, page: Page) =>
     page,
   })
 
-const IdRow = z.object({ id: z.string() })
-
 /** A run of a build to accept; `newId` is the UUID in the id of a new one. */
 export interface WantedRun {
   buildId: string
@@ -49,15 +47,15 @@ export const acceptRun = (
 ): Promise<{ id: string; isNew: boolean }> =>
   db.transaction(async (tx) => {
     existing(
-      await tx.maybe(IdRow, sql`select id from artifact_builds where id = ${buildId} for update`),
+      await tx.value(z.string(), sql`select id from artifact_builds where id = ${buildId} for update`),
       'build',
       buildId,
     )
-    const open = await tx.maybe(
-      IdRow,
+    const open = await tx.value(
+      z.string(),
       sql`select id from build_runs where artifact_build_id = ${buildId} and status in ('queued', 'running')`,
     )
-    if (open !== undefined) return { id: open.id, isNew: false }
+    if (open !== undefined) return { id: open, isNew: false }
     const id = runIdOf(newId)
     await tx.run(
       sql`insert into build_runs (id, artifact_build_id, fresh, host_id)
@@ -110,15 +108,12 @@ export const recordStep = (
       where id = ${id} and status = 'running'`,
   )
 
-const LogsRow = z.object({ logs: z.string().nullish() })
 export const readLogs = async (db: Db, id: string): Promise<string> =>
-  (await db.maybe(LogsRow, sql`select logs from build_runs where id = ${id}`))?.logs ?? ''
+  (await db.value(z.string().nullish(), sql`select logs from build_runs where id = ${id}`)) ?? ''
 
-const LiveRow = z.object({ live: LiveBuild.nullish() })
 /** The step and progress that an open run has recorded. */
-export const readLive = async (db: Db, id: string): Promise<z.output<typeof LiveBuild> | undefined> =>
-  (await db.maybe(LiveRow, sql`select live from build_runs where id = ${id} and status = 'running'`))?.live ??
-  undefined
+export const readLive = (db: Db, id: string): Promise<z.output<typeof LiveBuild> | undefined> =>
+  db.value(LiveBuild.optional(), sql`select live from build_runs where id = ${id} and status = 'running'`)
 
 const OutputRow = z.object({
   status: z.string(),

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { readPage } from '../../db/rows.ts'
 import { sql, where, type Db, type Sql } from '../../db/sql.ts'
@@ -106,8 +106,7 @@ export interface NewArtifactVersion {
 
 const IdRow = z.object({ id: z.string() })
 const KnownRow = IdRow.extend({ locationId: z.string() })
-const short = (...parts: readonly string[]): string =>
-  createHash('sha256').update(parts.join('\n')).digest('hex').slice(0, 40)
+const short = (...parts: readonly string[]): string => hash('sha256', parts.join('\n')).slice(0, 40)
 
 type VersionName = Pick<NewArtifactVersion, 'artifactId' | 'name' | 'version' | 'scope' | 'scopeId'>
 
@@ -189,16 +188,9 @@ export interface LostPlace {
 export const isLost = ({ uri, below = false }: LostPlace): Sql =>
   below ? sql`(uri = ${uri} or starts_with(uri, ${`${uri.replace(/\/$/, '')}/`}))` : sql`uri = ${uri}`
 
-const PlaceRow = z.object({ uri: z.string() })
-
 /** Places in a storage whose bytes are recorded as those of artifacts, at a place and below it. */
-export const artifactPlaces = async (db: Db, place: LostPlace): Promise<string[]> =>
-  (
-    await db.many(
-      PlaceRow,
-      sql`select distinct uri from artifact_locations where ${isLost(place)} and available`,
-    )
-  ).map(({ uri }) => uri)
+export const artifactPlaces = (db: Db, place: LostPlace): Promise<string[]> =>
+  db.values(z.string(), sql`select distinct uri from artifact_locations where ${isLost(place)} and available`)
 
 /** Records that the bytes at a place are gone. */
 export const markGone = async (db: Db, place: LostPlace): Promise<void> => {

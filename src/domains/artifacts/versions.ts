@@ -16,12 +16,10 @@ interface DeletionParts {
   artifactStore: Pick<ArtifactStore, 'remove' | 'removeLog'>
 }
 
-const VersionRow = z.object({ document: z.unknown() })
-
 /** A version with its variants, their places, and its builds; lists are cut at 1,000. */
 export const readVersion = async (db: Db, id: string): Promise<z.output<typeof ArtifactVersion>> => {
-  const row = await db.maybe(
-    VersionRow,
+  const document = await db.value(
+    z.unknown(),
     sql`select jsonb_strip_nulls(jsonb_build_object('id', v.id, 'artifactId', v.artifact_id, 'name', v.name,
         'version', v.version, 'scope', v.scope, 'scopeId', nullif(v.scope_id, ''),
         'createdAt', to_jsonb(v.created_at at time zone 'utc') #>> '{}' || 'Z',
@@ -37,8 +35,8 @@ export const readVersion = async (db: Db, id: string): Promise<z.output<typeof A
           where artifact_version_id = v.id order by id limit 1000) b))) as document
       from artifact_versions v where v.id = ${id}`,
   )
-  if (row === undefined) throw missing('artifact version', id)
-  return ArtifactVersion.parse(row.document)
+  if (document === undefined) throw missing('artifact version', id)
+  return ArtifactVersion.parse(document)
 }
 
 const refuseUsed = async <Target>(
@@ -73,17 +71,16 @@ const openRunsOfBuild: ArtifactUse = {
     sql`select id::text from build_runs where status in ('queued', 'running')
         and artifact_build_id = ${'buildId' in target ? target.buildId : ''}`,
 }
-const DigestRow = z.object({ digest: z.string() })
 
 /** Those of the digests that a variant or a run names. */
 const ownedOf = async (db: Db, digests: readonly string[]): Promise<Set<string>> => {
-  const owned = await db.many(
-    DigestRow,
+  const owned = await db.values(
+    z.string(),
     sql`select digest from unnest(${[...digests]}::text[]) as given (digest)
         where exists (select from artifact_variants n where n.digest = given.digest)
           or exists (select from build_runs r where r.output_digest = given.digest)`,
   )
-  return new Set(owned.map(({ digest }) => digest))
+  return new Set(owned)
 }
 
 /**
@@ -116,12 +113,12 @@ export const deleteVersion = async (
     if ((await tx.run(sql`select from artifact_versions where id = ${id} for update`)) === 0)
       throw missing('artifact version', id)
     await refuseUsed(tx, 'artifact version', [buildsOfVersion, ...uses], { versionId: id })
-    const rows = await tx.many(
-      DigestRow,
+    const held = await tx.values(
+      z.string(),
       sql`select digest from artifact_variants where artifact_version_id = ${id}`,
     )
     await tx.run(sql`delete from artifact_versions where id = ${id}`)
-    return rows.map(({ digest }) => digest)
+    return held
   })
   await removeUnowned(parts, digests)
 }

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { inspectImage, removeImage, saveImage } from '../../clients/docker.ts'
@@ -34,7 +34,7 @@ const removalPatienceMs = 15_000
 
 /** The tag of a run's image in the engine. It is the same for every attempt. */
 const tagOf = ({ runId, hostId }: BuildWork): string =>
-  `orrery-build/${createHash('sha256').update(`${hostId}\n${runId}`).digest('hex').slice(0, 40)}:latest`
+  `orrery-build/${hash('sha256', `${hostId}\n${runId}`).slice(0, 40)}:latest`
 
 /**
  * Checks that the context is here, that its recipe is that of the build, and that the recipe names

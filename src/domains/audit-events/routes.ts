@@ -2,16 +2,43 @@ import { z } from 'zod'
 import { readsArchive, type Db } from '../../db/sql.ts'
 import { preferred } from '../../http/accept.ts'
 import { pagedArray, pageOf } from '../../http/paging.ts'
+import { atInterval, follow, type Followed, type FollowedPiece } from '../../http/followed-stream.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
+import { sharedReads } from '../../http/shared-reads.ts'
+import { batchOf, batchSize, stillHere } from '../../operations/streams.ts'
 import { invalid } from '../../refusal.ts'
 import type { VaultKeys } from '../../vault/keys.ts'
-import { openAuditStreams } from './event-stream.ts'
 import { AuditEvent, AuditQuery, auditSizes, AuditVerdict } from './schemas.ts'
-import { lastSealNumber, listAuditEvents } from './store.ts'
+import { lastSealNumber, listAuditEvents, listSealedEvents } from './store.ts'
 import { verifyAudit, type Proof } from './verify.ts'
 import type { Witness } from './witness.ts'
 
 const stream = 'text/event-stream'
+/** Seals are announced nowhere. */
+const everyMs = 500
+
+/**
+ * Sealed records after a number as server-sent events, until the reader leaves. The id is the
+ * number in the chain, so `Last-Event-ID` loses no record: no new record gets a number below one
+ * that was sent. Streams at the same number share one read.
+ */
+const openAuditStreams = (db: Db): ((filters: AuditQuery, from: number) => Followed) => {
+  const behind = sharedReads(db, async (key): Promise<FollowedPiece<number>> => {
+    const [filters, after] = JSON.parse(key) as [AuditQuery, number]
+    const found = await listSealedEvents(db, filters, after, batchSize)
+    return batchOf(
+      found.map(({ sealNumber, event }) => ({ id: String(sealNumber), type: event.eventType, data: event })),
+      found.at(-1)?.sealNumber ?? after,
+    )
+  })
+  return (filters, from) =>
+    follow({
+      from,
+      read: (after) => behind(JSON.stringify([filters, after])),
+      keepAlive: stillHere,
+      watch: () => atInterval(everyMs),
+    })
+}
 
 /**
  * The last number that a reader has seen. A reader without one sees the records from now on; one with
@@ -37,9 +64,7 @@ export const auditEventRoutes = ({
 }): Route[] => {
   const streamOf = openAuditStreams(db)
   return [
-    route({
-      method: 'GET',
-      path: '/audit-events/',
+    route('listAuditEvents', 'GET /audit-events/', {
       summary:
         'What was done to the service, newest first; as server-sent events what is recorded from now ' +
         'on, or after Last-Event-ID',
@@ -57,9 +82,7 @@ export const auditEventRoutes = ({
         return pagedArray(rows, { page, total, target })
       },
     }),
-    route({
-      method: 'GET',
-      path: '/audit-events/verify/',
+    route('verifyAuditEvents', 'GET /audit-events/verify/', {
       summary: 'Whether every audit record is as it was sealed; if not, which one is the first that is not',
       response: AuditVerdict,
       // The records of an archive have another chain.

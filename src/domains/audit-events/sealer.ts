@@ -14,8 +14,6 @@ const batch = 1_000
 /** An arbitrary number. Every version of the service has to use the same one. */
 const lock = 7_355_608_153
 
-const Held = z.object({ held: z.boolean() })
-
 /**
  * Numbers and chains up to `batch` committed records without a seal, in one transaction: a kill
  * leaves all of them sealed or none. Of several daemons one seals at a time.
@@ -23,7 +21,7 @@ const Held = z.object({ held: z.boolean() })
  */
 export const sealRecords = (db: Db, keys: VaultKeys | undefined): Promise<number> =>
   db.transaction(async (tx) => {
-    const { held } = await tx.one(Held, sql`select pg_try_advisory_xact_lock(${lock}) as held`)
+    const held = await tx.only(z.boolean(), sql`select pg_try_advisory_xact_lock(${lock}) as held`)
     if (!held) return 0
     const records = await tx.many(
       SealedMembers,

@@ -74,9 +74,8 @@ export const listSealedEvents = async (db: Db, filters: AuditQuery, after: numbe
     )
   ).map(({ sealNumber, ...event }) => ({ sealNumber, event }))
 
-const LastSeal = z.object({ number: z.number() })
 export const lastSealNumber = async (db: Db): Promise<number> =>
-  (await db.maybe(LastSeal, sql`select number from audit_head`))?.number ?? 0
+  (await db.value(z.number(), sql`select number from audit_head`)) ?? 0
 
 /**
  * Events that match every filter given, newest first; `total` is counted to one above `countBound`.

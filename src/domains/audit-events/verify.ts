@@ -23,7 +23,6 @@ const Sealed = SignedRecord.extend({
   sealKey: z.string(),
 })
 type Sealed = z.output<typeof Sealed>
-const Count = z.object({ total: z.number() })
 
 /** A record that is not as it was sealed. */
 interface Fault {
@@ -75,12 +74,12 @@ export const verifyAudit = async (
   const { link, fault: broken } = await checkedLink(witness, keyOf)
   return db.snapshot(async (tx) => {
     const head = await tx.maybe(ChainHead, chainHead)
-    const { total: unsealed } = await tx.one(
-      Count,
+    const unsealed = await tx.only(
+      z.number(),
       sql`select count(*) as total from audit_events where seal_number is null`,
     )
-    const { total: sealed } = await tx.one(
-      Count,
+    const sealed = await tx.only(
+      z.number(),
       sql`select count(*) as total from audit_events where seal_number is not null`,
     )
     let signedFrom: number | null = null

@@ -2,8 +2,6 @@ import { z } from 'zod'
 import { sql } from '../../db/sql.ts'
 import type { OperationKind } from '../../operations/kind.ts'
 
-const SummaryRow = z.object({ resourceId: z.string() })
-const OutputDigest = z.object({ digest: z.string().optional() })
 const AuditRow = z.object({
   resourceId: z.string(),
   runtimeId: z.string(),
@@ -22,13 +20,13 @@ export const commandKind: OperationKind<'consoleCommand'> = {
   cancelEnds: 'accepted',
   // The command itself may hold secrets, so Temporal's page shows only the resource.
   pageSummary: async (db, id) => {
-    const row = await db.maybe(SummaryRow, sql`select resource_id from console_commands where id = ${id}`)
-    return (
-      row && {
-        line: `console command on ${row.resourceId}`,
-        path: `/console-commands/${encodeURIComponent(id)}/`,
-      }
+    const resourceId = await db.value(
+      z.string(),
+      sql`select resource_id from console_commands where id = ${id}`,
     )
+    return resourceId === undefined
+      ? undefined
+      : { line: `console command on ${resourceId}`, path: `/console-commands/${encodeURIComponent(id)}/` }
   },
   audit: async (id, change, tx) => {
     const row = await tx.maybe(
@@ -48,12 +46,10 @@ export const commandKind: OperationKind<'consoleCommand'> = {
     tx.run(sql`update console_commands set command = masked ->> 'command', working_directory = masked ->>
       'workingDirectory', environment = masked -> 'environment', masked = null
       where id = ${id} and masked is not null`),
-  recordingDigest: async (tx, id) =>
-    (
-      await tx.maybe(
-        OutputDigest,
-        sql`select encode(sha256(sha256(stdout) || sha256(coalesce(stderr, ''))), 'hex') as digest
+  recordingDigest: (tx, id) =>
+    tx.value(
+      z.string().optional(),
+      sql`select encode(sha256(sha256(stdout) || sha256(coalesce(stderr, ''))), 'hex') as digest
           from console_commands where id = ${id}`,
-      )
-    )?.digest,
+    ),
 }

@@ -30,7 +30,6 @@ const BoundRow = z.object({
   configuration: z.record(z.string(), z.unknown()).optional(),
   binding: z.record(z.string(), z.unknown()).optional(),
 })
-const TypeRow = z.object({ type: z.string() })
 
 /** The facts of this service that complete a runtime's configuration. */
 export interface ConsoleSurroundings {
@@ -56,8 +55,8 @@ export const consoleOf = async (
   surroundings: ConsoleSurroundings,
 ): Promise<Console> => {
   const shown = JSON.stringify(resourceId)
-  const resource = await db.maybe(TypeRow, sql`select type from resources where id = ${resourceId}`)
-  if (resource === undefined)
+  const type = await db.value(z.string(), sql`select type from resources where id = ${resourceId}`)
+  if (type === undefined)
     throw refuse(`is ${shown}, which does not exist; name a resource of a saved environment`)
   const bound = await db.many(
     BoundRow,
@@ -74,7 +73,7 @@ export const consoleOf = async (
         'bind it to one with driver local, ssh, slurm or kubernetes',
     )
   const place = await reached(db, resourceId, usable, surroundings)
-  const onNode = kindOf(place.kind).hasPartitions && resource.type === 'hpc_machine'
+  const onNode = kindOf(place.kind).hasPartitions && type === 'hpc_machine'
   return { runtimeId: usable.runtimeId, place: onNode ? { ...place, onNode } : place }
 }
 
@@ -99,11 +98,11 @@ const reached = async (
   const [fault] = [...problems, ...(faultsOf?.(place.configuration, nothing) ?? [])]
   if (fault !== undefined) throw refuse(`cannot be used: ${of}: ${fault.path} ${fault.message}`)
   if (needed === undefined || place.connectionId === undefined) return place
-  const connection = await db.maybe(
-    TypeRow,
+  const connection = await db.value(
+    z.string(),
     sql`select type from connections where id = ${place.connectionId}`,
   )
-  const fits = connection?.type === needed.type || (needed.type === 'ssh' && connection?.type === 'local')
+  const fits = connection === needed.type || (needed.type === 'ssh' && connection === 'local')
   if (!fits)
     throw refuse(
       `cannot be used: ${of} names ${JSON.stringify(place.connectionId)}, which is no connection of ` +

@@ -22,7 +22,6 @@ export interface ConsoleRouteParts extends ConsoleSessionParts {
   vault: Pick<Vault, 'values'>
 }
 
-const tag = 'console'
 const usualCommands = 200
 const mostCommands = 1_000
 /** Time beyond a command's own timeout: for its place, its start, its end and its output. */
@@ -67,7 +66,6 @@ const commandRoutes = (parts: ConsoleRouteParts): Route[] => {
     kind: commandKind,
     path: '/console-commands/',
     parameter: 'commandId',
-    tag,
   }
   const of = operationRoutes(api)
 
@@ -94,20 +92,14 @@ const commandRoutes = (parts: ConsoleRouteParts): Route[] => {
   }
 
   return [
-    route({
-      method: 'GET',
-      path: '/console-commands/',
-      tag,
+    route('listConsoleCommands', 'GET /console-commands/', {
       summary: 'Console commands, newest first, with the first 16 KiB of each output',
       query: limitQuery,
       response: z.array(Command),
       handle: ({ query: { limit } }) =>
         listCommands(db, limit === undefined || limit < 1 || limit > mostCommands ? usualCommands : limit),
     }),
-    route({
-      method: 'POST',
-      path: '/console-commands/',
-      tag,
+    route('startConsoleCommand', 'POST /console-commands/', {
       summary:
         'Run a command on a resource and wait for its end; with Prefer: respond-async the answer is 202 at once',
       body: CommandDocument,

@@ -27,7 +27,6 @@ export interface ConsoleSessionParts {
   kubernetesHelperImage: string
 }
 
-const tag = 'console'
 /** A connection waits this long for the terminal of a session that has just begun. */
 const takeUpMs = 15_000
 /** Subprotocol of the stream. */
@@ -64,9 +63,7 @@ const rowOf = async (db: Db, id: string) => existing(await readConsoleSession(db
 
 /** The WebSocket of a session. A ticket of mode watch permits output only. */
 const streamRoute = (db: Db, keeper: ConsoleKeeper): Route =>
-  socketRoute({
-    path: '/console-sessions/{sessionId}/stream/',
-    tag,
+  socketRoute('attachConsoleSession', 'GET /console-sessions/{sessionId}/stream/', {
     summary:
       'The terminal of a session: its output as binary frames, from the last 1 MiB on; what a ' +
       'client sends is input, but for {"type":"resize","rows","columns"}',
@@ -130,18 +127,12 @@ export const sessionRoutes = ({
     return { protocols: [protocol, ticketProtocol(secret)], mode, expiresAt }
   }
   return [
-    route({
-      method: 'GET',
-      path: '/console-sessions/',
-      tag,
+    route('listConsoleSessions', 'GET /console-sessions/', {
       summary: 'Console sessions that are open, oldest first',
       response: z.array(ConsoleSession),
       handle: async () => (await openSessions(db)).map(consoleSessionDocument),
     }),
-    route({
-      method: 'POST',
-      path: '/console-sessions/',
-      tag,
+    route('openConsoleSession', 'POST /console-sessions/', {
       summary: 'Open a terminal on a resource; its stream is a WebSocket',
       body: ConsoleSessionDocument,
       response: ConsoleSession,
@@ -178,18 +169,12 @@ export const sessionRoutes = ({
         return new Reply({ body: consoleSessionDocument(row) })
       },
     }),
-    route({
-      method: 'GET',
-      path: '/console-sessions/{sessionId}/',
-      tag,
+    route('getConsoleSession', 'GET /console-sessions/{sessionId}/', {
       summary: 'One console session, open or ended',
       response: ConsoleSession,
       handle: async ({ params: { sessionId } }) => consoleSessionDocument(await rowOf(db, sessionId)),
     }),
-    route({
-      method: 'POST',
-      path: '/console-sessions/{sessionId}/tickets/',
-      tag,
+    route('createConsoleTicket', 'POST /console-sessions/{sessionId}/tickets/', {
       summary: 'A ticket with which a page opens the stream, once, within 30 seconds',
       body: TicketDocument,
       response: ConsoleTicket,
@@ -203,10 +188,7 @@ export const sessionRoutes = ({
       handle: async (call) =>
         new Reply({ body: await ticket(call), headers: { 'cache-control': 'no-store' } }),
     }),
-    route({
-      method: 'DELETE',
-      path: '/console-sessions/{sessionId}/',
-      tag,
+    route('closeConsoleSession', 'DELETE /console-sessions/{sessionId}/', {
       summary: 'Close a session; again is harmless',
       audit: {
         eventType: 'console.session.close',
@@ -218,10 +200,7 @@ export const sessionRoutes = ({
         if (session !== undefined) await keeper.close(await rowOf(db, sessionId), session)
       },
     }),
-    route({
-      method: 'GET',
-      path: '/console-sessions/{sessionId}/log/',
-      tag,
+    route('readConsoleSessionLog', 'GET /console-sessions/{sessionId}/log/', {
       summary:
         'The transcript of a session, its control characters written out; or its recording as ' +
         'asciicast v2, which holds them',

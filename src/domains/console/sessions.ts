@@ -174,15 +174,13 @@ const recordingOf = (tx: Db, id: string) =>
       from console_records where session_id = ${id}`,
   )
 
-const Present = z.object({ id: z.string() })
-
 /** Compares the recording of a session with the digest that the record of its end holds. */
 export const recordingProof: Proof = async (tx, { sessionId, metadata }) => {
   const recorded = Recording.safeParse(metadata)
   if (sessionId === undefined || !recorded.success) return undefined
   // Archives hold sessions without their recordings.
-  const session = await tx.maybe(
-    Present,
+  const session = await tx.value(
+    z.string(),
     sql`select id from console_sessions where id = ${sessionId} and current_schema() = 'public'`,
   )
   if (session === undefined) return undefined
@@ -230,17 +228,15 @@ export const unclearedSessions = async (
 export const openTerminals = sql`select id, status from console_sessions where status in ('starting', 'connected')`
 
 /** Ended terminals and commands that may still have something at their resource; 100 at most. */
-export const leftOfConsole = async (db: Db): Promise<string[]> => {
-  const rows = await db.many(
-    Present,
+export const leftOfConsole = async (db: Db): Promise<string[]> =>
+  db.values(
+    z.string(),
     sql`select 'console-session/' || id as id from console_sessions
         where finished_at > now() - interval '30 days' and cleared_at is null
       union all select 'console-command/' || id from console_commands
         where finished_at > now() - interval '30 days' and cleared_at is null
       order by 1 limit 100`,
   )
-  return rows.map(({ id }) => id)
-}
 
 /** Records that a session has left nothing at its resource. */
 export const clearSession = (db: Db, id: string): Promise<number> =>

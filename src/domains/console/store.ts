@@ -133,16 +133,15 @@ export const listCommands = async (db: Db, limit: number): Promise<Command[]> =>
   return rows.map((row) => commandDocument(row as CommandRow))
 }
 
-const OldRow = z.object({ id: z.string() })
 /** Deletes commands, with their events, that ended this many days ago. */
 export const removeOldCommands = async (db: Db, days: number): Promise<void> => {
   for (let left = true; left;) {
-    const rows = await db.many(
-      OldRow,
+    const old = await db.values(
+      z.string(),
       sql`select id from console_commands where ${keptLongEnough(days)} order by finished_at limit 100`,
     )
-    for (const { id } of rows) await deleteOperation(db, commandKind, id)
-    left = rows.length === 100
+    for (const id of old) await deleteOperation(db, commandKind, id)
+    left = old.length === 100
   }
 }
 
@@ -169,11 +168,10 @@ export const unclearedCommands = async (
 export const clearCommand = (db: Db, id: string): Promise<number> =>
   db.run(sql`update console_commands set cleared_at = clock_timestamp() where id = ${id}`)
 
-const StatusRow = z.object({ status: z.string() })
 /** Whether a command is over. */
 export const commandIsOver = async (db: Db, id: string): Promise<boolean> => {
-  const row = await db.maybe(StatusRow, sql`select status from console_commands where id = ${id}`)
-  return row === undefined || !['accepted', 'running'].includes(row.status)
+  const status = await db.value(z.string(), sql`select status from console_commands where id = ${id}`)
+  return status === undefined || !['accepted', 'running'].includes(status)
 }
 
 /** One stream of output, up to the stored limit. */

@@ -11,7 +11,6 @@ const mostTickets = 100
 
 export type TicketMode = 'write' | 'watch'
 
-const IssuedRow = z.object({ expiresAt: z.string() })
 const SpentRow = z.object({ mode: z.enum(['write', 'watch']), actorId: z.string() })
 
 const digestOf = (secret: string): Buffer => createHash('sha256').update(secret).digest()
@@ -33,8 +32,8 @@ export const issueTicket = (
         `${String(mostTickets)} tickets of this session wait to be used; use one, or wait 30 s`,
       )
     const secret = randomBytes(32).toString('base64url')
-    const { expiresAt } = await tx.one(
-      IssuedRow,
+    const expiresAt = await tx.only(
+      z.string(),
       sql`insert into console_tickets (digest, session_id, mode, actor_id, expires_at)
         values (${digestOf(secret)}, ${sessionId}, ${mode}, ${actorId},
           clock_timestamp() + make_interval(secs => ${lifeSeconds})) returning expires_at`,

@@ -38,11 +38,13 @@ import { isFields } from '../../json-object.ts'
 /** Credentials of users; the service's own key and what targets hide have no route. */
 type UserKind = Exclude<SecretKind, 'signing-key' | 'machine-variables'>
 
-const folders: Record<UserKind, string> = {
-  'ssh-key': '/ssh-keys/',
-  'kubernetes-token': '/kubernetes-tokens/',
-  'cloud-credential': '/cloud-credentials/',
-  'registry-credential': '/registry-credentials/',
+const folderOf = <Kind extends UserKind>(kind: Kind) => `/${kind}s/` as const
+/** As operations name a credential of the kind. */
+const names: Record<UserKind, string> = {
+  'ssh-key': 'SshKey',
+  'kubernetes-token': 'KubernetesToken',
+  'cloud-credential': 'CloudCredential',
+  'registry-credential': 'RegistryCredential',
 }
 
 /** A secret and its public members, or all problems of the document that it comes from. */
@@ -170,30 +172,22 @@ const replace = async (
 
 /** Routes to read credentials and to delete unused ones, alike for all kinds. */
 const commonRoutes = <T extends z.ZodType>(db: Db, kind: UserKind, item: T): Route[] => [
-  listRoute({
-    path: folders[kind],
-    tag: 'credentials',
+  listRoute(`list${names[kind]}s`, `GET ${folderOf(kind)}`, {
     summary: `${nouns[kind]}s by id, without their secrets`,
     item,
     read: (page) => listCredentials(db, item, kind, page),
   }),
-  route({
-    method: 'GET',
-    path: `${folders[kind]}{credentialId}/`,
-    tag: 'credentials',
+  route(`get${names[kind]}`, `GET ${folderOf(kind)}{credentialId}/`, {
     summary: `One ${nouns[kind]} and the connections that use it, without its secret`,
     response: item,
     handle: async ({ params }) =>
-      new Reply({ body: await readCredential(db, item, kind, params['credentialId'] ?? '') }),
+      new Reply({ body: await readCredential(db, item, kind, params.credentialId) }),
   }),
-  route({
-    method: 'DELETE',
-    path: `${folders[kind]}{credentialId}/`,
-    tag: 'credentials',
+  route(`delete${names[kind]}`, `DELETE ${folderOf(kind)}{credentialId}/`, {
     summary: `Delete a ${nouns[kind]} that no connection uses`,
     refuses: [422],
     audit: audited(kind, 'deleted'),
-    handle: ({ params }) => deleteCredential(db, kind, params['credentialId'] ?? ''),
+    handle: ({ params }) => deleteCredential(db, kind, params.credentialId),
   }),
 ]
 
@@ -205,17 +199,16 @@ const storeRoute = <Body extends { id: string }>(
   parts: CredentialParts,
   given: {
     kind: UserKind
-    path?: string
+    /** Of a key that exists already. */
+    isImport?: boolean
     summary: string
     body: z.ZodType<Body>
     made: (body: Body) => Made
   },
 ): Route => {
-  const { kind, path = folders[kind], summary, body: schema, made } = given
-  return route({
-    method: 'POST',
-    path,
-    tag: 'credentials',
+  const { kind, isImport = false, summary, body: schema, made } = given
+  const [verb, folder] = isImport ? (['import', 'import/'] as const) : (['create', ''] as const)
+  return route(`${verb}${names[kind]}`, `POST ${folderOf(kind)}${folder}`, {
     summary,
     body: schema,
     response: kind === 'ssh-key' ? SshKey : CredentialReference,
@@ -229,7 +222,7 @@ const storeRoute = <Body extends { id: string }>(
           kind === 'ssh-key'
             ? await readCredential(parts.db, SshKey, kind, body.id)
             : { credentialRef: referenceOf(kind, body.id) },
-        headers: { location: `${folders[kind]}${encodeURIComponent(body.id)}/` },
+        location: `${folderOf(kind)}${encodeURIComponent(body.id)}/`,
       })
     },
   })
@@ -240,17 +233,14 @@ const replaceRoute = <Body extends { id?: string | undefined }, S extends z.ZodT
   parts: CredentialParts,
   given: { kind: UserKind; what: string; body: z.ZodType<Body>; item: S; made: (body: Body) => Made },
 ): Route =>
-  route({
-    method: 'PUT',
-    path: `${folders[given.kind]}{credentialId}/`,
-    tag: 'credentials',
+  route(`update${names[given.kind]}`, `PUT ${folderOf(given.kind)}{credentialId}/`, {
     summary: `Put another ${given.what} under a reference that is in use`,
     body: given.body,
     response: given.item,
     ...(given.kind === 'ssh-key' ? { refuses: [409] } : {}),
     audit: audited(given.kind, 'replaced'),
     handle: async ({ params, body }) => {
-      const id = params['credentialId'] ?? ''
+      const id = params.credentialId
       await replace(parts, given.kind, id, body.id, given.made(body))
       return new Reply({ body: await readCredential(parts.db, given.item, given.kind, id) })
     },
@@ -269,10 +259,7 @@ const refusedVerdict = (
     : error
 
 const validateRoute = ({ identifyCloud }: CredentialParts): Route =>
-  route({
-    method: 'POST',
-    path: '/cloud-credentials/validate/',
-    tag: 'credentials',
+  route('validateCloudCredential', 'POST /cloud-credentials/validate/', {
     summary:
       "Whether a provider takes a credential: its form, then the provider's own answer; 422 with " +
       '`valid: false` for a wrong form and for its no, 503 for no answer; stores nothing',
@@ -320,7 +307,7 @@ export const credentialRoutes = (parts: CredentialParts): Route[] => [
   }),
   storeRoute(parts, {
     kind: 'ssh-key',
-    path: '/ssh-keys/import/',
+    isImport: true,
     summary: 'Import a private key: ed25519, ECDSA or RSA as OpenSSH, PEM or PKCS#8 text',
     body: SshKeyImport,
     made: keyImported,

@@ -39,19 +39,17 @@ const document = sql`jsonb_strip_nulls(c.shown || jsonb_build_object('id', c.id,
     at time zone 'utc') #>> '{}' || 'Z',
   'lastUsedAt', to_jsonb(date_trunc('minute', c.last_used_at at time zone 'utc')) #>> '{}' || 'Z', 'usedBy', ${users}))`
 
-const DocumentRow = z.object({ document: z.unknown() })
-
 const read = async <T extends z.ZodType>(
   db: Db,
   schema: T,
   kind: SecretKind,
   rest: Sql,
 ): Promise<z.output<T>[]> => {
-  const rows = await db.many(
-    DocumentRow,
+  const documents = await db.values(
+    z.unknown(),
     sql`select ${document} as document from credentials c where c.kind = ${kind} ${rest}`,
   )
-  return rows.map((row) => schema.parse(row.document))
+  return documents.map((one) => schema.parse(one))
 }
 
 /** Credentials of a kind by id; `total` is counted to one above `countBound`. */
@@ -77,12 +75,10 @@ export const readCredential = async <T extends z.ZodType>(
   return found
 }
 
-const TakenRow = z.object({ taken: z.boolean() })
-
 /** The problem of an id that is in use, or none. */
 export const takenProblems = async (db: Db, kind: SecretKind, id: string): Promise<Problem[]> => {
-  const { taken } = await db.one(
-    TakenRow,
+  const taken = await db.only(
+    z.boolean(),
     sql`select exists (select from credentials where kind = ${kind} and id = ${id}) as taken`,
   )
   return taken
@@ -136,8 +132,6 @@ export const dropCredential = async (tx: Db, kind: SecretKind, id: string): Prom
   }
 }
 
-const InstanceRow = z.object({ id: z.string() })
-
 /**
  * Locks a credential that another secret is to come under, until the transaction ends.
  * @throws Refusal `missing`; `conflict` where a living machine accepts the present secret alone
@@ -145,8 +139,8 @@ const InstanceRow = z.object({ id: z.string() })
 export const holdReplaceable = async (tx: Db, kind: SecretKind, id: string): Promise<void> => {
   const held = await tx.run(sql`select from credentials where kind = ${kind} and id = ${id} for update`)
   if (held === 0) throw missing(nouns[kind], id)
-  const instance = await tx.maybe(
-    InstanceRow,
+  const instance = await tx.value(
+    z.string(),
     sql`select connection_id as id from credential_users
         where credential_ref = ${referenceOf(kind, id)} and kind = 'instance' order by connection_id limit 1`,
   )
@@ -154,7 +148,7 @@ export const holdReplaceable = async (tx: Db, kind: SecretKind, id: string): Pro
     throw new Refusal(
       'conflict',
       `the ${nouns[kind]} ${JSON.stringify(id)} is the only one that the machine of the cloud instance ` +
-        `${JSON.stringify(instance.id)} accepts; destroy that first, or store the new one under another id`,
+        `${JSON.stringify(instance)} accepts; destroy that first, or store the new one under another id`,
     )
 }
 

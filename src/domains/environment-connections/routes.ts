@@ -75,10 +75,7 @@ const toTest = (parts: ConnectionParts) =>
 const testRoute = (parts: ConnectionParts): Route => {
   const { links } = parts
   let trials = 0
-  return route({
-    method: 'POST',
-    path: '/connection-tests/',
-    tag: 'environment-connections',
+  return route('testConnection', 'POST /connection-tests/', {
     summary: 'Test a connection that is not saved: nothing is stored, the stage that fails is named',
     body: toTest(parts),
     response: TestResult,
@@ -151,16 +148,12 @@ const save = async (
 }
 
 const documentRoutes = (parts: ConnectionParts): Route[] => [
-  route({
-    method: 'GET',
-    path: '/environment-connections/{connectionId}/',
+  route('getConnection', 'GET /environment-connections/{connectionId}/', {
     summary: 'One connection',
     response: ConnectionDocument,
     handle: ({ params }) => stored(parts, params.connectionId),
   }),
-  route({
-    method: 'PUT',
-    path: '/environment-connections/{connectionId}/',
+  route('updateConnection', 'PUT /environment-connections/{connectionId}/', {
     summary: 'Save a connection of an environment, new or in place of what it was',
     body: ConnectionDocument,
     response: ConnectionDocument,
@@ -177,9 +170,7 @@ const documentRoutes = (parts: ConnectionParts): Route[] => [
 ]
 
 const checkRoutes = (parts: ConnectionParts): Route[] => [
-  route({
-    method: 'POST',
-    path: '/environment-connections/{connectionId}/health/',
+  route('checkConnection', 'POST /environment-connections/{connectionId}/health/', {
     summary: 'Check a connection now; the answer is 200 also when it is offline',
     response: ConnectionCheck,
     audit: {
@@ -195,9 +186,7 @@ const checkRoutes = (parts: ConnectionParts): Route[] => [
       return existing(await checkAndRecord(parts, connection, actor.id), 'connection', params.connectionId)
     },
   }),
-  route({
-    method: 'GET',
-    path: '/environment-connections/{connectionId}/history/',
+  route('listConnectionChecks', 'GET /environment-connections/{connectionId}/history/', {
     summary: 'Checks and discoveries of a connection, newest first',
     query: HistoryQuery,
     response: z.array(ConnectionCheck),
@@ -221,9 +210,7 @@ const foundBy = async ({ db }: ConnectionParts, connectionId: string, number: nu
 }
 
 const discoverRoute = (parts: ConnectionParts): Route =>
-  route({
-    method: 'POST',
-    path: '/environment-connections/{connectionId}/discover/',
+  route('discoverResources', 'POST /environment-connections/{connectionId}/discover/', {
     summary:
       'Discover what is behind a connection; 202 when it takes longer than the configured wait, ' +
       'with the discovery as Location',
@@ -251,16 +238,14 @@ const discoverRoute = (parts: ConnectionParts): Route =>
         new Reply({
           body: { snapshots: [], status: 'running' },
           status: 202,
-          headers: { location: discoveryPath(connectionId, number) },
+          location: discoveryPath(connectionId, number),
         })
       )
     },
   })
 
 const discoveryRoute = (parts: ConnectionParts): Route =>
-  route({
-    method: 'GET',
-    path: '/environment-connections/{connectionId}/discoveries/{number}/',
+  route('getDiscovery', 'GET /environment-connections/{connectionId}/discoveries/{number}/', {
     summary: 'A discovery: what it found, `status: running` while it is under way, or why it found nothing',
     response: Discovery,
     refuses: [422],
@@ -273,17 +258,13 @@ const discoveryRoute = (parts: ConnectionParts): Route =>
   })
 
 const loginRoutes = (parts: ConnectionParts): Route[] => [
-  route({
-    method: 'GET',
-    path: '/environment-connections/{connectionId}/login/',
+  route('getLogin', 'GET /environment-connections/{connectionId}/login/', {
     summary: 'How the login of a connection stands, and what it asks a person',
     refuses: [422],
     response: Login,
     handle: ({ params }) => parts.links.state(params.connectionId),
   }),
-  route({
-    method: 'POST',
-    path: '/environment-connections/{connectionId}/login/',
+  route('answerLogin', 'POST /environment-connections/{connectionId}/login/', {
     summary:
       'Answer what a login asks, in the order of its prompts; without answers it logs in until it is asked',
     body: LoginAnswers,

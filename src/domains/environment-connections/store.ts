@@ -129,8 +129,6 @@ export const recordedHostKeys = (
     sql`select host, fingerprint, line from connection_host_keys where connection_id = ${connectionId} order by host`,
   )
 
-const FingerprintRow = z.object({ fingerprint: z.string() })
-
 /**
  * Records the key of a first contact, unless the host has one. A key of another type is another
  * key.
@@ -145,8 +143,8 @@ export const keepHostKey = async (
     sql`insert into connection_host_keys (connection_id, host, key_type, fingerprint, line)
         values (${connectionId}, ${key.host}, ${key.type}, ${key.fingerprint}, ${key.line}) on conflict do nothing`,
   )
-  const { fingerprint } = await db.one(
-    FingerprintRow,
+  const fingerprint = await db.only(
+    z.string(),
     sql`select fingerprint from connection_host_keys where connection_id = ${connectionId} and host = ${key.host}`,
   )
   return { fingerprint, isNew: inserted === 1 }
@@ -266,8 +264,6 @@ const Standing = z.object({
   discovered: z.boolean(),
 })
 
-const StatusRow = z.object({ status: z.string() })
-
 /** Updates the environment's status to match its connections. */
 export const settleEnvironment = async (
   tx: Db,
@@ -275,11 +271,11 @@ export const settleEnvironment = async (
   connectionId: string,
   checking: boolean,
 ): Promise<void> => {
-  const environment = await tx.maybe(
-    StatusRow,
+  const before = await tx.value(
+    z.string(),
     sql`select status from environments where id = ${environmentId} for no key update`,
   )
-  if (environment === undefined) return
+  if (before === undefined) return
   const connections = await tx.many(
     Standing,
     sql`select c.id, k.status, exists (select from connection_discoveries d where d.connection_id = c.id
@@ -290,8 +286,8 @@ export const settleEnvironment = async (
           order by checked_at desc, id desc limit 1) k on true
         where c.environment_id = ${environmentId}`,
   )
-  const status = environmentStatus(environment.status, connections, checking)
-  if (status === environment.status) return
+  const status = environmentStatus(before, connections, checking)
+  if (status === before) return
   await setEnvironmentStatus(tx, environmentId, status)
   await recordAudit(tx, {
     eventType: 'environment.status-changed',
@@ -299,8 +295,8 @@ export const settleEnvironment = async (
     environmentId,
     connectionId,
     outcome: status === 'unreachable' || status === 'degraded' ? 'failed' : 'succeeded',
-    summary: `environment ${environmentId}: ${environment.status} → ${status}`,
-    metadata: { before: environment.status, after: status },
+    summary: `environment ${environmentId}: ${before} → ${status}`,
+    metadata: { before, after: status },
   })
 }
 
@@ -310,22 +306,18 @@ export const settleEnvironment = async (
 /** Whether a connection has the members that a check needs. */
 export const monitored = sql`connection_is_monitored(type, endpoint, credential_ref)`
 
-const SuccessesRow = z.object({ successes: z.number() })
-
 /**
  * The number of consecutive successful checks, counted from the newest; undefined where the
  * connection cannot be checked.
  */
-export const successesInRow = async (db: Db, connectionId: string): Promise<number | undefined> => {
-  const found = await db.maybe(
-    SuccessesRow,
+export const successesInRow = (db: Db, connectionId: string): Promise<number | undefined> =>
+  db.value(
+    z.number(),
     sql`select (select count(*) from (select 1 from connection_checks k where k.connection_id = c.id and k.checked_at >
             coalesce((select max(checked_at) from connection_checks where connection_id = c.id
               and status = 'offline'), '-infinity') limit 100) counted) as successes
         from connections c where c.id = ${connectionId} and ${monitored}`,
   )
-  return found?.successes
-}
 
 /** A name that equal inputs always yield, readable and within the length limit of ids. */
 export const deterministicId = (prefix: string, ...of: readonly string[]): string => {

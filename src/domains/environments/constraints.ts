@@ -1,6 +1,5 @@
 import { textsAt, type ConstraintTexts } from '../../db/errors.ts'
 
-/** The meaning of violated constraints of this domain's tables for the caller. */
 export const environmentConstraints: ConstraintTexts = {
   ...textsAt('environment.id', {
     environments_pkey: 'is taken by another environment; choose another id',

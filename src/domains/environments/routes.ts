@@ -67,16 +67,13 @@ export const environmentRoutes = ({
   }
 
   return [
-    longListRoute({
-      path: '/environments/',
+    longListRoute('listEnvironments', 'GET /environments/', {
       summary: 'Environments by name, each with its newest version',
       item: EnvironmentDocument,
       ids: (page) => listEnvironments(db, page),
       texts: (ids) => environmentTexts(db, ids),
     }),
-    route({
-      method: 'POST',
-      path: '/environments/',
+    route('createEnvironment', 'POST /environments/', {
       summary: 'Register an environment with one version; answers the document as it was understood',
       body: EnvironmentDefinition,
       response: EnvironmentDefinition,
@@ -91,22 +88,18 @@ export const environmentRoutes = ({
         await createEnvironment(db, body)
         return new Reply({
           body: withoutViews(body),
-          headers: { location: `/environments/${encodeURIComponent(body.environment.id)}/` },
+          location: `/environments/${encodeURIComponent(body.environment.id)}/`,
         })
       },
     }),
-    route({
-      method: 'GET',
-      path: '/environments/{environmentId}/',
+    route('getEnvironment', 'GET /environments/{environmentId}/', {
       summary: 'One environment with the ids that were saved and the 20 newest checks of each connection',
       response: EnvironmentDocument,
       raw: json,
       authored,
       handle: ({ params }) => read(params.environmentId),
     }),
-    route({
-      method: 'PUT',
-      path: '/environments/{environmentId}/',
+    route('updateEnvironment', 'PUT /environments/{environmentId}/', {
       summary: 'Replace an environment that nothing uses',
       body: EnvironmentDefinition,
       response: EnvironmentDocument,
@@ -134,9 +127,7 @@ export const environmentRoutes = ({
         return read(id)
       },
     }),
-    route({
-      method: 'DELETE',
-      path: '/environments/{environmentId}/',
+    route('deleteEnvironment', 'DELETE /environments/{environmentId}/', {
       summary: 'Delete an environment that nothing uses, with everything below it',
       refuses: [422],
       audit: {

@@ -7,22 +7,20 @@ import { lockInventory, requireEnvironment } from './store.ts'
 import { maskedStorage } from './secrets.ts'
 import { storageTypes, type BrowseRoot, type StorageProbe } from './schemas.ts'
 
-const TextRow = z.object({ document: z.string() })
-
 /**
  * The storages of an environment's newest version, each as JSON text, secrets masked.
  * @throws Refusal 404 for an unknown environment
  */
 export const storagesOfEnvironment = async (db: Db, environmentId: string): Promise<string[]> => {
-  const rows = await db.many(
-    TextRow,
+  const texts = await db.values(
+    z.string(),
     sql`select ${raw(storageObject)} as document from storages s
         where s.environment_version_id = (select id from environment_versions
           where environment_id = ${environmentId} order by version desc limit 1)
         order by s.position, s.id`,
   )
-  if (rows.length === 0) await requireEnvironment(db, environmentId)
-  return rows.map(({ document }) => maskedStorage(document))
+  if (texts.length === 0) await requireEnvironment(db, environmentId)
+  return texts.map(maskedStorage)
 }
 
 const StorageFacts = z.object({

@@ -237,11 +237,8 @@ export const deleteEnvironment = (db: Db, id: string, uses: readonly Environment
     await tx.run(sql`delete from environments where id = ${id}`)
   })
 
-const DocumentRow = z.object({ document: z.unknown() })
-
 /** Documents of rows, as they were taken: the bounds of their numbers may have been others then. */
-const documents = async <T>(db: Db, query: Sql): Promise<T[]> =>
-  (await db.many(DocumentRow, query)).map(({ document }) => document as T)
+const documents = async <T>(db: Db, query: Sql): Promise<T[]> => (await db.values(z.unknown(), query)) as T[]
 
 /** The versions of these ids, by id; unknown ids are left out. */
 export const versionsByIds = (db: Db, versionIds: readonly string[]): Promise<Version[]> =>

@@ -4,7 +4,7 @@ import { append } from '../../lists.ts'
 import type { Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
 import { orderViolations } from '../../schedulers/validate.ts'
-import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { missing, Refusal, unacceptable, type Problem, unacceptableAt } from '../../refusal.ts'
 import { builtDrivers } from '../../drivers/runtime/registry.ts'
 import type { Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
 import { withMasked } from '../environments/secrets.ts'
@@ -283,12 +283,10 @@ const planOf = async (tx: Db, run: RunMembers): Promise<PlanHeader> => {
     throw notBuilt('run.simulator simgrid', 'leave it out to use the built-in simulator')
   const plan = await readPlan(tx, run.schedulePlanId)
   if (plan === undefined)
-    throw unacceptable([
-      {
-        path: 'run.schedulePlanId',
-        message: `plan ${JSON.stringify(run.schedulePlanId)} does not exist; create or import it first`,
-      },
-    ])
+    throw unacceptableAt(
+      'run.schedulePlanId',
+      `plan ${JSON.stringify(run.schedulePlanId)} does not exist; create or import it first`,
+    )
   return plan
 }
 
@@ -556,14 +554,11 @@ const refuseUnmade = async (tx: Db, plan: PlanHeader, places: readonly Place[]):
     const targetId = site.slice('cloud/'.length)
     const target = await readTarget(tx, targetId)
     if (target?.enabled !== true)
-      throw unacceptable([
-        {
-          path: 'resources',
-          message:
-            `resource ${JSON.stringify(targetId)} is bound to a cloud runtime and is no enabled capacity ` +
-            'target; create the target, or plan its activities elsewhere',
-        },
-      ])
+      throw unacceptableAt(
+        'resources',
+        `resource ${JSON.stringify(targetId)} is bound to a cloud runtime and is no enabled capacity ` +
+          'target; create the target, or plan its activities elsewhere',
+      )
     await requireProvider(tx, target)
   }
 }

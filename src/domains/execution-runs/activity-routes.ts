@@ -41,9 +41,7 @@ const attemptQuery = z
 
 /** Everything recorded of one activity. */
 const detailRoute = (db: Db, { attemptOf }: Pick<RunFiles, 'attemptOf'>): Route =>
-  route({
-    method: 'GET',
-    path: '/execution-runs/{runId}/activities/{activityId}/',
+  route('getRunActivity', 'GET /execution-runs/{runId}/activities/{activityId}/', {
     summary:
       'One activity of a run: all attempts, what the plan promised, what it asks for, its ' +
       'command, inputs and outputs',
@@ -61,9 +59,7 @@ const logRoute = (
   { db, feed, sites }: Pick<ActivityRouteParts, 'db' | 'feed' | 'sites'>,
   { asking, started }: Pick<RunFiles, 'asking' | 'started'>,
 ): Route =>
-  route({
-    method: 'GET',
-    path: '/execution-runs/{runId}/activities/{activityId}/logs/',
+  route('readRunLog', 'GET /execution-runs/{runId}/activities/{activityId}/logs/', {
     summary:
       'What an activity wrote, by range (`offset`, `limit`) or from its end (`tail` bytes); with ' +
       '`follow=true` also what it goes on to write, until the attempt ends. Without `attempt` the ' +
@@ -120,9 +116,7 @@ const logRoute = (
 
 /** The records of the output files of one activity. */
 const outputsRoute = (db: Db): Route =>
-  route({
-    method: 'GET',
-    path: '/execution-runs/{runId}/activities/{activityId}/outputs/',
+  route('listRunOutputs', 'GET /execution-runs/{runId}/activities/{activityId}/outputs/', {
     summary: 'Files that an activity made, with their digests',
     query: z.strictObject(pageQuery),
     response: pages.outputs,
@@ -140,9 +134,7 @@ const outputsRoute = (db: Db): Route =>
 
 /** One file of the work directory, read from its site. */
 const fileRoute = ({ filesOf }: Pick<RunFiles, 'filesOf'>): Route =>
-  route({
-    method: 'GET',
-    path: '/execution-runs/{runId}/activities/{activityId}/outputs/{path}',
+  route('readRunOutput', 'GET /execution-runs/{runId}/activities/{activityId}/outputs/{path}', {
     summary: "One file of an activity's work directory",
     query: z.strictObject({ attempt: attemptQuery }),
     raw: ['application/octet-stream'],
@@ -167,9 +159,7 @@ const scriptRoute = (
   { db, hostId, workRoot, seedRoot, variablePrefix }: ActivityRouteParts,
   { attemptOf }: Pick<RunFiles, 'attemptOf'>,
 ): Route =>
-  route({
-    method: 'GET',
-    path: '/execution-runs/{runId}/activities/{activityId}/script/',
+  route('readRunScript', 'GET /execution-runs/{runId}/activities/{activityId}/script/', {
     summary: 'The exact script that an attempt runs: its variables, its working directory, its command',
     query: z.strictObject({ attempt: attemptQuery }),
     raw: ['text/x-shellscript'],

@@ -3,7 +3,7 @@ import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
 import { requestCancel } from '../../operations/records.ts'
-import { unacceptable, type Problem } from '../../refusal.ts'
+import { type Problem, unacceptableAt } from '../../refusal.ts'
 import { roundingSlack } from '../../schedulers/limits.ts'
 import { appendRunEvent, runKind } from './operation.ts'
 import { cloudCostOf } from './receipt.ts'
@@ -26,9 +26,7 @@ export const refuseAboveBudget = (
     predictionFailure === undefined
       ? `the plan is predicted to cost ${String(predictedCost)}; raise it, choose another plan, or give `
       : `the cost of the plan cannot be predicted (${predictionFailure}); choose another plan, or give `
-  throw unacceptable([
-    { path: 'run.budget', message: `is ${String(budget)}, and ${why}onBudget: ask or stop` },
-  ])
+  throw unacceptableAt('run.budget', `is ${String(budget)}, and ${why}onBudget: ask or stop`)
 }
 
 /**
@@ -75,20 +73,16 @@ export const approveRun = (db: Db, runId: string) =>
     return run
   })
 
-const AskRow = z.object({ asks: z.boolean() })
-
 /** Whether a run may begin only after a person has approved its predicted cost. */
 export const needsApproval = async (db: Db, runId: string): Promise<boolean> =>
-  (
-    await db.maybe(
-      AskRow,
-      sql`select r.on_budget = 'ask' and r.approved_at is null and r.status = 'created'
+  (await db.value(
+    z.boolean(),
+    sql`select r.on_budget = 'ask' and r.approved_at is null and r.status = 'created'
           and r.cancel_requested_at is null and (p.prediction_failure is not null
             or p.predicted_cost > r.budget * ${1 + roundingSlack}::float8) as asks
         from execution_runs r join schedule_plans p on p.id = r.schedule_plan_id
         where r.id = ${runId} and r.mode = 'real' and r.on_budget is not null and r.budget is not null`,
-    )
-  )?.asks ?? false
+  )) ?? false
 
 const WatchedRow = z.object({
   id: z.string(),
@@ -113,8 +107,6 @@ const watched = (db: Db, after: string, limit: number) =>
         and r.id > ${after} order by r.id limit ${limit}`,
   )
 
-const SpentRow = z.object({ spent: z.number() })
-
 /**
  * What an open run has spent so far, by the rule that prices it at its end: ended and running tasks,
  * the windows of resources that are paid by windows, machines, and the transfers to all of them.
@@ -125,8 +117,8 @@ const spentOf = async (db: Db, runId: string): Promise<number> => {
   const byWindow = prices.flatMap((one) => (one.byWindow ? [one.id] : []))
   // An ended attempt has its transfers in its cost, where it is paid by its own time. An attempt under
   // way has those since the end of the one before it.
-  const { spent } = await db.one(
-    SpentRow,
+  const spent = await db.only(
+    z.number(),
     sql`with tasks as materialized (
         select t.activity_id, t.status, t.started_at, t.finished_at, t.cost,
           t.planned_resource_id as resource_id, t.planned_resource_id = any(${byWindow}::text[]) as by_window

@@ -1,6 +1,5 @@
 import type { ConstraintTexts } from '../../db/errors.ts'
 
-/** The meaning of violated constraints of this domain's tables for the caller. */
 export const executionRunConstraints: ConstraintTexts = {
   execution_runs_pkey: {
     path: 'run.id',

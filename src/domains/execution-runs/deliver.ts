@@ -42,15 +42,12 @@ const undelivered = (runId: string): Sql =>
         and t.metadata ->> 'keptOn' <> '' and not exists (
           select from data_locations l where l.data_object_instance_id = o.id and l.uri like 'storage:%')`
 
-const HostRow = z.object({ hostId: z.string() })
-
 /**
  * The host with the copies of outputs that are not in their storage yet; undefined where none are
  * missing. All copies of a run are on one host.
  */
-export const hostOfUndelivered = async (db: Db, runId: string): Promise<string | undefined> =>
-  (await db.maybe(HostRow, sql`select t.metadata ->> 'keptOn' as host_id ${undelivered(runId)} limit 1`))
-    ?.hostId
+export const hostOfUndelivered = (db: Db, runId: string): Promise<string | undefined> =>
+  db.value(z.string(), sql`select t.metadata ->> 'keptOn' as host_id ${undelivered(runId)} limit 1`)
 
 /** The next of them behind `last` in the order of activities and paths. `root`: the copy on this host. */
 const nextUndelivered = (

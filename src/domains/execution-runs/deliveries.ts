@@ -15,8 +15,6 @@ import {
   type Delivered,
 } from '../artifacts/deliveries.ts'
 
-const RunRow = z.object({ id: z.string() })
-
 export interface DeliveryParts {
   db: Db
   artifactStore: ArtifactStore
@@ -136,8 +134,8 @@ export const deliveryHooks = (
       const delivered = await deliveredOf(name, pinNamed(id), facts.digest, facts.path)
       await db.transaction(async (tx) => {
         // The end of a run ends its deliveries: it waits for this, or this sees it.
-        const open = await tx.maybe(
-          RunRow,
+        const open = await tx.value(
+          z.string(),
           sql`select id from execution_runs where id = ${delivered.runId} and status in ('created', 'running')
             for share`,
         )

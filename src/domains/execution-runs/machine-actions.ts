@@ -34,8 +34,6 @@ const refuseRepeated = ({ lifecycleActions = [] }: PlanHeader): void => {
   }
 }
 
-const InstanceRow = z.object({ id: z.string() })
-
 /**
  * @throws Refusal 422 for a `start` of an instance whose machine is gone, or that the target does not
  *   have
@@ -44,13 +42,13 @@ const refuseUnknownInstances = async (tx: Db, { lifecycleActions = [] }: PlanHea
   const named = lifecycleActions.flatMap(({ action, cloudInstanceId: id = '', capacityTargetId }, at) =>
     action === 'start' && id !== '' ? [{ at, id, capacityTargetId }] : [],
   )
-  const rows = await tx.many(
-    InstanceRow,
+  const living = await tx.values(
+    z.string(),
     sql`select i.id from jsonb_to_recordset(${JSON.stringify(named)}::jsonb) as a(id text, "capacityTargetId" text)
       join cloud_instances i on i.id = a.id and i.capacity_target_id = a."capacityTargetId"
       where not i.machine_gone and i.status <> 'destroyed'`,
   )
-  const known = new Set(rows.map(({ id }) => id))
+  const known = new Set(living)
   const problems = named
     .filter(({ id }) => !known.has(id))
     .map(({ at, id, capacityTargetId }) => ({

@@ -19,24 +19,16 @@ const at = sql`coalesce(a."earliestStart", 0)`
 const isDue = sql`(r.started_at > clock_timestamp()
   or extract(epoch from clock_timestamp() - r.started_at) >= ${at})`
 
-const DueRow = z.object({ due: z.boolean().optional() })
-
 /**
  * Whether the plan's lifecycle action `provision` (or `start`) of a target has come to its earliest
  * start; undefined where the plan has none. Then a machine is asked for when a task can start there.
  */
-export const machineStartDue = async (
-  db: Db,
-  runId: string,
-  targetId: string,
-): Promise<boolean | undefined> =>
-  (
-    await db.one(
-      DueRow,
-      sql`select bool_or(${isDue}) as due from ${actionsOf(runId, targetId)}
+export const machineStartDue = (db: Db, runId: string, targetId: string): Promise<boolean | undefined> =>
+  db.only(
+    z.boolean().optional(),
+    sql`select bool_or(${isDue}) as due from ${actionsOf(runId, targetId)}
         and a.action in ('provision', 'start')`,
-    )
-  ).due
+  )
 
 const RestsRow = z.object({ stops: z.number(), dueStops: z.number(), done: z.number(), wakes: z.boolean() })
 
@@ -71,15 +63,13 @@ export const machineRests = async (db: Db, runId: string, targetId: string): Pro
   return { isDue: done < dueStops, isPlanned: done < stops, wakes }
 }
 
-const IdRow = z.object({ id: z.string() })
-
 /**
  * A stopped machine that no run uses, where the plan has a `start` for the target: the instance that
  * it names, else any that was made for a run. It is locked.
  */
 export const machineToStart = (tx: Db, runId: string, targetId: string) =>
-  tx.maybe(
-    IdRow,
+  tx.value(
+    z.string(),
     sql`select i.id from cloud_instances i where i.capacity_target_id = ${targetId} and i.status = 'stopped'
       and not i.machine_gone and exists (select from ${actionsOf(runId, targetId)} and a.action = 'start'
         and (a."cloudInstanceId" = i.id

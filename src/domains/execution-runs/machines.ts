@@ -70,18 +70,14 @@ export const isOver = ({ gone, status, rests, wakes }: HeldMachine): boolean =>
   gone ||
   !(['provisioning', 'configuring', 'ready'].includes(status) || (status === 'stopped' && (rests || wakes)))
 
-const CountRow = z.object({ count: z.number() })
-
 /** How many instances of the run's generation for a target have failed before they took work. */
-export const failedMachines = async (db: Db, runId: string, targetId: string): Promise<number> =>
-  (
-    await db.one(
-      CountRow,
-      sql`select count(*) as count from run_machines m join execution_runs r
+export const failedMachines = (db: Db, runId: string, targetId: string): Promise<number> =>
+  db.only(
+    z.number(),
+    sql`select count(*) as count from run_machines m join execution_runs r
         on r.id = m.execution_run_id and r.generation = m.generation where r.id = ${runId}
         and m.capacity_target_id = ${targetId} and m.release_reason = 'failed'`,
-    )
-  ).count
+  )
 
 /** Records that the instance takes work of the run from now on: no task waits for it any more. */
 export const markUsed = async (db: Db, runId: string, targetId: string): Promise<void> => {
@@ -104,12 +100,10 @@ const lanesMeet = (runId: string, targetId: string): Sql => sql`exists (
     and (o.core_ids && t.core_ids or (o.core_ids = '{}' and t.core_ids = '{}'))
   where m.instance_id = i.id and m.released_at is null)`
 
-const IdRow = z.object({ id: z.string() })
-
 /** An instance of the target that is there or on its way, and whose lanes the run can use. */
 const sharedInstance = (tx: Db, runId: string, targetId: string) =>
-  tx.maybe(
-    IdRow,
+  tx.value(
+    z.string(),
     sql`select i.id from cloud_instances i where i.capacity_target_id = ${targetId} and not i.machine_gone
       and (i.status = 'ready' or (i.status in ('provisioning', 'configuring') and i.execution_run_id is not null))
       and not exists (select from cloud_operations o where o.instance_id = i.id
@@ -118,16 +112,14 @@ const sharedInstance = (tx: Db, runId: string, targetId: string) =>
       order by i.status = 'ready' desc, i.created_at, i.id limit 1 for update of i`,
   )
 
-const UserRow = z.object({ runId: z.string() })
-
 /** Why no instance can be had now. */
 const whoHasThem = async (tx: Db, { id, maximumInstances }: CapacityTarget): Promise<string> => {
-  const users = await tx.many(
-    UserRow,
+  const users = await tx.values(
+    z.string(),
     sql`select distinct m.execution_run_id as run_id from run_machines m
       where m.capacity_target_id = ${id} and m.released_at is null order by 1 limit 4`,
   )
-  const named = users.slice(0, 3).map(({ runId }) => runId)
+  const named = users.slice(0, 3)
   const who =
     named.length === 0
       ? 'none of them can be used by a run'
@@ -197,13 +189,13 @@ export const acquireMachine = async (
     const own =
       stopped !== undefined
         ? {
-            instanceId: stopped.id,
-            operationId: await acceptAction(tx, stopped.id, 'start', { executionRunId: runId }),
+            instanceId: stopped,
+            operationId: await acceptAction(tx, stopped, 'start', { executionRunId: runId }),
           }
         : shared === undefined
           ? await provisionFor(tx, { ...parts, fault }, runId, target, run)
           : undefined
-    const instanceId = shared?.id ?? own?.instanceId
+    const instanceId = shared ?? own?.instanceId
     if (instanceId === undefined) return { waits: await whoHasThem(tx, target) }
     await tx.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id,
         generation)
@@ -353,8 +345,8 @@ const borrowedInstances = (db: Db, after: string, limit: number) =>
 
 /** Locks the instance; undefined where a run has taken it meanwhile. */
 const stillUnused = (tx: Db, id: string) =>
-  tx.maybe(
-    IdRow,
+  tx.value(
+    z.string(),
     sql`select i.id from cloud_instances i where i.id = ${id} and not i.machine_gone and ${unusedByRuns}
       for update skip locked`,
   )

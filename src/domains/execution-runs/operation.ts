@@ -4,6 +4,7 @@ import { findUsers, userText } from '../../db/uses.ts'
 import { intentName } from '../../executor/names.ts'
 import { recordRemovals } from '../../executor/removals.ts'
 import type { Reports } from '../../observability/reports.ts'
+import { endDigests } from '../../operations/end-digest.ts'
 import { appendEvent } from '../../operations/events.ts'
 import type { OperationKind } from '../../operations/kind.ts'
 import { beginOperation } from '../../operations/records.ts'
@@ -11,7 +12,7 @@ import { storableJson } from '../../outside-text.ts'
 import { mostBytes } from '../../ranges.ts'
 import { unacceptable } from '../../refusal.ts'
 import { endDeliveries, forgetDeliveries } from '../artifacts/deliveries.ts'
-import { recordRunEnd } from './audit.ts'
+import { recordAudit } from '../audit-events/store.ts'
 import { runStates } from './schemas.ts'
 import { runPageSummary } from './page-summary.ts'
 import { usesOfRun } from './uses.ts'
@@ -83,8 +84,6 @@ export const appendRunEvent = (
 
 const AttemptRow = z.object({ activityPosition: z.number(), attempt: z.number() })
 
-const EffectKeyRow = z.object({ effectKey: z.string() })
-
 /**
  * Stops an open run that the engine cannot continue: no further task starts, and the run will be
  * closed as failed for `reason`.
@@ -96,8 +95,8 @@ export const abandonRun = (db: Db, runId: string, hostId: string, reason: string
       sql`update execution_runs set failure_reason = coalesce(failure_reason, ${reason}), cancel_requested_at
         = coalesce(cancel_requested_at, now()) where id = ${runId} and status = 'running'`,
     )
-    const { effectKey } = await tx.one(
-      EffectKeyRow,
+    const effectKey = await tx.only(
+      z.string(),
       sql`select effect_key from execution_runs where id = ${runId}`,
     )
     // Includes attempts that wait in a site's queue, and intents recorded ahead of their turn.
@@ -221,7 +220,13 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
     // The epochs go on after a retry: what an earlier holder still commits must change nothing.
     await tx.run(sql`update site_leases set epoch = epoch + 1, holder = '' where execution_run_id = ${runId}`)
     await appendRunEvent(tx, runId, `execution.run.${status}`, { completed: run.completed, total: run.total })
-    await recordRunEnd(tx, runKind, runId, status)
+    await recordAudit(tx, {
+      ...{ actorId: 'service', actorType: 'service', eventType: `execution.run.${status}` },
+      executionId: runId,
+      outcome: status === 'failed' ? 'failed' : 'succeeded',
+      summary: `run ${runId} ${status}`,
+      metadata: await endDigests(tx, runKind, runId),
+    })
     return { status, completed: run.completed, costBefore: run.cost }
   })
 

@@ -1,14 +1,12 @@
 import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { sql, where, type Db } from '../../db/sql.ts'
-import { unacceptable, type Problem } from '../../refusal.ts'
+import { unacceptable, type Problem, unacceptableAt } from '../../refusal.ts'
 import { isLost, type LostPlace } from '../artifacts/store.ts'
 import type { PromotedData } from '../storages/promoted.ts'
 
 /** The promoted data; `digest` of a directory is that of its sorted lines `digest path`. */
 type NewData = Parameters<PromotedData['record']>[1]
-
-const IdRow = z.object({ id: z.string() })
 
 /** References to missing records. */
 const referenceProblems = async (
@@ -55,8 +53,8 @@ const record = (db: Db, given: NewData): Promise<{ id: string; isNew: boolean }>
     const problems = await referenceProblems(tx, given)
     if (problems.length > 0) throw unacceptable(problems)
     const { workflowVersionId, runId, activityId, name, digest, sizeBytes, storageId, uri } = given
-    const known = await tx.maybe(
-      IdRow,
+    const known = await tx.value(
+      z.string(),
       sql`select o.id from data_locations l join data_object_instances i on i.id = l.data_object_instance_id
           join data_objects o on o.id = i.data_object_id
         ${where(
@@ -69,7 +67,7 @@ const record = (db: Db, given: NewData): Promise<{ id: string; isNew: boolean }>
         )}
         order by i.created_at, i.id limit 1`,
     )
-    if (known !== undefined) return { id: known.id, isNew: false }
+    if (known !== undefined) return { id: known, isNew: false }
     const id = given.id ?? `data-${randomUUID()}`
     const added = await tx.run(
       sql`insert into data_objects (id, workflow_version_id, producer_activity_id, logical_name,
@@ -77,8 +75,7 @@ const record = (db: Db, given: NewData): Promise<{ id: string; isNew: boolean }>
           values (${id}, ${workflowVersionId}, ${activityId}, ${name}, ${name}, false) on conflict
             on constraint data_objects_pkey do nothing`,
     )
-    if (added === 0)
-      throw unacceptable([{ path: 'id', message: `${JSON.stringify(id)} is taken; choose another id` }])
+    if (added === 0) throw unacceptableAt('id', `${JSON.stringify(id)} is taken; choose another id`)
     await tx.run(
       sql`insert into data_object_instances (id, data_object_id, execution_run_id, producer_activity_id,
         relative_path, size_bytes, checksum, media_type, discovered)
@@ -95,26 +92,20 @@ const record = (db: Db, given: NewData): Promise<{ id: string; isNew: boolean }>
   })
 
 /** Ids of the objects whose bytes are stored at a place of a storage. */
-const at = async (db: Db, uri: string): Promise<string[]> => {
-  const rows = await db.many(
-    IdRow,
+const at = (db: Db, uri: string): Promise<string[]> =>
+  db.values(
+    z.string(),
     sql`select distinct i.data_object_id as id from data_locations l join data_object_instances i
       on i.id = l.data_object_instance_id
         where l.uri = ${uri} and l.storage_resource_id is not null and l.status = 'available' order by 1 limit 100`,
   )
-  return rows.map(({ id }) => id)
-}
 
-const PlaceRow = z.object({ uri: z.string() })
-
-const places = async (db: Db, place: LostPlace): Promise<string[]> =>
-  (
-    await db.many(
-      PlaceRow,
-      sql`select distinct uri from data_locations where ${isLost(place)} and storage_resource_id is not null
+const places = (db: Db, place: LostPlace): Promise<string[]> =>
+  db.values(
+    z.string(),
+    sql`select distinct uri from data_locations where ${isLost(place)} and storage_resource_id is not null
         and status = 'available'`,
-    )
-  ).map(({ uri }) => uri)
+  )
 
 /** Records that the bytes at a place of a storage are gone. Directories have no media type. */
 const gone = async (db: Db, place: LostPlace): Promise<void> => {

@@ -195,8 +195,6 @@ export const readReceipt = async (
   }
 }
 
-const UsedRow = z.object({ used: z.boolean() })
-
 /**
  * The money of a run's machines beside its tasks' own costs, so far: what they cost it, less the
  * windows that the tasks are charged for (with `whole` nothing less). 0 for a run without machines.
@@ -206,8 +204,8 @@ export const cloudCostOf = async (
   runId: string,
   { whole = false }: { whole?: boolean } = {},
 ): Promise<number> => {
-  const { used } = await db.one(
-    UsedRow,
+  const used = await db.only(
+    z.boolean(),
     sql`select exists (select from run_machines where execution_run_id = ${runId}) as used`,
   )
   if (!used) return 0

@@ -130,10 +130,8 @@ const attemptsQuery = z
 const activityFilters = { attempts: attemptsQuery, status: all(taskStates, 'activities in this state') }
 
 /** A list of parts of a run, in pages; that of the activities can be filtered. */
-const partRoute = (db: Db, name: Exclude<RunPart, 'outputs'>, summary: string): Route =>
-  route({
-    method: 'GET',
-    path: `/execution-runs/{runId}/${name}/` as const,
+const partRoute = (db: Db, id: string, name: Exclude<RunPart, 'outputs'>, summary: string): Route =>
+  route(id, `GET /execution-runs/{runId}/${name}/`, {
     summary,
     query: z.strictObject({
       ...pageQuery,
@@ -160,9 +158,7 @@ const untilNothingStarts = async (_id: string, { status }: { status: string }): 
 }
 /** The list of runs. */
 const listRoute = (db: Db): Route =>
-  route({
-    method: 'GET',
-    path: '/execution-runs/',
+  route('listRuns', 'GET /execution-runs/', {
     summary: 'Runs, and sessions and commands of the console, newest first or in another order',
     query: z.strictObject({
       ...pageQuery,
@@ -198,9 +194,7 @@ const acceptRoute = (
   api: OperationApi,
   { db, engine, reports, hostId, kubernetesHelperImage, ...parts }: ExecutionRunRouteParts,
 ): Route =>
-  route({
-    method: 'POST',
-    path: '/execution-runs/',
+  route('startRun', 'POST /execution-runs/', {
     summary: 'Accept a run of a plan; it is executed or simulated asynchronously',
     body: RunRequest,
     response: ExecutionRun,
@@ -226,7 +220,7 @@ const acceptRoute = (
         await dispatchOperation({ db, engine, kind: buildRunKind }, { id, generation: 1 })
       return new Reply({
         body: accepted,
-        headers: { location: `/execution-runs/${encodeURIComponent(run.id)}/` },
+        location: `/execution-runs/${encodeURIComponent(run.id)}/`,
       })
     },
   })
@@ -246,9 +240,7 @@ const detailRoute = (api: OperationApi): Route => {
   const { db } = api
   const detailOfLatest = sharedReads(db, (runId) => readRunDetail(db, runId, false))
   const detailOfAllAttempts = sharedReads(db, (runId) => readRunDetail(db, runId, true))
-  return route({
-    method: 'GET',
-    path: '/execution-runs/{runId}/',
+  return route('getRun', 'GET /execution-runs/{runId}/', {
     summary: 'One run with its activities, transfers, handles, events and files; `live` while it is open',
     query: z.strictObject({ attempts: attemptsQuery }),
     response: RunDetail,
@@ -273,9 +265,7 @@ const detailRoute = (api: OperationApi): Route => {
 
 /** The phases of a run's time. */
 const timelineRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'currency'>): Route =>
-  route({
-    method: 'GET',
-    path: '/execution-runs/{runId}/timeline/',
+  route('getRunTimeline', 'GET /execution-runs/{runId}/timeline/', {
     summary:
       'Where the time went: JSON, or one self-contained page (Gantt of planned, simulated, ' +
       'measured) with `Accept: text/html`; `with` adds another run of the same plan',
@@ -298,9 +288,7 @@ const timelineRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'cu
 
 /** What a run paid for its machines. */
 const receiptRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'currency'>): Route =>
-  route({
-    method: 'GET',
-    path: '/execution-runs/{runId}/receipt/',
+  route('getRunReceipt', 'GET /execution-runs/{runId}/receipt/', {
     summary: 'Planned and actual seconds and money of the machines of a run; null where it is not known',
     response: Receipt,
     handle: async ({ params }) =>
@@ -309,9 +297,7 @@ const receiptRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'cur
 
 /** Two runs side by side. */
 const compareRoute = (db: Db): Route =>
-  route({
-    method: 'GET',
-    path: '/execution-runs/{a}/compare/{b}/',
+  route('compareRuns', 'GET /execution-runs/{a}/compare/{b}/', {
     summary: 'Two runs of one workflow version side by side, with what their plans promised',
     query: z.strictObject(pageQuery),
     response: RunComparison,
@@ -397,16 +383,21 @@ const steerRoutes = (api: OperationApi, engine: Engine): Route[] => {
 export const executionRunRoutes = (parts: ExecutionRunRouteParts): Route[] => {
   const { db, engine, feed, reports } = parts
   const ended = (runId: string): Promise<void> => reportRunEnd({ db, reports }, runId)
-  const of = { path: '/execution-runs/', parameter: 'runId', tag: 'execution-runs' } as const
+  const of = { path: '/execution-runs/', parameter: 'runId' } as const
   const api: OperationApi = { db, engine, feed, kind: runKind, ...of, ended }
   return [
     listRoute(db),
     acceptRoute(api, parts),
     detailRoute(api),
     ...steerRoutes(api, engine),
-    partRoute(db, 'activities', 'Activities of a run with their attempts, times and measurements'),
-    partRoute(db, 'data-transfers', 'Data transfers of a run'),
-    partRoute(db, 'handles', 'What a run started outside, under which name'),
+    partRoute(
+      db,
+      'listRunActivities',
+      'activities',
+      'Activities of a run with their attempts, times and measurements',
+    ),
+    partRoute(db, 'listRunTransfers', 'data-transfers', 'Data transfers of a run'),
+    partRoute(db, 'listRunHandles', 'handles', 'What a run started outside, under which name'),
     operationRoutes(api).events(RunEvent),
     ...summaryRoutes({ db, feed }),
     ...activityRoutes(parts),

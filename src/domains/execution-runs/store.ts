@@ -6,7 +6,7 @@ import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { inChunks, type Chunks } from '../../http/chunks.ts'
 import { countBound } from '../../lists.ts'
 import { eventJson } from '../../operations/events.ts'
-import { unacceptable, type Problem } from '../../refusal.ts'
+import { type Problem, unacceptableAt } from '../../refusal.ts'
 import { taskExecutionId } from '../../executor/names.ts'
 import { storableJson } from '../../outside-text.ts'
 import { version } from '../../version.ts'
@@ -312,25 +312,13 @@ export const readRunDetail = async (
   return first && { ...first, body: await inChunks(rows.map(({ body }) => body)) }
 }
 
-const Json = <T extends z.ZodType>(schema: T) => z.object({ body: schema })
-
 /** One run without its parts. */
-export const readExecutionRun = async (db: Db, runId: string): Promise<ExecutionRun | undefined> =>
-  (
-    await db.maybe(
-      Json(ExecutionRun),
-      sql`select ${raw(runJson)} as body from execution_runs r where r.id = ${runId}`,
-    )
-  )?.body
+export const readExecutionRun = (db: Db, runId: string): Promise<ExecutionRun | undefined> =>
+  db.value(ExecutionRun, sql`select ${raw(runJson)} from execution_runs r where r.id = ${runId}`)
 
 /** A session or command of the console as a run of the feed. */
-export const readConsoleRun = async (db: Db, id: string): Promise<ExecutionRun | undefined> =>
-  (
-    await db.maybe(
-      Json(ExecutionRun),
-      sql`select ${raw(consoleJson)} as body from console_runs c where c.id = ${id}`,
-    )
-  )?.body
+export const readConsoleRun = (db: Db, id: string): Promise<ExecutionRun | undefined> =>
+  db.value(ExecutionRun, sql`select ${raw(consoleJson)} from console_runs c where c.id = ${id}`)
 
 /** The orders of the list; `startedAt` of a run that has not started is its acceptance. */
 export const runOrders = {
@@ -417,8 +405,8 @@ export const listExecutionRuns = async (
   const way = raw(sort.startsWith('-') ? 'desc' : 'asc')
   const consoles = consoleCondition(filter)
   // Only the rows of the page become documents.
-  const rows = await db.many(
-    Json(ExecutionRun),
+  const rows = await db.values(
+    ExecutionRun,
     consoles === undefined
       ? sql`select ${raw(runJson)} as body from (select r.* from execution_runs r ${condition} order by ${order}
           limit ${limit} offset ${offset}) r order by ${order}`
@@ -434,7 +422,7 @@ export const listExecutionRuns = async (
   )
   const runs = await countUpTo(db, sql`execution_runs r ${condition}`, countBound)
   const others = consoles === undefined ? 0 : await countUpTo(db, sql`console_runs c ${consoles}`, countBound)
-  return { rows: rows.map(({ body }) => ({ run: body })), total: Math.min(runs + others, countBound + 1) }
+  return { rows: rows.map((run) => ({ run })), total: Math.min(runs + others, countBound + 1) }
 }
 
 const Row = z.record(z.string(), z.unknown())
@@ -473,13 +461,13 @@ export const listRunPart = async (
   )
   // The page's rows are selected first: next to `order by … limit` the server would build the
   // document of every row of the run.
-  const rows = await db.many(
-    Json(Row),
+  const rows = await db.values(
+    Row,
     sql`select ${raw(json)} as body from (select ${raw(alias)}.* from ${raw(from)} ${condition}
       order by ${raw(order)} limit ${options.limit} offset ${options.offset}) ${raw(alias)} order by ${raw(order)}`,
   )
   const total = await countUpTo(db, sql`${raw(from)} ${condition}`, countBound)
-  return { rows: rows.map(({ body }) => body), total }
+  return { rows, total }
 }
 
 const Attempt = z.object({
@@ -531,27 +519,21 @@ export const findAttempt = async (db: Db, runId: string, activityId: string, att
       order by rank, t.activity_position limit 2`,
   )
   if (found !== undefined && other?.rank === found.rank)
-    throw unacceptable([
-      {
-        path: 'activityId',
-        message: `${JSON.stringify(activityId)} names several activities by their externalId; give the activity's id`,
-      },
-    ])
+    throw unacceptableAt(
+      'activityId',
+      `${JSON.stringify(activityId)} names several activities by their externalId; give the activity's id`,
+    )
   return found
 }
 
-const StartedRow = z.object({ attempt: z.number() })
-
 /** The newest started attempt of an activity; undefined where none was started. */
-export const newestStarted = async (db: Db, runId: string, position: number): Promise<number | undefined> =>
-  (
-    await db.maybe(
-      StartedRow,
-      sql`select attempt from task_executions where execution_run_id = ${runId}
+export const newestStarted = (db: Db, runId: string, position: number): Promise<number | undefined> =>
+  db.value(
+    z.number(),
+    sql`select attempt from task_executions where execution_run_id = ${runId}
         and activity_position = ${position} and handle_name is not null and directory is not null
           order by attempt desc limit 1`,
-    )
-  )?.attempt
+  )
 
 /** Whether an attempt has ended, or does not exist. */
 export const isAttemptOver = async (
@@ -560,8 +542,8 @@ export const isAttemptOver = async (
   position: number,
   attempt: number,
 ): Promise<boolean> =>
-  (await db.maybe(
-    StartedRow,
+  (await db.value(
+    z.number(),
     sql`select attempt from task_executions where execution_run_id = ${runId}
       and activity_position = ${position} and attempt = ${attempt}
         and status not in ('completed', 'failed', 'cancelled')`,

@@ -52,9 +52,7 @@ export const summaryRoutes = ({ db, feed }: { db: Db; feed: Feed }): Route[] => 
   }
 
   return [
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/summary/',
+    route('getRunSummary', 'GET /execution-runs/{runId}/summary/', {
       summary:
         'A run in at most 4 kB: counts by state and by type, reasons of waiting, first failures, ' +
         'expected end; with `If-None-Match` and `Prefer: wait=30` the answer comes when it changes, ' +

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { naturally } from '../../natural-order.ts'
 import { greatest } from '../../lists.ts'
 import {
@@ -312,7 +312,7 @@ ${whereTimeWent(bands)}
 <script>${timelineScript}</script>`
   const policy =
     `default-src 'none'; style-src 'unsafe-inline'; script-src ` +
-    `'sha256-${createHash('sha256').update(timelineScript).digest('base64')}'`
+    `'sha256-${hash('sha256', timelineScript, 'base64')}'`
   return `<!doctype html>
 <html lang="en">
 <head>

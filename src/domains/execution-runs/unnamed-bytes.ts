@@ -8,18 +8,14 @@ import { removeUnowned } from '../artifacts/versions.ts'
 /** A run that fetches an executable is recorded long before. */
 const graceMs = 86_400_000
 
-const DigestRow = z.object({ digest: z.string() })
-
 /** Those of the digests that no run has pinned. */
-const unpinned = async (db: Db, digests: readonly string[]): Promise<string[]> => {
-  const free = await db.many(
-    DigestRow,
+const unpinned = (db: Db, digests: readonly string[]): Promise<string[]> =>
+  db.values(
+    z.string(),
     sql`select digest from unnest(${[...digests]}::text[]) as given (digest)
       except select pin #>> '{}' from run_snapshots s,
         jsonb_path_query(s.executables, '$.pins[*].digest') as pin`,
   )
-  return free.map(({ digest }) => digest)
-}
 
 /** Removes the bytes in the store of this host that no record has named for a day. */
 export const removeUnnamed = async (

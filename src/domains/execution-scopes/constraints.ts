@@ -1,6 +1,5 @@
 import { textsAt, type ConstraintTexts } from '../../db/errors.ts'
 
-/** The meaning of violated constraints of this domain's tables for the caller. */
 export const executionScopeConstraints: ConstraintTexts = {
   ...textsAt('id', {
     execution_scopes_pkey: 'is taken by another execution scope; choose another id',

@@ -19,15 +19,12 @@ export const executionScopeRoutes = ({
   db: Db
   uses: { executionScope: readonly ScopeUse[] }
 }): Route[] => [
-  listRoute({
-    path: '/execution-scopes/',
+  listRoute('listExecutionScopes', 'GET /execution-scopes/', {
     summary: 'Execution scopes by name',
     item: ExecutionScopeDocument,
     read: (page) => listScopes(db, page),
   }),
-  route({
-    method: 'POST',
-    path: '/execution-scopes/',
+  route('createExecutionScope', 'POST /execution-scopes/', {
     summary: 'Create a scope of existing environment versions',
     body: ExecutionScopeDocument,
     response: ExecutionScopeDocument,
@@ -36,20 +33,16 @@ export const executionScopeRoutes = ({
     audit: { eventType: 'execution-scope.created', summary: 'execution scope {id} created' },
     handle: async ({ body }) => {
       await createScope(db, body)
-      return new Reply({ body, headers: { location: `/execution-scopes/${encodeURIComponent(body.id)}/` } })
+      return new Reply({ body, location: `/execution-scopes/${encodeURIComponent(body.id)}/` })
     },
   }),
-  route({
-    method: 'GET',
-    path: '/execution-scopes/{scopeId}/',
+  route('getExecutionScope', 'GET /execution-scopes/{scopeId}/', {
     summary: 'One execution scope',
     response: ExecutionScopeDocument,
     handle: async ({ params }) =>
       existing(await readExecutionScope(db, params.scopeId), 'execution scope', params.scopeId),
   }),
-  route({
-    method: 'DELETE',
-    path: '/execution-scopes/{scopeId}/',
+  route('deleteExecutionScope', 'DELETE /execution-scopes/{scopeId}/', {
     summary: 'Delete a scope that nothing uses',
     refuses: [422],
     audit: { eventType: 'execution-scope.deleted', summary: 'execution scope {scopeId} deleted' },

@@ -32,9 +32,7 @@ export const functionCallRoutes = ({
     ({ params, query }: { params: Record<string, string>; query: unknown }) =>
       opened().admitted(params['name'] ?? '', purpose, LinkQuery.parse(query))
   return [
-    route({
-      method: 'POST',
-      path: '/function-calls/{name}/result/',
+    route('reportFunctionResult', 'POST /function-calls/{name}/result/', {
       summary: 'The answer of a function that was called asynchronously; the first one counts',
       public: true,
       whileActivated: true,
@@ -50,9 +48,7 @@ export const functionCallRoutes = ({
         kept: await opened().answer(params.name, query, body),
       }),
     }),
-    route({
-      method: 'GET',
-      path: '/function-calls/{name}/inputs/{path}',
+    route('readFunctionInput', 'GET /function-calls/{name}/inputs/{path}', {
       summary: 'An input of a call that is read by reference',
       public: 'get',
       query: LinkQuery,
@@ -64,9 +60,7 @@ export const functionCallRoutes = ({
         return new Reply({ stream, headers: { 'content-length': String(sizeBytes) } })
       },
     }),
-    route({
-      method: 'PUT',
-      path: '/function-calls/{name}/outputs/{path}',
+    route('writeFunctionOutput', 'PUT /function-calls/{name}/outputs/{path}', {
       summary: 'A part of an output, before the answer that lists it',
       public: true,
       whileActivated: true,

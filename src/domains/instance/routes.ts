@@ -29,28 +29,21 @@ export const systemInstanceRoutes = (
   { db, engineSockets, buildkitSocket, links }: SystemInstanceParts,
   probeLimits = openLimitsProbe(links.localShell),
 ): Route[] => [
-  route({
-    method: 'GET',
-    path: '/instance/',
+  route('getInstance', 'GET /instance/', {
     summary: 'Identity and settings of this installation',
     public: true,
     refuses: [404],
     response: InstanceDocument,
     handle: async () => existing(await readSystemInstance(db), 'instance', 'default'),
   }),
-  route({
-    method: 'PUT',
-    path: '/instance/',
+  route('updateInstance', 'PUT /instance/', {
     summary: 'Save the whole identity of this installation',
     body: InstanceDocument,
     response: InstanceDocument,
     audit: { eventType: 'instance.saved', summary: 'instance saved' },
     handle: ({ body }) => saveInstance(db, body),
   }),
-  route({
-    method: 'GET',
-    path: '/preflight/',
-    tag: 'instance',
+  route('getPreflight', 'GET /preflight/', {
     summary:
       'Whether the service, the container engine and the build backend answer now, and what holds ' +
       'tasks to their memory; takes 3 s at most',
@@ -66,10 +59,7 @@ export const systemInstanceRoutes = (
       return { server, docker, buildkit, limits }
     },
   }),
-  route({
-    method: 'GET',
-    path: '/user-preferences/{clientId}/',
-    tag: 'instance',
+  route('getUserPreferences', 'GET /user-preferences/{clientId}/', {
     summary: 'What a client keeps for its user',
     response: PreferencesDocument,
     handle: async ({ params }) => {
@@ -80,10 +70,7 @@ export const systemInstanceRoutes = (
       )
     },
   }),
-  route({
-    method: 'PUT',
-    path: '/user-preferences/{clientId}/',
-    tag: 'instance',
+  route('updateUserPreferences', 'PUT /user-preferences/{clientId}/', {
     summary: 'Save what a client keeps for its user',
     body: PreferencesDocument,
     response: PreferencesDocument,

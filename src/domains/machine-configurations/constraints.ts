@@ -1,6 +1,5 @@
 import { textsAt, type ConstraintTexts } from '../../db/errors.ts'
 
-/** The meaning of violated constraints of this domain's tables for the caller. */
 export const machineConfigurationConstraints: ConstraintTexts = {
   ...textsAt('id', {
     machine_configurations_pkey: 'is taken by another machine configuration; choose another id',

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { createYamlReader } from '../../http/yaml-reader.ts'
 import { openGate } from '../../pacing/gate.ts'
 import { Refusal, type Problem } from '../../refusal.ts'
@@ -14,8 +14,7 @@ const mostFindings = 100
 const checksAtOnce = 2
 
 /** `sha256:` and the hash of the trimmed text. */
-const hashOf = (playbookYaml: string): string =>
-  `sha256:${createHash('sha256').update(playbookYaml.trim()).digest('hex')}`
+const hashOf = (playbookYaml: string): string => `sha256:${hash('sha256', playbookYaml.trim())}`
 
 /** The line of a path, or of the nearest place around it. */
 const lineAt = (lines: ReadonlyMap<string, number> | undefined, path: string): number => {

@@ -19,8 +19,6 @@ import {
   readMachineConfiguration,
 } from './store.ts'
 
-const tag = 'machine-configurations'
-
 export interface MachineConfigurationParts {
   db: Db
   links: { localShell: SiteShell }
@@ -36,16 +34,13 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
     return { document, reply: new Reply({ body: document, headers }) }
   }
   return [
-    longListRoute({
-      path: '/machine-configurations/',
+    longListRoute('listMachineConfigurations', 'GET /machine-configurations/', {
       summary: 'Machine configurations by name, each with its versions, newest first',
       item: MachineConfiguration,
       ids: (page) => listMachineConfigurations(db, page),
       texts: (ids) => machineConfigurationTexts(db, ids),
     }),
-    route({
-      method: 'POST',
-      path: '/machine-configurations/',
+    route('createMachineConfiguration', 'POST /machine-configurations/', {
       summary: 'Name a machine configuration; its playbooks are added as versions',
       body: NewMachineConfiguration,
       response: MachineConfiguration,
@@ -61,16 +56,12 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
         return (await stored(id)).reply
       },
     }),
-    route({
-      method: 'GET',
-      path: '/machine-configurations/{configurationId}/',
+    route('getMachineConfiguration', 'GET /machine-configurations/{configurationId}/', {
       summary: 'One machine configuration with its versions, newest first',
       response: MachineConfiguration,
       handle: ({ params }) => readMachineConfiguration(db, params.configurationId),
     }),
-    route({
-      method: 'POST',
-      path: '/machine-configurations/{configurationId}/versions/',
+    route('createConfigurationVersion', 'POST /machine-configurations/{configurationId}/versions/', {
       summary: 'Add a version, which never changes; its playbook is checked first',
       body: NewMachineConfigurationVersion,
       response: MachineConfiguration,
@@ -94,10 +85,7 @@ export const machineConfigurationRoutes = ({ db, links }: MachineConfigurationPa
         return (await stored(configurationId)).reply
       },
     }),
-    route({
-      method: 'POST',
-      path: '/machine-configuration-validations/',
-      tag,
+    route('validateMachineConfiguration', 'POST /machine-configuration-validations/', {
       summary:
         'Whether a playbook may be kept: by the rules of the service and by ansible-playbook in a ' +
         'sandbox; stores nothing',

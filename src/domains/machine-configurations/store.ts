@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { array, fields, object, time } from '../../db/projection.ts'
-import { countUpTo, documentRow, readIds, readTexts } from '../../db/rows.ts'
+import { countUpTo, readIds, readTexts } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { existing, pathIdProblems, unacceptable, unacceptableAt } from '../../refusal.ts'
@@ -39,8 +39,7 @@ const configurationObject = object(
   },
 )
 
-const Row = documentRow(MachineConfiguration)
-const document = sql`${raw(configurationObject)}::json as document`
+const document = sql`${raw(configurationObject)}::json`
 
 /** Ids of configurations by name; `total` is counted to one above `countBound`. */
 export const listMachineConfigurations = (db: Db, page: Page) =>
@@ -59,7 +58,10 @@ export const readMachineConfiguration = async (
   id: string,
 ): Promise<z.output<typeof MachineConfiguration>> =>
   existing(
-    await db.maybe(Row, sql`select ${document} from machine_configurations c where c.id = ${id}`),
+    await db.value(
+      MachineConfiguration,
+      sql`select ${document} from machine_configurations c where c.id = ${id}`,
+    ),
     'machine configuration',
     id,
   )
@@ -72,9 +74,6 @@ export const createMachineConfiguration = async (
   await db.run(sql`insert into machine_configurations (id, name, description, enabled)
     values (${id}, ${name}, ${description}, ${enabled})`)
 }
-
-const Owned = z.object({ ownership: z.string() })
-const Next = z.object({ version: z.number() })
 
 /** The limit of versions per configuration: each answer holds all of them. */
 const mostVersions = 100
@@ -91,22 +90,22 @@ export const addConfigurationVersion = (
   db.transaction(async (tx) => {
     const strange = pathIdProblems('machineConfigurationId', given.machineConfigurationId, configurationId)
     if (strange.length > 0) throw unacceptable(strange)
-    const owned = existing(
-      await tx.maybe(
-        Owned,
+    const ownership = existing(
+      await tx.value(
+        z.string(),
         sql`select ownership from machine_configurations where id = ${configurationId} for update`,
       ),
       'machine configuration',
       configurationId,
     )
-    if (owned.ownership === 'system')
+    if (ownership === 'system')
       throw unacceptableAt(
         '',
         `the machine configuration ${JSON.stringify(configurationId)} comes with the service; ` +
           'make one of your own',
       )
-    const { version: next } = await tx.one(
-      Next,
+    const next = await tx.only(
+      z.number(),
       sql`select coalesce(max(version), 0) + 1 as version from machine_configuration_versions
         where machine_configuration_id = ${configurationId}`,
     )

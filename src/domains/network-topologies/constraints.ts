@@ -1,6 +1,5 @@
 import { textsAt, type ConstraintTexts } from '../../db/errors.ts'
 
-/** The meaning of violated constraints of this domain's tables for the caller. */
 export const networkTopologyConstraints: ConstraintTexts = {
   ...textsAt('id', {
     network_topologies_pkey: 'is taken by another network topology; choose another id',

@@ -12,16 +12,13 @@ import {
 } from './store.ts'
 
 export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
-  longListRoute({
-    path: '/network-topologies/',
+  longListRoute('listNetworkTopologies', 'GET /network-topologies/', {
     summary: 'Network topologies by name, newest version first',
     item: NetworkTopologyDocument,
     ids: (page) => listTopologies(db, page),
     texts: (ids) => topologyTexts(db, ids),
   }),
-  route({
-    method: 'POST',
-    path: '/network-topologies/',
+  route('createNetworkTopology', 'POST /network-topologies/', {
     summary: 'Describe the links between the resources of a scope',
     body: NetworkTopologyDocument,
     response: NetworkTopologyDocument,
@@ -33,13 +30,11 @@ export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
       const links = body.links.map((link) => ({ ...link, topologyId: body.id }))
       return new Reply({
         body: { ...body, links },
-        headers: { location: `/network-topologies/${encodeURIComponent(body.id)}/` },
+        location: `/network-topologies/${encodeURIComponent(body.id)}/`,
       })
     },
   }),
-  route({
-    method: 'GET',
-    path: '/network-topologies/{topologyId}/',
+  route('getNetworkTopology', 'GET /network-topologies/{topologyId}/', {
     summary: 'One network topology',
     response: NetworkTopologyDocument,
     handle: async ({ params }) =>

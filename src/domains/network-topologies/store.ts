@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { documentRow, insertRows, readIds, readTexts } from '../../db/rows.ts'
+import { insertRows, readIds, readTexts } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
@@ -26,8 +26,8 @@ const topologyObject = object(fields('t', 'id name version executionScopeId'), {
 })
 
 // Rows keep to the bounds of the time at which they were taken.
-const Row = documentRow(z.custom<NetworkTopologyDocument>())
-const document = sql`${raw(topologyObject)}::json as document`
+const Row = z.custom<NetworkTopologyDocument>()
+const document = sql`${raw(topologyObject)}::json`
 
 /** Ids of topologies by name, newest version first; `total` is counted to one above `countBound`. */
 export const listTopologies = (db: Db, page: Page) =>
@@ -42,7 +42,7 @@ export const topologyTexts = (db: Db, ids: readonly string[]): Promise<string[]>
   readTexts(db, ids, { document: topologyObject, from: 'join network_topologies t on t.id = asked.id' })
 
 export const readNetworkTopology = (db: Db, id: string): Promise<NetworkTopologyDocument | undefined> =>
-  db.maybe(Row, sql`select ${document} from network_topologies t where t.id = ${id}`)
+  db.value(Row, sql`select ${document} from network_topologies t where t.id = ${id}`)
 
 const Known = z.object({
   taken: z.boolean(),

@@ -1,6 +1,5 @@
 import type { ConstraintTexts } from '../../db/errors.ts'
 
-/** The meaning of violated constraints of this domain's tables for the caller. */
 export const planningSessionConstraints: ConstraintTexts = {
   planning_sessions_selected_plan: {
     path: '',

@@ -52,20 +52,16 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
   const ended = (sessionId: string): void => {
     reports.sessionEnded({ sessionId, status: 'cancelled' })
   }
-  const of = { path: '/planning-sessions/', parameter: 'sessionId', tag: 'planning-sessions' } as const
+  const of = { path: '/planning-sessions/', parameter: 'sessionId' } as const
   const api: OperationApi = { db, engine, feed, kind: sessionKind, ...of, ended }
   const { read, cancel, events, remove } = operationRoutes(api)
   return [
-    route({
-      method: 'GET',
-      path: '/planning-algorithms/',
-      tag: 'planning-sessions',
+    route('listPlanningAlgorithms', 'GET /planning-algorithms/', {
       summary: 'The planning algorithms by id',
       response: z.array(AlgorithmDescriptor),
       handle: () => algorithmList.map(({ descriptor }) => descriptor),
     }),
-    listRoute({
-      path: '/planning-sessions/',
+    listRoute('listPlanningSessions', 'GET /planning-sessions/', {
       summary: 'Planning sessions, newest first or in another order',
       filters: {
         status: z.enum(sessionStates).optional().describe('sessions in this state; all by default'),
@@ -81,9 +77,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
         return { rows: rows.map(sessionDocument), total }
       },
     }),
-    route({
-      method: 'POST',
-      path: '/planning-sessions/',
+    route('startPlanningSession', 'POST /planning-sessions/', {
       summary:
         'Open a planning session: each algorithm plans the workflow on the schedulable resources of the scope',
       body: SessionDocument,
@@ -97,7 +91,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       handle: async ({ body }) => {
         const session = await createSession(db, body)
         await dispatchOperation(api, { id: session.id, generation: 1 })
-        return new Reply({ body: sessionDocument(session), headers: { location: path(session.id) } })
+        return new Reply({ body: sessionDocument(session), location: path(session.id) })
       },
     }),
     read({
@@ -122,8 +116,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
       summary:
         'Delete a session that is over, with its candidates; a selected plan stays, and so does the audit',
     }),
-    listRoute({
-      path: '/planning-sessions/{sessionId}/candidates/',
+    listRoute('listCandidates', 'GET /planning-sessions/{sessionId}/candidates/', {
       summary: 'The candidates of a session by rank; unranked ones last',
       item: CandidateSummary,
       read: async (page, { params }) => {
@@ -132,9 +125,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
         return { rows: rows.map((row) => candidateSummary(session, row)), total }
       },
     }),
-    route({
-      method: 'GET',
-      path: '/planning-sessions/{sessionId}/candidates/{candidateId}/',
+    route('getCandidate', 'GET /planning-sessions/{sessionId}/candidates/{candidateId}/', {
       summary: 'One candidate with its plan',
       response: Candidate,
       handle: async ({ params }) => {
@@ -154,9 +145,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
         }
       },
     }),
-    route({
-      method: 'POST',
-      path: '/planning-sessions/{sessionId}/candidates/{candidateId}/select/',
+    route('selectCandidate', 'POST /planning-sessions/{sessionId}/candidates/{candidateId}/select/', {
       summary: 'Make a plan of a candidate and the choice of its session',
       response: Plan,
       status: 201,
@@ -168,7 +157,7 @@ export const planningSessionRoutes = ({ db, engine, feed, reports }: PlanningSes
         const plan = await selectCandidate(db, params.sessionId, params.candidateId)
         return new Reply({
           body: plan,
-          headers: { location: `/schedule-plans/${encodeURIComponent(plan.id)}/` },
+          location: `/schedule-plans/${encodeURIComponent(plan.id)}/`,
         })
       },
     }),

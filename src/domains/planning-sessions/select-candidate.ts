@@ -1,5 +1,5 @@
 import type { Db } from '../../db/sql.ts'
-import { missing, unacceptable } from '../../refusal.ts'
+import { missing, unacceptableAt } from '../../refusal.ts'
 import { plannedGraph } from '../schedule-plans/graph.ts'
 import { lifecycleMembers } from '../schedule-plans/lifecycle.ts'
 import { infeasibilities } from '../schedule-plans/prediction.ts'
@@ -69,8 +69,7 @@ export const selectCandidate = (db: Db, sessionId: string, candidateId: string):
     if (session === undefined) throw missing('planning session', sessionId)
     const candidate = await readCandidate(tx, sessionId, candidateId)
     if (candidate === undefined) throw missing('planning candidate', candidateId)
-    if (!candidate.feasible)
-      throw unacceptable([{ path: 'candidateId', message: infeasible(session, candidate) }])
+    if (!candidate.feasible) throw unacceptableAt('candidateId', infeasible(session, candidate))
     const plan = candidatePlan(session, candidate)
     const existing = await readPlan(tx, plan.id)
     if (existing === undefined)
@@ -85,14 +84,11 @@ export const selectCandidate = (db: Db, sessionId: string, candidateId: string):
       // A deleted session of this id may have planned for something else.
       ownMembers.some((name) => existing[name] !== plan[name])
     )
-      throw unacceptable([
-        {
-          path: 'candidateId',
-          message:
-            `the plan of this candidate would be ${JSON.stringify(plan.id)}, which is taken by ` +
-            'another plan; delete that first',
-        },
-      ])
+      throw unacceptableAt(
+        'candidateId',
+        `the plan of this candidate would be ${JSON.stringify(plan.id)}, which is taken by ` +
+          'another plan; delete that first',
+      )
     await recordSelection(tx, sessionId, candidateId, plan.id)
     return (await readPlanDocument(tx, plan.id))!
   })

@@ -299,18 +299,14 @@ const RankableRow = z.object({
   cost: z.number(),
 })
 
-const ReasonRow = z.object({ reason: z.string() })
-
 /** Why a session has no candidate: the failures of its algorithms. */
-const noCandidate = async (tx: Db, id: string): Promise<string> => {
-  const { reason } = await tx.one(
-    ReasonRow,
+const noCandidate = (tx: Db, id: string): Promise<string> =>
+  tx.only(
+    z.string(),
     sql`select 'no planning algorithm produced a valid candidate' || coalesce(': ' || string_agg(r.algorithm
       || ': ' || r.failure_reason, '; ' order by r.position), '') as reason
         from planning_algorithm_runs r where r.planning_session_id = ${id} and r.failure_reason is not null`,
   )
-  return reason
-}
 
 /**
  * Ends a session whose algorithms have ended: completed with its candidates ranked by `rank`,

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { registryNamed } from '../../clients/registry.ts'
 import type { AttemptFact, FileFact, RunFacts } from './run-facts.ts'
 
@@ -98,7 +98,7 @@ const archivePart = (text: string): string => {
     ? text.replaceAll('.', '%2E')
     : text.replace(/[\p{Cc}/\\]|%(?=[0-9a-f]{2})/giu, (character) => encodeURIComponent(character))
   if (Buffer.byteLength(part) <= longestPart) return part
-  const digest = createHash('sha256').update(text).digest('hex').slice(0, 32)
+  const digest = hash('sha256', text).slice(0, 32)
   return `${[...part].slice(0, 50).join('')}~${digest}`
 }
 

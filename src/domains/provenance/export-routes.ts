@@ -82,10 +82,7 @@ const factsOf = async (db: Db, runId: string): Promise<RunFacts> =>
 export const exportRoutes = ({ db, sites, hostId, api }: RunExportParts): Route[] => {
   const files = openRunFiles({ db, sites, hostId })
   return [
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/crate/',
-      tag: 'provenance',
+    route('readRunCrate', 'GET /execution-runs/{runId}/crate/', {
       summary: 'A run as Provenance Run Crate: a ZIP file, or its metadata alone as JSON-LD',
       query: CrateQuery,
       raw: ['application/zip', 'application/ld+json'],
@@ -109,10 +106,7 @@ export const exportRoutes = ({ db, sites, hostId, api }: RunExportParts): Route[
         })
       },
     }),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/prov/',
-      tag: 'provenance',
+    route('getRunProv', 'GET /execution-runs/{runId}/prov/', {
       summary: 'A run as PROV-JSON',
       response: Document,
       refuses: [422],

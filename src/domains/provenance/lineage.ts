@@ -26,8 +26,6 @@ export const knownEntity = (name: string): Entity => {
   return entity
 }
 
-const Version = z.object({ id: z.string() })
-
 /**
  * The record that a path names.
  * @throws Refusal `missing` for no record, `unacceptable` for an activity id that several versions
@@ -40,8 +38,8 @@ export const rootOf = async (
   versionId: string | undefined,
 ): Promise<Node> => {
   if (entity.name === 'activities') {
-    const versions = await db.many(
-      Version,
+    const versions = await db.values(
+      z.string(),
       sql`select workflow_version_id as id from activity_definitions
         where id = ${id} ${versionId === undefined ? sql`` : sql`and workflow_version_id = ${versionId}`}
           order by 1 limit 6`,
@@ -51,10 +49,10 @@ export const rootOf = async (
     if (other !== undefined)
       throw unacceptableAt(
         'workflowVersionId',
-        `is missing: the activity is part of several versions (${versions.map((one) => one.id).join(', ')}); ` +
+        `is missing: the activity is part of several versions (${versions.join(', ')}); ` +
           'name one with ?workflowVersionId=',
       )
-    return { entity: entity.name, id, versionId: version.id }
+    return { entity: entity.name, id, versionId: version }
   }
   if (versionId !== undefined)
     throw invalid(

@@ -32,16 +32,12 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
   const statements = openStatements(reader)
   const graphs = openRunGraphs()
   return [
-    route({
-      method: 'GET',
-      path: '/provenance/entities/',
+    route('listProvenanceEntities', 'GET /provenance/entities/', {
       summary: 'The kinds of records that can be asked about, with their fields and links',
       response: EntityList,
       handle: () => ({ items: [...catalogue] }),
     }),
-    route({
-      method: 'GET',
-      path: '/provenance/entities/{entity}/',
+    route('listProvenanceRecords', 'GET /provenance/entities/{entity}/', {
       summary: 'Search, filter, sort and page the records of an entity',
       query: EntityQuery,
       response: EntityPage,
@@ -52,16 +48,12 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
         return { entity, ...envelope(rows, { page, total }) }
       },
     }),
-    route({
-      method: 'GET',
-      path: '/provenance/sql/schema/',
+    route('getProvenanceSchema', 'GET /provenance/sql/schema/', {
       summary: 'Names and columns that a statement may read',
       response: SqlSchema,
       handle: async () => ({ items: await listColumns(db) }),
     }),
-    route({
-      method: 'POST',
-      path: '/provenance/sql/',
+    route('queryProvenance', 'POST /provenance/sql/', {
       summary: 'Run one SELECT on one entity',
       body: Statement,
       response: Rows,
@@ -86,9 +78,7 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
         })
       },
     }),
-    route({
-      method: 'POST',
-      path: '/provenance/sql/explain/',
+    route('explainProvenanceQuery', 'POST /provenance/sql/explain/', {
       summary: "PostgreSQL's plan of a statement, which is not run",
       body: Statement,
       response: Explained,
@@ -97,18 +87,14 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
       audit: false,
       handle: ({ body }) => statements.explain(body),
     }),
-    route({
-      method: 'GET',
-      path: '/provenance/lineage/{entity}/{id}/',
+    route('getLineage', 'GET /provenance/lineage/{entity}/{id}/', {
       summary: 'What a record came of and what came of it, a few steps around it',
       query: LineageQuery,
       response: Lineage,
       refuses: [422],
       handle: ({ params, query }) => lineageOf(db, graphs, knownEntity(params.entity), params.id, query),
     }),
-    route({
-      method: 'GET',
-      path: '/provenance/lineage/{entity}/{id}/closure/',
+    route('getLineageClosure', 'GET /provenance/lineage/{entity}/{id}/closure/', {
       summary: 'Every ancestor or descendant of a record, one JSON object a line',
       query: ClosureQuery,
       raw: ['application/x-ndjson'],

@@ -9,7 +9,6 @@ import { invalid } from '../../refusal.ts'
 import { readableNames, type Entity } from './catalogue.ts'
 import { Item, type EntityQuery } from './schemas.ts'
 
-const Body = z.object({ body: Item })
 const Found = z.object({ total: z.number(), bodies: z.array(Item) })
 
 const column = (name: string): string => `r."${name}"`
@@ -122,9 +121,9 @@ export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, pag
     if (found.total <= countBound) return { rows: found.bodies, total: found.total }
     total = found.total
   }
-  const rows = await db.many(Body, pageFrom(sql`${view} ${matching}`))
+  const rows = await db.values(Item, pageFrom(sql`${view} ${matching}`))
   total ??= await countUpTo(db, sql`${view} ${matching}`)
-  return { rows: rows.map(({ body }) => body), total }
+  return { rows, total }
 }
 
 const NamedColumns = z.object({

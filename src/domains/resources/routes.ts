@@ -17,15 +17,12 @@ export const resourceRoutes = ({
   db: Db
   uses: { resource: readonly EnvironmentUse[] }
 }): Route[] => [
-  listRoute({
-    path: '/resources/',
+  listRoute('listResources', 'GET /resources/', {
     summary: 'Resources of all environments by name',
     item: Resource,
     read: (page) => listResources(db, page),
   }),
-  route({
-    method: 'POST',
-    path: '/resources/',
+  route('createResource', 'POST /resources/', {
     summary: 'Add a resource to an environment version, or put it in place of the one with its id there',
     body: NewResource,
     response: Resource,
@@ -37,20 +34,16 @@ export const resourceRoutes = ({
     },
     handle: async ({ body }) => {
       await putResource(db, body, uses.resource)
-      return new Reply({ body, headers: { location: `/resources/${encodeURIComponent(body.id)}/` } })
+      return new Reply({ body, location: `/resources/${encodeURIComponent(body.id)}/` })
     },
   }),
-  route({
-    method: 'GET',
-    path: '/resources/{resourceId}/',
+  route('getResource', 'GET /resources/{resourceId}/', {
     summary: 'One resource',
     response: Resource,
     handle: async ({ params }) =>
       existing(await readResource(db, params.resourceId), 'resource', params.resourceId),
   }),
-  route({
-    method: 'GET',
-    path: '/resources/{resourceId}/snapshot/',
+  route('getResourceSnapshot', 'GET /resources/{resourceId}/snapshot/', {
     summary: 'What was last observed of a resource; 404 until something was',
     response: ResourceSnapshot,
     handle: async ({ params }) => {

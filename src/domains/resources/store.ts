@@ -111,8 +111,6 @@ const problemsOfChange = async (
   }))
 }
 
-const PositionRow = z.object({ position: z.number() })
-
 /**
  * Adds a resource to an existing version, or puts it in place of the one with its id there.
  * @param uses what prevents that a resource becomes another one
@@ -134,8 +132,8 @@ export const putResource = (
     ]
     if (problems.length > 0) throw unacceptable(problems)
     // A new resource comes after those that the version has already.
-    const { position } = await tx.one(
-      PositionRow,
+    const position = await tx.only(
+      z.number(),
       sql`select coalesce(max(position) + 1, 0) as position from resources
         where environment_version_id = ${environmentVersionId}`,
     )

@@ -368,8 +368,6 @@ const References = z.object({
 })
 type References = Pick<PlanDocument, 'id' | 'workflowVersionId' | 'executionScopeId' | 'networkTopologyId'>
 
-const IdRow = z.object({ id: z.string() })
-
 /** Problems of references, for a document that its schema refuses already. */
 export const planReferenceProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
   const references = References.safeParse(document)
@@ -377,11 +375,12 @@ export const planReferenceProblems = async (db: Db, document: unknown): Promise<
   const { assignments, ...plan } = references.data.plan
   const { problems, version } = await lookUp(db, plan)
   const report = (path: string, message: string): void => void problems.push({ path, message })
-  const resources = await db.many(
-    IdRow,
-    sql`select id from resources where id = any(${assignments.map(({ resourceId }) => resourceId)})`,
+  const known = new Set(
+    await db.values(
+      z.string(),
+      sql`select id from resources where id = any(${assignments.map(({ resourceId }) => resourceId)})`,
+    ),
   )
-  const known = new Set(resources.map(({ id }) => id))
   // The activities of a document's own workflow decide, and the schema has checked those.
   const embeds = typeof document === 'object' && document !== null && 'workflow' in document
   const activities =
@@ -468,8 +467,6 @@ const disagreements = (
   return problems
 }
 
-const ResourceRow = z.object({ document: Resource })
-
 interface Inventory {
   problems: Problem[]
   /** By id: the resources that the plan may name. */
@@ -496,11 +493,11 @@ const inventoryOf = async (
   )
   const outside = named.filter((id) => !stored.has(id))
   if (outside.length > 0) {
-    const rows = await tx.many(
-      ResourceRow,
+    const documents = await tx.values(
+      Resource,
       sql`select ${raw(resourceObject)}::json as document from resources r where r.id = any(${outside})`,
     )
-    for (const { document } of rows) stored.set(document.id, document)
+    for (const document of documents) stored.set(document.id, document)
   }
   if (companions === undefined) return { problems, resources: stored, stored }
 

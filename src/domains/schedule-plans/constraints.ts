@@ -1,6 +1,5 @@
 import { textsAt, type ConstraintTexts } from '../../db/errors.ts'
 
-/** The meaning of violated constraints of this domain's tables for the caller. */
 export const schedulePlanConstraints: ConstraintTexts = {
   ...textsAt('plan.id', {
     schedule_plans_pkey: 'is taken by another plan; choose another id',

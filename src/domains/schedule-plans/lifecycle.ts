@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { append, greatest, smallest } from '../../lists.ts'
 import { secondsIn, type Span } from '../../spans.ts'
 import type { MeasuredDurations } from '../cloud/durations.ts'
@@ -154,10 +154,7 @@ const longestId = 255
 const actionId = (planId: string, targetId: string, action: string): string => {
   const id = `${planId}-${targetId}-${action}`
   if (id.length <= longestId) return id
-  const digest = createHash('sha256')
-    .update(JSON.stringify([planId, targetId]))
-    .digest('hex')
-    .slice(0, 32)
+  const digest = hash('sha256', JSON.stringify([planId, targetId])).slice(0, 32)
   return `${planId.slice(0, 120).toWellFormed()}-${digest}-${action}`
 }
 

@@ -41,7 +41,7 @@ const PlanEnvelope = z.strictObject({
 const PlanImport = z.strictObject({ plan: PlanDocument })
 
 const created = (plan: Plan): Reply<Plan> =>
-  new Reply({ body: plan, headers: { location: `/schedule-plans/${encodeURIComponent(plan.id)}/` } })
+  new Reply({ body: plan, location: `/schedule-plans/${encodeURIComponent(plan.id)}/` })
 const planIdIn = (body: unknown): string => (body as z.output<typeof PlanImport>).plan.id
 
 interface SchedulePlanParts {
@@ -51,8 +51,7 @@ interface SchedulePlanParts {
 }
 
 export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Route[] => [
-  listRoute({
-    path: '/schedule-plans/',
+  listRoute('listPlans', 'GET /schedule-plans/', {
     summary: 'Plans without their assignments, newest first or in another order',
     filters: {
       workflowId: z.string().optional().describe('plans for versions of this workflow'),
@@ -67,9 +66,7 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
       return { rows: rows.map(planSummary), total }
     },
   }),
-  route({
-    method: 'POST',
-    path: '/schedule-plans/',
+  route('createPlan', 'POST /schedule-plans/', {
     summary:
       'Create a plan together with the documents it was made for; they are kept with the plan and ' +
       'change no stored record',
@@ -81,9 +78,7 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     handle: async ({ body: { plan, ...companions } }) =>
       created(await acceptPlan({ db, compute }, plan, companions)),
   }),
-  route({
-    method: 'POST',
-    path: '/schedule-plans/import/',
+  route('importPlan', 'POST /schedule-plans/import/', {
     summary: 'Import a plan of stored records',
     body: PlanImport,
     alsoCheck: ({ document }) => planReferenceProblems(db, document),
@@ -93,17 +88,13 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     handle: async ({ body: { plan } }) =>
       created(await acceptPlan({ db, compute }, { ...plan, source: 'imported' })),
   }),
-  route({
-    method: 'GET',
-    path: '/schedule-plans/{planId}/',
+  route('getPlan', 'GET /schedule-plans/{planId}/', {
     summary: 'A plan with its assignments; above 10,000 of them without',
     response: Plan,
     handle: async ({ params }) =>
       existing(await readPlanDocument(db, params.planId), 'schedule plan', params.planId),
   }),
-  route({
-    method: 'DELETE',
-    path: '/schedule-plans/{planId}/',
+  route('deletePlan', 'DELETE /schedule-plans/{planId}/', {
     summary: 'Delete a plan that no run and no selection of a planning session names',
     refuses: [422],
     audit: { eventType: 'plan.deleted', summary: 'schedule plan {planId} deleted' },
@@ -111,9 +102,7 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
       if (!(await deletePlan(db, params.planId, uses.plan))) throw missing('schedule plan', params.planId)
     },
   }),
-  route({
-    method: 'GET',
-    path: '/schedule-plans/{planId}/assignments/',
+  route('listPlanAssignments', 'GET /schedule-plans/{planId}/assignments/', {
     summary: "A page of a plan's assignments, in the order of the workflow's activities",
     query: z.strictObject(pageQuery),
     response: envelopeOf(Assignment),
@@ -127,9 +116,7 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
       )
     },
   }),
-  route({
-    method: 'GET',
-    path: '/schedule-plans/{planId}/compare/{otherPlanId}/',
+  route('comparePlans', 'GET /schedule-plans/{planId}/compare/{otherPlanId}/', {
     summary: 'Two plans of one workflow version: totals, and a page of their activities',
     query: z.strictObject(pageQuery),
     response: PlanComparison,

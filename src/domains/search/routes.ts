@@ -9,9 +9,7 @@ const usual = 30
 const most = 100
 
 export const searchRoutes = ({ db }: { db: Db }): Route[] => [
-  route({
-    method: 'GET',
-    path: '/search/',
+  route('search', 'GET /search/', {
     summary: 'Records that have a text, the best matches first',
     query: SearchQuery,
     response: SearchAnswer,

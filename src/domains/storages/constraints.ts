@@ -8,7 +8,6 @@ const idTaken = { path: 'id', message: 'is taken; choose another id' }
 const recordGone = { path: 'id', message: 'was removed meanwhile' }
 const indexedTwice = { path: 'path', message: 'is being indexed twice' }
 
-/** The meaning of violated constraints of this domain's tables for the caller. */
 export const storageConstraints: ConstraintTexts = {
   storage_downloads_pkey: idTaken,
   storage_downloads_storage: storageGone,

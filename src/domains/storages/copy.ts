@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type { Db } from '../../db/sql.ts'
 import { StorageError, type Entry, type OpenUpload, type UploadPart } from '../../drivers/storage/contract.ts'
 import type { ByteName, StoragePath } from '../../drivers/storage/paths.ts'
@@ -25,7 +25,6 @@ import {
 import { packsOf, sendPack, type FilePack } from './packs.ts'
 import { openJobProgress } from './progress.ts'
 import type { LiveJob } from './schemas.ts'
-import { isInner } from './inner-link.ts'
 import { endReplaced } from './replaced.ts'
 import { attributesOf, ensureDirectory, entryAt, sendFile, type Ends, type SentBy } from './send.ts'
 import { isReachable, pagesBelow } from './tree.ts'
@@ -49,10 +48,20 @@ export const uploadOf = (
   { id }: Pick<StorageJob, 'id'>,
   { position }: Pick<JobEntry, 'position'>,
   attempt: number,
-): string =>
-  createHash('sha256')
-    .update(JSON.stringify([id, position, attempt]))
-    .digest('hex')
+): string => hash('sha256', JSON.stringify([id, position, attempt]))
+
+/**
+ * Whether a link in `folder`, below the start of a tree, leads to a place of the same tree whatever
+ * other inner links are there. `..` is taken at the head only: behind a name that is a link it
+ * leads elsewhere than it seems.
+ */
+const isInner = (folder: StoragePath, target: ByteName | undefined): boolean => {
+  if (target === undefined || target === '' || target.startsWith('/')) return false
+  const names = target.split('/').filter((name) => name !== '' && name !== '.')
+  const first = names.findIndex((name) => name !== '..')
+  const up = first === -1 ? names.length : first
+  return up <= folder.length && !names.slice(up).includes('..')
+}
 
 /** Records the entries of a tree from the start. An interrupted list is made again. */
 export const listCopy = async (

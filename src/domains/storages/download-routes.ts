@@ -33,13 +33,11 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
   const reply = async (download: Download): Promise<Reply> =>
     new Reply({
       body: await answer(download),
-      headers: { location: `/storage-downloads/${encodeURIComponent(download.id)}/` },
+      location: `/storage-downloads/${encodeURIComponent(download.id)}/`,
     })
 
   return [
-    route({
-      method: 'POST',
-      path: '/storages/{storageId}/downloads/',
+    route('startStorageDownload', 'POST /storages/{storageId}/downloads/', {
       summary: 'Prepare a file for download; its bytes are read when they are fetched',
       body: NewDownload,
       response: DownloadRun,
@@ -73,8 +71,7 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
         return reply(await addDownload(db, { id, storageId: facts.id, path, sizeBytes }))
       },
     }),
-    listRoute({
-      path: '/storages/{storageId}/downloads/',
+    listRoute('listStorageDownloads', 'GET /storages/{storageId}/downloads/', {
       summary: 'Downloads, copies and archives of a storage, newest first',
       item: DownloadRun,
       read: async (page, { params }) => {
@@ -83,18 +80,12 @@ export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages })
         return { rows: rows.map((row) => downloadView(row)), total }
       },
     }),
-    route({
-      method: 'GET',
-      path: '/storage-downloads/{downloadId}/',
-      tag: 'storages',
+    route('getStorageDownload', 'GET /storage-downloads/{downloadId}/', {
       summary: 'One download, copy or archive',
       response: DownloadRun,
       handle: async ({ params }) => answer(await readDownload(db, params.downloadId)),
     }),
-    route({
-      method: 'GET',
-      path: '/storage-downloads/{downloadId}/content/',
-      tag: 'storages',
+    route('readStorageDownload', 'GET /storage-downloads/{downloadId}/content/', {
       summary: 'The bytes of a file as they are now; all, or one range',
       raw: ['application/octet-stream'],
       streams: true,

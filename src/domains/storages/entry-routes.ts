@@ -123,10 +123,8 @@ export const entryRoutes = ({
     ]
     return promotedAs.length === 0 ? entry : { ...entry, promotedAs }
   }
-  const statRoute = (name: 'stat' | 'entry', summary: string): Route =>
-    route({
-      method: 'GET',
-      path: `/storages/{storageId}/${name}/`,
+  const statRoute = (id: string, name: 'stat' | 'entry', summary: string): Route =>
+    route(id, `GET /storages/{storageId}/${name}/`, {
       summary,
       query: z.strictObject(PathQuery),
       response: FileEntry,
@@ -135,9 +133,7 @@ export const entryRoutes = ({
     })
 
   return [
-    route({
-      method: 'GET',
-      path: '/storages/{storageId}/entries/',
+    route('listStorageEntries', 'GET /storages/{storageId}/entries/', {
       summary: 'One level of a directory, page by page; above the roots, the way to them',
       query: EntriesQuery,
       response: Listing,
@@ -157,11 +153,13 @@ export const entryRoutes = ({
         }
       },
     }),
-    statRoute('stat', 'One entry, without a path the endpoint itself; a symbolic link is not followed'),
-    statRoute('entry', 'The same as stat, for older clients'),
-    route({
-      method: 'PUT',
-      path: '/storages/{storageId}/entries/',
+    statRoute(
+      'statStorageEntry',
+      'stat',
+      'One entry, without a path the endpoint itself; a symbolic link is not followed',
+    ),
+    statRoute('getStorageEntry', 'entry', 'The same as stat, for older clients'),
+    route('writeStorageEntry', 'PUT /storages/{storageId}/entries/', {
       summary:
         'Upload a file as it is; with Content-Range in parts, which go on where an earlier one was cut',
       query: UploadQuery,
@@ -199,9 +197,7 @@ export const entryRoutes = ({
         })
       },
     }),
-    route({
-      method: 'DELETE',
-      path: '/storages/{storageId}/entries/',
+    route('deleteStorageEntry', 'DELETE /storages/{storageId}/entries/', {
       summary: 'Delete a file or a link; directories are not deleted',
       query: z.strictObject(PathQuery),
       refuses: [422, 503],
@@ -217,9 +213,7 @@ export const entryRoutes = ({
         await deleteEntry(driver, path, signal, (what) => lose({ uri: uriOf(facts.id, path), ...what }))
       },
     }),
-    route({
-      method: 'POST',
-      path: '/storages/{storageId}/checksum/',
+    route('checksumStorageEntry', 'POST /storages/{storageId}/checksum/', {
       summary: 'SHA-256 of a file',
       body: PathOnly,
       response: Checksum,

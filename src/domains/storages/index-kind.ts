@@ -2,8 +2,6 @@ import { z } from 'zod'
 import { sql } from '../../db/sql.ts'
 import type { OperationKind } from '../../operations/kind.ts'
 
-const SummaryRow = z.object({ storageId: z.string() })
-
 /** Index runs as operations. */
 export const indexKind: OperationKind<'storageIndex'> = {
   name: 'storage-index',
@@ -16,13 +14,16 @@ export const indexKind: OperationKind<'storageIndex'> = {
   events: 'storage.index',
   cancelEnds: 'accepted',
   pageSummary: async (db, id) => {
-    const row = await db.maybe(SummaryRow, sql`select storage_id from storage_index_runs where id = ${id}`)
-    return (
-      row && {
-        line: `index of storage ${row.storageId}`,
-        path: `/storages/${encodeURIComponent(row.storageId)}/index-runs/`,
-      }
+    const storageId = await db.value(
+      z.string(),
+      sql`select storage_id from storage_index_runs where id = ${id}`,
     )
+    return storageId === undefined
+      ? undefined
+      : {
+          line: `index of storage ${storageId}`,
+          path: `/storages/${encodeURIComponent(storageId)}/index-runs/`,
+        }
   },
   audit: (id, change) => ({ eventType: `storage.index.${change}`, externalId: id }),
 }

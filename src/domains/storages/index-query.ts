@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, where, type Db, type Sql } from '../../db/sql.ts'
 import {
@@ -50,7 +50,6 @@ const entryOf = (row: Row): z.output<typeof IndexEntry> =>
     checksum: row.sha256 === undefined ? undefined : `sha256:${Buffer.from(row.sha256).toString('hex')}`,
   })
 
-const FoundRow = z.object({ type: z.string() })
 const TotalsRow = z.object({ entries: z.number(), bytes: z.number() })
 type Totals = z.output<typeof TotalsRow>
 
@@ -84,19 +83,19 @@ const scopeOf = async (
   const visible = sql`(${visibleBelow(roots)})`
   const [below, itself] = [sql`${belowOf(path)} and ${visible}`, sql`${itselfOf(path)} and ${visible}`]
   if (path.length === 0) return below
-  const found = await db.maybe(
-    FoundRow,
+  const type = await db.value(
+    z.string(),
     sql`(select type from storage_index_entries where storage_id = ${storageId} and ${itself} and is_directory)
       union all (select 'directory' from storage_index_entries where storage_id = ${storageId} and ${below} limit 1)
       union all (select type from storage_index_entries where storage_id = ${storageId} and ${itself})
       limit 1`,
   )
-  if (found === undefined)
+  if (type === undefined)
     throw new Refusal(
       'missing',
       `the index of the storage does not hold ${quotedPath(path)}; name another path, or index it again`,
     )
-  return found.type === 'directory' ? below : itself
+  return type === 'directory' ? below : itself
 }
 
 const filtersOf = (query: Query): Sql => {
@@ -124,7 +123,7 @@ const listOf = (
   { path, roots, query }: { path: StoragePath; roots: readonly StoragePath[]; query: Query },
 ): string => {
   const { cursor: _, limit: _1, path: _2, pathBytes: _3, ...filters } = query
-  const of = createHash('sha256').update(JSON.stringify(roots)).digest('base64url')
+  const of = hash('sha256', JSON.stringify(roots), 'base64url')
   return JSON.stringify([storageId, path.join('/'), of, Object.entries(filters).map(String).toSorted()])
 }
 const cursorOf = (list: string, { parent, name, isDirectory }: Key, totals: Totals): string =>

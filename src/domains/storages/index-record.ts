@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { nameOfBytes } from '../../drivers/storage/paths.ts'
-import { rootsOfRules, type IndexRules } from './index-policy.ts'
+import { rootsOfRules } from './index-policy.ts'
 import { bytesOfParent, endOfRange, parentOfBytes } from './index-paths.ts'
 import { forgetFindings, type IndexWork } from './index-store.ts'
 
@@ -82,27 +82,24 @@ const putRows = async (tx: Db, { id, storageId }: IndexWork): Promise<{ added: n
   }
 }
 
-const PolicyRow = z.object({ roots: z.array(z.string()) })
-
 /** Removes rows outside of the roots, where the last run had other roots. */
 const removeOutside = async (tx: Db, work: IndexWork): Promise<number> => {
   const { id, storageId, policy } = work
-  const before = await tx.maybe(
-    PolicyRow,
-    sql`select policy -> 'roots' as roots from storage_index_runs
+  const before = await tx.value(
+    z.array(z.string()),
+    sql`select policy -> 'roots' from storage_index_runs
       where storage_id = ${storageId} and recorded_at is not null and id <> ${id}
       order by recorded_at desc limit 1`,
   )
   const roots = rootsOfRules(policy)
-  if (before === undefined || sameRoots(before, policy) || roots.some(({ length }) => length === 0)) return 0
+  if (before === undefined || sameRoots(before, policy.roots) || roots.some(({ length }) => length === 0))
+    return 0
   return tx.run(sql`delete from storage_index_entries e where e.storage_id = ${storageId} and not exists (
     select from unnest(${roots.map(bytesOfParent)}::bytea[], ${roots.map(endOfRange)}::bytea[]) as r (low, high)
     where e.parent >= r.low and e.parent < r.high)`)
 }
-const sameRoots = (a: Pick<IndexRules, 'roots'>, b: Pick<IndexRules, 'roots'>): boolean =>
-  a.roots.toSorted().join(' ') === b.roots.toSorted().join(' ')
-
-const Locked = z.object({ isRecorded: z.boolean() })
+const sameRoots = (a: readonly string[], b: readonly string[]): boolean =>
+  a.toSorted().join(' ') === b.toSorted().join(' ')
 
 /**
  * Writes the findings of a run into the index, in one transaction: until then readers see the index
@@ -110,12 +107,12 @@ const Locked = z.object({ isRecorded: z.boolean() })
  */
 export const recordIndex = (db: Db, work: IndexWork): Promise<void> =>
   db.transaction(async (tx) => {
-    const found = await tx.maybe(
-      Locked,
+    const isRecorded = await tx.value(
+      z.boolean(),
       sql`select recorded_at is not null as is_recorded from storage_index_runs
         where id = ${work.id} and status = 'running' for update`,
     )
-    if (found === undefined || found.isRecorded) return
+    if (isRecorded !== false) return
     const removed = (await removeOutside(tx, work)) + (await removeRows(tx, work))
     const { added, changed } = await putRows(tx, work)
     await forgetFindings(tx, work.id)

@@ -40,8 +40,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
   }
 
   return [
-    listRoute({
-      path: '/storages/{storageId}/index-runs/',
+    listRoute('listIndexRuns', 'GET /storages/{storageId}/index-runs/', {
       summary: 'Index runs of a storage, newest first',
       item: IndexRun,
       read: async (page, { params }) => {
@@ -50,9 +49,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
         return { rows: rows.map(runView), total }
       },
     }),
-    route({
-      method: 'POST',
-      path: '/storages/{storageId}/index-runs/',
+    route('startIndexRun', 'POST /storages/{storageId}/index-runs/', {
       summary: 'Compare a storage with its index, within the index policy, and record the differences',
       body: NewIndexRun,
       response: IndexRun,
@@ -81,9 +78,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
         return (await made(storage.facts.id, id)).answer
       },
     }),
-    route({
-      method: 'POST',
-      path: '/storages/{storageId}/index-runs/{runId}/cancel/',
+    route('cancelIndexRun', 'POST /storages/{storageId}/index-runs/{runId}/cancel/', {
       summary: 'Ask for the end of an index run; the index stays as the run before has left it',
       response: IndexRun,
       status: 202,
@@ -109,9 +104,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
         return (await made(storageId, runId)).answer
       },
     }),
-    route({
-      method: 'GET',
-      path: '/storages/{storageId}/index/',
+    route('searchStorageIndex', 'GET /storages/{storageId}/index/', {
       summary:
         'What the index holds below a path, directory by directory; a page may hold fewer entries ' +
         'than its limit, so go on while there is nextCursor',

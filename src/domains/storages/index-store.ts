@@ -73,17 +73,13 @@ export const listIndexRuns = (db: Db, storageId: string, page: Page) =>
     page,
   })
 
-const LastRow = z.object({ lastIndexedAt: z.string().optional() })
-
 /** The time at which the index of a storage was last recorded. */
-export const lastIndexed = async (db: Db, storageId: string): Promise<string | undefined> =>
-  (
-    await db.maybe(
-      LastRow,
-      sql`select max(finished_at) as last_indexed_at from storage_index_runs
+export const lastIndexed = (db: Db, storageId: string): Promise<string | undefined> =>
+  db.value(
+    z.string().optional(),
+    sql`select max(finished_at) as last_indexed_at from storage_index_runs
         where storage_id = ${storageId} and status = 'completed'`,
-    )
-  )?.lastIndexedAt
+  )
 
 const Work = z.object({
   id: z.string(),

@@ -83,7 +83,6 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
     kind: downloadKind,
     path: '/storage-downloads/',
     parameter: 'downloadId',
-    tag: 'storages',
   }
   const of = operationRoutes(api)
   const document = {
@@ -103,9 +102,7 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
     ends.some(({ place }) => place.at === here) ? { hostId } : {}
 
   return [
-    route({
-      method: 'POST',
-      path: '/storages/{storageId}/copies/',
+    route('startStorageCopy', 'POST /storages/{storageId}/copies/', {
       summary: 'Copy a file or a directory to a storage, merged into what is there',
       body: NewCopy,
       response: DownloadRun,
@@ -145,9 +142,7 @@ export const storageJobRoutes = (parts: StorageJobParts): Route[] => {
         return accepted(id)
       },
     }),
-    route({
-      method: 'POST',
-      path: '/storages/{storageId}/archives/',
+    route('startStorageArchive', 'POST /storages/{storageId}/archives/', {
       summary: 'Pack a directory into a .tar.gz beside it, which is ready for download then',
       body: NewArchive,
       response: DownloadRun,

@@ -260,8 +260,6 @@ export const recordLive = (db: Db, id: string, live: LiveJob): Promise<number> =
     sent_bytes = coalesce(${live.sentBytes ?? null}, sent_bytes), updated_at = now()
     where id = ${id} and status in ('queued', 'streaming')`)
 
-const WrittenRow = z.object({ path: z.instanceof(Uint8Array) })
-
 /** Those of the paths, below that of the job, that its list has as files. */
 export const writtenFiles = async (
   db: Db,
@@ -269,12 +267,12 @@ export const writtenFiles = async (
   paths: readonly StoragePath[],
 ): Promise<StoragePath[]> => {
   if (paths.length === 0) return []
-  const rows = await db.many(
-    WrittenRow,
+  const written = await db.values(
+    z.instanceof(Uint8Array),
     sql`select distinct path from storage_download_entries where download_id = ${id} and type = 'file'
       and attempt > 0 and path = any(${paths.map(storedPath)}::bytea[])`,
   )
-  return rows.map(({ path }) => pathOfStored(path))
+  return written.map(pathOfStored)
 }
 
 /** Records that the store itself has copied a file of the job. */

@@ -40,26 +40,19 @@ export const storageRoutes = ({
   storages: Storages
   promoted: PromotedData
 }): Route[] => [
-  route({
-    method: 'GET',
-    path: '/environments/{environmentId}/storages/',
-    tag: 'storages',
+  route('listStorages', 'GET /environments/{environmentId}/storages/', {
     summary: 'Storages of the newest version of an environment',
     response: z.array(StorageProjection),
     raw: ['application/json'],
     handle: async ({ params }) =>
       new Reply({ body: `[${(await storagesOfEnvironment(db, params.environmentId)).join(',')}]` }),
   }),
-  route({
-    method: 'GET',
-    path: '/storages/{storageId}/roots/',
+  route('listStorageRoots', 'GET /storages/{storageId}/roots/', {
     summary: 'What of a storage may be looked into',
     response: Roots,
     handle: async ({ params }) => browseRootsOf(await readStorage(db, params.storageId)),
   }),
-  route({
-    method: 'PUT',
-    path: '/storages/{storageId}/roots/',
+  route('updateStorageRoots', 'PUT /storages/{storageId}/roots/', {
     summary: 'Approve roots in place of those that were approved, also of a storage that is in use',
     body: NewRoots,
     response: Roots,
@@ -75,9 +68,7 @@ export const storageRoutes = ({
       return browseRootsOf(await readStorage(db, params.storageId))
     },
   }),
-  route({
-    method: 'POST',
-    path: '/storages/{storageId}/health/',
+  route('checkStorage', 'POST /storages/{storageId}/health/', {
     summary: 'Ask the storage itself whether it can be reached now',
     response: Health,
     status: 200,
@@ -113,9 +104,7 @@ export const storageRoutes = ({
   }),
   ...entryRoutes({ db, storages, promoted }),
   ...downloadRoutes({ db, storages }),
-  route({
-    method: 'POST',
-    path: '/storages/{storageId}/promote-data/',
+  route('promoteData', 'POST /storages/{storageId}/promote-data/', {
     summary:
       'Record a file or a directory as scientific data; 200 with the first record of the same bytes at the ' +
       'same place that has all that is asked for',
@@ -142,9 +131,7 @@ export const storageRoutes = ({
       return new Reply({ status: made.isNew ? 201 : 200, body: { id: made.id } })
     },
   }),
-  route({
-    method: 'POST',
-    path: '/storages/{storageId}/promote-artifact/',
+  route('promoteArtifact', 'POST /storages/{storageId}/promote-artifact/', {
     summary:
       'Record a SIF image as a version of an artifact; 200 with the first record of the same bytes at the ' +
       'same place that has all that is asked for',

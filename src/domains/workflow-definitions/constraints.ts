@@ -1,6 +1,5 @@
 import { textsAt, type ConstraintTexts } from '../../db/errors.ts'
 
-/** The meaning of violated constraints of this domain's tables for the caller. */
 export const workflowDefinitionConstraints: ConstraintTexts = {
   ...textsAt('name', {
     workflow_definitions_pkey: 'is taken by another workflow; choose another name (import takes ?name=)',

@@ -181,23 +181,22 @@ export async function findWorkflow(db: Db, id: string): Promise<WorkflowDefiniti
   return definitionOf(row, contents.get(row.versionId))
 }
 
-const RawRow = z.object({ raw: RawSpec.default({}) })
-
 /** A definition with everything that its author wrote, of any size. */
 export async function findExport(db: Db, id: string): Promise<ExportedWorkflow | undefined> {
   const row = await rowOf(db, id)
   if (row === undefined) return undefined
-  const [contents, { raw }] = await Promise.all([
+  const [contents, raw] = await Promise.all([
     readContents(db, [row.versionId]),
-    db.one(RawRow, sql`select raw_definition as raw from workflow_versions where id = ${row.versionId}`),
+    db.only(
+      RawSpec.default({}),
+      sql`select raw_definition as raw from workflow_versions where id = ${row.versionId}`,
+    ),
   ])
   const content = contents.get(row.versionId)
   return content === undefined
     ? undefined
     : { id: row.id, name: row.name, namespace: row.namespace, raw, content, activityTypes: row.activityTypes }
 }
-
-const ActivityRow = z.object({ activity: z.custom<ContentActivity>() })
 
 const VersionRow = z.object({ id: z.string(), activityCount: z.number() })
 
@@ -216,14 +215,14 @@ export async function listActivities(
       on v.workflow_id = d.id and not v.embedded where d.id = ${workflowId}`,
   )
   if (version === undefined) return undefined
-  const rows = await db.many(
-    ActivityRow,
+  const activities = await db.values(
+    z.custom<ContentActivity>(),
     sql`select ${activityJson} as activity from activity_definitions a
       where a.workflow_version_id = ${version.id} and a.position >= ${offset}::bigint order by a.position
         limit ${limit}`,
   )
   return {
     total: version.activityCount,
-    rows: rows.map(({ activity: { id, ...rest } }) => ({ id, workflowVersionId: version.id, ...rest })),
+    rows: activities.map(({ id, ...rest }) => ({ id, workflowVersionId: version.id, ...rest })),
   }
 }

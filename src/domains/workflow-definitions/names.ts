@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 
 /**
  * Trimmed, lower case, every character that is not a letter, a digit or `-` replaced by `-`, then
@@ -76,7 +76,7 @@ export const inputVariables = (logicalNames: Iterable<string>): Map<string, stri
   for (const variable of names.values()) uses.set(variable, (uses.get(variable) ?? 0) + 1)
   for (const [name, variable] of names) {
     if ((uses.get(variable) ?? 0) < 2 || !beyondAscii.test(name)) continue
-    const digits = createHash('sha256').update(name).digest('hex').slice(0, 8).toUpperCase()
+    const digits = hash('sha256', name).slice(0, 8).toUpperCase()
     names.set(name, `${variable}_${digits}`)
   }
   return names

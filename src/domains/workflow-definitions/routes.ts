@@ -22,7 +22,6 @@ import {
 } from './schemas.ts'
 import { createWorkflow, deleteWorkflow, unknownRuntimes, workflowExists, type WorkflowUse } from './store.ts'
 
-const tag = 'workflow-definitions'
 const noun = 'workflow'
 
 /** Activities per page of the paged route. */
@@ -76,7 +75,7 @@ async function store(
   const definition = await db.transaction((tx) => createWorkflow(tx, workflow))
   return new Reply({
     body: { ...definition, warnings: [...warnings, ...hints] },
-    headers: { location: `/workflow-definitions/${encodeURIComponent(definition.id)}/` },
+    location: `/workflow-definitions/${encodeURIComponent(definition.id)}/`,
   })
 }
 
@@ -100,15 +99,12 @@ export const workflowDefinitionRoutes = ({
   db: Db
   uses: { workflow: readonly WorkflowUse[] }
 }): Route[] => [
-  listRoute({
-    path: '/workflow-definitions/',
+  listRoute('listWorkflows', 'GET /workflow-definitions/', {
     summary: 'List workflows by namespace and name',
     item: WorkflowDefinition,
     read: (page) => listWorkflows(db, page),
   }),
-  route({
-    method: 'POST',
-    path: '/workflow-definitions/',
+  route('createWorkflow', 'POST /workflow-definitions/', {
     summary: 'Create a workflow',
     body: WorkflowDocument,
     response: CreatedWorkflow,
@@ -121,9 +117,7 @@ export const workflowDefinitionRoutes = ({
     },
     handle: ({ body }) => create(db, body, {}),
   }),
-  route({
-    method: 'POST',
-    path: '/workflow-definitions/import/',
+  route('importWorkflow', 'POST /workflow-definitions/import/', {
     summary: 'Import a workflow, optionally under another name or namespace',
     query: z.strictObject({
       name: Name.optional().describe('name of the workflow; that of the document by default'),
@@ -140,17 +134,13 @@ export const workflowDefinitionRoutes = ({
     },
     handle: ({ body, query }) => create(db, body, query),
   }),
-  route({
-    method: 'GET',
-    path: '/workflow-definitions/{workflowId}/',
+  route('getWorkflow', 'GET /workflow-definitions/{workflowId}/', {
     summary: 'Read a workflow',
     response: WorkflowDefinition,
     handle: async ({ params }) =>
       existing(await findWorkflow(db, params.workflowId), noun, params.workflowId),
   }),
-  route({
-    method: 'DELETE',
-    path: '/workflow-definitions/{workflowId}/',
+  route('deleteWorkflow', 'DELETE /workflow-definitions/{workflowId}/', {
     summary: 'Delete a workflow that nothing uses',
     refuses: [422],
     audit: {
@@ -162,9 +152,7 @@ export const workflowDefinitionRoutes = ({
         throw missing(noun, params.workflowId)
     },
   }),
-  route({
-    method: 'GET',
-    path: '/workflow-definitions/{workflowId}/activities/',
+  route('listWorkflowActivities', 'GET /workflow-definitions/{workflowId}/activities/', {
     summary: 'Read a page of the activities of a workflow, in the order of its document',
     query: z.strictObject(pageQueryOf(activitySizes)),
     response: envelopeOf(Activity),
@@ -174,9 +162,7 @@ export const workflowDefinitionRoutes = ({
       return envelope(found.rows, { page, total: found.total })
     },
   }),
-  route({
-    method: 'GET',
-    path: '/workflow-definitions/{workflowId}/export/',
+  route('exportWorkflow', 'GET /workflow-definitions/{workflowId}/export/', {
     summary:
       'Export a workflow as its author would write it: YAML, or JSON for a client that accepts that rather',
     raw: ['application/yaml'],
@@ -194,11 +180,8 @@ export const workflowDefinitionRoutes = ({
       })
     },
   }),
-  route({
-    method: 'POST',
-    path: '/workflow-definition-actions/duplicate/{workflowId}/',
+  route('duplicateWorkflow', 'POST /workflow-definition-actions/duplicate/{workflowId}/', {
     summary: 'Store a copy of a workflow under another name',
-    tag,
     body: DuplicateRequest,
     response: CreatedWorkflow,
     status: 201,

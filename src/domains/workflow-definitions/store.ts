@@ -58,8 +58,6 @@ async function insertContent(tx: Db, versionId: string, { activities, edges, dat
   }
 }
 
-const CreatedAtRow = z.object({ createdAt: z.string() })
-
 /**
  * Stores a workflow and returns it as a later read does. A taken id violates
  * `workflow_definitions_pkey`, also under concurrent requests. The caller opens the transaction.
@@ -67,8 +65,8 @@ const CreatedAtRow = z.object({ createdAt: z.string() })
 export async function createWorkflow(tx: Db, workflow: NewWorkflow): Promise<WorkflowDefinition> {
   const { id, name, namespace, content, definitionHash, activityTypes, raw, metadata } = workflow
   const versionId = firstVersionIdOf(id)
-  const { createdAt } = await tx.one(
-    CreatedAtRow,
+  const createdAt = await tx.only(
+    z.string(),
     sql`insert into workflow_definitions (id, external_id, name, namespace)
       values (${id}, ${id}, ${name}, ${namespace}) returning created_at`,
   )
@@ -101,8 +99,6 @@ export async function createWorkflow(tx: Db, workflow: NewWorkflow): Promise<Wor
   return { id, externalId: id, name, namespace, createdAt, version: { ...version, ...arrays }, activityTypes }
 }
 
-const DefinitionHashRow = z.object({ definitionHash: z.string() })
-
 /**
  * The content version of a workflow embedded in a plan or a run: the stored version of that id
  * where the content is the same, else a version of its own under `<version id>#<16 digits of its
@@ -118,11 +114,11 @@ export async function embedWorkflow(
   if (problems.length > 0) throw unacceptable(problems)
   const content = versionContent(document)
   const hash = contentHash(content)
-  const stored = await tx.maybe(
-    DefinitionHashRow,
+  const stored = await tx.value(
+    z.string(),
     sql`select definition_hash from workflow_versions where id = ${document.id}`,
   )
-  if (stored?.definitionHash === hash) return document.id
+  if (stored === hash) return document.id
   const id = `${document.id}#${hash.slice('sha256:'.length, 'sha256:'.length + 16)}`
   const fresh = await tx.run(sql`
     insert into workflow_versions (id, workflow_id, version, definition_hash, embedded, activity_count,
@@ -134,31 +130,23 @@ export async function embedWorkflow(
   return id
 }
 
-const TakenRow = z.object({ taken: z.boolean() })
-
-export const workflowExists = async (db: Db, id: string): Promise<boolean> =>
-  (
-    await db.one(
-      TakenRow,
-      sql`select exists (select 1 from workflow_definitions where id = ${id} or external_id = ${id}) as taken`,
-    )
-  ).taken
-
-const HintRow = z.object({ hint: z.string() })
+export const workflowExists = (db: Db, id: string): Promise<boolean> =>
+  db.only(
+    z.boolean(),
+    sql`select exists (select 1 from workflow_definitions where id = ${id} or external_id = ${id}) as taken`,
+  )
 
 /**
  * The given runtime hints that match neither a runtime (by id, name or driver) nor a kind of
  * driver.
  */
-export const unknownRuntimes = async (db: Db, hints: readonly string[]): Promise<string[]> =>
-  (
-    await db.many(
-      HintRow,
-      sql`select hint from unnest(${[...hints]}::text[]) as hint
+export const unknownRuntimes = (db: Db, hints: readonly string[]): Promise<string[]> =>
+  db.values(
+    z.string(),
+    sql`select hint from unnest(${[...hints]}::text[]) as hint
         where hint not in ('slurm', 'kubernetes', 'ssh', 'local', 'serverless', 'simgrid', 'cloud')
           and not exists (select 1 from runtimes where id = hint or name = hint) order by hint`,
-    )
-  ).map(({ hint }) => hint)
+  )
 
 /** A use of a workflow; the target is the id of its version. */
 export type WorkflowUse = Use<string>

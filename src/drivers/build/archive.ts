@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { BuildError } from './errors.ts'
 import { tarEntries } from './tar.ts'
 
@@ -16,7 +16,7 @@ export const archiveImageId = async (archive: AsyncIterable<Buffer>): Promise<st
     const pieces: Buffer[] = []
     for await (const piece of entry.content) pieces.push(piece)
     const bytes = Buffer.concat(pieces)
-    digests.set(entry.path, `sha256:${createHash('sha256').update(bytes).digest('hex')}`)
+    digests.set(entry.path, `sha256:${hash('sha256', bytes)}`)
     if (entry.path === 'manifest.json') manifest = bytes.toString()
   }
   if (manifest === undefined) throw new BuildError('it has no manifest.json; make it with docker save')

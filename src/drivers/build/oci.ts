@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
@@ -13,7 +13,7 @@ interface Blob {
 }
 
 const blobOf = (bytes: Buffer): Blob => ({
-  digest: `sha256:${createHash('sha256').update(bytes).digest('hex')}`,
+  digest: `sha256:${hash('sha256', bytes)}`,
   sizeBytes: bytes.length,
   bytes: () => Readable.from([bytes]),
 })

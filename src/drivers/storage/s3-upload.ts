@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type { Readable } from 'node:stream'
 import { piecesOf } from '../../clients/pieces.ts'
 import { abandonMs, S3Error, type KeptPart, type S3Bucket, type S3Parts } from '../../clients/s3.ts'
@@ -16,7 +16,7 @@ const partSize = (sizeBytes: number, usual: number): number => {
   return Math.max(smallestPart, usual, needed)
 }
 
-const md5 = (bytes: Buffer): string => createHash('md5').update(bytes).digest('hex')
+const md5 = (bytes: Buffer): string => hash('md5', bytes)
 /** The tag of a part is the MD5 of its bytes, unless the store encrypts with a key of its own. */
 const isKept = (part: KeptPart | undefined, bytes: Buffer): part is KeptPart =>
   part?.sizeBytes === bytes.length && part.etag.replaceAll('"', '') === md5(bytes)

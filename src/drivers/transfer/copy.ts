@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { posix } from 'node:path'
 import { bytesOfPath, namedPath } from '../../outside-path.ts'
 import { reasonText } from '../../outside-text.ts'
@@ -331,8 +331,7 @@ interface Survey {
   resumed: boolean
 }
 
-const noteOf = (path: string): string =>
-  createHash('sha256').update(bytesOfPath(path)).digest('hex').slice(0, 40)
+const noteOf = (path: string): string => hash('sha256', bytesOfPath(path)).slice(0, 40)
 
 /** One copy, with the facts about its units so far. */
 class Copy {

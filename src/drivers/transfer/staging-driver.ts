@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { posix } from 'node:path'
 import { openGate } from '../../pacing/gate.ts'
 import {
@@ -50,10 +50,7 @@ const flightsAtOnce = 8
 
 /** Names the files of one source: the same for every consumer, in every process. */
 const keyOf = ({ at, from, paths }: Stage): string =>
-  createHash('sha256')
-    .update(JSON.stringify([at, from, paths === undefined ? null : [...paths].sort()]))
-    .digest('hex')
-    .slice(0, 40)
+  hash('sha256', JSON.stringify([at, from, paths === undefined ? null : [...paths].sort()])).slice(0, 40)
 
 const isRemote = ({ at }: Stage, site: string): boolean => at !== undefined && at !== site
 

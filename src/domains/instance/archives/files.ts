@@ -83,8 +83,6 @@ export const fullOr = (error: unknown, spool: string): unknown =>
 export const removeArchiveFolder = (spool: string, instanceId: string): Promise<void> =>
   rm(archiveFolder(spool, instanceId), { recursive: true, force: true })
 
-const Row = z.object({ id: z.string() })
-
 /**
  * Removes what killed exports, imports and deletions have left in the folder. Only the process that
  * holds the data folder calls this, before it takes requests.
@@ -92,6 +90,6 @@ const Row = z.object({ id: z.string() })
 export const sweepSpool = async (db: Db, spool: string): Promise<void> => {
   const names = await readdir(spool).catch(() => [])
   if (names.length === 0) return
-  const kept = new Set((await db.many(Row, sql`select id from instance_archives`)).map(({ id }) => id))
+  const kept = new Set(await db.values(z.string(), sql`select id from instance_archives`))
   for (const name of names) if (!kept.has(name)) await rm(join(spool, name), { recursive: true, force: true })
 }

@@ -291,10 +291,7 @@ const Answer = z.strictObject({
 })
 
 export const resetRoutes = (parts: ResetParts): Route[] => [
-  route({
-    method: 'POST',
-    path: '/factory-reset/',
-    tag: 'instance',
+  route('resetInstance', 'POST /factory-reset/', {
     summary: 'Empty the default instance: records, credentials and work directories; archives stay',
     query: Query,
     body: Body,

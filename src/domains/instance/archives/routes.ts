@@ -31,10 +31,7 @@ const Activation = z.strictObject({ instance: InstanceProjection, restarting: z.
 const anySize = Number.MAX_SAFE_INTEGER
 
 const exportRoute = ({ ownDb, instanceSpool, instanceSecrets, ownArtifactStore }: ArchiveParts): Route =>
-  route({
-    method: 'GET',
-    path: '/instances/default/export/',
-    tag: 'instance',
+  route('exportInstance', 'GET /instances/default/export/', {
     summary: 'The default instance as a ZIP archive, without credentials',
     query: ExportQuery,
     raw: ['application/zip'],
@@ -56,10 +53,7 @@ const exportRoute = ({ ownDb, instanceSpool, instanceSecrets, ownArtifactStore }
   })
 
 const importRoute = ({ ownDb, instanceSpool }: ArchiveParts): Route =>
-  route({
-    method: 'POST',
-    path: '/instances/import/',
-    tag: 'instance',
+  route('importInstance', 'POST /instances/import/', {
     summary: 'Import an archive that an export made, beside the default instance',
     upload: { types: ['application/zip'], limitBytes: anySize },
     response: InstanceProjection,
@@ -68,15 +62,12 @@ const importRoute = ({ ownDb, instanceSpool }: ArchiveParts): Route =>
     audit: { eventType: 'instance.imported', summary: 'instance archive imported' },
     handle: async ({ upload }) => {
       const id = await importInstance({ db: ownDb, spool: instanceSpool }, upload)
-      return new Reply({ body: await readArchive(ownDb, id), headers: { location: `/instances/${id}/` } })
+      return new Reply({ body: await readArchive(ownDb, id), location: `/instances/${id}/` })
     },
   })
 
 const activationRoute = ({ ownDb, selection }: ArchiveParts): Route =>
-  route({
-    method: 'POST',
-    path: '/instance-activations/{instanceId}/',
-    tag: 'instance',
+  route('activateInstance', 'POST /instance-activations/{instanceId}/', {
     summary: 'Make the API read an archived instance, or `default` again; what runs goes on',
     whileActivated: true,
     response: Activation,
@@ -91,28 +82,19 @@ const activationRoute = ({ ownDb, selection }: ArchiveParts): Route =>
 
 /** Archives of instances: list, export, import, read, delete, activate. */
 export const archiveRoutes = (parts: ArchiveParts): Route[] => [
-  route({
-    method: 'GET',
-    path: '/instances/',
-    tag: 'instance',
+  route('listInstances', 'GET /instances/', {
     summary: 'The default instance, then imported ones, the newest first',
     response: z.array(InstanceProjection),
     handle: () => listSystemInstances(parts.ownDb),
   }),
   exportRoute(parts),
   importRoute(parts),
-  route({
-    method: 'GET',
-    path: '/instances/{instanceId}/',
-    tag: 'instance',
+  route('getArchivedInstance', 'GET /instances/{instanceId}/', {
     summary: 'One instance',
     response: InstanceProjection,
     handle: ({ params }) => readArchive(parts.ownDb, params.instanceId),
   }),
-  route({
-    method: 'DELETE',
-    path: '/instances/{instanceId}/',
-    tag: 'instance',
+  route('deleteArchivedInstance', 'DELETE /instances/{instanceId}/', {
     summary: 'Delete an imported instance that is not activated',
     refuses: [409],
     audit: { eventType: 'instance.deleted', summary: 'instance {instanceId} deleted' },

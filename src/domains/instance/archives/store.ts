@@ -53,12 +53,10 @@ const projected = ({ active, serviceVersion, ...row }: z.output<typeof Row>): In
   credentialsSet: false,
 })
 
-const Any = z.object({ any: z.boolean() })
-
 const readDefault = async (db: Db): Promise<InstanceProjection> => {
   // One after the other: within a transaction they share one connection.
   const instance = await readSystemInstance(db)
-  const { any } = await db.one(Any, sql`select exists (select from instance_activation) as any`)
+  const any = await db.only(z.boolean(), sql`select exists (select from instance_activation) as any`)
   const contents = await db.one(
     Contents,
     sql`select ${raw(

@@ -1,4 +1,4 @@
-import { createHash, randomBytes } from 'node:crypto'
+import { hash, randomBytes } from 'node:crypto'
 import { posix } from 'node:path'
 import { RecentMap } from '../../../pacing/recent.ts'
 import { assign, readProgram } from '../../../shell/program.ts'
@@ -92,7 +92,7 @@ const largestImageName = 512
 /** Tasks without a container whose names are kept, so that tasks of this process need no query. */
 const namesKept = 20_000
 
-const digestOf = (text: string): string => createHash('sha256').update(text).digest('hex')
+const digestOf = (text: string): string => hash('sha256', text)
 const launcherHash = digestOf(launcher).slice(0, 16)
 
 const contactProgram = readProgram(import.meta.dirname, 'contact.sh')

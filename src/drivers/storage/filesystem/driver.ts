@@ -1,5 +1,5 @@
 import { fork, type ChildProcess } from 'node:child_process'
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { extname } from 'node:path'
 import { Readable } from 'node:stream'
 import { piecesOf } from '../../../clients/pieces.ts'
@@ -312,7 +312,7 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
     writeMany: (folder, given, { overwrite = false, signal } = {}) => {
       const files = given.map((file) => ({
         ...file,
-        sha256: createHash('sha256').update(file.bytes).digest('hex'),
+        sha256: hash('sha256', file.bytes),
       }))
       return host.call('writeMany', { signal }, folder, files, overwrite)
     },

@@ -1,5 +1,5 @@
 import { buffer } from 'node:stream/consumers'
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { extract, pack } from 'tar-stream'
 import { tarTime } from '../../tar-time.ts'
 import { StorageError, type NewSmallFile, type SmallFile, type StorageDriver } from '../contract.ts'
@@ -11,7 +11,7 @@ const mostBytes = 32 * 1024 * 1024
 
 /** A line of `sha256sum`: names with a backslash or an end of line are escaped. */
 const sumLine = ({ name, bytes }: NewSmallFile): Buffer => {
-  const sum = createHash('sha256').update(bytes).digest('hex')
+  const sum = hash('sha256', bytes)
   const escaped = name.replace(/[\\\n\r]/g, (letter) => ({ '\n': '\\n', '\r': '\\r' })[letter] ?? '\\\\')
   return Buffer.from(`${escaped === name ? '' : '\\'}${sum}  ${escaped}\n`, 'latin1')
 }
