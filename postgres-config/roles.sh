@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes a role with its database for Orrery, and a role with its two databases for Temporal, and
 # sets their passwords. Connects as the superuser by PG* variables. Harmless when all is there. The
-# roles are no superusers; each can connect to its own databases only.
+# roles are no superusers; each can connect to its own databases only. Orrery's may make roles, for
+# the one that reads for SQL over provenance.
 set -eu
 psql() { command psql --no-psqlrc --quiet --set ON_ERROR_STOP=1 "$@"; }
 
@@ -14,6 +15,8 @@ select format('create role %I login', name) from unnest(array['orrery_service', 
 where not exists (select from pg_roles where rolname = name) \gexec
 alter role orrery_service password :'orrery';
 alter role temporal password :'temporal';
+-- From version 16 on such a role administers the roles that it has made itself, and no others.
+select 'alter role orrery_service createrole' where current_setting('server_version_num')::int >= 160000 \gexec
 SQL
 
 # What somebody else owns in a database goes to its role: a restored dump, and records of a time in

@@ -102,6 +102,8 @@ interface Notes {
   description: string
   /** The documented default, where it depends on the machine. */
   fallback?: string
+  /** The values that the variable takes, where its description does not say it. */
+  values?: string
   secret?: boolean
 }
 const notes = z.registry<Notes>()
@@ -178,19 +180,34 @@ const network = (item: string): string | undefined => {
   return version === 0 || Number(bits ?? 0) > (version === 4 ? 32 : 128) ? undefined : item.toLowerCase()
 }
 
-const wholeNumber = (lowest: number, highest: number, unit: string, example: number) =>
+const wholeNumber = (lowest: number, highest: number, unit: string, usual: number, description: string) =>
   z
     .string()
-    .refine((text) => /^\d{1,10}$/.test(text) && Number(text) >= lowest && Number(text) <= highest, {
-      error: `is not a whole number of ${unit} from ${lowest} to ${highest}. Give for example ${example}`,
+    .refine((text) => /^\d{1,15}$/.test(text) && Number(text) >= lowest && Number(text) <= highest, {
+      error: `is not a whole number of ${unit} from ${lowest} to ${highest}. Give for example ${usual}`,
     })
     .transform(Number)
+    .prefault(String(usual))
+    .register(notes, { description, values: `${lowest} to ${highest}` })
 
-const flag = () =>
+const inWords = (words: readonly string[]): string => `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`
+
+const flag = (description: string) =>
   z
     .enum(['true', 'false'], { error: 'is not true or false' })
     .transform((text) => text === 'true')
     .prefault('false')
+    .register(notes, { description, values: '`true`, `false`' })
+
+const oneOf = <const Word extends string>(
+  words: readonly [Word, ...Word[]],
+  usual: NoInfer<Word>,
+  note: Notes,
+) =>
+  z
+    .enum(words, { error: `is not ${inWords(words)}` })
+    .prefault(usual)
+    .register(notes, { ...note, values: words.map((word) => `\`${word}\``).join(', ') })
 
 /**
  * Fields of the console. Any text but `true` leaves it disabled, so that a typing error cannot
@@ -206,15 +223,21 @@ const consoleFields = () => ({
         'Whether commands and terminals may be opened on resources: `true`, exactly. Anything else ' +
         'leaves the console off, and its requests answer 503.',
     }),
-  consoleSessions: wholeNumber(1, 1_000, 'sessions', 50)
-    .prefault('50')
-    .register(notes, { description: 'Terminals that may be open at once.' }),
-  consoleIdleSeconds: wholeNumber(10, 604_800, 'seconds', 1_800)
-    .prefault('1800')
-    .register(notes, { description: 'A terminal without input and output for this long is closed.' }),
-  consoleRetentionDays: wholeNumber(1, 36_500, 'days', 90)
-    .prefault('90')
-    .register(notes, { description: 'How long sessions that are over, and their recordings, are kept.' }),
+  consoleSessions: wholeNumber(1, 1_000, 'sessions', 50, 'Terminals that may be open at once.'),
+  consoleIdleSeconds: wholeNumber(
+    10,
+    604_800,
+    'seconds',
+    1_800,
+    'A terminal without input and output for this long is closed.',
+  ),
+  consoleRetentionDays: wholeNumber(
+    1,
+    36_500,
+    'days',
+    90,
+    'How long sessions that are over, and their recordings, are kept.',
+  ),
 })
 
 const pathOf = (host: HostFacts) => z.string().transform((text) => resolve(host.workingDirectory, text))
@@ -250,6 +273,7 @@ const apiFields = () => {
       .register(notes, {
         description:
           'Bearer token that requests must carry. Without it the service answers loopback peers only.',
+        values: '1 to 1024 printable ASCII characters without spaces',
         secret: true,
       }),
     allowedOrigins: listOf('an origin', 'https://lab.example.org', origin)
@@ -299,13 +323,15 @@ const folderFields = (host: HostFacts) => {
   return {
     dataDir: path.prefault(dataDir).register(notes, {
       description: 'Folder of the data to keep: embedded databases, passwords, work directories, ready file.',
-      fallback: '`/var/lib/orrery` as root, else `~/.local/share/orrery`',
+      fallback:
+        '`/var/lib/orrery` as root, else `$XDG_DATA_HOME/orrery`, without that variable `~/.local/share/orrery`',
     }),
     cacheDir: path.prefault(cacheDir).register(notes, {
       description:
         'Folder of programs that the service can make again: the Temporal development server, the ' +
         'runner of local tasks, copies of the PostgreSQL programs.',
-      fallback: '`/var/cache/orrery` as root, else `~/.cache/orrery`',
+      fallback:
+        '`/var/cache/orrery` as root, else `$XDG_CACHE_HOME/orrery`, without that variable `~/.cache/orrery`',
     }),
     artifactRoot: path.optional().register(notes, {
       description: 'Folder of build contexts and of the images that builds make, as files by their digest.',
@@ -381,7 +407,10 @@ const temporalFields = (host: HostFacts) => {
           'is not a namespace: 2 to 255 letters, digits, dots, underscores and hyphens. Give for example default',
       })
       .prefault('default')
-      .register(notes, { description: 'Temporal namespace of all workflows.' }),
+      .register(notes, {
+        description: 'Temporal namespace of all workflows.',
+        values: '2 to 255 letters, digits, `.`, `_` and `-`',
+      }),
     temporalTaskQueue: z
       .string()
       .regex(controlFree, { error: 'must not hold control characters' })
@@ -416,6 +445,7 @@ const temporalFields = (host: HostFacts) => {
           'of workflows. Without a vault there is nothing to decode, and no such address.',
         fallback:
           'with the embedded Temporal `temporal-codec.key` in the data folder, made at need; else none',
+        values: '32 to 128 letters, digits, `_` and `-`',
         secret: true,
       }),
     temporalPageOrigins: listOf('an origin', 'http://localhost:8233,http://127.0.0.1:8233', origin)
@@ -469,14 +499,11 @@ const machineFields = (host: HostFacts) => {
         'builds alone, with limits of its own, keeps builds away from tasks.',
       fallback: 'that of `SERVICE_DOCKER_SOCKET`',
     }),
-    sbom: z
-      .enum(['found', 'make', 'off'], { error: 'is neither found, make nor off' })
-      .prefault('found')
-      .register(notes, {
-        description:
-          'Whether builds list the packages of their output (SPDX 2.3, by syft): `found` where syft is on the ' +
-          'search path or in the cache, `make` builds it once with Go (two minutes), `off` never.',
-      }),
+    sbom: oneOf(['found', 'make', 'off'], 'found', {
+      description:
+        'Whether builds list the packages of their output (SPDX 2.3, by syft): `found` where syft is on the ' +
+        'search path or in the cache, `make` builds it once with Go (two minutes), `off` never.',
+    }),
     buildkitSocket: path.prefault('/run/buildkit/buildkitd.sock').register(notes, {
       description:
         'Unix socket of the BuildKit daemon of this machine. `GET /preflight/` reads its workers there.',
@@ -524,22 +551,18 @@ const connectionFields = () => {
           'metadata services are always refused.',
         fallback: 'none',
       }),
-    allowLoopbackConnections: z
-      .enum(['auto', 'true', 'false'], { error: 'is not auto, true or false' })
-      .prefault('auto')
-      .register(notes, {
-        description:
-          'Whether connections may reach this machine itself. `auto`: only with the embedded database.',
-        fallback: '`auto`',
-      }),
-    allowProxyCommand: flag().register(notes, {
-      description: 'Whether connections may name a `proxyCommand`, a command that this machine runs.',
-    }),
-    sshTrustOnFirstUse: flag().register(notes, {
+    allowLoopbackConnections: oneOf(['auto', 'true', 'false'], 'auto', {
       description:
-        'Whether an SSH connection without host key and `hostKeyPolicy` accepts the first key that ' +
-        'its host shows. The service records that key and refuses a changed one.',
+        'Whether connections may reach this machine itself. `auto`: only with the embedded database.',
+      fallback: '`auto`',
     }),
+    allowProxyCommand: flag(
+      'Whether connections may name a `proxyCommand`, a command that this machine runs.',
+    ),
+    sshTrustOnFirstUse: flag(
+      'Whether an SSH connection without host key and `hostKeyPolicy` accepts the first key that ' +
+        'its host shows. The service records that key and refuses a changed one.',
+    ),
     cloudSshSourceRanges: listOf('a network', '192.0.2.0/24', network)
       .default(Object.freeze([]))
       .register(notes, {
@@ -548,13 +571,14 @@ const connectionFields = () => {
           'separated by commas.',
         fallback: 'none',
       }),
-    cloudSweepSeconds: wholeNumber(0, 86_400, 'seconds', 600)
-      .prefault('600')
-      .register(notes, {
-        description:
-          'Pause between two searches for cloud machines with the tags of this service and no living ' +
-          'record, which are ended. 0: only on request.',
-      }),
+    cloudSweepSeconds: wholeNumber(
+      0,
+      86_400,
+      'seconds',
+      600,
+      'Pause between two searches for cloud machines with the tags of this service and no living ' +
+        'record, which are ended. 0: only on request.',
+    ),
     kubernetesHelperImage: z
       .string()
       .regex(/^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,500}$/, {
@@ -567,16 +591,27 @@ const connectionFields = () => {
           'without a volume also flock and mkfifo) for Kubernetes runtimes that name no `helperImage`.',
       }),
     ...consoleFields(),
-    discoveryWaitSeconds: wholeNumber(0, 300, 'seconds', 20).prefault('20').register(notes, {
-      description: 'How long a request for discovery waits for its end before it answers 202.',
-    }),
-    sitePatienceSeconds: wholeNumber(1, 31_536_000, 'seconds', 86_400).prefault('86400').register(notes, {
-      description: 'How long tasks wait for a site that cannot be reached before they count as failed.',
-    }),
-    monitorIntervalSeconds: wholeNumber(1, 86_400, 'seconds', 60).prefault('60').register(notes, {
-      description:
-        'Least time between two checks of a connection by its monitor. The time grows while the checks succeed.',
-    }),
+    discoveryWaitSeconds: wholeNumber(
+      0,
+      300,
+      'seconds',
+      20,
+      'How long a request for discovery waits for its end before it answers 202.',
+    ),
+    sitePatienceSeconds: wholeNumber(
+      1,
+      31_536_000,
+      'seconds',
+      86_400,
+      'How long tasks wait for a site that cannot be reached before they count as failed.',
+    ),
+    monitorIntervalSeconds: wholeNumber(
+      1,
+      86_400,
+      'seconds',
+      60,
+      'Least time between two checks of a connection by its monitor. The time grows while the checks succeed.',
+    ),
   }
 }
 
@@ -584,22 +619,24 @@ const connectionFields = () => {
 const serviceFields = (host: HostFacts) => {
   const path = pathOf(host)
   return {
-    bodyLimitBytes: wholeNumber(1024, 1_073_741_824, 'bytes', 33_554_432)
-      .prefault('33554432')
-      .register(notes, {
-        description:
-          'Largest request document in bytes, of which a JSON document may hold a value for each 8 (4,000,000 ' +
-          'below 32 MB). Streamed uploads have their own limits.',
-      }),
-    buildContextLimitBytes: wholeNumber(1, 1_099_511_627_776, 'bytes', 536_870_912)
-      .prefault('536870912')
-      .register(notes, {
-        description:
-          'Largest build context in bytes. The request may have 1048576 bytes more, for the form around it.',
-      }),
-    buildConcurrency: wholeNumber(1, 64, 'builds', 1).prefault('1').register(notes, {
-      description: 'Builds that one host works for at once; others wait.',
-    }),
+    bodyLimitBytes: wholeNumber(
+      1024,
+      1_073_741_824,
+      'bytes',
+      33_554_432,
+      'Largest request document in bytes, of which a JSON document may hold a value for each 8 (4,000,000 ' +
+        'below 32 MB). Streamed uploads have their own limits.',
+    ),
+    buildContextLimitBytes: wholeNumber(
+      1,
+      1_099_511_627_776,
+      'bytes',
+      536_870_912,
+      'Largest build context in bytes, as it is packed. It may expand to 16 times this limit; one that ' +
+        'expands to more than 16 MiB, to 200 times its own size. The request may have 1048576 bytes ' +
+        'more, for the form around it.',
+    ),
+    buildConcurrency: wholeNumber(1, 64, 'builds', 1, 'Builds that one host works for at once; others wait.'),
     taskVariablePrefix: z
       .string()
       .regex(/^(?!SERVICE_)[A-Z][A-Z0-9_]{0,62}_$/, {
@@ -610,7 +647,9 @@ const serviceFields = (host: HostFacts) => {
       .prefault('AKOFLOW_')
       .register(notes, {
         description:
-          'Prefix of the variables in the environment of tasks (`<prefix>RUN_ID`, `<prefix>INPUT_<NAME>` …).',
+          'Prefix of the [variables in the environment of tasks](operations.md#the-environment-of-a-task) ' +
+          '(`<prefix>RUN_ID` …).',
+        values: 'capital letters, digits and `_`, with `_` at the end',
       }),
     currency: z
       .string()
@@ -622,13 +661,11 @@ const serviceFields = (host: HostFacts) => {
         description:
           'Currency of every price and cost. The timeline page and the demo show it beside costs; ' +
           'the service converts nothing.',
+        values: 'three capital letters (ISO 4217)',
       }),
-    logLevel: z
-      .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'], {
-        error: 'is not a level. Give trace, debug, info, warn, error, fatal or silent',
-      })
-      .prefault('info')
-      .register(notes, { description: 'Least level of log lines.' }),
+    logLevel: oneOf(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'], 'info', {
+      description: 'Least level of log lines.',
+    }),
     readyFile: path.optional().register(notes, {
       description:
         'File with the addresses and process ids as JSON. The service writes it when all servers ' +
@@ -914,7 +951,7 @@ export const documentConfig = (): string => {
       note?.fallback ??
       (value === undefined ? 'none' : `\`${field === 'apiPrefix' && value === '' ? '/' : asText(value)}\``)
     return (
-      `| \`${variableName(field)}\` | ${fallback} | ` +
+      `| \`${variableName(field)}\` | ${fallback} | ${note?.values ?? ''} | ` +
       `${note?.description ?? ''}${
         note?.secret === true
           ? ` Secret: masked wherever it is printed; or \`${variableName(field)}_FILE\`.`
@@ -936,8 +973,8 @@ Each secret has a second variable whose name ends with \`_FILE\`. It names a fil
 value, as Docker and Kubernetes mount their secrets. The service ignores line breaks at the end of
 the file. Give only one of the two variables.
 
-| Variable | Default | Meaning |
-|---|---|---|
+| Variable | Default | Values | Meaning |
+|---|---|---|---|
 ${rows.join('\n')}
 
 The service also reads the standard variables of OpenTelemetry. It sends traces when

@@ -3,6 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { basename, dirname, join, relative, resolve } from 'node:path'
 import { parseSync, Visitor, type ParseResult } from 'oxc-parser'
+import { podKeys } from '../src/drivers/runtime/kubernetes/settings.ts'
 import { domainOrder } from './support/owners.ts'
 import { sourceMutations } from './mutations.ts'
 import { proofGroups } from './proof-groups.ts'
@@ -193,6 +194,46 @@ test('docs/proofs.md names what each group needs', () => {
     expect(rows.filter((row) => row.startsWith(`| ${name} |`) && row.endsWith(`| ${needs} |`))).toHaveLength(
       1,
     )
+})
+
+test('docs/runtimes.md names each key of a configuration that a driver reads', () => {
+  const cells = [...text('docs/runtimes.md').matchAll(/^\| (.*?) \|/gm)].map(([, cell = '']) => cell)
+  const named = new Set(cells.flatMap((cell) => cell.match(/(?<=`)\w+(?=`)/g) ?? []))
+  const [settings, functions] = ['kubernetes/settings', 'serverless/configuration'].map((name) =>
+    text(`src/drivers/runtime/${name}.ts`),
+  )
+  const read = [
+    files
+      .filter((file) => /^src\/(?:drivers\/runtime|executor)\//.test(file))
+      .flatMap((file) => [...codeOf(file).matchAll(/[cC]onfiguration(?:\['|, ')(\w+)'/g)]),
+    [...(settings?.matchAll(/\b(?:text|number|textsOf|volumeOf)\(\s*'(\w+)'/g) ?? [])],
+    [...(functions?.matchAll(/^ {4}(\w+): (?:z|webUrl|seconds)\b/gm) ?? [])],
+  ].map((found) => [...found.map(([, key = '']) => key)])
+  for (const keys of read) expect(keys.length).toBeGreaterThan(10)
+  expect([...read.flat(), ...podKeys].filter((key) => !named.has(key))).toEqual([])
+})
+
+test('each link of the documents leads to a file and a heading that are there', () => {
+  const pages = ['README.md', 'CONTRIBUTING.md', 'examples/README.md', 'sites/README.md'].concat(
+    readdirSync(join(root, 'docs')).flatMap((name) => (name.endsWith('.md') ? [`docs/${name}`] : [])),
+  )
+  const anchorsOf = (page: string): string[] =>
+    [...text(page).matchAll(/^#+ (.*)$/gm)].map(([, title = '']) =>
+      title
+        .toLowerCase()
+        .replaceAll(/[^\w -]/g, '')
+        .replaceAll(' ', '-'),
+    )
+  const astray = pages.flatMap((page) =>
+    [...text(page).matchAll(/\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)/g)].flatMap(
+      ([link, path = '', anchor]) => {
+        const to = path === '' ? page : join(dirname(page), path)
+        const isThere = existsSync(join(root, to)) && (anchor === undefined || anchorsOf(to).includes(anchor))
+        return isThere ? [] : [`${page}: ${link}`]
+      },
+    ),
+  )
+  expect(astray).toEqual([])
 })
 
 const gate = readdirSync(join(root, 'test'), { recursive: true, encoding: 'utf8' })

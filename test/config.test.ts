@@ -363,6 +363,27 @@ describe('the configuration', () => {
     )
   })
 
+  test('each range and each word of the document is that of the program', () => {
+    const rows = [...documentConfig().matchAll(/^\| `(SERVICE_\w+)` \| [^|]* \| ([^|]+) \|/gm)]
+    const taken = (name = '', value: string | number): boolean =>
+      problemsOf({ [name]: String(value) }).length === 0
+    const ranges = rows.flatMap(([, name, values = '']) => {
+      const [, lowest, highest] = /^(\d+) to (\d+)$/.exec(values) ?? []
+      return lowest === undefined ? [] : [{ name, lowest: Number(lowest), highest: Number(highest) }]
+    })
+    expect(ranges.length).toBeGreaterThan(9)
+    for (const { name, lowest, highest } of ranges)
+      expect([name, [lowest - 1, lowest, highest, highest + 1].map((value) => taken(name, value))]).toEqual([
+        name,
+        [false, true, true, false],
+      ])
+    const words = rows.filter(([, , values = '']) => values.startsWith('`'))
+    expect(words.length).toBeGreaterThan(4)
+    for (const [, name, values = ''] of words)
+      for (const [, word = ''] of values.matchAll(/`(\w+)`/g))
+        expect([name, word, taken(name, word), taken(name, `${word}x`)]).toEqual([name, word, true, false])
+  })
+
   test('a setting says that nothing reads it yet, exactly where that is so', () => {
     const root = new URL('../', import.meta.url).pathname
     const texts = ['src', 'workflows', 'activities']

@@ -78,8 +78,13 @@ const viewGrants = (role: string, schema: string): string[] => [
   `grant select on all tables in schema ${schema} to ${quoted(role)}`,
 ]
 
-/** Statements that grant the role the views and bound its sessions. They may run again. */
-const grants = (role: string, schema = usualSchema): string[] => [
+/**
+ * Statements that grant the role of a database its views and bound its sessions. They may run
+ * again.
+ */
+const grants = (role: string, database: string, schema = usualSchema): string[] => [
+  // A database may admit nobody else, as that of the compose file.
+  `grant connect on database ${quoted(database)} to ${quoted(role)}`,
   ...viewGrants(role, schema),
   `alter role ${quoted(role)} set default_transaction_read_only = on`,
   `alter role ${quoted(role)} set statement_timeout = '10s'`,
@@ -88,10 +93,12 @@ const grants = (role: string, schema = usualSchema): string[] => [
 ]
 const attributes = 'login noinherit connection limit 40'
 
-const statementsFor = (role: string): string =>
-  [`create role ${quoted(role)} ${attributes} password '…'`, ...grants(role)]
+const statementsFor = (database: string): string => {
+  const role = roleOf(database)
+  return [`create role ${quoted(role)} ${attributes} password '…'`, ...grants(role, database)]
     .map((line) => `${line};`)
     .join(' ')
+}
 
 /** An arbitrary number. Every version of the service has to use the same one. */
 const lock = 7_355_608_152
@@ -108,7 +115,7 @@ const ensureRole = async (databaseUrl: string, schema: string): Promise<string> 
     url.password === '' ? (url.searchParams.get('password') ?? '') : decodeURIComponent(url.password)
   const database = decodeURIComponent(url.pathname.slice(1))
   const role = roleOf(database)
-  const remedy = statementsFor(role)
+  const remedy = statementsFor(database)
   if (own === '')
     throw new ReaderUnavailable(
       "the service's own login has no password that one for the reading role could follow from",
@@ -127,7 +134,7 @@ const ensureRole = async (databaseUrl: string, schema: string): Promise<string> 
     const verb =
       rows.length === 0 ? `create role ${quoted(role)} ${attributes}` : `alter role ${quoted(role)}`
     await client.query(`${verb} password ${pg.escapeLiteral(password)}`)
-    for (const statement of grants(role, schema)) await client.query(statement)
+    for (const statement of grants(role, database, schema)) await client.query(statement)
     await client.query('commit')
   } catch (error) {
     if ((error as { code?: string }).code === '42501')
@@ -341,11 +348,9 @@ export const openReader = (options: {
       const pool = opening
       opening = undefined
       await pool.then((one) => one.end()).catch(() => undefined)
-      throw new ReaderUnavailable(
-        'PostgreSQL does not accept the reading role',
-        statementsFor(roleOf(named)),
-        { cause: error },
-      )
+      throw new ReaderUnavailable('PostgreSQL does not accept the reading role', statementsFor(named), {
+        cause: error,
+      })
     }
   }
   /** A session for a client that is still there. @throws the signal's reason where it has gone */

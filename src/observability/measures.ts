@@ -84,7 +84,7 @@ export const openMeasures = (registry: Registry) => {
       name: 'orrery_task_wait_seconds',
       help:
         'How long activities that could start waited, for what: cores, lane, site, login, data, ' +
-        'retry, or the queue of the site',
+        'retry, queue (of the site), machine (of a cloud)',
       labelNames: ['driver', 'cause'],
       buckets: [0.01, 0.1, 0.5, ...seconds(1, 10_000)],
       registers,

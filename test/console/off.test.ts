@@ -20,17 +20,17 @@ type Headers = Record<string, string>
 const withToken = { authorization: `Bearer ${apiToken}` }
 const pathOf = (path: string): string => path.replaceAll(/\{\w+\}/g, 'x')
 
-/** Status and text of the answer to a handshake that is refused. */
-const refused = async (path: string, headers: Headers): Promise<[number | undefined, string]> => {
+/** Status, text and `Retry-After` of the answer to a handshake that is refused. */
+const refused = async (path: string, headers: Headers) => {
   const ws = new WebSocket(`${service.baseUrl.replace('http', 'ws')}${path}`, { headers })
   ws.on('error', () => undefined)
   const [, response] = (await once(ws, 'unexpected-response')) as [
     unknown,
-    AsyncIterable<Buffer> & { statusCode?: number },
+    AsyncIterable<Buffer> & { statusCode?: number; headers: Record<string, string> },
   ]
   const text: Buffer[] = []
   for await (const part of response) text.push(part)
-  return [response.statusCode, Buffer.concat(text).toString()]
+  return [response.statusCode, Buffer.concat(text).toString(), response.headers['retry-after']] as const
 }
 
 const answered = async (method: string, path: string, headers: Headers) => {
@@ -39,7 +39,7 @@ const answered = async (method: string, path: string, headers: Headers) => {
     headers: { ...headers, 'content-type': 'application/json' },
     ...(method === 'POST' ? { body: '{}' } : {}),
   })
-  return [answer.status, await answer.text()] as const
+  return [answer.status, await answer.text(), answer.headers.get('retry-after') ?? undefined] as const
 }
 
 test('each of its routes is 503 with the remedy, behind the token and the Origin', async () => {
@@ -50,8 +50,10 @@ test('each of its routes is 503 with the remedy, behind the token and the Origin
   }))
   expect(routes.length).toBeGreaterThan(9)
   for (const { name, ask } of routes) {
-    const [status, text] = await ask(withToken)
-    expect([name, status, text]).toEqual([name, 503, expect.stringContaining('SERVICE_CONSOLE_ENABLED=true')])
+    expect([name, await ask(withToken)]).toEqual([
+      name,
+      [503, expect.stringContaining('SERVICE_CONSOLE_ENABLED=true'), undefined],
+    ])
     expect([name, (await ask({}))[0]]).toEqual([name, 401])
     expect([name, (await ask({ ...withToken, origin: 'https://elsewhere.example' }))[0]]).toEqual([name, 403])
   }
@@ -71,7 +73,7 @@ test('a handshake is judged by Host, Origin, token, path, and then by what is tu
     [nowhere, withToken, 404, 'Not Found'],
     [there, withToken, 503, 'SERVICE_CONSOLE_ENABLED'],
   ] as const)
-    expect([path, headers, await refused(path, headers)]).toEqual([
+    expect([path, headers, (await refused(path, headers)).slice(0, 2)]).toEqual([
       path,
       headers,
       [status, expect.stringContaining(text)],

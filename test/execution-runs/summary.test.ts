@@ -357,10 +357,12 @@ test('a summary never has more than 4,096 bytes and never loses a count, whateve
   )
 })
 
-test('only a whole number of seconds is a wait, 60 at most', () => {
+test('only a whole number of seconds is a wait, 60 at most', async () => {
   expect(
     ['wait=5', 'respond-async, wait=10', 'wait="7"', 'wait=600', 'WAIT = 3; foo'].map(preferredWait),
   ).toEqual([5, 10, 7, 60, 3])
+  const document = await (await fetch(`${service.rootUrl}/openapi.json`)).text()
+  expect(document).toContain('`wait=30` holds the request up to 30 seconds (60 at most)')
   expect(
     [undefined, '', 'wait', 'wait=', 'wait=x', 'wait=-1', 'wait=1.5', 'await=5'].map(preferredWait),
   ).toEqual(Array(8).fill(undefined))

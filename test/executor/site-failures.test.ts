@@ -2,7 +2,7 @@ import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { TransferFacts } from '../../src/executor/attempt.ts'
-import type { LoadedTask } from '../../src/executor/journal.ts'
+import { waitKinds, type LoadedTask } from '../../src/executor/journal.ts'
 import { sitesWithLeftovers, stopLeftovers } from '../../src/executor/leftovers.ts'
 import { intentName } from '../../src/executor/names.ts'
 import type { SitePlan } from '../../src/executor/intents.ts'
@@ -295,6 +295,11 @@ test('silence and take-overs are told to those who watch, once each', async () =
   const text = await registry.metrics()
   expect(text).toMatch(/^orrery_lease_takeovers_total 1$/m)
   expect(text).toMatch(/^orrery_task_wait_seconds_count\{driver="ssh",cause="site"\} 2$/m)
+  const help = /^# HELP orrery_task_wait_seconds (.*)$/m.exec(text)?.[1]?.match(/\w+/g)
+  const page = readFileSync(new URL('../../docs/operations.md', import.meta.url), 'utf8')
+  const row = /^\| `orrery_task_wait_seconds.*$/m.exec(page)?.[0].match(/(?<=`)\w+(?=`)/g)
+  for (const kind of waitKinds)
+    expect([kind, help?.includes(kind), row?.includes(kind)]).toEqual([kind, true, true])
   // One that has left the site in order is followed, not taken over from.
   await run.execute(far, { reports }, 'a third').done
   expect(told('a lease was taken over')).toHaveLength(1)

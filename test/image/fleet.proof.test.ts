@@ -115,6 +115,9 @@ const suite = (): void => {
     const { items } = await api.get(`/execution-runs/${id}/activities/`)
     return items.some((item: any) => item.activityId === 'gate' && item.status === 'running')
   }
+  /** SQL over provenance, which a role reads that the service makes. */
+  const statementAnswer = (): Promise<any> =>
+    api.post('/provenance/sql/', { statement: "select id from runs where id = 'before'" })
   const useToday = (): void =>
     project.use(root, { ...fleetImages, ...Object.fromEntries(hosts.map((host) => [host, image])) })
   const start = documented('Start')
@@ -209,6 +212,8 @@ const suite = (): void => {
     expect(await api.get('/execution-runs/open/activities/gate/outputs/gate.txt')).toBe('open\n')
     expect((await api.get('/execution-runs/before/')).run.status).toBe('completed')
 
+    expect(await statementAnswer()).toContainEqual({ id: 'before' })
+
     // The superuser serves neither, and no role enters the databases of the other.
     expect(await sql('postgres', 'select rolname from pg_roles where rolsuper')).toEqual(['orrery'])
     expect(
@@ -217,7 +222,12 @@ const suite = (): void => {
         "select distinct datname || ' ' || usename from pg_stat_activity where client_addr is not " +
           "null and backend_type = 'client backend' order by 1",
       ),
-    ).toEqual(['orrery orrery_service', 'temporal temporal', 'temporal_visibility temporal'])
+    ).toEqual([
+      expect.stringMatching(/^orrery orrery_reader_[0-9a-f]{16}$/),
+      'orrery orrery_service',
+      'temporal temporal',
+      'temporal_visibility temporal',
+    ])
     for (const [role, database] of [
       ['temporal', 'orrery'],
       ['orrery_service', 'temporal'],
@@ -316,6 +326,8 @@ const suite = (): void => {
     await project.shell(documented('Restore the containers'))
     expect(await sql('postgres', 'select rolname from pg_roles where rolsuper')).toEqual(['postgres'])
     expect(await api.get('/execution-runs/')).toEqual(before)
+    // With its new password the service's role makes the role of the statements again.
+    expect(await statementAnswer()).toContainEqual({ id: 'before' })
     expect(await histories()).toBe(kept)
     expect(await api.get('/execution-runs/on-api/activities/one/logs/')).toBe('step one\n')
     expect(await api.get('/execution-runs/on-api/activities/gate/outputs/gate.txt')).toBe('open\n')

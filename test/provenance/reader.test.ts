@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { randomBytes } from 'node:crypto'
+import { readFileSync } from 'node:fs'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { recordRun } from '../../bench/provenance/rows.ts'
 import { openReader, type Reader } from '../../src/db/reader.ts'
@@ -31,6 +32,7 @@ const as = (user: string, secret: string): string => {
   url.password = encodeURIComponent(secret)
   return url.href
 }
+const database = (): string => `"${new URL(databaseUrl).pathname.slice(1)}"`
 const reader = (schema?: string): Reader => {
   const made = openReader({
     databaseUrl: serviceUrl,
@@ -69,6 +71,8 @@ beforeAll(async () => {
       end loop;
     end $$`,
     `grant select on all tables in schema public to "${login}"`,
+    `revoke connect on database ${database()} from public`,
+    `grant connect on database ${database()} to "${login}"`,
   )
 })
 let setReader: (other: Reader) => void
@@ -119,6 +123,33 @@ test('without a role SQL is 503 with the statements that make one; that login, o
     await Promise.all(readers.map((each) => each[Symbol.asyncDispose]()))
     readers = []
     await run(`grant "${role}" to current_user`, `drop owned by "${role}"`, `drop role "${role}"`)
+  }
+})
+
+test('the login that roles.sh makes for the compose file reads by a role that it makes itself', async () => {
+  const script = readFileSync(new URL('../../postgres-config/roles.sh', import.meta.url), 'utf8')
+  const [, attributes = 'nocreaterole'] = /alter role orrery_service (\w+)' where/.exec(script) ?? []
+  await run(`alter role "${login}" ${attributes}`, `alter database ${database()} owner to "${login}"`)
+  named = undefined
+  try {
+    setReader(reader())
+    const answer = await ask()
+    expect([answer.status, answer.body]).toEqual([200, [{ id: 'w-run' }]])
+  } finally {
+    await Promise.all(readers.map((each) => each[Symbol.asyncDispose]()))
+    readers = []
+    await run(
+      `alter database ${database()} owner to current_user`,
+      `alter role "${login}" nocreaterole`,
+      `do $$ declare r record; begin
+        for r in select rolname from pg_roles where rolname like 'orrery\\_reader\\_%'
+          and has_database_privilege(oid, current_database(), 'connect') loop
+          execute format('grant %1$I to current_user', r.rolname);
+          execute format('drop owned by %1$I', r.rolname);
+          execute format('drop role %1$I', r.rolname);
+        end loop;
+      end $$`,
+    )
   }
 })
 

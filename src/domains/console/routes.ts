@@ -35,13 +35,11 @@ const limitQuery = z.strictObject({
   }),
 })
 
+/** Waiting turns nothing on, so the answer has no `Retry-After`. */
 const off = () =>
   new Refusal(
     'unavailable',
     'the console is off; whoever runs the service turns it on with SERVICE_CONSOLE_ENABLED=true',
-    {
-      retryAfterSeconds: 3_600,
-    },
   )
 
 /** Whether the client wants an answer before the work ends (RFC 7240). */

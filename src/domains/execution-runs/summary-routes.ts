@@ -60,7 +60,9 @@ export const summaryRoutes = ({ db, feed }: { db: Db; feed: Feed }): Route[] => 
       response: RunSummary,
       raw: ['application/json'],
       requestHeaders: {
-        Prefer: '`wait=30` holds the request up to 30 seconds, until another than If-None-Match can be given',
+        Prefer:
+          '`wait=30` holds the request up to 30 seconds (60 at most), until another than If-None-Match ' +
+          'can be given',
       },
       handle: async ({ params, headers, signal }) => {
         const seconds = preferredWait(headers['prefer'])
