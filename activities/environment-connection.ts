@@ -9,6 +9,7 @@ import {
 import { readDiscovery } from '../src/domains/environment-connections/discoveries.ts'
 import type { Engine } from '../src/engine.ts'
 import { monitorTurn, pauseBeforeCheck, type MonitorParts } from '../src/connections/monitor.ts'
+import { queueOfHost } from '../src/task-queues.ts'
 
 export interface EnvironmentConnectionParts extends MonitorParts {
   engine: Pick<Engine, 'taskQueue'>
@@ -32,7 +33,7 @@ export const environmentConnectionActivities = (parts: EnvironmentConnectionPart
   /** The queue of the host that a discovery describes; null where any worker reaches the other side. */
   placeDiscovery: async (connectionId: string, number: number): Promise<string | null> => {
     const host = (await readDiscovery(parts.db, connectionId, number))?.hostId
-    return host === undefined ? null : `${parts.engine.taskQueue}@${host}`
+    return host === undefined ? null : queueOfHost(parts.engine.taskQueue, host)
   },
 
   /** Discovers what a connection offers and records it; repeats while the fault may pass. */

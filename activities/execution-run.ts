@@ -33,6 +33,7 @@ import type { Storages } from '../src/domains/storages/open.ts'
 import { StorageError } from '../src/drivers/storage/contract.ts'
 import { firstTexts } from '../src/lists.ts'
 import { Refusal } from '../src/refusal.ts'
+import { queueOfHost } from '../src/task-queues.ts'
 import { beating } from './beating.ts'
 import {
   endMachines,
@@ -420,7 +421,7 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
           // The workflow of a worker of an earlier version names no `files`, and knows no other host.
           if (files === undefined) await finish(parts, runId, stopping())
           const host = files === undefined ? undefined : await tidyBeforeClose(parts, runId, files)
-          if (host !== undefined) return { filesAt: `${parts.engine.taskQueue}@${host}` }
+          if (host !== undefined) return { filesAt: queueOfHost(parts.engine.taskQueue, host) }
         }
         return end(parts, runId, generation)
       }),

@@ -6,6 +6,7 @@ import type { Log } from './observability/log.ts'
 import type { Traces } from './observability/traces.ts'
 import type { OperationKind } from './operations/kind.ts'
 import type { Parts } from './parts.ts'
+import { queueOfHost, queueOfMonitors } from './task-queues.ts'
 import { failureConverterPath } from './vault/data-converter.ts'
 
 export interface TaskWorkers {
@@ -140,11 +141,10 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
         workflowBundle,
         maxCachedWorkflows: 500,
       })
-      const own = await Worker.create({ ...common, taskQueue: `${parts.engine.taskQueue}@${parts.hostId}` })
+      const own = await Worker.create({ ...common, taskQueue: queueOfHost(parts.engine.taskQueue, parts.hostId) })
       const monitors = await Worker.create({
         ...common,
-        // The name has to match `workflows/environment-connection.ts`.
-        taskQueue: `${parts.engine.taskQueue}/monitors`,
+        taskQueue: queueOfMonitors(parts.engine.taskQueue),
         maxConcurrentActivityTaskPolls: 2,
       })
       const workers = [shared, own, monitors]

@@ -15,6 +15,7 @@ import type { EnvironmentConnectionActivities } from '../activities/environment-
 import type { End } from './ends.ts'
 import { operate } from './operation.ts'
 import { sentence, type Headline } from '../src/page-details.ts'
+import { queueOfMonitors } from '../src/task-queues.ts'
 
 /** Sent when a connection was changed or a person logged in: check now. */
 export const wakeMonitorSignal = defineSignal('wake')
@@ -66,7 +67,7 @@ export async function connectionMonitor(
   headline?: Headline,
 ): Promise<void> {
   // Checks are short: their queue keeps them from waiting behind activities of days.
-  const taskQueue = `${workflowInfo().taskQueue}/monitors`
+  const taskQueue = queueOfMonitors(workflowInfo().taskQueue)
   const checks = (summary: string) =>
     proxyActivities<EnvironmentConnectionActivities>({ ...brief, taskQueue, summary })
   let awake = woken
