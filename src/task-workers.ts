@@ -141,13 +141,16 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
         workflowBundle,
         maxCachedWorkflows: 500,
       })
-      const own = await Worker.create({ ...common, taskQueue: queueOfHost(parts.engine.taskQueue, parts.hostId) })
-      const monitors = await Worker.create({
-        ...common,
-        taskQueue: queueOfMonitors(parts.engine.taskQueue),
-        maxConcurrentActivityTaskPolls: 2,
-      })
-      const workers = [shared, own, monitors]
+      const ownQueue = queueOfHost(parts.engine.taskQueue, parts.hostId)
+      const workers = [shared, await Worker.create({ ...common, taskQueue: ownQueue })]
+      for (const queue of [parts.engine.taskQueue, ownQueue])
+        workers.push(
+          await Worker.create({
+            ...common,
+            taskQueue: queueOfMonitors(queue),
+            maxConcurrentActivityTaskPolls: 2,
+          }),
+        )
       stopCurrent = () => {
         for (const worker of workers) if (worker.getState() === 'RUNNING') worker.shutdown()
       }
