@@ -6,6 +6,7 @@ import { readWork, type BuildWork } from '../src/domains/artifacts/runs.ts'
 import { BuildError, fullStore, isFull } from '../src/drivers/build/errors.ts'
 import { EngineRefusal } from '../src/clients/docker.ts'
 import type { Engine } from '../src/engine.ts'
+import { queueOfHost } from '../src/task-queues.ts'
 import { beating } from './beating.ts'
 
 export interface BuildActivityParts extends Omit<BuildWorkParts, 'db'> {
@@ -41,7 +42,8 @@ export const buildRunActivities = (parts: BuildActivityParts) => {
 
   return {
     /** The queue of the host that has the context and the engine. */
-    placeBuildRun: async (id: string): Promise<string> => `${engine.taskQueue}@${(await workOf(id)).hostId}`,
+    placeBuildRun: async (id: string): Promise<string> =>
+      queueOfHost(engine.taskQueue, (await workOf(id)).hostId),
     /**
      * Fetches the inputs of the build. True: an earlier run built the same image, and that image is
      * published.

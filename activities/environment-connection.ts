@@ -6,9 +6,15 @@ import {
   failDiscovery,
   type DiscoveryEnd,
 } from '../src/connections/discover.ts'
-import { readDiscovery } from '../src/domains/environment-connections/discoveries.ts'
+import { hostOfConnection, readDiscovery } from '../src/domains/environment-connections/discoveries.ts'
 import type { Engine } from '../src/engine.ts'
-import { monitorTurn, pauseBeforeCheck, type MonitorParts } from '../src/connections/monitor.ts'
+import {
+  monitorTurn,
+  pauseBeforeCheck,
+  recordUnchecked,
+  type MonitorParts,
+} from '../src/connections/monitor.ts'
+import { queueOfHost, queueOfMonitors } from '../src/task-queues.ts'
 
 export interface EnvironmentConnectionParts extends MonitorParts {
   engine: Pick<Engine, 'taskQueue'>
@@ -17,22 +23,41 @@ export interface EnvironmentConnectionParts extends MonitorParts {
 /** Tries of one discovery; the workflow's policy allows one more, for a worker that died. */
 const discoveryTries = 4
 
-export const environmentConnectionActivities = (parts: EnvironmentConnectionParts) => ({
-  /** Seconds until a connection's next check; null when the connection needs no more checks. */
-  pauseBeforeCheck: async (connectionId: string): Promise<number | null> =>
-    (await pauseBeforeCheck(parts, connectionId)) ?? null,
+/**
+ * The next check of a connection: the seconds until then, with the queue of the host that it is about,
+ * where only that can check it; null when the connection needs no more checks.
+ */
+export type NextCheck = number | { seconds: number; taskQueue: string } | null
 
-  /**
-   * Makes and records one check; returns the seconds until the next, or null when no more are
-   * needed.
-   */
-  checkConnection: (connectionId: string): Promise<number | null> =>
-    beating(async () => (await monitorTurn(parts, connectionId)) ?? null),
+const nextCheck = async (
+  { db, engine }: EnvironmentConnectionParts,
+  connectionId: string,
+  seconds: number | undefined,
+): Promise<NextCheck> => {
+  const host = seconds === undefined ? undefined : await hostOfConnection(db, connectionId)
+  if (seconds === undefined || host === undefined) return seconds ?? null
+  return { seconds, taskQueue: queueOfMonitors(queueOfHost(engine.taskQueue, host)) }
+}
+
+export const environmentConnectionActivities = (parts: EnvironmentConnectionParts) => ({
+  /** When a connection is checked next. */
+  pauseBeforeCheck: async (connectionId: string): Promise<NextCheck> =>
+    nextCheck(parts, connectionId, await pauseBeforeCheck(parts, connectionId)),
+
+  /** Makes and records one check. */
+  checkConnection: (connectionId: string): Promise<NextCheck> =>
+    beating(async () => nextCheck(parts, connectionId, await monitorTurn(parts, connectionId))),
+
+  /** Records that the host of a connection made no check. */
+  recordUnchecked: async (connectionId: string): Promise<NextCheck> => {
+    await recordUnchecked(parts, connectionId)
+    return nextCheck(parts, connectionId, await pauseBeforeCheck(parts, connectionId))
+  },
 
   /** The queue of the host that a discovery describes; null where any worker reaches the other side. */
   placeDiscovery: async (connectionId: string, number: number): Promise<string | null> => {
     const host = (await readDiscovery(parts.db, connectionId, number))?.hostId
-    return host === undefined ? null : `${parts.engine.taskQueue}@${host}`
+    return host === undefined ? null : queueOfHost(parts.engine.taskQueue, host)
   },
 
   /** Discovers what a connection offers and records it; repeats while the fault may pass. */

@@ -5,6 +5,7 @@ import type { Db } from '../src/db/sql.ts'
 import type { Engine } from '../src/engine.ts'
 import type { Compute } from '../src/compute/compute.ts'
 import { LeasePassedOn } from '../src/executor/journal.ts'
+import { stopLeftovers } from '../src/executor/leftovers.ts'
 import { runScope } from '../src/executor/names.ts'
 import { runSite as executeSite, type SiteOutcome } from '../src/executor/loop.ts'
 import type { OpenSite, SiteDrivers } from '../src/executor/drivers.ts'
@@ -33,6 +34,7 @@ import type { Storages } from '../src/domains/storages/open.ts'
 import { StorageError } from '../src/drivers/storage/contract.ts'
 import { firstTexts } from '../src/lists.ts'
 import { Refusal } from '../src/refusal.ts'
+import { queueOfHost } from '../src/task-queues.ts'
 import { beating } from './beating.ts'
 import {
   endMachines,
@@ -78,7 +80,6 @@ type Opened = {
 
 /** Unexpected errors this often in a row, over about two minutes, count as a permanent fault. */
 const errorsBeforeGivingUp = 30
-const cancelGraceSeconds = 5
 
 /** A storage that is down for this long does not keep a run from its end. */
 const deliverySeconds = 60
@@ -301,7 +302,8 @@ const execute = async (parts: ExecutionRunParts, call: SiteCall): Promise<SiteOu
   if (at === undefined) return nothingDone
   const outcome = runsOnMachines(at.place)
     ? await executeOnMachines(parts, {
-        ...{ runId, targetId: at.place.site.slice('cloud/'.length), stop: call.stop, context: call.context },
+        ...{ runId, site: call.site, targetId: call.site.slice('cloud/'.length) },
+        ...{ stop: call.stop, context: call.context },
         kind: at.place.kind,
         execute: async (differently) => {
           const now = await findSite(parts, call)
@@ -320,20 +322,14 @@ const execute = async (parts: ExecutionRunParts, call: SiteCall): Promise<SiteOu
 
 /**
  * Ends a run with a fault of the engine itself, which a retry does not cure, instead of letting it
- * stand still. Returns the names of attempts that may be alive on the host.
+ * stand still.
  */
-const giveUp = (
-  parts: ExecutionRunParts,
-  runId: string,
-  site: string,
-  hostId: string | undefined,
-  error: unknown,
-): Promise<string[]> => {
+const giveUp = (parts: ExecutionRunParts, runId: string, site: string, error: unknown): Promise<void> => {
   parts.reports.siteGivenUp({ runId, site, error })
   return abandonRun(
     parts.db,
     runId,
-    hostId ?? parts.hostId,
+    site,
     `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
   )
 }
@@ -367,8 +363,9 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
           throw shownAs(error, parts.draining)
         })
       const endRun = async (error: unknown): Promise<never> => {
-        const names = await giveUp(parts, runId, site, call.opened?.hostId, error)
-        await call.opened?.driver.cancel(names, cancelGraceSeconds)
+        await giveUp(parts, runId, site, error)
+        // Where the site was not opened or does not confirm the ends, the sweeper asks for them.
+        if (call.opened !== undefined) await stopLeftovers(parts.db, { site, runId }, call.opened.driver)
         throw ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
       }
       return beating(() => tries([runId, generation, site], work, endRun), {
@@ -383,7 +380,7 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
         await tries(
           [runId, 'simulation'],
           () => playRun(parts.db, parts.compute, runId, cancellationSignal),
-          async (error) => void (await giveUp(parts, runId, 'simulation', undefined, error)),
+          (error) => giveUp(parts, runId, 'simulation', error),
         )
       }),
 
@@ -420,7 +417,7 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
           // The workflow of a worker of an earlier version names no `files`, and knows no other host.
           if (files === undefined) await finish(parts, runId, stopping())
           const host = files === undefined ? undefined : await tidyBeforeClose(parts, runId, files)
-          if (host !== undefined) return { filesAt: `${parts.engine.taskQueue}@${host}` }
+          if (host !== undefined) return { filesAt: queueOfHost(parts.engine.taskQueue, host) }
         }
         return end(parts, runId, generation)
       }),

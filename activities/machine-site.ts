@@ -25,7 +25,6 @@ import { kindOf, type KindName } from '../src/drivers/runtime/registry.ts'
 import { goneDriver } from '../src/drivers/transfer/keeping-driver.ts'
 import { LeasePassedOn } from '../src/executor/journal.ts'
 import type { SiteOutcome } from '../src/executor/loop.ts'
-import { machineHost } from '../src/executor/sites.ts'
 import { poll } from '../src/pacing/poll.ts'
 import { Refusal } from '../src/refusal.ts'
 
@@ -44,6 +43,7 @@ export interface Differently {
 /** A run at a site whose machine is made for it. */
 interface MachineSite {
   runId: string
+  site: string
   targetId: string
   kind: KindName
   stop: AbortSignal
@@ -91,7 +91,7 @@ export const endMachines = async (
 /** Why a failed machine failed: with the fault of the last of several, the run ends. */
 const replace = async (
   parts: MachineSiteParts,
-  { runId, targetId, stop }: MachineSite,
+  { runId, site, targetId, stop }: MachineSite,
   held: HeldMachine,
 ): Promise<void> => {
   const reason = held.used ? 'lost' : 'failed'
@@ -105,7 +105,7 @@ const replace = async (
     await abandonRun(
       parts.db,
       runId,
-      machineHost(held.instanceId),
+      site,
       `no machine of capacity target ${JSON.stringify(targetId)} could be made in ${String(failures)} ` +
         `tries: ${held.reason ?? 'its provisioning was cancelled'}`,
     )
@@ -119,14 +119,14 @@ const wordsOf = (targetId: string, { phase, instanceId, rests, wakes }: HeldMach
 /** Asks for a machine. @returns why none can be had now; a refusal that lasts ends the run */
 const acquire = async (
   parts: MachineSiteParts,
-  { runId, targetId }: MachineSite,
+  { runId, site, targetId }: MachineSite,
 ): Promise<string | undefined> => {
   try {
     const answer = await acquireMachine(parts, runId, targetId)
     return answer && `waiting for a machine: ${answer.waits}`
   } catch (error) {
     if (!(error instanceof Refusal) || error.code === 'unavailable') throw error
-    await abandonRun(parts.db, runId, '', `no machine of ${targetId} can be made: ${error.message}`)
+    await abandonRun(parts.db, runId, site, `no machine of ${targetId} can be made: ${error.message}`)
     return undefined
   }
 }

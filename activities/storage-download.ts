@@ -12,6 +12,7 @@ import type { Ends } from '../src/domains/storages/send.ts'
 import { withRate } from '../src/drivers/storage/measured.ts'
 import type { Reach } from '../src/drivers/transfer/transfer.ts'
 import type { Engine } from '../src/engine.ts'
+import { queueOfHost } from '../src/task-queues.ts'
 import { beating } from './beating.ts'
 import { lasting } from './storage-faults.ts'
 
@@ -71,10 +72,8 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
 
   return {
     /** The queue of the workers that reach both ends. */
-    placeStorageDownload: async (id: string): Promise<string> => {
-      const { hostId } = await jobOf(id)
-      return hostId === undefined ? engine.taskQueue : `${engine.taskQueue}@${hostId}`
-    },
+    placeStorageDownload: async (id: string): Promise<string> =>
+      queueOfHost(engine.taskQueue, (await jobOf(id)).hostId),
 
     /** Records all entries that a copy or an archive takes, once. */
     listStorageDownload: (id: string): Promise<void> =>

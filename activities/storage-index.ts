@@ -7,6 +7,7 @@ import { forgetFindings, readIndexWork, type IndexWork } from '../src/domains/st
 import { hashIndex, walkIndex } from '../src/domains/storages/index-walk.ts'
 import type { Storages } from '../src/domains/storages/open.ts'
 import type { Engine } from '../src/engine.ts'
+import { queueOfHost } from '../src/task-queues.ts'
 import { beating } from './beating.ts'
 import { lasting } from './storage-faults.ts'
 
@@ -31,10 +32,8 @@ export const storageIndexActivities = ({ db, storages, engine, draining }: Stora
 
   return {
     /** The queue of the workers that reach the storage. */
-    placeStorageIndex: async (id: string): Promise<string> => {
-      const { hostId } = await workOf(id)
-      return hostId === undefined ? engine.taskQueue : `${engine.taskQueue}@${hostId}`
-    },
+    placeStorageIndex: async (id: string): Promise<string> =>
+      queueOfHost(engine.taskQueue, (await workOf(id)).hostId),
 
     /** Compares directories for some minutes. False: no directory is left. */
     walkStorageIndex: (id: string): Promise<boolean> =>

@@ -6,6 +6,7 @@ import type { Log } from './observability/log.ts'
 import type { Traces } from './observability/traces.ts'
 import type { OperationKind } from './operations/kind.ts'
 import type { Parts } from './parts.ts'
+import { queueOfHost, queueOfMonitors } from './task-queues.ts'
 import { failureConverterPath } from './vault/data-converter.ts'
 
 export interface TaskWorkers {
@@ -140,14 +141,16 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
         workflowBundle,
         maxCachedWorkflows: 500,
       })
-      const own = await Worker.create({ ...common, taskQueue: `${parts.engine.taskQueue}@${parts.hostId}` })
-      const monitors = await Worker.create({
-        ...common,
-        // The name has to match `workflows/environment-connection.ts`.
-        taskQueue: `${parts.engine.taskQueue}/monitors`,
-        maxConcurrentActivityTaskPolls: 2,
-      })
-      const workers = [shared, own, monitors]
+      const ownQueue = queueOfHost(parts.engine.taskQueue, parts.hostId)
+      const workers = [shared, await Worker.create({ ...common, taskQueue: ownQueue })]
+      for (const queue of [parts.engine.taskQueue, ownQueue])
+        workers.push(
+          await Worker.create({
+            ...common,
+            taskQueue: queueOfMonitors(queue),
+            maxConcurrentActivityTaskPolls: 2,
+          }),
+        )
       stopCurrent = () => {
         for (const worker of workers) if (worker.getState() === 'RUNNING') worker.shutdown()
       }

@@ -31,6 +31,7 @@ const composeFile = z
       z.string(),
       z.strictObject({
         image: z.string(),
+        hostname: z.string().optional(),
         build: z.strictObject({ context: z.string(), args: z.record(z.string(), z.string()) }).optional(),
         restart: z.string().regex(/^(?:unless-stopped|on-failure:\d+)$/),
         stop_grace_period: z.string().optional(),
@@ -155,7 +156,7 @@ describe('docker-compose.yml', () => {
         {
           uid: 10001,
           home: '/',
-          hostname: name,
+          hostname: service.hostname ?? 'of-the-container',
           xdgDataHome: undefined,
           xdgCacheHome: undefined,
           workingDirectory: '/app',
@@ -164,6 +165,8 @@ describe('docker-compose.yml', () => {
           readFile: () => '',
         },
       )
+      // A discovery names the resource of a host by its hostname.
+      expect([name, service.hostname]).toEqual([name, config.hostId])
       expect(config).toMatchObject({
         hostId: name,
         dataDir: '/var/lib/orrery',

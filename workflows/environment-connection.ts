@@ -11,10 +11,11 @@ import {
   TimeoutFailure,
   workflowInfo,
 } from '@temporalio/workflow'
-import type { EnvironmentConnectionActivities } from '../activities/environment-connection.ts'
+import type { EnvironmentConnectionActivities, NextCheck } from '../activities/environment-connection.ts'
 import type { End } from './ends.ts'
 import { operate } from './operation.ts'
 import { sentence, type Headline } from '../src/page-details.ts'
+import { queueOfMonitors } from '../src/task-queues.ts'
 
 /** Sent when a connection was changed or a person logged in: check now. */
 export const wakeMonitorSignal = defineSignal('wake')
@@ -42,10 +43,10 @@ const notTaken =
   'no worker of the host that it describes took it within 10 minutes: start that host, or discover again ' +
   'through the API of another one'
 
-const reasonOf = ({ cause, message }: ActivityFailure): string =>
+const isNotTaken = ({ cause }: ActivityFailure): boolean =>
   cause instanceof TimeoutFailure && cause.timeoutType === 'SCHEDULE_TO_START'
-    ? notTaken
-    : (cause?.message ?? message)
+const reasonOf = (failure: ActivityFailure): string =>
+  isNotTaken(failure) ? notTaken : (failure.cause?.message ?? failure.message)
 
 /** A check costs about 12 events; the server warns at 10,240. */
 const eventsBeforeNewHistory = 2_000
@@ -53,6 +54,27 @@ const eventsBeforeNewHistory = 2_000
 const monitorCancelled =
   'cancelled on this page. A connection is watched as long as it exists: the service starts its ' +
   'monitor again within a minute'
+
+// Checks are short: their queue keeps them from waiting behind activities of days.
+const checks = (summary: string) =>
+  proxyActivities<EnvironmentConnectionActivities>({
+    ...brief,
+    ...{ taskQueue: queueOfMonitors(workflowInfo().taskQueue), summary },
+  })
+
+/** Makes a check at the host `taskQueue`; a host that is away takes none. */
+const checkAt = async (connectionId: string, taskQueue: string): Promise<NextCheck> => {
+  const there = proxyActivities<EnvironmentConnectionActivities>({
+    ...brief,
+    ...{ taskQueue, summary: 'check the connection at its host', scheduleToStartTimeout: '2 minutes' },
+  })
+  try {
+    return await there.checkConnection(connectionId)
+  } catch (error) {
+    if (!(error instanceof ActivityFailure) || !isNotTaken(error)) throw error
+    return checks('record that its host is away').recordUnchecked(connectionId)
+  }
+}
 
 /**
  * Watches one connection as long as it exists: waits, checks, and waits longer while all is well.
@@ -65,21 +87,20 @@ export async function connectionMonitor(
   woken = false,
   headline?: Headline,
 ): Promise<void> {
-  // Checks are short: their queue keeps them from waiting behind activities of days.
-  const taskQueue = `${workflowInfo().taskQueue}/monitors`
-  const checks = (summary: string) =>
-    proxyActivities<EnvironmentConnectionActivities>({ ...brief, taskQueue, summary })
   let awake = woken
   setHandler(wakeMonitorSignal, () => {
     awake = true
   })
   try {
-    let pause = await checks('how long to wait').pauseBeforeCheck(connectionId)
-    while (pause !== null) {
-      setCurrentDetails(sentence(headline, `the next check follows in ${String(pause)} s`))
-      await condition(() => awake, `${String(pause)} seconds`)
+    let next = await checks('how long to wait').pauseBeforeCheck(connectionId)
+    while (next !== null) {
+      const { seconds, taskQueue } = typeof next === 'number' ? { seconds: next, taskQueue: undefined } : next
+      setCurrentDetails(sentence(headline, `the next check follows in ${String(seconds)} s`))
+      await condition(() => awake, `${String(seconds)} seconds`)
       awake = false
-      pause = await checks('check the connection').checkConnection(connectionId)
+      next = await (taskQueue === undefined
+        ? checks('check the connection').checkConnection(connectionId)
+        : checkAt(connectionId, taskQueue))
       if (workflowInfo().historyLength > eventsBeforeNewHistory)
         // A wake that came meanwhile goes into the new history.
         await continueAsNew<typeof connectionMonitor>(connectionId, generation, awake, headline)

@@ -3,6 +3,7 @@ import { checkConnection, type CheckParts, type PinParts } from './check.ts'
 import type { Links } from './links.ts'
 import type { ConnectionCheck, ConnectionDocument } from '../domains/environment-connections/schemas.ts'
 import type { ConnectionReports } from '../domains/environment-connections/changes.ts'
+import { hostOfConnection } from '../domains/environment-connections/discoveries.ts'
 import { pauseAfter } from '../domains/environment-connections/status.ts'
 import {
   beginCheck,
@@ -55,6 +56,25 @@ export const pauseBeforeCheck = async (
   if (successes !== undefined) return pauseAfter(successes, monitorIntervalSeconds)
   await links.forget(connectionId)
   return undefined
+}
+
+/** Records that no process of the host that a local connection is about made its check. */
+export const recordUnchecked = async (
+  { db, reports }: Pick<MonitorParts, 'db' | 'reports'>,
+  connectionId: string,
+): Promise<void> => {
+  const connection = await readConnection(db, connectionId)
+  if (connection === undefined) return
+  const host = JSON.stringify((await hostOfConnection(db, connectionId)) ?? '')
+  const recorded = await recordCheck(db, connection, {
+    status: 'offline',
+    message:
+      `no worker of the host ${host}, which the connection is about, took the check: start that host, or ` +
+      'discover through the API of another one',
+    latencyMs: 0,
+    metadata: { endpoint: connection.endpoint, connectionType: connection.type },
+  })
+  if (recorded?.change !== undefined) reports.connectionChanged(recorded.change)
 }
 
 /** One step of the monitor: one check, and the pause after it. */

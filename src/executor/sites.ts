@@ -6,6 +6,7 @@ import { defaultMemoryBytes } from '../domains/workflow-definitions/quantities.t
 import { builtDrivers, kindNamed, kindOf, type KindName } from '../drivers/runtime/registry.ts'
 import type { Problem } from '../refusal.ts'
 import { isFields } from '../json-object.ts'
+import { queueOfHost } from '../task-queues.ts'
 
 const Configuration = z.record(z.string(), z.unknown())
 export const SnapshotRuntime = z.looseObject({
@@ -148,7 +149,7 @@ export const placesOf = (
  */
 export const taskQueueOf = (place: Place, all: Iterable<Place>, sharedQueue: string): string => {
   const host = place.host ?? [...all].map((other) => other.host).find((other) => other !== undefined)
-  return host === undefined || place.site === rehearsalSite ? sharedQueue : `${sharedQueue}@${host}`
+  return queueOfHost(sharedQueue, place.site === rehearsalSite ? undefined : host)
 }
 
 /**

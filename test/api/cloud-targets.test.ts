@@ -395,6 +395,21 @@ describe('what is asked for again', () => {
     expect((await ask(at, named)).told).toEqual(busy)
   })
 
+  test('a target with its most machines has room later where one of them will end, and not by itself where none does', async () => {
+    const body = { capacityTargetId: 'single' }
+    const target = { id: 'single', name: 'single', maximumInstances: 1, ...withoutPlaybooks }
+    expect((await post(target, '/environments/one/cloud-capacity-targets/')).status).toBe(201)
+    const first = (await ask(at, { ...body, instanceId: 'only' })).answer.body
+    const full = (after: string | null, remedy: RegExp) => [409, after, expect.stringMatching(remedy)]
+    expect((await ask(at, body)).told).toEqual(full(null, /which is its most; destroy one/))
+    await cancel(first.id)
+    expect((await ask(at, body)).told).toEqual(full('10', /which is its most, and 1 of them will end; wait/))
+    await app.db.run(sql`update cloud_operations set kind = 'destroy' where id = ${first.id}`)
+    expect((await ask(at, body)).told).toEqual(full(null, /destroy one/))
+    await app.db.run(sql`update cloud_operations set cancel_requested_at = null where id = ${first.id}`)
+    expect((await ask(at, body)).told).toEqual(full('10', /will end/))
+  })
+
   test('an action is busy while an equal one is being cancelled', async () => {
     await app.db
       .run(sql`insert into cloud_instances (id, capacity_target_id, environment_id, connection_id, provider,

@@ -489,31 +489,39 @@ describe('a task at a host', () => {
     const frozen = frozenBefore(`${gate}$name`)
     const driver = open((script) => asOrdinary(frozen(script)))
     writeFileSync(`${gate}vanished`, '')
-    const submitted = open(frozen).submit([task('claimed', 'echo begun >> "$1"', ledger)])
+    const claims = ['claimed', 'linked'].map((name) => task(name, 'echo begun >> "$1"', ledger))
+    const submitted = open(frozen).submit(claims)
     const script = 'echo begun >> "$1"; until [ -e "$2" ]; do sleep 0.05; done'
     await driver.submit([task('vanished', script, ledger, `${gate}claimed`)])
-    await until('the record', 120, () => existsSync(record('claimed')))
+    for (const { name } of claims) await until('the record', 120, () => existsSync(record(name)))
     await until('the start', 120, () => existsSync(ledger))
     expect(await stateIn(driver, 'vanished')).toMatchObject({ state: 'running' })
     rmSync(record('vanished'))
+    symlinkSync('nowhere', join(folder, 'linked.lost'))
     chmodSync(folder, 0o500)
-    const waiting = (name: string) => expect.stringContaining(`cannot write ${join(folder, name)}.lost: `)
+    const waiting = (name: string, first: string) =>
+      expect.stringMatching(`${first}.*the host cannot write ${join(folder, name)}.lost: `)
+    const mayStart = 'not known whether it can still start'
+    const isRunning = '^its record was removed .* its processes still run'
+    const causes = { claimed: mayStart, linked: mayStart, vanished: isRunning }
     try {
-      for (const name of ['claimed', 'vanished']) {
+      for (const [name, cause] of Object.entries(causes)) {
         await until('its reason', 120, async () =>
           JSON.stringify(await stateIn(driver, name)).includes('.lost'),
         )
-        expect(await stateIn(driver, name)).toMatchObject({ state: 'running', cause: waiting(name) })
-        const refusal = { trouble: 'unknown', message: waiting(name) }
+        expect(await stateIn(driver, name)).toMatchObject({ state: 'running', cause: waiting(name, cause) })
+        const refusal = { trouble: 'unknown', message: waiting(name, mayStart) }
         await expect(driver.cancel([name], 0)).rejects.toMatchObject(refusal)
       }
     } finally {
       chmodSync(folder, 0o700)
     }
-    for (const name of ['claimed', 'vanished'])
+    expect(await stateIn(driver, 'linked')).toMatchObject({ cause: waiting('linked', mayStart) })
+    rmSync(join(folder, 'linked.lost'))
+    for (const name of Object.keys(causes))
       await until('its loss', 120, async () => (await stateIn(driver, name)).state === 'lost')
-    writeFileSync(`${gate}claimed`, '')
-    expect(await submitted).toMatchObject([{ ok: true }])
+    for (const { name } of claims) writeFileSync(`${gate}${name}`, '')
+    expect(await submitted).toMatchObject([{ ok: true }, { ok: true }])
     expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
   })
 

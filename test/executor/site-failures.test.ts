@@ -1,6 +1,8 @@
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals'
+import { MockActivityEnvironment } from '@temporalio/testing'
 import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { executionRunActivities } from '../../activities/execution-run.ts'
 import type { TransferFacts } from '../../src/executor/attempt.ts'
 import { waitKinds, type LoadedTask } from '../../src/executor/journal.ts'
 import { sitesWithLeftovers, stopLeftovers } from '../../src/executor/leftovers.ts'
@@ -8,7 +10,7 @@ import { intentName } from '../../src/executor/names.ts'
 import type { SitePlan } from '../../src/executor/intents.ts'
 import { runSite, type SiteOutcome } from '../../src/executor/loop.ts'
 import type { SiteParts } from '../../src/executor/site-parts.ts'
-import { openRun, runKind } from '../../src/domains/execution-runs/operation.ts'
+import { closeRun, openRun, runKind } from '../../src/domains/execution-runs/operation.ts'
 import {
   DriverError,
   type Collected,
@@ -23,6 +25,7 @@ import { openLog } from '../../src/observability/log.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
 import { openReports } from '../../src/observability/reports.ts'
 import { requestCancel } from '../../src/operations/records.ts'
+import { quietReports } from '../support/quiet-reports.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
@@ -422,6 +425,62 @@ test.each([false, true])(
     await service.db.prepared('due', 'update site_leftovers set next_try_at = now()', [])
     expect(await stopLeftovers(service.db, { site, runId: run.runId }, far)).toBe(0)
     expect(existsSync(`/proc/${pid}`)).toBe(false)
+  },
+)
+
+test.each([false, true])(
+  'what lives at a site that is given up ends before the next try of the run takes its place (the site was opened: %s)',
+  async (opened) => {
+    const run = await makeRun([
+      {
+        name: 'only',
+        run: `[ $ATTEMPT -gt 1 ] || { echo $$ > $FOLDER/first; exec sleep 600; }
+          ! kill -0 "$(cat $FOLDER/first)"`,
+      },
+    ])
+    await service.db.prepared('own_names', 'update execution_runs set effect_key = id where id = $1', [
+      run.runId,
+    ])
+    await service.db.prepared('at_far', 'update task_executions set site = $2 where execution_run_id = $1', [
+      run.runId,
+      site,
+    ])
+    await service.db.prepared(
+      'way_to_far',
+      `update run_snapshots set runtimes = (select jsonb_agg(runtime ||
+        '{"driver": "ssh", "configuration": {"connectionId": "far"}}') from jsonb_array_elements(runtimes) runtime)
+       where execution_run_id = $1`,
+      [run.runId],
+    )
+    const { far, link } = behindLink(local)
+    const { done, stop } = run.execute(far)
+    await until('it runs', () => existsSync(join(run.folder, 'first')))
+    stop.abort(new Error('drained'))
+    await expect(done).rejects.toThrow('drained')
+    link.down = true
+    const fault = (): never => {
+      throw new TypeError('broken')
+    }
+    const { runSite: activity } = executionRunActivities({
+      ...{ db: service.db, reports: quietReports(), draining: new AbortController().signal, hostId: 'far' },
+      sites: { of: opened ? () => ({ driver: far, hostId: 'far' }) : fault },
+      clock: fault,
+    } as never)
+    const call = () => new MockActivityEnvironment().run(() => activity(run.runId, 1, site))
+    for (let failures = 0; failures < 29; failures++) await expect(call()).rejects.toThrow('broken')
+    await expect(call()).rejects.toThrow('site ssh/far was given up')
+    expect(await closeRun(service.db, run.runId, 1)).toMatchObject({ status: 'failed' })
+    link.down = false
+    await service.call('POST', `/execution-runs/${run.runId}/retry/`)
+    await openRun(service.db, run.runId, 2)
+    expect(await run.execute(far).done).toEqual({ settled: true, completed: 1, failed: 0 })
+    expect(await run.task('only')).toMatchObject({ attempt: 2, status: 'completed' })
+    const left = await service.db.prepared(
+      'left',
+      'select name from site_leftovers where execution_run_id = $1',
+      [run.runId],
+    )
+    expect(left).toEqual([])
   },
 )
 

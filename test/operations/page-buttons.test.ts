@@ -129,6 +129,21 @@ test('a discovery through a local connection is at the host that accepted it', a
   expect(queues).toEqual([expect.stringMatching(new RegExp(`.@${hostname()}$`))])
 })
 
+test('the checks of a local connection are at the host that it was discovered at', async () => {
+  const monitor = workflowOf('connection-monitor', 'machine')
+  const at = new RegExp(`.@${hostname()}/monitors$`)
+  await until('a check at its host', 120, async () => {
+    await monitor.signal('wake')
+    const { events = [] } = await monitor.fetchHistory()
+    return (events ?? []).some(
+      ({ activityTaskScheduledEventAttributes: of }) =>
+        of?.activityType?.name === 'checkConnection' && at.test(of.taskQueue?.name ?? ''),
+    )
+  })
+  const [newest] = await service.get('/environment-connections/machine/history/?limit=1')
+  expect(newest.status).toBe('online')
+})
+
 test('Request Cancellation of an index run cancels the record', async () => {
   await cancelled(index, await working(index))
 })

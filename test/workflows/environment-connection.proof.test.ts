@@ -4,6 +4,7 @@ import { randomBytes } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { startSsh, type SshSite } from '../../sites/ssh.ts'
+import { endDiscovery, requestDiscovery } from '../../src/domains/environment-connections/discoveries.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
@@ -118,6 +119,27 @@ test('a discovery that takes longer than the request waits is polled at its Loca
   ])
   await until('the environment is ready', async () => (await statusOf('later-env')) === 'ready')
 }, 180_000)
+
+test('a local connection is offline while the host that it was discovered at takes no check', async () => {
+  const environmentId = 'local-env'
+  await service.post('/environments/', {
+    environment: { id: environmentId, name: 'local' },
+    version: { id: 'local-v1', version: 1 },
+  })
+  const document = { id: 'machine', name: 'machine', type: 'local', environmentId }
+  await service.ok('PUT', '/environment-connections/machine/', document)
+  const other = await requestDiscovery(service.db, 'machine', 'another')
+  await endDiscovery(service.db, { id: 'machine', environmentId }, other.number, { snapshotIds: [] })
+  await workflow('connection-monitor/machine/1').signal('wake')
+  const newest = async (): Promise<Json> =>
+    (await service.get('/environment-connections/machine/history/?limit=1'))[0]
+  const isAway = /^no worker of the host "another", which the connection is about, took the check: start/
+  await until('its host is away', async () => isAway.test((await newest())?.message ?? ''), 300)
+  expect((await newest()).status).toBe('offline')
+  // Its discovery at this host makes it one of this host.
+  await service.call('POST', '/environment-connections/machine/discover/')
+  await until('it is back', async () => (await newest()).status === 'online')
+}, 480_000)
 
 test('a monitor that was terminated or cancelled is started again, and says so', async () => {
   await service.post('/environments/', {

@@ -102,21 +102,30 @@ const stoppedInstance = (tx: Db, targetId: string, instanceId: string | undefine
       order by created_at, id limit 1 for update`,
   )
 
-const LivingRow = z.object({ living: z.number() })
+/** Operations take some minutes: a client asks again after this long. */
+const againSeconds = 10
+
+const LivingRow = z.object({ living: z.number(), ending: z.number() })
 
 export const requireRoom = async (tx: Db, { id, maximumInstances }: CapacityTarget): Promise<void> => {
-  const { living } = await tx.one(
+  const { living, ending } = await tx.one(
     LivingRow,
-    sql`select count(*) as living from cloud_instances where capacity_target_id = ${id}
-      and status <> 'destroyed' and not machine_gone`,
+    sql`select count(*) as living, count(*) filter (where exists (select from cloud_operations o
+      where o.instance_id = i.id and o.status in ('queued', 'running')
+        and (o.kind = 'destroy' and o.cancel_requested_at is null
+          or o.kind = 'provision' and o.cancel_requested_at is not null))) as ending
+      from cloud_instances i where capacity_target_id = ${id} and status <> 'destroyed' and not machine_gone`,
   )
-  if (living >= maximumInstances)
-    throw new Refusal(
-      'conflict',
-      `the target ${JSON.stringify(id)} has ${String(living)} instances that may cost money, which is its ` +
-        'most; destroy one, or raise maximumInstances with another target',
-      { extra: { state: 'maximum-instances' } },
-    )
+  if (living < maximumInstances) return
+  const most = `the target ${JSON.stringify(id)} has ${String(living)} instances that may cost money, which is its most`
+  const extra = { state: 'maximum-instances' }
+  if (ending > 0)
+    throw new Refusal('conflict', `${most}, and ${String(ending)} of them will end; wait for that`, {
+      extra,
+      retryAfterSeconds: againSeconds,
+    })
+  const remedy = 'destroy one, or raise maximumInstances with another target'
+  throw new Refusal('conflict', `${most}; ${remedy}`, { extra })
 }
 
 interface NewOperation {
@@ -281,7 +290,7 @@ export const busy = (id: string, { kind, isCancelled }: ActiveRow, state: string
       (isCancelled
         ? ', which is being cancelled; wait for its end'
         : '; wait for the end of that, or cancel it'),
-    { extra: { state }, retryAfterSeconds: 10 },
+    { extra: { state }, retryAfterSeconds: againSeconds },
   )
 
 /** States in which an action begins, and the state in which the action has no effect. */

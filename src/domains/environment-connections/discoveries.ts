@@ -116,6 +116,21 @@ export const readDiscovery = (
       and number = ${number}`,
   )
 
+const HostRow = z.object({ hostId: z.string().optional() })
+
+/**
+ * The host that a local connection is about: the one of its last discovery that found it, else of its
+ * last. Undefined before its first one, and for connections of other types.
+ */
+export const hostOfConnection = async (db: Db, connectionId: string): Promise<string | undefined> =>
+  (
+    await db.maybe(
+      HostRow,
+      sql`select d.host_id from connection_discoveries d join connections c on c.id = d.connection_id
+        where c.id = ${connectionId} and c.type = 'local' order by d.status = 'completed' desc, d.number desc limit 1`,
+    )
+  )?.hostId
+
 /** Moves a discovery from queued to running. @returns undefined where it is over or gone */
 export const beginDiscovery = async (
   db: Db,

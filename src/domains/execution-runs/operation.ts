@@ -85,11 +85,11 @@ export const appendRunEvent = (
 const AttemptRow = z.object({ activityPosition: z.number(), attempt: z.number() })
 
 /**
- * Stops an open run that the engine cannot continue: no further task starts, and the run will be
- * closed as failed for `reason`.
- * @returns the names of the effects that are still alive on this host
+ * Stops an open run that the engine cannot continue at `site`: no further task starts, and the run
+ * will be closed as failed for `reason`. Attempts that may be alive at the site are recorded as left
+ * there, so that they are ended before others take their place.
  */
-export const abandonRun = (db: Db, runId: string, hostId: string, reason: string): Promise<string[]> =>
+export const abandonRun = (db: Db, runId: string, site: string, reason: string): Promise<void> =>
   db.transaction(async (tx) => {
     await tx.run(
       sql`update execution_runs set failure_reason = coalesce(failure_reason, ${reason}), cancel_requested_at
@@ -103,10 +103,14 @@ export const abandonRun = (db: Db, runId: string, hostId: string, reason: string
     const alive = await tx.many(
       AttemptRow,
       sql`select activity_position, attempt from task_executions
-        where execution_run_id = ${runId} and host_id = ${hostId} and (handle_name is not null or ahead)
+        where execution_run_id = ${runId} and site = ${site} and (handle_name is not null or ahead)
           and status not in ('completed', 'failed', 'cancelled')`,
     )
-    return alive.map(({ activityPosition, attempt }) => intentName(effectKey, activityPosition, attempt))
+    const names = alive.map(({ activityPosition, attempt }) =>
+      intentName(effectKey, activityPosition, attempt),
+    )
+    await tx.run(sql`insert into site_leftovers (site, name, execution_run_id, last_error)
+      select ${site}, name, ${runId}, ${reason} from unnest(${names}::text[]) as name on conflict do nothing`)
   })
 
 const RunEndRow = z.object({

@@ -38,8 +38,8 @@ export async function giveUp(
       if (name !== undefined)
         unwritten.set(
           name,
-          `it is not known whether it can still start, as the host cannot write ${root}/tasks/${file}: ` +
-            `${errorTextOf(words)}; make room there, or let the account write in this folder`,
+          `the host cannot write ${root}/tasks/${file}: ${errorTextOf(words)}; make room there, let the account ` +
+            'write in this folder, or remove what is in the place of this file',
         )
     }
   }

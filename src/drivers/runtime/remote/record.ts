@@ -8,14 +8,22 @@ export type RemoteSight =
   | { form: 'none'; vanished?: true }
   /** Cancelled before it was started. */
   | { form: 'buried'; at: number }
-  /**
-   * Its record is created and not written yet: the caller looks again, and after some seconds gives
-   * it up. `givenUp`: its supervisor, if it lives, starts nothing any more. `unwritten`: why it cannot
-   * be given up. `marked`: as in `StartedSight`, where it is given up.
-   */
-  | { form: 'claimed'; ageSeconds: number; givenUp?: true; unwritten?: string; marked?: true }
+  | ClaimedSight
   | StartedSight
   | EndedSight
+
+/**
+ * Its record is created and not written yet: the caller looks again, and after some seconds gives
+ * it up. `givenUp`: its supervisor, if it lives, starts nothing any more. `unwritten`: why it cannot
+ * be given up. `marked`: as in `StartedSight`, where one of the two is set.
+ */
+export interface ClaimedSight {
+  form: 'claimed'
+  ageSeconds: number
+  givenUp?: true
+  unwritten?: string
+  marked?: true
+}
 
 export interface StartedSight {
   form: 'started'

@@ -13,7 +13,7 @@ import {
 import { buriedEnd, driverClosed, endedState, removedMeanwhile } from '../contract/results.ts'
 import { endingUntil, openEnding, pauseUntil } from '../contract/ending.ts'
 import type { RemoteOptions } from './context.ts'
-import { openRemoteTasks, type RemoteSight } from './tasks.ts'
+import { openRemoteTasks, type ClaimedSight, type RemoteSight } from './tasks.ts'
 import { openRemoteWatch } from './watch.ts'
 
 export const sshCapabilities = capabilitiesOf(
@@ -39,17 +39,23 @@ const endedSupervisor =
 const removedRecord =
   'its record was removed at the host (by a clean-up of old files?), and its processes still run: they are ' +
   'waited for'
+const mayStart = 'it is not known whether it can still start: '
 /** The writer of a record that has no line at this age may never go on: the task is given up. */
 const claimedSeconds = 5
+
+/** Why a task without a line in its record counts as running; undefined while that may still come. */
+const claimCause = ({ marked, unwritten }: ClaimedSight): string | undefined => {
+  if (marked === true) return unwritten === undefined ? removedRecord : `${removedRecord}; ${unwritten}`
+  return unwritten === undefined ? undefined : `${mayStart}${unwritten}`
+}
 
 const stateOf = (sight: RemoteSight): TaskState => {
   if (sight.form === 'none') return { state: 'unknown' }
   if (sight.form === 'claimed') {
     const startedAt = Date.now() / 1000 - sight.ageSeconds
     const common = { externalId: 'none', startedAt }
-    if (sight.marked === true) return { state: 'running', ...common, cause: removedRecord }
-    if (sight.givenUp === true) return { state: 'lost', ...common }
-    return { state: 'running', ...common, ...present({ cause: sight.unwritten }) }
+    if (sight.marked !== true && sight.givenUp === true) return { state: 'lost', ...common }
+    return { state: 'running', ...common, ...present({ cause: claimCause(sight) }) }
   }
   if (sight.form === 'buried') return buriedEnd(sight.at)
   const { startedAt } = sight
@@ -67,19 +73,20 @@ const stateOf = (sight: RemoteSight): TaskState => {
 }
 
 /**
- * With the reasons why some cannot be given up, by name. Even one without a record counts as claimed,
- * because it must not start again.
+ * With the reasons why some cannot be given up, by name; processes of the `marked` ones run. Even one
+ * without a record counts as claimed, because it must not start again.
  */
 const withReasons = (
   sights: ReadonlyMap<string, RemoteSight>,
   reasons: ReadonlyMap<string, string>,
+  marked: ReadonlySet<string>,
 ): [string, RemoteSight][] =>
   [...sights].map(([name, sight]) => {
     const unwritten = reasons.get(name)
     const isOpen = sight.form === 'none' || (sight.form === 'claimed' && sight.givenUp !== true)
     if (unwritten === undefined || !isOpen) return [name, sight]
     const ageSeconds = sight.form === 'claimed' ? sight.ageSeconds : 0
-    return [name, { form: 'claimed', ageSeconds, unwritten }]
+    return [name, { form: 'claimed', ageSeconds, unwritten, ...(marked.has(name) ? { marked: true } : {}) }]
   })
 
 /**
@@ -120,7 +127,9 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     if (none.length > 0) append(late, await tasks.signalMarked(none, undefined))
     if (late.length === 0) return sights
     const reasons = await tasks.giveUp(late)
-    return new Map([...sights, ...withReasons(await tasks.look(late), reasons)])
+    const again = await tasks.look(late)
+    const marked = await tasks.signalMarked([...reasons.keys()], undefined)
+    return new Map([...sights, ...withReasons(again, reasons, marked)])
   }
 
   const look = async (names: readonly string[]): Promise<string[]> => {
@@ -205,7 +214,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
         // A mark is a record, or stands beside one.
         for (const [name, sight] of await see(left, true)) {
           const unwritten = sight.form === 'claimed' ? sight.unwritten : undefined
-          if (unwritten !== undefined) unknown = `${name}: ${unwritten}`
+          if (unwritten !== undefined) unknown = `${name}: ${mayStart}${unwritten}`
           if (sight.form === 'claimed' && (sight.marked === true || unwritten !== undefined))
             orphans.push(name)
           else if (sight.form === 'claimed' && sight.givenUp !== true) alive.push(name)

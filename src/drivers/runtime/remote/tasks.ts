@@ -14,7 +14,7 @@ import { openRemoteSite } from './site.ts'
 import { largestSlice, parseSlice, sliceScript } from './slice.ts'
 
 export type { Packed } from './preparing.ts'
-export type { EndedSight, RemoteSight, StartedSight } from './record.ts'
+export type { ClaimedSight, EndedSight, RemoteSight, StartedSight } from './record.ts'
 
 const defaultChunkBytes = 256 * 1024
 const usualOutputPatienceSeconds = 60
