@@ -118,8 +118,7 @@ export const queryValues = (search: string): Record<string, string> => {
     const at = part.indexOf('=')
     const name = decoded((at === -1 ? part : part.slice(0, at)).replaceAll('+', ' '), 'query name')
     const value = at === -1 ? '' : decoded(part.slice(at + 1).replaceAll('+', ' '), `query value ${name}`)
-    if (name === '__proto__' || name === 'constructor')
-      throw invalid(`query parameter ${name} is not allowed`)
+    if (name === '__proto__') throw invalid(`query parameter ${name} is not allowed`)
     if (Object.hasOwn(values, name))
       throw invalid(`query parameter ${JSON.stringify(name)} is given twice`, [
         { path: name, message: 'give it once' },

@@ -155,8 +155,9 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
       const value = object[name]
       const declared = keys?.get(name.toLowerCase())
       const known = declared?.name === name ? declared : undefined
-      if (name === '__proto__' || name === 'constructor') {
-        report(400, `the key ${JSON.stringify(name)} is not allowed`)
+      // JavaScript would take it for the object's prototype in places; all other names are only keys.
+      if (name === '__proto__') {
+        report(422, 'the key "__proto__" cannot be kept; choose another name')
         delete object[name]
       } else if (known?.optional === true && saysNothing(value, known.shape())) delete object[name]
       else {

@@ -17,7 +17,7 @@ const name = text.filter((value) => value.trim() !== '')
 const amount = fc.oneof(fc.constant(0), fc.double({ min: 1e-3, max: 1e6, noNaN: true }))
 const whole = fc.maxSafeNat()
 const free = fc.dictionary(
-  name.filter((key) => key !== '__proto__' && key !== 'constructor'),
+  name.filter((key) => key !== '__proto__'),
   fc.oneof(fc.boolean(), amount, text, fc.constant(null), fc.array(text, { maxLength: 3 })),
   { maxKeys: 4, noNullPrototype: true },
 )

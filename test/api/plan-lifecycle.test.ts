@@ -43,6 +43,27 @@ test('the machine is there when the first task starts, by the defaults of the re
   expect(availability([target()], measured, actions).get('t')).toBe(200)
 })
 
+test('by the actions of a plan its machine is there when the first task starts, to the last digit', () => {
+  const seconds = fc.integer({ min: 0, max: 10_000 }).map((n) => n / 7)
+  fc.assert(
+    fc.property(
+      seconds,
+      seconds,
+      seconds,
+      seconds,
+      (more, terraformSeconds, sshWaitSeconds, validationSeconds) => {
+        const resource = target({ terraformSeconds, sshWaitSeconds, validationSeconds })
+        const startAt = availability([resource], measured).get('t')! + more
+        const { actions } = of(resource, { tasks: [{ resourceId: 't', startAt, finishAt: startAt + 1 }] })
+        const there = availability([resource], measured, actions).get('t')!
+        expect(there).toBeLessThanOrEqual(startAt)
+        expect(there).toBeCloseTo(startAt, 9)
+      },
+    ),
+    { seed: 20261127 },
+  )
+})
+
 test('a start behind a stop is of a machine that was there before', () => {
   type Given = readonly [LifecycleAction['action'], number, number]
   const there = (...all: Given[]) => {

@@ -231,13 +231,15 @@ test('a build of any name lists the packages of its output where syft is, and co
     const answer = await fetch(`${listing.baseUrl}${version}/sbom/?variantId=${variant.id}`)
     expect([answer.status, answer.headers.get('content-type')]).toEqual([200, 'application/spdx+json'])
     const document = (await answer.json()) as any
+    const digest = listed.outputDigest
+    expect(document.name).toBe(digest)
     expect(document.spdxVersion).toBe('SPDX-2.3')
     expect(document.packages).toContainEqual(
       expect.objectContaining({ name: 'busybox', versionInfo: expect.stringMatching(/^1\./) }),
     )
     expect(document.packages).toContainEqual(
       expect.objectContaining({
-        ...{ name, primaryPackagePurpose: 'CONTAINER', versionInfo: listed.outputDigest },
+        ...{ name: digest, primaryPackagePurpose: 'CONTAINER', versionInfo: digest },
       }),
     )
   }

@@ -357,6 +357,18 @@ describe('a build', () => {
       `ARG A=b\n${'ARG A=$A$A\n'.repeat(40)}FROM $A`,
       /not known before the build/,
     ],
+    [
+      'a long variable often in many words',
+      `ARG A=${'a'.repeat(4_000)}\n${`ARG B=${'$A'.repeat(2_000)}\n`.repeat(200)}FROM $B`,
+      /not known before the build/,
+    ],
+    [
+      'a long word of what could begin an address',
+      `FROM a\nADD ${`${'a@'.repeat(32_000)}\\\n`.repeat(14)} /a\n${added}`,
+      /has no network/,
+    ],
+    ['a line of 64 KiB', `FROM a\n# ${'a'.repeat(65_534)}`, /line 2 of the recipe has more than 65535 bytes/],
+    ['more than a megabyte', `FROM a\n${'# a\n'.repeat(2 ** 18)}`, /has more than 1048576 bytes/],
     ['a heredoc that ends like a continued line', `${heredoc}${evil}`, /not known before the build/],
     ['an address', 'FROM a\nADD http://example.org/a /a', /has no network/],
     ['an address behind a space with an escape character', 'FROM a\nADD b\\ http://c/a /a', /has no network/],
@@ -373,6 +385,19 @@ describe('a build', () => {
       ...{ recipeDigest: sha256(recipe), cacheKey: name, targetFormat: 'oci', ...more },
     })
     expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
+  })
+
+  test('whose definition grows by its arguments is 422', async () => {
+    const text = `Bootstrap: scratch\n%arguments\na=${'x'.repeat(2 ** 19)}\n%post\n${'{{ a }}\n'.repeat(2 ** 15)}`
+    const { body } = await send(service, await contextOf({ 'apptainer.def': text }))
+    const answer = await service.call('POST', '/artifact-builds/', {
+      ...{ id: 'grown', artifactVersionId: 'artifact-version:tool:1:system:', contextDigest: body.digest },
+      ...{ recipeDigest: sha256(text), cacheKey: 'grown', sourceType: 'definition', targetFormat: 'sif' },
+    })
+    expect([answer.status, answer.body.error]).toEqual([
+      422,
+      expect.stringMatching(/add more than 1048576 characters/),
+    ])
   })
 
   test('of a definition whose base the engine has to pull is not begun while the engine is away', async () => {

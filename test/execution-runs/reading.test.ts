@@ -423,6 +423,46 @@ test('runs of one version are compared by name where one has its own copy of the
   ])
 })
 
+test('namesakes of a workflow are compared each with itself, also between copies in another order', async () => {
+  const { version } = await service.get('/workflow-definitions/small/')
+  const { plan, environment, scope, topology } = worldDocuments({
+    name: 'small',
+    cores: [1, 1],
+    tasks: small.tasks,
+    bandwidthBitsPerSecond: 8_000,
+  })
+  const named = version.activities.map((each: any) => ({ ...each, externalId: 'same' }))
+  for (const [id, activities] of [
+    ['namesakes', named],
+    ['namesakes-turned', named.toReversed()],
+  ]) {
+    await service.post('/schedule-plans/', {
+      plan: { ...plan, id },
+      ...{ resources: environment.resources, executionScope: scope, networkTopology: topology },
+      workflow: { ...version, activities },
+    })
+    await service.post('/execution-runs/', { id, schedulePlanId: id, mode: 'simulation' })
+    expect((await service.finished(id)).run.status).toBe('completed')
+  }
+  for (const records of ['schedule-plans', 'execution-runs']) {
+    for (const other of ['namesakes', 'namesakes-turned']) {
+      const { activities } = await service.get(`/${records}/namesakes/compare/${other}/`)
+      expect([
+        records,
+        activities.total,
+        activities.items.map((item: any) => [item.externalId, item.a.runtimeSeconds, item.b.runtimeSeconds]),
+      ]).toEqual([
+        records,
+        2,
+        [
+          ['same', 2, 2],
+          ['same', 3, 3],
+        ],
+      ])
+    }
+  }
+})
+
 test('a simulation tells the end of a task before the start of those that waited for it', async () => {
   const chain = await makeWorld(service, {
     name: 'chained',

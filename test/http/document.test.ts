@@ -107,12 +107,6 @@ describe('documents', () => {
     ['NUL in a text', { id: 'a', name: 'x', metadata: { deep: ['a\0b'] } }, 422, 'metadata.deep.0'],
     ['NUL in a key', { id: 'a', name: 'x', metadata: { 'a\0b': 1 } }, 422, 'metadata.a\0b'],
     ['a lone surrogate', { id: 'a', name: 'x\ud800' }, 422, 'name'],
-    [
-      'a key called constructor',
-      { id: 'a', name: 'x', metadata: { constructor: { prototype: {} } } },
-      400,
-      'metadata.constructor',
-    ],
   ])('with %s', async (_what, body, status, path) => {
     const answer = await post(body)
     expect(answer.status).toBe(status)
@@ -136,11 +130,11 @@ describe('documents', () => {
     ['an integer of 400 digits in a measure', `{"id":"a","name":"x","mass":${'9'.repeat(400)}}`, 422, 'mass'],
     ['the same in a declared field', '{"id":"a","name":"x","planets":9007199254740992}', 422, 'planets'],
     ['an infinite number', '{"id":"a","name":"x","mass":1e400}', 422, 'mass'],
-    ['__proto__', '{"id":"a","name":"x","__proto__":{"polluted":true}}', 400, '__proto__'],
+    ['__proto__', '{"id":"a","name":"x","__proto__":{"polluted":true}}', 422, '__proto__'],
     [
       '__proto__ inside metadata, escaped',
       '{"id":"a","name":"x","metadata":{"\\u005f_proto__":{"polluted":true}}}',
-      400,
+      422,
       'metadata.__proto__',
     ],
     ['keys that differ only in case', '{"id":"a","name":"x","Name":"y"}', 400, 'Name'],
@@ -148,6 +142,27 @@ describe('documents', () => {
     const answer = await service.request('/api/stars/', { method: 'POST', body: Buffer.from(body) })
     expect([answer.status, paths(answer)]).toEqual([status, expect.arrayContaining([path])])
     expect(({} as { polluted?: boolean }).polluted).toBeUndefined()
+  })
+
+  test('keep every key of a free-form object but __proto__, which is 422', async () => {
+    const any = {
+      constructor: { prototype: { polluted: true } },
+      ...{ prototype: 1, toString: 'x', valueOf: [1], hasOwnProperty: null, toJSON: 1, then: { then: 1 } },
+    }
+    for (const sent of [json({ any }), yaml(JSON.stringify({ any }))]) {
+      const answer = await service.request('/api/echo/', sent)
+      expect([answer.status, answer.body]).toEqual([200, { any }])
+    }
+    const hostile = '{"list": [{"constructor": 1, "__proto__": {"polluted": true}}]}'
+    for (const [sent, path] of [
+      [{ method: 'POST', body: Buffer.from(`{"any": ${hostile}}`) }, 'any.list.0.__proto__'],
+      [yaml(`any: ${hostile}`), 'any.list.0.__proto__'],
+      [yaml('any: {<<: {__proto__: {polluted: true}}}'), 'any.__proto__'],
+    ] as const) {
+      const answer = await service.request('/api/echo/', sent)
+      expect([answer.status, answer.body['code'], paths(answer)]).toEqual([422, 'unacceptable', [path]])
+      expect(({} as { polluted?: boolean }).polluted).toBeUndefined()
+    }
   })
 
   test('keep large floats, long digits and well-formed Unicode', async () => {
@@ -330,10 +345,8 @@ describe('YAML', () => {
     ['a merge of what is no map', 'any: {<<: 1}'],
     ['a merge of a list with a text', 'any: {<<: [{a: 1}, b]}'],
     ['two merge keys', 'any: {<<: {a: 1}, <<: {b: 1}}'],
-    ['a merged __proto__', 'any: {<<: {__proto__: {polluted: true}}}'],
     ['a merge of a map that holds itself', 'any: &a {<<: *a}'],
     ['a collection as key', 'any: {[1, 2]: 3}'],
-    ['__proto__', 'any: {__proto__: {polluted: true}}'],
     ['101 levels', `any: ${'['.repeat(100)}${']'.repeat(100)}`],
     ['1e5 brackets', `any: ${'['.repeat(1e5)}`],
     ['1e5 closed brackets', `any: ${'['.repeat(1e5)}${']'.repeat(1e5)}`],
@@ -410,12 +423,7 @@ describe('YAML', () => {
         fc.dictionary(fc.stringMatching(/^[a-z]{1,8}$/), fc.jsonValue({ maxDepth: 4 })),
         async (value) => {
           const text = JSON.stringify({ any: value })
-          fc.pre(
-            !text.includes('__proto__') &&
-              !text.includes('"constructor"') &&
-              !text.includes('\\u0000') &&
-              !/e\+\d/.test(text),
-          )
+          fc.pre(!text.includes('__proto__') && !text.includes('\\u0000') && !/e\+\d/.test(text))
           const [a, b] = await Promise.all([
             service.request('/api/echo/', { method: 'POST', body: Buffer.from(text) }),
             service.request('/api/echo/', yaml(text)),

@@ -1,5 +1,6 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
+import { Infeasible } from '../../src/schedulers/algorithm.ts'
 import type { PlanningProblem, Schedule } from '../../src/schedulers/problem.ts'
 import { choicesOf } from '../../src/schedulers/fit.ts'
 import { algorithms } from '../../src/schedulers/registry.ts'
@@ -7,6 +8,7 @@ import { networkModels } from '../../src/simulator/channel.ts'
 import type { NetworkModel } from '../../src/simulator/channel.ts'
 import { simulate } from '../../src/simulator/simulate.ts'
 import type { Placed, SimulationResult } from '../../src/simulator/simulate.ts'
+import { fastest } from '../schedulers/checker.ts'
 import { instance, problem } from '../schedulers/instances.ts'
 import { placedFrom } from './documents.ts'
 
@@ -360,6 +362,35 @@ describe('plans that cannot run', () => {
         'no route for 100000000 bytes from "a1" on "r1" to "a2" on "r2", 20000000 bytes from "a2" ' +
         'on "r2" to "a3" on "r1"',
     })
+  })
+
+  test('data against one-way links fails, all else completes, and so does what a planner places', () => {
+    const found = { completed: 0, failed: 0, planned: 0 }
+    const placements = fc.array(fc.nat(4), { minLength: 6, maxLength: 6 })
+    fc.assert(
+      fc.property(instance({ connected: false, maxActivities: 6 }), placements, (given, chosen) => {
+        const placed = given.activities.map((_, k): Placed => ({
+          resource: chosen[k]! % given.resources.length,
+          lanes: [`c${k}`],
+          orderOnResource: 1,
+        }))
+        const isBlocked = given.edges.some(({ from, to, bytes }) => {
+          const [source, target] = [placed[from]!.resource, placed[to]!.resource]
+          return bytes > 0 && source !== target && fastest(given, source, target, bytes).seconds === Infinity
+        })
+        const { state } = simulate(given, placed)
+        expect(state).toBe(isBlocked ? 'failed' : 'completed')
+        found[state]++
+        try {
+          expect(simulate(given, placedFrom(heftOf(given))).state).toBe('completed')
+          found.planned++
+        } catch (error) {
+          if (!(error instanceof Infeasible)) throw error
+        }
+      }),
+      runs,
+    )
+    expect(Math.min(...Object.values(found))).toBeGreaterThan(30)
   })
 
   test('orders against the dependencies fail with the activities that wait for each other', () => {

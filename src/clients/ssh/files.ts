@@ -18,6 +18,10 @@ const factsOf = ({ mode, size, mtime }: Pick<Stats, 'mode' | 'size' | 'mtime'>):
   mode: mode & 0o777,
 })
 
+/** Times of SFTP version 3 have 32 bits: a time from before 1970 or after February 2106 becomes the nearest. */
+const latestSeconds = 2 ** 32 - 1
+const timeOf = (seconds: number): number => Math.min(Math.max(seconds, 0), latestSeconds)
+
 /** Codes of SFTP version 3. */
 const codes: Readonly<Record<number, FilesError['code']>> = { 2: 'missing', 3: 'denied', 8: 'unsupported' }
 const lostCodes = new Set([6, 7])
@@ -170,7 +174,7 @@ export const openFiles = (connect: () => Promise<SFTPWrapper>): SiteFiles => {
             ...(mode === undefined ? {} : { mode }),
             ...(modifiedSeconds === undefined
               ? {}
-              : { atime: Math.floor(Date.now() / 1_000), mtime: modifiedSeconds }),
+              : { atime: Math.floor(Date.now() / 1_000), mtime: timeOf(modifiedSeconds) }),
           },
           answer,
         ),

@@ -21,6 +21,8 @@ export interface RecipeSources {
   stages: string[]
   /** A character whose meaning depends on the reader, such as `U+0085`. */
   odd?: string
+  /** The number of a line that is too long for builders; the recipe is not read then. */
+  long?: number
 }
 
 /** Arguments that builders give to every `FROM`. */
@@ -34,6 +36,9 @@ const platformArguments = (architecture: string): [string, string][] =>
 
 const withoutQuotes = (text: string): string => text.replaceAll(/["'\\`]/g, '')
 
+/** Bytes of the longest line that builders read. */
+const longestLine = 65_535
+
 /** Variables that hold each other grow without end. */
 const longestValue = 4_096
 
@@ -43,10 +48,12 @@ const expanded = (word: string, values: ReadonlyMap<string, string>): string | u
   if (word.length > longestValue || (word.includes("'") && word.includes('$'))) return undefined
   let text = withoutQuotes(word)
   let isClear = true
+  let added = 0
   const valueOf = (name: string): string => {
     const value = values.get(name) ?? ''
+    added += value.length
     // A builder expands no value again.
-    if (value.length <= longestValue && !/[${}]/.test(value)) return value
+    if (added <= longestValue && !/[${}]/.test(value)) return value
     isClear = false
     return ''
   }
@@ -105,7 +112,7 @@ const linesOf = (text: string, continuation: RegExp | undefined): string[] => {
 
 const schemes = ['http://', 'https://', 'git://', 'ssh://']
 const isRemote = (source: string): boolean =>
-  schemes.some((scheme) => source.toLowerCase().startsWith(scheme)) || /^[^/]+@[^/]+:/.test(source)
+  schemes.some((scheme) => source.toLowerCase().startsWith(scheme)) || /^[^/][^/@]*@[^/]+:/.test(source)
 
 /** Whether the value of a variable can make an address of a source. Images set variables, too. */
 const mayBecomeRemote = (source: string): boolean => {
@@ -204,9 +211,12 @@ export const sourcesOfRecipe = (
   // Builders drop a byte order mark.
   const text = whole.replace(/^\ufeff/, '')
   const found: RecipeSources = { images: [], frontends: [], addresses: [], unclear: [], stages: [] }
+  const lines = text.split('\n')
+  const long = lines.findIndex((line) => Buffer.byteLength(line) > longestLine) + 1
+  if (long > 0) return { ...found, long }
   for (const continuation of [undefined, ...continuations])
     readLines(linesOf(text, continuation), new Map(platformArguments(architecture)), given, found)
-  for (const line of text.split('\n')) {
+  for (const line of lines) {
     // Builders look for it before the first instruction.
     if (!/^\s*(#|\/\/|$)/.test(line)) break
     found.frontends.push(/^\s*(?:#|\/\/)\s*syntax\s*=\s*(\S+)/i.exec(line)?.[1] ?? '')
@@ -240,10 +250,12 @@ export const pulledBy = ({ images, stages }: RecipeSources): string[] =>
 
 /** Why a recipe must not be built, as far as it is seen without the network. */
 export const recipeFault = (
-  { images, frontends, addresses, unclear, odd }: RecipeSources,
+  { images, frontends, addresses, unclear, odd, long }: RecipeSources,
   network: boolean,
   addressAllowed: AddressJudge,
 ): string | undefined => {
+  if (long !== undefined)
+    return `line ${long} of the recipe has more than ${longestLine} bytes, which builders refuse; continue it on further lines`
   if (odd !== undefined)
     return `the recipe holds the character ${odd}, which readers take for a space or not; write a space`
   for (const image of images) {

@@ -31,7 +31,7 @@ export const addSbom = async (
   const path = join(folder, 'sbom.json')
   const image = { path: artifactStore.pathOf('images', digest), format: work.targetFormat, digest }
   try {
-    await writeSbom(program.path, { ...image, name: work.artifactVersionId }, path, { folder, signal })
+    await writeSbom(program.path, image, path, { folder, signal })
   } catch (error) {
     if (!(error instanceof BuildError)) throw error
     journal.say(`without a list of packages: ${error.message}`)

@@ -3,7 +3,7 @@ import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound } from '../../lists.ts'
 import { Refusal } from '../../refusal.ts'
-import { totalOf } from '../schedule-plans/compare.ts'
+import { activityPairs, totalOf } from '../schedule-plans/compare.ts'
 import { ComparedSide } from './schemas.ts'
 
 const Compared = z.object({
@@ -58,33 +58,26 @@ export const compareRuns = async (db: Db, a: string, b: string, page: { limit: n
         `${second.workflowVersionId}); compare runs of one version`,
     )
   }
-  // Copies of the version that came with plans or runs can have other positions.
-  const same =
-    first.contentVersionId === second.contentVersionId
-      ? sql`y.activity_position = x.activity_position`
-      : sql`y.external_id = x.external_id`
+  const pairs = sql`task_executions x
+    join ${activityPairs(first.contentVersionId, second.contentVersionId)} pairs on pairs.a = x.activity_position
+    join task_executions y on y.execution_run_id = ${b} and y.activity_position = pairs.b and y.latest`
+  const ofFirst = sql`x.execution_run_id = ${a} and x.latest`
   const rows = await db.many(
     Pair,
     sql`select x.activity_id, x.external_id,
         ${sideOf('x', first.origin)} as a, pa.predicted_runtime_seconds as a_planned,
         ${sideOf('y', second.origin)} as b, pb.predicted_runtime_seconds as b_planned
-      from task_executions x
+      from ${pairs}
       join execution_runs rx on rx.id = x.execution_run_id
       join schedule_plan_assignments pa on pa.schedule_plan_id = rx.schedule_plan_id
         and pa.activity_position = x.activity_position
-      join task_executions y on y.execution_run_id = ${b} and ${same} and y.latest
       join execution_runs ry on ry.id = y.execution_run_id
       join schedule_plan_assignments pb on pb.schedule_plan_id = ry.schedule_plan_id
         and pb.activity_position = y.activity_position
-      where x.execution_run_id = ${a} and x.latest order by x.activity_position
+      where ${ofFirst} order by x.activity_position
         limit ${page.limit} offset ${page.offset}`,
   )
-  const total = await countUpTo(
-    db,
-    sql`task_executions x join task_executions y on y.execution_run_id = ${b} and ${same} and y.latest
-      where x.execution_run_id = ${a} and x.latest`,
-    countBound,
-  )
+  const total = await countUpTo(db, sql`${pairs} where ${ofFirst}`, countBound)
   return {
     totals: {
       makespanSeconds: totalOf(first.makespanSeconds, second.makespanSeconds),

@@ -83,9 +83,23 @@ const side = (alias: string): Sql =>
     }),
   )
 
+const namesakes = (contentVersionId: string): Sql =>
+  sql`select position, external_id, row_number() over (partition by external_id order by id) as number
+    from activity_definitions where workflow_version_id = ${contentVersionId}`
+
 /**
- * Two plans of one workflow version, activity by activity in the order of plan a. Where the plans
- * embed different copies of the workflow, activities are matched by their external ids.
+ * The positions `a` and `b` of each activity in two contents of one workflow version. Copies that
+ * came with plans or runs can have other positions and other ids: there an activity has its external
+ * id, and its number among those of that external id by the order of their ids.
+ */
+export const activityPairs = (a: string, b: string): Sql =>
+  a === b
+    ? sql`(select position as a, position as b from activity_definitions where workflow_version_id = ${a})`
+    : sql`(select x.position as a, y.position as b from (${namesakes(a)}) x
+        join (${namesakes(b)}) y using (external_id, number))`
+
+/**
+ * Two plans of one workflow version, activity by activity in the order of plan a.
  * @throws Refusal 404 for an unknown plan, 422 for plans of different workflow versions
  */
 export const comparePlans = async (db: Db, a: string, b: string, page: Page): Promise<PlanComparison> => {
@@ -98,19 +112,12 @@ export const comparePlans = async (db: Db, a: string, b: string, page: Page): Pr
         `${JSON.stringify(planA.workflowVersionId)}; only plans of one version can be compared`,
     )
   const pairs = sql`schedule_plan_assignments x
-    join activity_definitions dx on dx.workflow_version_id = ${planA.contentVersionId}
-      and dx.position = x.activity_position
-    join activity_definitions dy on dy.workflow_version_id = ${planB.contentVersionId}
-      and ${
-        planA.contentVersionId === planB.contentVersionId
-          ? sql`dy.position =
-        dx.position`
-          : sql`dy.external_id = dx.external_id`
-      }
-    join schedule_plan_assignments y on y.schedule_plan_id = ${b} and y.activity_position = dy.position
+    join ${activityPairs(planA.contentVersionId, planB.contentVersionId)} pairs on pairs.a = x.activity_position
+    join activity_definitions d on d.workflow_version_id = ${planA.contentVersionId} and d.position = pairs.a
+    join schedule_plan_assignments y on y.schedule_plan_id = ${b} and y.activity_position = pairs.b
     where x.schedule_plan_id = ${a}`
   const { rows, total } = await readPage(db, Row, {
-    select: sql`x.activity_id, dx.external_id, ${side('x')} as a, ${side('y')} as b`,
+    select: sql`x.activity_id, d.external_id, ${side('x')} as a, ${side('y')} as b`,
     from: pairs,
     order: sql`x.activity_position`,
     page,

@@ -46,8 +46,9 @@ const durationOf = (step: Step, resource: PlannedResource, measured: MeasuredDur
 export const isMadeOnDemand = ({ executionTarget, metadata }: PlannedResource): boolean =>
   executionTarget === 'provisioned' && typeof metadata?.['capacityTargetId'] === 'string'
 
-const setupSeconds = (resource: PlannedResource, measured: MeasuredDurations | undefined): number =>
-  setup.reduce((sum, step) => sum + durationOf(step, resource, measured), 0)
+/** When a machine that is asked for at `from` takes work. */
+const setUpAt = (from: number, resource: PlannedResource, measured: MeasuredDurations | undefined): number =>
+  setup.reduce((at, step) => at + durationOf(step, resource, measured), from)
 
 const isSetup = ({ action }: TimedAction): boolean => [...setup, 'start'].includes(action)
 
@@ -114,7 +115,7 @@ export const availability = (
       .filter(isMadeOnDemand)
       .map((resource) => [
         resource.id,
-        thereBy(actions, resource.id) ?? setupSeconds(resource, measured.get(resource.id)),
+        thereBy(actions, resource.id) ?? setUpAt(0, resource, measured.get(resource.id)),
       ]),
   )
 
@@ -174,7 +175,9 @@ const actionsOf = (
       ...(before === undefined ? {} : { dependsOn: [before.id] }),
     })
   }
-  let at = Math.max(0, first - setupSeconds(resource, measured))
+  let at = Math.max(0, first - setUpAt(0, resource, measured))
+  // A sum that is rounded up would let a simulation of the plan start the first task later.
+  while (at > 0 && setUpAt(at, resource, measured) > first) at = Math.max(0, at - first * Number.EPSILON)
   for (const step of setup) {
     const duration = durationOf(step, resource, measured)
     add(step, at, duration)

@@ -88,7 +88,8 @@ export interface ContextFacts {
   recipeDigest?: string | undefined
 }
 
-const largestRecipe = 4 * 2 ** 20
+/** A recipe is read within a request, some seconds for each MiB at worst. */
+const largestRecipe = 2 ** 20
 
 /** Walks the whole archive: what stands behind the recipe must not replace it. */
 const walk = async (

@@ -94,12 +94,22 @@ const valuesOf = (text: string, given: Readonly<Record<string, string>>): Readon
   return values
 }
 
+/** A definition may name a long value often. */
+const mostAdded = 2 ** 20
+
 const expanded = (text: string, values: ReadonlyMap<string, string>): string => {
+  let added = 0
   const full = text.replaceAll(/\{\{[ \t]*(\w+)[ \t]*\}\}/g, (whole, name: string) => {
     const value = values.get(name)
     if (value === undefined)
       throw new BuildError(`the definition uses ${whole}, and neither %arguments nor buildArguments has it`)
     if (/[\n\r\0]/.test(value)) throw new BuildError(`the build argument ${name} has more than one line`)
+    added += value.length
+    if (added > mostAdded)
+      throw new BuildError(
+        `the values of arguments add more than ${mostAdded} characters to the definition; put long texts into files ` +
+          'of the context',
+      )
     return value
   })
   // Apptainer looks for arguments once more.

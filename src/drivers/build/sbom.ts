@@ -15,12 +15,13 @@ const limits = { seconds: 600, bytes: 64 * 2 ** 20 } as const
 const sources = { sif: 'singularity', oci: 'oci-archive' } as const
 
 /**
- * Writes the document of an image's file to `path`. @throws BuildError with the reason; the
+ * Writes the document of an image's file to `path`. It names the image by its digest alone, because
+ * versions of the same bytes share it. @throws BuildError with the reason; the
  * signal's reason
  */
 export const writeSbom = async (
   program: string,
-  image: { path: string; format: keyof typeof sources; digest: string; name: string },
+  image: { path: string; format: keyof typeof sources; digest: string },
   path: string,
   { folder, signal }: { folder: string; signal: AbortSignal },
 ): Promise<void> => {
@@ -32,7 +33,7 @@ export const writeSbom = async (
     ...['--ro-bind', image.path, '/image', '--setenv', 'HOME', '/tmp', '--setenv', 'TMPDIR', '/tmp'],
     ...['--setenv', 'SYFT_CHECK_FOR_APP_UPDATE', 'false', '--setenv', 'GOMEMLIMIT', '1GiB'],
     ...['--remount-ro', '/', '/syft', 'scan', `${sources[image.format]}:/image`],
-    ...['--output', 'spdx-json@2.3', '--source-name', image.name, '--source-version', image.digest],
+    ...['--output', 'spdx-json@2.3', '--source-name', image.digest, '--source-version', image.digest],
   ]
   const child = spawn('bwrap', words, {
     stdio: ['ignore', 'pipe', 'pipe'],

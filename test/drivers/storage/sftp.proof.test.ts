@@ -38,6 +38,19 @@ describe('by SFTP', () => {
     return { driver, again: () => again(), stop }
   })
 
+  test('a time that SFTP cannot write becomes the nearest', async () => {
+    const { driver, stop } = await opened()
+    for (const [name, given, kept] of [
+      ['before', Date.UTC(1969, 6, 20), 0],
+      ['after', Date.UTC(2200, 0), (2 ** 32 - 1) * 1_000],
+    ] as const) {
+      await driver.write(at(name), bytesFrom('x'), { attributes: { modifiedAt: given } })
+      expect([name, (await driver.stat(at(name))).modifiedAt]).toEqual([name, kept])
+    }
+    await driver.close()
+    await stop()
+  }, 60_000)
+
   test('no link is followed, a full disk, a cut link and what is not there are named', async () => {
     const { host, sessions, target, folder, driver, again, stop } = await opened()
     await expect(sessions.shell(target).run(':', { deadlineMs: 10_000 })).rejects.toThrow(/shell|link/)
