@@ -17,6 +17,7 @@ const benchmarks: readonly [name: string, ...Need[]][] = [
   ['second-start'],
   ['commit'],
   ['function-calls'],
+  ['record-zip', 'zip', 'unzip'],
 ]
 
 // Half a minute where the cache lacks it, which is none of the benchmark.
