@@ -17,6 +17,9 @@ const benchmarks: readonly [name: string, ...Need[]][] = [
   ['second-start'],
   ['commit'],
   ['function-calls'],
+  ['record-reads'],
+  ['record-reads-10m'],
+  ['record-archives'],
   ['record-zip', 'zip', 'unzip'],
 ]
 
