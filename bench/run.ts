@@ -30,7 +30,7 @@ import { loadNow, record, resultsFile, sectionOf, type Benchmark } from './repor
 import { recordArchives } from './records/archives.ts'
 import { recordCrate } from './records/crate.ts'
 import { recordLineage } from './records/lineage.ts'
-import { recordReads } from './records/reads.ts'
+import { recordReads, recordReads10m } from './records/reads.ts'
 import { recordSql } from './records/sql.ts'
 import { recordStreams } from './records/streams.ts'
 import { recordZip } from './records/zip.ts'
@@ -86,6 +86,7 @@ const benchmarks: Record<string, Benchmark> = {
   'record-lineage': recordLineage,
   'record-sql': recordSql,
   'record-reads': recordReads,
+  'record-reads-10m': recordReads10m,
   'record-crate': recordCrate,
   'record-archives': recordArchives,
   'record-streams': recordStreams,

@@ -56,7 +56,9 @@ const packages = {
   sshfs: ['/usr/bin/sshfs'],
   systemd: ['/lib/systemd/systemd'],
   time: ['/usr/bin/time'],
+  unzip: ['/usr/bin/unzip'],
   'user-mode-linux': ['/usr/bin/linux.uml'],
+  zip: ['/usr/bin/zip'],
 } as const
 
 export type Need = 'root' | 'shared' | 'traces' | keyof typeof packages

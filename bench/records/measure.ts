@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
+import { withoutIndexes } from '../../src/db/archive-schema.ts'
 import type { Daemon } from '../daemon.ts'
 
 /** One value of many measured: `share` 0.99 for the 99th percentile. */
@@ -69,19 +70,28 @@ export const connected = async (daemon: Pick<Daemon, 'databaseUrl'>): Promise<pg
   return client
 }
 
-/** Rows of every kind that lists and searches read, written by the database itself. */
+/** Numbers of rows. Each run has its share of attempts and files, which stand beside each other. */
+export type Sizes = Record<'workflows' | 'runs' | 'environments' | 'files' | 'audits', number> & {
+  attempts?: number
+}
+
+/** Activities of the workflow whose runs `fill` writes: `recordRun` with this name has made it. */
+export const filledRun = { name: 'bench', activities: 9, edges: [] }
+
+/**
+ * Rows of every kind that lists and searches read, written by the database itself, which makes the
+ * indexes after them.
+ */
 export const fill = async (
   client: pg.Client,
-  {
-    workflows,
-    runs,
-    environments,
-    files,
-    audits,
-  }: Record<'workflows' | 'runs' | 'environments' | 'files' | 'audits', number>,
+  { workflows, runs, environments, files, audits, attempts = 0 }: Sizes,
 ): Promise<void> => {
   // Words that occur in one record of a thousand, and texts as people give them.
   const word = (n: string) => `'w' || lpad(to_hex(((${n})::bigint * 7919) % 4096), 3, '0')`
+  const { name, activities } = filledRun
+  const each = Math.ceil(attempts / Math.max(1, runs))
+  await client.query("set maintenance_work_mem = '1GB'; set synchronous_commit = off")
+  const remake = await withoutIndexes(client, 'public')
   await client.query(`insert into environments (id, name, description, status)
     select 'env-' || n, 'Site ' || ${word('n')} || ' ' || n, 'machines of group ' || ${word('n + 11')}, 'ready'
     from generate_series(1, ${String(environments)}) n`)
@@ -90,19 +100,34 @@ export const fill = async (
     from generate_series(1, ${String(workflows)}) n`)
   await client.query(`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status, title,
       activity_count, started_at, finished_at, makespan_seconds, created_at)
-    select 'many-' || n, 'bench-plan', 'bench-v1', case n % 2 when 0 then 'real' else 'simulation' end,
+    select 'many-' || n, '${name}-plan', '${name}-v1', case n % 2 when 0 then 'real' else 'simulation' end,
       (array['completed', 'failed', 'cancelled'])[1 + n % 3], 'Run ' || ${word('n')} || ' ' || n, 1,
       now() - n * interval '1 second', now(), n, now() - n * interval '1 second'
     from generate_series(1, ${String(runs)}) n`)
+  await client.query(`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
+      activity_id, external_id, planned_resource_id, allocated_resource_id, runtime_id, attempt, latest, status,
+      handle_name, ready_at, started_at, finished_at, runtime_seconds, cost, exit_code)
+    select 'many-task-' || n, 'many-' || run, position, 'x' || position, '${name}-a' || position, 'a' || position,
+      '${name}-host', '${name}-host', '${name}-rt', attempt, place + ${String(activities)} >= ${String(each)},
+      case when n % 10000 = 1 then 'cancelled' when n % 20 = 2 then 'failed' else 'completed' end,
+      't' || n, n, n, n + 1, n % 3600, 0.001, 0
+    from generate_series(1, ${String(attempts)}) n
+    cross join lateral (select 1 + (n - 1) / ${String(each)} as run, (n - 1) % ${String(each)} as place) r
+    cross join lateral (select place % ${String(activities)} as position,
+      1 + place / ${String(activities)} as attempt) p`)
   await client.query(`insert into data_object_instances (id, data_object_id, execution_run_id, producer_activity_id,
       relative_path, size_bytes, checksum)
-    select 'many-file-' || n, 'data-bench-0-0', 'many-' || (1 + n % ${String(Math.max(1, runs))}), 'bench-a0',
+    select 'many-file-' || n, 'data-${name}-' || position || '-0',
+      'many-' || (1 + (n - 1)::bigint * ${String(runs)} / ${String(files)}), '${name}-a' || position,
       'out/' || ${word('n')} || '-' || n || '.dat', n, 'sha256:' || md5(n::text)
-    from generate_series(1, ${String(files)}) n`)
+    from generate_series(1, ${String(files)}) n cross join lateral (select n % ${String(activities)} as position) p`)
+  // Sealed, as records are a second later: the sealer would number them while reads are measured. Its
+  // own numbers stay far below.
   await client.query(`insert into audit_events (id, event_type, actor_id, actor_type, execution_id, outcome, summary,
-      occurred_at)
+      occurred_at, seal_number)
     select 'audit-many-' || n, 'kind.' || (n % 40), 'actor-' || (n % 1000), 'user', 'many-' || (n % 10000), 'succeeded',
-      'deed ' || n, now() - n * interval '1 second'
+      'deed ' || n, now() - n * interval '1 second', 1000000000 + n
     from generate_series(1, ${String(audits)}) n`)
+  await remake()
   await client.query('vacuum (analyze)')
 }

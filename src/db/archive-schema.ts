@@ -203,11 +203,11 @@ const loadRows = async (
 }
 
 /**
- * Removes the foreign keys and the indexes without a constraint from tables that are about to be
- * filled. Both are made faster of all rows than row by row.
+ * Removes the foreign keys and the indexes that are not unique from the tables of a schema that are
+ * about to be filled. Both are made faster of all rows than row by row.
  * @returns makes them again, and checks every row
  */
-const withoutIndexes = async (client: pg.ClientBase, schema: string): Promise<() => Promise<void>> => {
+export const withoutIndexes = async (client: pg.ClientBase, schema: string): Promise<() => Promise<void>> => {
   const { rows } = await client.query<{ drop: string; make: string }>(
     `select 1 as turn, format('drop index %s', i.indexrelid::regclass) as drop, pg_get_indexdef(i.indexrelid) as make
        from pg_index i join pg_class c on c.oid = i.indrelid

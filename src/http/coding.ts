@@ -67,11 +67,12 @@ export const coded = async (exchange: Exchange, answer: Outgoing): Promise<Outgo
     !codable.test(headers['Content-Type'] ?? '')
   )
     return answer
-  const bytes = typeof body === 'string' ? Buffer.from(body) : body
-  if (!(bytes instanceof Chunks) && bytes.length < leastBytes) return answer
+  // A text has at least as many bytes as units.
+  if (!(body instanceof Chunks) && body.length < leastBytes && Buffer.byteLength(body) < leastBytes)
+    return answer
   const coding = codingFor(Array.isArray(accepted) ? accepted.join(', ') : accepted)
   if (coding === undefined) return { ...answer, headers: { ...headers, Vary: vary } }
-  const packed = await compressed(bytes, coding)
+  const packed = await compressed(typeof body === 'string' ? Buffer.from(body) : body, coding)
   const tag = headers['ETag']
   return {
     status,

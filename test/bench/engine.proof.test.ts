@@ -17,6 +17,10 @@ const benchmarks: readonly [name: string, ...Need[]][] = [
   ['second-start'],
   ['commit'],
   ['function-calls'],
+  ['record-reads'],
+  ['record-reads-10m'],
+  ['record-archives'],
+  ['record-zip', 'zip', 'unzip'],
 ]
 
 // Half a minute where the cache lacks it, which is none of the benchmark.
