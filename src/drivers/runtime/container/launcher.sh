@@ -183,36 +183,22 @@ bring() {
   return "$code"
 }
 
-# Finds the one image that the engine says it has loaded.
-find_loaded() {
-  only=
-  for each in $(printf '%s\n' "$said" | sed -n 's/^Loaded image[^:]*: //p'); do
-    inspect "$each" && [ "${only:=$id}" = "$id" ] || return
-  done
-  [ -n "$only" ]
-}
-
-# Loads an image from its archive at the site. Its name keeps the engine from pruning it, and finds it
-# in containerd's store, which new installations of Docker have from version 29 on: an id is the digest of
-# a manifest there, and the archive alone names its configuration.
+# Loads an image from its archive at the site. Its name keeps the engine from pruning it.
 loaded_image() {
   file=${image%@sha256:*} want=${image##*@}
-  file=${file#archive:} named=orrery-artifact:${want#sha256:}
-  if ! inspect "$want" && ! inspect "$named"; then
-    [ -e "$file" ] || give_up refused "$node has no image at $file: no such file"
-    now
-    begun=$up
-    said=$("$tool" load -q -i "$file" 2>&1 8>&-) || {
-      classify "$said"
-      give_up "$class" "$engine on $node cannot load $file: $said"
-    }
-    inspect "$want" || { tar -xOf "$file" manifest.json 2> /dev/null | grep -q "${want#sha256:}" && find_loaded; } ||
-      give_up refused "the digest of $file differs: asked for $want, but it holds another image"
-    "$tool" tag "$id" "$named" > /dev/null 2>&1 8>&-
-    now
-    pulled=$((up - begun))
-  fi
-  digest=$want
+  file=${file#archive:}
+  inspect "$want" && return
+  [ -e "$file" ] || give_up refused "$node has no image at $file: no such file"
+  now
+  begun=$up
+  said=$("$tool" load -q -i "$file" 2>&1 > /dev/null 8>&-) || {
+    classify "$said"
+    give_up "$class" "$engine on $node cannot load $file: $said"
+  }
+  inspect "$want" || give_up refused "the digest of $file differs: asked for $want, but it holds another image"
+  "$tool" tag "$want" "orrery-artifact:${want#sha256:}" > /dev/null 2>&1 8>&-
+  now
+  pulled=$((up - begun))
 }
 
 differ() {
