@@ -35,7 +35,7 @@ const tagged = async (body: Body): Promise<{ body: Body; tag: string }> => {
 }
 
 /** The tag of an answer of `route`: `"AUTHORED.WHOLE"` where the route tells what is authored. */
-const newTagOf = async (
+const tagOf = async (
   { authored }: Pick<Route, 'authored'>,
   body: Body,
 ): Promise<{ body: Body; tag: string }> => {
@@ -43,21 +43,6 @@ const newTagOf = async (
   if (authored === undefined || body instanceof Chunks) return whole
   const part = await tagged(authored(body.toString()))
   return { body: whole.body, tag: `${part.tag.slice(0, -1)}.${whole.tag.slice(1)}` }
-}
-
-/** A longer body would take too much memory for what its tag costs. */
-const longestKept = 131_072
-/** The latest body of each route with its tag: those who poll a record get the same body again. */
-const latest = new WeakMap<object, { body: string; tag: string }>()
-
-/** As `newTagOf`; two equal texts are compared faster than one is digested. */
-const tagOf = async (route: Pick<Route, 'authored'>, body: Body): Promise<{ body: Body; tag: string }> => {
-  if (typeof body !== 'string' || body.length > longestKept) return newTagOf(route, body)
-  const before = latest.get(route)
-  if (before?.body === body) return { body, tag: before.tag }
-  const made = await newTagOf(route, body)
-  latest.set(route, { body, tag: made.tag })
-  return made
 }
 
 /** The part of a tag that If-Match compares. */
