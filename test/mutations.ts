@@ -142,8 +142,8 @@ export const sourceMutations: readonly SourceMutation[] = [
   {
     name: 'a cloud target takes more instances than its maximum',
     file: 'src/domains/cloud/accept.ts',
-    replace: 'if (living >= maximumInstances)',
-    by: 'if (living > 1e9)',
+    replace: 'if (living < maximumInstances) return',
+    by: 'if (living < 1e9) return',
     tests: ['api/whole-bad-input'],
   },
   {

@@ -474,10 +474,14 @@ test('a password in an endpoint of an older version is masked, kept, and copied 
 test('a URL with a password is a secret at every key of a configuration', async () => {
   const url = `https://AKIA:${canary}-url@minio.invalid/`
   const image = `docker://alpine:3@sha256:${'a'.repeat(64)}`
-  for (const of of ['runtime', 'binding', 'storage', 'storage binding', 'connection']) {
-    const refused = await service.call('POST', '/environments/', definition({ endpointUrl: url, image }, of))
-    expect([of, refused.status, paths(refused.body)]).toEqual([
-      ...[of, 422, [expect.stringMatching(/\.configuration\.endpointUrl$/)]],
+  for (const place of ['runtime', 'binding', 'storage', 'storage binding', 'connection']) {
+    const refused = await service.call(
+      'POST',
+      '/environments/',
+      definition({ endpointUrl: url, image }, place),
+    )
+    expect([place, refused.status, paths(refused.body)]).toEqual([
+      ...[place, 422, [expect.stringMatching(/\.configuration\.endpointUrl$/)]],
     ])
     expect(refused.body.error).toContain('give the credentialRef of the answer')
     expect(refused.text).not.toContain(canary)

@@ -382,7 +382,9 @@ test('an error of the database before another attempt is no trouble of the site:
   const broken = Object.assign(new Error('value out of range: overflow'), { code: '22003' })
   const db = new Proxy(service.db, {
     get: (target, key) =>
-      key === 'many' ? () => Promise.reject(broken) : Reflect.get(target, key).bind(target),
+      key === 'many' || key === 'values'
+        ? () => Promise.reject(broken)
+        : Reflect.get(target, key).bind(target),
   })
   await expect(run.execute(driver, { db, patience }).done).rejects.toBe(broken)
   const { attempt, status, metadata } = await run.task('only')

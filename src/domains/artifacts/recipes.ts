@@ -255,7 +255,10 @@ export const recipeFault = (
   addressAllowed: AddressJudge,
 ): string | undefined => {
   if (long !== undefined)
-    return `line ${long} of the recipe has more than ${longestLine} bytes, which builders refuse; continue it on further lines`
+    return (
+      `line ${long} of the recipe has more than ${longestLine} bytes, which builders refuse; ` +
+      'continue it on further lines'
+    )
   if (odd !== undefined)
     return `the recipe holds the character ${odd}, which readers take for a space or not; write a space`
   for (const image of images) {

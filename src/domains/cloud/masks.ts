@@ -1,4 +1,4 @@
-import type { Cut, Mask } from '../../drivers/ansible/play.ts'
+import type { CutSides, Mask } from '../../drivers/ansible/play.ts'
 import { urlPasswords } from '../environments/address-passwords.ts'
 import { secretsIn } from '../environments/secrets.ts'
 
@@ -18,7 +18,7 @@ const patterns: readonly RegExp[] = [
 type Span = readonly [from: number, to: number]
 
 /** Where a value is in a text. Of a text that was cut there, a part of the value counts at its begin or end. */
-const placesOf = (text: string, value: string, { before, after }: Cut): Span[] => {
+const placesOf = (text: string, value: string, { before, after }: CutSides): Span[] => {
   const places: Span[] = []
   for (let at = text.indexOf(value); at !== -1; at = text.indexOf(value, at + value.length))
     places.push([at, at + value.length])

@@ -36,13 +36,13 @@ export interface PlayMachine {
 }
 
 /** At which sides a text was cut: it may begin or end within a secret there. */
-export interface Cut {
+export interface CutSides {
   before?: boolean
   after?: boolean
 }
 
 /** Masks the secrets of a text, and the parts of secrets at its cuts. */
-export type Mask = (text: string, cut?: Cut) => string
+export type Mask = (text: string, cut?: CutSides) => string
 
 export interface Play {
   playbook: string
