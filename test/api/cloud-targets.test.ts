@@ -424,7 +424,13 @@ describe('what is asked for again', () => {
 test('orphans of a connection are looked for in the regions of its provider', async () => {
   for (const [id, more] of [
     ['far', { region: 'eu-west-1' }],
-    ['cold', { provider: 'gcp', region: 'europe-north1' }],
+    [
+      'cold',
+      {
+        ...{ provider: 'gcp', region: 'europe-north1' },
+        ...{ providerMachineType: 'e2-medium', imageReference: 'debian-12' },
+      },
+    ],
   ] as const)
     await post({ id, name: id, ...more }, '/environments/one/cloud-capacity-targets/')
   await app.db
