@@ -48,8 +48,13 @@ export const environmentConnectionActivities = (parts: EnvironmentConnectionPart
   checkConnection: (connectionId: string): Promise<NextCheck> =>
     beating(async () => nextCheck(parts, connectionId, await monitorTurn(parts, connectionId))),
 
-  /** Records that the host of a connection made no check. */
-  recordUnchecked: async (connectionId: string): Promise<NextCheck> => {
+  /**
+   * Records that the host with the queue `awaited` made no check. Where the connection has been moved
+   * meanwhile, that is no finding: its check is due elsewhere, at once.
+   */
+  recordUnchecked: async (connectionId: string, awaited: string): Promise<NextCheck> => {
+    const due = await nextCheck(parts, connectionId, 0)
+    if (due === null || typeof due === 'number' || due.taskQueue !== awaited) return due
     await recordUnchecked(parts, connectionId)
     return nextCheck(parts, connectionId, await pauseBeforeCheck(parts, connectionId))
   },

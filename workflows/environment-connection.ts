@@ -72,7 +72,7 @@ const checkAt = async (connectionId: string, taskQueue: string): Promise<NextChe
     return await there.checkConnection(connectionId)
   } catch (error) {
     if (!(error instanceof ActivityFailure) || !isNotTaken(error)) throw error
-    return checks('record that its host is away').recordUnchecked(connectionId)
+    return checks('record that its host is away').recordUnchecked(connectionId, taskQueue)
   }
 }
 

@@ -141,6 +141,34 @@ test('a local connection is offline while the host that it was discovered at tak
   await until('it is back', async () => (await newest()).status === 'online')
 }, 480_000)
 
+test('a check that waits for a host is due elsewhere once the connection has moved from that host', async () => {
+  const environmentId = 'moved-env'
+  await service.post('/environments/', {
+    environment: { id: environmentId, name: 'moved' },
+    version: { id: 'moved-v1', version: 1 },
+  })
+  const document = { id: 'moved', name: 'moved', type: 'local', environmentId }
+  await service.ok('PUT', '/environment-connections/moved/', document)
+  const gone = await requestDiscovery(service.db, 'moved', 'gone')
+  await endDiscovery(service.db, { id: 'moved', environmentId }, gone.number, { snapshotIds: [] })
+  const monitor = workflow('connection-monitor/moved/1')
+  await monitor.signal('wake')
+  const waiting = async (): Promise<boolean> =>
+    ((await monitor.describe()).raw.pendingActivities ?? []).some(
+      ({ activityType, attempt }) => activityType?.name === 'checkConnection' && attempt === 1,
+    ) && (await history()).some(({ taskQueue }) => taskQueue?.includes('@gone/') === true)
+  const history = async (): Promise<{ taskQueue: string | undefined }[]> =>
+    ((await monitor.fetchHistory()).events ?? []).map((event) => ({
+      taskQueue: event.activityTaskScheduledEventAttributes?.taskQueue?.name ?? undefined,
+    }))
+  await until('a check waits for the host', waiting)
+  await service.call('POST', '/environment-connections/moved/discover/')
+  const checks = (): Promise<Json[]> => service.get('/environment-connections/moved/history/')
+  const before = (await checks()).length
+  await until('it is checked', async () => (await checks()).length > before, 300)
+  expect((await checks()).filter(({ status }: Json) => status === 'offline')).toEqual([])
+}, 480_000)
+
 test('a monitor that was terminated or cancelled is started again, and says so', async () => {
   await service.post('/environments/', {
     environment: { id: 'lost-env', name: 'lost' },
