@@ -153,20 +153,25 @@ test('a check that waits for a host is due elsewhere once the connection has mov
   await endDiscovery(service.db, { id: 'moved', environmentId }, gone.number, { snapshotIds: [] })
   const monitor = workflow('connection-monitor/moved/1')
   await monitor.signal('wake')
-  const waiting = async (): Promise<boolean> =>
-    ((await monitor.describe()).raw.pendingActivities ?? []).some(
-      ({ activityType, attempt }) => activityType?.name === 'checkConnection' && attempt === 1,
-    ) && (await history()).some(({ taskQueue }) => taskQueue?.includes('@gone/') === true)
-  const history = async (): Promise<{ taskQueue: string | undefined }[]> =>
-    ((await monitor.fetchHistory()).events ?? []).map((event) => ({
-      taskQueue: event.activityTaskScheduledEventAttributes?.taskQueue?.name ?? undefined,
-    }))
-  await until('a check waits for the host', waiting)
+  const scheduled = async (): Promise<string[]> =>
+    ((await monitor.fetchHistory()).events ?? []).flatMap(({ activityTaskScheduledEventAttributes: each }) =>
+      each ? [`${each.activityType?.name ?? ''} at ${each.taskQueue?.name ?? ''}`] : [],
+    )
+  const away = /^checkConnection at .*@gone\//
+  await until('a check waits for the host', async () => (await scheduled()).some((each) => away.test(each)))
   await service.call('POST', '/environment-connections/moved/discover/')
-  const checks = (): Promise<Json[]> => service.get('/environment-connections/moved/history/')
-  const before = (await checks()).length
-  await until('it is checked', async () => (await checks()).length > before, 300)
-  expect((await checks()).filter(({ status }: Json) => status === 'offline')).toEqual([])
+  const later = async (): Promise<string[]> =>
+    (await scheduled()).slice((await scheduled()).findIndex((each) => each.startsWith('recordUnchecked')) + 1)
+  const here = (each: string): boolean => each.startsWith('checkConnection') && !away.test(each)
+  await until(
+    'it is checked at its host',
+    async () =>
+      (await scheduled()).some((each) => each.startsWith('recordUnchecked')) &&
+      (await later()).filter(here).length > 1,
+    300,
+  )
+  const checks: Json[] = await service.get('/environment-connections/moved/history/')
+  expect(checks.filter(({ status }) => status === 'offline')).toEqual([])
 }, 480_000)
 
 test('a monitor that was terminated or cancelled is started again, and says so', async () => {
