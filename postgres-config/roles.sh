@@ -17,6 +17,14 @@ alter role orrery_service password :'orrery';
 alter role temporal password :'temporal';
 -- From version 16 on such a role administers the roles that it has made itself, and no others.
 select 'alter role orrery_service createrole' where current_setting('server_version_num')::int >= 160000 \gexec
+-- The one that reads may be of a time in which the superuser made it. Its name follows from the database's.
+select format('grant %I to orrery_service with admin option', rolname) from pg_roles
+where rolname = 'orrery_reader_' || left(encode(sha256('orrery'), 'hex'), 16)
+  and current_setting('server_version_num')::int >= 160000
+  and not exists (
+    select from pg_auth_members
+    where roleid = pg_roles.oid and member = 'orrery_service'::regrole and admin_option
+  ) \gexec
 SQL
 
 # What somebody else owns in a database goes to its role: a restored dump, and records of a time in

@@ -140,7 +140,10 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'archives/earlier',
       'artifacts/layers',
     ],
-    askedBy: ['src/http', 'src/clients', 'src/domains/provenance', 'src/db/migrations', 'src/executor'],
+    askedBy: [
+      ...['src/http', 'src/clients', 'src/domains/provenance', 'src/db/migrations', 'src/executor'],
+      'src/drivers/build',
+    ],
   },
   data: {
     needs: '../shared, python3-simgrid, montage',

@@ -21,7 +21,7 @@ export class StatementRefused extends Error {
   }
 }
 
-/** The reading role cannot be used; `statements` create it. */
+/** The reading role cannot be used; `statements` make it usable. */
 export class ReaderUnavailable extends Error {
   readonly statements: string
   constructor(message: string, statements: string, options?: ErrorOptions) {
@@ -93,11 +93,34 @@ const grants = (role: string, database: string, schema = usualSchema): string[] 
 ]
 const attributes = 'login noinherit connection limit 40'
 
-const statementsFor = (database: string): string => {
-  const role = roleOf(database)
-  return [`create role ${quoted(role)} ${attributes} password '…'`, ...grants(role, database)]
-    .map((line) => `${line};`)
-    .join(' ')
+/** Runs work in a session of the service's own login. */
+const withOwnLogin = async <T>(databaseUrl: string, work: (client: pg.Client) => Promise<T>): Promise<T> => {
+  const client = new pg.Client({ connectionString: databaseUrl, connectionTimeoutMillis: 5_000 })
+  client.on('error', () => undefined)
+  await client.connect()
+  try {
+    return await work(client)
+  } finally {
+    await client.end()
+  }
+}
+
+/**
+ * The name of the database, which a pooler may call otherwise, the begin of a statement that makes the role
+ * or changes it where it is there, and the statements with which an administrator makes it usable.
+ */
+const findRole = async (
+  client: pg.Client,
+  role: string,
+): Promise<{ named: string; change: string; remedy: string }> => {
+  const { rows } = await client.query<{ named: string; isThere: boolean }>(
+    `select current_database() as named, exists (select from pg_roles where rolname = $1) as "isThere"`,
+    [role],
+  )
+  const { named = '', isThere = false } = rows[0] ?? {}
+  const change = isThere ? `alter role ${quoted(role)}` : `create role ${quoted(role)} ${attributes}`
+  const remedy = [`${change} password '…'`, ...grants(role, named)].map((line) => `${line};`).join(' ')
+  return { named, change, remedy }
 }
 
 /** An arbitrary number. Every version of the service has to use the same one. */
@@ -115,36 +138,29 @@ const ensureRole = async (databaseUrl: string, schema: string): Promise<string> 
     url.password === '' ? (url.searchParams.get('password') ?? '') : decodeURIComponent(url.password)
   const database = decodeURIComponent(url.pathname.slice(1))
   const role = roleOf(database)
-  const remedy = statementsFor(database)
-  if (own === '')
-    throw new ReaderUnavailable(
-      "the service's own login has no password that one for the reading role could follow from",
-      remedy,
-    )
   const password = createHmac('sha256', own)
     .update(`orrery provenance reader ${database}`)
     .digest('base64url')
-  const client = new pg.Client({ connectionString: databaseUrl, connectionTimeoutMillis: 5_000 })
-  client.on('error', () => undefined)
-  await client.connect()
-  try {
+  await withOwnLogin(databaseUrl, async (client) => {
     await client.query('begin')
     await client.query('select pg_advisory_xact_lock($1)', [lock])
-    const { rows } = await client.query('select from pg_roles where rolname = $1', [role])
-    const verb =
-      rows.length === 0 ? `create role ${quoted(role)} ${attributes}` : `alter role ${quoted(role)}`
-    await client.query(`${verb} password ${pg.escapeLiteral(password)}`)
-    for (const statement of grants(role, database, schema)) await client.query(statement)
-    await client.query('commit')
-  } catch (error) {
-    if ((error as { code?: string }).code === '42501')
+    const { named, change, remedy } = await findRole(client, role)
+    if (own === '')
+      throw new ReaderUnavailable(
+        "the service's own login has no password that one for the reading role could follow from",
+        remedy,
+      )
+    try {
+      await client.query(`${change} password ${pg.escapeLiteral(password)}`)
+      for (const statement of grants(role, named, schema)) await client.query(statement)
+      await client.query('commit')
+    } catch (error) {
+      if ((error as PgError).code !== '42501') throw error
       throw new ReaderUnavailable("the service's login may not make the reading role", remedy, {
         cause: error,
       })
-    throw error
-  } finally {
-    await client.end()
-  }
+    }
+  })
   url.username = role
   url.password = password
   url.searchParams.delete('password')
@@ -156,19 +172,15 @@ const ensureRole = async (databaseUrl: string, schema: string): Promise<string> 
  * that for the views of archives and of later versions too. Where it may not, the operator's own
  * grants decide.
  */
-const grantViews = async (databaseUrl: string, readerUrl: string, schema: string): Promise<void> => {
-  const client = new pg.Client({ connectionString: databaseUrl, connectionTimeoutMillis: 5_000 })
-  client.on('error', () => undefined)
-  await client.connect()
-  try {
-    for (const statement of viewGrants(decodeURIComponent(new URL(readerUrl).username), schema))
-      await client.query(statement)
-  } catch (error) {
-    if (!/^42/.test((error as PgError).code ?? '')) throw error
-  } finally {
-    await client.end()
-  }
-}
+const grantViews = (databaseUrl: string, readerUrl: string, schema: string): Promise<void> =>
+  withOwnLogin(databaseUrl, async (client) => {
+    try {
+      for (const statement of viewGrants(decodeURIComponent(new URL(readerUrl).username), schema))
+        await client.query(statement)
+    } catch (error) {
+      if (!/^42/.test((error as PgError).code ?? '')) throw error
+    }
+  })
 
 interface PgError {
   code?: string
@@ -348,9 +360,8 @@ export const openReader = (options: {
       const pool = opening
       opening = undefined
       await pool.then((one) => one.end()).catch(() => undefined)
-      throw new ReaderUnavailable('PostgreSQL does not accept the reading role', statementsFor(named), {
-        cause: error,
-      })
+      const { remedy } = await withOwnLogin(options.databaseUrl, (own) => findRole(own, roleOf(named)))
+      throw new ReaderUnavailable('PostgreSQL does not accept the reading role', remedy, { cause: error })
     }
   }
   /** A session for a client that is still there. @throws the signal's reason where it has gone */

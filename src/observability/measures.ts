@@ -30,7 +30,7 @@ const ofRecord = {
     ['site'],
   ],
   orrery_site_leftovers: [
-    'What runs that are over have left at a site and what is not confirmed to have ended',
+    'What runs that are over have left at a site, until it confirms the end or the runs are deleted',
     ['site'],
   ],
   orrery_site_leftovers_oldest_seconds: ['Age of the oldest of orrery_site_leftovers', ['site']],

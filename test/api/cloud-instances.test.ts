@@ -666,12 +666,30 @@ describe('a run whose plan stops and starts its machine', () => {
       billing_finished_at = billing_finished_at - interval '1 hour' where id = 'again'`)
     await service.post(`/cloud-operations/${failed.id}/retry/`)
     expect(await calls.over(failed.id)).toMatchObject({ status: 'completed' })
+    const billOf = async () => (await calls.instance('again')).billing
+    const columns = sql`select billing_started_at::text as started, billing_gaps::text as gaps
+      from cloud_instances where id = 'again'`
+    const kept = await db.one(z.object({ started: z.string(), gaps: z.string() }), columns)
+    // As a worker of an earlier version begins the bill of a second machine.
+    await db.run(sql`update cloud_instances set billing_started_at = now() - interval '1 hour',
+      billing_finished_at = now() - interval '2 hours', billing_gaps = '{}' where id = 'again'`)
+    const anew = await billOf()
+    expect([anew.finishedAt, Math.floor(anew.currentCost / 3_600)]).toEqual([undefined, 1])
+    // As where the clock was set back behind a gap.
+    await db.run(sql`update cloud_instances set billing_finished_at = null,
+      billing_gaps = tstzmultirange(tstzrange(billing_started_at, now() + interval '1 day')) where id = 'again'`)
+    const back = await billOf()
+    expect(back.currentCost).toBeCloseTo(back.accumulatedComputeSeconds, 3)
+    await db.run(sql`update cloud_instances set billing_started_at = ${kept.started}::timestamptz,
+      billing_finished_at = ${kept.started}::timestamptz - interval '1 hour',
+      billing_gaps = ${kept.gaps}::tstzmultirange where id = 'again'`)
     await act('again', 'destroy')
     await db.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id, acquired_at,
       released_at, settled) values ('rests', 'again', 1, 'again', now(), now(), true)`)
     const { billing } = await calls.instance('again')
     const { instances } = await service.get('/execution-runs/rests/receipt/')
     const { actual } = instances.find(({ instanceId }: any) => instanceId === 'again')
+    expect(Date.parse(billing.finishedAt)).toBeGreaterThan(Date.parse(billing.startedAt))
     expect(Math.floor(actual.diskSeconds / 3_600)).toBe(1)
     expect(actual.seconds).toBeCloseTo(billing.accumulatedComputeSeconds, 3)
     expect(actual.money).toBeCloseTo(billing.currentCost, 2)

@@ -171,6 +171,11 @@ describe('what is refused leaves nothing', () => {
       'https://compute.googleapis.com/compute/v1/projects/a/regions/us-east1/subnetworks/b',
       'p',
     ],
+    [
+      'projects/123456789012/global/images/lab',
+      'projects/123456789012/regions/us-east1/subnetworks/b',
+      '12345678901234567890',
+    ],
   ])('but the image %s and the subnet %s of Google are taken', async (imageReference, network, projectId) => {
     const made = await post({
       ...{ name: 'of google', provider: 'gcp', imageReference, providerMachineType: 'n2-custom-4-8192-ext' },

@@ -474,26 +474,25 @@ test('a password in an endpoint of an older version is masked, kept, and copied 
 test('a URL with a password is a secret at every key of a configuration', async () => {
   const url = `https://AKIA:${canary}-url@minio.invalid/`
   const image = `docker://alpine:3@sha256:${'a'.repeat(64)}`
-  for (const place of ['runtime', 'binding', 'storage', 'storage binding', 'connection']) {
-    const refused = await service.call(
-      'POST',
-      '/environments/',
-      definition({ endpointUrl: url, image }, place),
-    )
+  const addresses = [url, `https://AKIA:x/${canary}@minio.invalid/ of a@b`]
+  const kinds = Object.keys(places)
+  for (const [place, endpointUrl] of kinds.flatMap((kind) => addresses.map((one) => [kind, one] as const))) {
+    const refused = await service.call('POST', '/environments/', definition({ endpointUrl, image }, place))
     expect([place, refused.status, paths(refused.body)]).toEqual([
       ...[place, 422, [expect.stringMatching(/\.configuration\.endpointUrl$/)]],
     ])
     expect(refused.body.error).toContain('give the credentialRef of the answer')
     expect(refused.text).not.toContain(canary)
   }
-  const document = definition({ endpointUrl: 'https://minio.invalid/', image }, 'storage')
+  const words = 'http://proxy:3128, mail admin@site'
+  const document = definition({ endpointUrl: 'https://minio.invalid/', image, words }, 'storage')
   const { id } = document.environment
   await service.post('/environments/', document)
   await service.db.prepared('age-u', 'update storages set configuration = $1, endpoint = $2 where id = $3', [
-    ...[JSON.stringify({ endpointUrl: url, image }), 's3://bucket', `${id}-s`],
+    ...[JSON.stringify({ endpointUrl: url, image, words }), 's3://bucket', `${id}-s`],
   ])
   const whole = await service.get(`/environments/${id}/`)
-  expect(whole.storages[0].configuration).toEqual({ endpointUrl: mask, image })
+  expect(whole.storages[0].configuration).toEqual({ endpointUrl: mask, image, words })
   expect(await service.get(`/environments/${id}/storages/`)).toEqual(whole.storages)
   await service.ok('PUT', `/environments/${id}/`, whole)
   const health = await service.call('POST', `/storages/${id}-s/health/`)
@@ -505,4 +504,19 @@ test('a URL with a password is a secret at every key of a configuration', async 
     paths: ['endpointUrl'],
   })
   expect(await configurationSecrets(service.db)).toEqual(expect.arrayContaining([url, `${canary}-url`]))
+})
+
+test('records with references hide no record with a secret, however many there are', async () => {
+  const document = definition()
+  const { id } = document.environment
+  const named = (_: unknown, n: number): Json => ({
+    ...{ id: `${id}-r${n}`, name: `r${n}`, driver: 'local', mode: 'execution' },
+    configuration: { token: 'env:LAB' },
+  })
+  document.runtimes.push(...Array.from({ length: 101 }, named))
+  await service.post('/environments/', document)
+  await service.db.prepared('age-r', 'update storages set configuration = $1 where id = $2', [
+    ...[JSON.stringify({ token: canary }), `${id}-s`],
+  ])
+  expect(await recordsWithSecrets(service.db)).toContainEqual({ record: `storage ${id}-s`, paths: ['token'] })
 })

@@ -387,17 +387,22 @@ describe('a build', () => {
     expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
   })
 
-  test('whose definition grows by its arguments is 422', async () => {
-    const text = `Bootstrap: scratch\n%arguments\na=${'x'.repeat(2 ** 19)}\n%post\n${'{{ a }}\n'.repeat(2 ** 15)}`
+  const long = '# a\n'.repeat(2 ** 19)
+  test.each([
+    [
+      'grows by its arguments',
+      `%arguments\na=${'x'.repeat(2 ** 19)}\n%post\n${long}${'{{ a }}\n'.repeat(2 ** 15)}`,
+      /add more than 1048576 characters/,
+    ],
+    ['has more than 4 MiB', `%post\n${long}${long}`, /has more than 4194304 bytes/],
+  ])('whose definition %s is 422', async (cacheKey, sections, message) => {
+    const text = `Bootstrap: scratch\n${sections}`
     const { body } = await send(service, await contextOf({ 'apptainer.def': text }))
     const answer = await service.call('POST', '/artifact-builds/', {
       ...{ id: 'grown', artifactVersionId: 'artifact-version:tool:1:system:', contextDigest: body.digest },
-      ...{ recipeDigest: sha256(text), cacheKey: 'grown', sourceType: 'definition', targetFormat: 'sif' },
+      ...{ recipeDigest: sha256(text), cacheKey, sourceType: 'definition', targetFormat: 'sif' },
     })
-    expect([answer.status, answer.body.error]).toEqual([
-      422,
-      expect.stringMatching(/add more than 1048576 characters/),
-    ])
+    expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
   })
 
   test('of a definition whose base the engine has to pull is not begun while the engine is away', async () => {

@@ -87,16 +87,36 @@ afterAll(async () => {
   await app.close()
 })
 
+/** Ends the reading roles of the database. */
+const dropRoles = (): Promise<void> =>
+  run(`do $$ declare r record; begin
+    for r in select rolname from pg_roles where rolname like 'orrery\\_reader\\_%'
+      and has_database_privilege(oid, current_database(), 'connect') loop
+      execute format('grant %1$I to current_user', r.rolname);
+      execute format('drop owned by %1$I', r.rolname);
+      execute format('drop role %1$I', r.rolname);
+    end loop;
+  end $$`)
+
 const ask = (statement = 'select id from runs') => app.call('POST', '/provenance/sql/', { statement })
 
 test('without a role SQL is 503 with the statements that make one; that login, once named, reads everything', async () => {
   const { status, body } = await ask()
   expect([status, body.code]).toEqual([503, 'unavailable'])
   expect(body.error).toMatch(/may not make the reading role.*SERVICE_PROVENANCE_DATABASE_URL/)
-  const statements = /run: (create role .*;) Then name/.exec(String(body.error))?.[1] ?? ''
+  const statementsIn = (error: string): string => /run: (.*;) Then name/.exec(error)?.[1] ?? ''
+  const statements = statementsIn(String(body.error))
   const role = /create role "?(orrery_reader_\w+)"?/.exec(statements)?.[1] ?? ''
-  await run(...statements.replace("'…'", "'theirs'").split(/(?<=;) /))
+  const runAll = (all: string) => run(...all.replace("'…'", "'theirs'").split(/(?<=;) /))
+  await runAll(statements)
   try {
+    const others = await ask()
+    expect([others.status, others.body.error]).toEqual([503, expect.not.stringContaining('create role')])
+    await runAll(statementsIn(String(others.body.error)))
+    named = as(`${role}_gone`, 'theirs')
+    setReader(reader())
+    const gone = await ask()
+    expect([gone.status, gone.body.error]).toEqual([503, expect.not.stringContaining('create role')])
     named = as(role, 'theirs')
     setReader(reader())
     const answer = await ask()
@@ -138,18 +158,47 @@ test('the login that roles.sh makes for the compose file reads by a role that it
   } finally {
     await Promise.all(readers.map((each) => each[Symbol.asyncDispose]()))
     readers = []
-    await run(
-      `alter database ${database()} owner to current_user`,
-      `alter role "${login}" nocreaterole`,
-      `do $$ declare r record; begin
-        for r in select rolname from pg_roles where rolname like 'orrery\\_reader\\_%'
-          and has_database_privilege(oid, current_database(), 'connect') loop
-          execute format('grant %1$I to current_user', r.rolname);
-          execute format('drop owned by %1$I', r.rolname);
-          execute format('drop role %1$I', r.rolname);
-        end loop;
-      end $$`,
-    )
+    await run(`alter database ${database()} owner to current_user`, `alter role "${login}" nocreaterole`)
+    await dropRoles()
+  }
+})
+
+test('a pooler may have another name for the database', async () => {
+  const alias = `pooled_${randomBytes(6).toString('hex')}`
+  const { hostname, port, pathname } = new URL(databaseUrl)
+  const pooler = createServer((socket) => {
+    const onward = connect(Number(port), hostname)
+    socket.once('data', (first) => {
+      const sent = first
+        .toString('latin1')
+        .replace(`database\0${alias}\0`, `database\0${pathname.slice(1)}\0`)
+      const start = Buffer.from(sent, 'latin1')
+      start.writeInt32BE(start.length)
+      onward.write(start)
+      socket.pipe(onward).pipe(socket)
+    })
+    for (const [one, other] of [
+      [socket, onward],
+      [onward, socket],
+    ] as const)
+      one.on('error', () => other.destroy())
+  })
+  await new Promise<void>((resolve) => pooler.listen(0, '127.0.0.1', resolve))
+  const url = new URL(databaseUrl)
+  url.hostname = '127.0.0.1'
+  url.port = String((pooler.address() as AddressInfo).port)
+  url.pathname = alias
+  const through = openReader({ databaseUrl: url.href, readerUrl: undefined })
+  try {
+    const { rows } = await through.rows('select id from runs', {
+      ...{ values: [], again: false, limit: 10, mostBytes: 1_000, deadlineMs: 60_000 },
+      signal: new AbortController().signal,
+    })
+    expect(rows).toEqual([JSON.stringify({ id: 'w-run' })])
+  } finally {
+    await through[Symbol.asyncDispose]()
+    pooler.close()
+    await dropRoles()
   }
 })
 

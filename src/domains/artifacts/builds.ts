@@ -190,14 +190,17 @@ const checkDefinition = (
  */
 const readRecipe = async (
   { artifactStore, buildContextLimitBytes: limitBytes }: BuildParts,
-  build: Pick<Build, 'contextDigest' | 'recipeDigest' | 'recipePath'>,
+  build: Pick<Build, 'sourceType' | 'contextDigest' | 'recipeDigest' | 'recipePath'>,
 ): Promise<string> => {
   const recipe = build.recipePath ?? ''
   const chunks: Buffer[] = []
   try {
     const { recipeDigest } = await readContext(
       artifactStore.read('contexts', build.contextDigest) as AsyncIterable<Buffer>,
-      { limitBytes, recipe, onRecipe: (piece) => chunks.push(piece) },
+      {
+        limitBytes,
+        recipe: { path: recipe, sourceType: build.sourceType, onPiece: (piece) => chunks.push(piece) },
+      },
     )
     if (recipeDigest === undefined)
       throw unacceptableAt('recipePath', `the context has no file ${JSON.stringify(recipe)}`)

@@ -52,8 +52,11 @@ const checkContext = async (
     artifactStore.read('contexts', work.contextDigest) as AsyncIterable<Buffer>,
     {
       limitBytes,
-      recipe: work.recipePath ?? '',
-      onRecipe: (piece) => chunks.push(piece),
+      recipe: {
+        path: work.recipePath ?? '',
+        sourceType: work.sourceType,
+        onPiece: (piece) => chunks.push(piece),
+      },
     },
   )
   if (recipeDigest !== work.recipeDigest)

@@ -33,11 +33,21 @@ export const computeSpansOf = (alias: string): string =>
 /** When an instance had no machine between its first and its last one, as SQL: JSON of spans. */
 export const billingGapsOf = (alias: string): string => spansJson(`${alias}.billing_gaps`)
 
-/** Seconds for which a disk of the instance has existed so far, as SQL. */
+/**
+ * When the bill of `cloud_instances`, under this alias where there is one, ended, as SQL; null while it goes on.
+ * Workers of earlier versions begin it anew for a further machine and keep the end of the one before.
+ */
+export const billingEndOf = (alias?: string): string => {
+  const at = alias === undefined ? '' : `${alias}.`
+  return `(case when ${at}billing_finished_at >= ${at}billing_started_at then ${at}billing_finished_at
+    when ${at}billing_finished_at is not null and ${at}machine_gone then ${at}billing_started_at end)`
+}
+
+/** Seconds for which a disk of the instance has existed so far, as SQL. A gap may be later than the end. */
 export const diskSecondsOf = (alias: string): string =>
-  `(${spanSeconds(`${alias}.billing_started_at`, `coalesce(${alias}.billing_finished_at, now())`)}
-    - (select coalesce(sum(extract(epoch from upper(s) - lower(s))), 0)::double precision
-      from unnest(${alias}.billing_gaps) s))`
+  `(select coalesce(sum(extract(epoch from upper(s) - lower(s))), 0)::double precision
+    from unnest(tstzmultirange(tstzrange(${alias}.billing_started_at,
+      greatest(${alias}.billing_started_at, coalesce(${billingEndOf(alias)}, now())))) - ${alias}.billing_gaps) s)`
 
 /** Columns of an instance whose machine was made; a retry makes another one after the end of the first. */
 export const billingBegins: Sql = sql`billing_gaps = billing_gaps + ${raw(spanSince('billing_finished_at'))},
@@ -54,7 +64,7 @@ export const computeEnds: Sql = sql`accumulated_compute_seconds = accumulated_co
 
 /** Columns of an instance whose machine and disk are gone. */
 export const billingEnds: Sql = sql`billing_finished_at = case when billing_started_at is not null
-    then coalesce(billing_finished_at, greatest(now(), billing_started_at)) end, ${computeEnds}`
+    then coalesce(${raw(billingEndOf())}, greatest(now(), billing_started_at)) end, ${computeEnds}`
 
 /**
  * Bills that begin later than now begin now: the clock was set back, and no second would count

@@ -5,7 +5,7 @@ import { jsonObject, fields, time } from '../../db/projection.ts'
 import { raw, sql, type Db, type Sql, where } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { eventJson, OperationEvent } from '../../operations/events.ts'
-import { computeSecondsOf, diskSecondsOf } from './billing.ts'
+import { billingEndOf, computeSecondsOf, diskSecondsOf } from './billing.ts'
 import { CloudInstance, CloudOperation, type CloudEvent } from './instance-schemas.ts'
 import { cloudKind } from './operation.ts'
 
@@ -13,7 +13,7 @@ import { cloudKind } from './operation.ts'
 const computeSeconds = computeSecondsOf('i')
 const billing = jsonObject({
   startedAt: time('i.billing_started_at'),
-  finishedAt: time('i.billing_finished_at'),
+  finishedAt: time(billingEndOf('i')),
   computeStartedAt: time('i.compute_started_at'),
   accumulatedComputeSeconds: computeSeconds,
   computePricePerSecond: 'i.compute_price_per_second',

@@ -2,9 +2,9 @@ import type { Problem } from '../../refusal.ts'
 import { isFields, type Fields } from '../../json-object.ts'
 import {
   endpointWith,
-  holdsPassword,
   mayHoldPassword,
   passwordOf,
+  urlPasswordOf,
   urlPasswords,
   type Addressed,
 } from './address-passwords.ts'
@@ -65,7 +65,7 @@ const mapSecrets = (
     )
   if (typeof value === 'number') return below ? replace(value, path) : value
   if (typeof value !== 'string' || value === '' || reference.test(value)) return value
-  return below || value === mask || holdsPassword(value) ? replace(value, path) : value
+  return below || value === mask || urlPasswordOf(value) !== undefined ? replace(value, path) : value
 }
 
 /** A text from outside with the passwords of its URLs masked. */

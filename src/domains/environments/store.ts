@@ -15,7 +15,7 @@ import {
 } from './document-sql.ts'
 import { definitionStoreProblems } from './references.ts'
 import { replaceVersions, writeVersion } from './save.ts'
-import { mayHoldPassword, passwordForms, passwordOf } from './address-passwords.ts'
+import { mayHoldPassword, passwordForms, passwordOf, urlPasswordOf } from './address-passwords.ts'
 import { jsonEscape } from './secret-keys.ts'
 import {
   environmentSecretProblems,
@@ -371,10 +371,12 @@ const SecretRow = z.object({
   configuration: z.unknown(),
   endpoint: z.string(),
 })
+type SecretRow = z.output<typeof SecretRow>
 /** The most records that a start names one by one. */
 const secretsNamed = 100
 
-const secretRows = (db: Db, most: number): Promise<z.output<typeof SecretRow>[]> =>
+/** Records that may hold a secret, from the one behind `after` on. */
+const secretRows = (db: Db, most: number, after?: SecretRow): Promise<SecretRow[]> =>
   db.many(
     SecretRow,
     sql`select kind, name, configuration, endpoint from (
@@ -385,31 +387,39 @@ const secretRows = (db: Db, most: number): Promise<z.output<typeof SecretRow>[]>
           union all select 'storage', id, configuration, endpoint from storages
           union all select 'binding of storage', storage_id || ' to runtime ' || runtime_id, configuration, ''
             from storage_runtime_bindings) held
-        where regexp_replace(configuration::text, ${jsonEscape}, ' ', 'g')
+        where (kind, name) > (${after?.kind ?? ''}, ${after?.name ?? ''})
+          and (regexp_replace(configuration::text, ${jsonEscape}, ' ', 'g')
             ~* ${`${mayHoldSecret}|${mayHoldPassword}`}
-          or endpoint ~* case kind when 'connection' then ${passwordForms.connection} else ${passwordForms.storage} end
+          or endpoint ~* case kind when 'connection' then ${passwordForms.connection} else ${passwordForms.storage} end)
           order by kind, name limit ${most}`,
   )
 
-const endpointSecret = ({ kind, endpoint }: z.output<typeof SecretRow>): string | undefined =>
+const endpointSecret = ({ kind, endpoint }: SecretRow): string | undefined =>
   passwordOf(endpoint, kind === 'connection' ? kind : 'storage')
 
 /**
  * Records whose configuration or endpoint holds a secret, as earlier versions of the service accepted
  * it, with the dotted paths of the secrets.
  */
-export const recordsWithSecrets = async (db: Db): Promise<{ record: string; paths: string[] }[]> =>
-  (await secretRows(db, secretsNamed))
-    .map((row) => ({
-      record: `${row.kind} ${row.name}`,
-      paths: [...secretPaths(row.configuration), ...(endpointSecret(row) === undefined ? [] : ['endpoint'])],
-    }))
-    .filter(({ paths }) => paths.length > 0)
+export const recordsWithSecrets = async (db: Db): Promise<{ record: string; paths: string[] }[]> => {
+  const found: { record: string; paths: string[] }[] = []
+  let after: SecretRow | undefined
+  do {
+    const rows = await secretRows(db, secretsNamed, after)
+    for (const row of rows) {
+      const paths = secretPaths(row.configuration)
+      if (endpointSecret(row) !== undefined) paths.push('endpoint')
+      if (paths.length > 0) found.push({ record: `${row.kind} ${row.name}`, paths })
+    }
+    after = rows.length < secretsNamed ? undefined : rows.at(-1)
+  } while (after !== undefined && found.length < secretsNamed)
+  return found.slice(0, secretsNamed)
+}
 
 /** The secrets themselves, for code that must not show them. */
 export const configurationSecrets = async (db: Db): Promise<string[]> =>
   (await secretRows(db, 1_000_000)).flatMap((row) => {
     const secrets = [...secretsIn(row.configuration).values()]
-    const passwords = secrets.map((secret) => passwordOf(secret, 'storage') ?? '')
+    const passwords = secrets.map((secret) => urlPasswordOf(String(secret)) ?? '')
     return [...secrets, ...passwords, endpointSecret(row) ?? ''].map(String)
   })

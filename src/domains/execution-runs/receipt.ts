@@ -3,7 +3,7 @@ import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { EpochTime, Id, Paid } from '../../http/schema.ts'
 import { secondsIn, type Span } from '../../spans.ts'
-import { billingGapsOf, computeSecondsOf, computeSpansOf } from '../cloud/billing.ts'
+import { billingEndOf, billingGapsOf, computeSecondsOf, computeSpansOf } from '../cloud/billing.ts'
 import { plannedLife, type CloudCost } from '../schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../schedule-plans/schemas.ts'
 import { computeOf, sharesOf } from './machine-shares.ts'
@@ -84,7 +84,7 @@ const usesOf = (db: Db, runId: string): Promise<UseRow[]> =>
         extract(epoch from m.released_at)::double precision as released_at, m.release_reason,
         i.status, i.machine_gone as gone,
         extract(epoch from i.billing_started_at)::double precision as made_at,
-        extract(epoch from i.billing_finished_at)::double precision as over_at,
+        extract(epoch from ${raw(billingEndOf('i'))})::double precision as over_at,
         ${raw(computeSecondsOf('i'))} as compute_seconds,
         case when m.execution_run_id = ${runId} then ${raw(computeSpansOf('i'))} end as compute_spans,
         case when m.execution_run_id = ${runId} then ${raw(billingGapsOf('i'))} end as billing_gaps,

@@ -88,13 +88,16 @@ export interface ContextFacts {
   recipeDigest?: string | undefined
 }
 
-/** A recipe is read within a request, some seconds for each MiB at worst. */
-const largestRecipe = 2 ** 20
+/**
+ * Bytes of the largest recipe, by the kind of a build. One is read within a request; a Dockerfile takes some
+ * seconds for each MiB at worst.
+ */
+const largestRecipe = (sourceType: string): number => (sourceType === 'definition' ? 4 * 2 ** 20 : 2 ** 20)
 
 /** Walks the whole archive: what stands behind the recipe must not replace it. */
 const walk = async (
   bytes: AsyncIterable<Buffer>,
-  { recipe, onRecipe, onEntry }: Pick<ContextWork, 'recipe' | 'onRecipe' | 'onEntry'>,
+  { recipe, onEntry }: Pick<ContextWork, 'recipe' | 'onEntry'>,
 ): Promise<ContextFacts> => {
   let [entries, files] = [0, 0]
   let recipeDigest: string | undefined
@@ -108,15 +111,14 @@ const walk = async (
     refuseRepeated(entry)
     if (entry.type === 'file') files += 1
     await onEntry?.(entry)
-    if (recipe === undefined || entry.type !== 'file' || plainPath(entry.path) !== recipe) continue
-    if (entry.size > largestRecipe)
-      throw new BuildError(
-        `the recipe ${shown(recipe)} has more than ${largestRecipe} bytes; make it shorter`,
-      )
+    if (recipe === undefined || entry.type !== 'file' || plainPath(entry.path) !== recipe.path) continue
+    const most = largestRecipe(recipe.sourceType)
+    if (entry.size > most)
+      throw new BuildError(`the recipe ${shown(recipe.path)} has more than ${most} bytes; make it shorter`)
     const hash = createHash('sha256')
     for await (const piece of entry.content) {
       hash.update(piece)
-      onRecipe?.(piece)
+      recipe.onPiece(piece)
     }
     recipeDigest = `sha256:${hash.digest('hex')}`
   }
@@ -157,9 +159,12 @@ const gunzipPieces = { chunkSize: 65_536, highWaterMark: 262_144 }
 
 interface ContextWork {
   limitBytes: number
-  recipe?: string
-  /** Receives the recipe's bytes. */
-  onRecipe?: (piece: Buffer) => void
+  recipe?: {
+    path: string
+    /** That of the build. */
+    sourceType: string
+    onPiece: (piece: Buffer) => void
+  }
   /** Receives each entry, once it is judged; it reads the content of no recipe. */
   onEntry?: (entry: TarEntry) => Promise<void>
   keep?: (piece: Buffer) => Promise<void>

@@ -1,8 +1,8 @@
 /** How Compute Engine names what a machine is made of. All of it becomes part of addresses there. */
 
 const name = '[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?'
-/** Projects of an organization's domain have it before a colon. */
-const project = `(?:[a-z0-9.-]{1,255}:)?${name}`
+/** The id of a project, behind a colon where it is of an organization's domain, or its number. */
+const project = String.raw`(?:(?:[a-z0-9.-]{1,255}:)?${name}|\d{1,20})`
 const host = String.raw`(?:https://(?:www|compute)\.googleapis\.com/compute/(?:v1|beta|alpha)/)?`
 const inProject = `(?:${host}projects/${project}/)?`
 
@@ -11,7 +11,7 @@ const of = (form: string): RegExp => new RegExp(`^${form}$`)
 /** The form of each text, and an example of it. */
 const gcpForms = {
   name: { form: of(name), example: 'a name such as e2-standard-2 or europe-west1' },
-  project: { form: of(project), example: 'the id of a project' },
+  project: { form: of(project), example: 'the id or the number of a project' },
   image: {
     form: of(`(?:${name}|${inProject}global/images/(?:family/)?${name})`),
     example: 'a name, or a path such as projects/debian-cloud/global/images/family/debian-12',
