@@ -118,7 +118,7 @@ const findRole = async (
     [role],
   )
   const { named = '', isThere = false } = rows[0] ?? {}
-  const change = isThere ? `alter role ${quoted(role)}` : `create role ${quoted(role)} ${attributes}`
+  const change = `${isThere ? 'alter' : 'create'} role ${quoted(role)} ${attributes}`
   const remedy = [`${change} password '…'`, ...grants(role, named)].map((line) => `${line};`).join(' ')
   return { named, change, remedy }
 }
@@ -335,14 +335,10 @@ export const openReader = (options: {
   const deadlines = new WeakMap<pg.PoolClient, number>()
   const planned = new WeakMap<pg.PoolClient, Set<string>>()
   const session = async (deadlineMs: number): Promise<pg.PoolClient> => {
-    opening ??= open().catch((error: unknown) => {
-      // The next statement tries again.
-      opening = undefined
-      throw error
-    })
+    const pool = (opening ??= open())
     let client: pg.PoolClient | undefined
     try {
-      client = await (await opening).connect()
+      client = await (await pool).connect()
       // A setting outlives its statement, so each statement sets its own where it differs.
       const deadline = Math.ceil(deadlineMs / 100) * 100
       if (deadlines.get(client) !== deadline) {
@@ -354,12 +350,13 @@ export const openReader = (options: {
     } catch (error) {
       client?.release(true)
       const { code } = error as PgError
-      if (code !== '28P01' && code !== '28000' && code !== '42501') throw error
-      // The password has changed or the role was dropped: the next statement creates the role
-      // again.
-      const pool = opening
-      opening = undefined
-      await pool.then((one) => one.end()).catch(() => undefined)
+      const isRefused = code === '28P01' || code === '28000' || code === '42501'
+      const opened = await pool.catch(() => undefined)
+      // The next statement opens again. Where the password has changed or the role was dropped, that
+      // makes the role again.
+      if (opening === pool && (isRefused || opened === undefined)) opening = undefined
+      if (!isRefused || opened === undefined) throw error
+      await opened.end().catch(() => undefined)
       const { remedy } = await withOwnLogin(options.databaseUrl, (own) => findRole(own, roleOf(named)))
       throw new ReaderUnavailable('PostgreSQL does not accept the reading role', remedy, { cause: error })
     }

@@ -119,7 +119,8 @@ test('records by time and by actor are read from an index, in their order', asyn
     plans.push(rows.map((row) => row['QUERY PLAN']).join('\n'))
     return app.db.many(schema, query)
   }
-  const explained: Db = Object.assign(Object.create(app.db) as Db, { many })
+  const only: Db['only'] = (type, query) => app.db.only(type, query)
+  const explained: Db = Object.assign(Object.create(app.db) as Db, { many, only })
   try {
     await client.query('begin; set local enable_seqscan = off; set local enable_bitmapscan = off')
     for (const [filter, index] of [

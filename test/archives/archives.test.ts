@@ -19,6 +19,7 @@ import { fromBufferPromise } from 'yauzl'
 import { recordRun } from '../../bench/provenance/rows.ts'
 import { openSelected } from '../../src/db/selected.ts'
 import { sql } from '../../src/db/sql.ts'
+import { terminalsTable } from '../../src/domains/console/sessions.ts'
 import { importInstance } from '../../src/domains/instance/archives/import.ts'
 import { openSelection } from '../../src/domains/instance/archives/selection.ts'
 import { finishResets } from '../../src/domains/instance/archives/reset.ts'
@@ -922,6 +923,21 @@ test('a factory reset names an open run, and cancels it where it is asked to', a
     409,
     [{ path: 'execution-run/both', message: 'is running' }],
   ])
-  expect((await service.call('POST', '/factory-reset/?stop=true')).status).toBe(202)
+  // Another transaction waits for a table that the reset holds, and the reset for one of its own.
+  const other = await service.db.client()
+  await other.query('begin')
+  await other.query(`lock table ${terminalsTable} in access share mode`)
+  const reset = service.call('POST', '/factory-reset/?stop=true')
+  await until('the reset waits for a table', 45, async () => {
+    const { rows } = await other.query(
+      `select from pg_locks where not granted and mode = 'AccessExclusiveLock'`,
+    )
+    return rows.length > 0
+  })
+  await other.query('lock table execution_runs in access share mode').catch(() => undefined)
+  await other.query('rollback')
+  other.release()
+  const { status, body } = await reset
+  expect([status, body]).toEqual([202, expect.anything()])
   expect((await tableCounts(service.db))['execution_runs']).toBe(0)
 })

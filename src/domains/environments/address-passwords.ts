@@ -5,11 +5,10 @@ const scheme = String.raw`[a-z][a-z0-9+.-]*:[\\/]{2,}`
  * Group 1 ends with the colon before the password, group 2 is the password. It ends at the last `@`
  * before a slash, `?` or `#`; where there is none, at the last one, as not everybody escapes those
  * characters, and a port with a path behind it is no password then. For JavaScript and PostgreSQL
- * alike; case has to be ignored. Neither user nor password holds a character of `gap`; `any` is every other.
+ * alike; case has to be ignored.
  */
-const form = (before: string, { gap, any } = { gap: '', any: '.' }): string =>
-  String.raw`^(\s*${before}(?:[^/?#:\\[${gap}]*:(?=[^/?#${gap}]+@)|[^/?#@:\\[${gap}]*:(?!//|\d{1,5}[/?#\\])))` +
-  `([^/?#${gap}]+|${any}+)(?=@)`
+const form = (before: string): string =>
+  String.raw`^(\s*${before}(?:[^/?#:\\[]*:(?=[^/?#]+@)|[^/?#@:\\[]*:(?!//|\d{1,5}[/?#\\])))([^/?#]+|.+)(?=@)`
 
 /** How the endpoint of a record holds a password, by its kind; that of a storage may be `host:/path@x`. */
 export const passwordForms = { connection: form(`(?:${scheme})?`), storage: form(scheme) }
@@ -23,18 +22,18 @@ const patterns: Readonly<Record<Addressed, RegExp>> = {
 /** `image:tag@sha256:…` behind a scheme has no password. */
 const digest = /@sha(?:256|512):[0-9a-f]{64,128}\s*$/i
 
-/** A text of a configuration may be of words, and name an address and a person: a space ends an address. */
-const inWords = new RegExp(form(scheme, { gap: String.raw`\s`, any: String.raw`\S` }), 'i')
+/** An address that ends with its port, and words behind it, which may name a person. */
+const inWords = new RegExp(String.raw`^\s*${scheme}[^\s/?#@:]*:\d{1,5}[,;]?\s`, 'i')
 
 /** The password of the URL with which a text of a configuration begins, or undefined. */
 export const urlPasswordOf = (text: string): string | undefined =>
-  text.includes('@') ? inWords.exec(text.replace(digest, ''))?.[2] : undefined
+  text.includes('@') && !inWords.test(text) ? patterns.storage.exec(text.replace(digest, ''))?.[2] : undefined
 
 /**
  * Finds every JSON text without escapes that may hold such a URL, for JavaScript and PostgreSQL alike;
  * case has to be ignored.
  */
-export const mayHoldPassword = String.raw`"\s*[a-z][a-z0-9+.-]*:[/ ]{2,}[^"@]*@`
+export const mayHoldPassword = String.raw`"\s*[a-z][a-z0-9+.-]*:[/ ]{2}[^"@]*@`
 
 /** The passwords of URLs anywhere in a text. It looks back over a bounded part: a text may be of anything. */
 export const urlPasswords = /(?<=:\/\/[^\s/:@]{0,255}:)[^\s/@]{1,255}(?=@)/g

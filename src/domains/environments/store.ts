@@ -374,6 +374,8 @@ const SecretRow = z.object({
 type SecretRow = z.output<typeof SecretRow>
 /** The most records that a start names one by one. */
 const secretsNamed = 100
+/** Each page reads all configurations behind the one before. */
+const secretsAPage = 10_000
 
 /** Records that may hold a secret, from the one behind `after` on. */
 const secretRows = (db: Db, most: number, after?: SecretRow): Promise<SecretRow[]> =>
@@ -405,13 +407,13 @@ export const recordsWithSecrets = async (db: Db): Promise<{ record: string; path
   const found: { record: string; paths: string[] }[] = []
   let after: SecretRow | undefined
   do {
-    const rows = await secretRows(db, secretsNamed, after)
+    const rows = await secretRows(db, secretsAPage, after)
     for (const row of rows) {
       const paths = secretPaths(row.configuration)
       if (endpointSecret(row) !== undefined) paths.push('endpoint')
       if (paths.length > 0) found.push({ record: `${row.kind} ${row.name}`, paths })
     }
-    after = rows.length < secretsNamed ? undefined : rows.at(-1)
+    after = rows.length < secretsAPage ? undefined : rows.at(-1)
   } while (after !== undefined && found.length < secretsNamed)
   return found.slice(0, secretsNamed)
 }

@@ -38,9 +38,9 @@ const isBootstrap = (line: string, isInHeader: boolean): boolean =>
   isInHeader ? /^\s*bootstrap\s*:/i.test(line) : /^bootstrap\s*:/i.test(line)
 
 const addHeader = (stage: Stage, line: string): void => {
-  const plain = line.replace(/(^|\s)#.*$/, '').trim()
+  const plain = line.replace(/(^|\s)#.*$/s, '').trim()
   if (plain === '') return
-  const [, key = '', value = ''] = /^(\w+)\s*:\s*(.*)$/.exec(plain) ?? []
+  const [, key = '', value = ''] = /^(\w+)\s*:\s*(.*)$/s.exec(plain) ?? []
   const name = key.toLowerCase()
   if (!headers.includes(name))
     throw new BuildError(
@@ -51,7 +51,10 @@ const addHeader = (stage: Stage, line: string): void => {
   stage.header.set(name, value.trim())
 }
 
-/** The stages of a definition, with their headers and sections. */
+/**
+ * The stages of a definition, with their headers and sections. In each expression a dot means every character:
+ * one that failed at U+2028 would be tried from each place before it.
+ */
 const stagesOf = (text: string): Stage[] => {
   const stages: Stage[] = []
   let section: Section | undefined
@@ -63,14 +66,14 @@ const stagesOf = (text: string): Stage[] => {
       section = undefined
     }
     const stage = stages.at(-1)
-    const [, name = '', rest = ''] = /^\s*%(\w+)[ \t]*(.*)$/.exec(line) ?? []
+    const [, name = '', rest = ''] = /^\s*%(\w+)[ \t]*(.*)$/s.exec(line) ?? []
     if (sections.includes(name.toLowerCase())) {
       if (stage === undefined) throw new BuildError(`the definition has %${name} before its Bootstrap`)
       section = { name: name.toLowerCase(), rest: rest.trim(), lines: [] }
       stage.sections.push(section)
     } else if (section !== undefined) section.lines.push(whole)
     else if (stage !== undefined) addHeader(stage, line.replaceAll('\\\0', ' '))
-    else if (!/^\s*(#.*)?$/.test(line))
+    else if (!/^\s*(#.*)?$/s.test(line))
       throw new BuildError(`the definition begins with ${shown(line)} instead of Bootstrap`)
   }
   if (stages.length === 0) throw new BuildError('the definition has no Bootstrap')
@@ -86,8 +89,8 @@ const valuesOf = (text: string, given: Readonly<Record<string, string>>): Readon
     if (name !== undefined && sections.includes(name)) isInside = name === 'arguments'
     else if (isBootstrap(line, false)) isInside = false
     else if (isInside) {
-      const [, key, value = ''] = /^\s*(\w+)\s*=(.*)$/.exec(line) ?? []
-      if (key !== undefined) values.set(key, value.trim().replace(/^(["'])(.*)\1$/, '$2'))
+      const [, key, value = ''] = /^\s*(\w+)\s*=(.*)$/s.exec(line) ?? []
+      if (key !== undefined) values.set(key, value.trim().replace(/^(["'])(.*)\1$/s, '$2'))
     }
   }
   for (const [key, value] of Object.entries(given)) values.set(key, value)

@@ -207,6 +207,11 @@ const emptyRecords = (
     return contents ?? (Object.fromEntries(Object.keys(counted).map((name) => [name, 0])) as Contents)
   })
 
+/** PostgreSQL ends one of two transactions that wait for each other's locks, and a reset takes all. */
+const unlessDeadlock = (error: unknown): undefined => {
+  if ((error as { code?: string }).code !== '40P01') throw error
+}
+
 const Pending = z.object({ id: z.string(), requestedAt: z.string(), filesAside: z.boolean() })
 
 const pendingResets = (db: Db) =>
@@ -320,7 +325,9 @@ export const resetRoutes = (parts: ResetParts): Route[] => [
         return consoleLeft.length === 0 || undefined
       }
       await poll(isCleared, { everyMs: lookEveryMs, deadlineMs: leftWithinMs })
-      const removed = await emptyRecords(parts, actor, { sitesWithFiles, consoleLeft })
+      const empty = (): Promise<Contents> => emptyRecords(parts, actor, { sitesWithFiles, consoleLeft })
+      const again = { everyMs: lookEveryMs, deadlineMs: leftWithinMs }
+      const removed = (await poll(() => empty().catch(unlessDeadlock), again)) ?? (await empty())
       const { rest } = await finishResets(parts)
       await orAfter(rest, workflowsWithinMs, undefined).catch(() => undefined)
       return { restarting: false as const, removed }
