@@ -23,7 +23,6 @@ import { openParts, type Parts } from './parts.ts'
 import { openMachineKeeper } from './machine-keeper.ts'
 import { openSweeper } from './sweeper.ts'
 import { dispatchedOperation, openDispatcher } from './operations/dispatcher.ts'
-import { operationIdOf } from './operation-ids.ts'
 import { pathParameterOf } from './path-parameters.ts'
 import { openRequestExamples } from './http/request-examples.ts'
 import { routesOf } from './routes.ts'
@@ -99,7 +98,6 @@ export const startService = async (
     retentionDays: config.consoleRetentionDays,
   })
   const app = createApp({
-    operationId: operationIdOf,
     pathParameter: pathParameterOf,
     example: openRequestExamples(),
     config: { ...config, listenHost: config.listenAddress.host },

@@ -93,7 +93,6 @@ export const createApp = (options: AppOptions): App => {
     prefix: config.apiPrefix,
     version: options.version,
     tokenNeeded: config.apiToken !== undefined,
-    ...(options.operationId === undefined ? {} : { operationId: options.operationId }),
     ...(options.pathParameter === undefined ? {} : { pathParameter: options.pathParameter }),
     ...(options.example === undefined ? {} : { example: options.example }),
   })

@@ -29,24 +29,11 @@ export function listRoute<
   const Line extends RequestLine,
   Item extends z.ZodType,
   F extends z.ZodRawShape = z.ZodRawShape,
->(id: string, line: Line, spec: ListSpec<PathOf<Line>, Item, F>): Route
-/** A list whose spec has its path; `operation-ids.ts` has its id. */
-export function listRoute<
-  const P extends `/${string}`,
-  Item extends z.ZodType,
-  F extends z.ZodRawShape = z.ZodRawShape,
->(spec: ListSpec<P, Item, F> & { path: P }): Route
-export function listRoute(
-  ...given:
-    | [id: string, line: RequestLine, spec: ListSpec<string, z.ZodType, z.ZodRawShape>]
-    | [ListSpec<string, z.ZodType, z.ZodRawShape> & { path: `/${string}` }]
-): Route {
-  const [id, line, { filters, item, read, ...spec }] =
-    given.length === 3 ? given : ([undefined, `GET ${given[0].path}`, given[0]] as const)
+>(id: string, line: Line, { filters, item, read, ...spec }: ListSpec<PathOf<Line>, Item, F>): Route {
   const query = z.strictObject({ ...pageQueryOf(arraySizes), ...filters })
   const handle = async (call: ListCall<string, z.ZodRawShape>) => {
     const page = pageOf(call.query, arraySizes)
-    const { rows, total } = await read(page, call)
+    const { rows, total } = await read(page, call as unknown as ListCall<PathOf<Line>, F>)
     return pagedArray(rows, { page, total, target: call.target })
   }
   return route(id, line, { ...spec, query, response: z.array(item), handle })

@@ -483,8 +483,6 @@ export const openApi = (options: {
   prefix: string
   version: string
   tokenNeeded: boolean
-  /** The ids of operations whose routes have none. */
-  operationId?: (method: string, path: string) => string | undefined
   /** What a name in braces of a path stands for. */
   pathParameter?: (path: string, name: string) => string | undefined
   /** A document that each operation accepts, by its id. */
@@ -499,7 +497,7 @@ export const openApi = (options: {
     // would repeat it.
     const path = (paths[route.path] ??= isApi || options.prefix === '' ? {} : { servers: [{ url: '/' }] })
     const place = { isApi, hasRead: readable.has(route.path) }
-    const id = route.id ?? options.operationId?.(route.method, route.path) ?? ''
+    const { id } = route
     const described = operation(route, place, components, {
       ...{ id, example: options.example?.(id) },
       named: pathParameters(route, options.pathParameter),

@@ -25,8 +25,6 @@ export interface AppOptions {
   routes: readonly Route[]
   log: KernelLog
   version: string
-  /** Ids of the operations in the document whose routes have none. */
-  operationId?: (method: string, path: string) => string | undefined
   /** What a name in braces of a path stands for, for the API's document. */
   pathParameter?: (path: string, name: string) => string | undefined
   /** A document that each operation accepts, by its id, for the API's document. */

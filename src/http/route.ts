@@ -234,7 +234,7 @@ export type Route = Omit<
   'tag' | 'handle' | 'renewed' | 'made' | 'current' | 'subject'
 > & {
   /** The id of the operation in the API's document. */
-  id?: string
+  id: string
   method: Method
   /** Relative to base_url. */
   path: string
@@ -281,18 +281,9 @@ export function route<
   B extends Shape | undefined = undefined,
   R extends Shape | undefined = undefined,
   U extends UploadSpec | undefined = undefined,
->(id: string | undefined, line: Line, spec: RouteSpec<PathOf<Line>, Q, B, R, U>): Route
-/** A route whose spec has its method and path; `operation-ids.ts` has its id. */
-export function route<
-  const P extends string,
-  Q extends Shape | undefined = undefined,
-  B extends Shape | undefined = undefined,
-  R extends Shape | undefined = undefined,
-  U extends UploadSpec | undefined = undefined,
->(spec: RouteSpec<P, Q, B, R, U> & { method: Method; path: P }): Route
-export function route(...[first, line, spec]: [unknown, RequestLine, object] | [object]): Route {
-  const whole = (line === undefined ? first : { id: first, ...placeOf(line), ...spec }) as Route
-  return Object.assign({ tag: whole.path.split('/')[1] ?? '' }, whole)
+>(id: string, line: Line, spec: RouteSpec<PathOf<Line>, Q, B, R, U>): Route {
+  const place = placeOf(line)
+  return { tag: place.path.split('/')[1] ?? '', id, ...place, ...spec } as unknown as Route
 }
 
 /**

@@ -12,9 +12,7 @@ const connectionId = z.string().min(1).max(255).optional().describe('the only on
 
 /** The offers of a provider, as the last refresh read them. */
 export const catalogRoutes = (parts: { db: Db; clouds: Clouds }): Route[] => [
-  route({
-    method: 'GET',
-    path: '/environments/{environmentId}/cloud-catalog/',
+  route('getCloudCatalog', 'GET /environments/{environmentId}/cloud-catalog/', {
     tag,
     summary: 'What the provider offers, as the last refresh read it',
     query: z.strictObject({ connectionId }),
@@ -24,9 +22,7 @@ export const catalogRoutes = (parts: { db: Db; clouds: Clouds }): Route[] => [
       return readCatalog(parts.db, params.environmentId, query.connectionId)
     },
   }),
-  route({
-    method: 'POST',
-    path: '/environments/{environmentId}/cloud-catalog/refresh/',
+  route('refreshCloudCatalog', 'POST /environments/{environmentId}/cloud-catalog/refresh/', {
     tag,
     summary: 'Read what the provider offers; with async=true the answer does not wait for it',
     query: z.strictObject({

@@ -52,31 +52,32 @@ const acceptedReply = async (parts: InstanceParts, id: string): Promise<Reply> =
 }
 
 const provisioning = (parts: InstanceParts, path: 'cloud-instances' | 'cloud-provisioning'): Route =>
-  route({
-    method: 'POST',
-    path: `/environments/{environmentId}/${path}/`,
-    tag,
-    summary:
-      path === 'cloud-instances'
-        ? 'Provision a machine of a capacity target; a stopped one is started'
-        : 'Start a provisioning workflow; the same as POST …/cloud-instances/',
-    body: NewProvisioning,
-    response: CloudOperation,
-    status: 202,
-    refuses: [409, 503],
-    audit: {
-      eventType: 'cloud.instance.provision',
-      summary: 'a machine of target {capacityTargetId} asked for',
+  route(
+    path === 'cloud-instances' ? 'createCloudInstance' : 'provisionCloud',
+    `POST /environments/{environmentId}/${path}/`,
+    {
+      tag,
+      summary:
+        path === 'cloud-instances'
+          ? 'Provision a machine of a capacity target; a stopped one is started'
+          : 'Start a provisioning workflow; the same as POST …/cloud-instances/',
+      body: NewProvisioning,
+      response: CloudOperation,
+      status: 202,
+      refuses: [409, 503],
+      audit: {
+        eventType: 'cloud.instance.provision',
+        summary: 'a machine of target {capacityTargetId} asked for',
+      },
+      made: ({ newId }) => made(parts, cloudOperationIdOf(newId)),
+      handle: async ({ params, body, newId }) =>
+        acceptedReply(parts, await acceptProvisioning(parts, params.environmentId, body, newId)),
     },
-    made: ({ newId }) => made(parts, cloudOperationIdOf(newId)),
-    handle: async ({ params, body, newId }) =>
-      acceptedReply(parts, await acceptProvisioning(parts, params.environmentId, body, newId)),
-  })
+  )
 
 /** Machines of capacity targets, and the actions on them. */
 export const instanceRoutes = (parts: InstanceParts): Route[] => [
-  listRoute({
-    path: '/environments/{environmentId}/cloud-instances/',
+  listRoute('listCloudInstances', 'GET /environments/{environmentId}/cloud-instances/', {
     tag,
     summary: 'Cloud instances of an environment, newest first, destroyed ones included',
     filters: {
@@ -91,25 +92,19 @@ export const instanceRoutes = (parts: InstanceParts): Route[] => [
   }),
   provisioning(parts, 'cloud-instances'),
   provisioning(parts, 'cloud-provisioning'),
-  route({
-    method: 'GET',
-    path: '/cloud-instances/{instanceId}/',
+  route('getCloudInstance', 'GET /cloud-instances/{instanceId}/', {
     tag,
     summary: 'One cloud instance with its bill so far',
     response: CloudInstance,
     handle: ({ params }) => readInstance(parts.db, params.instanceId),
   }),
-  route({
-    method: 'GET',
-    path: '/cloud-instances/{instanceId}/provisioning-log/',
+  route('getProvisioningLog', 'GET /cloud-instances/{instanceId}/provisioning-log/', {
     tag,
     summary: 'What happened to a cloud instance, a line an event',
     response: ProvisioningLog,
     handle: async ({ params }) => ({ log: await provisioningLog(parts.db, params.instanceId) }),
   }),
-  route({
-    method: 'POST',
-    path: '/cloud-instances/{instanceId}/{action}/',
+  route('steerCloudInstance', 'POST /cloud-instances/{instanceId}/{action}/', {
     tag,
     summary: `One of ${instanceActions.join(', ')}; an equal one that is under way is answered again`,
     response: CloudOperation,
@@ -150,8 +145,7 @@ export const cloudOperationRoutes = (parts: InstanceParts): Route[] => {
     environmentId: z.string().max(255).optional().describe('operations in this environment'),
   }
   return [
-    listRoute({
-      path: '/cloud-operations/',
+    listRoute('listCloudOperations', 'GET /cloud-operations/', {
       tag,
       summary: 'Cloud operations, newest first',
       filters,

@@ -9,9 +9,7 @@ const tag = 'cloud'
 
 /** Machines without a record. */
 export const orphanRoutes = (parts: { db: Db; clouds: Clouds }): Route[] => [
-  route({
-    method: 'GET',
-    path: '/environments/{environmentId}/cloud-orphans/',
+  route('listCloudOrphans', 'GET /environments/{environmentId}/cloud-orphans/', {
     tag,
     summary: 'Machines at the providers that bear the tags of this service and have no living record',
     response: z.array(Orphan),
@@ -21,9 +19,7 @@ export const orphanRoutes = (parts: { db: Db; clouds: Clouds }): Route[] => [
       return listOrphans(parts, params.environmentId)
     },
   }),
-  route({
-    method: 'POST',
-    path: '/environments/{environmentId}/cloud-orphans/sweep/',
+  route('sweepCloudOrphans', 'POST /environments/{environmentId}/cloud-orphans/sweep/', {
     tag,
     summary: 'End the machines of this service that have no living record, and nothing else',
     response: z.array(Orphan),

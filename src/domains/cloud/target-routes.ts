@@ -27,8 +27,7 @@ const made = async (db: Db, id: string) => {
 
 /** Capacity that plans may use before the machine exists. */
 export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
-  listRoute({
-    path: '/environments/{environmentId}/cloud-capacity-targets/',
+  listRoute('listCapacityTargets', 'GET /environments/{environmentId}/cloud-capacity-targets/', {
     tag,
     summary: 'Capacity targets of an environment that are enabled, by name',
     item: CapacityTarget,
@@ -38,9 +37,7 @@ export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
       return { rows: rows.map(shown), total }
     },
   }),
-  route({
-    method: 'POST',
-    path: '/environments/{environmentId}/cloud-capacity-targets/',
+  route('createCapacityTarget', 'POST /environments/{environmentId}/cloud-capacity-targets/', {
     tag,
     summary: 'Describe machines that a provider makes when a plan needs them; they become a resource',
     body: NewCapacityTarget,
@@ -55,9 +52,7 @@ export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
       return (await made(db, id)).answer
     },
   }),
-  route({
-    method: 'DELETE',
-    path: '/cloud-capacity-targets/{targetId}/',
+  route('deleteCapacityTarget', 'DELETE /cloud-capacity-targets/{targetId}/', {
     tag,
     summary: 'Take a capacity target out of plans, once no instance of it may cost money',
     refuses: [409],
