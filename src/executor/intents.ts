@@ -18,6 +18,7 @@ import {
   isOwnMachine,
   machineHost,
   memoryLimitOf,
+  namesImage,
   placer,
   rehearsalSite,
   runsOnMachines,
@@ -236,7 +237,7 @@ const variablesOf = (
     prefix: string
     directory: string
     isHere: boolean
-    inContainer: boolean
+    inImage: boolean
     inputs: ReadonlyMap<string, string>
   },
   task: LoadedTask,
@@ -251,9 +252,8 @@ const variablesOf = (
     RESOURCE_ID: task.resource_id,
   }
   const variables = {
-    // An image has a search path of its own.
-    ...(facts.inContainer ? {} : { PATH: taskPath }),
-    LANG: 'C.UTF-8',
+    // An image has values of its own; a site adds a language that an image lacks.
+    ...(facts.inImage ? {} : { PATH: taskPath, LANG: 'C.UTF-8' }),
     ...command.environment,
     ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${facts.prefix}${key}`, value])),
   }
@@ -367,6 +367,7 @@ export const makeSitePlan = (
       const directory = directoryOf(task)
       const positions = new Set(predecessors.map(({ position }) => position))
       const container = containerFor(snapshot, own, task.position, detail)
+      const inImage = container === undefined && namesImage(own)
       const { workingDirectory } = command
       return {
         name,
@@ -378,7 +379,7 @@ export const makeSitePlan = (
             prefix: options.variablePrefix,
             directory,
             isHere: isOwnMachine(own),
-            inContainer: container !== undefined,
+            inImage: container !== undefined || inImage,
             inputs: inputVariables(detail.inputs.map(({ logicalName }) => logicalName)),
           },
           task,
@@ -395,6 +396,7 @@ export const makeSitePlan = (
         ...memoryLimitOf(own, command.memoryBytes),
         timeoutSeconds: command.timeoutSeconds,
         ...(container === undefined ? {} : { container }),
+        ...(inImage ? { inImage } : {}),
         ...(isOwnMachine(own)
           ? {}
           : {

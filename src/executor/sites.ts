@@ -184,6 +184,10 @@ export const runsContainers = ({ kind, configuration }: Place): boolean => {
   )
 }
 
+/** Whether activities without an image run in one that the settings of the place name. */
+export const namesImage = ({ kind, configuration }: Place): boolean =>
+  kindOf(kind).containers === 'always' && text(configuration['image']) !== undefined
+
 /**
  * Whether tasks of a place are processes of this machine, whose runtime has no settings that could
  * be wrong.

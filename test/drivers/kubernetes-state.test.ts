@@ -1,10 +1,12 @@
 import { execFileSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
+import { taskScript } from '../../src/drivers/runtime/contract/task-script.ts'
+import { waitScript } from '../../src/drivers/runtime/kubernetes/courier/scripts.ts'
 import {
   jobManifest,
   jobScript,
@@ -28,6 +30,7 @@ import { settingsOf } from '../../src/drivers/runtime/kubernetes/settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes/state.ts'
 import { isStatic } from '../../src/drivers/runtime/kubernetes/tools.ts'
 import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote/tasks.ts'
+import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 const patience = { settleSeconds: 10, pullPatienceSeconds: 300 }
@@ -465,6 +468,56 @@ describe('what is asked for', () => {
       rmSync(folder, { recursive: true })
     }
   })
+
+  test.each(['at once', 'when its files were carried'])(
+    'a task has the environment of its image, and finds programs there: %s',
+    (when) => {
+      const folder = mkdtempSync(join(runFolder(), 'kubernetes-image-'))
+      try {
+        const [tasks, opt] = [join(folder, 'tasks'), join(folder, "opt'$PATH`id`")]
+        for (const path of [tasks, opt, join(folder, 'work')]) mkdirSync(path)
+        writeFileSync(join(opt, 'tool'), '#!/bin/sh\nenv -0\n', { mode: 0o755 })
+        const supervisor = `/bin/sh wrapper foreground ${tasks} ORRERY_TASK '' '' '' '' '' "$script"`
+        const options = { pack: 'none', root: folder, supervisor, tools: false }
+        const task = intent({
+          ...{ name: 'one', argv: ['tool'], inImage: true },
+          directory: join(folder, 'work'),
+          environment: { OWN: 'task', BOTH: 'task' },
+        })
+        const text = `#\n# limit 0 grace 0 memory 0 bytes 0 cores 0\n${taskScript(task, 'ORRERY_TASK')}`
+        writeFileSync(join(tasks, 'wrapper'), wrapper)
+        writeFileSync(join(tasks, 'one.1.run'), text)
+        writeFileSync(join(tasks, 'script'), jobScript([{ script: 'one.1' }], options))
+        execFileSync('mkfifo', [join(folder, '.alive')])
+        writeFileSync(join(folder, '.go'), '')
+        const image = {
+          PATH: `${opt}:/usr/bin:/bin`,
+          MARK: "it's\n$HOME",
+          // Names that scripts of ours use too.
+          ...{ BOTH: 'image', TOOLS: '/opt/tools', ROOT: '/r', name: 'n', script: 's', LC_ALL: 'C.UTF-8' },
+          ...{ LD_LIBRARY_PATH: '/usr/local/nvidia/lib64', CONDA_PREFIX: '/opt/conda' },
+        }
+        const cluster = {
+          ...{ JOB_COMPLETION_INDEX: '0', HOSTNAME: 'pod', ORRERY_POD: 'pod', ORRERY_NODE: 'node' },
+          ...{ KUBERNETES_SERVICE_HOST: '10.0.0.1', KUBERNETES_PORT_443_TCP_ADDR: '10.0.0.1' },
+        }
+        const job = join(tasks, 'script')
+        const words = when === 'at once' ? [job] : ['-c', waitScript(folder, job, '/bin/sh')]
+        execFileSync('/bin/sh', words, { env: { ...image, ...cluster, HOME: '/root' } })
+        const seen = readFileSync(join(tasks, 'one.out'), 'utf8')
+          .split('\0')
+          .filter((line) => line !== '' && !/^(USER|LOGNAME)=/.test(line))
+          .map((line) => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)])
+        expect(Object.fromEntries(seen)).toEqual({
+          ...image,
+          ...{ OWN: 'task', BOTH: 'task', LANG: 'C.UTF-8', ORRERY_TASK: 'one' },
+          ...{ HOME: join(folder, 'work.home'), TMPDIR: '/tmp', PWD: join(folder, 'work') },
+        })
+      } finally {
+        rmSync(folder, { recursive: true })
+      }
+    },
+  )
 
   test('a configuration is refused with all that is wrong with it', () => {
     expect(() =>

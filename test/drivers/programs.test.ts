@@ -138,6 +138,32 @@ describe.each(shells)('%s', (shell) => {
     ])
   })
 
+  always(
+    'leaves a task in a container the variables of its image, and takes away those of its engine',
+    () => {
+      const at = place()
+      const [, program = ''] = /^(unset HOSTNAME [\s\S]*?\n)told=/m.exec(text('container/inside.sh')) ?? []
+      const seen = (measured: '0' | '1', LANG: string | undefined): string[] => {
+        const image = { LD_LIBRARY_PATH: '/usr/local/cuda/lib64', CONDA_PREFIX: '/opt/conda', BOTH: 'image' }
+        const engine = { HOSTNAME: 'host', container: 'podman', APPTAINER_NAME: 'a.sif', PS1: '>' }
+        const intent = { ...plainIntent('task', at, ['/usr/bin/env']), environment: { BOTH: 'task' } }
+        const script = `${assign({ measured })}${program}tmp=/tmp user=ada\n${insideScript(intent, 'MARK')}`
+        const given = { ...image, ...engine, ...(LANG === undefined ? {} : { LANG }) }
+        return run(script, at, '', given)
+          .out.trim()
+          .split('\n')
+          .filter((line) => !/^(PATH|PWD|SHLVL|_|USER|LOGNAME|HOME|TMPDIR|MARK)=/.test(line))
+          .sort()
+      }
+      const own = ['BOTH=task', 'CONDA_PREFIX=/opt/conda']
+      const libraries = 'LD_LIBRARY_PATH=/usr/local/cuda/lib64'
+      expect(seen('1', undefined)).toEqual([...own, 'LANG=C.UTF-8', libraries])
+      expect(seen('1', 'C')).toEqual([...own, 'LANG=C', libraries])
+      expect(seen('0', 'de_DE.UTF-8')).toEqual([...own, 'LANG=de_DE.UTF-8', libraries])
+      expect(seen('0', 'C')).toEqual([...own, 'LANG=C.UTF-8', libraries])
+    },
+  )
+
   always('adds the account of a container to those of its image, where the image lacks its number', () => {
     const [, program = ''] = /^(name_account\(\) \{\n[\s\S]*?\n\}\n)/m.exec(launcher) ?? []
     const own = execFileSync('id', ['-un'], { encoding: 'utf8' }).trim()

@@ -88,7 +88,7 @@ export interface Intent {
    */
   directory: string
   argv: readonly string[]
-  /** The whole environment of the task; nothing is inherited. */
+  /** The whole environment of the task, in an image over that of the image; nothing else is inherited. */
   environment: Readonly<Record<string, string>>
   /**
    * Variables whose values are paths below the work directory; made absolute by `withRoots` before
@@ -136,6 +136,8 @@ export interface Intent {
   site?: Readonly<Record<string, unknown>>
   /** The task's container, where the site runs it in one; absent: the site's own system. */
   container?: ContainerRequest
+  /** It names no image, and runs in one that the settings of its site name. */
+  inImage?: true
 }
 
 /**

@@ -100,6 +100,8 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
 export const toolsFolder = 'bin/tools'
 
 const body = readProgram(import.meta.dirname, 'job.sh')
+/** Keeps the environment of the image, at the beginning of the first script of a task's container. */
+export const keepImage = readProgram(import.meta.dirname, 'image.sh')
 
 /**
  * The script of an index's container: it finds its own script (`NAME.TOKEN`) and becomes the
@@ -116,7 +118,7 @@ export const jobScript = (
   const folders = { FOLDER: `${root}/tasks`, TOOLS: `${root}/${toolsFolder}`, PACK: pack }
   const parameters = assign({ ...folders, LENT: tools ? '1' : '', PREPARES: prepares ? '1' : '' })
   return (
-    `#!/bin/sh\n${chooseProgram(elements)}supervise() { begin ${supervisor}; ` +
+    `#!/bin/sh\n${keepImage}${chooseProgram(elements)}supervise() { begin ${supervisor}; ` +
     `}\n${parameters}${unpackProgram}${body}`
   )
 }
