@@ -184,9 +184,8 @@ export const runsContainers = ({ kind, configuration }: Place): boolean => {
   )
 }
 
-/** Whether activities without an image run in one that the settings of the place name. */
-export const namesImage = ({ kind, configuration }: Place): boolean =>
-  kindOf(kind).containers === 'always' && text(configuration['image']) !== undefined
+/** Whether activities without an image run in one too, that the driver of the place chooses. */
+export const isAlwaysInImage = ({ kind }: Place): boolean => kindOf(kind).containers === 'always'
 
 /**
  * Whether tasks of a place are processes of this machine, whose runtime has no settings that could

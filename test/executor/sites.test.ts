@@ -1,6 +1,5 @@
 import { describe, expect, test } from '@jest/globals'
 import {
-  namesImage,
   placeOf,
   placesOf,
   schedulingOf,
@@ -87,19 +86,6 @@ describe('the site of a task', () => {
     const remote = placesOf(facts, [{ runtimeId: 'hosts', resourceId: 'r1' }])
     expect([...remote.values()].map((place) => taskQueueOf(place, remote.values(), 'q'))).toEqual(['q'])
   })
-})
-
-test('an activity without an image runs in one that its Kubernetes runtime names; elsewhere no runtime does', () => {
-  const named = (driver: string, image?: string): boolean =>
-    namesImage(
-      placeOf({ ...facts, runtimes: [{ id: 'one', driver, configuration: { image } }] }, 'one', 'r1'),
-    )
-  expect(named('kubernetes', 'tools:1')).toBe(true)
-  expect([named('kubernetes'), named('kubernetes', ''), named('local', 'tools:1')]).toEqual([
-    false,
-    false,
-    false,
-  ])
 })
 
 test('the scheduler is told the words of the runtime, over them the partition that the resource is, over both the activity', () => {

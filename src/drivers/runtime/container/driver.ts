@@ -157,9 +157,8 @@ export const insideScript = (intent: Intent, taskVariable: string): string => {
   // In a kept container each task has a folder of its own below /tmp.
   const usual = { TMPDIR: 'tmp', USER: 'user', LOGNAME: 'user' }
   const inside = Object.entries(usual).map(([key, of]) => (key in environment ? '' : ` "${key}=$${of}"`))
-  const language = 'LANG' in environment ? '' : ` ${imageLanguage}`
   return (
-    `cd ${quote(place)} || exit 126\nunset OLDPWD\nexec env${inside.join('')}${language} ` +
+    `cd ${quote(place)} || exit 126\nunset OLDPWD\nexec env${inside.join('')} ${imageLanguage} ` +
     `${quoteAll([...variables.map(([key, value]) => `${key}=${value}`), ...programOf(intent)])}\n`
   )
 }

@@ -136,8 +136,6 @@ export interface Intent {
   site?: Readonly<Record<string, unknown>>
   /** The task's container, where the site runs it in one; absent: the site's own system. */
   container?: ContainerRequest
-  /** It names no image, and runs in one that the settings of its site name. */
-  inImage?: true
 }
 
 /**

@@ -9,6 +9,8 @@ import { isFields } from '../../../json-object.ts'
 /** A Pod's request to the cluster. Tasks with equal requests become one Job. */
 export interface PodRequest {
   image: string
+  /** Nothing names the image, and the task gets no variables of it. */
+  bare?: true
   cores: number
   memoryBytes: number
   gpus: number
@@ -58,7 +60,8 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
   const refuse = (field: string, value: unknown, remedy: string): never => {
     throw new DriverError('refused', `${name}: ${field} ${JSON.stringify(value)} ${remedy}`)
   }
-  const image = container?.image ?? settings.image
+  const named = container?.image ?? settings.image
+  const image = named ?? settings.helperImage
   if (!imagePattern.test(image))
     refuse(
       'image',
@@ -86,6 +89,7 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
     refuse('podAnnotations', podAnnotations, 'must be an object of texts')
   return {
     image,
+    ...(named === undefined ? { bare: true as const } : {}),
     cores,
     memoryBytes: Math.ceil(memoryBytes),
     gpus,
@@ -258,7 +262,11 @@ export function jobManifest(
               name: containerName,
               image: job.request.image,
               command,
-              env: [field('ORRERY_POD', 'metadata.name'), field('ORRERY_NODE', 'spec.nodeName')],
+              env: [
+                field('ORRERY_POD', 'metadata.name'),
+                field('ORRERY_NODE', 'spec.nodeName'),
+                ...(job.request.bare === true ? [{ name: 'ORRERY_IMAGE', value: '' }] : []),
+              ],
               resources: resourcesOf(job.request, settings),
               ...containerSpec(settings),
               ...(job.request.inPlace === true ? { imagePullPolicy: 'Never' } : {}),
