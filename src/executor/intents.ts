@@ -9,12 +9,14 @@ import type { Copied } from './attempt.ts'
 import { nameAt, taskAt, type SchedulingState, type TaskCommand, type Step } from './scheduling-state.ts'
 import { labelOf, pinOf } from './executables.ts'
 import type { LoadedTask } from './journal.ts'
+import { taskPath } from '../drivers/runtime/contract/task-script.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
 import { attemptDirectory, runScope } from './names.ts'
 import { runNetwork, type RouteOf } from './network.ts'
 import { liesIn } from '../outside-path.ts'
 import {
   containerOf,
+  isAlwaysInImage,
   isOwnMachine,
   machineHost,
   memoryLimitOf,
@@ -101,12 +103,6 @@ export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, stat
 }
 
 export type Intents = ReturnType<typeof openIntents>
-
-/**
- * Search path of tasks: that of a login shell. Nothing of the service's own environment is passed
- * on.
- */
-const taskPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 export interface SitePlanOptions {
   /** The site of this machine's own files. */
@@ -236,7 +232,7 @@ const variablesOf = (
     prefix: string
     directory: string
     isHere: boolean
-    inContainer: boolean
+    inImage: boolean
     inputs: ReadonlyMap<string, string>
   },
   task: LoadedTask,
@@ -251,9 +247,8 @@ const variablesOf = (
     RESOURCE_ID: task.resource_id,
   }
   const variables = {
-    // An image has a search path of its own.
-    ...(facts.inContainer ? {} : { PATH: taskPath }),
-    LANG: 'C.UTF-8',
+    // An image has values of its own; the script of the task adds those that an image lacks.
+    ...(facts.inImage ? {} : { PATH: taskPath, LANG: 'C.UTF-8' }),
     ...command.environment,
     ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${facts.prefix}${key}`, value])),
   }
@@ -378,7 +373,7 @@ export const makeSitePlan = (
             prefix: options.variablePrefix,
             directory,
             isHere: isOwnMachine(own),
-            inContainer: container !== undefined,
+            inImage: container !== undefined || isAlwaysInImage(own),
             inputs: inputVariables(detail.inputs.map(({ logicalName }) => logicalName)),
           },
           task,

@@ -184,6 +184,9 @@ export const runsContainers = ({ kind, configuration }: Place): boolean => {
   )
 }
 
+/** Whether activities without an image run in one too, that the driver of the place chooses. */
+export const isAlwaysInImage = ({ kind }: Place): boolean => kindOf(kind).containers === 'always'
+
 /**
  * Whether tasks of a place are processes of this machine, whose runtime has no settings that could
  * be wrong.

@@ -732,7 +732,7 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
         process.env['SERVICE_API_TOKEN'] = 'secret'
         process.env['SOMETHING'] = 'else'
         const task = intent(sh('env -0; printf "\\0fds"; ls /proc/$$/fd'), {
-          environment: { GREETING: 'hello $HOME `id`\nworld', EMPTY: '' },
+          environment: { GREETING: 'hello $HOME `id`\nworld', EMPTY: '', LANG: 'C' },
         })
         await run(task)
         const [variables = '', fds = ''] = (await text(task.name)).split('\0\0fds')
@@ -757,6 +757,7 @@ while [ ! -e "$1" ]; do sleep 0.02; done`,
             'EMPTY',
             'GREETING',
             'HOME',
+            'LANG',
             'PATH',
             'TMPDIR',
             ...(site.namesAccount ? ['LOGNAME', 'USER'] : []),

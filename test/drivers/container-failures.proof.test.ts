@@ -325,6 +325,27 @@ describe('images', () => {
   )
 
   test(
+    'a task has the environment of its image, and finds its programs there',
+    async () => {
+      await archive()
+      const root = join(ground, 'busybox')
+      mkdirSync(join(root, 'opt/tool/bin'), { recursive: true })
+      writeFileSync(join(root, 'opt/tool/bin/tool'), '#!/bin/sh\nenv\n', { mode: 0o755 })
+      const file = join(ground, 'tool.tar')
+      await runProgram('tar', ['-C', root, '-cf', file, '.'])
+      const given = ['PATH=/opt/tool/bin:/bin', 'MARK=1', 'LD_LIBRARY_PATH=/opt/tool/lib', 'BOTH=image']
+      const changes = given.flatMap((each) => ['--change', `ENV ${each}`])
+      await engine.docker('import', ...changes, file, 'local/tool:1')
+      const task = intent('', { argv: ['tool'], environment: { BOTH: 'task' } }, { image: 'local/tool:1' })
+      expect((await run(task)).state).toMatchObject({ exitCode: 0 })
+      const seen = (await text(task.name)).trim().split('\n')
+      expect(seen).toEqual(expect.arrayContaining([...given.slice(0, 3), 'BOTH=task', 'LANG=C.UTF-8']))
+      expect(seen.filter((line) => line.startsWith('HOSTNAME='))).toEqual([])
+    },
+    seconds,
+  )
+
+  test(
     'one without shell and env runs its programs with what the host lends',
     async () => {
       await engine.docker('load', '--quiet', '--input', await bareArchive(ground))

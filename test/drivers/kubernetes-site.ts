@@ -4,7 +4,7 @@ import { PassThrough, type TransformCallback } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openKubernetesCluster, type KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
 import type { ExecChannel, ExecRequest } from '../../src/clients/kubernetes-exec.ts'
-import type { Intent, TaskState } from '../../src/drivers/runtime/contract/driver.ts'
+import type { Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/contract/driver.ts'
 import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes/driver.ts'
 import type { RootedDriver } from '../../src/drivers/runtime/contract/rooted.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
@@ -82,14 +82,17 @@ export const openRuntime = (
 }
 
 /** @returns their ids at the cluster. @throws DriverError of the first that was not taken */
-export const submit = async (driver: RootedDriver, ...intents: Intent[]): Promise<string[]> =>
+export const submit = async (
+  driver: Pick<RuntimeDriver, 'submit'>,
+  ...intents: Intent[]
+): Promise<string[]> =>
   (await driver.submit(intents)).map((outcome) => {
     if (!outcome.ok) throw outcome.error
     return outcome.externalId
   })
 
 /** Resolves when the driver has told the end of all. */
-export const over = (driver: RootedDriver, ...intents: Intent[]): Promise<void> =>
+export const over = (driver: Pick<RuntimeDriver, 'watch'>, ...intents: Intent[]): Promise<void> =>
   new Promise((resolve) => {
     const left = new Set(intents.map(({ name }) => name))
     driver.watch([...left], (name) => {

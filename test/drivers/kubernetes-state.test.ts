@@ -1,10 +1,12 @@
 import { execFileSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
+import { taskPath, taskScript } from '../../src/drivers/runtime/contract/task-script.ts'
+import { waitScript } from '../../src/drivers/runtime/kubernetes/courier/scripts.ts'
 import {
   jobManifest,
   jobScript,
@@ -28,6 +30,7 @@ import { settingsOf } from '../../src/drivers/runtime/kubernetes/settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes/state.ts'
 import { isStatic } from '../../src/drivers/runtime/kubernetes/tools.ts'
 import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote/tasks.ts'
+import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 const patience = { settleSeconds: 10, pullPatienceSeconds: 300 }
@@ -465,6 +468,97 @@ describe('what is asked for', () => {
       rmSync(folder, { recursive: true })
     }
   })
+
+  test('a Pod gives its task the variables of its image, unless nothing names the image', () => {
+    const container = { image: 'tools:1', network: false, reuse: false, scope: 'r' }
+    const own = { ...settings, image: 'own:1' }
+    const chosen = (of: typeof settings, more: Partial<Intent> = {}) => {
+      const [job] = jobsOf(new Map([['task', podRequestOf(intent(more), of)]]), here)
+      const options = { namespace: 'n', runtime: 'r', settings: of, command: ['true'] }
+      const [{ image, env }] = (jobManifest(job!, options) as any).spec.template.spec.containers
+      return [image, ...env.filter(({ name }: { name: string }) => name === 'ORRERY_IMAGE')]
+    }
+    expect(chosen(settings)).toEqual(['tools:1', { name: 'ORRERY_IMAGE', value: '' }])
+    expect([chosen(settings, { container }), chosen(own)]).toEqual([['tools:1'], ['own:1']])
+    expect(settingsOf({ helperImage: 'x', image: 'y' }).image).toBe('y')
+  })
+
+  /** The environment that a task prints whose container starts with `given`. */
+  const seenBy = (
+    when: 'at once' | 'when its files were carried',
+    given: (folder: string) => Record<string, string>,
+    task: Partial<Intent> = {},
+  ): { folder: string; seen: object } => {
+    const folder = mkdtempSync(join(runFolder(), 'kubernetes-image-'))
+    try {
+      const [tasks, opt] = [join(folder, 'tasks'), join(folder, "opt'$PATH`id`")]
+      for (const path of [tasks, opt, join(folder, 'work')]) mkdirSync(path)
+      writeFileSync(join(opt, 'tool'), '#!/bin/sh\nenv -0\n', { mode: 0o755 })
+      const supervisor = `/bin/sh wrapper foreground ${tasks} ORRERY_TASK '' '' '' '' '' "$script"`
+      const options = { pack: 'none', root: folder, supervisor, tools: false }
+      const own = intent({
+        ...{ name: 'one', argv: ['tool'], directory: join(folder, 'work') },
+        environment: { OWN: 'task', BOTH: 'task' },
+        ...task,
+      })
+      const text = `#\n# limit 0 grace 0 memory 0 bytes 0 cores 0\n${taskScript(own, 'ORRERY_TASK', true)}`
+      writeFileSync(join(tasks, 'wrapper'), wrapper)
+      writeFileSync(join(tasks, 'one.1.run'), text)
+      writeFileSync(join(tasks, 'script'), jobScript([{ script: 'one.1' }], options))
+      execFileSync('mkfifo', [join(folder, '.alive')])
+      writeFileSync(join(folder, '.go'), '')
+      const cluster = {
+        ...{ JOB_COMPLETION_INDEX: '0', HOSTNAME: 'pod', ORRERY_POD: 'pod', ORRERY_NODE: 'node' },
+        ...{ KUBERNETES_SERVICE_HOST: '10.0.0.1', KUBERNETES_PORT_443_TCP_ADDR: '10.0.0.1' },
+      }
+      const job = join(tasks, 'script')
+      const words = when === 'at once' ? [job] : ['-c', waitScript(folder, job, '/bin/sh')]
+      execFileSync('/bin/sh', words, { env: { ...given(opt), ...cluster, HOME: '/root' } })
+      expect(readFileSync(join(tasks, 'one.err'), 'utf8')).toBe('')
+      expect(readFileSync(join(tasks, 'one.task'), 'utf8')).toMatch(/\nexit 0 exited \d+ \.\n$/)
+      const seen = readFileSync(join(tasks, 'one.out'), 'utf8')
+        .split('\0')
+        // Shells differ in what they do with names that are none for them.
+        .filter((line) => line !== '' && !/^(USER|LOGNAME|1x|a\.b)=/.test(line))
+        .map((line) => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)])
+      return { folder, seen: Object.fromEntries(seen) }
+    } finally {
+      rmSync(folder, { recursive: true })
+    }
+  }
+  const always = (folder: string) => ({
+    ...{ OWN: 'task', BOTH: 'task', LANG: 'C.UTF-8', ORRERY_TASK: 'one' },
+    ...{ HOME: join(folder, 'work.home'), TMPDIR: '/tmp', PWD: join(folder, 'work') },
+  })
+  const image = (opt: string) => ({
+    PATH: `${opt}:/usr/bin:/bin`,
+    MARK: "it's\n$HOME",
+    // Names that scripts of ours use too.
+    ...{ BOTH: 'image', TOOLS: '/opt/tools', ROOT: '/r', name: 'n', script: 's', LC_ALL: 'xx_XX.UTF-8' },
+    ...{ LD_LIBRARY_PATH: '/usr/local/nvidia/lib64', CONDA_PREFIX: '/opt/conda' },
+  })
+  const odd = { '1x': '1', 'a.b': '1' }
+
+  test.each(['at once', 'when its files were carried'] as const)(
+    'a task has the environment of its image, and finds programs there: %s',
+    (when) => {
+      const { folder, seen } = seenBy(when, (opt) => ({ ...image(opt), ...odd }))
+      expect(seen).toEqual({ ...image(join(folder, "opt'$PATH`id`")), ...always(folder) })
+    },
+  )
+
+  test.each(['at once', 'when its files were carried'] as const)(
+    'a task has only its own environment where nothing names its image, or the variables of that are 128 KiB: %s',
+    (when) => {
+      const large = { ONE: 'é'.repeat(30_000), TWO: 'é'.repeat(30_000) }
+      for (const more of [{ ORRERY_IMAGE: '' }, large]) {
+        const { folder, seen } = seenBy(when, (opt) => ({ ...image(opt), ...odd, ...more }), {
+          argv: ['/bin/sh', '-c', 'env -0'],
+        })
+        expect(seen).toEqual({ PATH: taskPath, ...always(folder) })
+      }
+    },
+  )
 
   test('a configuration is refused with all that is wrong with it', () => {
     expect(() =>

@@ -1,3 +1,4 @@
+import { expect } from '@jest/globals'
 import { chmodSync, copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { WatchedObject, WatchHandlers } from '../../src/clients/kubernetes-cluster.ts'
@@ -7,10 +8,11 @@ import { kubernetesStartMs } from '../../sites/kubernetes-build.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
-import { toolImage } from './kubernetes-image.ts'
-import { clusterOf, openWindow, serverOf } from './kubernetes-site.ts'
+import { plainIntent } from './intent.ts'
+import { toolImage, toolVariables } from './kubernetes-image.ts'
+import { clusterOf, openWindow, over, serverOf, submit } from './kubernetes-site.ts'
 
-const { afterAll, beforeAll, describe } = needs(...sites.kubernetes)
+const { afterAll, beforeAll, describe, test } = needs(...sites.kubernetes)
 
 /** One cluster for all tests of this file. */
 let site: KubernetesSite
@@ -114,6 +116,36 @@ const siteWith = (
 const work = () => ({ persistentVolumeClaim: site.volume.claim, mountPath: site.volume.folder })
 
 describe('kubernetes', () => {
+  test.each(['on a volume', 'with files that are carried'])(
+    'a task has the environment of its image, and finds its programs there: %s',
+    async (where) => {
+      const here = siteWith(where === 'on a volume' ? 'image' : 'image-carried', (scratch) =>
+        where === 'on a volume'
+          ? { volume: work(), root: join(scratch, 'root') }
+          : { keeperVolume: work(), root: scratch },
+      )
+      const driver = here.open()
+      try {
+        const task = {
+          ...plainIntent('image-1', join(here.scratch, 'root/work/run/image-1'), ['tool']),
+          container: { image: helperImage, network: true, reuse: false, scope: 'image' },
+          environment: { OWN: '1' },
+        }
+        await submit(driver, task)
+        await over(driver, task)
+        expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', exitCode: 0 })
+        const { bytes } = await driver.logs(task.name, 'stdout', { tail: 10_000 })
+        const seen = bytes.toString().trim().split('\n')
+        expect(seen).toEqual(expect.arrayContaining([...toolVariables, 'OWN=1', 'LANG=C.UTF-8']))
+        expect(seen.filter((line) => /^(HOSTNAME|KUBERNETES_|JOB_|ORRERY_(?!TASK))/.test(line))).toEqual([])
+      } finally {
+        await driver.close()
+        await here.close()
+      }
+    },
+    120_000,
+  )
+
   runtimeDriverConformance(
     'on a volume that all nodes see',
     () => siteWith('kubernetes', (scratch) => ({ volume: work(), root: join(scratch, 'root') })),

@@ -19,6 +19,7 @@ import { arrayScript, packOf } from '../../src/drivers/runtime/batch/array-scrip
 import { containerized, insideScript } from '../../src/drivers/runtime/container/driver.ts'
 import { launcher } from '../../src/drivers/runtime/container/launcher.ts'
 import { roomScript } from '../../src/drivers/runtime/contract/cgroups.ts'
+import { taskPath, taskScript } from '../../src/drivers/runtime/contract/task-script.ts'
 import { jobScript } from '../../src/drivers/runtime/kubernetes/job.ts'
 import * as courier from '../../src/drivers/runtime/kubernetes/courier/scripts.ts'
 import { parseSlice, sliceScript } from '../../src/drivers/runtime/remote/slice.ts'
@@ -136,6 +137,61 @@ describe.each(shells)('%s', (shell) => {
       'TMPDIR=/tmp/own',
       'USER=eve',
     ])
+  })
+
+  always(
+    'leaves a task in a container the variables of its image, and takes away those of its engine',
+    () => {
+      const at = place()
+      const [, program = ''] = /^(unset HOSTNAME [\s\S]*?\n)told=/m.exec(text('container/inside.sh')) ?? []
+      const seen = (measured: '0' | '1', LANG: string | undefined): string[] => {
+        const image = { LD_LIBRARY_PATH: '/usr/local/cuda/lib64', CONDA_PREFIX: '/opt/conda', BOTH: 'image' }
+        const engine = { HOSTNAME: 'host', container: 'podman', APPTAINER_NAME: 'a.sif', PS1: '>' }
+        const intent = { ...plainIntent('task', at, ['/usr/bin/env']), environment: { BOTH: 'task' } }
+        const script = `${assign({ measured })}${program}tmp=/tmp user=ada\n${insideScript(intent, 'MARK')}`
+        const given = { ...image, ...engine, ...(LANG === undefined ? {} : { LANG }) }
+        return run(script, at, '', given)
+          .out.trim()
+          .split('\n')
+          .filter((line) => !/^(PATH|PWD|SHLVL|_|USER|LOGNAME|HOME|TMPDIR|MARK)=/.test(line))
+          .sort()
+      }
+      const own = ['BOTH=task', 'CONDA_PREFIX=/opt/conda']
+      const libraries = 'LD_LIBRARY_PATH=/usr/local/cuda/lib64'
+      expect(seen('1', undefined)).toEqual([...own, 'LANG=C.UTF-8', libraries])
+      expect(seen('1', 'C')).toEqual([...own, 'LANG=C', libraries])
+      expect(seen('0', 'de_DE.UTF-8')).toEqual([...own, 'LANG=de_DE.UTF-8', libraries])
+      expect(seen('0', 'C')).toEqual([...own, 'LANG=C.UTF-8', libraries])
+    },
+  )
+
+  always('starts a task with the environment that an image has as text, or with its own alone', () => {
+    const at = place()
+    mkdirSync(join(at, 'bin'))
+    writeFileSync(join(at, 'bin', 'own-env'), '#!/bin/sh\nenv\n', { mode: 0o755 })
+    const started = (program: string, given: Record<string, string>): string[] => {
+      const script = taskScript(
+        { ...plainIntent('task', at, [program]), environment: { OWN: '1' } },
+        'MARK',
+        true,
+      )
+      return run(script, at, '', { ...given, KUBERNETES_PORT: '1', HOSTNAME: 'pod', LC_ALL: 'C' })
+        .out.trim()
+        .split('\n')
+        .filter((line) => !/^(PWD|SHLVL|_|HOME|TMPDIR|MARK)=/.test(line))
+        .sort()
+    }
+    // What a shell prints for a name that is none for it, and for a language that is absent.
+    const text = `unset LC_ALL KUBERNETES_PORT HOSTNAME ORRERY_IMAGE\nexport\nexport LC_ALL='xx_XX' PATH='${at}/bin:/bin'\n`
+    const own = ['LANG=C.UTF-8', 'OWN=1']
+    expect(started('own-env', { ORRERY_IMAGE: text })).toEqual([
+      own[0],
+      'LC_ALL=xx_XX',
+      own[1],
+      `PATH=${at}/bin:/bin`,
+    ])
+    for (const given of [{}, { ORRERY_IMAGE: '' }])
+      expect(started('env', given)).toEqual([...own, `PATH=${taskPath}`])
   })
 
   always('adds the account of a container to those of its image, where the image lacks its number', () => {

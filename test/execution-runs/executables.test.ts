@@ -208,6 +208,9 @@ test('what must be in place at another site is pinned so: nothing is pulled, mad
   const image = { type: 'oci', reference: `tools/a@${digest}` }
   const whole = { strategy: 'use-in-place', inPlace: true, digest, image: image.reference }
   expect(await ask('away', 'docker', from(image, 'use-in-place'))).toMatchObject(whole)
+  // What the shell of the container runs there: over the environment of the image.
+  const { text } = await service.call('GET', '/execution-runs/away-run/activities/away-one/script/')
+  expect(text).toMatch(/^cd .* \|\| exit 126\nunset OLDPWD\nexec env "TMPDIR=\$tmp" .* 'sh' '-c' 'true'\n$/)
   const free = await ask('free', 'docker', from(image, 'prefer-in-place'))
   expect(free).toMatchObject({ strategy: 'destination-pull', image: image.reference })
   expect(free).not.toHaveProperty('inPlace')

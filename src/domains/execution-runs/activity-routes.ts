@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { keptLogFile } from '../../drivers/transfer/keeping-driver.ts'
+import { insideScript } from '../../drivers/runtime/container/driver.ts'
 import { taskScript } from '../../drivers/runtime/contract/task-script.ts'
 import { envelope, logLimitBytes, logRangeQuery, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
@@ -11,7 +12,7 @@ import { DataObjectInstance, pages } from './schemas.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { makeSitePlan } from '../../executor/intents.ts'
 import { loadTaskWithPredecessors, readSiteSnapshot } from '../../executor/snapshot.ts'
-import { isOwnMachine } from '../../executor/sites.ts'
+import { isAlwaysInImage, isOwnMachine, placeOf } from '../../executor/sites.ts'
 import { atInterval } from '../../http/followed-stream.ts'
 import { watchFeed, type Feed } from '../../operations/feed.ts'
 import { followLog, sliceReply } from '../../operations/logs.ts'
@@ -186,8 +187,13 @@ const scriptRoute = (
         attempt.name ?? 'not-started',
         predecessors,
       )
+      const inImage = isAlwaysInImage(placeOf(facts, task.runtime_id, task.resource_id))
+      const variable = `${variablePrefix}TASK`
       return new Reply({
-        body: taskScript(intent, `${variablePrefix}TASK`),
+        body:
+          intent.container === undefined || inImage
+            ? taskScript(intent, variable, inImage)
+            : insideScript(intent, variable),
         headers: { 'content-type': 'text/x-shellscript; charset=utf-8' },
       })
     },

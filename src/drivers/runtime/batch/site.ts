@@ -36,6 +36,7 @@ export const openBatchSite = (options: {
   runtime: string
   taskVariable: string
   root?: string
+  inImage?: boolean
   outputPatienceSeconds?: number
 }): BatchSite => {
   const shell = withDriverErrors(options.shell)

@@ -16,7 +16,7 @@ import {
 } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { checkIntent } from '../contract/intent.ts'
-import { homeOf } from '../contract/task-script.ts'
+import { homeOf, imageLanguage, programOf } from '../contract/task-script.ts'
 import { errorTextOf } from '../remote/error-text.ts'
 import { asDriverError } from '../contract/results.ts'
 
@@ -151,18 +151,15 @@ const checkContainer = (intent: Intent): void => {
  * own, its program.
  */
 export const insideScript = (intent: Intent, taskVariable: string): string => {
-  const { directory, workingDirectory, argv, environment, name } = intent
+  const { directory, workingDirectory, environment, name } = intent
   const place = workingDirectory === undefined ? directory : `${directory}/${workingDirectory}`
   const variables = Object.entries({ HOME: homeOf(directory), ...environment, [taskVariable]: name })
   // In a kept container each task has a folder of its own below /tmp.
   const usual = { TMPDIR: 'tmp', USER: 'user', LOGNAME: 'user' }
   const inside = Object.entries(usual).map(([key, of]) => (key in environment ? '' : ` "${key}=$${of}"`))
-  // env would read a program with `=` in its name as a variable; nice does not, and changes
-  // nothing.
-  const program = argv[0]?.includes('=') === true ? ['nice', '-n', '0', '--', ...argv] : argv
   return (
-    `cd ${quote(place)} || exit 126\nexec env${inside.join('')} ` +
-    `${quoteAll(variables.map(([key, value]) => `${key}=${value}`))} ${quoteAll(program)}\n`
+    `cd ${quote(place)} || exit 126\nunset OLDPWD\nexec env${inside.join('')} ${imageLanguage} ` +
+    `${quoteAll([...variables.map(([key, value]) => `${key}=${value}`), ...programOf(intent)])}\n`
   )
 }
 

@@ -19,9 +19,9 @@
 mode=$1 what=$2 measured=$3
 cd /.orrery || exit 97
 umask 077
-unset HOSTNAME container OLDPWD PROMPT_COMMAND PS1 LD_LIBRARY_PATH USER_PATH HOME
-# Apptainer's own value, not the image's.
-[ "$measured" = 1 ] || unset LANG
+unset HOSTNAME container OLDPWD PROMPT_COMMAND PS1 USER_PATH HOME
+# Apptainer's own value, unless the image's is the same.
+[ "$measured" = 1 ] || [ "$LANG" != C ] || unset LANG
 unset APPTAINER_NO_EVAL SINGULARITY_NO_EVAL APPTAINER_APPNAME APPTAINER_BIND \
   APPTAINER_COMMAND APPTAINER_CONTAINER APPTAINER_ENVIRONMENT APPTAINER_NAME
 unset SINGULARITY_APPNAME SINGULARITY_BIND \

@@ -88,7 +88,7 @@ export interface Intent {
    */
   directory: string
   argv: readonly string[]
-  /** The whole environment of the task; nothing is inherited. */
+  /** The whole environment of the task, in an image over that of the image; nothing else is inherited. */
   environment: Readonly<Record<string, string>>
   /**
    * Variables whose values are paths below the work directory; made absolute by `withRoots` before

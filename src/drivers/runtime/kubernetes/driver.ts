@@ -74,7 +74,10 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
   let read: KubernetesSettings | undefined
   const settings = (): KubernetesSettings => (read ??= settingsOf(configuration))
   const root = typeof configuration['root'] === 'string' ? configuration['root'] : '/orrery'
-  const site = openBatchSite({ shell, runtime, taskVariable, root, ...outputPatienceIn(configuration) })
+  const site = openBatchSite({
+    ...{ shell, runtime, taskVariable, root, inImage: true },
+    ...outputPatienceIn(configuration),
+  })
   // The first call rejects with the fault of the configuration.
   const carried = configuration['volume'] === undefined
   const courier = carried

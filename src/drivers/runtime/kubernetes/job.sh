@@ -1,7 +1,8 @@
 # shellcheck shell=sh
-# The script of an index's container. The text before it defines `choose INDEX`, which sets script
-# (NAME.TOKEN) and, for a task that creates its own script and work directory, from, size and
-# directory; and `supervise`, which calls `begin` with the command of the supervisor at the keeper.
+# The script of an index's container, after image.sh. The text before it defines `choose INDEX`,
+# which sets script (NAME.TOKEN) and, for a task that creates its own script and work directory,
+# from, size and directory; and `supervise`, which calls `begin` with the command of the supervisor
+# at the keeper.
 # FOLDER: of the records. TOOLS: of the site's tools; LENT: whether there are any. PACK: the packed
 # texts. PREPARES: with ORRERY_PREPARE it only creates the packed files and prints its findings.
 

@@ -9,6 +9,8 @@ import { isFields } from '../../../json-object.ts'
 /** A Pod's request to the cluster. Tasks with equal requests become one Job. */
 export interface PodRequest {
   image: string
+  /** Nothing names the image, and the task gets no variables of it. */
+  bare?: true
   cores: number
   memoryBytes: number
   gpus: number
@@ -58,7 +60,8 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
   const refuse = (field: string, value: unknown, remedy: string): never => {
     throw new DriverError('refused', `${name}: ${field} ${JSON.stringify(value)} ${remedy}`)
   }
-  const image = container?.image ?? settings.image
+  const named = container?.image ?? settings.image
+  const image = named ?? settings.helperImage
   if (!imagePattern.test(image))
     refuse(
       'image',
@@ -86,6 +89,7 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
     refuse('podAnnotations', podAnnotations, 'must be an object of texts')
   return {
     image,
+    ...(named === undefined ? { bare: true as const } : {}),
     cores,
     memoryBytes: Math.ceil(memoryBytes),
     gpus,
@@ -100,6 +104,8 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
 export const toolsFolder = 'bin/tools'
 
 const body = readProgram(import.meta.dirname, 'job.sh')
+/** Keeps the environment of the image, at the beginning of the first script of a task's container. */
+export const keepImage = readProgram(import.meta.dirname, 'image.sh')
 
 /**
  * The script of an index's container: it finds its own script (`NAME.TOKEN`) and becomes the
@@ -116,7 +122,7 @@ export const jobScript = (
   const folders = { FOLDER: `${root}/tasks`, TOOLS: `${root}/${toolsFolder}`, PACK: pack }
   const parameters = assign({ ...folders, LENT: tools ? '1' : '', PREPARES: prepares ? '1' : '' })
   return (
-    `#!/bin/sh\n${chooseProgram(elements)}supervise() { begin ${supervisor}; ` +
+    `#!/bin/sh\n${keepImage}${chooseProgram(elements)}supervise() { begin ${supervisor}; ` +
     `}\n${parameters}${unpackProgram}${body}`
   )
 }
@@ -256,7 +262,11 @@ export function jobManifest(
               name: containerName,
               image: job.request.image,
               command,
-              env: [field('ORRERY_POD', 'metadata.name'), field('ORRERY_NODE', 'spec.nodeName')],
+              env: [
+                field('ORRERY_POD', 'metadata.name'),
+                field('ORRERY_NODE', 'spec.nodeName'),
+                ...(job.request.bare === true ? [{ name: 'ORRERY_IMAGE', value: '' }] : []),
+              ],
               resources: resourcesOf(job.request, settings),
               ...containerSpec(settings),
               ...(job.request.inPlace === true ? { imagePullPolicy: 'Never' } : {}),

@@ -20,8 +20,8 @@ export interface KubernetesSettings {
   keeperVolume?: Volume
   /** Image of the keeper, and the source of its tools. */
   helperImage: string
-  /** Image of tasks that name none. */
-  image: string
+  /** Image of tasks that name none; absent: `helperImage`, without the variables of that. */
+  image?: string
   /** A static busybox in the helper image; '': the first one found there. */
   toolsPath: string
   gpuResource: string
@@ -120,7 +120,7 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
   const settings: KubernetesSettings = {
     root: absolute(root) ? posix.normalize(root).replace(/(.)\/$/, '$1') : '/orrery',
     helperImage,
-    image: text('image', helperImage, imagePattern, image),
+    ...(configuration['image'] === undefined ? {} : { image: text('image', '', imagePattern, image) }),
     toolsPath: text('toolsPath', '', /^\/[^\0\n]{1,1000}$/, 'must be an absolute path in the helper image'),
     gpuResource: text(
       'gpuResource',

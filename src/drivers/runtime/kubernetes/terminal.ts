@@ -45,7 +45,7 @@ const manifest = (pod: string, settings: KubernetesSettings, options: PodTermina
       },
       container: {
         name: containerName,
-        image: settings.image,
+        image: settings.image ?? settings.helperImage,
         ...container,
         volumeMounts: [...container.volumeMounts, { name: 'console', mountPath: folder }],
       },

@@ -17,6 +17,8 @@ export interface RemoteOptions {
    * not from its uptime.
    */
   elsewhere?: boolean
+  /** Tasks run in images, whose environment the scripts that start them keep. */
+  inImage?: boolean
   /** Time between the polite and the forced end of a task whose time is over. Default 5. */
   timeoutGraceSeconds?: number
   /** Total size of texts and scripts in one request. */

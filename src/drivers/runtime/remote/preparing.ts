@@ -275,7 +275,7 @@ async function draftsOf(
     }
     const grace = hundredths(context.timeoutGraceSeconds)
     const limits = `# limit ${hundredths(intent.timeoutSeconds)} grace ${grace} ${limitsOf(intent, context.elsewhere)}`
-    const text = `#!/bin/sh\n${limits}\n${factsLine(facts)}\n${taskScript(intent, context.taskVariable)}`
+    const text = `#!/bin/sh\n${limits}\n${factsLine(facts)}\n${taskScript(intent, context.taskVariable, context.inImage)}`
     return [{ intent, plan, script: `${name}.${token}`, text, facts }]
   })
 }

@@ -25,7 +25,7 @@ export const sshCapabilities = capabilitiesOf(
   'logStreaming',
 )
 
-export interface SshDriverOptions extends Omit<RemoteOptions, 'elsewhere'> {
+export interface SshDriverOptions extends Omit<RemoteOptions, 'elsewhere' | 'inImage'> {
   shell: SiteShell
   /**
    * Pause between two looks at all watched tasks, each in one round trip. Default 5,000: a stream

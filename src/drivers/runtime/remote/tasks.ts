@@ -44,14 +44,15 @@ export function openRemoteTasks(options: RemoteOptions) {
     runtime,
     taskVariable,
     elsewhere = false,
+    inImage = false,
     timeoutGraceSeconds = 5,
     chunkBytes = defaultChunkBytes,
     outputPatienceSeconds = usualOutputPatienceSeconds,
   } = options
   const site = openRemoteSite(shell, options.root ?? '')
   const context: RemoteContext = {
-    ...{ shell, runtime, taskVariable, elsewhere, timeoutGraceSeconds, chunkBytes, outputPatienceSeconds },
-    site,
+    ...{ shell, runtime, taskVariable, elsewhere, inImage, timeoutGraceSeconds, chunkBytes },
+    ...{ outputPatienceSeconds, site },
     memory: openMemory(),
   }
   /** Intents that come together are prepared together; each name once. */

@@ -4,7 +4,7 @@
 cd tasks || exit
 see() {
   [ -e "../arrays/$1/script" ] || return 0
-  script=$(JOB_COMPLETION_INDEX=$2 ORRERY_PREPARE=1 ORRERY_SHELL=own /bin/sh "../arrays/$1/script") || {
+  script=$(JOB_COMPLETION_INDEX=$2 ORRERY_IMAGE= ORRERY_PREPARE=1 ORRERY_SHELL=own /bin/sh "../arrays/$1/script") || {
     echo "failed $1/$2"
     return 0
   }

@@ -1,6 +1,6 @@
 import { assign, call, readProgram } from '../../../../shell/program.ts'
 import { quote } from '../../../../shell/quote.ts'
-import { toolsFolder } from '../job.ts'
+import { keepImage, toolsFolder } from '../job.ts'
 
 /** Exit codes of the scripts in Pods. */
 export const codes = { done: 0, already: 3, nothing: 4, notYet: 5 } as const
@@ -41,7 +41,9 @@ export const installScript = (root: string, busybox: string): string =>
  * been delivered.
  */
 export const waitScript = (root: string, script: string, shell: string): string =>
-  `${assign({ ROOT: root, TOOLS: `${root}/${toolsFolder}`, SHELL_THERE: shell, SCRIPT: script })}${inPod.wait}`
+  keepImage +
+  assign({ ROOT: root, TOOLS: `${root}/${toolsFolder}`, SHELL_THERE: shell, SCRIPT: script }) +
+  inPod.wait
 
 /** The script of the courier. */
 export const stayScript = (root: string): string =>

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# The first script of the task's container. Before all is delivered nothing has started, so a stop
-# ends it at once. ROOT: of the site's files. TOOLS: folder of tools. SHELL_THERE runs SCRIPT, that
-# of the Job, afterwards.
+# The first script of the task's container, after image.sh. Before all is delivered nothing has
+# started, so a stop ends it at once. ROOT: of the site's files. TOOLS: folder of tools. SHELL_THERE
+# runs SCRIPT, that of the Job, afterwards.
 cd "$ROOT" || exit 97
 PATH=$PATH:/usr/local/bin:/usr/bin:/bin:$TOOLS
 trap 'exit 143' TERM
