@@ -182,7 +182,8 @@ describe.each(shells)('%s', (shell) => {
         .sort()
     }
     // What a shell prints for a name that is none for it, and for a language that is absent.
-    const text = `unset LC_ALL KUBERNETES_PORT HOSTNAME ORRERY_IMAGE\nexport\nexport LC_ALL='xx_XX' PATH='${at}/bin:/bin'\n`
+    const set = `export LC_ALL='xx_XX' PATH='${at}/bin:/bin'\n`
+    const text = `unset LC_ALL KUBERNETES_PORT HOSTNAME ORRERY_IMAGE\nexport\n${set}`
     const own = ['LANG=C.UTF-8', 'OWN=1']
     expect(started('own-env', { ORRERY_IMAGE: text })).toEqual([
       own[0],

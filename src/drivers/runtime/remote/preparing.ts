@@ -275,7 +275,8 @@ async function draftsOf(
     }
     const grace = hundredths(context.timeoutGraceSeconds)
     const limits = `# limit ${hundredths(intent.timeoutSeconds)} grace ${grace} ${limitsOf(intent, context.elsewhere)}`
-    const text = `#!/bin/sh\n${limits}\n${factsLine(facts)}\n${taskScript(intent, context.taskVariable, context.inImage)}`
+    const task = taskScript(intent, context.taskVariable, context.inImage)
+    const text = `#!/bin/sh\n${limits}\n${factsLine(facts)}\n${task}`
     return [{ intent, plan, script: `${name}.${token}`, text, facts }]
   })
 }
