@@ -69,6 +69,9 @@ export const databaseAway = (error: unknown): boolean => {
   return connectionLost.test(message ?? '')
 }
 
+/** True for a transaction that PostgreSQL rolled back because it and another waited for each other's locks. */
+export const isDeadlock = (error: unknown): boolean => (error as PgError).code === '40P01'
+
 /**
  * Turns errors of PostgreSQL into refusals; undefined for errors that are faults of the service.
  */
@@ -96,7 +99,7 @@ export const createTranslation =
     }
     if (code === '54000' && message?.startsWith('index row ') === true)
       return new Refusal('unacceptable', tooLong.message, { details: [tooLong], cause: error })
-    if (code === '40001' || code === '40P01' || code === '55P03')
+    if (isDeadlock(error) || code === '40001' || code === '55P03')
       return new Refusal('unavailable', 'another request holds the same records; try again', {
         retryAfterSeconds: 1,
         cause: error,

@@ -1,5 +1,5 @@
 import { openBackoff } from '../pacing/backoff.ts'
-import { databaseAway } from '../db/errors.ts'
+import { databaseAway, isDeadlock } from '../db/errors.ts'
 import type { Db } from '../db/sql.ts'
 import { DriverError, type OutputManifest } from '../drivers/runtime/contract/driver.ts'
 import { storableJson } from '../outside-text.ts'
@@ -483,12 +483,9 @@ export const loadTransfers = (db: Db, ids: readonly string[]): Promise<TaskTrans
         [ids],
       )
 
-/** Two steps that freed and took each other's lanes; PostgreSQL has rolled one of them back. */
-const deadlock = '40P01'
-
 /**
- * Repeats `work` while PostgreSQL is unavailable, or after a rollback for another transaction's
- * sake: a site outlives both, and running tasks go on meanwhile.
+ * Repeats `work` while PostgreSQL is unavailable, or after a deadlock (two steps that freed and took
+ * each other's lanes): a site outlives both, and running tasks go on meanwhile.
  */
 export const outlastingOutage = async <T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> => {
   for (const backoff = openBackoff({ firstMs: 50, longestMs: 2_000 }); ;) {
@@ -497,8 +494,7 @@ export const outlastingOutage = async <T>(work: () => Promise<T>, signal: AbortS
     } catch (error) {
       // The words of a site may look like those of a database that is away.
       if (error instanceof DriverError) throw error
-      if (!(databaseAway(error) || (error as { code?: string }).code === deadlock) || signal.aborted)
-        throw error
+      if (!(databaseAway(error) || isDeadlock(error)) || signal.aborted) throw error
       await backoff.pause()
     }
   }

@@ -374,11 +374,9 @@ const SecretRow = z.object({
 type SecretRow = z.output<typeof SecretRow>
 /** The most records that a start names one by one. */
 const secretsNamed = 100
-/** Each page reads all configurations behind the one before. */
-const secretsAPage = 10_000
 
-/** Records that may hold a secret, from the one behind `after` on. */
-const secretRows = (db: Db, most: number, after?: SecretRow): Promise<SecretRow[]> =>
+/** Records that may hold a secret. */
+const secretRows = (db: Db): Promise<SecretRow[]> =>
   db.many(
     SecretRow,
     sql`select kind, name, configuration, endpoint from (
@@ -389,11 +387,10 @@ const secretRows = (db: Db, most: number, after?: SecretRow): Promise<SecretRow[
           union all select 'storage', id, configuration, endpoint from storages
           union all select 'binding of storage', storage_id || ' to runtime ' || runtime_id, configuration, ''
             from storage_runtime_bindings) held
-        where (kind, name) > (${after?.kind ?? ''}, ${after?.name ?? ''})
-          and (regexp_replace(configuration::text, ${jsonEscape}, ' ', 'g')
+        where regexp_replace(configuration::text, ${jsonEscape}, ' ', 'g')
             ~* ${`${mayHoldSecret}|${mayHoldPassword}`}
-          or endpoint ~* case kind when 'connection' then ${passwordForms.connection} else ${passwordForms.storage} end)
-          order by kind, name limit ${most}`,
+          or endpoint ~* case kind when 'connection' then ${passwordForms.connection} else ${passwordForms.storage} end
+          order by kind, name limit 1000000`,
   )
 
 const endpointSecret = ({ kind, endpoint }: SecretRow): string | undefined =>
@@ -403,24 +400,18 @@ const endpointSecret = ({ kind, endpoint }: SecretRow): string | undefined =>
  * Records whose configuration or endpoint holds a secret, as earlier versions of the service accepted
  * it, with the dotted paths of the secrets.
  */
-export const recordsWithSecrets = async (db: Db): Promise<{ record: string; paths: string[] }[]> => {
-  const found: { record: string; paths: string[] }[] = []
-  let after: SecretRow | undefined
-  do {
-    const rows = await secretRows(db, secretsAPage, after)
-    for (const row of rows) {
-      const paths = secretPaths(row.configuration)
-      if (endpointSecret(row) !== undefined) paths.push('endpoint')
-      if (paths.length > 0) found.push({ record: `${row.kind} ${row.name}`, paths })
-    }
-    after = rows.length < secretsAPage ? undefined : rows.at(-1)
-  } while (after !== undefined && found.length < secretsNamed)
-  return found.slice(0, secretsNamed)
-}
+export const recordsWithSecrets = async (db: Db): Promise<{ record: string; paths: string[] }[]> =>
+  (await secretRows(db))
+    .map((row) => ({
+      record: `${row.kind} ${row.name}`,
+      paths: [...secretPaths(row.configuration), ...(endpointSecret(row) === undefined ? [] : ['endpoint'])],
+    }))
+    .filter(({ paths }) => paths.length > 0)
+    .slice(0, secretsNamed)
 
 /** The secrets themselves, for code that must not show them. */
 export const configurationSecrets = async (db: Db): Promise<string[]> =>
-  (await secretRows(db, 1_000_000)).flatMap((row) => {
+  (await secretRows(db)).flatMap((row) => {
     const secrets = [...secretsIn(row.configuration).values()]
     const passwords = secrets.map((secret) => urlPasswordOf(String(secret)) ?? '')
     return [...secrets, ...passwords, endpointSecret(row) ?? ''].map(String)

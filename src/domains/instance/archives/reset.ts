@@ -4,6 +4,7 @@ import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { z } from 'zod'
 import { emptyTables } from '../../../db/empty-tables.ts'
+import { isDeadlock } from '../../../db/errors.ts'
 import { join as joined, raw, sql, type Db } from '../../../db/sql.ts'
 import { isErrno } from '../../../drivers/runtime/contract/errno.ts'
 import { removeTree } from '../../../drivers/runtime/local/remove-tree.ts'
@@ -209,7 +210,7 @@ const emptyRecords = (
 
 /** PostgreSQL ends one of two transactions that wait for each other's locks, and a reset takes all. */
 const unlessDeadlock = (error: unknown): undefined => {
-  if ((error as { code?: string }).code !== '40P01') throw error
+  if (!isDeadlock(error)) throw error
 }
 
 const Pending = z.object({ id: z.string(), requestedAt: z.string(), filesAside: z.boolean() })
