@@ -8,6 +8,7 @@ import { maskOf } from '../../src/domains/cloud/masks.ts'
 import { runPlay, type Play, type PlayEvent } from '../../src/drivers/ansible/play.ts'
 import { startSsh, type SshSite } from '../../sites/ssh.ts'
 import { sites } from '../../sites/requirements.ts'
+import { kill } from '../support/kill.ts'
 import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/run-folder.ts'
 
@@ -54,15 +55,17 @@ const play = async (playbook: string, more: Partial<Play> = {}) => {
 }
 const tasks = (...lines: string[]): string =>
   `- hosts: all\n  gather_facts: false\n  tasks:\n${lines.map((line) => `    - ${line}\n`).join('')}`
-/** Command lines of all processes of this machine. */
-const commands = (): string[] =>
+/** All processes of this machine, with their command lines. */
+const processes = (): { pid: number; line: string }[] =>
   readdirSync('/proc').flatMap((pid) => {
     try {
-      return /^\d+$/.test(pid) ? [readFileSync(`/proc/${pid}/cmdline`, 'utf8').replaceAll('\0', ' ')] : []
+      const line = () => readFileSync(`/proc/${pid}/cmdline`, 'utf8').replaceAll('\0', ' ')
+      return /^\d+$/.test(pid) ? [{ pid: Number(pid), line: line() }] : []
     } catch {
       return []
     }
   })
+const commands = (): string[] => processes().map(({ line }) => line)
 const folders = (): string[] => readdirSync(folder)
 
 test('a play runs on each machine, with an event a task; text of variables is no template', async () => {
@@ -242,6 +245,20 @@ describe('limits and ends', () => {
     stop.abort(new Error('cancelled'))
     expect(await running).toMatchObject({ message: 'cancelled' })
     await until(() => !isThere('2'))
+    expect(folders()).toEqual([])
+  })
+
+  test.each([
+    ['the sandbox', 'bwrap '],
+    ['the program in it', '/usr/bin/python3 /usr/bin/ansible-playbook '],
+  ])('a play whose process is killed by others may be played again: %s', async (_, begin) => {
+    const running = play(endless('4'))
+    await until(() => isThere('4'))
+    const found = processes().filter(({ line }) => line.startsWith(begin))
+    expect(found).not.toEqual([])
+    for (const { pid } of found) kill(pid)
+    expect([...(await running)]).toEqual([['th1', { state: 'killed', reason: expect.any(String) }]])
+    await until(() => !isThere('4'))
     expect(folders()).toEqual([])
   })
 

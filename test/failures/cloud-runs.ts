@@ -113,10 +113,19 @@ const makePlan = async ({ programs }: World, id: string, run: string, target: st
 /** Waits for the end of a run and of its machines. @returns what is wrong */
 const endOf = async (world: World, run: string): Promise<string[]> => {
   const { programs } = world
+  // While PostgreSQL is away nothing answers.
+  const read = (path: string): Promise<any> => programs.get(path).catch(() => undefined)
   const detail = await until(`the end of ${run}`, 180, async () => {
-    // While PostgreSQL is away nothing answers.
-    const found = await programs.get(`/execution-runs/${run}/?attempts=all`).catch(() => undefined)
+    const found = await read(`/execution-runs/${run}/?attempts=all`)
     return found !== undefined && ended.includes(found.run.status as string) ? found : undefined
+  }).catch(async (error: Error) => {
+    const paths = [
+      `/execution-runs/${run}/?attempts=all`,
+      '/cloud-operations/',
+      '/environments/clouds/cloud-instances/',
+    ]
+    const facts = await Promise.all(paths.map(read))
+    throw new Error(`${error.message}: ${JSON.stringify(facts, null, 1)}`)
   })
   const violations: string[] = []
   if (detail.run.status !== 'completed')

@@ -107,8 +107,8 @@ const configureOne = async (
   await note(parts.db, job, 'configuration', 'configuration.failed', {
     ...{ tool: 'ansible', level: 'error', message, durationSeconds },
   })
-  // A machine that gives no answer is asked again, even for a configuration that is not required.
-  if (end.state === 'unreachable') throw new CloudError('away', message)
+  // The playbook runs there again, even for a configuration that is not required.
+  if (end.state !== 'failed') throw new CloudError('away', message)
   if (named.required) throw new CloudError('refused', message)
 }
 

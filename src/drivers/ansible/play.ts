@@ -68,10 +68,11 @@ const usualLimits: PlayLimits = { milliseconds: 30 * 60_000, bytes: 32 * 1_048_5
 const longestLine = 1_048_576
 
 /**
- * How a play ended on a machine. `unreachable`: SSH got no answer, so a later play may succeed.
+ * How a play ended on a machine. `unreachable`: SSH got no answer; `killed`: another process of this
+ * worker's machine ended it, or the kernel for want of memory. A later play may succeed after both.
  */
 export interface PlayEnd {
-  state: 'ok' | 'failed' | 'unreachable'
+  state: 'ok' | 'failed' | 'unreachable' | 'killed'
   /** Present unless ok. */
   reason?: string | undefined
 }
@@ -295,13 +296,19 @@ const lastOf = (stream: Readable, mask: Mask): (() => string) => {
 const errorIn = (output: string): string =>
   /ERROR! ([\s\S]*)/.exec(output)?.[1]?.trim().slice(0, 1_000) ?? reasonText(output, { characters: 1_000 })
 
+/** Of a program in a sandbox that was ended by SIGKILL or SIGTERM. */
+const killedCodes: readonly (number | null)[] = [137, 143]
+
+/** `killed`: the sandbox or the program in it ended by a signal that this process did not send. */
 const endOf = (
   name: string,
   place: number,
   { failures, stats }: Awaited<ReturnType<typeof readOutput>>,
-  error: string,
+  { error, killed }: { error: string; killed: boolean },
 ): PlayEnd => {
   const own = stats?.[aliasOf(place)]
+  if (own === undefined && killed)
+    return { state: 'killed', reason: 'ansible-playbook was killed on the machine of the worker' }
   if (own === undefined)
     return {
       state: 'failed',
@@ -382,11 +389,12 @@ export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
     await ended
     play.signal.throwIfAborted()
     const why = reason
+    const killed = started.signalCode !== null || killedCodes.includes(started.exitCode)
     return new Map(
       play.machines.map(({ name }, place) => [
         name,
         why === undefined
-          ? endOf(name, place, output, errorIn(errorOutput()))
+          ? endOf(name, place, output, { error: errorIn(errorOutput()), killed })
           : { state: 'failed', reason: `the playbook was ended: ${why}` },
       ]),
     )
