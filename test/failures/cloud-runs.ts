@@ -118,14 +118,14 @@ const endOf = async (world: World, run: string): Promise<string[]> => {
   const detail = await until(`the end of ${run}`, 180, async () => {
     const found = await read(`/execution-runs/${run}/?attempts=all`)
     return found !== undefined && ended.includes(found.run.status as string) ? found : undefined
-  }).catch(async (error: Error) => {
+  }).catch(async (error: unknown) => {
     const paths = [
       `/execution-runs/${run}/?attempts=all`,
       '/cloud-operations/',
       '/environments/clouds/cloud-instances/',
     ]
     const facts = await Promise.all(paths.map(read))
-    throw new Error(`${error.message}: ${JSON.stringify(facts, null, 1)}`)
+    throw new Error(`${(error as Error).message}: ${JSON.stringify(facts, null, 1)}`)
   })
   const violations: string[] = []
   if (detail.run.status !== 'completed')
