@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals'
-import { chmodSync, mkdtempSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { maskOf } from '../../src/domains/cloud/masks.ts'
 import { shownText } from '../../src/drivers/ansible/play.ts'
@@ -24,6 +24,16 @@ test('a sandbox that cannot be made is found before a machine is, with the words
   expect(
     await sandboxFault(withBubblewrap('for word; do last=$word; done; [ "$last" = /usr/bin/true ]')),
   ).toBeUndefined()
+})
+
+test('a bubblewrap that is killed before its sandbox is up leaves no process, and its end is seen', async () => {
+  const kept = join(mkdtempSync(join(runFolder(), 'kept-')), 'pid')
+  // As its own child waits for it then.
+  const waiting = withBubblewrap(`/bin/sleep 86400 & echo $! > ${kept}; kill -9 $$`)
+  expect(await sandboxFault(waiting)).toBe('bwrap ended with SIGKILL')
+  const left = `/proc/${readFileSync(kept, 'utf8').trim()}/stat`
+  // A process that has ended may wait for its parent to read its end.
+  expect(existsSync(left) ? readFileSync(left, 'utf8') : ') Z').toContain(') Z')
 })
 
 test('a secret is masked before a text is cut, also one that the cut of the callback went through', () => {

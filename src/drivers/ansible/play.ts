@@ -1,13 +1,13 @@
-import { spawn, type ChildProcess } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Readable, Writable } from 'node:stream'
+import type { Readable } from 'node:stream'
 import { z } from 'zod'
 import { openSandboxSockets, type SandboxSockets } from '../../clients/ssh/sandbox-sockets.ts'
 import type { SshTarget } from '../../clients/ssh/target.ts'
 import { reasonText } from '../../outside-text.ts'
-import { programPath } from '../machine-programs.ts'
+import { startBubblewrap } from '../bubblewrap.ts'
 import { ansiblePlaybook, sandbox } from './sandbox.ts'
 
 /**
@@ -188,7 +188,7 @@ const settings: Readonly<Record<string, string>> = {
 }
 
 /** A child in the sandbox. Files reach it through pipes: none is on this machine's disk. */
-const startSandbox = (
+const startPlay = (
   files: readonly (readonly [string, string])[],
   sockets: readonly string[],
   more: Readonly<Record<string, string>>,
@@ -201,18 +201,7 @@ const startSandbox = (
     ...['--remount-ro', '/', '/usr/bin/python3', '-I', '/play/start.py', ansiblePlaybook],
     ...['-i', '/play/inventory.json', '-e', '@/play/variables.json', '/play/playbook.yml'],
   ]
-  const child = spawn('bwrap', words, {
-    stdio: ['ignore', 'pipe', 'pipe', ...files.map(() => 'pipe' as const)],
-    cwd: '/',
-    env: { PATH: programPath },
-  })
-  files.forEach(([, content], place) => {
-    const pipe = child.stdio[3 + place] as Writable
-    // Where the sandbox does not come up, its end says why.
-    pipe.on('error', () => undefined)
-    pipe.end(content)
-  })
-  return child
+  return startBubblewrap(words, { contents: files.map(([, content]) => content) })
 }
 
 /** Lines of a stream; longer ones are left out. Ends the child beyond `bytes`. */
@@ -365,7 +354,7 @@ export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
       signal?.addEventListener('abort', () => void sockets[place]?.close(), { once: true })
     play.signal.throwIfAborted()
     const files = await filesOf(play)
-    const started = startSandbox(
+    const started = startPlay(
       files,
       sockets.flatMap(({ way, agent }) => [way, agent]),
       // A slow machine does not hold the others up.
@@ -377,7 +366,7 @@ export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
       started.once('close', () => resolve())
     })
     ended.catch(() => undefined)
-    const errorOutput = lastOf(started.stderr!, play.mask)
+    const errorOutput = lastOf(started.stderr, play.mask)
     let isUp = false
     const up = (): void => {
       if (isUp) return

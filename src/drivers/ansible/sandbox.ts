@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process'
+import { startBubblewrap } from '../bubblewrap.ts'
 import { hasProgram, isProgram, programPath } from '../machine-programs.ts'
 
 const mebibyte = 1_048_576
@@ -45,11 +45,10 @@ const longestWords = 500
  */
 export const sandboxFault = (path: string = programPath): Promise<string | undefined> =>
   new Promise((resolve) => {
-    const child = spawn('bwrap', [...sandbox.slice(1), '/usr/bin/true'], {
-      ...{ stdio: ['ignore', 'ignore', 'pipe'], cwd: '/', env: { PATH: path }, timeout: 30_000 },
-    })
+    const child = startBubblewrap([...sandbox.slice(1), '/usr/bin/true'], { path, timeoutMs: 30_000 })
     let words = ''
-    child.stderr?.on('data', (bytes: Buffer) => {
+    child.stdout.resume()
+    child.stderr.on('data', (bytes: Buffer) => {
       words = (words + bytes.toString()).slice(0, longestWords)
     })
     child.once('error', (error) => resolve(error.message))

@@ -6,7 +6,8 @@ import { createInterface } from 'node:readline'
 import type { Readable, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { everyRound } from '../../pacing/every-round.ts'
-import { hasProgram, programPath } from '../machine-programs.ts'
+import { startBubblewrap } from '../bubblewrap.ts'
+import { hasProgram } from '../machine-programs.ts'
 import { BuildError } from './errors.ts'
 import type { ImageFolder } from './image.ts'
 import { digestOfFile, synced } from './store.ts'
@@ -114,18 +115,10 @@ const sandboxWords = ({ out, given, epoch }: Place, script: string): string[] =>
 
 /** Starts a script in the sandbox. */
 export const startSandbox = (place: Place, script: string) => {
-  const child = spawn('bwrap', sandboxWords(place, script), {
-    stdio: ['pipe', 'pipe', 'pipe', ...files.map(() => 'pipe' as const)],
-    cwd: '/',
-    env: { PATH: programPath },
+  const child = startBubblewrap(sandboxWords(place, script), {
+    ...{ input: 'pipe', contents: files.map(([, content]) => content) },
   })
-  files.forEach(([, content], at) => {
-    const pipe = child.stdio[3 + at] as Writable
-    // Where the sandbox does not come up, its end says why.
-    pipe.on('error', () => undefined)
-    pipe.end(content)
-  })
-  return { child, input: child.stdin, output: child.stdout, errors: child.stderr }
+  return { child, input: child.stdin as Writable, output: child.stdout, errors: child.stderr }
 }
 
 /**

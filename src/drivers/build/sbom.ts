@@ -1,9 +1,8 @@
-import { spawn } from 'node:child_process'
 import { createWriteStream } from 'node:fs'
 import { mkdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
-import { programPath } from '../machine-programs.ts'
+import { startBubblewrap } from '../bubblewrap.ts'
 import { BuildError } from './errors.ts'
 
 /**
@@ -35,12 +34,8 @@ export const writeSbom = async (
     ...['--remount-ro', '/', '/syft', 'scan', `${sources[image.format]}:/image`],
     ...['--output', 'spdx-json@2.3', '--source-name', image.digest, '--source-version', image.digest],
   ]
-  const child = spawn('bwrap', words, {
-    stdio: ['ignore', 'pipe', 'pipe'],
-    cwd: '/',
-    env: { PATH: programPath },
+  const child = startBubblewrap(words, {
     signal: AbortSignal.any([signal, AbortSignal.timeout(limits.seconds * 1_000)]),
-    killSignal: 'SIGKILL',
   })
   let text = ''
   child.stderr.on('data', (piece: Buffer) => (text = (text + piece.toString()).slice(-1_000)))
