@@ -1,4 +1,4 @@
-import type { Context } from '@temporalio/activity'
+import { ApplicationFailure, type Context } from '@temporalio/activity'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openTurns } from '../src/db/each-record.ts'
 import type { Clouds } from '../src/domains/cloud/clouds.ts'
@@ -116,7 +116,10 @@ const wordsOf = (targetId: string, { phase, instanceId, rests, wakes }: HeldMach
   `waiting for a machine of ${targetId}: ${instanceId} is being ` +
   `${rests ? 'stopped' : wakes ? 'started' : 'made'} (${phase ?? 'queued'})`
 
-/** Asks for a machine. @returns why none can be had now; a refusal that lasts ends the run */
+/**
+ * Asks for a machine. A refusal that lasts ends the run. @returns why none can be had now
+ * @throws ApplicationFailure where this worker cannot ask, which Temporal repeats
+ */
 const acquire = async (
   parts: MachineSiteParts,
   { runId, site, targetId }: MachineSite,
@@ -125,7 +128,12 @@ const acquire = async (
     const answer = await acquireMachine(parts, runId, targetId)
     return answer && `waiting for a machine: ${answer.waits}`
   } catch (error) {
-    if (!(error instanceof Refusal) || error.code === 'unavailable') throw error
+    if (!(error instanceof Refusal)) throw error
+    if (error.code === 'unavailable') {
+      await showMachineWait(parts.db, runId, targetId, `waiting for a machine: ${error.message}`)
+      // Another worker may have what this one lacks.
+      throw ApplicationFailure.create({ message: error.message, type: 'MachineUnavailable' })
+    }
     await abandonRun(parts.db, runId, site, `no machine of ${targetId} can be made: ${error.message}`)
     return undefined
   }
