@@ -21,7 +21,7 @@ import { until } from '../failures/programs.ts'
 import { replayed } from '../support/histories.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
-import { temporalAddress } from '../support/service.ts'
+import { openService, temporalAddress } from '../support/service.ts'
 
 /** Machines of an EC2 endpoint, each an sshd on loopback, from the request to the end, over HTTP. */
 
@@ -731,4 +731,45 @@ describe('a run whose plan stops and starts its machine', () => {
       ])
     },
   )
+})
+
+test('a run shows why no machine can be asked for, and waits', async () => {
+  await using keyless = await openService({
+    environment: {
+      ...{ SERVICE_CLOUD_SSH_SOURCE_RANGES: '192.0.2.0/24', SERVICE_CREDENTIAL_ENVIRONMENT: 'LAB_CLOUD' },
+      LAB_CLOUD: JSON.stringify(site.accessKey),
+    },
+  })
+  await keyless.post('/environments/', {
+    environment: { id: 'clouds', name: 'clouds' },
+    version: { id: 'clouds-v1', version: 1, status: 'published' },
+    runtimes: [{ id: 'clouds-r', name: 'r', driver: 'cloud', mode: 'execution' }],
+    connections: [
+      {
+        ...{ id: 'account', name: 'account', type: 'cloud', endpoint: '', credentialRef: 'env:LAB_CLOUD' },
+        configuration: { provider: 'aws', region: 'us-east-1' },
+      },
+    ],
+  })
+  await keyless.post('/environments/clouds/cloud-capacity-targets/', {
+    ...{ id: 't', name: 't', provider: 'aws', providerMachineType: 'm5.large', imageReference: 'ami-1' },
+    ...{ vcpu: 2, memoryMiB: 8_192, maximumInstances: 1, ...withoutPlaybooks },
+  })
+  await keyless.post('/execution-scopes/', {
+    ...{ id: 's', name: 's', networkTopologyId: '', environmentVersionIds: ['clouds-v1'] },
+  })
+  await keyless.post('/workflow-definitions/', {
+    name: 'w',
+    spec: { namespace: 'tests', image: 'busybox:1.36', activities: [{ name: 'a', run: 'true' }] },
+  })
+  const plan = { id: 'p', workflowVersionId: 'w-v1', executionScopeId: 's', algorithm: 'by-hand' }
+  const assignments = [{ activityId: 'a', coreId: 'core-0', orderOnResource: 0, resourceId: 't' }]
+  await keyless.post('/schedule-plans/import/', { plan: { ...plan, assignments } })
+  await keyless.post('/execution-runs/', { id: 'waits', schedulePlanId: 'p', mode: 'real' })
+  await until('the reason of the wait', 120, async () => {
+    const { live } = await keyless.get('/execution-runs/waits/')
+    return live.waitsFor.some(({ text }: any) => text.startsWith('waits for a machine: the vault has no key'))
+  })
+  await keyless.post('/execution-runs/waits/cancel/', {})
+  expect((await keyless.finished('waits')).run.status).toBe('cancelled')
 })
