@@ -122,7 +122,10 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
   },
   fuzz: {
     needs: 'Python packages from their registry',
-    files: ['api/whole-fuzz', 'api/whole-schemathesis', 'api/whole-bad-input', 'archives/archives'],
+    files: [
+      ...['api/whole-fuzz', 'api/whole-schemathesis', 'api/whole-bad-input', 'archives/archives'],
+      'provenance/statements-many',
+    ],
     askedBy: ['src/http', 'src/domains'],
   },
   bounds: {
@@ -148,6 +151,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
   data: {
     needs: '../shared, python3-simgrid, montage',
     files: [
+      'shared/plans-big',
       'shared/traces',
       'shared/sample-runs',
       'execution-runs/predicted',
