@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { Client, Connection } from '@temporalio/client'
 import { randomBytes } from 'node:crypto'
 import { execFileSync } from 'node:child_process'
 import {
@@ -19,7 +20,7 @@ import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { until } from '../failures/programs.ts'
-import type { TestService } from '../support/service.ts'
+import { temporalAddress, type TestService } from '../support/service.ts'
 import { localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
 
 /** Copies between folders of this machine and a real S3 server, over HTTP. */
@@ -166,6 +167,12 @@ test('names of bytes that are no text, of quotes and of newlines arrive as they 
   expect(treeOf(join(root, 'b', 'hostile'))).toEqual(treeOf(folder))
   const refused = await copied('a', 'hostile', 'bucket')
   expect(refused).toMatchObject({ status: 'failed', error: expect.stringContaining('UTF-8') })
+  // Nothing can be there under such a name, so nothing is tidied up later.
+  const connection = await Connection.connect({ address: temporalAddress() })
+  const { workflow } = new Client({ connection, namespace: service.namespace })
+  const later = workflow.getHandle(`storage-tidy/${refused.id}/1`).describe()
+  await expect(later).rejects.toThrow(/not found/i)
+  await connection.close()
 })
 
 test('an empty directory goes to the root of a bucket, and a name of bytes to a folder', async () => {

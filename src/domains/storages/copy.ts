@@ -153,9 +153,10 @@ const discardUpload = async (
   try {
     await target.discard([...job.destinationPath, ...entry.path], upload, { signal })
   } catch (error) {
-    // Where the directory does not exist, the attempt left no file.
-    if (!(error instanceof StorageError) || !['missing', 'notDirectory', 'notFile'].includes(error.fault))
-      throw error
+    // Where the directory does not exist, or can hold no such name, the attempt left no file.
+    const isAbsent =
+      error instanceof StorageError && ['missing', 'notDirectory', 'notFile', 'name'].includes(error.fault)
+    if (!isAbsent) throw error
   }
 }
 
