@@ -103,15 +103,19 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
      */
     tidyStorageDownload: (id: string, ended?: number): Promise<void> =>
       beating(async () => {
-        const job = await jobOf(id)
-        if (ended !== undefined) {
-          if (job.generation !== ended) return
-          // The workflow that asks for this records the end of its job afterwards.
-          if (job.isOpen) throw new Error(`storage download ${id} has not ended yet; this is tried again`)
+        const tidy = async (): Promise<void> => {
+          const job = await jobOf(id)
+          if (ended !== undefined) {
+            if (job.generation !== ended) return
+            // The workflow that asks for this records the end of its job afterwards.
+            if (job.isOpen) throw new Error(`storage download ${id} has not ended yet; this is tried again`)
+          }
+          const target = (await storages.open(job.destinationStorageId)).driver
+          await endReplaced(db, job, { target, promoted: promotedData }, stopping())
+          await tidyCopy(db, job, { target })
         }
-        const target = (await storages.open(job.destinationStorageId)).driver
-        await tidyCopy(db, job, { target })
-        await endReplaced(db, job, { target, promoted: promotedData }, stopping())
+        // The record of an open job does not wait for what people must change; an ended one may.
+        return ended === undefined ? lasting(tidy) : tidy()
       }),
   }
 }

@@ -1,6 +1,12 @@
 import { hash } from 'node:crypto'
 import type { Db } from '../../db/sql.ts'
-import { StorageError, type Entry, type OpenUpload, type UploadPart } from '../../drivers/storage/contract.ts'
+import {
+  StorageError,
+  type Entry,
+  type OpenUpload,
+  type StorageFault,
+  type UploadPart,
+} from '../../drivers/storage/contract.ts'
 import type { ByteName, StoragePath } from '../../drivers/storage/paths.ts'
 import { inPlaces } from '../../drivers/transfer/places.ts'
 import {
@@ -143,6 +149,8 @@ export const discardEarlier = async (
     await discardUpload(job, ends, entry, upload, signal)
 }
 
+const holdsNone: ReadonlySet<StorageFault> = new Set(['missing', 'notDirectory', 'notFile', 'name', 'link'])
+
 const discardUpload = async (
   job: StorageJob,
   { target }: Pick<Ends, 'target'>,
@@ -153,10 +161,8 @@ const discardUpload = async (
   try {
     await target.discard([...job.destinationPath, ...entry.path], upload, { signal })
   } catch (error) {
-    // Where the directory does not exist, or can hold no such name, the attempt left no file.
-    const isAbsent =
-      error instanceof StorageError && ['missing', 'notDirectory', 'notFile', 'name'].includes(error.fault)
-    if (!isAbsent) throw error
+    // Where no directory can hold such a file, the attempt left none.
+    if (!(error instanceof StorageError && holdsNone.has(error.fault))) throw error
   }
 }
 
