@@ -1,5 +1,6 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import type { Readable, Writable } from 'node:stream'
+import { hasStreams, noStreamsText } from '../shell/has-streams.ts'
 import { programPath } from './machine-programs.ts'
 
 interface Options {
@@ -29,6 +30,7 @@ export const startBubblewrap = (
     ...(signal === undefined ? {} : { signal }),
     ...(timeoutMs === undefined ? {} : { timeout: timeoutMs }),
   }) as ChildProcess & { stdout: Readable; stderr: Readable }
+  if (!hasStreams(child)) throw new Error(`bwrap cannot be started: ${noStreamsText}`)
   child.once('exit', () => {
     try {
       process.kill(-(child.pid as number), 'SIGKILL')

@@ -2,6 +2,7 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { homedir, userInfo } from 'node:os'
 import type { Readable, Writable } from 'node:stream'
+import { hasStreams, noStreamsText } from './has-streams.ts'
 import { collectOutput, LastBytes } from './outputs.ts'
 import { LinkError, type ShellStream, type SiteShell } from './site-shell.ts'
 
@@ -72,11 +73,12 @@ export function openLocalShell(options: { environment?: Readonly<Record<string, 
       cwd: '/',
       detached: true,
     })
-    children.add(child)
-    child.on('close', () => children.delete(child))
+    if (!hasStreams(child)) throw new LinkError('shell', `cannot run /bin/sh: ${noStreamsText}`)
     const { stdin, stdout, stderr } = child
     if (stdin === null || stdout === null || stderr === null)
       throw new LinkError('shell', 'no pipes to /bin/sh')
+    children.add(child)
+    child.on('close', () => children.delete(child))
     // A script need not read its input, nor live until it is written: its exit code decides.
     stdin.on('error', () => undefined)
     const source = child.stdio[3] as Writable | undefined

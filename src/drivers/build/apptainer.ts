@@ -6,6 +6,7 @@ import { createInterface } from 'node:readline'
 import type { Readable, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { everyRound } from '../../pacing/every-round.ts'
+import { hasStreams } from '../../shell/has-streams.ts'
 import { startBubblewrap } from '../bubblewrap.ts'
 import { hasProgram } from '../machine-programs.ts'
 import { BuildError } from './errors.ts'
@@ -92,7 +93,7 @@ const sandboxWords = ({ out, given, epoch }: Place, script: string): string[] =>
     : []
   return [
     ...namespaces,
-    ...['--die-with-parent', '--new-session', '--clearenv', '--cap-drop', 'ALL', ...rights],
+    ...['--die-with-parent', '--clearenv', '--cap-drop', 'ALL', ...rights],
     ...['/etc', '/etc/apptainer', '/opt', '/sys', '/build', '/var'].flatMap((path) => ['--dir', path]),
     ...['--ro-bind', '/usr', '/usr', '--symlink', 'usr/bin', '/bin', '--symlink', 'usr/sbin', '/sbin'],
     ...['--symlink', 'usr/lib', '/lib', '--symlink', 'usr/lib64', '/lib64'],
@@ -114,9 +115,10 @@ const sandboxWords = ({ out, given, epoch }: Place, script: string): string[] =>
 }
 
 /** Starts a script in the sandbox. */
-export const startSandbox = (place: Place, script: string) => {
+export const startSandbox = (place: Place, script: string, { timeoutMs }: { timeoutMs?: number } = {}) => {
   const child = startBubblewrap(sandboxWords(place, script), {
     ...{ input: 'pipe', contents: files.map(([, content]) => content) },
+    ...(timeoutMs === undefined ? {} : { timeoutMs }),
   })
   return { child, input: child.stdin as Writable, output: child.stdout, errors: child.stderr }
 }
@@ -140,6 +142,7 @@ if [ -f "$labels" ] && [ ! -L "$labels" ]; then
 fi
 exec tar -C /out/root --sort=name --format=gnu --numeric-owner --owner=0 --group=0 $CLAMP -c . >&3 3>&-
 `
+const emptyWithinMs = 10 * 60_000
 const emptyScript = 'rm -rf /out/* /out/.[!.]*'
 
 export interface DefinitionLimits {
@@ -153,6 +156,7 @@ export interface DefinitionLimits {
 const usedBytes = (folder: string): Promise<number> =>
   new Promise((resolve) => {
     const child = spawn('du', ['-sxB1', folder], { stdio: ['ignore', 'pipe', 'ignore'] })
+    if (!hasStreams(child)) return resolve(0)
     let text = ''
     child.stdout.on('data', (piece: Buffer) => (text += piece.toString()))
     child.once('error', () => resolve(0))
@@ -302,7 +306,9 @@ export const buildDefinition = async (
 export const emptyDefinition = async (folder: string): Promise<void> => {
   const out = join(folder, 'definition')
   if ((await stat(out).catch(() => undefined)) === undefined) return
-  const { child, input, output, errors } = startSandbox({ out, given: {} }, emptyScript)
+  const { child, input, output, errors } = startSandbox({ out, given: {} }, emptyScript, {
+    timeoutMs: emptyWithinMs,
+  })
   input.on('error', () => undefined).end()
   output.resume()
   errors.resume()

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { pack, type Pack } from 'tar-stream'
+import { hasStreams, noStreamsText } from '../../shell/has-streams.ts'
 import { hasProgram, programPath } from '../machine-programs.ts'
 import { BuildError } from './errors.ts'
 import type { ImageFolder } from './image.ts'
@@ -135,6 +136,7 @@ const packed = async (
     // variable moves it, and it moves every file that is younger.
     env: { PATH: programPath, SOURCE_DATE_EPOCH: String(latest) },
   })
+  if (!hasStreams(child)) throw new Error(`sqfstar cannot be started: ${noStreamsText}`)
   let text = ''
   child.stderr.on('data', (piece: Buffer) => (text = (text + piece.toString()).slice(-2_000)))
   const ended = new Promise<void>((resolve, reject) => {
@@ -162,6 +164,7 @@ const packerVersion = (signal: AbortSignal): Promise<string> =>
       signal,
       env: { PATH: programPath },
     })
+    if (!hasStreams(child)) return resolve('sqfstar')
     let text = ''
     child.stdout.on('data', (piece: Buffer) => (text += piece.toString()))
     child.once('error', () => resolve('sqfstar'))

@@ -2,6 +2,7 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import { roomScript, type MemoryLimit } from '../contract/cgroups.ts'
 import { reasonText } from '../../../outside-text.ts'
+import { hasStreams, noStreamsText } from '../../../shell/has-streams.ts'
 import { DriverError } from '../contract/driver.ts'
 import { wakeStopped } from './processes.ts'
 
@@ -107,6 +108,7 @@ export function startRunner({
     cwd: '/',
     detached: true,
   })
+  if (!hasStreams(child)) throw new DriverError('infrastructure', `cannot run ${program}: ${noStreamsText}`)
   const { stdin, stdout, stderr } = child
   if (stdin === null || stdout === null || stderr === null)
     throw new DriverError('infrastructure', `no pipes to ${program}`)
