@@ -355,6 +355,13 @@ describe('ways', () => {
     ).toBe('through\n')
     const broken = sshd.target({ proxyCommand: 'echo no such way >&2; exit 1' })
     await expect(sessions.shell(broken).run(':')).rejects.toThrow('no such way')
+    // A process that the command has left behind keeps the output open.
+    const kept = join(folder, 'kept')
+    const left = sshd.target({
+      proxyCommand: `setsid sleep 86400 & echo $! > ${kept}; echo no way there >&2; exit 1`,
+    })
+    await expect(sessions.shell(left).run(':')).rejects.toThrow('no way there')
+    process.kill(Number(readFileSync(kept, 'utf8')), 'SIGKILL')
   })
 
   test('a program at the site signs with the forwarded key and cannot read it', async () => {

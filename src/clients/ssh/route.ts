@@ -6,6 +6,7 @@ import { homedir } from 'node:os'
 import { Duplex } from 'node:stream'
 import { LinkError } from '../../shell/site-shell.ts'
 import { within } from '../../pacing/within.ts'
+import { hasStreams, noStreamsText } from '../../shell/has-streams.ts'
 import { quote } from '../../shell/quote.ts'
 import type { LoginProgress } from './login-progress.ts'
 import { printable } from './printable.ts'
@@ -104,6 +105,9 @@ export const proxyCommandText = (
   return command.replace(/%([hpr%])/g, (_all, letter: string) => values[letter]!)
 }
 
+/** What an ended command has written to its error output is read within this time. */
+const lastWordsMs = 200
+
 /**
  * A connection over the input and output of a local command, which ends with it. The command does
  * not see this process' environment.
@@ -119,6 +123,8 @@ export const openProxyCommand = (
     cwd: '/',
     env: { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: homedir() },
   })
+  if (!hasStreams(child))
+    throw new LinkError('route', `the proxy command cannot be started: ${noStreamsText}`)
   let output = ''
   child.stderr.setEncoding('utf8').on('data', (text: string) => (output = (output + text).slice(-500)))
   const end = (): void => {
@@ -129,6 +135,9 @@ export const openProxyCommand = (
       // All processes of the group have ended.
     }
   }
+  const closed = new Promise<void>((resolve) =>
+    child.once('close', () => resolve()).once('error', () => resolve()),
+  )
   // Not Duplex.from: it takes the end of the command as a fault, "Premature close".
   const stream = new Duplex({
     read: () => child.stdout.resume(),
@@ -136,6 +145,11 @@ export const openProxyCommand = (
     final: (callback) => child.stdin.end(() => callback()),
     destroy: (error, callback) => {
       end()
+      child.stdin.destroy()
+      child.stdout.destroy()
+      // A process that has left the group may keep this output open.
+      const late = setTimeout(() => child.stderr.destroy(), lastWordsMs).unref()
+      void closed.then(() => clearTimeout(late))
       callback(error)
     },
   })
@@ -146,8 +160,5 @@ export const openProxyCommand = (
   child.stdin.on('error', () => stream.destroy())
   child.on('error', (error) => stream.destroy(error))
   child.on('close', () => stream.destroy())
-  const closed = new Promise<void>((resolve) =>
-    child.once('close', () => resolve()).once('error', () => resolve()),
-  )
   return { stream, printed: () => closed.then(() => printable(output)) }
 }
