@@ -1,9 +1,11 @@
 import { expect, test } from '@jest/globals'
-import { chmodSync, existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { chmodSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { maskOf } from '../../src/domains/cloud/masks.ts'
 import { shownText } from '../../src/drivers/ansible/play.ts'
 import { sandboxFault } from '../../src/drivers/ansible/sandbox.ts'
+import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 /** A folder with this program as `bwrap`. */
@@ -31,9 +33,49 @@ test('a bubblewrap that is killed before its sandbox is up leaves no process, an
   // As its own child waits for it then.
   const waiting = withBubblewrap(`/bin/sleep 86400 & echo $! > ${kept}; kill -9 $$`)
   expect(await sandboxFault(waiting)).toBe('bwrap ended with SIGKILL')
-  const left = `/proc/${readFileSync(kept, 'utf8').trim()}/stat`
   // A process that has ended may wait for its parent to read its end.
-  expect(existsSync(left) ? readFileSync(left, 'utf8') : ') Z').toContain(') Z')
+  const ended = () => {
+    try {
+      return readFileSync(`/proc/${readFileSync(kept, 'utf8').trim()}/stat`, 'utf8').includes(') Z')
+    } catch {
+      return true
+    }
+  }
+  await until('the end of the process', 20, () => Promise.resolve(ended()))
+})
+
+test('the processor time of a playbook ends by a signal of its own, not by the one of want of memory', () => {
+  const start = join(import.meta.dirname, '../../src/drivers/ansible/start.py')
+  const limits = 'import resource; print(*resource.getrlimit(resource.RLIMIT_CPU))'
+  const words = execFileSync('python3', ['-I', start, '/usr/bin/env', 'python3', '-c', limits], {
+    encoding: 'utf8',
+  })
+  const [soft = 0, hard = 0] = words.split(' ').map(Number)
+  expect(soft).toBeLessThan(hard)
+})
+
+test('a process without a free file descriptor gets errors, and goes on', () => {
+  const source = (path: string) => JSON.stringify(join(import.meta.dirname, '../../src', path))
+  const program = `
+    import { openSync } from 'node:fs'
+    import { startBubblewrap } from ${source('drivers/bubblewrap.ts')}
+    import { startRunner } from ${source('drivers/runtime/local/runner.ts')}
+    import { openLocalShell } from ${source('shell/local-shell.ts')}
+    import { openProxyCommand } from ${source('clients/ssh/route.ts')}
+    const shell = openLocalShell()
+    const start = (begin) => Promise.resolve().then(begin).catch(({ message }) => console.log(message))
+    try { for (;;) openSync('/dev/null') } catch {}
+    await start(() => startBubblewrap(['--version']))
+    await start(() => shell.run(':'))
+    await start(() => startRunner({ program: '/bin/true', control: '', vmstatFile: '', onGone: () => {} }))
+    await start(() => openProxyCommand('true', { host: 'h', port: 1, username: 'u' }))
+    setTimeout(() => console.log('goes on'), 50)`
+  const words = ['ulimit -n 100; exec "$@"', 'sh', process.execPath, '--input-type=module', '-e', program]
+  const lines = execFileSync('/bin/sh', ['-c', ...words], { encoding: 'utf8' })
+    .trim()
+    .split('\n')
+  const lack = expect.stringMatching(/^\S.* cannot be started: .*ulimit -n|^cannot run .*ulimit -n/)
+  expect(lines).toEqual([lack, lack, lack, lack, 'goes on'])
 })
 
 test('a secret is masked before a text is cut, also one that the cut of the callback went through', () => {

@@ -65,6 +65,17 @@ const processes = (): { pid: number; line: string }[] =>
       return []
     }
   })
+/** Whether a process was started by this one, by whatever way. */
+const isOurs = (pid: number): boolean => {
+  if (pid <= 1) return false
+  if (pid === process.pid) return true
+  try {
+    const [, parent = ''] = /\) \S (\d+)/.exec(readFileSync(`/proc/${String(pid)}/stat`, 'utf8')) ?? []
+    return isOurs(Number(parent))
+  } catch {
+    return false
+  }
+}
 const commands = (): string[] => processes().map(({ line }) => line)
 const folders = (): string[] => readdirSync(folder)
 
@@ -254,7 +265,7 @@ describe('limits and ends', () => {
   ])('a play whose process is killed by others may be played again: %s', async (_, begin) => {
     const running = play(endless('4'))
     await until(() => isThere('4'))
-    const found = processes().filter(({ line }) => line.startsWith(begin))
+    const found = processes().filter(({ pid, line }) => line.startsWith(begin) && isOurs(pid))
     expect(found).not.toEqual([])
     for (const { pid } of found) kill(pid)
     expect([...(await running)]).toEqual([['th1', { state: 'killed', reason: expect.any(String) }]])

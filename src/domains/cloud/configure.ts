@@ -79,7 +79,11 @@ const play = (
   })
 }
 
-/** Runs one configuration. @throws CloudError where it fails and is required */
+/**
+ * Runs one configuration.
+ * @throws CloudError `refused` where it fails and is required; `away` where the machine gave no answer,
+ *   or where a required one was killed at this worker
+ */
 const configureOne = async (
   parts: CloudWorkParts,
   job: CloudJob,
@@ -107,17 +111,16 @@ const configureOne = async (
   await note(parts.db, job, 'configuration', 'configuration.failed', {
     ...{ tool: 'ansible', level: 'error', message, durationSeconds },
   })
-  // The playbook runs there again, even for a configuration that is not required.
-  if (end.state !== 'failed') throw new CloudError('away', message)
-  if (named.required) throw new CloudError('refused', message)
+  // A machine that gives no answer may be gone, whatever the configuration is for.
+  if (end.state === 'unreachable') throw new CloudError('away', message)
+  if (named.required) throw new CloudError(end.state === 'killed' ? 'away' : 'refused', message)
 }
 
 /**
  * Runs the playbooks of the target's machine configurations on the machine, in their order. Those
  * that ended well before in this operation are not run again.
  * @throws CloudError that names the configuration and its failed task, or that the machine is gone;
- *   Refusal `unavailable` where
- *   this worker lacks a program
+ *   Refusal `unavailable` where this worker lacks a program
  */
 export const configureMachine = async (
   parts: CloudWorkParts,

@@ -68,8 +68,8 @@ const usualLimits: PlayLimits = { milliseconds: 30 * 60_000, bytes: 32 * 1_048_5
 const longestLine = 1_048_576
 
 /**
- * How a play ended on a machine. `unreachable`: SSH got no answer; `killed`: another process of this
- * worker's machine ended it, or the kernel for want of memory. A later play may succeed after both.
+ * How a play ended on a machine. `unreachable`: SSH got no answer; `killed`: SIGKILL or SIGTERM ended
+ * ansible-playbook on this worker's machine, as for want of memory. A later play may succeed after both.
  */
 export interface PlayEnd {
   state: 'ok' | 'failed' | 'unreachable' | 'killed'
@@ -285,8 +285,10 @@ const lastOf = (stream: Readable, mask: Mask): (() => string) => {
 const errorIn = (output: string): string =>
   /ERROR! ([\s\S]*)/.exec(output)?.[1]?.trim().slice(0, 1_000) ?? reasonText(output, { characters: 1_000 })
 
-/** Of a program in a sandbox that was ended by SIGKILL or SIGTERM. */
+/** Exit codes of a program in a sandbox that was ended by SIGKILL or SIGTERM. */
 const killedCodes: readonly (number | null)[] = [137, 143]
+/** The one of SIGXCPU, by the limit of `start.py`. */
+const processorTimeCode = 152
 
 /** `killed`: the sandbox or the program in it ended by a signal that this process did not send. */
 const endOf = (
@@ -297,7 +299,10 @@ const endOf = (
 ): PlayEnd => {
   const own = stats?.[aliasOf(place)]
   if (own === undefined && killed)
-    return { state: 'killed', reason: 'ansible-playbook was killed on the machine of the worker' }
+    return {
+      state: 'killed',
+      reason: 'ansible-playbook was killed on the machine of the worker, which may lack memory',
+    }
   if (own === undefined)
     return {
       state: 'failed',
@@ -378,12 +383,16 @@ export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
     await ended
     play.signal.throwIfAborted()
     const why = reason
+    const error =
+      started.exitCode === processorTimeCode
+        ? 'it used more than 1,200 s of processor time'
+        : errorIn(errorOutput())
     const killed = started.signalCode !== null || killedCodes.includes(started.exitCode)
     return new Map(
       play.machines.map(({ name }, place) => [
         name,
         why === undefined
-          ? endOf(name, place, output, { error: errorIn(errorOutput()), killed })
+          ? endOf(name, place, output, { error, killed })
           : { state: 'failed', reason: `the playbook was ended: ${why}` },
       ]),
     )

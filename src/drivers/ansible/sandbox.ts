@@ -9,7 +9,7 @@ const mebibyte = 1_048_576
  * end with it.
  */
 export const sandbox: readonly string[] = [
-  ...['bwrap', '--unshare-all', '--die-with-parent', '--new-session', '--clearenv', '--cap-drop', 'ALL'],
+  ...['bwrap', '--unshare-all', '--die-with-parent', '--clearenv', '--cap-drop', 'ALL'],
   ...['--ro-bind', '/usr', '/usr', '--symlink', 'usr/bin', '/bin', '--symlink', 'usr/sbin', '/sbin'],
   ...['--symlink', 'usr/lib', '/lib', '--symlink', 'usr/lib64', '/lib64', '--proc', '/proc'],
   ...['--dev', '/dev', '--size', String(16 * mebibyte), '--tmpfs', '/dev/shm'],
