@@ -175,7 +175,7 @@ const build = async (
     onProgress: (seconds) => {
       const elapsed = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`
       onProgress(
-        `building the Temporal development server, needed once, 3 to 4 minutes on two cores: ${elapsed}`,
+        `building the Temporal development server, needed once, 3 to 10 minutes on two cores: ${elapsed}`,
       )
     },
     reason: whyNoDownload,

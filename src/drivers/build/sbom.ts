@@ -27,7 +27,7 @@ export const writeSbom = async (
   const space = join(folder, 'sbom')
   await mkdir(space, { recursive: true, mode: 0o700 })
   const words = [
-    ...['--unshare-all', '--die-with-parent', '--new-session', '--clearenv', '--cap-drop', 'ALL'],
+    ...['--unshare-all', '--die-with-parent', '--clearenv', '--cap-drop', 'ALL'],
     ...['--proc', '/proc', '--dev', '/dev', '--bind', space, '/tmp', '--ro-bind', program, '/syft'],
     ...['--ro-bind', image.path, '/image', '--setenv', 'HOME', '/tmp', '--setenv', 'TMPDIR', '/tmp'],
     ...['--setenv', 'SYFT_CHECK_FOR_APP_UPDATE', 'false', '--setenv', 'GOMEMLIMIT', '1GiB'],
