@@ -28,7 +28,10 @@ export const answerTo = async (question: Question, site: HeldSite): Promise<Site
       return { type: 'commandsRead', commands }
     }
     case 'readForeignEnds':
-      return { type: 'foreignEnds', ends: await asking(() => loadEnds(db, state.facts.runId)) }
+      return {
+        type: 'foreignEnds',
+        ends: await asking(() => loadEnds(db, state.facts.runId, question.after)),
+      }
   }
 }
 

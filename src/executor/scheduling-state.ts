@@ -168,8 +168,8 @@ export type Effect =
   | { type: 'readHolds'; positions: readonly number[] }
   /** → `commandsRead` */
   | { type: 'readCommands'; positions: readonly number[] }
-  /** → `foreignEnds` */
-  | { type: 'readForeignEnds' }
+  /** After this sequence of events → `foreignEnds` */
+  | { type: 'readForeignEnds'; after: number }
   /**
    * Rests for this long, unless an event comes; `request`: free cores of the host count as an event.
    */
@@ -298,6 +298,8 @@ export const openScheduling = (
     /** Tasks of other sites are not over; whether their ends were read since the last commit. */
     foreign: tasks.some((_, i) => of.mine[i] !== true && (states[i] as number) < completed),
     foreignRead: true,
+    /** The sequence of the last event that was read of them. */
+    foreignSeen: 0,
     idleSince: at,
     completed: own('completed'),
     failed: own('failed'),

@@ -169,7 +169,7 @@ const tick = (state: SchedulingState, cores: readonly number[] | undefined): Ste
 const beforeStep = (state: SchedulingState, cores: readonly number[] | undefined): Effect | undefined => {
   const ms = gatherFor(state, cores?.length ?? Infinity)
   if (ms > 0) return { type: 'gather', ms }
-  if (state.foreign && !state.foreignRead) return { type: 'readForeignEnds' }
+  if (state.foreign && !state.foreignRead) return { type: 'readForeignEnds', after: state.foreignSeen }
   if (state.draining || state.stopping !== 'no') return undefined
   bringDue(state)
   const positions = unreadForStep(state, cores)
@@ -268,7 +268,8 @@ const transferHeard = (state: SchedulingState, i: number, transfer: TaskTransfer
 
 const foreignEnds = (state: SchedulingState, ends: readonly ForeignEnd[]): void => {
   state.foreignRead = true
-  for (const { position: i, status, finished_at } of ends) {
+  for (const { sequence, position: i, status, finished_at } of ends) {
+    state.foreignSeen = Math.max(state.foreignSeen, sequence)
     if (state.mine[i] === true || (state.frontier.states[i] as number) >= completed) continue
     const task = state.tasks[i]
     if (task !== undefined) task.finished_at = finished_at

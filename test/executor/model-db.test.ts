@@ -6,13 +6,23 @@ import {
   claimSite,
   commitSite,
   LeasePassedOn,
+  loadEnds,
   loadRun,
   type CommitResult,
   type JournalEntry,
 } from '../../src/executor/journal.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World } from '../support/worlds.ts'
-import { claim, commit, laneOf, makeDb, Replaced, type ModelDb, type ModelTask } from './model-db.ts'
+import {
+  claim,
+  commit,
+  endsAfter,
+  laneOf,
+  makeDb,
+  Replaced,
+  type ModelDb,
+  type ModelTask,
+} from './model-db.ts'
 
 const site = 'local@here'
 const runs = 25
@@ -278,6 +288,8 @@ test(`the model of the database is commit_site, over ${String(runs * stepsPerRun
         const answer = await commitSite(service.db, runId, site, epoch, entry)
         expect(answerOf(answer)).toEqual(answerOf(commit(db, site, epoch, entry)))
         expect(await recorded(runId)).toEqual(modelled(db))
+        const after = dice(2) === 0 ? 0 : db.run.sequence - dice(10)
+        expect(await loadEnds(service.db, runId, after)).toEqual(endsAfter(db, after))
         acquired += answer.acquired.length
         refusals += Object.keys(answer.holders ?? {}).length
       }

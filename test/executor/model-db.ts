@@ -1,5 +1,6 @@
 import type {
   CommitResult,
+  ForeignEnd,
   JournalEntry,
   LoadedRun,
   LoadedTask,
@@ -95,6 +96,16 @@ export const load = (db: ModelDb): LoadedRun => ({
   from: db.from,
   to: db.to,
 })
+
+/** As `loadEnds` reads them. */
+export const endsAfter = (db: ModelDb, after: number): ForeignEnd[] =>
+  db.events.flatMap(({ sequence, type, id }) => {
+    const task = db.tasks.get(id)
+    const isEnd = sequence > after && isOver(type.replace('activity.', ''))
+    if (!isEnd || task?.latest !== true || !isOver(task.status)) return []
+    const { position, status, finished_at } = task
+    return [{ sequence, position, status, finished_at }]
+  })
 
 /** `commit_site`. @throws Replaced for an epoch that is not the site's */
 export const commit = (db: ModelDb, site: string, epoch: number, entry: JournalEntry): CommitResult => {

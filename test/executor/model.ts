@@ -13,7 +13,17 @@ import type { Outcome } from '../../src/executor/attempts-in-flight.ts'
 import { openHostCores, type CoreShare, type HostCores } from '../../src/executor/host-cores.ts'
 import type { CommitResult } from '../../src/executor/journal.ts'
 import { intentName } from '../../src/executor/names.ts'
-import { claim, commit, laneOf, load, makeDb, Replaced, type ModelDb, type ModelTask } from './model-db.ts'
+import {
+  claim,
+  commit,
+  endsAfter,
+  laneOf,
+  load,
+  makeDb,
+  Replaced,
+  type ModelDb,
+  type ModelTask,
+} from './model-db.ts'
 import { moveOf, type Fate, type Scenario } from './scenario.ts'
 
 /**
@@ -459,13 +469,8 @@ const answerTo = (play: Play, holder: Holder, question: Question): SiteEvent => 
         type: 'commandsRead',
         commands: new Map(question.positions.map((i) => [i, commandOf(scenario, i)])),
       }
-    case 'readForeignEnds': {
-      const ends = db.latest.filter(({ status }) => isOver(status))
-      return {
-        type: 'foreignEnds',
-        ends: ends.map(({ position, status, finished_at }) => ({ position, status, finished_at })),
-      }
-    }
+    case 'readForeignEnds':
+      return { type: 'foreignEnds', ends: endsAfter(db, question.after) }
   }
 }
 
