@@ -227,13 +227,16 @@ export interface AtSite {
   alone: boolean
 }
 
-/** The run at a site; undefined where the run was deleted or opened again since. */
+/**
+ * The run at a site; undefined where the run was deleted or opened again since. `created`: another run
+ * of this id, accepted after this workflow's run was deleted.
+ */
 const findSite = async (
   { db }: Pick<ExecutionRunParts, 'db'>,
   { runId, generation, site }: SiteCall,
 ): Promise<AtSite | undefined> => {
   const [snapshot, pairs] = await Promise.all([findSiteSnapshot(db, runId), usedPairs(db, runId)])
-  if (snapshot?.generation !== generation) return undefined
+  if (snapshot?.generation !== generation || snapshot.status === 'created') return undefined
   const places = placesOf(snapshot, pairs)
   const place = places.get(site)
   if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)

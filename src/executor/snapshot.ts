@@ -7,6 +7,7 @@ import { SnapshotBinding, SnapshotResource, SnapshotRuntime } from './sites.ts'
 
 export const SnapshotRow = z.object({
   generation: z.number(),
+  status: z.string(),
   acceptedAt: z.number(),
   contentVersionId: z.string(),
   onFailure: z.enum(['stop', 'finish-independent']),
@@ -27,7 +28,7 @@ export type SiteSnapshot = z.output<typeof SnapshotRow>
 export const findSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot | undefined> =>
   db.maybe(
     SnapshotRow,
-    sql`select r.generation, extract(epoch from r.created_at)::double precision as accepted_at,
+    sql`select r.generation, r.status, extract(epoch from r.created_at)::double precision as accepted_at,
       r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources,
         s.runtime_bindings, s.storage_mounts, s.network_topology, s.executables,
         (select jsonb_agg(jsonb_build_object('targetId', m.capacity_target_id, 'instanceId', m.instance_id))

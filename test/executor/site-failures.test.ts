@@ -486,6 +486,25 @@ test.each([false, true])(
   },
 )
 
+test('what is left of a deleted run does not end the next run of its id before it is opened', async () => {
+  const world = await makeWorld(service, { name: 'anew', tasks: [{ name: 'only' }] })
+  await service.post('/execution-runs/', {
+    ...{ id: 'anew', schedulePlanId: world.planId, mode: 'real' },
+    // It stays as it was accepted.
+    ...{ budget: 0, onBudget: 'ask' },
+  })
+  const unused = (): never => {
+    throw new Error('a site was opened')
+  }
+  const { runSite: activity } = executionRunActivities({
+    ...{ db: service.db, reports: quietReports(), draining: new AbortController().signal, hostId: 'far' },
+    ...{ sites: { of: unused }, clock: unused },
+  } as never)
+  const outcome = await new MockActivityEnvironment().run(() => activity('anew', 1, 'local@far'))
+  expect(outcome).toMatchObject({ completed: 0 })
+  expect((await service.get('/execution-runs/anew/')).run.status).toBe('created')
+})
+
 test('waiting in the queue of the site is shown with its cause, and counted apart; so is where it ran and what was brought', async () => {
   const run = await makeRun([{ name: 'made' }, { name: 'also' }, { name: 'job', after: ['made', 'also'] }])
   await service.db.prepared(
