@@ -29,11 +29,11 @@ export const siteProgress = (
   debug: (message: string, facts: Record<string, unknown>) => void,
 ) => {
   const { runId, generation, site, alone } = of
-  let progressAt = Date.now() + firstProgressSeconds * 1_000
+  let progressAt = performance.now() + firstProgressSeconds * 1_000
   let pause = firstProgressSeconds
   let wokenFor = 0
-  let wokenAt = 0
-  let saidAt = 0
+  let wokenAt = -Infinity
+  let saidAt = -Infinity
   let before: Pick<SiteProgress, 'changes' | 'paused'> = { changes: 0, paused: false }
   let beat: { completed: number; running: number; waitsFor?: string } = { completed: 0, running: 0 }
 
@@ -55,7 +55,7 @@ export const siteProgress = (
     step(facts: SiteProgress): void {
       const { completed, running } = facts
       beat = { ...beat, completed, running }
-      const now = Date.now()
+      const now = performance.now()
       if (!alone && completed > wokenFor && now - wokenAt >= wakeEveryMs) {
         wokenFor = completed
         wokenAt = now

@@ -186,9 +186,9 @@ const workflowIdOf = async ({ within }: Calls, ref: Ref, milliseconds = callDead
 /** Starts workflows. After a start without an answer from Temporal it tries none for a while. */
 const openStarts = (calls: Calls, { taskQueue, apiUrl }: EngineOptions) => {
   const { within } = calls
-  let awayUntil = 0
+  let awayUntil = -Infinity
   return async (ref: Ref, pageSummary?: PageSummary): Promise<'started' | 'open' | false> => {
-    if (Date.now() < awayUntil) return false
+    if (performance.now() < awayUntil) return false
     try {
       const wanted = { ...startOptions(ref, pageSummary, apiUrl?.()), taskQueue }
       if ((await workflowIdOf(calls, ref, startDeadlineMs)) !== wanted.workflowId) return 'open'
@@ -197,7 +197,7 @@ const openStarts = (calls: Calls, { taskQueue, apiUrl }: EngineOptions) => {
     } catch (error) {
       if (error instanceof WorkflowExecutionAlreadyStartedError) return 'open'
       if (temporalAway(error)) {
-        awayUntil = Date.now() + startDeadlineMs
+        awayUntil = performance.now() + startDeadlineMs
         return false
       }
       throw error
@@ -211,7 +211,7 @@ const openLive = (calls: Calls) => {
   return (ref: Ref): Promise<Live | undefined> => {
     const key = temporalIdOf(...ref)
     const known = cache.get(key)
-    const now = Date.now()
+    const now = performance.now()
     if (known !== undefined && now - known.at < liveCacheMs) return known.live
     if (cache.size > 1_000)
       for (const [name, entry] of cache) if (now - entry.at >= liveCacheMs) cache.delete(name)

@@ -42,6 +42,8 @@ export interface AttemptParts {
   site: string
   /** Seconds since the epoch. */
   clock: () => number
+  /** Seconds of a monotonic clock: what is due here stays so where the time of day is set back. */
+  monotonic: () => number
   failpoint: (name: string) => void
   /** A silent site is queried for this long. */
   silentSeconds: number
@@ -215,19 +217,19 @@ export const openAttempts = (parts: AttemptParts) => {
           longest = { since, ...trouble }
       return longest
     },
-    /** Seconds since the epoch at which `runDue` has work; Infinity when nothing is due by itself. */
+    /** Seconds of `monotonic` at which `runDue` has work; Infinity when nothing is due by itself. */
     get dueAt(): number {
       let due = Infinity
       for (const task of byName.values())
         due = Math.min(due, task.dueAt, task.pollAt, task.slowSubmitAt, task.slowCollectAt)
       return attempts.cancelledAt === undefined || byName.size === 0
         ? due
-        : Math.min(due, parts.clock() + firstPauseSeconds)
+        : Math.min(due, parts.monotonic() + firstPauseSeconds)
     },
     /** Ends all tasks, those on their way too. Idempotent. */
     cancel(): void {
       if (attempts.cancelledAt !== undefined) return
-      attempts.cancelledAt = parts.clock()
+      attempts.cancelledAt = parts.monotonic()
       for (const task of byName.values()) if (task.query === 'submit') task.query = 'collect'
       runDue(attempts)
     },
@@ -289,7 +291,7 @@ const answered = (attempts: Attempts, task: Attempt): void => {
   if (task.linkLost)
     for (const other of attempts.byName.values())
       if (other.linkLost && other.query !== undefined)
-        other.dueAt = Math.min(other.dueAt, attempts.parts.clock() + firstPauseSeconds)
+        other.dueAt = Math.min(other.dueAt, attempts.parts.monotonic() + firstPauseSeconds)
   task.query = undefined
   task.dueAt = Infinity
   task.pause = firstPauseSeconds
@@ -315,7 +317,7 @@ const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: Driv
   // A task that is being ended does not start any more.
   task.query = query === 'submit' && attempts.cancelledAt !== undefined ? 'collect' : query
   task.linkLost = link !== undefined
-  task.dueAt = now + task.pause
+  task.dueAt = attempts.parts.monotonic() + task.pause
   task.pause = Math.min(task.pause * 2, longestPauseSeconds)
   // A task that was never accepted does not run, whatever its row shows.
   const status = query === 'submit' ? ({ status: 'queued' } as const) : {}
@@ -363,7 +365,7 @@ const collect = (attempts: Attempts, task: Attempt): void =>
   void collectNow(attempts, task).catch(attempts.parts.fault)
 /** The site says that its program has ended. */
 const collectEnded = (attempts: Attempts, task: Attempt): void => {
-  task.slowCollectAt = attempts.parts.clock() + slowCollectSeconds
+  task.slowCollectAt = attempts.parts.monotonic() + slowCollectSeconds
   task.pollAt = Infinity
   collect(attempts, task)
 }
@@ -401,7 +403,7 @@ interface Start {
 }
 const submitNow = async (attempts: Attempts, starts: readonly Start[]): Promise<void> => {
   const tasks = starts.map(({ task }) => task)
-  const slowSubmitAt = attempts.parts.clock() + slowSubmitSeconds
+  const slowSubmitAt = attempts.parts.monotonic() + slowSubmitSeconds
   for (const { task, intent } of starts)
     Object.assign(task, { query: undefined, dueAt: Infinity, slowSubmitAt, stages: stagesOf(intent) })
   attempts.parts.failpoint('intended-not-started')
@@ -429,7 +431,7 @@ const submitNow = async (attempts: Attempts, starts: readonly Start[]): Promise<
     if (outcome.ok) {
       if (task.reason !== undefined) report(attempts, task, { status: 'preparing', reason: null })
       answered(attempts, task)
-      task.pollAt = attempts.parts.clock() + firstPollSeconds
+      task.pollAt = attempts.parts.monotonic() + firstPollSeconds
       accepted.push(task)
     } else refused(attempts, task, outcome.error)
   }
@@ -484,19 +486,19 @@ const findNow = async (attempts: Attempts, tasks: readonly Attempt[]): Promise<v
   if (attempts.cancelledAt === undefined) launchAgain(attempts, fresh)
   else
     for (const task of fresh)
-      Object.assign(task, { query: 'collect', dueAt: attempts.parts.clock() + firstPauseSeconds })
+      Object.assign(task, { query: 'collect', dueAt: attempts.parts.monotonic() + firstPauseSeconds })
 }
 const find = (attempts: Attempts, tasks: readonly Attempt[]): void =>
   void findNow(attempts, tasks).catch(attempts.parts.fault)
 
 /** Schedules the next poll of a task, each one later than the one before. */
 const pollLater = (attempts: Attempts, task: Attempt): void => {
-  task.pollAt = attempts.parts.clock() + task.pollPause
+  task.pollAt = attempts.parts.monotonic() + task.pollPause
   task.pollPause = Math.min(task.pollPause * 2, longestPollSeconds)
 }
 const show = (attempts: Attempts, task: Attempt, state: TaskState): void => {
   if (state.state === 'running') {
-    task.pollAt = attempts.parts.clock() + runningPollSeconds
+    task.pollAt = attempts.parts.monotonic() + runningPollSeconds
     const { externalId, cause } = state
     const reason = cause === undefined ? undefined : `at the site: ${cause}`
     if (task.runs && reason === task.reason) return
@@ -560,7 +562,7 @@ const askToStop = async (attempts: Attempts): Promise<void> => {
     }
   } catch (error) {
     attempts.stopTrouble = driverErrorOf(error).message
-    attempts.askAgainAt = attempts.parts.clock() + attempts.askPause
+    attempts.askAgainAt = attempts.parts.monotonic() + attempts.askPause
     attempts.askPause = Math.min(attempts.askPause * 2, longestPauseSeconds)
   } finally {
     attempts.asking = false
@@ -582,7 +584,7 @@ const seeToStop = (attempts: Attempts, now: number, since: number): void => {
 
 /** Makes the due queries, and pursues the requested ends. */
 const runDue = (attempts: Attempts): void => {
-  const now = attempts.parts.clock()
+  const now = attempts.parts.monotonic()
   if (attempts.cancelledAt !== undefined) seeToStop(attempts, now, attempts.cancelledAt)
   const due: Record<Query, Attempt[]> = { submit: [], find: [], collect: [] }
   const polled: Attempt[] = []

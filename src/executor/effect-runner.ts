@@ -13,6 +13,8 @@ export type Question = Extract<
   { type: 'findAhead' | 'readHolds' | 'readCommands' | 'readForeignEnds' }
 >
 
+const monotonic = (): number => performance.now() / 1_000
+
 /**
  * Carries out the effects of a site's scheduling, and returns their results to it as events. Questions
  * are kept for the loop; so are the rest and the end of the loop itself.
@@ -34,7 +36,7 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
     return staged === undefined || staged.length === 0 ? [] : intents.copied(position, staged)
   }
   const attempts = openAttempts({
-    ...{ driver, site, clock, failpoint },
+    ...{ driver, site, clock, monotonic, failpoint },
     silentSeconds: state.facts.patience.silentSeconds,
     intentOf: intents.of,
     endEarlier: async (positions) => {
@@ -123,7 +125,7 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
       if (rest?.type !== 'rest') return
       cores?.request(rest.request, wakeUp.wake)
       if (wakeUp.woken) return
-      await wakeUp.sleep(Math.min(rest.ms, Math.max(0, (attempts.dueAt - clock()) * 1_000)))
+      await wakeUp.sleep(Math.min(rest.ms, Math.max(0, (attempts.dueAt - monotonic()) * 1_000)))
     },
     /** Releases everything; running tasks go on. */
     close(): void {

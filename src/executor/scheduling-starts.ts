@@ -65,7 +65,7 @@ export const unread = (state: SchedulingState, positions: readonly number[]): nu
 }
 
 const isDue = (state: SchedulingState, i: number): boolean =>
-  (state.retryAt[i] as number) <= state.at && (taskAt(state, i).not_before ?? 0) <= state.at
+  (state.retryAt[i] as number) <= state.ms && (taskAt(state, i).not_before ?? 0) <= state.at
 
 /** Puts tasks whose wait for a time or a lane is over before the others. */
 export const bringDue = (state: SchedulingState): void => {
@@ -275,10 +275,10 @@ const refuse = (state: SchedulingState, i: number, by: string | undefined): void
   state.stage[i] = stages.none
   task.started_at = null
   state.deferred.push(i)
-  state.retryAt[i] = state.at + laneRetryMs / 1_000
+  state.retryAt[i] = state.ms + laneRetryMs
   if (by === '') {
     state.coreRefusals += 1
-    if (coreRetryIsDue(state)) state.retryAt[i] = state.at + coreRetryMs / 1_000
+    if (coreRetryIsDue(state)) state.retryAt[i] = state.ms + coreRetryMs
     showWait(state, i, 'cores', `waiting for a free core of host ${state.facts.hostId}`)
   } else if (by !== undefined) showWait(state, i, 'lane', `its lane is held by ${by}`)
 }

@@ -251,8 +251,8 @@ export const openScheduling = (
     heirFrom: new Int32Array(n).fill(-1),
     /** Seconds since the epoch; NaN: not known. */
     readyAt: new Float64Array(n).fill(NaN),
-    /** The earliest next try: another run holds its lane. */
-    retryAt: new Float64Array(n),
+    /** `ms` of the earliest next try: another run holds its lane. */
+    retryAt: new Float64Array(n).fill(-Infinity),
     /** Names of the latest attempts' effects, computed at first use: a hash takes 2 µs. */
     names: new Array<string | undefined>(n).fill(undefined),
     commands: new Array<TaskCommand | undefined>(n).fill(undefined),

@@ -180,7 +180,7 @@ export const openDispatcher = (
     if (started === false) return false
     const others = met.get(of) ?? []
     if (started === 'open' && others.length < mostMet)
-      met.set(of, [...others, { ref, until: Date.now() + of.lookEverySeconds * 1_000 }])
+      met.set(of, [...others, { ref, until: performance.now() + of.lookEverySeconds * 1_000 }])
     await of.markDispatched(db, ref)
     return true
   }
@@ -190,17 +190,17 @@ export const openDispatcher = (
       const { kind } = of
       // Records that wait for their next try leave a whole batch of others.
       if (!(await inTurn(of, await of.undispatched(db, batch + turns.waiting), dispatch, signal))) return
-      const again = (met.get(of) ?? []).filter(({ until }) => until > Date.now())
+      const again = (met.get(of) ?? []).filter(({ until }) => until > performance.now())
       met.set(of, again)
       const refs = again.map(({ ref }) => ref)
       if (!(await inTurn(of, refs, look, signal))) return
-      if (Date.now() < (lookAt.get(kind.name) ?? 0)) continue
+      if (performance.now() < (lookAt.get(kind.name) ?? -Infinity)) continue
       // In pages, one a round: what was accepted meanwhile does not wait for a look at all.
       const open = await of.open(db, lookedTo.get(kind.name) ?? '', lookBatch)
       if (!(await inTurn(of, open, look, signal))) return
       const last = open.length < lookBatch ? undefined : open.at(-1)
       lookedTo.set(kind.name, last?.id ?? '')
-      if (last === undefined) lookAt.set(kind.name, Date.now() + of.lookEverySeconds * 1_000)
+      if (last === undefined) lookAt.set(kind.name, performance.now() + of.lookEverySeconds * 1_000)
     }
   }
 

@@ -18,6 +18,7 @@ import { openAttempts, type Outcome, type Observation } from '../../src/executor
 import type { LoadedTask } from '../../src/executor/journal.ts'
 import {
   DriverError,
+  type Intent,
   type Collected,
   type RuntimeDriver,
   type TaskState,
@@ -377,7 +378,14 @@ test('files that arrive late are a wait for data with its reason, and give the c
     close: () => Promise.resolve(),
   }
   const attempts = openAttempts({
-    ...{ driver, site: 'far', clock: () => 1000, failpoint: () => undefined, silentSeconds: 60 },
+    ...{
+      driver,
+      site: 'far',
+      clock: () => 1000,
+      monotonic: () => 1000,
+      failpoint: () => undefined,
+      silentSeconds: 60,
+    },
     intentOf: () => plainIntent(name, '/w', ['true']),
     endEarlier: () => Promise.resolve(),
     ended: (_, outcome) => ends.push(outcome),
@@ -394,6 +402,38 @@ test('files that arrive late are a wait for data with its reason, and give the c
   arrive()
   await until('the end', 120, () => ends.length > 0)
   expect(ends).toMatchObject([{ kind: 'collected' }])
+  attempts.close()
+})
+
+test('a question without an answer is repeated also where the time of day was set back meanwhile', async () => {
+  let [submits, now] = [0, 5]
+  const driver = {
+    capabilities: sshCapabilities,
+    submit: (intents: readonly Intent[]) =>
+      submits++ === 0
+        ? Promise.reject(new DriverError('unknown', 'lost'))
+        : Promise.resolve(intents.map((one) => ({ name: one.name, ok: true }))),
+    watch: () => () => undefined,
+  } as unknown as RuntimeDriver
+  const seen: Observation[] = []
+  const attempts = openAttempts({
+    ...{ driver, site: 'far', failpoint: () => undefined, silentSeconds: 60, monotonic: () => now },
+    clock: () => (seen.length === 0 ? 100_000 : 96_400),
+    intentOf: () => plainIntent('task', '/w', ['true']),
+    endEarlier: () => Promise.resolve(),
+    ended: () => undefined,
+    observed: (_, observation) => seen.push(observation),
+    programEnded: () => undefined,
+    fault: (error) => {
+      throw error
+    },
+  })
+  attempts.start([{ position: 0, name: 'task', intent: plainIntent('task', '/w', ['true']) }])
+  await until('the wait', 120, () => seen.length > 0)
+  now = attempts.dueAt
+  expect(now).toBeLessThan(10)
+  attempts.runDue()
+  await until('the answer', 120, () => submits === 2 && attempts.silence === undefined)
   attempts.close()
 })
 
@@ -457,7 +497,14 @@ describe('a site that answers and does not mention an attempt', () => {
     }
     const [ends, seen]: [Outcome[], Observation[]] = [[], []]
     const attempts = openAttempts({
-      ...{ driver, site: 'far', clock: () => now, failpoint: () => undefined, silentSeconds: 1e9 },
+      ...{
+        driver,
+        site: 'far',
+        clock: () => now,
+        monotonic: () => now,
+        failpoint: () => undefined,
+        silentSeconds: 1e9,
+      },
       intentOf: () => plainIntent(name, '/w', ['true']),
       endEarlier: () => Promise.resolve(),
       ended: (_, outcome) => ends.push(outcome),
@@ -508,7 +555,14 @@ describe('a site that answers and does not mention an attempt', () => {
       const [ends, seen]: [Outcome[], Observation[]] = [[], []]
       const faults: unknown[] = []
       const attempts = openAttempts({
-        ...{ driver, site: 'cluster', clock: () => now, failpoint: () => undefined, silentSeconds: 1e9 },
+        ...{
+          driver,
+          site: 'cluster',
+          clock: () => now,
+          monotonic: () => now,
+          failpoint: () => undefined,
+          silentSeconds: 1e9,
+        },
         intentOf: () => plainIntent(name, '/w', ['true']),
         endEarlier: () => Promise.resolve(),
         ended: (_, outcome) => ends.push(outcome),
