@@ -13,14 +13,13 @@ export type Question = Extract<
   { type: 'findAhead' | 'readHolds' | 'readCommands' | 'readForeignEnds' }
 >
 
-const monotonic = (): number => performance.now() / 1_000
-
 /**
  * Carries out the effects of a site's scheduling, and returns their results to it as events. Questions
  * are kept for the loop; so are the rest and the end of the loop itself.
  */
 export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event: SiteEvent) => unknown) => {
   const { db, driver, cores, clock, failpoint, state, intents } = held
+  const { monotonic = () => performance.now() / 1_000 } = held
   const { site, runId } = state.facts
   const asked: Question[] = []
   let next: Extract<Effect, { type: 'rest' | 'gather' }> | undefined

@@ -25,6 +25,8 @@ export interface SiteParts extends Omit<OpenSite, 'closeScope'> {
   reports?: SiteReports
   /** Seconds since the epoch. */
   clock: () => number
+  /** Seconds of a monotonic clock, for what is due in this process; default: that of the process. */
+  monotonic?: () => number
   failpoint: (name: string) => void
 }
 
