@@ -126,7 +126,7 @@ const deliver = async (parts: ExecutionRunParts, runId: string, signal: AbortSig
 
 /** Brings a run's outputs on this host to their storage, and removes what the run no longer keeps. */
 const finish = async (parts: ExecutionRunParts, runId: string, signal: AbortSignal): Promise<void> => {
-  if (await deliver(parts, runId, signal)) await removeUnkept(parts.db, parts.sites, runId, parts.hostId)
+  if (await deliver(parts, runId, signal)) await removeUnkept(parts, runId, signal)
 }
 
 /**
@@ -141,17 +141,19 @@ export type FilesAtEnd = 'to finish' | 'finished' | 'left'
  * @returns the host whose workers have to finish files before the run is closed
  */
 const tidyBeforeClose = async (
-  { db, sites, hostId }: ExecutionRunParts,
+  parts: ExecutionRunParts,
   runId: string,
   files: Exclude<FilesAtEnd, 'finished'>,
+  signal: AbortSignal,
 ): Promise<string | undefined> => {
+  const { db } = parts
   const withOutputs = await hostOfUndelivered(db, runId)
   if (withOutputs !== undefined && files === 'left') {
     const reason = 'no worker there has brought them to their storage'
     await warnRun(db, runId, `outputs are on host ${withOutputs} only: ${reason}`)
     return undefined
   }
-  const host = withOutputs ?? (await removeUnkept(db, sites, runId, hostId))
+  const host = withOutputs ?? (await removeUnkept(parts, runId, signal))
   return files === 'to finish' ? host : undefined
 }
 
@@ -418,9 +420,14 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
         if (run === undefined || run.status === 'created') return { status: 'cancelled', completed: 0 }
         if (run.status === 'running' && files !== 'finished') {
           // The workflow of a worker of an earlier version names no `files`, and knows no other host.
-          if (files === undefined) await finish(parts, runId, stopping())
-          const host = files === undefined ? undefined : await tidyBeforeClose(parts, runId, files)
-          if (host !== undefined) return { filesAt: queueOfHost(parts.engine.taskQueue, host) }
+          const tidy =
+            files === undefined
+              ? finish(parts, runId, stopping())
+              : tidyBeforeClose(parts, runId, files, stopping())
+          const host = await tidy.catch((error: unknown) => {
+            throw shownAs(error, parts.draining)
+          })
+          if (typeof host === 'string') return { filesAt: queueOfHost(parts.engine.taskQueue, host) }
         }
         return end(parts, runId, generation)
       }),

@@ -11,7 +11,7 @@ import { isOwnMachine, ownPlace, placer, placesOf, rehearsalSite, runsOnMachines
 import { readSiteSnapshot, SnapshotRow } from './snapshot.ts'
 
 /** Names that a site removes at once. */
-const namesAtOnce = 50
+export const namesAtOnce = 50
 const graceSeconds = 5
 /** A site that did not answer for so long after the deletion of a run keeps its files. */
 const patienceDays = 30

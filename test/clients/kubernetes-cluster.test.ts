@@ -11,6 +11,7 @@ import {
   type ClusterOptions,
   type KubernetesCluster,
 } from '../../src/clients/kubernetes-cluster.ts'
+import { openPodTerminal } from '../../src/drivers/runtime/kubernetes/terminal.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 /** API servers and what stands before them, as they misbehave: real ones do not on request. */
@@ -224,4 +225,22 @@ test('a watch goes on from where it broke off, and lists anew when that is forgo
     'DELETED b',
   ])
   expect(told).toContain('broken')
+})
+
+test('the removal of a Pod that a finalizer keeps ends with an error that names the Pod', async () => {
+  answer = ({ method }, response) =>
+    say(response, 200, method === 'DELETE' ? {} : { metadata: { deletionTimestamp: '2026-01-01T00:00:00Z' } })
+  const place = openPodTerminal({
+    ...{ cluster: open(), namespace: 'n', runtime: 'r', configuration: {}, name: 'held' },
+    account: () => Promise.resolve({}),
+    removalMs: 1,
+  })
+  await expect(place.remove()).rejects.toMatchObject({
+    name: 'LinkError',
+    message: expect.stringMatching(/^Pod orrery-console-held is still there.*finalizers/),
+  })
+  expect(new Set(asked.map(({ method, url }) => `${method} ${url}`))).toEqual(
+    new Set(['DELETE', 'GET'].map((method) => `${method} /api/v1/namespaces/n/pods/orrery-console-held`)),
+  )
+  await place.close()
 })

@@ -296,6 +296,40 @@ test('files of a run are finished on their host before another one closes the ru
   ])
 })
 
+test('a worker that is drained begins no removal of files, and what was under way is recorded at its end', async () => {
+  const names = Array.from({ length: 51 }, (_, i) => `made-${String(i)}`)
+  const world = await makeWorld(service, {
+    name: 'drained',
+    tasks: names.map((name) => ({ name, run: 'echo x > f', outputs: ['f'] })),
+  })
+  await runToEnd(service, world, { id: 'drained-run' })
+  const begun: (() => void)[] = []
+  const remove = (): Promise<void> => new Promise((resolve) => begun.push(resolve))
+  const drain = new AbortController()
+  await service.db.transaction(async (db) => {
+    await reopen(db, 'drained-run')
+    await db.run(sql`update activity_definitions set metadata = coalesce(metadata, '{}') || '{"keepDisk": false}'
+      where workflow_version_id = ${world.workflowVersionId}`)
+    const deleted = async () =>
+      (await locationsOf(db, 'drained-run')).filter((status) => status === 'deleted').length
+    const steps = stepsOn(
+      { db, hostId: hostname(), sites: { at: () => ({ driver: { remove } }) }, draining: drain.signal },
+      'drained-run',
+    )
+    const finished = steps.finish()
+    finished.catch(() => undefined)
+    await until('files are being removed', 120, () => begun.length > 0)
+    drain.abort()
+    await expect(finished).rejects.toThrow('this worker is being drained')
+    await expect(steps.close('to finish')).rejects.toThrow('this worker is being drained')
+    expect([begun.length, await deleted()]).toEqual([50, 0])
+    for (const end of begun) end()
+    await until('what was removed is recorded', 120, async () => (await deleted()) === 50)
+    expect(begun).toHaveLength(50)
+    await stepsOn({ db }, 'drained-run').close('finished')
+  })
+})
+
 test('a copy that a storage refuses stays in its folder, and one that it has is no deleted one', async () => {
   await service.db.transaction(async (db) => {
     await reopen(db, 'unkept-run')

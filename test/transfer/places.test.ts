@@ -1,6 +1,12 @@
 import { expect, test } from '@jest/globals'
+import { mkdirSync, readdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { setImmediate as turn } from 'node:timers/promises'
 import { inPlaces } from '../../src/drivers/transfer/places.ts'
+import { transfer } from '../../src/drivers/transfer/transfer.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
+import { until } from '../failures/programs.ts'
+import { scratch } from './trees.ts'
 
 /** Work in a place of a connection, until it is ended. */
 const started = (link: string, options: Parameters<typeof inPlaces>[2] = {}) => {
@@ -47,4 +53,27 @@ test('a wait that is given up ends at once, and takes no place', async () => {
   await expect(inPlaces(['left'], async () => 1, { signal: stop.signal })).rejects.toThrow('cancelled')
   for (const each of [next, ...copies]) each.end()
   await Promise.all([next, ...copies].map(({ over }) => over))
+})
+
+test('a transfer that is given up while it waits for a place ends at once', async () => {
+  using folder = scratch()
+  const [made, incoming] = [join(folder.path, 'made'), join(folder.path, 'incoming')]
+  for (const path of [made, incoming]) mkdirSync(path)
+  writeFileSync(join(made, 'file'), 'content')
+  const shell = { ...openLocalShell(), link: 'full' }
+  const others = Array.from({ length: 4 }, () => started('full'))
+  const stop = new AbortController()
+  const moving = transfer({
+    from: { site: 'there', shell, mounts: [] },
+    to: { site: 'here', shell, mounts: [] },
+    ...{ source: { directory: made }, directory: join(incoming, 'copy'), label: 'maker' },
+    signal: stop.signal,
+  })
+  moving.catch(() => undefined)
+  await until('the target is prepared', 120, () => readdirSync(incoming).length > 0)
+  stop.abort(new Error('the task was cancelled'))
+  await expect(moving).rejects.toThrow('the task was cancelled')
+  for (const each of others) each.end()
+  await Promise.all(others.map(({ over }) => over))
+  await shell.close()
 })

@@ -21,17 +21,23 @@ export const openJournal = async (
   let unwritten = ''
   let dirty = true
   let writing = Promise.resolve()
-  const record = (): Promise<void> =>
-    (writing = writing.then(async () => {
-      if (!dirty) return
-      dirty = false
+  const write = async (): Promise<void> => {
+    if (!dirty) return
+    dirty = false
+    try {
       const text = unwritten
-      unwritten = ''
       if (text !== '') await artifactStore.appendLog(id, text)
+      unwritten = unwritten.slice(text.length)
       const live = { step, ...(bytes === 0 ? {} : { bytes }), ...(line === '' ? {} : { line }) }
       const taken = bases.size === 0 ? undefined : [...bases.values()]
       await recordStep(db, id, { step, live, logs, imageId, bases: taken })
-    }))
+    } catch (error) {
+      dirty = true
+      throw error
+    }
+  }
+  // A write follows one that failed, and has what that one did not record.
+  const record = (): Promise<void> => (writing = writing.catch(() => undefined).then(write))
   await record()
   const timer = setInterval(() => void record().catch(() => undefined), recordEveryMs)
   return {

@@ -25,6 +25,8 @@ export const wrongSize = (path: StoragePath, announced: number, came: number): S
     'changed',
     `${announced} bytes of ${quotedPath(path)} were announced, and ${came} came; send it again`,
   )
+export const silentSite = (path: StoragePath, stallMs: number): StorageError =>
+  new StorageError('late', `no byte of ${quotedPath(path)} has come for ${stallMs / 1_000} s`)
 export const wrongOffset = (path: StoragePath, receivedBytes: number): StorageError =>
   new StorageError('offset', `${receivedBytes} bytes of ${quotedPath(path)} are kept; go on there`, {
     receivedBytes,

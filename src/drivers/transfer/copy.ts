@@ -464,8 +464,10 @@ class Copy {
           })
     const input = parcel.kind === 'pack' ? nulList(parcel.members) : new Uint8Array()
     if (route.by === 'gateway')
-      return inPlaces([from.shell, to.shell], () =>
-        pump({ ...from, script: give, input }, { ...to, script: take }, traffic),
+      return inPlaces(
+        [from.shell, to.shell],
+        () => pump({ ...from, script: give, input }, { ...to, script: take }, traffic),
+        traffic,
       )
     const push = route.by === 'source-push'
     const at = push ? from : to
@@ -473,14 +475,15 @@ class Copy {
     const script = push
       ? throughDoor(route.door, take, give, 'push')
       : throughDoor(route.door, give, take, 'pull')
-    const answer = await inPlaces([from.shell, to.shell], async () => {
+    const converses = async (): Promise<ScriptAnswer> => {
       try {
         // The only output is a digest at the end of each block.
         return await converse(shell, script, input, { ...traffic, stallMs: traffic.stallMs * 5 })
       } catch (error) {
         throw asSiteError(at.site, error)
       }
-    })
+    }
+    const answer = await inPlaces([from.shell, to.shell], converses, traffic)
     if (answer.code !== 0 && !fullDisk.test(answer.stderr))
       throw new NoWayError(
         reasonText(answer.stderr, { characters: 1_000 }) || `ssh ended with ${String(answer.code)}`,

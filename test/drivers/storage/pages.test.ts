@@ -10,6 +10,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
+import { buffer } from 'node:stream/consumers'
 import { pack } from 'tar-stream'
 import type { Db } from '../../../src/db/sql.ts'
 import type { StorageFacts } from '../../../src/domains/environments/storages.ts'
@@ -23,6 +24,8 @@ import { openSftpStorage } from '../../../src/drivers/storage/sftp/driver.ts'
 import { openShellStorage } from '../../../src/drivers/storage/shell/driver.ts'
 import { FilesError, type FileFacts, type SiteFiles } from '../../../src/shell/site-files.ts'
 import { openLocalShell } from '../../../src/shell/local-shell.ts'
+import type { ShellStream } from '../../../src/shell/site-shell.ts'
+import { until } from '../../failures/programs.ts'
 import { runFolder } from '../../support/run-folder.ts'
 
 /** Behind a login, names and small files are read once. */
@@ -214,4 +217,61 @@ test('what changes while it is hashed or packed is not recorded with the size of
         ),
       )
     }
+})
+
+/** A read over a shell whose site falls silent for a day, before the record of a file or behind its bytes. */
+const silentRead = async (before: boolean, { stallMs }: { stallMs?: number } = {}) => {
+  const base = mkdtempSync(join(folder, 'silent-'))
+  writeFileSync(join(base, 'file'), 'four')
+  const shell = openLocalShell()
+  const scripts: ShellStream[] = []
+  const storage = openShellStorage({
+    ...{ base, ...(stallMs === undefined ? {} : { stallMs }) },
+    shell: {
+      ...shell,
+      open: async (script) => {
+        const stream = await shell.open(before ? 'sleep 86400' : `(${script})\nsleep 86400`)
+        scripts.push(stream)
+        return stream
+      },
+    },
+  })
+  const stop = new AbortController()
+  const reading = storage.read(parseNames(nameOf('file')), { signal: stop.signal })
+  reading.catch(() => undefined)
+  // The script has begun, and its bytes have come.
+  await (before ? until('the script runs', 120, () => scripts.length === 1) : reading.catch(() => undefined))
+  return { reading, stop, shell, ended: async () => (await scripts[0]!.done).signal }
+}
+
+test.each([true, false])(
+  'a read ends with its signal, with its link, and where its site is silent for too long (before the record: %s)',
+  async (before) => {
+    const contentOf = ({ reading }: Awaited<ReturnType<typeof silentRead>>): Promise<Buffer> => {
+      const content = reading.then(({ stream }) => buffer(stream))
+      content.catch(() => undefined)
+      return content
+    }
+    const aborted = await silentRead(before)
+    const abortedContent = contentOf(aborted)
+    aborted.stop.abort(new Error('the copy was cancelled'))
+    await expect(abortedContent).rejects.toThrow('the copy was cancelled')
+    expect(await aborted.ended()).toBe('SIGKILL')
+
+    const cut = await silentRead(before)
+    const cutContent = contentOf(cut)
+    await cut.shell.close()
+    await expect(cutContent).rejects.toMatchObject({ name: 'StorageError', fault: 'away' })
+
+    const late = await silentRead(before, { stallMs: 1_000 })
+    await expect(contentOf(late)).rejects.toMatchObject({ name: 'StorageError', fault: 'late' })
+    expect(await late.ended()).toBe('SIGKILL')
+  },
+)
+
+test('a file that nobody reads ends its script', async () => {
+  const { reading, ended } = await silentRead(false)
+  const { stream } = await reading
+  stream.destroy()
+  expect(await ended()).toBe('SIGKILL')
 })

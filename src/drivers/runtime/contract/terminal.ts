@@ -12,7 +12,10 @@ export interface TerminalHost {
    * @throws TerminalLost for a place that is gone, with the reason
    */
   ready: (first: boolean) => Promise<void>
-  /** Removes what was made for the terminal alone. May be repeated. */
+  /**
+   * Removes what was made for the terminal alone. May be repeated. @throws LinkError where it is still
+   * there after a while
+   */
   remove: () => Promise<void>
   close: () => Promise<void>
 }

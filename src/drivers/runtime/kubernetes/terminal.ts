@@ -3,6 +3,7 @@ import { linkErrorOf, openPodShell } from '../../../clients/kubernetes-shell.ts'
 import { KubernetesError } from '../../../clients/kubernetes.ts'
 import { openBackoff } from '../../../pacing/backoff.ts'
 import { poll } from '../../../pacing/poll.ts'
+import { LinkError } from '../../../shell/site-shell.ts'
 import { TerminalLost, type TerminalHost } from '../contract/terminal.ts'
 import { containerSpec, podSpec } from './job.ts'
 import { openOwnPod, podReason, waitingPod } from './own-pod.ts'
@@ -19,11 +20,15 @@ export interface PodTerminalOptions {
   name: string
   /** The account that owns the files on the runtime's volume. */
   account: () => Promise<Readonly<Record<string, number>>>
+  /** A removal waits so long for the end of the Pod. Default 30 s. */
+  removalMs?: number
 }
 
 const containerName = 'terminal'
 /** The recording and its program are in the Pod itself, beside the volume of tasks. */
 const folder = '/run/orrery-console'
+/** A finalizer, or a node that is away, may keep a Pod for ever: its removal ends, and is tried again later. */
+const usualRemovalMs = 30_000
 /** A Pod that no service removes ends by itself. */
 const longestSeconds = 86_400
 
@@ -61,7 +66,7 @@ const isOver = ({ metadata = {}, status = {} }: ApiPod): boolean =>
  * that is gone takes its terminal with it.
  */
 export function openPodTerminal(options: PodTerminalOptions): TerminalHost {
-  const { cluster, namespace, configuration } = options
+  const { cluster, namespace, configuration, removalMs = usualRemovalMs } = options
   const pod = `orrery-console-${options.name}`
   const own = openOwnPod(cluster, namespace, pod)
   const shell = openPodShell({
@@ -110,7 +115,12 @@ export function openPodTerminal(options: PodTerminalOptions): TerminalHost {
         await own.remove()
         return (await own.look()) === undefined ? true : undefined
       }
-      await poll(isGone, { everyMs: 500 })
+      if ((await poll(isGone, { everyMs: 500, deadlineMs: removalMs })) !== true)
+        throw new LinkError(
+          'link',
+          `Pod ${pod} is still there ${String(removalMs / 1_000)} s after its deletion was asked for; ` +
+            'see its finalizers and its node',
+        )
     },
     close: () => shell.close(),
   }

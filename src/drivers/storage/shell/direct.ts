@@ -8,7 +8,7 @@ import {
   type Watch,
   type WriteFromOptions,
 } from '../contract.ts'
-import { otherBytes } from '../faults.ts'
+import { otherBytes, silentSite } from '../faults.ts'
 import { quotedPath, temporaryName, type StoragePath } from '../paths.ts'
 import {
   collected,
@@ -53,8 +53,7 @@ const watched = async (
       await sleep(askMs, undefined, { signal: over.signal })
       // The script itself fails where the site cannot be asked.
       if (await received(over.signal).catch(() => false)) heardAt = performance.now()
-      if (performance.now() - heardAt > stallMs)
-        end(new StorageError('late', `no byte of ${quotedPath(path)} has come for ${stallMs / 1_000} s`))
+      if (performance.now() - heardAt > stallMs) end(silentSite(path, stallMs))
     }
   }
   const watching = watch().catch(() => undefined)

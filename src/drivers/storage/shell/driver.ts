@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { Readable, Transform, Writable } from 'node:stream'
+import { finished, Readable, Transform, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { ShellStream } from '../../../shell/site-shell.ts'
 import {
@@ -14,9 +14,10 @@ import {
 } from '../contract.ts'
 import { whole } from '../continued.ts'
 import { quote } from '../../../shell/quote.ts'
-import { otherBytes, shorter, wrongSize } from '../faults.ts'
+import { otherBytes, shorter, silentSite, wrongSize } from '../faults.ts'
 import { isSettled, openNames, pageBehind, type ReadNames } from '../names.ts'
 import { bytesOf, quotedPath, temporaryName, type ByteName, type StoragePath } from '../paths.ts'
+import { through } from '../streams.ts'
 import { smallFilesOf } from './packs.ts'
 import {
   attributeWords,
@@ -42,7 +43,7 @@ import { directOf } from './direct.ts'
 const namesBytes = 256 * 1024 * 1024
 
 const readsOf = (scripts: Scripts) => {
-  const { shell, base, run, beside } = scripts
+  const { shell, base, stallMs, run, beside } = scripts
 
   const stat = async (path: StoragePath, watch: Watch = {}): Promise<Entry> => {
     if (path.length === 0)
@@ -96,16 +97,15 @@ const readsOf = (scripts: Scripts) => {
 
     async read(path, { offset = 0, length, signal } = {}) {
       const { script, name } = beside(path)
+      const text = script.line(`content ${name} ${offset} ${length ?? ''}`).toString()
+      let reading: Reading | undefined
       try {
-        const stream = await openScript(
-          shell,
-          script.line(`content ${name} ${offset} ${length ?? ''}`).toString(),
-          { signal },
-        )
-        const reading = await headOf(stream, path)
-        const expected = Math.max(0, Math.min((reading.entry.sizeBytes ?? 0) - offset, length ?? Infinity))
-        return { entry: reading.entry, stream: counted(stream, reading.rest, expected, path, signal) }
+        reading = openReading(await openScript(shell, text, { signal }), path, { signal, stallMs })
+        const { entry, rest } = await Promise.race([headOf(reading.stream, path), reading.failed])
+        const expected = Math.max(0, Math.min((entry.sizeBytes ?? 0) - offset, length ?? Infinity))
+        return { entry, stream: counted(reading, rest, expected, path) }
       } catch (error) {
+        reading?.end()
         throw siteErrorOf(error)
       }
     },
@@ -319,15 +319,55 @@ const within = async (answer: Promise<string>, stream: ShellStream): Promise<voi
   }
 }
 
+/**
+ * A script whose output is read. `failed` rejects where the signal is aborted, and where the site
+ * sends nothing for too long to a reader that waits.
+ */
+const openReading = (
+  stream: ShellStream,
+  path: StoragePath,
+  { signal, stallMs }: Watch & { stallMs: number },
+) => {
+  const { promise: failed, reject } = Promise.withResolvers<never>()
+  failed.catch(() => undefined)
+  let hasMore = (): boolean => false
+  const timer = setTimeout(() => {
+    if (hasMore()) timer.refresh()
+    else reject(silentSite(path, stallMs))
+  }, stallMs)
+  const abort = (): void => reject(signal?.reason as Error)
+  signal?.addEventListener('abort', abort, { once: true })
+  if (signal?.aborted === true) abort()
+  return {
+    stream,
+    failed,
+    heard: (): void => void timer.refresh(),
+    /** The output passes through `bytes`: a reader that has not taken all of it does not wait. */
+    passes: (bytes: Transform): void =>
+      void (hasMore = () => bytes.readableLength + bytes.writableLength > 0),
+    /** Ends the script where it still runs. */
+    end: (): void => {
+      clearTimeout(timer)
+      signal?.removeEventListener('abort', abort)
+      stream.kill()
+    },
+  }
+}
+type Reading = ReturnType<typeof openReading>
+
 /** Reads the record before the bytes of a file. */
-const headOf = async (stream: ShellStream, path: StoragePath): Promise<{ entry: Entry; rest: Buffer }> => {
+const headOf = async (
+  { stdout, done }: ShellStream,
+  path: StoragePath,
+): Promise<{ entry: Entry; rest: Buffer }> => {
   let head = Buffer.alloc(0)
-  const ended = new Promise<void>((resolve) => stream.stdout.once('end', resolve))
+  // A lost link closes the output without an end.
+  const closed = new Promise<void>((resolve) => void finished(stdout, { writable: false }, () => resolve()))
   for (;;) {
-    const piece = stream.stdout.read() as Buffer | null
+    const piece = stdout.read() as Buffer | null
     if (piece !== null) head = Buffer.concat([head, piece])
     if (head[0] === 0x21) {
-      for await (const more of stream.stdout as AsyncIterable<Buffer>) head = Buffer.concat([head, more])
+      for await (const more of stdout as AsyncIterable<Buffer>) head = Buffer.concat([head, more])
       throw faultOf(head.toString(), path)
     }
     let end = -1
@@ -336,41 +376,37 @@ const headOf = async (stream: ShellStream, path: StoragePath): Promise<{ entry: 
       if (end === -1) break
     }
     if (end !== -1) return { entry: firstOf(head.subarray(1, end + 1), path), rest: head.subarray(end + 1) }
-    if (piece === null && (stream.stdout.readableEnded || stream.stdout.destroyed)) break
-    if (piece === null)
-      await Promise.race([new Promise((resolve) => stream.stdout.once('readable', resolve)), ended])
-    if (stream.stdout.readableEnded) break
+    if (piece !== null) continue
+    if (stdout.readableEnded || stdout.destroyed) throw endedShell(await done)
+    await Promise.race([new Promise((resolve) => stdout.once('readable', resolve)), closed])
   }
-  throw endedShell(await stream.done)
 }
 
 /** The bytes of a file; fails where the link breaks, or they are fewer than expected. */
-const counted = (
-  stream: ShellStream,
-  rest: Buffer,
-  expected: number,
-  path: StoragePath,
-  signal: AbortSignal | undefined,
-): Readable => {
-  const bytes = async function* (): AsyncGenerator<Buffer> {
-    let size = 0
-    try {
-      if (rest.length > 0) {
-        size += rest.length
-        yield rest
-      }
-      for await (const piece of stream.stdout as AsyncIterable<Buffer>) {
-        signal?.throwIfAborted()
-        size += piece.length
-        yield piece
-      }
-      await stream.done
-      if (size < expected) throw shorter(path)
-    } catch (error) {
-      throw siteErrorOf(error)
-    } finally {
-      stream.kill()
-    }
-  }
-  return Readable.from(bytes(), { objectMode: false })
+const counted = (reading: Reading, rest: Buffer, expected: number, path: StoragePath): Readable => {
+  const { stdout, done } = reading.stream
+  let size = 0
+  const bytes = new Transform({
+    transform: (piece: Buffer, _, next) => {
+      reading.heard()
+      size += piece.length
+      next(null, piece)
+    },
+    flush: (next) =>
+      void done.finally(reading.end).then(
+        () => next(size < expected ? shorter(path) : null),
+        (error: unknown) => next(siteErrorOf(error)),
+      ),
+  })
+  const fail = (error: unknown): void => void bytes.destroy(siteErrorOf(error))
+  bytes.on('drain', reading.heard)
+  bytes.once('close', reading.end)
+  reading.passes(bytes)
+  reading.failed.catch(fail)
+  bytes.write(rest)
+  // Where the output closes without an end, the end of the script gives the reason.
+  finished(stdout, { writable: false }, (error) => {
+    if (error != null) void done.then((end) => fail(endedShell(end)), fail)
+  })
+  return through(stdout, bytes, siteErrorOf)
 }

@@ -162,7 +162,7 @@ export interface ShellStorageOptions {
    */
   base: string
   deadlineMs?: number
-  /** A file that goes from site to site is given up after so long without a byte. */
+  /** A file that is read, or goes from site to site, is given up after so long without a byte. */
   stallMs?: number
 }
 
