@@ -154,7 +154,7 @@ describe('admission', () => {
     const [first, second] = plan.assignments
     const differing = [
       { ...first, coreId: 'core-7', orderOnResource: 12 },
-      { ...second, resourceId: 'elsewhere' },
+      { ...second, resourceId: 'elsewhere', metadata: { coreIds: ['', 'core-9'], runtimeId: 'another' } },
     ]
     const answer = await create({
       run: { id: 'differing', schedulePlanId: world.planId, mode: 'real' },
@@ -164,6 +164,8 @@ describe('admission', () => {
     expect(answer.body.details.map((detail: any) => detail.path).sort()).toEqual([
       'plan.assignments.0.coreId',
       'plan.assignments.0.orderOnResource',
+      'plan.assignments.1.metadata.coreIds',
+      'plan.assignments.1.metadata.runtimeId',
       'plan.assignments.1.resourceId',
     ])
     const foreign = await create({

@@ -78,7 +78,10 @@ export const RunRequest = z
     id: Id.optional().describe('of the run; it stands here or in `run`'),
     schedulePlanId: Id.optional().describe('of the plan; it stands here or in `run`'),
     mode: runShape.mode.optional().describe('real or simulation; it stands here or in `run`'),
-    plan: PlanDocument.optional().describe('in place of the stored one'),
+    plan: PlanDocument.optional().describe(
+      'the stored plan once more: its ids and its assignments (activity, resource, core, slot, order, ' +
+        'metadata.runtimeId, metadata.coreIds) have to agree with it; the rest is not read',
+    ),
     workflow: WorkflowVersionDocument.optional().describe('in place of the stored one'),
     resources: z.array(Resource).optional().describe('in place of the stored ones'),
     executionScope: ExecutionScopeDocument.optional().describe('in place of the stored one'),
