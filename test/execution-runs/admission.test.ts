@@ -116,6 +116,12 @@ describe('creating a run', () => {
       [{ id: 'bad', schedulePlanId: world.planId, mode: 'real', seed: 1.5 }, 422, 'seed'],
       [{ id: 'bad', schedulePlanId: 'no-such-plan', mode: 'real' }, 422, 'run.schedulePlanId'],
       [{ id: 'bad', schedulePlanId: world.planId, mode: 'real', onFailure: 'perhaps' }, 422, 'onFailure'],
+      [{ id: 'bad', schedulePlanId: world.planId, mode: 'real', onBudget: 'ask' }, 422, 'budget'],
+      [
+        { run: { id: 'bad', schedulePlanId: world.planId, mode: 'real', onBudget: 'stop' } },
+        422,
+        'run.budget',
+      ],
     ]
     for (const [body, status, path] of cases) {
       const answer = await create(body)

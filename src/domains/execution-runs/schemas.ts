@@ -100,6 +100,13 @@ export const RunRequest = z
         message: 'is given beside `run`; write the members of the run either in `run` or at the top',
       })
     }
+    const { budget, onBudget } = request.run ?? request
+    if (onBudget !== undefined && budget === undefined)
+      context.addIssue({
+        code: 'custom',
+        path: [...(request.run === undefined ? [] : ['run']), 'budget'],
+        message: 'is missing: onBudget is for a run with a budget; give it one, or leave onBudget out',
+      })
     if (request.run === undefined) {
       for (const key of ['id', 'schedulePlanId', 'mode'] as const)
         if (request[key] === undefined)
