@@ -97,7 +97,7 @@ describe('creating a run', () => {
         expect([attempt, (await service.call('GET', lineage)).status]).toEqual([attempt, 200])
       }
     }
-    for (const id of ['', 'x'.repeat(256), 'x'.repeat(1_000), 'line\nbreak', 'nul\0'])
+    for (const id of ['', 'x'.repeat(256), 'x'.repeat(1_000), 'line\nbreak', 'nul\0', '.', '..'])
       expect([id, (await create({ id, schedulePlanId: world.planId, mode: 'real' })).status]).toEqual([
         id,
         422,
@@ -122,6 +122,7 @@ describe('creating a run', () => {
         422,
         'run.budget',
       ],
+      [{ run: { id: '..', schedulePlanId: world.planId, mode: 'real' } }, 422, 'run.id'],
     ]
     for (const [body, status, path] of cases) {
       const answer = await create(body)
