@@ -221,6 +221,38 @@ describe('plans', () => {
     ]).toEqual([1, after['workflow_versions']])
   })
 
+  /** An envelope with a workflow of its own, whose activities take `seconds`. */
+  const altered = (id: string, of: Json, seconds: number, more: object = {}): Json => ({
+    ...envelope(id),
+    plan: plan(id, {
+      workflowVersionId: of.id,
+      assignments: ['a', 'b', 'c'].map((each, at) => assignment(each, 'm1', at)),
+    }),
+    workflow: {
+      ...of,
+      ...more,
+      activities: of.activities.map((each: Json) => ({ ...each, simulation: { durationSeconds: seconds } })),
+    },
+  })
+  const versionOf = async (name: string): Promise<Json> => {
+    await send('POST', '/workflow-definitions/', { ...workflow, name })
+    return (await send('GET', `/workflow-definitions/${name}/`)).version
+  }
+
+  test('a workflow that is deleted takes the copies of it that nothing uses with it', async () => {
+    const counted = async () => (await app.counts())['workflow_versions']!
+    const before = await counted()
+    const [brief, kept] = [await versionOf('brief'), await versionOf('kept')]
+    await send('POST', '/schedule-plans/', altered('unused', brief, 7))
+    const used = await send('POST', '/schedule-plans/', altered('used', kept, 8, { workflowId: 'brief' }))
+    await send('DELETE', '/schedule-plans/unused/')
+    expect([await counted(), used.embedded]).toEqual([before + 4, ['workflow']])
+    await send('DELETE', '/workflow-definitions/brief/')
+    // The copy that a plan of another workflow places is left.
+    expect(await counted()).toBe(before + 2)
+    expect(await send('GET', '/schedule-plans/used/')).toEqual(used)
+  })
+
   test('one document with every kind of violation gets all of them in one answer, and nothing is stored', async () => {
     const bad = {
       plan: plan('p1', {
