@@ -159,6 +159,8 @@ export type WorkflowUse = Use<string | Sql>
  */
 export async function deleteWorkflow(tx: Db, id: string, uses: readonly WorkflowUse[]): Promise<boolean> {
   const versionId = firstVersionIdOf(id)
+  // A plan that is stored meanwhile keeps the version (`for key share`), and is a user after that.
+  await tx.run(sql`select 1 from workflow_versions where id = ${versionId} for update`)
   const users = (await findUsers(tx, uses, versionId)).map(({ kind }) => `a ${kind}`)
   if (users.length > 0)
     throw unacceptableAt(
