@@ -6,6 +6,7 @@ import {
   runsOfArtifact,
   runsOfEnvironment,
   runsOfPlan,
+  runsOfWorkflow,
 } from './domains/execution-runs/uses.ts'
 import { scopesOfEnvironment } from './domains/execution-scopes/uses.ts'
 import { linksOfEnvironment, topologiesOfScope } from './domains/network-topologies/uses.ts'
@@ -42,7 +43,7 @@ export const uses = {
   /** What prevents a change of a single resource: the plan or the candidate was made for it as it is. */
   resource: [assignmentsOfEnvironment, sessionsOfResource],
   executionScope: [topologiesOfScope, plansOfScope, sessionsOfScope],
-  workflow: [plansOfWorkflow, sessionsOfWorkflow],
+  workflow: [plansOfWorkflow, sessionsOfWorkflow, runsOfWorkflow],
   plan: [runsOfPlan, sessionsOfPlan],
   artifact: [runsOfArtifact],
 } as const

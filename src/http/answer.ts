@@ -1,8 +1,11 @@
+import type { ServerResponse } from 'node:http'
+import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { prefersProblem } from './accept.ts'
 import { Chunks } from './chunks.ts'
 import { errorAnswer, errorBody, internalAnswer, type ErrorAnswer } from './errors.ts'
 import { clientLeft, type Body, type Exchange, type Outgoing } from './exchange.ts'
+import { usualStallMs, type Followed, type FollowedOptions } from './followed-stream.ts'
 import type { AppOptions } from './options.ts'
 import { Reply, type Route } from './route.ts'
 
@@ -21,14 +24,30 @@ const flatHeaders = (start: readonly string[], headers: Record<string, string>):
 const lengthOf = (body: Body | undefined): number =>
   body === undefined ? 0 : body instanceof Chunks ? body.byteLength : Buffer.byteLength(body)
 
+/**
+ * Sends a stream to its end. A reader that takes nothing for `stallMs` while bytes wait is cut: they
+ * may come over one of the few streams of a site. A growing source cuts by itself.
+ */
+const sendAll = (
+  source: Readable | Followed,
+  res: ServerResponse,
+  followed: FollowedOptions & { stallMs: number },
+): Promise<void> => {
+  if (typeof source === 'function') return pipeline(source(followed), res)
+  res.setTimeout(followed.stallMs, () => {
+    if (res.writableLength > 0) res.destroy()
+  })
+  return pipeline(source, res)
+}
+
 /** Turns results and errors into answers, and sends them. */
 export const createAnswers = (
   options: Pick<
     AppOptions,
-    'config' | 'log' | 'translate' | 'streamOpened' | 'validateResponses' | 'onAnswer'
+    'config' | 'log' | 'translate' | 'streamOpened' | 'stallMs' | 'validateResponses' | 'onAnswer'
   >,
 ) => {
-  const { config, log } = options
+  const { config, log, stallMs = usualStallMs } = options
   const translate = options.translate ?? (() => undefined)
 
   const note = (
@@ -78,7 +97,7 @@ export const createAnswers = (
     // An event stream may stay silent for long, and its reader needs to see that it is open.
     res.flushHeaders()
     try {
-      await pipeline(typeof source === 'function' ? source({ opened: options.streamOpened }) : source, res)
+      await sendAll(source, res, { opened: options.streamOpened, stallMs })
     } catch (error) {
       if (!clientLeft(exchange, error))
         log.error(

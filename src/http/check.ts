@@ -58,11 +58,15 @@ const shown = (value: unknown): string => {
   return ''
 }
 
+/** Keys of a document under which a client chooses the id of a record. */
+const chosenIds = new Set<string | undefined>(['id', 'instanceId'])
+
 /**
  * Converts a parsed document to the form that its schema reads, in place. A key that differs from a
  * declared one only in case gets the declared spelling; a null or a blank text of an optional key
  * removes the key. Reports values that no schema sees: hostile keys, depth, NUL, lone surrogates,
- * numbers that JSON cannot hold.
+ * numbers that JSON cannot hold, ids that no path can hold. The schemas of ids take these, because a
+ * record of an earlier version may have one.
  */
 export const normalise = (document: unknown, shape: Shape | undefined, findings: Finding[]): unknown => {
   const path: (string | number)[] = []
@@ -162,6 +166,11 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
       } else if (known?.optional === true && saysNothing(value, known.shape())) delete object[name]
       else {
         text(name, 'the key')
+        if (chosenIds.has(known?.name) && (value === '.' || value === '..'))
+          report(
+            422,
+            `must not be ${JSON.stringify(value)}, which no client can send in a path; choose another id`,
+          )
         const next = walk(value, known === undefined ? others : known.shape(), depth + 1)
         if (next !== value) object[name] = next
       }

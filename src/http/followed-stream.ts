@@ -2,7 +2,8 @@ import { Readable } from 'node:stream'
 
 /** A comment at this interval keeps proxies from closing a silent stream. */
 const usualKeepAliveMs = 15_000
-const usualStallMs = 60_000
+/** A reader of a streamed answer that takes nothing for this time while bytes wait for it is cut. */
+export const usualStallMs = 60_000
 const usualMostBehind = 1_048_576
 /** What a reader takes within this time does not make it slow, however much comes meanwhile. */
 const patienceMs = 100

@@ -51,6 +51,8 @@ export interface AppOptions {
    * returns is called at the end, with whether the client was too slow.
    */
   streamOpened?: () => (cut: boolean) => void
+  /** Cuts the reader of a streamed answer that takes nothing for this time; absent: `usualStallMs`. */
+  stallMs?: number
   /** Runs a request inside a span of the trace that its headers continue. */
   span?: (
     name: string,

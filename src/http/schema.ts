@@ -109,6 +109,8 @@ export const Timestamp = z.iso
         ? 'must be a time with its zone, such as 2026-01-31T12:00:00+02:00; in a query write its + as %2B'
         : undefined,
   })
+  // PostgreSQL reads no longer one.
+  .max(40, 'must be at most 40 characters; give fewer digits of a second')
   .refine(
     (text) => !text.startsWith('0000-') && !/[+-](1[6-9]|2\d):\d\d$/.test(text),
     'must be a time from the year 1 on, with a zone of less than 16 hours, like 2026-01-31T12:00:00Z',

@@ -1,11 +1,23 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { z } from 'zod'
+import { sql } from '../../src/db/sql.ts'
+import { storedVersion } from '../../src/domains/schedule-plans/load-problem.ts'
 import { startPlanning, type PlanningApp } from '../support/planning-app.ts'
 
 type Json = ReturnType<typeof JSON.parse>
 
 let app: PlanningApp
+/** What happens while a plan is simulated. */
+let meanwhile: (() => Promise<unknown>) | undefined
 beforeAll(async () => {
-  app = await startPlanning()
+  app = await startPlanning(undefined, (compute) => ({
+    ...compute,
+    simulate: async (...given) => {
+      await meanwhile?.()
+      return compute.simulate(...given)
+    },
+  }))
   await send('POST', '/workflow-definitions/', workflow)
   await send('POST', '/workflow-definitions/', { ...workflow, name: 'other' })
   await send('POST', '/environments/', environment)
@@ -219,6 +231,67 @@ describe('plans', () => {
       after['workflow_versions']! - before['workflow_versions']!,
       (await app.counts())['workflow_versions'],
     ]).toEqual([1, after['workflow_versions']])
+  })
+
+  /** An envelope with a workflow of its own, whose activities take `seconds`. */
+  const altered = (id: string, of: Json, seconds: number, more: object = {}): Json => ({
+    ...envelope(id),
+    plan: plan(id, {
+      workflowVersionId: of.id,
+      assignments: ['a', 'b', 'c'].map((each, at) => assignment(each, 'm1', at)),
+    }),
+    workflow: {
+      ...of,
+      ...more,
+      activities: of.activities.map((each: Json) => ({ ...each, simulation: { durationSeconds: seconds } })),
+    },
+  })
+  const versionOf = async (name: string): Promise<Json> => {
+    await send('POST', '/workflow-definitions/', { ...workflow, name })
+    return (await send('GET', `/workflow-definitions/${name}/`)).version
+  }
+
+  test('a workflow that is deleted takes the copies of it that nothing uses with it', async () => {
+    const counted = async () => (await app.counts())['workflow_versions']!
+    const before = await counted()
+    const [brief, kept] = [await versionOf('brief'), await versionOf('kept')]
+    await send('POST', '/schedule-plans/', altered('unused', brief, 7))
+    const used = await send('POST', '/schedule-plans/', altered('used', kept, 8, { workflowId: 'brief' }))
+    await send('DELETE', '/schedule-plans/unused/')
+    expect([await counted(), used.embedded]).toEqual([before + 4, ['workflow']])
+    await send('DELETE', '/workflow-definitions/brief/')
+    // The copy that a plan of another workflow places is left.
+    expect(await counted()).toBe(before + 2)
+    expect(await send('GET', '/schedule-plans/used/')).toEqual(used)
+  })
+
+  test('a plan of a workflow that is deleted while it is simulated is refused', async () => {
+    const gone = await versionOf('gone')
+    meanwhile = async () => {
+      meanwhile = undefined
+      await send('DELETE', '/workflow-definitions/gone/')
+    }
+    const late = await app.call('POST', '/schedule-plans/', altered('late', gone, 9))
+    expect([late.status, late.body.details]).toEqual([
+      422,
+      [{ path: 'plan.workflowVersionId', message: expect.stringMatching(/names no workflow version/) }],
+    ])
+    expect((await app.call('GET', '/schedule-plans/late/')).status).toBe(404)
+  })
+
+  test('a workflow whose deletion waits for a plan that is being stored is left', async () => {
+    const { id } = await versionOf('raced')
+    await send('POST', '/schedule-plans/', envelope('racing'))
+    const isWaiting = sql`select exists (select from pg_stat_activity where datname = current_database()
+      and wait_event_type = 'Lock')`
+    const deletion = await app.db.transaction(async (tx) => {
+      await storedVersion(tx, id, sql`for key share`)
+      const answer = app.call('DELETE', '/workflow-definitions/raced/')
+      while (!(await app.db.only(z.boolean(), isWaiting))) await sleep(20)
+      await tx.run(sql`update schedule_plans set workflow_version_id = ${id} where id = 'racing'`)
+      return { answer }
+    })
+    expect((await deletion.answer).status).toBe(422)
   })
 
   test('one document with every kind of violation gets all of them in one answer, and nothing is stored', async () => {

@@ -589,7 +589,8 @@ describe('a value that PostgreSQL does not take', () => {
         }
     }
     expect(refused).toEqual([])
-    for (const time of ['0000-01-01T00:00:00Z', '2026-01-01T00:00:00-23:59'])
+    const long = `2026-01-01T00:00:00.${'1'.repeat(200)}Z`
+    for (const time of ['0000-01-01T00:00:00Z', '2026-01-01T00:00:00-23:59', long])
       expect((await service.call('GET', `/execution-runs/?since=${encodeURIComponent(time)}`)).status).toBe(
         400,
       )

@@ -1629,7 +1629,7 @@ describe('embedded versions', () => {
             activities: [
               { id: 'a', workflowVersionId: 'other', capabilities: ['simulation'] },
               { id: 'a', simulation: {} },
-              { id: 'b' },
+              { id: 'b', command: { environment: { '': 'x', 'A=B': 'y', FINE: 'z' } } },
               { id: 'c', capabilities: ['real'], simulation: {} },
             ],
             dependencies: [
@@ -1650,6 +1650,8 @@ describe('embedded versions', () => {
       'workflow.activities.0.workflowVersionId',
       'workflow.activities.1.id',
       'workflow.activities.2.command.entrypoint',
+      'workflow.activities.2.command.environment.',
+      'workflow.activities.2.command.environment.A=B',
       'workflow.activities.3.command.entrypoint',
       'workflow.dataDependencies.0',
       'workflow.dependencies',

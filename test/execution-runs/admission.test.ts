@@ -97,7 +97,7 @@ describe('creating a run', () => {
         expect([attempt, (await service.call('GET', lineage)).status]).toEqual([attempt, 200])
       }
     }
-    for (const id of ['', 'x'.repeat(256), 'x'.repeat(1_000), 'line\nbreak', 'nul\0'])
+    for (const id of ['', 'x'.repeat(256), 'x'.repeat(1_000), 'line\nbreak', 'nul\0', '.', '..'])
       expect([id, (await create({ id, schedulePlanId: world.planId, mode: 'real' })).status]).toEqual([
         id,
         422,
@@ -116,6 +116,13 @@ describe('creating a run', () => {
       [{ id: 'bad', schedulePlanId: world.planId, mode: 'real', seed: 1.5 }, 422, 'seed'],
       [{ id: 'bad', schedulePlanId: 'no-such-plan', mode: 'real' }, 422, 'run.schedulePlanId'],
       [{ id: 'bad', schedulePlanId: world.planId, mode: 'real', onFailure: 'perhaps' }, 422, 'onFailure'],
+      [{ id: 'bad', schedulePlanId: world.planId, mode: 'real', onBudget: 'ask' }, 422, 'budget'],
+      [
+        { run: { id: 'bad', schedulePlanId: world.planId, mode: 'real', onBudget: 'stop' } },
+        422,
+        'run.budget',
+      ],
+      [{ run: { id: '..', schedulePlanId: world.planId, mode: 'real' } }, 422, 'run.id'],
     ]
     for (const [body, status, path] of cases) {
       const answer = await create(body)
@@ -154,7 +161,7 @@ describe('admission', () => {
     const [first, second] = plan.assignments
     const differing = [
       { ...first, coreId: 'core-7', orderOnResource: 12 },
-      { ...second, resourceId: 'elsewhere' },
+      { ...second, resourceId: 'elsewhere', metadata: { coreIds: ['', 'core-9'], runtimeId: 'another' } },
     ]
     const answer = await create({
       run: { id: 'differing', schedulePlanId: world.planId, mode: 'real' },
@@ -164,6 +171,8 @@ describe('admission', () => {
     expect(answer.body.details.map((detail: any) => detail.path).sort()).toEqual([
       'plan.assignments.0.coreId',
       'plan.assignments.0.orderOnResource',
+      'plan.assignments.1.metadata.coreIds',
+      'plan.assignments.1.metadata.runtimeId',
       'plan.assignments.1.resourceId',
     ])
     const foreign = await create({

@@ -1,6 +1,11 @@
-import { expect } from '@jest/globals'
+import { expect, jest } from '@jest/globals'
+import { PassThrough } from 'node:stream'
+import { setImmediate } from 'node:timers/promises'
 import { startLoopbackSsh, type LoopbackSite } from '../../sites/loopback.ts'
 import { sites } from '../../sites/requirements.ts'
+import { openRunFiles } from '../../src/domains/execution-runs/run-files.ts'
+import type { SiteDrivers } from '../../src/executor/drivers.ts'
+import type { ShellStream } from '../../src/shell/site-shell.ts'
 import { needs } from '../support/needs.ts'
 import { connectionTo, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
@@ -65,4 +70,32 @@ test('a run goes over three SSH hosts, its data following, and everything about 
       to: expect.stringMatching(/^ssh\/three-c/),
     })
   await checked(service, world, 'three-run')
+
+  // A site that opens the file of a download after its reader was refused.
+  const opening = Promise.withResolvers<ShellStream>()
+  const asked = Promise.withResolvers<undefined>()
+  const answer = { code: 0, signal: null, stdout: Buffer.from('2'), stderr: '' }
+  const shell = {
+    run: () => Promise.resolve(answer),
+    open: () => {
+      asked.resolve(undefined)
+      return opening.promise
+    },
+  }
+  const slow = { at: () => ({ shell, root: () => Promise.resolve('/') }) } as unknown as SiteDrivers
+  const files = openRunFiles({ db: service.db, sites: slow, hostId: 'here' })
+  const open = await files.filesOf('three-run', 'three-part-2', undefined)
+  jest.useFakeTimers()
+  try {
+    const refused = expect(open('part-2.txt')).rejects.toThrow(/does not answer now/)
+    await asked.promise
+    jest.advanceTimersByTime(10_000)
+    await refused
+  } finally {
+    jest.useRealTimers()
+  }
+  const stdout = new PassThrough()
+  opening.resolve({ stdout } as unknown as ShellStream)
+  await setImmediate()
+  expect(stdout.destroyed).toBe(true)
 })

@@ -6,6 +6,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { z } from 'zod'
 import { createApp } from '../../src/http/app.ts'
+import { usualStallMs } from '../../src/http/followed-stream.ts'
 import { route } from '../../src/http/route.ts'
 import { json, raw, openStars, statusOf, type Stars } from './stars.ts'
 
@@ -667,6 +668,25 @@ describe('streams', () => {
       await new Promise((resolve) => setTimeout(resolve, 20))
     expect(service.aborted.toSorted()).toEqual(['stream', 'ticks'])
     expect(service.logged.filter((line) => line.level === 'error')).toEqual([])
+  })
+
+  test('end where their reader stops to read, not where their source is silent', async () => {
+    expect(usualStallMs).toBe(60_000)
+    const paced = await openStars({ stallMs: 200 })
+    try {
+      const patient = await fetch(`${paced.url}/api/sky/?silentMs=1000`)
+      const reader = patient.body?.getReader()
+      expect((await reader?.read())?.value?.length).toBeGreaterThan(0)
+      expect(paced.aborted).toEqual([])
+      // The reader takes what has come by then, and nothing more.
+      for (let i = 0; i < 500 && paced.aborted.length === 0; i++)
+        await new Promise((resolve) => setTimeout(resolve, 20))
+      expect(paced.aborted).toEqual(['sky'])
+      expect(paced.logged.filter((line) => line.level === 'error')).toEqual([])
+      await reader?.cancel().catch(() => undefined)
+    } finally {
+      await paced.close()
+    }
   })
 })
 

@@ -59,7 +59,7 @@ export const memoryStore = (): IdempotencyStore => {
 /** The domain of stars behind the kernel. */
 export const openStars = async (
   over: Partial<AppOptions['config']> &
-    Pick<AppOptions, 'bodyPace' | 'peerPace'> & {
+    Pick<AppOptions, 'bodyPace' | 'peerPace' | 'stallMs'> & {
       timeouts?: ServerTimeouts
       host?: string
     } = {},
@@ -251,6 +251,20 @@ export const openStars = async (
         return new Reply({ stream })
       },
     }),
+    route('getSky', 'GET /sky/', {
+      summary: 'A sky without an end, after a while without anything',
+      tag: 'stream',
+      query: z.strictObject({ silentMs: z.coerce.number() }),
+      raw: ['application/octet-stream'],
+      handle: ({ query }) => {
+        const push = (): void => void stream.push(Buffer.alloc(65_536))
+        const stream = new Readable({
+          read: () => void (stream.readableDidRead ? push() : setTimeout(push, query.silentMs)),
+        })
+        stream.once('close', () => aborted.push('sky'))
+        return new Reply({ stream })
+      },
+    }),
     route('getText', 'GET /text/', {
       summary: 'Text',
       tag: 'stream',
@@ -298,7 +312,7 @@ export const openStars = async (
     }),
     ...flowRoutes(flows),
   ]
-  const { timeouts, host, bodyPace, peerPace, ...config } = over
+  const { timeouts, host, bodyPace, peerPace, stallMs, ...config } = over
   const routes = await openRoutes(() => list, {
     config,
     ...(timeouts === undefined ? {} : { timeouts }),
@@ -311,6 +325,7 @@ export const openStars = async (
       idempotency: memoryStore(),
       ...(bodyPace === undefined ? {} : { bodyPace }),
       ...(peerPace === undefined ? {} : { peerPace }),
+      ...(stallMs === undefined ? {} : { stallMs }),
       translate: (error) =>
         (error as { constraint?: string }).constraint === 'stars_pk'
           ? new Refusal('unacceptable', 'star id is taken')

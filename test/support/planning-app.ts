@@ -23,7 +23,10 @@ const nowhere = '127.0.0.1:9'
 const taskQueue = 'planning-test'
 
 /** All parts of planning behind the real kernel; without `temporal` the engine is unreachable. */
-export const startPlanning = async (temporal?: TestTemporal) => {
+export const startPlanning = async (
+  temporal?: TestTemporal,
+  wrap: (compute: Compute) => Pick<Compute, 'simulate'> = (compute) => compute,
+) => {
   const engine = openEngine({
     address: temporal?.address ?? nowhere,
     namespace: temporal?.namespace ?? 'default',
@@ -36,7 +39,7 @@ export const startPlanning = async (temporal?: TestTemporal) => {
     return [
       ...inventoryRoutes()(db, atClose),
       ...workflowDefinitionRoutes({ db, uses }),
-      ...schedulePlanRoutes({ db, compute, uses }),
+      ...schedulePlanRoutes({ db, compute: wrap(compute), uses }),
       ...planningSessionRoutes({
         db,
         engine,

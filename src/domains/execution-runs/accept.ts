@@ -50,9 +50,13 @@ import type { Finding, Findings } from './executable-findings.ts'
 import { executableOf, pinExecutables, Unfound, type Pinned } from './executables.ts'
 import { insertRun, readExecutionRun } from './store.ts'
 
+/** Cores in one order: a task holds all of them, whichever comes first. */
+const sorted = (cores: unknown): unknown =>
+  Array.isArray(cores) ? cores.map(String).toSorted((a, b) => (a < b ? -1 : 1)) : cores
+
 /**
  * Differences between the envelope's assignments and the stored plan's in activity, resource, core,
- * slot or order.
+ * slot or order, and in the runtime and the cores that their metadata name.
  */
 const differences = (
   sent: NonNullable<RunRequest['plan']>,
@@ -90,18 +94,24 @@ const differences = (
       continue
     }
     placed.add(known)
+    const cores = assignment.metadata?.['coreIds'] ?? []
+    const isNamed = !Array.isArray(cores) || cores.length > 0
+    const runtime = namedRuntime(known)
     const pairs = [
       ['resourceId', assignment.resourceId, known.resourceId],
       ['coreId', assignment.coreId, known.coreId],
       ['slotId', assignment.slotId, known.slotId],
       ['orderOnResource', assignment.orderOnResource, known.orderOnResource],
+      ['metadata.runtimeId', namedRuntime(assignment) ?? runtime, runtime],
+      ...(isNamed ? [['metadata.coreIds', sorted(cores), sorted(known.coreIds)] as const] : []),
     ] as const
     for (const [name, value, expected] of pairs) {
-      if (value !== expected)
+      if (value !== expected && JSON.stringify(value) !== JSON.stringify(expected))
         problems.push({
           path: `${path}.${name}`,
           message:
-            `is ${JSON.stringify(value)}, the stored plan has ${JSON.stringify(expected)}; store ` +
+            `is ${JSON.stringify(value)}, the stored plan has ` +
+            `${expected === undefined ? 'none' : JSON.stringify(expected)}; store ` +
             'another plan to run it otherwise',
         })
     }

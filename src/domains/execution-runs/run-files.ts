@@ -15,13 +15,13 @@ const siteDeadlineMs = 10_000
 
 /**
  * Runs a read at a site. A site that cannot be reached is 503 with the site's name and the link's
- * message.
+ * message. What the read opens after its deadline goes to `drop`.
  */
-const asking = async <T>(place: Place, read: () => Promise<T>): Promise<T> => {
+const asking = async <T>(place: Place, read: () => Promise<T>, drop?: (opened: T) => void): Promise<T> => {
   const late = () =>
     new Refusal('unavailable', `site ${place.site} does not answer now; try again`, { retryAfterSeconds: 5 })
   try {
-    return await within(read(), siteDeadlineMs, late)
+    return await within(read(), siteDeadlineMs, late, drop)
   } catch (error) {
     if (error instanceof LinkError || (error instanceof DriverError && error.trouble === 'unknown'))
       throw new Refusal('unavailable', `site ${place.site} cannot be reached now: ${error.message}`, {
@@ -110,7 +110,12 @@ export const openRunFiles = ({ db, sites, hostId }: RunFileParts) => {
       const { shell, root } = sites.at(place, facts)
       return isOwnMachine(place)
         ? openOutput(directory, path)
-        : asking(place, async () => openOutputAt(shell, posix.resolve(await root(), directory), path))
+        : asking(
+            place,
+            async () => openOutputAt(shell, posix.resolve(await root(), directory), path),
+            // It would hold one of the few streams of the connection until that ends.
+            ({ stream }) => void stream.destroy(),
+          )
     }
   }
 

@@ -78,7 +78,10 @@ export const RunRequest = z
     id: Id.optional().describe('of the run; it stands here or in `run`'),
     schedulePlanId: Id.optional().describe('of the plan; it stands here or in `run`'),
     mode: runShape.mode.optional().describe('real or simulation; it stands here or in `run`'),
-    plan: PlanDocument.optional().describe('in place of the stored one'),
+    plan: PlanDocument.optional().describe(
+      'the stored plan once more: its ids and its assignments (activity, resource, core, slot, order, ' +
+        'metadata.runtimeId, metadata.coreIds) have to agree with it; the rest is not read',
+    ),
     workflow: WorkflowVersionDocument.optional().describe('in place of the stored one'),
     resources: z.array(Resource).optional().describe('in place of the stored ones'),
     executionScope: ExecutionScopeDocument.optional().describe('in place of the stored one'),
@@ -97,6 +100,13 @@ export const RunRequest = z
         message: 'is given beside `run`; write the members of the run either in `run` or at the top',
       })
     }
+    const { budget, onBudget } = request.run ?? request
+    if (onBudget !== undefined && budget === undefined)
+      context.addIssue({
+        code: 'custom',
+        path: [...(request.run === undefined ? [] : ['run']), 'budget'],
+        message: 'is missing: onBudget is for a run with a budget; give it one, or leave onBudget out',
+      })
     if (request.run === undefined) {
       for (const key of ['id', 'schedulePlanId', 'mode'] as const)
         if (request[key] === undefined)

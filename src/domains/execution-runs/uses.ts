@@ -3,6 +3,7 @@ import type { Use } from '../../db/uses.ts'
 import type { ArtifactUse } from '../artifacts/versions.ts'
 import type { EnvironmentUse } from '../environments/users.ts'
 import type { PlanUse } from '../schedule-plans/store.ts'
+import type { WorkflowUse } from '../workflow-definitions/store.ts'
 
 export const runsOfEnvironment: EnvironmentUse = {
   kind: 'execution run',
@@ -30,6 +31,11 @@ export const runsOfArtifact: ArtifactUse = {
       : sql`select s.execution_run_id::text from run_snapshots s
           join artifact_variants n on n.artifact_version_id = ${target.versionId}
           where s.executables -> 'pins' @> jsonb_build_array(jsonb_build_object('variantId', n.id::text))`,
+}
+
+export const runsOfWorkflow: WorkflowUse = {
+  kind: 'run',
+  ids: (versionId) => sql`select id::text from execution_runs where content_version_id = ${versionId}`,
 }
 
 export const runsOfPlan: PlanUse = { constraint: 'execution_runs_plan', text: 'a run executes it' }

@@ -82,7 +82,7 @@ export const acceptPlan = async (
   companions?: Companions,
 ): Promise<Plan> => {
   // The database has few connections and is not needed while the plan is simulated. The
-  // constraints refuse references to records that were deleted meanwhile.
+  // constraints refuse references to records that were deleted meanwhile; the workflow has none.
   const checked = await undone(db, (tx) => checkPlan(tx, plan, companions))
   const prediction = await predict(compute, checked.given)
   const { networkModel, tasks } = prediction
@@ -92,6 +92,8 @@ export const acceptPlan = async (
     tasks: tasks.map((task, at) => ({ ...task, resourceId: checked.given.assignments[at]!.resourceId })),
   })
   return db.transaction(async (tx) => {
+    if ((await storedVersion(tx, checked.version.id, sql`for key share`)) === undefined)
+      throw unacceptable([noVersion(checked.version.id)])
     await createPlan(tx, {
       ...plan,
       ...submitted(plan.predicted),
@@ -397,6 +399,11 @@ export const planReferenceProblems = async (db: Db, document: unknown): Promise<
   return problems
 }
 
+const noVersion = (id: string): Problem => ({
+  path: 'plan.workflowVersionId',
+  message: `${quoted(id)} names no workflow version; import the workflow first`,
+})
+
 /** Every form in which a plan may name an activity. */
 const namesOf = (activities: readonly PlacedActivity[], workflowId: string): Set<string> =>
   new Set(activities.flatMap(({ id, externalId }) => [id, externalId, `${workflowId}-${externalId}`]))
@@ -411,11 +418,7 @@ const lookUp = async (db: Db, plan: References) => {
   if ((await readPlan(db, plan.id)) !== undefined)
     report('plan.id', `${quoted(plan.id)} is taken by another plan; choose another id`)
   const version = await storedVersion(db, plan.workflowVersionId)
-  if (version === undefined && plan.workflowVersionId !== '')
-    report(
-      'plan.workflowVersionId',
-      `${quoted(plan.workflowVersionId)} names no workflow version; import the workflow first`,
-    )
+  if (version === undefined && plan.workflowVersionId !== '') problems.push(noVersion(plan.workflowVersionId))
   const scope = await readExecutionScope(db, plan.executionScopeId)
   if (scope === undefined && plan.executionScopeId !== '')
     report(

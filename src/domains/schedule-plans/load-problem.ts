@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { sql, type Db } from '../../db/sql.ts'
+import { empty, sql, type Db, type Sql } from '../../db/sql.ts'
 import type { PlanningProblem } from '../../schedulers/problem.ts'
 import { profilesFor, resourcesOfVersions, versionsByIds } from '../environments/store.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
@@ -21,13 +21,13 @@ export type StoredVersion = z.output<typeof Version>
 
 /**
  * A workflow version that was imported (not embedded in a plan or a run); undefined where there is
- * none.
+ * none. With the lock `for key share` it stays until the end of the transaction.
  */
-export const storedVersion = (db: Db, id: string): Promise<StoredVersion | undefined> =>
+export const storedVersion = (db: Db, id: string, lock: Sql = empty): Promise<StoredVersion | undefined> =>
   db.maybe(
     Version,
     sql`select id, workflow_id, activity_count, dependency_count from workflow_versions where id = ${id}
-      and not embedded`,
+      and not embedded ${lock}`,
   )
 
 /**

@@ -16,5 +16,7 @@ export const plansOfScope: ScopeUse = {
 
 export const plansOfWorkflow: WorkflowUse = {
   kind: 'plan',
-  ids: (versionId) => sql`select id::text from schedule_plans where workflow_version_id = ${versionId}`,
+  ids: (versionId) =>
+    sql`select id::text from schedule_plans
+        where workflow_version_id = ${versionId} or content_version_id = ${versionId}`,
 }

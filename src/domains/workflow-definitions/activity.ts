@@ -5,7 +5,7 @@ import { activityIdOf, defaultTypeIdOf, identifierTrouble, slug, typeIdOf, unles
 import { pathProblems } from './rules.ts'
 import { defaultCpu, defaultMemoryBytes, parseCpu, parseMemory } from './quantities.ts'
 import type { Activity, ActivityType, AuthoringActivity } from './schemas.ts'
-import { commandProblems, withUnixEnds } from './script.ts'
+import { commandProblems, variableProblems, withUnixEnds } from './script.ts'
 
 export type Report = (path: string, message: string) => void
 
@@ -209,10 +209,7 @@ function commandOf(
   if (given?.executable !== undefined)
     for (const { path: at, message } of executableProblems(given.executable, `${path}.command.executable`))
       report(at, message)
-  for (const name of Object.keys(given?.environment ?? {})) {
-    if (name === '' || name.includes('='))
-      report(`${path}.command.environment.${name}`, 'an environment variable needs a name without "="')
-  }
+  for (const { path: part, message } of variableProblems(given ?? {})) report(`${path}.${part}`, message)
 
   const entrypoint = own !== '' ? own : script !== '' ? 'sh' : ''
   const args = own === '' && script !== '' ? ['-c', script] : given?.arguments

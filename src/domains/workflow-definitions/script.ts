@@ -73,6 +73,15 @@ export const commandProblems = (command: CommandFields): Problem[] => {
   return problems
 }
 
+/** Variables of a command that no program can get, at their paths from `command` on. */
+export const variableProblems = ({ environment = {} }: Pick<CommandFields, 'environment'>): Problem[] =>
+  Object.keys(environment)
+    .filter((name) => name === '' || name.includes('='))
+    .map((name) => ({
+      path: `command.environment.${name.slice(0, 255)}`,
+      message: 'an environment variable needs a name without "="',
+    }))
+
 /** In UTF-16 code units: at most 120,000 bytes. */
 const partLength = 40_000
 

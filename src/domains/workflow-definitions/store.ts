@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { insertRows } from '../../db/rows.ts'
-import { sql, type Db } from '../../db/sql.ts'
+import { join, raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { findUsers, type Use } from '../../db/uses.ts'
 import { unacceptable, unacceptableAt } from '../../refusal.ts'
 import type { NewWorkflow } from './authoring.ts'
@@ -148,8 +148,8 @@ export const unknownRuntimes = (db: Db, hints: readonly string[]): Promise<strin
           and not exists (select 1 from runtimes where id = hint or name = hint) order by hint`,
   )
 
-/** A use of a workflow; the target is the id of its version. */
-export type WorkflowUse = Use<string>
+/** A use of a workflow; the target is the id of its version, or the column of a query that holds it. */
+export type WorkflowUse = Use<string | Sql>
 
 /**
  * Removes a workflow, its version and the unused embedded copies of it.
@@ -159,13 +159,17 @@ export type WorkflowUse = Use<string>
  */
 export async function deleteWorkflow(tx: Db, id: string, uses: readonly WorkflowUse[]): Promise<boolean> {
   const versionId = firstVersionIdOf(id)
+  // A plan that is stored meanwhile keeps the version (`for key share`), and is a user after that.
+  await tx.run(sql`select 1 from workflow_versions where id = ${versionId} for update`)
   const users = (await findUsers(tx, uses, versionId)).map(({ kind }) => `a ${kind}`)
   if (users.length > 0)
     throw unacceptableAt(
       'workflowId',
       `the workflow is used by ${users.join(' and ')}; delete what uses it first`,
     )
-  await tx.run(sql`delete from workflow_versions where workflow_id = ${id} and not embedded`)
+  const used = uses.map(({ ids }) => sql`exists (${ids(raw('v.id'))})`)
+  await tx.run(sql`delete from workflow_versions v where v.workflow_id = ${id}
+    and not (v.embedded and (${join([sql`false`, ...used], ' or ')}))`)
   return (await tx.run(sql`delete from workflow_definitions where id = ${id}`)) > 0
 }
 

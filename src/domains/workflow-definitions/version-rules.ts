@@ -13,7 +13,7 @@ import {
   pathProblems,
 } from './rules.ts'
 import type { WorkflowVersionDocument } from './schemas.ts'
-import { commandProblems } from './script.ts'
+import { commandProblems, variableProblems } from './script.ts'
 
 /** Whether an activity has, or gets, the capability real. */
 const runsForReal = (activity: WorkflowVersionDocument['activities'][number] | undefined): boolean =>
@@ -54,6 +54,8 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
       (activity.command?.entrypoint ?? '') === ''
     )
       report(`${at}.command.entrypoint`, 'is required for an activity without simulation')
+    for (const { path: part, message } of variableProblems(activity.command ?? {}))
+      report(`${at}.${part}`, message)
     if (activity.command !== undefined && runsForReal(activity))
       for (const { path: part, message } of commandProblems(activity.command))
         report(`${at}.${part}`, message)
