@@ -309,6 +309,26 @@ test(
 )
 
 test(
+  'an output that cannot be kept is not the output of the next task, and the log of errors says so',
+  () =>
+    on(async ({ driver, scratch, intent, ended }) => {
+      const logOf = async (name: string, stream: 'stdout' | 'stderr'): Promise<string> =>
+        (await driver.logs(name, stream, { tail: 999 })).bytes.toString()
+      const [first, second] = [intent('echo first; echo error >&2'), intent('echo second')]
+      mkdirSync(join(scratch, 'control', `${first.name}.out`))
+      for (const task of [first, second]) {
+        await driver.submit([task])
+        await ended(task.name)
+      }
+      expect(await logOf(second.name, 'stdout')).toBe('second\n')
+      expect(await logOf(first.name, 'stderr')).toMatch(
+        /^error\nits standard output could not be kept: .*\.out: .+\n$/,
+      )
+    }),
+  seconds,
+)
+
+test(
   'holes stay holes where a successor gets the file',
   () =>
     on(async ({ driver, intent, ended }) => {

@@ -241,8 +241,10 @@ func (r *runner) run(asked request) string {
 	} else {
 		end = r.refuse(126, "cannot run %s: %v", t.argv[0], err)
 	}
-	r.stdout.deliver(r.path(t.name, "out"))
-	r.stderr.deliver(r.path(t.name, "err"))
+	if err := r.stdout.deliver(path, r.path(t.name, "out")); err != nil {
+		syscall.Write(r.stderr.file, fmt.Appendf(nil, "its standard output could not be kept: %s: %v\n", r.path(t.name, "out"), err))
+	}
+	_ = r.stderr.deliver(path, r.path(t.name, "err"))
 	// A full disk delays the end and does not lose it.
 	line := fmt.Sprintf("%s exit %s %s\n", t.name, epoch(t.began.Add(time.Since(t.began))), end)
 	for r.record(line) != nil && exists(path) {
@@ -799,14 +801,24 @@ func (o *output) open() error {
 	return syscall.Dup3(file, o.number, 0)
 }
 
-func (o *output) deliver(path string) {
+// Gives a task what it wrote. A full disk delays that; what can never be given is lost, as the next
+// task must not get it.
+func (o *output) deliver(record, path string) error {
 	var stat syscall.Stat_t
 	if syscall.Fstat(o.file, &stat) != nil || stat.Size == 0 {
-		return
+		return nil
 	}
-	syscall.Rename(o.path, path)
+	err := syscall.Rename(o.path, path)
+	for (err == syscall.ENOSPC || err == syscall.EDQUOT) && exists(record) {
+		time.Sleep(time.Second)
+		err = syscall.Rename(o.path, path)
+	}
+	if err != nil {
+		syscall.Unlink(o.path)
+	}
 	syscall.Close(o.file)
 	o.file = -1
+	return err
 }
 
 // Makes a work directory, with its parents. A directory from staging has mode 0700 already; a
