@@ -274,6 +274,23 @@ describe.each(shells)('%s', (shell) => {
     expect(launched('apptainer', 'tools/a:1', false).told).toBe('-q build')
   })
 
+  always('what hangs after the end of its task is looked for less and less often, what is new at once', () => {
+    const [, loop = ''] = /^(nap=[^\n]*\n *while remains; do[\s\S]*?\n {2}done\n)/m.exec(
+      text('remote/wrapper.sh').replace(/^ {2}nap=/m, 'nap='),
+    ) ?? []
+    const stubs = `count=0 up=0 forced=0 polite= found=
+now() { :; }
+tell() { :; }
+sleep() { echo "$1"; }
+remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count" -le 42 ]; }\n`
+    const naps = run(`${stubs}${loop}`, place()).out.trim().split('\n').map(Number)
+    expect(naps).toHaveLength(42)
+    expect(naps[0]).toBe(0.02)
+    expect(naps.slice(0, 40)).toEqual(naps.slice(0, 40).toSorted((a, b) => a - b))
+    expect(naps[39]).toBe(0.5)
+    expect(naps[40]).toBe(0.02)
+  })
+
   always('takes parameters as they are, whatever is in them', () => {
     const at = place()
     const show =

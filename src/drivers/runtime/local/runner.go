@@ -344,8 +344,8 @@ func (r *runner) await(t *task, killsBefore int) string {
 	r.task = t
 	r.mutex.Unlock()
 	r.awaitFirst(t)
-	r.endOthers(t)
 	setTimer(0, 0)
+	r.endOthers(t)
 	wall := time.Since(t.began)
 
 	code, killer := max(t.status.ExitStatus(), 0), 0
@@ -401,15 +401,19 @@ func (r *runner) awaitFirst(t *task) {
 	t.over = true
 }
 
-// Reaps all children, and ends live ones: politely while the task itself would still have time.
+// Reaps all children, and ends live ones: politely while the task itself would still have time. The
+// pauses grow while nothing changes: a child may hang in the kernel for hours, and a look at all
+// processes costs a part of a processor.
 func (r *runner) endOthers(t *task) {
+	const shortest, longest = 5 * time.Millisecond, 500 * time.Millisecond
 	asked := map[string]bool{}
-	for {
+	for pause := shortest; ; pause = min(pause+pause/8, longest) {
 		pid, err := t.reap(-1)
 		if err != nil {
 			return
 		}
 		if pid > 0 {
+			pause = 0
 			continue
 		}
 		r.tell(t)
@@ -421,9 +425,11 @@ func (r *runner) endOthers(t *task) {
 			if key := fmt.Sprint(signal, child); !asked[key] {
 				asked[key] = true
 				syscall.Kill(child, signal)
+				pause = shortest
 			}
 		}
-		time.Sleep(5 * time.Millisecond)
+		pause = max(pause, shortest)
+		time.Sleep(pause)
 	}
 }
 
