@@ -1,10 +1,13 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { hash } from 'node:crypto'
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
+import { withArtifacts, type ArtifactBytes, type ArtifactOptions } from '../../src/drivers/transfer/artifacts.ts'
 import {
   withTransfers,
   type StagingOptions,
@@ -205,6 +208,99 @@ describe('tasks whose files are at another site', () => {
     expect(facts).toEqual([])
     expect(existsSync(join(folder.path, 'work', 'stopped', 'listing'))).toBe(false)
   })
+})
+
+describe('tasks whose executable is at another site', () => {
+  const directory = (): string => join(folder.path, 'images')
+  const image = (name: string): ArtifactBytes => {
+    mkdirSync(directory(), { recursive: true })
+    randomFile(join(directory(), name), 3_000_000)
+    const digest = `sha256:${hash('sha256', readFileSync(join(directory(), name)))}`
+    return {
+      ...{ digest, sizeBytes: 3_000_000, format: 'sif', at: 'there', directory: directory(), path: name },
+      ...{ label: name, strategy: 'managed', reason: 'it was built there' },
+    }
+  }
+  const needing = (name: string): Intent => ({
+    ...task(name, [], ['/bin/sh', '-c', 'echo > ran']),
+    container: {
+      ...{ image: '', network: false, reuse: false, scope: 'run' },
+      brought: { id: name, label: name },
+    },
+  })
+  interface Sites {
+    failures?: LinkFailures
+    here?: SiteShell
+  }
+  /** A driver of site `here` over `beneath`, whose executables are behind a link. */
+  const bringing = (
+    beneath: RuntimeDriver,
+    ready: ArtifactOptions['ready'],
+    { failures = clear(), here = shell, ...more }: Partial<ArtifactOptions> & Sites = {},
+  ): RuntimeDriver => {
+    const link = overLink(shell, failures)
+    const nothing = async (): Promise<void> => undefined
+    return withArtifacts(
+      beneath,
+      {
+        ...{ site: 'here', scope: 'run', cacheBytes: 2 ** 30, root: async () => folder.path, ready },
+        ends: async (site) => ({ site, shell: site === 'here' ? here : link, mounts: [] }),
+        ...{ begun: nothing, delivered: nothing, failed: nothing, ran: nothing, brings: () => true },
+        ...more,
+      },
+      new Map(),
+    )
+  }
+
+  test('cancelled meanwhile at a site that needs some calls for that: it is passed on only when it never starts', async () => {
+    const bytes = image('slow-cancel')
+    const failures: LinkFailures = { ...clear(), silentAtBytes: 1_000_000 }
+    const order: string[] = []
+    const slow: RuntimeDriver = {
+      ...local,
+      async submit(intents) {
+        order.push('passed on')
+        return local.submit(intents)
+      },
+      async cancel(names, graceSeconds) {
+        for (let call = 0; call < 3; call++) await shell.run(':')
+        await local.cancel(names, graceSeconds)
+        order.push('buried')
+      },
+    }
+    const driver = bringing(slow, async () => bytes, { failures })
+    const submitted = driver.submit([needing('slow-cancel')])
+    while (failures.bytes < 1_000_000) await delay(10)
+    await driver.cancel(['slow-cancel'], 0)
+    expect(await submitted).toMatchObject([{ ok: true }])
+    expect(order).toEqual(['buried', 'passed on'])
+    expect((await driver.find(['slow-cancel'])).get('slow-cancel')).toMatchObject({ reason: 'cancelled' })
+    expect(existsSync(join(folder.path, 'work', 'slow-cancel', 'ran'))).toBe(false)
+  })
+
+  test('cancelled while another brings the same: its wait for the lock ends', async () => {
+    const bytes = image('locked')
+    const [root, hex] = [join(folder.path, 'artifacts'), bytes.digest.slice(7)]
+    mkdirSync(join(root, 'locks'), { recursive: true })
+    const other = await shell.open(`exec 9>> ${root}/locks/${hex} && flock 9 && echo held && exec cat`)
+    await once(other.stdout, 'data')
+    const opened: ShellStream[] = []
+    const here: SiteShell = {
+      ...shell,
+      async open(script) {
+        const stream = await shell.open(script)
+        opened.push(stream)
+        return stream
+      },
+    }
+    const driver = bringing(local, async () => bytes, { here })
+    const submitted = driver.submit([needing('locked')])
+    while (opened.length === 0) await delay(10)
+    await driver.cancel(['locked'], 0)
+    expect(await submitted).toMatchObject([{ ok: true }])
+    await opened[0]?.done
+    other.kill()
+  }, 30_000)
 })
 
 test('the words of a direct way that does not work are in the reason as a terminal shows them', async () => {

@@ -393,9 +393,10 @@ export function withArtifacts(
       }
     },
     async cancel(names, graceSeconds) {
+      // First the names beneath: after that, a task that waits here finds its name buried.
+      await driver.cancel(names, graceSeconds)
       for (const name of names) cancelled.add(name)
       waits.leaveCancelled()
-      await driver.cancel(names, graceSeconds)
     },
     async closeScope(scope) {
       await driver.closeScope?.(scope)
