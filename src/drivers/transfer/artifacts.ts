@@ -116,9 +116,15 @@ const atSite = async (
 
 /**
  * Takes the lock of a digest at a site. It ends with `release`, with this process, and with the
- * link.
+ * link; an abort ends the wait for it.
  */
-const takeLock = async (shell: SiteShell, root: string, hex: string): Promise<() => void> => {
+const takeLock = async (
+  shell: SiteShell,
+  root: string,
+  hex: string,
+  signal: AbortSignal,
+): Promise<() => void> => {
+  signal.throwIfAborted()
   const stream = await shell.open(`${assign({ ROOT: root, HEX: hex })}${programs.lock}`)
   stream.stdin.on('error', () => undefined)
   const held = new Promise<void>((resolve) => stream.stdout.once('data', () => resolve()))
@@ -126,7 +132,17 @@ const takeLock = async (shell: SiteShell, root: string, hex: string): Promise<()
     throw new DriverError('infrastructure', `the lock of ${root} cannot be taken: ${stderr.trim()}`)
   })
   ended.catch(() => undefined)
-  await Promise.race([held, ended])
+  const leave = (): void => stream.kill()
+  signal.addEventListener('abort', leave)
+  if (signal.aborted) leave()
+  try {
+    await Promise.race([held, ended])
+  } catch (error) {
+    throw (signal.aborted ? signal.reason : error) as Error
+  } finally {
+    signal.removeEventListener('abort', leave)
+  }
+  signal.throwIfAborted()
   return () => stream.stdin.end()
 }
 
@@ -146,11 +162,7 @@ const bring = async (
     options.ends(options.site),
   ])
   const root = posix.join(siteRoot, 'artifacts')
-  const release = await takeLock(to.shell, root, hex)
-  if (signal.aborted) {
-    release()
-    throw signal.reason as Error
-  }
+  const release = await takeLock(to.shell, root, hex, signal)
   const facts = (path: string, strategy: string, reason: string, moved: [number, number]): DeliveryFacts => ({
     ...{ digest, path, strategy, reason, bytes: moved[0], networkBytes: moved[1], startedAt },
     finishedAt: Date.now() / 1_000,
@@ -330,7 +342,10 @@ export function withArtifacts(
         }
       : facts
     // The mark of the run that brought it is not this run's.
-    if (isShared) await bring(options, bytes, new AbortController().signal)
+    if (isShared)
+      await waits.forFlight(names, JSON.stringify([options.site, bytes.digest, options.scope]), (signal) =>
+        bring(options, bytes, signal),
+      )
     present.set(id, { facts: own, recorded: false })
     await keepRecord(names, id)
     return { ...bytes, place: facts.path }
