@@ -7,13 +7,21 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { ShellStream, SiteShell } from '../../src/shell/site-shell.ts'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
+import type { WaysOut } from '../../src/drivers/runtime/contract/kind.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
-import { withArtifacts, type ArtifactBytes, type ArtifactOptions } from '../../src/drivers/transfer/artifacts.ts'
+import {
+  withArtifacts,
+  type ArtifactBytes,
+  type ArtifactOptions,
+} from '../../src/drivers/transfer/artifacts.ts'
 import {
   withTransfers,
   type StagingOptions,
   type EdgeTransfer,
 } from '../../src/drivers/transfer/staging-driver.ts'
+import { openSiteDrivers } from '../../src/executor/drivers.ts'
+import { openHostCores } from '../../src/executor/host-cores.ts'
+import { ownPlace } from '../../src/executor/sites.ts'
 import { directFrom } from '../../src/drivers/transfer/strategy.ts'
 import { transfer } from '../../src/drivers/transfer/transfer.ts'
 import { runnerProgram } from '../support/runner-program.ts'
@@ -301,6 +309,61 @@ describe('tasks whose executable is at another site', () => {
     expect(await submitted).toMatchObject([{ ok: true }])
     await opened[0]?.done
     other.kill()
+  }, 30_000)
+
+  test('a driver that is closed passes nothing on, and records no failure', async () => {
+    const bytes = image('left')
+    const failures: LinkFailures = { ...clear(), silentAtBytes: 1_000_000 }
+    const passed: string[] = []
+    const failed: string[] = []
+    const beneath: RuntimeDriver = {
+      ...local,
+      async submit(intents) {
+        passed.push(...intents.map(({ name }) => name))
+        return local.submit(intents)
+      },
+      close: async () => undefined,
+    }
+    let looks = 0
+    const ready = async (id: string): Promise<ArtifactBytes | undefined> => {
+      if (id === 'left') return bytes
+      looks += 1
+      return undefined
+    }
+    const driver = bringing(beneath, ready, { failures, failed: async (name) => void failed.push(name) })
+    const submitted = Promise.all(['left', 'unbuilt'].map((name) => driver.submit([needing(name)])))
+    while (failures.bytes < 1_000_000 || looks === 0) await delay(10)
+    await driver.close()
+    const closed = { ok: false, error: { trouble: 'unknown', message: 'the driver was closed' } }
+    expect(await submitted).toMatchObject([[closed], [closed]])
+    expect([passed, failed]).toEqual([[], []])
+  }, 30_000)
+
+  test('who leaves this machine gives up its wait for a build, and the machine works on for others', async () => {
+    const sites = openSiteDrivers({
+      local: { ...local, closeScope: async () => undefined },
+      ...{ rehearsal: local, ways: {} as WaysOut, localShell: shell, reachOf: async () => [] },
+      ...{ hostId: 'host', workRoot: folder.path, cores: openHostCores(1), taskVariable: 'ORRERY_TASK' },
+    })
+    const place = ownPlace('host')
+    const facts = { hostId: 'host', runtimes: [], resources: [], runtimeBindings: [] }
+    const nothing = async (): Promise<void> => undefined
+    let looks = 0
+    const site = sites.of(place, new Map([[place.site, place]]), facts, [], {
+      ...{ begun: nothing, delivered: nothing, failed: nothing, ran: nothing, brings: () => true },
+      scope: 'run',
+      ready: async () => {
+        looks += 1
+        return undefined
+      },
+    })
+    const submitted = site.driver.submit([needing('unbuilt-here')])
+    while (looks === 0) await delay(10)
+    site.leave?.()
+    expect(await submitted).toMatchObject([{ ok: false, error: { message: 'the driver was closed' } }])
+    expect(await local.submit([task('for-others', [])])).toMatchObject([{ ok: true }])
+    await ended('for-others')
+    await sites.close()
   }, 30_000)
 })
 

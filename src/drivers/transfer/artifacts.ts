@@ -203,8 +203,8 @@ const allCancelled = (): DriverError =>
   new DriverError('refused', 'every task that waited for this executable was cancelled')
 
 /** Waits of one run for deliveries. The last one that leaves a delivery gives it up. */
-const openWaits = (deliveries: Deliveries, cancelled: ReadonlySet<string>) => {
-  const waiters = new Set<{ names: readonly string[]; leave: () => void }>()
+const openWaits = (deliveries: Deliveries) => {
+  const waiters = new Set<{ names: readonly string[]; leave: (why: DriverError) => void }>()
 
   const begin = (key: string, start: (signal: AbortSignal) => Promise<DeliveryFacts>): Flight => {
     const abort = new AbortController()
@@ -229,7 +229,7 @@ const openWaits = (deliveries: Deliveries, cancelled: ReadonlySet<string>) => {
       flight.waiting += 1
       const left = Promise.withResolvers<never>()
       left.promise.catch(() => undefined)
-      const waiter = { names, leave: () => left.reject(allCancelled()) }
+      const waiter = { names, leave: (why: DriverError) => left.reject(why) }
       waiters.add(waiter)
       try {
         return {
@@ -246,9 +246,9 @@ const openWaits = (deliveries: Deliveries, cancelled: ReadonlySet<string>) => {
         }
       }
     },
-    /** Leaves the deliveries that only cancelled tasks wait for. */
-    leaveCancelled(): void {
-      for (const { names, leave } of waiters) if (names.every((name) => cancelled.has(name))) leave()
+    /** Leaves the deliveries for which only such tasks wait. */
+    leave(why: DriverError, isOver: (name: string) => boolean): void {
+      for (const { names, leave } of waiters) if (names.every(isOver)) leave(why)
     },
   }
 }
@@ -289,18 +289,19 @@ export function withArtifacts(
   const present = new Map<string, { facts: DeliveryFacts; recorded: boolean }>()
   const broughtFor = new Map<string, string>()
   const cancelled = new Set<string>()
-  const waits = openWaits(deliveries, cancelled)
-  let closed = false
+  const waits = openWaits(deliveries)
+  const closing = new AbortController()
 
   const readyBytes = async (names: readonly string[], id: string): Promise<ArtifactBytes> => {
     const look = async (): Promise<ArtifactBytes | undefined> => {
       const bytes = await options.ready(id)
       if (bytes !== undefined) return bytes
-      if (closed) throw new DriverError('unknown', 'the driver was closed')
       if (names.every((name) => cancelled.has(name))) throw allCancelled()
       return undefined
     }
-    return (await poll(look, { everyMs: pollMs })) as ArtifactBytes
+    const bytes = await poll(look, { everyMs: pollMs, signal: closing.signal })
+    closing.signal.throwIfAborted()
+    return bytes as ArtifactBytes
   }
 
   /** Records a delivery; where that fails the next try at its tasks records it with the same facts. */
@@ -365,11 +366,13 @@ export function withArtifacts(
     const freshNames = fresh.map(({ name }) => name)
     try {
       const bytes = await deliver(freshNames, id)
+      closing.signal.throwIfAborted()
       return [...plain, ...fresh.map((intent) => withImage(intent, placed(bytes)))]
     } catch (error) {
       const trouble = asDriverError(error)
       // Its cancel has buried it; the driver beneath returns how that ended.
       if (freshNames.every((name) => cancelled.has(name))) return intents.map(unneeded)
+      closing.signal.throwIfAborted()
       await options.failed(freshNames[0] ?? '', id, trouble)
       throw trouble
     }
@@ -411,7 +414,7 @@ export function withArtifacts(
       // First the names beneath: after that, a task that waits here finds its name buried.
       await driver.cancel(names, graceSeconds)
       for (const name of names) cancelled.add(name)
-      waits.leaveCancelled()
+      waits.leave(allCancelled(), (name) => cancelled.has(name))
     },
     async closeScope(scope) {
       await driver.closeScope?.(scope)
@@ -421,7 +424,9 @@ export function withArtifacts(
       await shell.run(`${release}${programs.release}`)
     },
     async close() {
-      closed = true
+      const closed = new DriverError('unknown', 'the driver was closed')
+      closing.abort(closed)
+      waits.leave(closed, () => true)
       await driver.close()
     },
   }
