@@ -52,6 +52,11 @@ export interface OpenSite {
   onTransfer?: (listener: (name: string, facts: TransferFacts) => Promise<void>) => void
   /** Ends the kept containers of a run. */
   closeScope?: (scope: string) => Promise<void>
+  /**
+   * Gives up what is on its way to the site for tasks, and passes none of them on; absent: nothing
+   * is ever on its way.
+   */
+  leave?: () => void
 }
 
 export interface SiteDriverParts {
@@ -209,11 +214,18 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         return named
       }
       const ends = (site: string): Promise<TransferSide> => endOf(placeNamed(site), facts, mounts)
-      const site = remote === undefined ? parts.local : keeping(place, facts, remote.driver)
+      // Other runs use the driver beneath, which this one's end does not close.
+      const site =
+        remote === undefined
+          ? { ...parts.local, close: () => Promise.resolve() }
+          : keeping(place, facts, remote.driver)
       const at = { ends, root: () => rootOf(place, facts) }
       const own = withExecutables(site, place, at, { hooks, deliveries })
       const closing = own.closeScope === undefined ? {} : { closeScope: own.closeScope.bind(own) }
-      if (local && places.size === 1) return { driver: own, ...held, ...closing, aheadPerLane: usualAhead }
+      if (local && places.size === 1) {
+        const leave = (): void => void own.close()
+        return { driver: own, ...held, ...closing, leave, aheadPerLane: usualAhead }
+      }
       let report: (name: string, facts: TransferFacts) => Promise<void> = () => Promise.resolve()
       const bringing = withTransfers(own, {
         site: place.site,
@@ -232,6 +244,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         onTransfer: (listener) => {
           report = listener
         },
+        leave: () => void bringing.close(),
       }
     },
 

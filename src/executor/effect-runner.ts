@@ -130,6 +130,7 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
     close(): void {
       transfers.close()
       attempts.close()
+      held.leave?.()
       for (const i of [...state.heldCores.keys()]) freeCores(state, i)
       // Where the scheduling threw, the cores that it took are listed before those that it returns.
       for (const effect of state.effects) {

@@ -11,6 +11,8 @@ export const openTransfers = (
   attempts: Pick<AttemptsInFlight, 'positionOf'>,
   handleAndWake: (event: SiteEvent) => void,
 ) => {
+  const letGo = (): DriverError =>
+    new DriverError('unknown', `the executor of ${state.facts.site} has let go of the run or the task`)
   const waiting: { resolve: () => void; reject: (error: Error) => void }[] = []
   return {
     /** How many transfers the next commit has to record. */
@@ -19,11 +21,13 @@ export const openTransfers = (
     },
     /**
      * Resolves once the transfer is on record. A transfer without a predecessor's files (a seed)
-     * has no record.
+     * has no record. Rejects for a task that this executor has let go: whoever passes it on later
+     * records its transfers.
      */
     hear: (name: string, facts: TransferFacts): Promise<void> => {
       const i = attempts.positionOf(name)
-      if (i === undefined || facts.producer === undefined) return Promise.resolve()
+      if (i === undefined) return Promise.reject(letGo())
+      if (facts.producer === undefined) return Promise.resolve()
       const producer = taskAt(state, facts.producer)
       const task = taskAt(state, i)
       const route = plan.routeOf(producer.resource_id, task.resource_id, facts.bytes)
@@ -43,8 +47,7 @@ export const openTransfers = (
      * Their tasks are not passed on: the next holder brings the files again, and finds them there.
      */
     close(): void {
-      for (const { reject } of waiting)
-        reject(new DriverError('unknown', `the executor of ${state.facts.site} has let go of the run`))
+      for (const { reject } of waiting) reject(letGo())
     },
   }
 }

@@ -5,6 +5,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readlinkSync,
   rmSync,
   statSync,
@@ -13,6 +14,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
 import { outputManifest } from '../../src/drivers/runtime/local/manifest.ts'
@@ -274,6 +276,54 @@ test(
       expect(state).toMatchObject({ state: 'ended', exitCode: 0, reason: 'cancelled' })
       expect(manifest.files).toMatchObject([{ path: 'f', sizeBytes: 1024 ** 4 }])
       expect(manifest.warnings).toEqual(['the look at its files was ended by a cancel'])
+    }),
+  seconds,
+)
+
+test(
+  'a cancel whose mark cannot be written ends the task all the same, is an error, and leaves no file open',
+  () =>
+    on(async ({ driver, scratch, intent, ended }) => {
+      const task = intent('echo > running; sleep 600')
+      await driver.submit([task])
+      while (!existsSync(join(task.directory, 'running'))) await delay(10)
+      // A full disk.
+      symlinkSync('/dev/full', join(scratch, 'control', `${task.name}.cancel`))
+      const cancelled = driver.cancel([task.name], 0)
+      await expect(cancelled).rejects.toMatchObject({ code: 'ENOSPC' })
+      await ended(task.name)
+      expect((await driver.find([task.name])).get(task.name)).toMatchObject({
+        ...{ state: 'ended', reason: 'cancelled' },
+      })
+      const open = readdirSync('/proc/self/fd').filter((file) => {
+        try {
+          return readlinkSync(`/proc/self/fd/${file}`) === '/dev/full'
+        } catch {
+          return false
+        }
+      })
+      expect(open).toEqual([])
+      await driver.cancel([task.name], 0)
+    }),
+  seconds,
+)
+
+test(
+  'an output that cannot be kept is not the output of the next task, and the log of errors says so',
+  () =>
+    on(async ({ driver, scratch, intent, ended }) => {
+      const logOf = async (name: string, stream: 'stdout' | 'stderr'): Promise<string> =>
+        (await driver.logs(name, stream, { tail: 999 })).bytes.toString()
+      const [first, second] = [intent('echo first; echo error >&2'), intent('echo second')]
+      mkdirSync(join(scratch, 'control', `${first.name}.out`))
+      for (const task of [first, second]) {
+        await driver.submit([task])
+        await ended(task.name)
+      }
+      expect(await logOf(second.name, 'stdout')).toBe('second\n')
+      expect(await logOf(first.name, 'stderr')).toMatch(
+        /^error\nits standard output could not be kept: .*\.out: .+\n$/,
+      )
     }),
   seconds,
 )

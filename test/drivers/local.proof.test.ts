@@ -305,6 +305,27 @@ describe('local driver: what it finds in its records', () => {
   )
 
   test(
+    'a wait for what does not end costs its runner little of a processor',
+    () =>
+      on(async ({ driver, control, intent, scratch }) => {
+        const stubborn = `setsid sh -c 'trap "" TERM; echo > ready; while :; do sleep 1; done' & sleep 600`
+        const task = intent('stubborn', ['sh', '-c', stubborn])
+        await driver.submit([task])
+        while (!existsSync(join(scratch, 'stubborn', 'ready'))) await sleep(10)
+        const [, runner = ''] =
+          / runner (\d+) /.exec(readFileSync(join(control, 'stubborn.task'), 'utf8')) ?? []
+        const usedSeconds = (): number => {
+          const fields = readFileSync(`/proc/${runner}/stat`, 'latin1').split(') ')[1]?.split(' ') ?? []
+          return (Number(fields[11]) + Number(fields[12])) / 100
+        }
+        const before = usedSeconds()
+        await driver.cancel([task.name], 8)
+        expect(usedSeconds() - before).toBeLessThan(1)
+      }),
+    seconds,
+  )
+
+  test(
     'tells the end of its own tasks at once',
     () =>
       on(

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test as always } from '@jest/globals'
 import { bytesOfPath } from '../../src/outside-path.ts'
-import { execFileSync, spawnSync } from 'node:child_process'
+import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
 import {
   existsSync,
   globSync,
@@ -273,6 +274,72 @@ describe.each(shells)('%s', (shell) => {
     })
     expect(launched('apptainer', 'tools/a:1', false).told).toBe('-q build')
   })
+
+  always(
+    'an engine that does not answer is a failure of the site that names it, and is asked once',
+    async () => {
+      /** What was wrong for tasks of an image at once, with an engine that hangs at a command. */
+      const hanging = async (command: string, engine: 'auto' | 'docker', tasks: number) => {
+        const at = place()
+        const base = join(at, 'containers')
+        for (const path of ['bin', 'work', 'containers/records'])
+          mkdirSync(join(at, path), { recursive: true })
+        const program = [
+          '#!/bin/sh',
+          `echo "$1" >> ${join(at, 'told')}`,
+          `[ "$1" != ${command} ] || exec sleep 20`,
+          `case $1 in info) echo false 26 ;; image) echo sha256:${'c'.repeat(64)} ;; esac`,
+        ].join('\n')
+        writeFileSync(join(at, 'bin', 'docker'), program, { mode: 0o755 })
+        const contact = { base, home: at, path: `${at}/bin:/usr/bin:/bin`, account: '1:1' }
+        const names = Array.from({ length: tasks }, (_, number) => `task-${String(number)}`)
+        const commands = names.map((name) => {
+          const container = { image: 'tools/a:1', engine, network: false, reuse: false, scope: 'run' }
+          const intent = { ...plainIntent(name, join(at, 'work'), ['true']), container }
+          return containerized(intent, contact, { engine, taskVariable: 'MARK' })
+        })
+        const file = commands[0]?.argv[1] ?? ''
+        mkdirSync(join(file, '..'), { recursive: true })
+        writeFileSync(file, launcher.replace(/^patience=\d+ copying=\d+$/m, 'patience=1 copying=1'))
+        await Promise.all(
+          commands.map(({ argv, environment: env }) =>
+            once(spawn(shell, argv.slice(1), { env, stdio: 'ignore' }), 'close'),
+          ),
+        )
+        const troubles = names.map((name) => /^trouble .*$/m.exec(read(base, 'records', name))?.[0])
+        return { troubles, times: read(at, 'told').match(new RegExp(`^${command}$`, 'gm'))?.length }
+      }
+      const words = 'it did not answer for \\d+ s'
+      for (const command of ['version', 'image', 'run']) {
+        const trouble = expect.stringMatching(`^trouble infrastructure docker .*: ${words}$`)
+        const found = await hanging(command, 'docker', 3)
+        expect([command, found]).toEqual([command, { troubles: [trouble, trouble, trouble], times: 1 }])
+      }
+      const trouble = expect.stringMatching(`^trouble infrastructure .*docker: ${words}`)
+      expect(await hanging('version', 'auto', 1)).toEqual({ troubles: [trouble], times: 1 })
+    },
+  )
+
+  always(
+    'what hangs after the end of its task is looked for less and less often, what is new at once',
+    () => {
+      const [, loop = ''] =
+        /^(nap=[^\n]*\n *while remains; do[\s\S]*?\n {2}done\n)/m.exec(
+          text('remote/wrapper.sh').replace(/^ {2}nap=/m, 'nap='),
+        ) ?? []
+      const stubs = `count=0 up=0 forced=0 polite= found=
+now() { :; }
+tell() { :; }
+sleep() { echo "$1"; }
+remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count" -le 42 ]; }\n`
+      const naps = run(`${stubs}${loop}`, place()).out.trim().split('\n').map(Number)
+      expect(naps).toHaveLength(42)
+      expect(naps[0]).toBe(0.02)
+      expect(naps.slice(0, 40)).toEqual(naps.slice(0, 40).toSorted((a, b) => a - b))
+      expect(naps[39]).toBe(0.5)
+      expect(naps[40]).toBe(0.02)
+    },
+  )
 
   always('takes parameters as they are, whatever is in them', () => {
     const at = place()

@@ -616,6 +616,45 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
   ])
 })
 
+test('what is on its way to a site when its executor leaves is given up, and its task is not passed on', async () => {
+  const run = await makeRun([{ name: 'also' }, { name: 'job', after: ['also'] }])
+  const job = intentName(run.runId, await run.position('job'), 1)
+  const producer = await run.position('also')
+  let tell: (name: string, facts: TransferFacts) => Promise<void> = () => Promise.resolve()
+  const left = Promise.withResolvers<undefined>()
+  let arrived: Promise<void> | undefined
+  const bringing: RuntimeDriver = {
+    ...local,
+    submit: async (intents) => {
+      if (intents.some(({ name }) => name === job)) {
+        arrived = left.promise.then(() =>
+          tell(job, {
+            ...{
+              producer,
+              fromSite: 'local@here',
+              toSite: site,
+              strategy: 'gateway',
+              reason: 'no other way',
+            },
+            ...{ bytes: 5, networkBytes: 7, files: 1, startedAt: 0, finishedAt: 1 },
+          }),
+        )
+        await arrived
+      }
+      return local.submit(intents)
+    },
+  }
+  const first = run.execute(bringing, {
+    onTransfer: (listener) => void (tell = listener),
+    leave: () => left.resolve(undefined),
+  })
+  await until('its files are on their way', () => arrived !== undefined)
+  first.stop.abort(new Error('drained'))
+  await first.done.catch(() => undefined)
+  await expect(arrived).rejects.toMatchObject({ trouble: 'unknown' })
+  expect((await local.find([job])).get(job)).toEqual({ state: 'unknown' })
+}, 60_000)
+
 test('50 failures of the site under one activity that may fail once: it completes, and each attempt keeps the words of the site', async () => {
   const run = await makeRun([{ name: 'unlucky', policy: { maxAttempts: 1 } }])
   const none = openNoneDriver()

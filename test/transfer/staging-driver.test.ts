@@ -1,15 +1,27 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { hash } from 'node:crypto'
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
+import type { ShellStream, SiteShell } from '../../src/shell/site-shell.ts'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
+import type { WaysOut } from '../../src/drivers/runtime/contract/kind.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
+import {
+  withArtifacts,
+  type ArtifactBytes,
+  type ArtifactOptions,
+} from '../../src/drivers/transfer/artifacts.ts'
 import {
   withTransfers,
   type StagingOptions,
   type EdgeTransfer,
 } from '../../src/drivers/transfer/staging-driver.ts'
+import { openSiteDrivers } from '../../src/executor/drivers.ts'
+import { openHostCores } from '../../src/executor/host-cores.ts'
+import { ownPlace } from '../../src/executor/sites.ts'
 import { directFrom } from '../../src/drivers/transfer/strategy.ts'
 import { transfer } from '../../src/drivers/transfer/transfer.ts'
 import { runnerProgram } from '../support/runner-program.ts'
@@ -205,6 +217,154 @@ describe('tasks whose files are at another site', () => {
     expect(facts).toEqual([])
     expect(existsSync(join(folder.path, 'work', 'stopped', 'listing'))).toBe(false)
   })
+})
+
+describe('tasks whose executable is at another site', () => {
+  const directory = (): string => join(folder.path, 'images')
+  const image = (name: string): ArtifactBytes => {
+    mkdirSync(directory(), { recursive: true })
+    randomFile(join(directory(), name), 3_000_000)
+    const digest = `sha256:${hash('sha256', readFileSync(join(directory(), name)))}`
+    return {
+      ...{ digest, sizeBytes: 3_000_000, format: 'sif', at: 'there', directory: directory(), path: name },
+      ...{ label: name, strategy: 'managed', reason: 'it was built there' },
+    }
+  }
+  const needing = (name: string): Intent => ({
+    ...task(name, [], ['/bin/sh', '-c', 'echo > ran']),
+    container: {
+      ...{ image: '', network: false, reuse: false, scope: 'run' },
+      brought: { id: name, label: name },
+    },
+  })
+  interface Sites {
+    failures?: LinkFailures
+    here?: SiteShell
+  }
+  /** A driver of site `here` over `beneath`, whose executables are behind a link. */
+  const bringing = (
+    beneath: RuntimeDriver,
+    ready: ArtifactOptions['ready'],
+    { failures = clear(), here = shell, ...more }: Partial<ArtifactOptions> & Sites = {},
+  ): RuntimeDriver => {
+    const link = overLink(shell, failures)
+    const nothing = async (): Promise<void> => undefined
+    return withArtifacts(
+      beneath,
+      {
+        ...{ site: 'here', scope: 'run', cacheBytes: 2 ** 30, root: async () => folder.path, ready },
+        ends: async (site) => ({ site, shell: site === 'here' ? here : link, mounts: [] }),
+        ...{ begun: nothing, delivered: nothing, failed: nothing, ran: nothing, brings: () => true },
+        ...more,
+      },
+      new Map(),
+    )
+  }
+
+  test('cancelled meanwhile at a site that needs some calls for that: it is passed on only when it never starts', async () => {
+    const bytes = image('slow-cancel')
+    const failures: LinkFailures = { ...clear(), silentAtBytes: 1_000_000 }
+    const order: string[] = []
+    const slow: RuntimeDriver = {
+      ...local,
+      async submit(intents) {
+        order.push('passed on')
+        return local.submit(intents)
+      },
+      async cancel(names, graceSeconds) {
+        for (let call = 0; call < 3; call++) await shell.run(':')
+        await local.cancel(names, graceSeconds)
+        order.push('buried')
+      },
+    }
+    const driver = bringing(slow, async () => bytes, { failures })
+    const submitted = driver.submit([needing('slow-cancel')])
+    while (failures.bytes < 1_000_000) await delay(10)
+    await driver.cancel(['slow-cancel'], 0)
+    expect(await submitted).toMatchObject([{ ok: true }])
+    expect(order).toEqual(['buried', 'passed on'])
+    expect((await driver.find(['slow-cancel'])).get('slow-cancel')).toMatchObject({ reason: 'cancelled' })
+    expect(existsSync(join(folder.path, 'work', 'slow-cancel', 'ran'))).toBe(false)
+  })
+
+  test('cancelled while another brings the same: its wait for the lock ends', async () => {
+    const bytes = image('locked')
+    const [root, hex] = [join(folder.path, 'artifacts'), bytes.digest.slice(7)]
+    mkdirSync(join(root, 'locks'), { recursive: true })
+    const other = await shell.open(`exec 9>> ${root}/locks/${hex} && flock 9 && echo held && exec cat`)
+    await once(other.stdout, 'data')
+    const opened: ShellStream[] = []
+    const here: SiteShell = {
+      ...shell,
+      async open(script) {
+        const stream = await shell.open(script)
+        opened.push(stream)
+        return stream
+      },
+    }
+    const driver = bringing(local, async () => bytes, { here })
+    const submitted = driver.submit([needing('locked')])
+    while (opened.length === 0) await delay(10)
+    await driver.cancel(['locked'], 0)
+    expect(await submitted).toMatchObject([{ ok: true }])
+    await opened[0]?.done
+    other.kill()
+  }, 30_000)
+
+  test('a driver that is closed passes nothing on, and records no failure', async () => {
+    const bytes = image('left')
+    const failures: LinkFailures = { ...clear(), silentAtBytes: 1_000_000 }
+    const passed: string[] = []
+    const failed: string[] = []
+    const beneath: RuntimeDriver = {
+      ...local,
+      async submit(intents) {
+        passed.push(...intents.map(({ name }) => name))
+        return local.submit(intents)
+      },
+      close: async () => undefined,
+    }
+    let looks = 0
+    const ready = async (id: string): Promise<ArtifactBytes | undefined> => {
+      if (id === 'left') return bytes
+      looks += 1
+      return undefined
+    }
+    const driver = bringing(beneath, ready, { failures, failed: async (name) => void failed.push(name) })
+    const submitted = Promise.all(['left', 'unbuilt'].map((name) => driver.submit([needing(name)])))
+    while (failures.bytes < 1_000_000 || looks === 0) await delay(10)
+    await driver.close()
+    const closed = { ok: false, error: { trouble: 'unknown', message: 'the driver was closed' } }
+    expect(await submitted).toMatchObject([[closed], [closed]])
+    expect([passed, failed]).toEqual([[], []])
+  }, 30_000)
+
+  test('who leaves this machine gives up its wait for a build, and the machine works on for others', async () => {
+    const sites = openSiteDrivers({
+      local: { ...local, closeScope: async () => undefined },
+      ...{ rehearsal: local, ways: {} as WaysOut, localShell: shell, reachOf: async () => [] },
+      ...{ hostId: 'host', workRoot: folder.path, cores: openHostCores(1), taskVariable: 'ORRERY_TASK' },
+    })
+    const place = ownPlace('host')
+    const facts = { hostId: 'host', runtimes: [], resources: [], runtimeBindings: [] }
+    const nothing = async (): Promise<void> => undefined
+    let looks = 0
+    const site = sites.of(place, new Map([[place.site, place]]), facts, [], {
+      ...{ begun: nothing, delivered: nothing, failed: nothing, ran: nothing, brings: () => true },
+      scope: 'run',
+      ready: async () => {
+        looks += 1
+        return undefined
+      },
+    })
+    const submitted = site.driver.submit([needing('unbuilt-here')])
+    while (looks === 0) await delay(10)
+    site.leave?.()
+    expect(await submitted).toMatchObject([{ ok: false, error: { message: 'the driver was closed' } }])
+    expect(await local.submit([task('for-others', [])])).toMatchObject([{ ok: true }])
+    await ended('for-others')
+    await sites.close()
+  }, 30_000)
 })
 
 test('the words of a direct way that does not work are in the reason as a terminal shows them', async () => {

@@ -116,9 +116,15 @@ const atSite = async (
 
 /**
  * Takes the lock of a digest at a site. It ends with `release`, with this process, and with the
- * link.
+ * link; an abort ends the wait for it.
  */
-const takeLock = async (shell: SiteShell, root: string, hex: string): Promise<() => void> => {
+const takeLock = async (
+  shell: SiteShell,
+  root: string,
+  hex: string,
+  signal: AbortSignal,
+): Promise<() => void> => {
+  signal.throwIfAborted()
   const stream = await shell.open(`${assign({ ROOT: root, HEX: hex })}${programs.lock}`)
   stream.stdin.on('error', () => undefined)
   const held = new Promise<void>((resolve) => stream.stdout.once('data', () => resolve()))
@@ -126,7 +132,17 @@ const takeLock = async (shell: SiteShell, root: string, hex: string): Promise<()
     throw new DriverError('infrastructure', `the lock of ${root} cannot be taken: ${stderr.trim()}`)
   })
   ended.catch(() => undefined)
-  await Promise.race([held, ended])
+  const leave = (): void => stream.kill()
+  signal.addEventListener('abort', leave)
+  if (signal.aborted) leave()
+  try {
+    await Promise.race([held, ended])
+  } catch (error) {
+    throw (signal.aborted ? signal.reason : error) as Error
+  } finally {
+    signal.removeEventListener('abort', leave)
+  }
+  signal.throwIfAborted()
   return () => stream.stdin.end()
 }
 
@@ -146,11 +162,7 @@ const bring = async (
     options.ends(options.site),
   ])
   const root = posix.join(siteRoot, 'artifacts')
-  const release = await takeLock(to.shell, root, hex)
-  if (signal.aborted) {
-    release()
-    throw signal.reason as Error
-  }
+  const release = await takeLock(to.shell, root, hex, signal)
   const facts = (path: string, strategy: string, reason: string, moved: [number, number]): DeliveryFacts => ({
     ...{ digest, path, strategy, reason, bytes: moved[0], networkBytes: moved[1], startedAt },
     finishedAt: Date.now() / 1_000,
@@ -191,8 +203,8 @@ const allCancelled = (): DriverError =>
   new DriverError('refused', 'every task that waited for this executable was cancelled')
 
 /** Waits of one run for deliveries. The last one that leaves a delivery gives it up. */
-const openWaits = (deliveries: Deliveries, cancelled: ReadonlySet<string>) => {
-  const waiters = new Set<{ names: readonly string[]; leave: () => void }>()
+const openWaits = (deliveries: Deliveries) => {
+  const waiters = new Set<{ names: readonly string[]; leave: (why: DriverError) => void }>()
 
   const begin = (key: string, start: (signal: AbortSignal) => Promise<DeliveryFacts>): Flight => {
     const abort = new AbortController()
@@ -217,7 +229,7 @@ const openWaits = (deliveries: Deliveries, cancelled: ReadonlySet<string>) => {
       flight.waiting += 1
       const left = Promise.withResolvers<never>()
       left.promise.catch(() => undefined)
-      const waiter = { names, leave: () => left.reject(allCancelled()) }
+      const waiter = { names, leave: (why: DriverError) => left.reject(why) }
       waiters.add(waiter)
       try {
         return {
@@ -234,9 +246,9 @@ const openWaits = (deliveries: Deliveries, cancelled: ReadonlySet<string>) => {
         }
       }
     },
-    /** Leaves the deliveries that only cancelled tasks wait for. */
-    leaveCancelled(): void {
-      for (const { names, leave } of waiters) if (names.every((name) => cancelled.has(name))) leave()
+    /** Leaves the deliveries for which only such tasks wait. */
+    leave(why: DriverError, isOver: (name: string) => boolean): void {
+      for (const { names, leave } of waiters) if (names.every(isOver)) leave(why)
     },
   }
 }
@@ -277,18 +289,19 @@ export function withArtifacts(
   const present = new Map<string, { facts: DeliveryFacts; recorded: boolean }>()
   const broughtFor = new Map<string, string>()
   const cancelled = new Set<string>()
-  const waits = openWaits(deliveries, cancelled)
-  let closed = false
+  const waits = openWaits(deliveries)
+  const closing = new AbortController()
 
   const readyBytes = async (names: readonly string[], id: string): Promise<ArtifactBytes> => {
     const look = async (): Promise<ArtifactBytes | undefined> => {
       const bytes = await options.ready(id)
       if (bytes !== undefined) return bytes
-      if (closed) throw new DriverError('unknown', 'the driver was closed')
       if (names.every((name) => cancelled.has(name))) throw allCancelled()
       return undefined
     }
-    return (await poll(look, { everyMs: pollMs })) as ArtifactBytes
+    const bytes = await poll(look, { everyMs: pollMs, signal: closing.signal })
+    closing.signal.throwIfAborted()
+    return bytes as ArtifactBytes
   }
 
   /** Records a delivery; where that fails the next try at its tasks records it with the same facts. */
@@ -330,7 +343,10 @@ export function withArtifacts(
         }
       : facts
     // The mark of the run that brought it is not this run's.
-    if (isShared) await bring(options, bytes, new AbortController().signal)
+    if (isShared)
+      await waits.forFlight(names, JSON.stringify([options.site, bytes.digest, options.scope]), (signal) =>
+        bring(options, bytes, signal),
+      )
     present.set(id, { facts: own, recorded: false })
     await keepRecord(names, id)
     return { ...bytes, place: facts.path }
@@ -350,11 +366,13 @@ export function withArtifacts(
     const freshNames = fresh.map(({ name }) => name)
     try {
       const bytes = await deliver(freshNames, id)
+      closing.signal.throwIfAborted()
       return [...plain, ...fresh.map((intent) => withImage(intent, placed(bytes)))]
     } catch (error) {
       const trouble = asDriverError(error)
       // Its cancel has buried it; the driver beneath returns how that ended.
       if (freshNames.every((name) => cancelled.has(name))) return intents.map(unneeded)
+      closing.signal.throwIfAborted()
       await options.failed(freshNames[0] ?? '', id, trouble)
       throw trouble
     }
@@ -393,9 +411,10 @@ export function withArtifacts(
       }
     },
     async cancel(names, graceSeconds) {
-      for (const name of names) cancelled.add(name)
-      waits.leaveCancelled()
+      // First the names beneath: after that, a task that waits here finds its name buried.
       await driver.cancel(names, graceSeconds)
+      for (const name of names) cancelled.add(name)
+      waits.leave(allCancelled(), (name) => cancelled.has(name))
     },
     async closeScope(scope) {
       await driver.closeScope?.(scope)
@@ -405,7 +424,9 @@ export function withArtifacts(
       await shell.run(`${release}${programs.release}`)
     },
     async close() {
-      closed = true
+      const closed = new DriverError('unknown', 'the driver was closed')
+      closing.abort(closed)
+      waits.leave(closed, () => true)
       await driver.close()
     },
   }

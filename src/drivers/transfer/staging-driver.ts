@@ -70,8 +70,11 @@ const shared = (outcome: TransferOutcome, name: string, startedAt: number): Tran
   return { ...outcome, ...times, strategy: 'use-existing', reason, bytes: 0, networkBytes: 0, files: 0 }
 }
 
-/** The transfers to one site: each producer's files come once for all tasks that need them. */
-const openArrivals = (options: StagingOptions) => {
+/**
+ * The transfers to one site: each producer's files come once for all tasks that need them. `closing`
+ * ends them all.
+ */
+const openArrivals = (options: StagingOptions, closing: AbortSignal) => {
   const flights = new Map<string, Flight>()
   /** Files that this process has brought and verified. */
   const present = new Map<string, TransferOutcome>()
@@ -79,12 +82,13 @@ const openArrivals = (options: StagingOptions) => {
 
   const takeOff = (name: string, key: string, stage: Stage, to: TransferSide, root: string): Flight => {
     const abort = new AbortController()
+    const signal = AbortSignal.any([abort.signal, closing])
     const fly = async (): Promise<TransferOutcome> => {
-      abort.signal.throwIfAborted()
+      signal.throwIfAborted()
       const from = await options.ends(stage.at ?? options.site)
       const { label, paths } = stage
       const outcome = await transfer({
-        ...{ from, to, directory: posix.join(root, key), label, for: name, signal: abort.signal },
+        ...{ from, to, directory: posix.join(root, key), label, for: name, signal },
         source: { directory: stage.from, ...(paths === undefined ? {} : { paths }) },
         ...(options.limits === undefined ? {} : { limits: options.limits }),
       })
@@ -150,10 +154,8 @@ const openArrivals = (options: StagingOptions) => {
       }
     },
 
-    /** Ends all transfers. */
-    async close(): Promise<void> {
-      for (const { abort } of flights.values())
-        abort.abort(new DriverError('unknown', 'the driver was closed'))
+    /** Resolves when all transfers are over. */
+    async over(): Promise<void> {
       await Promise.allSettled([...flights.values()].map(({ outcome }) => outcome))
     },
   }
@@ -198,19 +200,20 @@ const localStages = async (
  * A site that cannot be reached ends a submit with class `unknown`: a repeat resumes where it was.
  */
 export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): RuntimeDriver => {
-  const arrivals = openArrivals(options)
+  const closing = new AbortController()
+  const arrivals = openArrivals(options, closing.signal)
   const cancelled = new Set<string>()
-  let closed = false
   const needsOthers = ({ stage }: Intent): boolean => stage.some((one) => isRemote(one, options.site))
 
   const submitOne = async (intent: Intent): Promise<SubmitOutcome> => {
     const { name } = intent
     try {
-      if (closed) throw new DriverError('infrastructure', 'the driver is closed; open another')
+      closing.signal.throwIfAborted()
       // A task that the site has accepted already needs nothing; cancelled names never start.
       const known = (await driver.find([name])).get(name)?.state ?? 'unknown'
       const stage =
         known === 'unknown' && !cancelled.has(name) ? await localStages(options, arrivals, intent) : []
+      closing.signal.throwIfAborted()
       const [outcome] = await driver.submit([{ ...intent, stage }])
       return outcome ?? { name, ok: false, error: new DriverError('unknown', `no answer about ${name}`) }
     } catch (error) {
@@ -251,8 +254,8 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
       }
     },
     async close() {
-      closed = true
-      await arrivals.close()
+      closing.abort(new DriverError('unknown', 'the driver was closed'))
+      await arrivals.over()
       await driver.close()
     },
   }

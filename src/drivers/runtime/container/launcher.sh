@@ -14,6 +14,7 @@
 #
 # Below `<root>/containers`: `images/KEY.HOST` is the resolved image, once per run and host (FIFO
 # order by flock, one pull for all), and `images/KEY.HOST.passwd` its accounts with ours, if needed;
+# `images/KEY.HOST.silent` has the time since boot when an engine did not answer, and words about it;
 # `records/NAME` is the record of the task's container;
 # `tasks/NAME` is `/.orrery` in the container; `lanes/KEY.HOST.N` is the same of a kept container,
 # which takes requests while `state` is `open CONTAINER`. A kept container makes `NAME.taken` before
@@ -38,6 +39,10 @@ base=$PWD
 read -r node < /proc/sys/kernel/hostname
 known=images/$known.$node
 fewer_gpus="ask for fewer GPUs, or plan the activity elsewhere"
+# Seconds for an engine to answer, and for the first container of an image, whose files an engine may
+# have to copy. Docker's engine may accept a command and not answer it for ever.
+patience=120 copying=600
+unanswered="it did not answer for $patience s"
 told= line= place= pumps= pulled=0 reused=0 remove=--rm remains=
 trap 'told=1; [ -z "$line" ] || echo TERM >&9' TERM
 
@@ -113,18 +118,57 @@ kills() {
 
 # ---- the engine
 
+# Runs a command for so many seconds at most; 124: its time is over. A client of Docker passes other
+# signals than KILL on, and waits.
+within() {
+  limit=$1
+  shift
+  command -v timeout > /dev/null || {
+    "$@"
+    return
+  }
+  now
+  due=$((up + limit * 100))
+  timeout -s KILL "$limit" "$@" && return
+  code=$?
+  now
+  [ "$code" -ne 137 ] || [ "$up" -lt "$due" ] || code=124
+  return "$code"
+}
+
+ask_version() {
+  said=$(within "$patience" "$@" 2>&1 > /dev/null 8>&-)
+  code=$?
+  [ "$code" -ne 124 ] || said=$unanswered
+  return "$code"
+}
+
 works() {
   said=
   case $1 in
     apptainer) tool=$(command -v apptainer || command -v singularity) ;;
-    docker) tool=$(command -v docker) && said=$(docker version --format '{{.Server.Version}}' 2>&1 > /dev/null 8>&-) ;;
-    podman) tool=$(command -v podman) && said=$(podman version 2>&1 > /dev/null 8>&-) ;;
+    docker) tool=$(command -v docker) && ask_version docker version --format '{{.Server.Version}}' ;;
+    podman) tool=$(command -v podman) && ask_version podman version ;;
   esac
+}
+
+# Gives up, and with it all tasks that wait for the same answer.
+report_silence() {
+  now
+  printf '%s %s\n' "$up" "$1" > "$known.silent"
+  give_up infrastructure "$1"
+}
+
+# Whether the engine has not answered since this task waits. Times of another boot are no times.
+is_silent() {
+  { read -r since words < "$known.silent"; } 2> /dev/null || return
+  now
+  [ "$since" -gt "$launched" ] && [ "$since" -le "$up" ]
 }
 
 find_engine() {
   if [ "$engine" = auto ]; then
-    why= choice='docker podman apptainer'
+    class=refused why= choice='docker podman apptainer'
     case $image in
       archive:*) choice='docker podman' ;;
       /*) choice=apptainer ;;
@@ -135,12 +179,15 @@ find_engine() {
         return
       fi
       [ -z "$said" ] || why="$why; $each: $said"
+      [ "$said" != "$unanswered" ] || class=infrastructure
     done
-    why="$why; install one there, or set containerRuntime"
-    give_up refused "$node has no docker, podman or apptainer that works for this account$why"
+    why="$node has no docker, podman or apptainer that works for this account$why"
+    [ "$class" = refused ] || report_silence "$why"
+    give_up refused "$why; install one there, or set containerRuntime"
   fi
   works "$engine" && return
   [ -n "$tool" ] || give_up refused "$node has no $engine; install it there, or set containerRuntime"
+  [ "$said" != "$unanswered" ] || report_silence "$engine does not work on $node: $said"
   classify "$said"
   give_up "$class" "$engine does not work on $node: $said"
 }
@@ -151,10 +198,10 @@ find_engine() {
 ask_removal() {
   remove=--rm
   [ "$engine" = docker ] || return
-  case $(docker info --format '{{.LiveRestoreEnabled}} {{.ServerVersion}}' 2> /dev/null 8>&-) in
+  case $(within "$patience" docker info --format '{{.LiveRestoreEnabled}} {{.ServerVersion}}' 2> /dev/null 8>&-) in
     'true 1'?.* | 'true 2'[0-4].*)
       remove=
-      docker container prune --force --filter label=orrery.scope --filter until=1h > /dev/null 2>&1 8>&- ;;
+      within "$patience" docker container prune --force --filter label=orrery.scope --filter until=1h > /dev/null 2>&1 8>&- ;;
   esac
 }
 
@@ -166,8 +213,12 @@ know() {
 }
 
 inspect() {
-  found=$("$tool" image inspect --format '{{.Id}}{{range .RepoDigests}} {{.}}{{end}}' "$1" 2> /dev/null 8>&-) &&
-    [ -n "$found" ] || return
+  each='{{.Id}}{{range .RepoDigests}} {{.}}{{end}}'
+  found=$(within "$patience" "$tool" image inspect --format "$each" "$1" 2> /dev/null 8>&-) || {
+    [ "$?" -ne 124 ] || report_silence "$engine on $node cannot look for $image: $unanswered"
+    return 1
+  }
+  [ -n "$found" ] || return
   id=${found%% *} digest=${found#* }
   digest=${digest%% *} digest=${digest##*@} digest=sha256:${digest#sha256:}
   [ -z "$want" ] || case " $found " in *"$want "* | *" ${want#sha256:} "*) digest=$want ;; esac
@@ -196,7 +247,7 @@ loaded_image() {
     give_up "$class" "$engine on $node cannot load $file: $said"
   }
   inspect "$want" || give_up refused "the digest of $file differs: asked for $want, but it holds another image"
-  "$tool" tag "$want" "orrery-artifact:${want#sha256:}" > /dev/null 2>&1 8>&-
+  within "$patience" "$tool" tag "$want" "orrery-artifact:${want#sha256:}" > /dev/null 2>&1 8>&-
   now
   pulled=$((up - begun))
 }
@@ -305,12 +356,13 @@ true'
           --mount "type=bind,source=$busybox,target=/.orrery-tools/busybox,ro" \
           "$id" /.orrery-tools/busybox sh -c "$facts" 2>&1 8>&-) ;;
       *sh)
-        said=$("$tool" run --rm --pull never --network none --entrypoint /bin/sh \
+        said=$(within "$copying" "$tool" run --rm --pull never --network none --entrypoint /bin/sh \
           "$id" -c "$facts" 2>&1 8>&-) ;;
       *)
-        said=$("$tool" run --rm --pull never --network none "$@" --entrypoint /.orrery-tools/busybox \
+        said=$(within "$copying" "$tool" run --rm --pull never --network none "$@" --entrypoint /.orrery-tools/busybox \
           "$id" sh -c "$facts" 2>&1 8>&-) ;;
     esac && return
+    [ "$?" -ne 124 ] || report_silence "$engine on $node cannot run $image: it did not answer for $copying s"
     case $said in *"no such file"* | *"not found"* | *"o such file"* | '') ;; *) break ;; esac
   done
   case $said in
@@ -340,6 +392,7 @@ resolve() {
   exec 8>> "$known.lock"
   flock 8 || give_up refused "$node lacks flock (Debian: util-linux), which containers need"
   if ! know; then
+    ! is_silent || give_up infrastructure "$words"
     find_engine
     [ "$engine" != podman ] || sweep "$node" 8>&-
     ask_removal
@@ -613,7 +666,7 @@ record "pull $pulled"
 if [ "$pulled" != 0 ]; then
   case $engine in
     apptainer) size=$(wc -c < "$id") ;;
-    *) size=$("$tool" image inspect --format '{{.Size}}' "$id" 2> /dev/null 8>&-) ;;
+    *) size=$(within "$patience" "$tool" image inspect --format '{{.Size}}' "$id" 2> /dev/null 8>&-) ;;
   esac
   [ -z "$size" ] || record "size $size"
 fi

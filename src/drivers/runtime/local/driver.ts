@@ -176,8 +176,10 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
     watch: watcher.watch,
     async cancel(names, graceSeconds) {
       reads.end(names)
-      await Promise.all(names.map((name) => endByRunner(site, name, graceSeconds)))
+      const asked = await Promise.allSettled(names.map((name) => endByRunner(site, name, graceSeconds)))
+      // Also where no mark could be written: what runs may be what fills the disk.
       await endMarked(site, new Set(names), graceSeconds)
+      for (const one of asked) if (one.status === 'rejected') throw one.reason as Error
     },
     collect: (name) =>
       reads.during(name, (signal) => collect(control, options.runtime ?? 'local', hostname(), name, signal)),

@@ -1,13 +1,4 @@
-import {
-  closeSync,
-  existsSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  rmSync,
-  statSync,
-  writeSync,
-} from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { poll } from '../../../pacing/poll.ts'
 import { memoryLimits, type MemoryLimit } from '../contract/cgroups.ts'
@@ -172,9 +163,7 @@ export function openControlFolder(root: string): ControlFolder {
     runnerOutput,
     bury(name) {
       try {
-        const file = openSync(path(name, 'task'), 'wx', 0o600)
-        writeSync(file, `cancelled ${Date.now() / 1000}\n`)
-        closeSync(file)
+        writeFileSync(path(name, 'task'), `cancelled ${Date.now() / 1000}\n`, { flag: 'wx', mode: 0o600 })
         return true
       } catch (error) {
         if (isErrno(error, 'EEXIST')) return false
@@ -182,9 +171,7 @@ export function openControlFolder(root: string): ControlFolder {
       }
     },
     askToStop(name, graceSeconds) {
-      const file = openSync(path(name, 'cancel'), 'w', 0o600)
-      writeSync(file, `${graceSeconds}\n`)
-      closeSync(file)
+      writeFileSync(path(name, 'cancel'), `${graceSeconds}\n`, { mode: 0o600 })
     },
     forget(name) {
       const old = record(name)

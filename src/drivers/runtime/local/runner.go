@@ -241,8 +241,10 @@ func (r *runner) run(asked request) string {
 	} else {
 		end = r.refuse(126, "cannot run %s: %v", t.argv[0], err)
 	}
-	r.stdout.deliver(r.path(t.name, "out"))
-	r.stderr.deliver(r.path(t.name, "err"))
+	if err := r.stdout.deliver(path, r.path(t.name, "out")); err != nil {
+		syscall.Write(r.stderr.file, fmt.Appendf(nil, "its standard output could not be kept: %s: %v\n", r.path(t.name, "out"), err))
+	}
+	_ = r.stderr.deliver(path, r.path(t.name, "err"))
 	// A full disk delays the end and does not lose it.
 	line := fmt.Sprintf("%s exit %s %s\n", t.name, epoch(t.began.Add(time.Since(t.began))), end)
 	for r.record(line) != nil && exists(path) {
@@ -342,8 +344,8 @@ func (r *runner) await(t *task, killsBefore int) string {
 	r.task = t
 	r.mutex.Unlock()
 	r.awaitFirst(t)
-	r.endOthers(t)
 	setTimer(0, 0)
+	r.endOthers(t)
 	wall := time.Since(t.began)
 
 	code, killer := max(t.status.ExitStatus(), 0), 0
@@ -399,15 +401,19 @@ func (r *runner) awaitFirst(t *task) {
 	t.over = true
 }
 
-// Reaps all children, and ends live ones: politely while the task itself would still have time.
+// Reaps all children, and ends live ones: politely while the task itself would still have time. The
+// pauses grow while nothing changes: a child may hang in the kernel for hours, and a look at all
+// processes costs a part of a processor.
 func (r *runner) endOthers(t *task) {
+	const shortest, longest = 5 * time.Millisecond, 500 * time.Millisecond
 	asked := map[string]bool{}
-	for {
+	for pause := shortest; ; pause = min(pause+pause/8, longest) {
 		pid, err := t.reap(-1)
 		if err != nil {
 			return
 		}
 		if pid > 0 {
+			pause = 0
 			continue
 		}
 		r.tell(t)
@@ -419,9 +425,11 @@ func (r *runner) endOthers(t *task) {
 			if key := fmt.Sprint(signal, child); !asked[key] {
 				asked[key] = true
 				syscall.Kill(child, signal)
+				pause = shortest
 			}
 		}
-		time.Sleep(5 * time.Millisecond)
+		pause = max(pause, shortest)
+		time.Sleep(pause)
 	}
 }
 
@@ -799,14 +807,24 @@ func (o *output) open() error {
 	return syscall.Dup3(file, o.number, 0)
 }
 
-func (o *output) deliver(path string) {
+// Gives a task what it wrote. A full disk delays that; what can never be given is lost, as the next
+// task must not get it.
+func (o *output) deliver(record, path string) error {
 	var stat syscall.Stat_t
 	if syscall.Fstat(o.file, &stat) != nil || stat.Size == 0 {
-		return
+		return nil
 	}
-	syscall.Rename(o.path, path)
+	err := syscall.Rename(o.path, path)
+	for (err == syscall.ENOSPC || err == syscall.EDQUOT) && exists(record) {
+		time.Sleep(time.Second)
+		err = syscall.Rename(o.path, path)
+	}
+	if err != nil {
+		syscall.Unlink(o.path)
+	}
 	syscall.Close(o.file)
 	o.file = -1
+	return err
 }
 
 // Makes a work directory, with its parents. A directory from staging has mode 0700 already; a

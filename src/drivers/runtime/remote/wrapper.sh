@@ -394,6 +394,9 @@ supervise() {
   trap '' USR1 USR2 TERM
   [ -n "$timer" ] && kill "$timer" 2>/dev/null
   polite=${reason:+1}
+  # Hundredths of a second. The same processes may hang in the kernel for hours, and a look at all
+  # processes costs a part of a processor.
+  nap=2 before=
   while remains; do
     now
     if [ -n "$polite" ] && [ "$up" -lt "$forced" ]; then
@@ -402,7 +405,10 @@ supervise() {
     else
       tell KILL
     fi
-    sleep 0.02
+    [ "$found" = "$before" ] || nap=2 before=$found
+    sleep "0.$((nap / 10))$((nap % 10))"
+    nap=$((nap + nap / 8 + 1))
+    [ "$nap" -le 50 ] || nap=50
   done
   [ "$reason" = cancelled ] && [ "$code" -eq 0 ] && reason=
   if [ -z "$reason" ] && [ -n "$cgroup" ] && [ "$code" -ne 0 ]; then
