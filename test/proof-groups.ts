@@ -62,6 +62,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'drivers/local',
       'drivers/serverless',
       'drivers/serverless-failures',
+      'clients/known-hosts',
       'clients/ssh-failures',
       'clients/ssh-sessions',
       'clients/ssh-relay',
