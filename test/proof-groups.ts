@@ -159,7 +159,6 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'shared/traces',
       'shared/sample-runs',
       'execution-runs/predicted',
-      'schedulers/lane',
       'workflows/planning-session',
       'shared/workflow-definitions',
       'shared/workloads',
