@@ -2,7 +2,6 @@
 // bundle, so that a worker starts without a bundler.
 import { execFileSync } from 'node:child_process'
 import { cpSync, globSync, rmSync, writeFileSync } from 'node:fs'
-import { bundleWorkflowCode } from '@temporalio/worker'
 import { readArguments } from '../src/programs/arguments.ts'
 
 readArguments(
@@ -25,6 +24,8 @@ for (const program of globSync('src/**/*.{sh,py}', { cwd: at('') }))
 cpSync(at('src/clients/buildkit.proto'), at('dist/src/clients/buildkit.proto'))
 cpSync(at('examples/requests.yaml'), at('dist/examples/requests.yaml'))
 cpSync(at('temporal-config'), at('dist/temporal-config'), { recursive: true })
+// The bundler takes seconds to load, which --help does not wait for.
+const { bundleWorkflowCode } = await import('@temporalio/worker')
 const { code } = await bundleWorkflowCode({
   workflowsPath: at('dist/workflows/index.js'),
   failureConverterPath: at('dist/src/vault/failure-converter.js'),

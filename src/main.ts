@@ -1,6 +1,5 @@
 import { openDaemon } from './programs/daemon.ts'
 import { runProgram } from './programs/program.ts'
-import { startService } from './service.ts'
 
 const usage = `npm start                       runs the API and a worker, with PostgreSQL and Temporal
                                 unless others are named
@@ -9,5 +8,11 @@ npm start -- --help | --version
 docs/configuration.md lists the variables that configure it
 `
 
-/** The daemon: embedded servers unless others are named, API, dispatcher and a worker. */
-await runProgram({ name: 'orrery', usage }, (surroundings) => openDaemon(surroundings, startService))
+/**
+ * The daemon: embedded servers unless others are named, API, dispatcher and a worker. The service
+ * takes a second to load, and what only asks for help or cannot be used does not wait for it.
+ */
+await runProgram({ name: 'orrery', usage }, async (surroundings) => {
+  const { startService } = await import('./service.ts')
+  return openDaemon(surroundings, startService)
+})

@@ -1,6 +1,5 @@
 import { openFleetWorker } from './programs/fleet.ts'
 import { runProgram } from './programs/program.ts'
-import { startWorker } from './service.ts'
 
 const usage = `npm run worker                       runs one more worker, on the named servers or on those of
                                      the daemon with the same data folder
@@ -9,7 +8,11 @@ npm run worker -- --help | --version
 docs/configuration.md lists the variables that configure it
 `
 
-/** One more worker, on servers that run elsewhere or beside a daemon of this machine. */
-await runProgram({ name: 'orrery-worker', usage }, (surroundings) =>
-  openFleetWorker(surroundings, startWorker),
-)
+/**
+ * One more worker, on servers that run elsewhere or beside a daemon of this machine. As in `main.ts`,
+ * arguments are read before the service is loaded.
+ */
+await runProgram({ name: 'orrery-worker', usage }, async (surroundings) => {
+  const { startWorker } = await import('./service.ts')
+  return openFleetWorker(surroundings, startWorker)
+})

@@ -99,8 +99,8 @@ test('a reader that leaves closes the entry that is read, and opens no other', a
 test.each([
   ['read at once', (): Promise<void> => Promise.resolve()],
   ['read slowly', (): Promise<void> => new Promise((resolve) => setImmediate(resolve))],
-])('5,000 entries come to an end, %s', async (_, pause) => {
-  const count = 5_000
+])('2,000 entries come to an end, %s', async (_, pause) => {
+  const count = 2_000
   const entries = Array.from({ length: count }, (_entry, n) =>
     stored(`data/${'x'.repeat(n % 240)}\n${n}`, 1, [Buffer.from('a')]),
   )

@@ -44,19 +44,25 @@ const asked = async <T>(
   socketPath: string,
   deadlineMs: number,
   ask: (engine: Docker) => Promise<T>,
+  signal?: AbortSignal,
 ): Promise<T> => {
   // Loaded at the first request: 15 MB and 40 ms or more, which no start of a program has to wait
   // for.
   const { default: Client } = await import('dockerode')
   const agent = new Agent()
+  const end = (): void => agent.destroy()
+  signal?.throwIfAborted()
+  signal?.addEventListener('abort', end, { once: true })
   try {
     // An empty host: otherwise the client prefers the value of DOCKER_HOST to the socket that it is
     // given.
     const options: DockerOptions & { agent: Agent } = { socketPath, host: '', protocol: 'http', agent }
     return await withinDeadline(deadlineMs, ask(new Client(options)))
   } catch (error) {
+    signal?.throwIfAborted()
     throw asNoAnswer(error)
   } finally {
+    signal?.removeEventListener('abort', end)
     agent.destroy()
   }
 }
@@ -164,15 +170,21 @@ const ofImage = <T>(
   name: string,
   deadlineMs: number,
   read: (document: unknown) => T,
+  signal?: AbortSignal,
 ): Promise<T | undefined> =>
-  asked(socketPath, deadlineMs, async (engine) => {
-    try {
-      return read(await engine.getImage(name).inspect())
-    } catch (error) {
-      if ((error as { statusCode?: number }).statusCode === 404) return undefined
-      throw error
-    }
-  })
+  asked(
+    socketPath,
+    deadlineMs,
+    async (engine) => {
+      try {
+        return read(await engine.getImage(name).inspect())
+      } catch (error) {
+        if ((error as { statusCode?: number }).statusCode === 404) return undefined
+        throw error
+      }
+    },
+    signal,
+  )
 
 /**
  * The digest of an image that the engine has under an id: the one in `name` where it is one of the
@@ -395,12 +407,21 @@ export interface InspectedImage {
   repoDigests: readonly string[]
 }
 
-/** The image that an engine has under a name; undefined: none. @throws NoAnswerError */
-export const inspectImage = (socketPath: string, name: string): Promise<InspectedImage | undefined> =>
-  ofImage(socketPath, name, describeDeadlineMs, (document) => {
+/**
+ * The image that an engine has under a name; undefined: none.
+ * @throws NoAnswerError; the signal's reason
+ */
+export const inspectImage = (
+  socketPath: string,
+  name: string,
+  signal?: AbortSignal,
+): Promise<InspectedImage | undefined> => {
+  const read = (document: unknown): InspectedImage => {
     const { Id, Architecture, Size, RepoDigests } = Whole.parse(document)
     return { id: digestOf(Id), architecture: Architecture, sizeBytes: Size, repoDigests: RepoDigests ?? [] }
-  })
+  }
+  return ofImage(socketPath, name, describeDeadlineMs, read, signal)
+}
 
 /**
  * Passes an image as an archive to `take`.

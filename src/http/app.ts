@@ -35,7 +35,8 @@ export interface App {
   endSockets: () => void
   /** The same application for embedding in another Express one, without WebSockets. */
   express: Express
-  openapi: OpenApi
+  /** The API's document. Its first reader waits for it: a start does not take the time to make it. */
+  openapi: () => OpenApi
 }
 
 /** The routes outside of the prefix. */
@@ -71,6 +72,12 @@ const settle = ({ log, observe }: Pick<AppOptions, 'log' | 'observe'>, exchange:
   else log.info(fields, 'request')
 }
 
+/** The same value for every caller, made for the first one. */
+const once = <T>(make: () => T): (() => T) => {
+  let made: { value: T } | undefined
+  return () => (made ??= { value: make() }).value
+}
+
 /**
  * The kernel: the steps around a handler, once and in one order (`dispatch.ts`, then `perform.ts`),
  * for requests and WebSockets alike.
@@ -78,7 +85,7 @@ const settle = ({ log, observe }: Pick<AppOptions, 'log' | 'observe'>, exchange:
 export const createApp = (options: AppOptions): App => {
   const { config, log } = options
   const access = createAccess(config)
-  const rootRoutes = rootRoutesOf(() => documentText)
+  const rootRoutes = rootRoutesOf(() => documentText())
   const table = createTable([
     ...options.routes.map((built) => ({
       method: built.method,
@@ -87,16 +94,18 @@ export const createApp = (options: AppOptions): App => {
     })),
     ...rootRoutes.map((built) => ({ method: built.method, path: built.path, route: built })),
   ])
-  const openapi = openApi({
-    routes: options.routes,
-    rootRoutes,
-    prefix: config.apiPrefix,
-    version: options.version,
-    tokenNeeded: config.apiToken !== undefined,
-    ...(options.pathParameter === undefined ? {} : { pathParameter: options.pathParameter }),
-    ...(options.example === undefined ? {} : { example: options.example }),
-  })
-  const documentText = JSON.stringify(openapi)
+  const document = once(() =>
+    openApi({
+      routes: options.routes,
+      rootRoutes,
+      prefix: config.apiPrefix,
+      version: options.version,
+      tokenNeeded: config.apiToken !== undefined,
+      ...(options.pathParameter === undefined ? {} : { pathParameter: options.pathParameter }),
+      ...(options.example === undefined ? {} : { example: options.example }),
+    }),
+  )
+  const documentText = once(() => JSON.stringify(document()))
   const commonHeaders = [
     'AKOFLOW-SERVER',
     options.version,
@@ -194,5 +203,5 @@ export const createApp = (options: AppOptions): App => {
   const app = express()
   app.disable('x-powered-by')
   app.use(listener)
-  return { listener, upgrades, upgrade, endSockets: () => sockets.end(), express: app, openapi }
+  return { listener, upgrades, upgrade, endSockets: () => sockets.end(), express: app, openapi: document }
 }

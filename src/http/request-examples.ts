@@ -14,6 +14,9 @@ export const readRequestExamples = (): readonly RequestExample[] =>
 
 /** The document that the API's document shows for an operation; undefined where it takes none. */
 export const openRequestExamples = (): ((operationId: string) => unknown) => {
-  const bodies = new Map(readRequestExamples().map(({ operation, body }) => [operation, body]))
-  return (operationId) => bodies.get(operationId)
+  let bodies: Map<string, unknown> | undefined
+  return (operationId) => {
+    bodies ??= new Map(readRequestExamples().map(({ operation, body }) => [operation, body]))
+    return bodies.get(operationId)
+  }
 }

@@ -192,6 +192,7 @@ describe('what is no document', () => {
   ].join('\n')
 
   const isSent = openShare(10)
+  const isTyped = openShare(3)
   test.each(named)('%s refuses it with 400', async (_name, example) => {
     const whole = JSON.stringify(example.body('never'))
     await refusingAll(async (expectStatus) => {
@@ -245,7 +246,7 @@ describe('what is no document', () => {
         'application/json; charset=iso-8859-1',
         'application/x-www-form-urlencoded',
         '*/*',
-      ])
+      ].filter(isTyped))
         expectStatus(
           type,
           await send(example, 'never', whole, type),
@@ -269,6 +270,7 @@ describe('what is no document', () => {
   })
 
   test('32 MiB and one byte is 413 everywhere, and 32 MiB is not', async () => {
+    const isLarge = openShare(4)
     const limit = 32 * 1024 * 1024
     const padded = (bytes: number): Buffer =>
       Buffer.concat([
@@ -279,7 +281,8 @@ describe('what is no document', () => {
     const over = padded(limit + 1)
     expect(over).toHaveLength(limit + 1)
     await refusingAll(async (expectStatus) => {
-      for (const [name, example] of named) expectStatus(name, await send(example, 'never', over), 413)
+      for (const [name, example] of named.filter(isLarge))
+        expectStatus(name, await send(example, 'never', over), 413)
       const most = padded(limit)
       for (const template of ['/environments/', '/workflow-definitions/'])
         expectStatus(
@@ -504,6 +507,7 @@ describe('every path and query', () => {
       )
 
   test('an id that cannot be one is 400, one that nobody has 404', async () => {
+    const isAsked = openShare(4)
     await refusingAll(async (expectStatus) => {
       for (const { method, path, operation } of operations()) {
         // Preferences are made for any client, and a document is looked at before its path.
@@ -513,7 +517,8 @@ describe('every path and query', () => {
         const entity = path.includes('{id}') ? path.replace('{entity}', 'resources') : path
         const at = (id: string): string => entity.replaceAll(/\{\w+\}/g, id)
         const unknown = isLinked(path) ? 401 : entity.includes('{entity}') ? 400 : 404
-        for (const id of ['%00', 'a%07b', '%', '%ff', '%ed%a0%80', 'x'.repeat(tail ? 5_000 : 1_100)])
+        const impossible = ['%00', 'a%07b', '%', '%ff', '%ed%a0%80', 'x'.repeat(tail ? 5_000 : 1_100)]
+        for (const id of impossible.filter(isAsked))
           expectStatus(`${method} ${path} ${id.slice(0, 20)}`, await service.call(method, at(id)), 400)
         for (const id of [
           'a%2Fb',
@@ -523,7 +528,7 @@ describe('every path and query', () => {
           'constructor',
           '%27%20or%201%3D1',
           '%C2%A0',
-        ])
+        ].filter(isAsked))
           expectStatus(`${method} ${path} ${id}`, await service.call(method, at(id)), unknown)
       }
     })

@@ -28,7 +28,7 @@ import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { runsOf } from '../support/share.ts'
 import { tableCounts } from '../support/table-counts.ts'
-import { forged, isUnread, mutated, numbersOf } from './zip-forms.ts'
+import { forged, isUnread, mutated, numbersOf, ofEmptyFiles } from './zip-forms.ts'
 
 let service: TestService
 const canaries = Array.from(
@@ -279,7 +279,7 @@ const zipOf = async (entries: readonly { name: string; text: string; mode?: numb
       dataDescriptor: false,
     })
   const bytes = Buffer.from(await zip.close())
-  for (const { name } of entries) {
+  for (const { name } of entries.filter((entry) => entry.name.includes('..'))) {
     const safe = Buffer.from(name.replaceAll('..', '__'))
     for (let at = bytes.indexOf(safe); at >= 0; at = bytes.indexOf(safe, at + 1)) bytes.write(name, at)
   }
@@ -456,14 +456,7 @@ test('a hostile archive is refused with a reason, and nothing of it is left', as
       /twice/,
     ],
     ['case', await whole({}, [entry('Database/instance.ndjson', database)]), /does not belong/],
-    [
-      'entries',
-      await whole(
-        {},
-        Array.from({ length: 10_000 }, (_, at) => entry(`a${String(at)}`, '')),
-      ),
-      /entries/,
-    ],
+    ['entries', ofEmptyFiles(Array.from({ length: 10_002 }, (_, at) => `a${String(at)}`)), /entries/],
     ['bomb', await whole({ rows: ' '.repeat(50_000_000) }), /200 times/],
     ['digest', await whole({ checksums: { 'database/instance.ndjson': '0'.repeat(64) } }), /checksum/],
     ['no digest', await whole({ checksums: {} }), /no checksum/],

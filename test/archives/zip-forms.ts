@@ -120,3 +120,29 @@ export const mutated = (zip: Buffer, random: () => number): { bytes: Buffer; pla
       }
   }
 }
+
+/** A ZIP file of empty files: a writer of archives takes a millisecond for each. */
+export const ofEmptyFiles = (names: readonly string[]): Buffer => {
+  const [files, directory]: [Buffer[], Buffer[]] = [[], []]
+  let at = 0
+  for (const name of names) {
+    const local = Buffer.alloc(30)
+    local.writeUInt32LE(0x04034b50)
+    local.writeUInt16LE(10, 4)
+    local.writeUInt16LE(name.length, 26)
+    const central = Buffer.alloc(46)
+    central.writeUInt32LE(0x02014b50)
+    central.writeUInt16LE(10, 6)
+    central.writeUInt16LE(name.length, 28)
+    central.writeUInt32LE(at, 42)
+    files.push(local, Buffer.from(name))
+    directory.push(central, Buffer.from(name))
+    at += local.length + name.length
+  }
+  const end = Buffer.alloc(22)
+  end.writeUInt32LE(0x06054b50)
+  for (const place of [8, 10]) end.writeUInt16LE(names.length, place)
+  end.writeUInt32LE(Buffer.concat(directory).length, 12)
+  end.writeUInt32LE(at, 16)
+  return Buffer.concat([...files, ...directory, end])
+}

@@ -8,7 +8,7 @@ import { Readable } from 'node:stream'
 import { gzipSync, zstdCompressSync } from 'node:zlib'
 import { loadSync, type ServiceDefinition } from '@grpc/proto-loader'
 import { extract, pack } from 'tar-stream'
-import { buildImage } from '../../src/clients/docker.ts'
+import { buildImage, inspectImage } from '../../src/clients/docker.ts'
 import { buildBaseOf, pull } from '../../src/domains/artifacts/pulls.ts'
 import { readImage } from '../../src/drivers/build/image.ts'
 import { addLayers, mergeLayers } from '../../src/drivers/build/layers.ts'
@@ -54,6 +54,16 @@ describe('the session of a build', () => {
       engine.close()
     },
   )
+})
+
+test('a look for an image that the engine never answers ends where it is cancelled', async () => {
+  const cancelled = new AbortController()
+  const engine = createServer(() => cancelled.abort(new Error('cancelled')))
+  const socket = join(folder, 'silent.sock')
+  await new Promise<void>((resolve) => engine.listen(socket, resolve))
+  await expect(inspectImage(socket, 'a:1', cancelled.signal)).rejects.toThrow('cancelled')
+  engine.closeAllConnections()
+  engine.close()
 })
 
 test('a build tells the images that its steps take, and takes what they print for none', async () => {

@@ -13,6 +13,7 @@ import {
 } from '../../src/clients/ssh/known-hosts.ts'
 import { makeKey } from './sshd.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { runsOf } from '../support/share.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 
@@ -207,7 +208,7 @@ describe('the file', () => {
         const text = lines.map((line) => `${line} ${keys[0]!.publicKey}\n`).join('')
         expect(linesOf(parseKnownHosts(text), host).length > 0).toBe(openSshFinds(text, host))
       }),
-      { numRuns: 150 },
+      { numRuns: runsOf(40, 150) },
     )
   })
 
@@ -226,7 +227,7 @@ describe('the file', () => {
           )
         },
       ),
-      { numRuns: 40 },
+      { numRuns: runsOf(12, 40) },
     )
   })
 })

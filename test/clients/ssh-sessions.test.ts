@@ -13,6 +13,7 @@ import type { SshSessions, SshTarget } from '../../src/clients/ssh/target.ts'
 import { poll } from '../../src/pacing/poll.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { until } from '../failures/programs.ts'
+import { runsOf } from '../support/share.ts'
 import { startSshServer, type SshServer, type SshServerOptions } from '../support/ssh-server.ts'
 import { makeKey, startSshd, type Sshd } from './sshd.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -117,7 +118,7 @@ describe('scripts', () => {
           ).toBe(text)
         },
       ),
-      { numRuns: 60 },
+      { numRuns: runsOf(20, 60) },
     )
   })
 

@@ -7,6 +7,7 @@ import { openServerlessDriver } from '../../src/drivers/runtime/serverless/drive
 import { startFunctions, type FunctionsSite } from '../../sites/functions.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { runsOf } from '../support/share.ts'
 import { plainIntent, taskName } from './intent.ts'
 import { tortureConformance } from './torture.ts'
 
@@ -46,7 +47,7 @@ const makeSite = (): ConformanceSite => {
 }
 
 runtimeDriverConformance('serverless', makeSite, { restless: false })
-tortureConformance('serverless', makeSite, { cases: 24 })
+tortureConformance('serverless', makeSite, { cases: runsOf(8, 24) })
 
 test('a call ends by its exit code, whatever the command leaves; names are bytes in both directions', async () => {
   const scratch = mkdtempSync(join(runFolder(), 'orrery-serverless-'))

@@ -501,10 +501,10 @@ describe('what a plan is predicted to take and cost', () => {
           )
         }
       }),
-      { numRuns: runsOf(8, 20), seed: 16 },
+      { numRuns: runsOf(3, 20), seed: 16 },
     )
     // The cases are not all without contention.
-    expect(contended).toBeGreaterThan(runsOf(1, 5))
+    expect(contended).toBeGreaterThan(runsOf(0, 5))
   }, 600_000)
 })
 

@@ -400,10 +400,21 @@ test.each([false, true])(
       { name: 'waits', after: ['runs'] },
     ])
     const { far, link } = behindLink(local)
-    const { done } = run.execute(far)
+    let [isAsked, passedSeconds] = [false, 0]
+    const asked: RuntimeDriver = {
+      ...far,
+      cancel: (...of) => {
+        isAsked = true
+        return far.cancel(...of)
+      },
+    }
+    const { done } = run.execute(asked, { clock: () => Date.now() / 1_000 + passedSeconds })
     await until('it runs', () => run.lines('ledger').length === 1)
     Object.assign(link, { down: true, hangs })
     expect((await service.call('POST', `/execution-runs/${run.runId}/cancel/`)).status).toBe(202)
+    await until('the site is asked to stop it', () => isAsked)
+    // The time for a site that answers nothing, or that is out of reach.
+    passedSeconds = hangs ? 15 : 5
     expect(await done).toMatchObject({ settled: true, completed: 0 })
     expect(await run.task('runs')).toMatchObject({
       status: 'cancelled',

@@ -64,7 +64,10 @@ const makeBuild = async (root: string): Promise<Build> => {
   // to.
   execFileSync(
     process.execPath,
-    ['--import', '@temporalio/worker', join(folder, 'src/main.ts'), '--print-config'],
+    [
+      ...['--import', '@temporalio/worker', '--import', join(folder, 'src/service.ts')],
+      ...[join(folder, 'src/main.ts'), '--print-config'],
+    ],
     {
       cwd: folder,
       env: { PATH: '/usr/bin:/bin', HOME: '/', ...environment },

@@ -393,24 +393,24 @@ describe('YAML', () => {
         { length: items },
         (_, i) => `  - {id: a${i}, size: ${i}, big: 9007199254740991}`,
       ).join('\n')}\n${last}`
-    const large = service.request('/api/echo/', yaml(text(20_000, '  - {id: last}\n')))
+    const large = service.request('/api/echo/', yaml(text(12_000, '  - {id: last}\n')))
     let served = 0
     let waiting = true
     void large.then(() => (waiting = false))
-    while (waiting) {
+    while (waiting && served <= 5) {
       await service.request('/')
       served++
     }
     const answer = await large
-    expect([answer.status, (answer.body['any'] as unknown[]).length]).toEqual([200, 20_001])
+    expect([answer.status, (answer.body['any'] as unknown[]).length]).toEqual([200, 12_001])
     expect(served).toBeGreaterThan(5)
     expect(
-      paths(await service.request('/api/echo/', yaml(text(9_000, '  - {n: 9007199254740993}\n')))),
-    ).toEqual(['any.9000.n'])
-    expect((await service.request('/api/echo/', yaml(text(9_000, '  - {n: 1, n: 2}\n')))).body).toMatchObject(
+      paths(await service.request('/api/echo/', yaml(text(6_500, '  - {n: 9007199254740993}\n')))),
+    ).toEqual(['any.6500.n'])
+    expect((await service.request('/api/echo/', yaml(text(6_500, '  - {n: 1, n: 2}\n')))).body).toMatchObject(
       {
         code: 'invalid',
-        details: [{ path: 'any.9000.n' }],
+        details: [{ path: 'any.6500.n' }],
       },
     )
     const endless = await service.request('/api/echo/', yaml(`any:\n${'- a\n'.repeat(1_000_000)}`))

@@ -126,7 +126,7 @@ describe('a WebSocket', () => {
   })
 
   test('is in the API document', () => {
-    const { get, head } = service.app.openapi.paths['/talks/{talkId}/stream/'] as Record<string, any>
+    const { get, head } = service.app.openapi().paths['/talks/{talkId}/stream/'] as Record<string, any>
     expect(Object.keys(get.responses)).toEqual([
       '101',
       '400',

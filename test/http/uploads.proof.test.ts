@@ -121,8 +121,8 @@ describe('a streamed body', () => {
   })
 
   test('is in the API document with its media types, its digest and its refusals', () => {
-    const { put: keep } = service.app.openapi.paths['/blobs/{blobId}/'] as Record<string, any>
-    const { post: send } = service.app.openapi.paths['/contexts/'] as Record<string, any>
+    const { put: keep } = service.app.openapi().paths['/blobs/{blobId}/'] as Record<string, any>
+    const { post: send } = service.app.openapi().paths['/contexts/'] as Record<string, any>
     expect(keep.requestBody).toEqual({
       required: false,
       content: { '*/*': { schema: { type: 'string', format: 'binary' } } },

@@ -44,6 +44,8 @@ beforeAll(async () => {
   service = await openService({ further: { ...threeSteps, activities, workflowsPath }, lookEverySeconds: 1 })
   for (const statement of threeStepsTable) await service.db.run(raw(statement))
   temporal = await Connection.connect({ address: temporalAddress() })
+  // Its time goes by during the other tests.
+  await accept('in-vain', { stepMs: 600_000 })
 })
 afterAll(async () => {
   await temporal.close()
@@ -74,6 +76,7 @@ test('an operation is accepted, shows what it does, and completes with its event
     return found.live?.step === 2 ? found : undefined
   })
   expect(open.operation).toMatchObject({ status: 'running' })
+  await service.db.run(sql`update three_steps set step_ms = 20 where id = 'first'`)
   expect(await ended('first')).toMatchObject({ status: 'completed', done: 3 })
   expect((await service.get('/three-steps/first/')).live).toBeUndefined()
   // Its end is once and for all.
@@ -123,8 +126,8 @@ test('a failure whose text holds NUL ends its operation, in its record, its even
   expect(await ended('garbled')).toMatchObject({ status: 'failed', failureReason: said })
   const { items } = await service.get('/three-steps/garbled/events/')
   expect(items.at(-1)).toMatchObject({ eventType: 'three.steps.failed', payload: { reason: said } })
-  const [end] = (await service.get('/audit-events/?eventType=three.steps.failed')) as { summary: string }[]
-  expect(end?.summary).toBe(`operation of three steps garbled failed: ${said}`)
+  const ends = (await service.get('/audit-events/?eventType=three.steps.failed')) as { summary: string }[]
+  expect(ends.map(({ summary }) => summary)).toContain(`operation of three steps garbled failed: ${said}`)
 })
 
 test("Temporal's cancel is the record's; a terminated workflow goes on in a new one", async () => {
@@ -139,12 +142,14 @@ test("Temporal's cancel is the record's; a terminated workflow goes on in a new 
   )
   expect(row?.cancel_actor).toBe('temporal')
 
-  await accept('terminated', { stepMs: 4_000 })
+  await accept('terminated', { stepMs: 60_000 })
   await until(
     'its first step',
     30,
     async () => (await service.get('/three-steps/terminated/')).live?.step === 1,
   )
+  // The steps of the new workflow are short.
+  await service.db.run(sql`update three_steps set step_ms = 20 where id = 'terminated'`)
   await workflowOf('terminated').terminate()
   expect(await ended('terminated')).toMatchObject({ status: 'completed', done: 3 })
   expect(await eventsOf('terminated')).toEqual([
@@ -187,7 +192,6 @@ test('a failed one names its reason, is opened again by a retry, and only an end
 })
 
 test('one whose time is over while a try is under way names what the last one before it failed with', async () => {
-  await accept('in-vain', { stepMs: 600_000 })
   const failureReason = 'the site gives no answer'
   expect(await ended('in-vain')).toMatchObject({ status: 'failed', failureReason })
   expect(takenBack.get('in-vain')).toBe(failureReason)

@@ -3,7 +3,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, expect, test } from '@jest/globals'
 import { temporaryFolder } from '../embedded/folder.ts'
-import { serversFolder } from '../support/run-folder.ts'
+import { compiledOnce } from '../support/run-folder.ts'
 
 const root = new URL('../../', import.meta.url).pathname
 const { scripts, version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
@@ -34,8 +34,7 @@ const run = (name: string, ...args: string[]): Promise<Outcome> =>
         HOME: folder.path,
         SERVICE_DATA_DIR: join(folder.path, 'data'),
         SERVICE_CACHE_DIR: join(folder.path, 'cache'),
-        // The programs share most of their files, which are compiled once.
-        NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'] ?? join(serversFolder(), 'compiled'),
+        ...compiledOnce(),
       },
       stdio: ['ignore', 'pipe', 'pipe'],
     })

@@ -5,7 +5,7 @@ import { writeReady } from '../../src/embedded/ready-file.ts'
 import { openKeys } from '../../src/programs/console-keys.ts'
 import { until } from '../failures/programs.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
-import { runFolder } from '../support/run-folder.ts'
+import { compiledOnce, runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { ctrlC, openTerminal, type Terminal } from './terminal.ts'
 
@@ -35,6 +35,7 @@ const start = (args: string): Terminal =>
     HOME: folder,
     SERVICE_DATA_DIR: folder,
     SERVICE_READY_FILE: join(folder, 'ready.json'),
+    ...compiledOnce(),
   })
 const shows = (terminal: Terminal, what: string | RegExp): Promise<unknown> =>
   until(`${String(what)} in ${JSON.stringify(terminal.screen().slice(-500))}`, 90, () =>

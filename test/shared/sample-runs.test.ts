@@ -28,11 +28,11 @@ test('there are all of them', () => {
   expect(files.length).toBeGreaterThan(40)
 })
 
-/** The two of 6,000 tasks and more are played in the proofs, and of the others a third in the gate. */
+/** The two of 6,000 tasks and more are played in the proofs, and of the others a sixth in the gate. */
 const mostBytes = runsOf(2 ** 20, Infinity)
 const sizeOf = (file: string): number => statSync(join(samples, file), { throwIfNoEntry: false })?.size ?? 0
 
-test.each(files.filter((file) => sizeOf(file) <= mostBytes).filter(openShare(3)))(
+test.each(files.filter((file) => sizeOf(file) <= mostBytes).filter(openShare(6)))(
   'a sample workflow that is accepted is planned and simulated, another is refused with a reason: %s',
   async (file) => {
     const name = file.replaceAll(/[^a-z0-9]+/gi, '-')

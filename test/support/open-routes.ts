@@ -81,7 +81,7 @@ export const openRoutes = async (routesOf: RoutesOf, options: RoutesOptions = {}
       conformance.onAnswer(answer)
     },
   })
-  conformance.begin(app.openapi)
+  conformance.begin(app.openapi())
   const { timeouts } = options
   const server = createHttpServer(app, {
     tokenNeeded: config.apiToken !== undefined,

@@ -13,6 +13,11 @@ export const sharedFolder = (): string => process.env['ORRERY_TEST_SHARED'] ?? r
 /** The folder of the run's own servers: in memory, where the machine has room. */
 export const serversFolder = (): string => process.env['ORRERY_TEST_MEMORY'] ?? runFolder()
 
+/** What programs that tests start get beside their own environment: they share code that is compiled once. */
+export const compiledOnce = () => ({
+  NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'] ?? `${serversFolder()}/compiled`,
+})
+
 const memory = '/dev/shm'
 /** What the servers of a run, their rounds and Jest's cache may take. */
 const roomBytes = 4 * 2 ** 30

@@ -1,4 +1,4 @@
-import { mkdtempSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { Connection } from '@temporalio/client'
@@ -9,11 +9,12 @@ import { openLog } from '../../src/observability/log.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
 import { openTraces } from '../../src/observability/traces.ts'
 import { startService, type Further } from '../../src/service.ts'
+import { writeWhole } from '../../src/whole-file.ts'
 import { openClient } from './client.ts'
 import { recordConformance } from './conformance.ts'
 import { cloneDatabase } from './database.ts'
 import { beforeNextLook } from './pace.ts'
-import { runFolder } from './run-folder.ts'
+import { runFolder, sharedFolder } from './run-folder.ts'
 import { workflowBundle } from './workflow-bundle.ts'
 
 // The SDK logs each start and stop of a worker in several lines; errors suffice here.
@@ -60,6 +61,18 @@ export const makeNamespace = async (name: string): Promise<void> => {
   } finally {
     await connection.close()
   }
+}
+
+/**
+ * The document of the API. The first service of a run makes it for all of them: that takes half a
+ * second of a processor. One with further routes has its own.
+ */
+const apiDocument = async (isShared: boolean, read: () => Promise<string>): Promise<object> => {
+  const path = join(sharedFolder(), 'api-document.json')
+  if (isShared && existsSync(path)) return JSON.parse(readFileSync(path, 'utf8')) as object
+  const text = await read()
+  if (isShared) writeWhole(path, text, 0o600)
+  return JSON.parse(text) as object
 }
 
 /**
@@ -118,7 +131,9 @@ export const openService = async (
   const authorization: Record<string, string> =
     config.apiToken === undefined ? {} : { authorization: `Bearer ${config.apiToken}` }
   conformance.begin(
-    (await (await fetch(new URL('/openapi.json', baseUrl), { headers: authorization })).json()) as object,
+    await apiDocument(options.further === undefined, async () =>
+      (await fetch(new URL('/openapi.json', baseUrl), { headers: authorization })).text(),
+    ),
   )
 
   const client = openClient(baseUrl, { onAnswer: () => conformance.raise() })

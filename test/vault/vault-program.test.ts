@@ -15,7 +15,7 @@ import {
 } from '../../src/vault/keys.ts'
 import { openVault, type Vault } from '../../src/vault/vault.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
-import { runFolder } from '../support/run-folder.ts'
+import { compiledOnce, runFolder } from '../support/run-folder.ts'
 
 let folder: string
 let file: string
@@ -48,7 +48,11 @@ const vault = (args: string[], environment: Record<string, string> = {}) => {
     process.execPath,
     [join(import.meta.dirname, '../../src/programs/vault-keys.ts'), ...args],
     {
-      env: { HOME: folder, SERVICE_DATABASE_URL: database.url, SERVICE_VAULT_KEY_FILE: file, ...environment },
+      env: {
+        ...{ HOME: folder, SERVICE_DATABASE_URL: database.url, SERVICE_VAULT_KEY_FILE: file },
+        ...compiledOnce(),
+        ...environment,
+      },
       encoding: 'utf8',
       timeout: 60_000,
     },

@@ -76,7 +76,7 @@ const archivesOf = async (
 ): Promise<Record<string, string>> => {
   const archives: Record<string, string> = {}
   for (const [at, image] of images.entries()) {
-    const found = await engineImage(buildEngine, image)
+    const found = await engineImage(buildEngine, image, signal)
     if (found === undefined)
       throw new BuildError(`the engine lost ${image} after it was pulled; start the build again`)
     if (found.architecture !== work.targetArchitecture)

@@ -44,9 +44,13 @@ export const loginOf = async (
 }
 
 /** The engine's image of a name; one that no registry gave is pinned by its id. */
-export const engineImage = async (buildEngine: string, image: string): Promise<InspectedImage | undefined> =>
-  (await inspectImage(buildEngine, image)) ??
-  (isPinned(image) ? inspectImage(buildEngine, image.slice(image.indexOf('@') + 1)) : undefined)
+export const engineImage = async (
+  buildEngine: string,
+  image: string,
+  signal?: AbortSignal,
+): Promise<InspectedImage | undefined> =>
+  (await inspectImage(buildEngine, image, signal)) ??
+  (isPinned(image) ? inspectImage(buildEngine, image.slice(image.indexOf('@') + 1), signal) : undefined)
 
 /**
  * The record of an image that a build took: with the digest of the registry that its name names
@@ -118,7 +122,7 @@ export const pull = async (
   if (fault !== undefined) throw new BuildError(`the image must not be pulled: ${fault}`)
   const purpose = `pull the image of the build ${work.id}`
   const login = await loginOf(vault, { credentialRef, image, purpose })
-  const before = await engineImage(buildEngine, image)
+  const before = await engineImage(buildEngine, image, signal)
   // An image of many architectures may be here for another one.
   const fits = before?.architecture === work.targetArchitecture
   if (!fits || !isPinned(image))
@@ -128,7 +132,7 @@ export const pull = async (
       if (!(error instanceof EngineRefusal) || !fits) throw error
       journal.say(`the registry does not give ${image} (${error.message}); the engine's own is taken`)
     }
-  const found = await engineImage(buildEngine, image)
+  const found = await engineImage(buildEngine, image, signal)
   if (found === undefined)
     throw new BuildError(`the engine has no image ${image} after it was pulled`, { passes: true })
   return found

@@ -125,9 +125,9 @@ export const openBuildWork = (parts: BuildWorkParts) => {
   const removeName = openNameRemoval(buildEngine)
 
   /** The image of this work in the engine; undefined: not built yet. */
-  const imageOf = async (work: BuildWork) => {
+  const imageOf = async (work: BuildWork, signal: AbortSignal) => {
     const name = work.sourceType === 'docker-image' ? work.imageId : tagOf(work)
-    return name == null ? undefined : inspectImage(buildEngine, name)
+    return name == null ? undefined : inspectImage(buildEngine, name, signal)
   }
 
   const fetch = async (work: BuildWork, signal: AbortSignal): Promise<boolean> => {
@@ -163,10 +163,10 @@ export const openBuildWork = (parts: BuildWorkParts) => {
       return
     }
     await gate.inTurn(async () => {
-      const before = await imageOf(work)
+      const before = await imageOf(work, signal)
       if (before !== undefined) journal.say('the image of the attempt before is there')
       else await buildFromRecipe(parts, work, tagOf(work), { journal, signal, bounds })
-      const found = before ?? (await imageOf(work))
+      const found = before ?? (await imageOf(work, signal))
       if (found === undefined) throw new BuildError('the engine ended without an image', { passes: true })
       journal.found(found.id)
     }, signal)
@@ -197,7 +197,7 @@ export const openBuildWork = (parts: BuildWorkParts) => {
       await use(await imageOfDefinition(work, folder))
       return 'the file system of the definition'
     }
-    const found = await imageOf(work)
+    const found = await imageOf(work, signal)
     if (found === undefined)
       throw new BuildError(
         'the engine lost the image between its build and its conversion; start the build again',

@@ -3,6 +3,7 @@ import type { Readable } from 'node:stream'
 import { piecesOf } from '../../clients/pieces.ts'
 import { abandonMs, S3Error, type KeptPart, type S3Bucket, type S3Parts } from '../../clients/s3.ts'
 import type { OpenUpload, UploadOptions, Watch } from './contract.ts'
+import { endedBy } from './streams.ts'
 
 /** Limits of S3 for the parts of one upload. */
 const mostParts = 10_000
@@ -40,10 +41,6 @@ const sendPieces = async (
   const { upload, onlyNew, kept } = options
   const stop = new AbortController()
   const signal = options.signal === undefined ? stop.signal : AbortSignal.any([options.signal, stop.signal])
-  // A source that stalls must not hide that the upload has failed.
-  const endSource = (): void => void source.destroy(signal.reason as Error)
-  if (signal.aborted) endSource()
-  else signal.addEventListener('abort', endSource, { once: true })
   const tags: { number: number; etag: string }[] = []
   const open = new Set<Promise<void>>()
   let failed: { error: unknown } | undefined
@@ -56,6 +53,7 @@ const sendPieces = async (
     }
   }
   try {
+    using _ = endedBy(signal, source)
     let number = 0
     for await (const bytes of pieces) {
       if (failed !== undefined) break
@@ -72,9 +70,6 @@ const sendPieces = async (
     }
   } catch (error) {
     failed ??= { error }
-  } finally {
-    // A composed signal with a listener is kept as long as the process.
-    signal.removeEventListener('abort', endSource)
   }
   // Parts under way are kept where they arrive: the next attempt goes on behind them.
   await Promise.all(open)

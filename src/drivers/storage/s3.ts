@@ -16,7 +16,7 @@ import {
 import { namedBy, nameIn, notDeleted, takenByFile, takenByFolder, wrongSize } from './faults.ts'
 import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from './paths.ts'
 import { discardParts, openUploadParts, putWhole, sendParts } from './s3-upload.ts'
-import { streamDigest, through } from './streams.ts'
+import { endedBy, streamDigest, through } from './streams.ts'
 
 /** Limit of S3, in bytes of UTF-8. */
 const longestKey = 1_024
@@ -343,6 +343,7 @@ const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, isFolder, stat, s
             )
           if (!isFree) await refuseTaken(path, options)
           const { digest, body, size } = hashed(source, path, options)
+          using _ = endedBy(signal, body)
           // Both ends are awaited: a failed upload is over once its parts are removed.
           const [piped, put] = await Promise.allSettled([
             pipeline(source, body),

@@ -27,3 +27,15 @@ export const streamDigest = async (stream: Readable, signal?: AbortSignal): Prom
   }
   return hash.digest('hex')
 }
+
+/**
+ * Ends a stream with the reason of an aborted signal until it is disposed of: one that stalls must
+ * not hide that nobody waits for it.
+ */
+export const endedBy = (signal: AbortSignal | undefined, stream: Readable): Disposable => {
+  const end = (): void => void stream.destroy(signal?.reason as Error)
+  if (signal?.aborted === true) end()
+  else signal?.addEventListener('abort', end, { once: true })
+  // A composed signal with a listener is kept as long as the process.
+  return { [Symbol.dispose]: () => signal?.removeEventListener('abort', end) }
+}

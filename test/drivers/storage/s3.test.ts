@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { Readable } from 'node:stream'
 import { buffer } from 'node:stream/consumers'
 import { addressJudge } from '../../../src/clients/denied-networks.ts'
 import { openGcs } from '../../../src/clients/gcs.ts'
@@ -76,7 +77,6 @@ test('a large upload that is cut leaves neither an object nor parts', async () =
   await using site = await startS3()
   const folder = site.bucket('large')
   const driver = openBucket(site, 'large', site.accessKey)
-  const { Readable } = await import('node:stream')
   const cut = Readable.from(
     (async function* () {
       for (let i = 0; i < 30; i++) yield Buffer.alloc(1024 * 1024, i)
@@ -91,6 +91,20 @@ test('a large upload that is cut leaves neither an object nor parts', async () =
     readdirSync(folder, { recursive: true, withFileTypes: true }) as { isFile: () => boolean; name: string }[]
   ).filter((each) => each.isFile())
   expect(left).toEqual([])
+})
+
+test('a write whose source gives nothing ends where it is cancelled', async () => {
+  await using site = await startS3()
+  site.bucket('silent')
+  const driver = openBucket(site, 'silent', site.accessKey)
+  for (const sizeBytes of [undefined, 5, 20_000_000]) {
+    const cancelled = new AbortController()
+    const silent = new Readable({ read: () => cancelled.abort(new Error('not wanted')) })
+    const writing = driver.write(at('file'), silent, { sizeBytes, signal: cancelled.signal })
+    await expect(writing).rejects.toThrow('not wanted')
+    expect(silent.destroyed).toBe(true)
+  }
+  expect((await driver.list([], { limit: 10 })).entries).toEqual([])
 })
 
 const s3Of = (site: Pick<S3Site, 'endpoint'>, bucket: string, credential?: S3Credential): S3Bucket =>
