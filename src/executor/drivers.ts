@@ -124,6 +124,12 @@ const openCoresHeld = () => {
   }
 }
 
+/** A driver that other runs use as well, which the end of one does not close. */
+const shared = <Shared extends RuntimeDriver>(driver: Shared): Shared => ({
+  ...driver,
+  close: () => Promise.resolve(),
+})
+
 /**
  * The drivers of all sites that this process works for. A driver, its link and its cores are opened
  * at first use and shared by all runs; a site is contacted only when it has work.
@@ -214,11 +220,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         return named
       }
       const ends = (site: string): Promise<TransferSide> => endOf(placeNamed(site), facts, mounts)
-      // Other runs use the driver beneath, which this one's end does not close.
-      const site =
-        remote === undefined
-          ? { ...parts.local, close: () => Promise.resolve() }
-          : keeping(place, facts, remote.driver)
+      const site = remote === undefined ? shared(parts.local) : keeping(place, facts, remote.driver)
       const at = { ends, root: () => rootOf(place, facts) }
       const own = withExecutables(site, place, at, { hooks, deliveries })
       const closing = own.closeScope === undefined ? {} : { closeScope: own.closeScope.bind(own) }

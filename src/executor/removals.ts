@@ -11,7 +11,7 @@ import { isOwnMachine, ownPlace, placer, placesOf, rehearsalSite, runsOnMachines
 import { readSiteSnapshot, SnapshotRow } from './snapshot.ts'
 
 /** Names that a site removes at once. */
-export const namesAtOnce = 50
+export const removedAtOnce = 50
 const graceSeconds = 5
 /** A site that did not answer for so long after the deletion of a run keeps its files. */
 const patienceDays = 30
@@ -159,8 +159,8 @@ const removeAt = async (sites: SiteDrivers, { site, scope, names, facts }: Remov
       await driver.remove(name)
     }
   }
-  for (let from = 0; from < names.length; from += namesAtOnce)
-    await Promise.all(names.slice(from, from + namesAtOnce).map(remove))
+  for (let from = 0; from < names.length; from += removedAtOnce)
+    await Promise.all(names.slice(from, from + removedAtOnce).map(remove))
   const { shell, root } = sites.at(place, facts)
   const folder = quote(posix.join(await root(), ...(isOwnMachine(place) ? [] : ['work']), scope))
   const { code, stderr } = await shell.run(

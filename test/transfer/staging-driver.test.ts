@@ -309,7 +309,7 @@ describe('tasks whose executable is at another site', () => {
     expect(await submitted).toMatchObject([{ ok: true }])
     await opened[0]?.done
     other.kill()
-  }, 30_000)
+  })
 
   test('a driver that is closed passes nothing on, and records no failure', async () => {
     const bytes = image('left')
@@ -337,7 +337,7 @@ describe('tasks whose executable is at another site', () => {
     const closed = { ok: false, error: { trouble: 'unknown', message: 'the driver was closed' } }
     expect(await submitted).toMatchObject([[closed], [closed]])
     expect([passed, failed]).toEqual([[], []])
-  }, 30_000)
+  })
 
   test('who leaves this machine gives up its wait for a build, and the machine works on for others', async () => {
     const sites = openSiteDrivers({
@@ -364,7 +364,7 @@ describe('tasks whose executable is at another site', () => {
     expect(await local.submit([task('for-others', [])])).toMatchObject([{ ok: true }])
     await ended('for-others')
     await sites.close()
-  }, 30_000)
+  })
 })
 
 test('the words of a direct way that does not work are in the reason as a terminal shows them', async () => {

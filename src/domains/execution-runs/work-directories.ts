@@ -2,7 +2,7 @@ import { rm } from 'node:fs/promises'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
-import { namesAtOnce } from '../../executor/removals.ts'
+import { removedAtOnce } from '../../executor/removals.ts'
 import { readSiteSnapshot } from '../../executor/snapshot.ts'
 import { placer } from '../../executor/sites.ts'
 import { eachOf } from '../../pacing/each-of.ts'
@@ -77,7 +77,7 @@ export const removeUnkept = async (
   // A directory that a site refuses to remove stays. A silent site keeps no other one waiting.
   const removal = Promise.all(
     [...Map.groupBy(here, ({ place }) => place.site).values()].map((atSite) =>
-      eachOf(atSite, namesAtOnce, (one) => remove(one).catch(() => undefined)),
+      eachOf(atSite, removedAtOnce, (one) => remove(one).catch(() => undefined)),
     ),
   )
   await Promise.race([removal, aborted(over)])

@@ -424,9 +424,8 @@ export function withArtifacts(
       await shell.run(`${release}${programs.release}`)
     },
     async close() {
-      const closed = new DriverError('unknown', 'the driver was closed')
-      closing.abort(closed)
-      waits.leave(closed, () => true)
+      closing.abort(new DriverError('unknown', 'the driver was closed'))
+      waits.leave(closing.signal.reason as DriverError, () => true)
       await driver.close()
     },
   }

@@ -198,10 +198,12 @@ find_engine() {
 ask_removal() {
   remove=--rm
   [ "$engine" = docker ] || return
-  case $(within "$patience" docker info --format '{{.LiveRestoreEnabled}} {{.ServerVersion}}' 2> /dev/null 8>&-) in
+  each='{{.LiveRestoreEnabled}} {{.ServerVersion}}'
+  case $(within "$patience" docker info --format "$each" 2> /dev/null 8>&-) in
     'true 1'?.* | 'true 2'[0-4].*)
       remove=
-      within "$patience" docker container prune --force --filter label=orrery.scope --filter until=1h > /dev/null 2>&1 8>&- ;;
+      within "$patience" docker container prune --force --filter label=orrery.scope --filter until=1h \
+        > /dev/null 2>&1 8>&- ;;
   esac
 }
 

@@ -241,8 +241,9 @@ func (r *runner) run(asked request) string {
 	} else {
 		end = r.refuse(126, "cannot run %s: %v", t.argv[0], err)
 	}
-	if err := r.stdout.deliver(path, r.path(t.name, "out")); err != nil {
-		syscall.Write(r.stderr.file, fmt.Appendf(nil, "its standard output could not be kept: %s: %v\n", r.path(t.name, "out"), err))
+	kept := r.path(t.name, "out")
+	if err := r.stdout.deliver(path, kept); err != nil {
+		syscall.Write(r.stderr.file, fmt.Appendf(nil, "its standard output could not be kept: %s: %v\n", kept, err))
 	}
 	_ = r.stderr.deliver(path, r.path(t.name, "err"))
 	// A full disk delays the end and does not lose it.
