@@ -14,7 +14,8 @@ const lock = 7_355_608_151
 export const migrate = async (db: Database): Promise<{ from: number; to: number }> => {
   const migrations = await readMigrations()
   const newest = migrations.at(-1)?.number ?? 0
-  const client = await db.client()
+  // Without deadlines: a migration may take minutes, and other programs wait for the lock meanwhile.
+  const client = await db.session()
   try {
     await client.query('select pg_advisory_lock($1)', [lock])
     await client.query(
@@ -61,8 +62,7 @@ export const migrate = async (db: Database): Promise<{ from: number; to: number 
     await migrateArchives(client)
     return { from, to: newest }
   } finally {
-    await client.query('select pg_advisory_unlock($1)', [lock]).finally(() => {
-      client.release()
-    })
+    // Its end frees the lock.
+    await client.end().catch(() => undefined)
   }
 }
