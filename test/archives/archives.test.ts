@@ -776,7 +776,9 @@ test('a factory reset empties records, credentials and files, keeps archives and
   await service.db.run(sql`update task_executions set handle_name = 't', site = ${'slurm/lab'}
     where execution_run_id = 'leaky-run'`)
   const { head } = await service.get('/audit-events/verify/')
-  const reset = await service.call('POST', '/factory-reset/?stop=true', { confirm: name })
+  const once = () =>
+    service.call('POST', '/factory-reset/?stop=true', { confirm: name }, { 'idempotency-key': 'reset' })
+  const reset = await once()
   expect(left.filter((path) => existsSync(path))).toEqual([])
   const [event] = await service.get('/audit-events/?eventType=instance.reset')
   expect(event.metadata.sitesWithFiles).toEqual(['slurm/lab', 'ssh:away'])
@@ -784,6 +786,8 @@ test('a factory reset empties records, credentials and files, keeps archives and
     202,
     { restarting: false, removed: expect.objectContaining({ environments: 34 }) },
   ])
+  const again = await once()
+  expect([again.status, again.body]).toEqual([reset.status, reset.body])
   // What comes with the service is there as after an installation.
   expect((await service.get('/machine-configurations/')).map((one: { id: string }) => one.id)).toEqual([
     'akoflow-scientific-worker',
