@@ -657,6 +657,29 @@ test('two imports at once, a cut one, one beside an activation, and a reader tha
   expect([other, await schemas()]).toEqual([other, []])
 })
 
+test('a read that began before another instance was activated goes on', async () => {
+  const { id } = (await upload(await download())).body
+  const selected = openSelected(service.db)
+  await using selection = openSelection({ db: service.db, selected })
+  const selectionOf = async (instance: string) =>
+    until('the selection', 120, async () => {
+      selection.changed()
+      const now = await selection.select()
+      return now.id === instance ? now : undefined
+    })
+  await service.ok('POST', `/instance-activations/${String(id)}/`)
+  const { read } = await selectionOf(String(id))
+  await read('/environments/', async () => {
+    const count = () =>
+      selected.db.prepared('environments_read', 'select count(*) as n from environments', [])
+    const before = await count()
+    await service.ok('POST', '/instance-activations/default/')
+    await selectionOf('default')
+    expect(await count()).toEqual(before)
+  })
+  await service.ok('DELETE', `/instances/${String(id)}/`)
+})
+
 test('an import ends with its time: while bytes arrive, and while the database works', async () => {
   const { db, dataDir } = service
   const spool = join(dataDir, 'late')
