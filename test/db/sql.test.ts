@@ -64,6 +64,19 @@ test('a failed transaction leaves nothing', async () => {
   expect(await test1.db.many(z.object({}), sql`select 1 as one from execution_scopes`)).toEqual([])
 })
 
+test('a statement that PostgreSQL ends, and a change of a database that takes none, may be tried again', async () => {
+  const late = test1.db.transaction(async (tx) => {
+    await tx.run(sql`set local statement_timeout = 1`)
+    await tx.run(sql`select pg_sleep(60)`)
+  })
+  const refused = test1.db.snapshot((tx) => tx.run(sql`delete from execution_scopes`))
+  const unavailable = { code: 'unavailable' }
+  expect(await Promise.all([late, refused].map((failing) => failing.catch(refusalOf)))).toMatchObject([
+    unavailable,
+    unavailable,
+  ])
+})
+
 test('a violated constraint becomes words with a path', async () => {
   await test1.db.run(sql`insert into execution_scopes (id, name) values ('s', 's')`)
   const refusal = await test1.db
