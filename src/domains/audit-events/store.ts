@@ -87,6 +87,10 @@ export const listSealedEvents = async (db: Db, filters: AuditQuery, after: numbe
 export const lastSealNumber = async (db: Db): Promise<number> =>
   (await db.value(z.number(), sql`select number from audit_head`)) ?? 0
 
+/** The key of the vault that sealed the newest record; undefined where there is none, or no key did. */
+export const headKey = (db: Db): Promise<string | undefined> =>
+  db.value(z.string(), sql`select signature_key from audit_head where signature_key <> ${noKey}`)
+
 /**
  * Events that match every filter given, newest first; `total` is counted to one above `countBound`.
  */
