@@ -1,4 +1,4 @@
-import { migrateArchives } from './archive-schema.ts'
+import { migrateArchives, type OldArchive } from './archive-schema.ts'
 import { applyDefinitions } from './definitions.ts'
 import { readMigrations } from './migrations.ts'
 import type { Database } from './pool.ts'
@@ -10,8 +10,9 @@ const lock = 7_355_608_151
  * Brings the database to the newest schema: each migration in its own transaction, then functions
  * and views, all under one advisory lock, so that any number of programs may start at once. Refuses
  * a database that a newer version of the service has migrated.
+ * @returns `old`: the archives that could not be migrated
  */
-export const migrate = async (db: Database): Promise<{ from: number; to: number }> => {
+export const migrate = async (db: Database): Promise<{ from: number; to: number; old: OldArchive[] }> => {
   const migrations = await readMigrations()
   const newest = migrations.at(-1)?.number ?? 0
   // Without deadlines: a migration may take minutes, and other programs wait for the lock meanwhile.
@@ -59,8 +60,8 @@ export const migrate = async (db: Database): Promise<{ from: number; to: number 
       }
     }
     await applyDefinitions(client, newest > from)
-    await migrateArchives(client)
-    return { from, to: newest }
+    const old = await migrateArchives(client)
+    return { from, to: newest, old }
   } finally {
     // Its end frees the lock.
     await client.end().catch(() => undefined)

@@ -17,6 +17,7 @@ import { Connection } from '@temporalio/client'
 import { TextReader, Uint8ArrayWriter, ZipWriter } from '@zip.js/zip.js'
 import { fromBufferPromise } from 'yauzl'
 import { recordRun } from '../../bench/provenance/rows.ts'
+import { migrate } from '../../src/db/migrate.ts'
 import { openSelected } from '../../src/db/selected.ts'
 import { sql } from '../../src/db/sql.ts'
 import { terminalsTable } from '../../src/domains/console/sessions.ts'
@@ -599,6 +600,26 @@ test('an image that leaves the store while it is exported arrives whole, one tha
   await left.body?.cancel()
   await emptied()
   rmSync(imagePath(hex))
+})
+
+test('an archive that cannot be migrated keeps no service from its start, and is not activated', async () => {
+  const [one, other] = [(await upload(await download())).body, (await upload(await download())).body]
+  const client = await service.db.session()
+  const { rows } = await client.query<{ schema: string }>(
+    'select schema_name as schema from instance_archives where id = $1',
+    [one.id],
+  )
+  const schema = `"${rows[0]?.schema ?? ''}"`
+  // Its views are older, and a table that they read is gone.
+  await client.query(`drop table ${schema}.execution_runs cascade`)
+  await client.query(`update ${schema}.schema_definitions set hash = 'older'`)
+  await client.end()
+  expect((await migrate(service.db)).old).toEqual([{ id: one.id, error: expect.any(Error) }])
+  const { status, body } = await service.call('POST', `/instance-activations/${String(one.id)}/`)
+  expect([status, body.error]).toEqual([409, expect.stringMatching(/delete it and import it again/)])
+  await service.ok('POST', `/instance-activations/${String(other.id)}/`)
+  await service.ok('POST', '/instance-activations/default/')
+  for (const { id } of [one, other]) await service.ok('DELETE', `/instances/${String(id)}/`)
 })
 
 test('two imports at once, a cut one, one beside an activation, and a reader that does not read', async () => {
