@@ -1,9 +1,13 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
-import { createTranslation } from '../src/db/errors.ts'
+import { createTranslation, isCancelled } from '../src/db/errors.ts'
 import { RecentMap } from '../src/pacing/recent.ts'
 
-/** Errors of the database that pass by themselves: it is away, busy, or has no disk space. */
-export const passes = (error: unknown): boolean => createTranslation({})(error)?.code === 'unavailable'
+/**
+ * Errors of the database that pass by themselves: it is away, busy, takes no changes, or has no disk
+ * space. A statement that takes too long may do so each time.
+ */
+export const passes = (error: unknown): boolean =>
+  createTranslation({})(error)?.code === 'unavailable' && !isCancelled(error)
 
 /**
  * A call that worked this long before its error has no error before it. Far above `deliverySeconds`,

@@ -24,7 +24,7 @@ import { openSelected, type Selected } from './db/selected.ts'
 import type { Db } from './db/sql.ts'
 import { unusableDatabase } from './db/unusable.ts'
 import { signRecord } from './domains/audit-events/seal.ts'
-import { recordAudit } from './domains/audit-events/store.ts'
+import { headKey, recordAudit } from './domains/audit-events/store.ts'
 import { openWitness } from './domains/audit-events/witness.ts'
 import { openClouds } from './domains/cloud/clouds.ts'
 import { openPlays } from './domains/cloud/plays.ts'
@@ -75,19 +75,22 @@ type Opening = Pick<Surroundings, 'config' | 'log'> & {
 
 /**
  * A lost key file is not replaced by a new one: what the lost key sealed could no longer be opened
- * once the file is put back. @throws StartError where credentials are sealed and the file of an
- * embedded installation is missing
+ * once the file is put back, and what it signed could not be proved. @throws StartError where
+ * credentials are sealed, or audit records are, and the file of an embedded installation is missing
  */
 const assertKeyFile = async ({ vaultKeyFile, databaseUrl, dataDir }: Config, db: Db): Promise<void> => {
   const file = join(dataDir, 'vault.key')
   if (vaultKeyFile !== undefined || databaseUrl !== undefined || existsSync(file)) return
   const [sealed] = (await keyUse(db)).keys()
-  if (sealed !== undefined)
-    throw new StartError(
-      `the key file ${file} is missing, and credentials are sealed under key ${sealed}: put its copy back. ` +
-        `Where there is none, make a key (umask 077; openssl rand -base64 32 > ${file}) and store the ` +
-        'credentials again',
-    )
+  const key = sealed ?? (await headKey(db))
+  if (key === undefined) return
+  const what = sealed === undefined ? 'audit records are sealed with' : 'credentials are sealed under'
+  const make = `make a key (umask 077; openssl rand -base64 32 > ${file})`
+  throw new StartError(
+    `the key file ${file} is missing, and ${what} key ${key}: put its copy back. Where there is none, ` +
+      (sealed === undefined ? make : `${make} and store the credentials again`) +
+      '; audit records until then cannot be proved, and open workflows cannot go on',
+  )
 }
 
 /** The records, and the keys that sign them and encrypt secrets. */
@@ -105,7 +108,11 @@ const openRecords = async ({ config, log, opened, endpoints }: Opening & { endpo
     }),
   )
   try {
-    await migrate(ownDb)
+    for (const { id, error } of (await migrate(ownDb)).old)
+      log.warn(
+        { err: error, instanceId: id },
+        'an archived instance could not be brought to this version, and none can read it: delete it and import it again',
+      )
   } catch (error) {
     throw unusableDatabase(endpoints.databaseUrl, config.databaseUrl !== undefined, error)
   }
@@ -126,6 +133,13 @@ const openRecords = async ({ config, log, opened, endpoints }: Opening & { endpo
   })
   for (const [key, credentials] of await vault.lost())
     log.warn({ key, credentials }, 'the key file lacks a key: the credentials under it cannot be opened')
+  const sealer = await headKey(ownDb)
+  if (sealer !== undefined && (await vaultKeys?.find(sealer)) === undefined)
+    log.warn(
+      { key: sealer },
+      'the key that sealed the newest audit record is missing: put it into the key file, or the records ' +
+        'until now cannot be proved',
+    )
   return { db, ownDb, selected, vaultKeys, vault }
 }
 

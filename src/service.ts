@@ -28,10 +28,16 @@ import { openRequestExamples } from './http/request-examples.ts'
 import { routesOf } from './routes.ts'
 import { dispatchedKinds, durableKinds } from './kinds.ts'
 import { openTaskWorkers, type TaskWorkersOptions } from './task-workers.ts'
+import { orAfter } from './pacing/within.ts'
 import { version } from './version.ts'
 
 /** At a stop, requests in progress get this long. */
 const drainMs = 5_000
+/**
+ * At a stop, a round that waits for a site or a provider gets as long as the workers. Another process
+ * takes its work up.
+ */
+const roundMs = 10_000
 
 /**
  * Options for tests: a callback for every answer, workflows bundled once for many services, and
@@ -157,13 +163,10 @@ export const startService = async (
       setTimeout(() => {
         server.closeAllConnections()
       }, drainMs).unref()
-      await consoleKeeper.stop()
-      await dispatcher.stop()
-      await sweeper.stop()
-      await machineKeeper.stop()
-      await sealer.stop()
-      await workers.stop()
-      await closed
+      await Promise.all([
+        ...[workers.stop(), consoleKeeper.stop(), dispatcher.stop(), sealer.stop(), closed],
+        ...[sweeper, machineKeeper].map((each) => orAfter(each.stop(), roundMs, undefined)),
+      ])
       await parts[Symbol.asyncDispose]()
     },
   }
@@ -183,9 +186,10 @@ export const startWorker: StartWorker = async (surroundings) => {
       workers: () => Promise.resolve(workers.ready()),
     },
     async stop() {
-      await sweeper.stop()
-      await machineKeeper.stop()
-      await workers.stop()
+      await Promise.all([
+        workers.stop(),
+        ...[sweeper, machineKeeper].map((each) => orAfter(each.stop(), roundMs, undefined)),
+      ])
       await parts[Symbol.asyncDispose]()
     },
   }

@@ -7,6 +7,8 @@ import { z } from 'zod'
 import { configFromEnvironment } from '../src/config.ts'
 import { openDatabase } from '../src/db/pool.ts'
 import { sql } from '../src/db/sql.ts'
+import { sealRecords } from '../src/domains/audit-events/sealer.ts'
+import { recordAudit } from '../src/domains/audit-events/store.ts'
 import { openLog } from '../src/observability/log.ts'
 import { openMetrics } from '../src/observability/metrics.ts'
 import { openTraces } from '../src/observability/traces.ts'
@@ -83,7 +85,7 @@ test('a failure half-way closes what was opened: with a key file that others may
   }
 })
 
-test('a key file that lacks the key of stored credentials is named in a warning at the start', async () => {
+test('a key file that lacks the key of stored credentials and of audit records is named in a warning at the start', async () => {
   const { url, drop } = await cloneDatabase()
   try {
     const dataDir = mkdtempSync(join(runFolder(), 'data-'))
@@ -110,6 +112,7 @@ test('a key file that lacks the key of stored credentials is named in a warning 
       await parts.db.transaction((tx) =>
         parts.vault.put(tx, 'kept', { kind: 'kubernetes-token', token: 'x' }, { name: 'kept' }),
       )
+      await sealOne(parts)
     }
     {
       await using parts = await openWith('first')
@@ -118,37 +121,53 @@ test('a key file that lacks the key of stored credentials is named in a warning 
     await using parts = await openWith('second')
     expect([parts.vault === undefined, warnings]).toEqual([
       false,
-      [{ key: expect.any(String), credentials: 1 }],
+      [{ key: expect.any(String), credentials: 1 }, { key: expect.any(String) }],
     ])
   } finally {
     await drop()
   }
 })
 
-test('a lost key file stops the start of an embedded installation with credentials, and no other is made', async () => {
-  const { url, drop } = await cloneDatabase()
-  try {
-    const dataDir = mkdtempSync(join(runFolder(), 'data-'))
-    const keyFile = join(dataDir, 'vault.key')
-    const endpoints = { databaseUrl: url, temporalAddress: '127.0.0.1:1', temporalUiUrl: undefined }
-    const traces = await openTraces({ tracesEndpoint: undefined }, 'test')
-    const config = configFromEnvironment({ SERVICE_DATA_DIR: dataDir })
-    const open = () =>
-      openParts({ config, log: openLog('silent'), metrics: openMetrics(undefined), traces, endpoints })
-    {
+/** Writes an audit record, and seals it. */
+const sealOne = async ({ db, vaultKeys }: Awaited<ReturnType<typeof openParts>>): Promise<void> => {
+  await recordAudit(db, { eventType: 'thing.changed', outcome: 'succeeded', summary: 's' })
+  await sealRecords(db, vaultKeys)
+}
+
+test.each([
+  [
+    'credentials',
+    ({ db, vault }: Awaited<ReturnType<typeof openParts>>) =>
+      db.transaction((tx) =>
+        vault.put(tx, 'kept', { kind: 'kubernetes-token', token: 'x' }, { name: 'kept' }),
+      ),
+  ],
+  ['audit records', sealOne],
+])(
+  'a lost key file stops the start of an embedded installation with %s, and no other is made',
+  async (what, keep) => {
+    const { url, drop } = await cloneDatabase()
+    try {
+      const dataDir = mkdtempSync(join(runFolder(), 'data-'))
+      const keyFile = join(dataDir, 'vault.key')
+      const endpoints = { databaseUrl: url, temporalAddress: '127.0.0.1:1', temporalUiUrl: undefined }
+      const traces = await openTraces({ tracesEndpoint: undefined }, 'test')
+      const config = configFromEnvironment({ SERVICE_DATA_DIR: dataDir })
+      const open = () =>
+        openParts({ config, log: openLog('silent'), metrics: openMetrics(undefined), traces, endpoints })
+      {
+        await using parts = await open()
+        await keep(parts)
+      }
+      const kept = readFileSync(keyFile)
+      rmSync(keyFile)
+      await expect(open()).rejects.toThrow(`the key file ${keyFile} is missing, and ${what} are sealed`)
+      expect(existsSync(keyFile)).toBe(false)
+      writeFileSync(keyFile, kept, { mode: 0o600 })
       await using parts = await open()
-      await parts.db.transaction((tx) =>
-        parts.vault.put(tx, 'kept', { kind: 'kubernetes-token', token: 'x' }, { name: 'kept' }),
-      )
+      expect(await parts.vault.lost()).toEqual([])
+    } finally {
+      await drop()
     }
-    const kept = readFileSync(keyFile)
-    rmSync(keyFile)
-    await expect(open()).rejects.toThrow(`the key file ${keyFile} is missing`)
-    expect(existsSync(keyFile)).toBe(false)
-    writeFileSync(keyFile, kept, { mode: 0o600 })
-    await using parts = await open()
-    expect(await parts.vault.lost()).toEqual([])
-  } finally {
-    await drop()
-  }
-})
+  },
+)

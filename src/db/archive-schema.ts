@@ -1,11 +1,12 @@
 import { pipeline } from 'node:stream/promises'
 import pg from 'pg'
 import { from as copyFrom, to as copyTo } from 'pg-copy-streams'
+import { z } from 'zod'
 import { inArchive, provenanceOf } from './archive-names.ts'
 import { readDefinitions } from './definitions.ts'
 import { toCopyLines, toJsonLines, type ColumnKind } from './json-lines.ts'
 import { readMigrations } from './migrations.ts'
-import { raw, type Sql } from './sql.ts'
+import { raw, sql, type Db, type Sql } from './sql.ts'
 
 /** Tables that belong to this installation and to no archive. */
 export const leftOut: ReadonlySet<string> = new Set([
@@ -299,13 +300,23 @@ const endSession = async (session: () => Promise<pg.Client>, pid: number): Promi
   }
 }
 
-/** Migrates the schemas of archives to the newest tables and views, one transaction each. */
-export const migrateArchives = async (client: pg.ClientBase): Promise<void> => {
-  const { rows } = await client.query<{ schema: string }>(
-    'select schema_name as schema from public.instance_archives order by id',
+/** An archive that stays as it was, because its tables or views could not be made those of this version. */
+export interface OldArchive {
+  id: string
+  error: unknown
+}
+
+/**
+ * Migrates the schemas of archives to the newest tables and views, one transaction each.
+ * @returns those that could not be migrated: they keep no other from its migration
+ */
+export const migrateArchives = async (client: pg.ClientBase): Promise<OldArchive[]> => {
+  const { rows } = await client.query<{ id: string; schema: string }>(
+    'select id, schema_name as schema from public.instance_archives order by id',
   )
   const { hash } = await readDefinitions()
-  for (const { schema } of rows) {
+  const old: OldArchive[] = []
+  for (const { id, schema } of rows) {
     await client.query('begin')
     try {
       await client.query(`set local search_path = ${quoted(schema)}`)
@@ -322,12 +333,22 @@ export const migrateArchives = async (client: pg.ClientBase): Promise<void> => {
       await client.query('commit')
     } catch (error) {
       await client.query('rollback')
-      throw new Error(`the archive in schema ${schema} could not be brought to this version`, {
-        cause: error,
-      })
+      old.push({ id, error })
     }
   }
+  return old
 }
+
+const stateOf = (schema: string): Sql =>
+  raw(`(select max(number) from ${quoted(schema)}.schema_migrations),
+    (select hash from ${quoted(schema)}.schema_definitions order by number desc limit 1)`)
+
+/** Whether the tables and views of an archive are those of this installation. */
+export const isMigrated = (db: Db, schema: string): Promise<boolean> =>
+  db.only(
+    z.boolean(),
+    sql`select (${stateOf(schema)}) is not distinct from (${stateOf('public')}) as migrated`,
+  )
 
 /** Statements that remove the schemas of an archive. */
 export const dropArchiveSchema = (schema: string): Sql[] =>

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { PoolClient } from 'pg'
+import type { ClientBase } from 'pg'
 
 /** The folders in the order of their application: a view may call a function. */
 const folders = ['functions', 'views', 'views/provenance', 'views/provenance/derived']
@@ -54,7 +54,7 @@ export const readDefinitions = async (): Promise<Definitions> => {
  * may run beside this one, and its functions serve both. The caller holds the lock of the
  * migrations.
  */
-export const applyDefinitions = async (client: PoolClient, migrated: boolean): Promise<void> => {
+export const applyDefinitions = async (client: ClientBase, migrated: boolean): Promise<void> => {
   await client.query(
     'create table if not exists schema_definitions (number integer primary key, hash text not ' +
       'null, applied_at timestamptz not null default now())',

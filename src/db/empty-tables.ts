@@ -10,8 +10,11 @@ const kept = [
   // Machines and networks of this service at a provider carry this reference.
   'cloud_service',
 ]
-/** Tables with rows that the service ships, and the condition of the rows that it does not ship. */
-const seeded = {
+/** Tables with rows that stay, and the condition of the others. */
+const partly = {
+  // The key of the request that empties the tables stays, so that its repetition gets its answer.
+  idempotency_keys: sql`status is not null`,
+  // The service ships the others.
   machine_configuration_versions: sql`machine_configuration_id in
     (select id from machine_configurations where ownership <> 'system')`,
   machine_configurations: sql`ownership <> 'system'`,
@@ -19,15 +22,15 @@ const seeded = {
 
 /**
  * Empties every table but those of migrations and of archives, in the caller's transaction. Rows
- * that the service ships stay.
+ * that the service ships, and keys of requests under way, stay.
  */
 export const emptyTables = async (tx: Db): Promise<void> => {
   const tables = await tx.values(
     z.string(),
     sql`select relname as name from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace
-      and relname <> all(${[...kept, ...Object.keys(seeded)]}::text[]) order by 1`,
+      and relname <> all(${[...kept, ...Object.keys(partly)]}::text[]) order by 1`,
   )
   await tx.run(raw(`truncate ${tables.map((name) => `"${name}"`).join(', ')}`))
-  for (const [table, condition] of Object.entries(seeded))
+  for (const [table, condition] of Object.entries(partly))
     await tx.run(sql`delete from ${raw(table)} where ${condition}`)
 }

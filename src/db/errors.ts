@@ -72,6 +72,9 @@ export const databaseAway = (error: unknown): boolean => {
 /** True for a transaction that PostgreSQL rolled back because it and another waited for each other's locks. */
 export const isDeadlock = (error: unknown): boolean => (error as PgError).code === '40P01'
 
+/** True for a statement that PostgreSQL ended, as its time was over or an operator asked for it. */
+export const isCancelled = (error: unknown): boolean => (error as PgError).code === '57014'
+
 /**
  * Turns errors of PostgreSQL into refusals; undefined for errors that are faults of the service.
  */
@@ -102,6 +105,17 @@ export const createTranslation =
     if (isDeadlock(error) || code === '40001' || code === '55P03')
       return new Refusal('unavailable', 'another request holds the same records; try again', {
         retryAfterSeconds: 1,
+        cause: error,
+      })
+    if (isCancelled(error))
+      return new Refusal(
+        'unavailable',
+        'the database ended a statement of this request, which may take 60 s; ask for less, or try again',
+        { retryAfterSeconds: 30, cause: error },
+      )
+    if (code === '25006')
+      return new Refusal('unavailable', 'the database takes no changes now; try again', {
+        retryAfterSeconds: 5,
         cause: error,
       })
     if (code === '53100')

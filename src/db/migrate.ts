@@ -1,4 +1,4 @@
-import { migrateArchives } from './archive-schema.ts'
+import { migrateArchives, type OldArchive } from './archive-schema.ts'
 import { applyDefinitions } from './definitions.ts'
 import { readMigrations } from './migrations.ts'
 import type { Database } from './pool.ts'
@@ -10,11 +10,13 @@ const lock = 7_355_608_151
  * Brings the database to the newest schema: each migration in its own transaction, then functions
  * and views, all under one advisory lock, so that any number of programs may start at once. Refuses
  * a database that a newer version of the service has migrated.
+ * @returns `old`: the archives that could not be migrated
  */
-export const migrate = async (db: Database): Promise<{ from: number; to: number }> => {
+export const migrate = async (db: Database): Promise<{ from: number; to: number; old: OldArchive[] }> => {
   const migrations = await readMigrations()
   const newest = migrations.at(-1)?.number ?? 0
-  const client = await db.client()
+  // Without deadlines: a migration may take minutes, and other programs wait for the lock meanwhile.
+  const client = await db.session()
   try {
     await client.query('select pg_advisory_lock($1)', [lock])
     await client.query(
@@ -58,11 +60,10 @@ export const migrate = async (db: Database): Promise<{ from: number; to: number 
       }
     }
     await applyDefinitions(client, newest > from)
-    await migrateArchives(client)
-    return { from, to: newest }
+    const old = await migrateArchives(client)
+    return { from, to: newest, old }
   } finally {
-    await client.query('select pg_advisory_unlock($1)', [lock]).finally(() => {
-      client.release()
-    })
+    // Its end frees the lock.
+    await client.end().catch(() => undefined)
   }
 }

@@ -134,7 +134,7 @@ export interface Database extends Db {
 
 /**
  * Opens a pool on `url`. `onError` gets the errors of idle connections that are lost before the
- * pool is closed. Every wait has an end: 5 s for a connection, 30 s for a statement.
+ * pool is closed. Every wait has an end: 5 s for a connection, 60 s for a statement.
  */
 export const openDatabase = (
   url: string,
@@ -211,6 +211,10 @@ export const openDatabase = (
       const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5_000, keepAlive: true })
       client.on('error', () => undefined)
       await client.connect()
+      // The address, the role or the database may set some.
+      await client.query(
+        'set statement_timeout = 0; set lock_timeout = 0; set idle_in_transaction_session_timeout = 0',
+      )
       return client
     },
     archive: (schema: string) => openDatabase(url, { ...options, archive: schema }),

@@ -1,5 +1,6 @@
-import { createHmac, hash } from 'node:crypto'
+import { createHmac, hash, pbkdf2 } from 'node:crypto'
 import { Readable } from 'node:stream'
+import { promisify } from 'node:util'
 import pg from 'pg'
 import { to as copyTo } from 'pg-copy-streams'
 import { databaseAway } from './errors.ts'
@@ -123,6 +124,21 @@ const findRole = async (
   return { named, change, remedy }
 }
 
+/** PostgreSQL's own number. */
+const iterations = 4_096
+
+/**
+ * What PostgreSQL stores of a password, by which it checks the password and nobody can log in (RFC
+ * 5803). A statement with the password itself would leave it in logs of the server.
+ */
+const verifierOf = async (password: string, salt: Buffer): Promise<string> => {
+  const salted = await promisify(pbkdf2)(password, salt, iterations, 32, 'sha256')
+  const keyOf = (name: string): Buffer => createHmac('sha256', salted).update(name).digest()
+  const stored = hash('sha256', keyOf('Client Key'), 'base64')
+  const server = keyOf('Server Key').toString('base64')
+  return `SCRAM-SHA-256$${String(iterations)}:${salt.toString('base64')}$${stored}:${server}`
+}
+
 /** An arbitrary number. Every version of the service has to use the same one. */
 const lock = 7_355_608_152
 
@@ -138,9 +154,10 @@ const ensureRole = async (databaseUrl: string, schema: string): Promise<string> 
     url.password === '' ? (url.searchParams.get('password') ?? '') : decodeURIComponent(url.password)
   const database = decodeURIComponent(url.pathname.slice(1))
   const role = roleOf(database)
-  const password = createHmac('sha256', own)
-    .update(`orrery provenance reader ${database}`)
-    .digest('base64url')
+  const derived = (of: string): Buffer =>
+    createHmac('sha256', own).update(`orrery provenance ${of} ${database}`).digest()
+  const password = derived('reader').toString('base64url')
+  const verifier = await verifierOf(password, derived('salt').subarray(0, 16))
   await withOwnLogin(databaseUrl, async (client) => {
     await client.query('begin')
     await client.query('select pg_advisory_xact_lock($1)', [lock])
@@ -151,7 +168,7 @@ const ensureRole = async (databaseUrl: string, schema: string): Promise<string> 
         remedy,
       )
     try {
-      await client.query(`${change} password ${pg.escapeLiteral(password)}`)
+      await client.query(`${change} password ${pg.escapeLiteral(verifier)}`)
       for (const statement of grants(role, named, schema)) await client.query(statement)
       await client.query('commit')
     } catch (error) {

@@ -75,6 +75,19 @@ const lastPosition = async (db: Db): Promise<Cursor> => {
   return { position, sequence: Number.MAX_SAFE_INTEGER }
 }
 
+/**
+ * Events after a cursor, `batchSize` at most. `last` is the cursor behind which the next read goes on:
+ * events of other topics are not read again.
+ */
+export const feedBehind = async (db: Db, cursor: Cursor, topics: readonly string[] | undefined) => {
+  // Positions are given under a lock that ends with their commit, so the later statement sees all of
+  // them up to this one.
+  const head = topics === undefined ? cursor : await lastPosition(db)
+  const items = await readFeed(db, cursor, topics, batchSize)
+  const seen = cursorOf(items.at(-1)?.cursor ?? '') ?? cursor
+  return { items, last: items.length < batchSize && head.position > seen.position ? head : seen }
+}
+
 export interface FeedRouteParts {
   db: Db
   feed: Feed
@@ -86,10 +99,10 @@ export const feedRoutes = ({ db, feed, topics: known }: FeedRouteParts): Route[]
   // Streams at the same cursor share one read.
   const behind = sharedReads(db, async (key) => {
     const [cursor, topics] = JSON.parse(key) as [Cursor, string[] | null]
-    const items = await readFeed(db, cursor, topics ?? undefined, batchSize)
+    const { items, last } = await feedBehind(db, cursor, topics ?? undefined)
     return batchOf(
       items.map((item) => ({ id: item.cursor, type: item.event.eventType, data: item })),
-      cursorOf(items.at(-1)?.cursor ?? '') ?? cursor,
+      last,
     )
   })
   return [

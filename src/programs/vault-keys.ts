@@ -1,12 +1,13 @@
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { ArgumentError, readArguments } from './arguments.ts'
 import { ConfigError, configFromEnvironment, type Config } from '../config.ts'
 import { openDatabase } from '../db/pool.ts'
 import type { Db } from '../db/sql.ts'
 import { signRecord } from '../domains/audit-events/seal.ts'
 import { auditKeyUse, recordAudit } from '../domains/audit-events/store.ts'
+import { hold } from '../embedded/hold.ts'
 import { findEndpoints } from '../embedded/ready-file.ts'
-import { makeKey, openVaultKeys, replaceKeys, type VaultKeys } from '../vault/keys.ts'
+import { makeKey, openVaultKeys, replaceKeys, type VaultKey, type VaultKeys } from '../vault/keys.ts'
 import { openVault, type Vault } from '../vault/vault.ts'
 
 // `vault status|rotate|rewrap|retire KEY`: the keys of the vault, beside a running service.
@@ -35,6 +36,24 @@ interface Held {
   audit: (verb: string, key: string) => Promise<void>
 }
 
+/**
+ * Replaces the keys of the file by those that `change` makes of them. Of several programs on this
+ * machine one does so at a time.
+ */
+const changeKeys = async (
+  keys: VaultKeys,
+  change: (held: readonly VaultKey[]) => Promise<readonly VaultKey[]> | readonly VaultKey[],
+): Promise<void> => {
+  const folder = await hold(dirname(keys.file), 'vault-keys', () => {
+    process.stderr.write(`another program changes ${keys.file}; this one waits for its end\n`)
+  })
+  try {
+    await replaceKeys(keys.file, await change(await keys.all()))
+  } finally {
+    await folder.release()
+  }
+}
+
 /** References in a sentence; a hundred at most. */
 const named = (references: readonly string[]): string =>
   references.slice(0, 100).join(', ') +
@@ -61,7 +80,7 @@ const verbs: Record<string, (held: Held, wanted: Wanted) => Promise<string>> = {
   rotate: async (of, wanted) => {
     const { keys, audit } = of
     const fresh = makeKey()
-    await replaceKeys(keys.file, [fresh, ...(await keys.all())])
+    await changeKeys(keys, (held) => [fresh, ...held])
     await audit('rotated', fresh.id)
     return `${fresh.id} seals now; ${await verbs['rewrap']!(of, wanted)}`
   },
@@ -92,26 +111,24 @@ const verbs: Record<string, (held: Held, wanted: Wanted) => Promise<string>> = {
   },
 
   retire: async ({ db, keys, vault, audit }, { key, forgetsAudit }) => {
-    const held = await keys.all()
-    if (!held.some(({ id }) => id === key))
-      throw new Error(`${keys.file} holds no key ${key}: npm run vault -- status lists them`)
-    if (held[0]?.id === key)
-      throw new Error(`${key} seals: put another before it first (npm run vault -- rotate)`)
-    const records = (await vault.usage()).get(key) ?? 0
-    if (records > 0)
-      throw new Error(
-        `${key} wraps ${String(records)} credentials: npm run vault -- rewrap moves them to the first key`,
-      )
-    const proved = (await auditKeyUse(db)).get(key) ?? 0
-    if (proved > 0 && !forgetsAudit)
-      throw new Error(
-        `${key} proves ${String(proved)} audit records: leave it in the file as long as the trail is to be ` +
-          'proved; with --forget-audit it goes, and /audit-events/verify/ ends at the first of them',
-      )
-    await replaceKeys(
-      keys.file,
-      held.filter(({ id }) => id !== key),
-    )
+    await changeKeys(keys, async (held) => {
+      if (!held.some(({ id }) => id === key))
+        throw new Error(`${keys.file} holds no key ${key}: npm run vault -- status lists them`)
+      if (held[0]?.id === key)
+        throw new Error(`${key} seals: put another before it first (npm run vault -- rotate)`)
+      const records = (await vault.usage()).get(key) ?? 0
+      if (records > 0)
+        throw new Error(
+          `${key} wraps ${String(records)} credentials: npm run vault -- rewrap moves them to the first key`,
+        )
+      const proved = (await auditKeyUse(db)).get(key) ?? 0
+      if (proved > 0 && !forgetsAudit)
+        throw new Error(
+          `${key} proves ${String(proved)} audit records: leave it in the file as long as the trail is to be ` +
+            'proved; with --forget-audit it goes, and /audit-events/verify/ ends at the first of them',
+        )
+      return held.filter(({ id }) => id !== key)
+    })
     await audit('retired', key)
     return `${key} is out of ${keys.file}`
   },

@@ -2,7 +2,12 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { migrate } from '../../src/db/migrate.ts'
 import { sql, type Db } from '../../src/db/sql.ts'
 import { sealRecords } from '../../src/domains/audit-events/sealer.ts'
-import { lastSealNumber, listAuditEvents, recordAudit } from '../../src/domains/audit-events/store.ts'
+import {
+  lastSealNumber,
+  listAuditEvents,
+  listSealedEvents,
+  recordAudit,
+} from '../../src/domains/audit-events/store.ts'
 import { inventoryRoutes } from '../support/inventory-routes.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
@@ -67,6 +72,16 @@ const streamed = async (last: number, count: number): Promise<[id: number, type:
 test('a stream after a number that the chain does not have begins with the first record', async () => {
   await sealRecords(app.db, undefined)
   expect(await streamed(123_456, 1)).toEqual([[1, 'environment.created']])
+})
+
+test('a read goes on behind the records that it has seen and that do not match', async () => {
+  const head = await lastSealNumber(app.db)
+  const read = (eventType: string, limit: number) => listSealedEvents(app.db, { eventType }, 0, limit)
+  expect(await read('nothing.done', 10)).toEqual({ found: [], last: head })
+  const all = await read('environment.created', 10)
+  expect([all.found.length > 1, all.last]).toEqual([true, head])
+  const [first] = all.found
+  expect(await read('environment.created', 1)).toEqual({ found: [first], last: first?.sealNumber })
 })
 
 test('a stream that is cut and resumed has every record once, though transactions commit in another order', async () => {

@@ -17,6 +17,7 @@ import { Connection } from '@temporalio/client'
 import { TextReader, Uint8ArrayWriter, ZipWriter } from '@zip.js/zip.js'
 import { fromBufferPromise } from 'yauzl'
 import { recordRun } from '../../bench/provenance/rows.ts'
+import { migrate } from '../../src/db/migrate.ts'
 import { openSelected } from '../../src/db/selected.ts'
 import { sql } from '../../src/db/sql.ts'
 import { terminalsTable } from '../../src/domains/console/sessions.ts'
@@ -594,6 +595,26 @@ test('an image that leaves the store while it is exported arrives whole, one tha
   rmSync(imagePath(hex))
 })
 
+test('an archive that cannot be migrated keeps no service from its start, and is not activated', async () => {
+  const [one, other] = [(await upload(await download())).body, (await upload(await download())).body]
+  const client = await service.db.session()
+  const { rows } = await client.query<{ schema: string }>(
+    'select schema_name as schema from instance_archives where id = $1',
+    [one.id],
+  )
+  const schema = `"${rows[0]?.schema ?? ''}"`
+  // Its views are older, and a table that they read is gone.
+  await client.query(`drop table ${schema}.execution_runs cascade`)
+  await client.query(`update ${schema}.schema_definitions set hash = 'older'`)
+  await client.end()
+  expect((await migrate(service.db)).old).toEqual([{ id: one.id, error: expect.any(Error) }])
+  const { status, body } = await service.call('POST', `/instance-activations/${String(one.id)}/`)
+  expect([status, body.error]).toEqual([409, expect.stringMatching(/delete it and import it again/)])
+  await service.ok('POST', `/instance-activations/${String(other.id)}/`)
+  await service.ok('POST', '/instance-activations/default/')
+  for (const { id } of [one, other]) await service.ok('DELETE', `/instances/${String(id)}/`)
+})
+
 test('two imports at once, a cut one, one beside an activation, and a reader that does not read', async () => {
   const honest = await download()
   const both = await Promise.all([upload(honest), upload(honest)])
@@ -648,6 +669,29 @@ test('two imports at once, a cut one, one beside an activation, and a reader tha
   for (const { id } of (await service.get('/instances/')).slice(1))
     await service.ok('DELETE', `/instances/${String(id)}/`)
   expect([other, await schemas()]).toEqual([other, []])
+})
+
+test('a read that began before another instance was activated goes on', async () => {
+  const { id } = (await upload(await download())).body
+  const selected = openSelected(service.db)
+  await using selection = openSelection({ db: service.db, selected })
+  const selectionOf = async (instance: string) =>
+    until('the selection', 120, async () => {
+      selection.changed()
+      const now = await selection.select()
+      return now.id === instance ? now : undefined
+    })
+  await service.ok('POST', `/instance-activations/${String(id)}/`)
+  const { read } = await selectionOf(String(id))
+  await read('/environments/', async () => {
+    const count = () =>
+      selected.db.prepared('environments_read', 'select count(*) as n from environments', [])
+    const before = await count()
+    await service.ok('POST', '/instance-activations/default/')
+    await selectionOf('default')
+    expect(await count()).toEqual(before)
+  })
+  await service.ok('DELETE', `/instances/${String(id)}/`)
 })
 
 test('an import ends with its time: while bytes arrive, and while the database works', async () => {
@@ -769,7 +813,9 @@ test('a factory reset empties records, credentials and files, keeps archives and
   await service.db.run(sql`update task_executions set handle_name = 't', site = ${'slurm/lab'}
     where execution_run_id = 'leaky-run'`)
   const { head } = await service.get('/audit-events/verify/')
-  const reset = await service.call('POST', '/factory-reset/?stop=true', { confirm: name })
+  const once = () =>
+    service.call('POST', '/factory-reset/?stop=true', { confirm: name }, { 'idempotency-key': 'reset' })
+  const reset = await once()
   expect(left.filter((path) => existsSync(path))).toEqual([])
   const [event] = await service.get('/audit-events/?eventType=instance.reset')
   expect(event.metadata.sitesWithFiles).toEqual(['slurm/lab', 'ssh:away'])
@@ -777,6 +823,8 @@ test('a factory reset empties records, credentials and files, keeps archives and
     202,
     { restarting: false, removed: expect.objectContaining({ environments: 34 }) },
   ])
+  const again = await once()
+  expect([again.status, again.body]).toEqual([reset.status, reset.body])
   // What comes with the service is there as after an installation.
   expect((await service.get('/machine-configurations/')).map((one: { id: string }) => one.id)).toEqual([
     'akoflow-scientific-worker',

@@ -2,9 +2,11 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { z } from 'zod'
 import { migrate } from '../../src/db/migrate.ts'
 import { readMigrations } from '../../src/db/migrations.ts'
+import { openDatabase } from '../../src/db/pool.ts'
 import { insertRows } from '../../src/db/rows.ts'
 import { join, sql, where } from '../../src/db/sql.ts'
 import { refusalOf } from '../../src/constraints.ts'
+import { until } from '../failures/programs.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 
 let test1: TestDatabase
@@ -62,12 +64,45 @@ test('a failed transaction leaves nothing', async () => {
   expect(await test1.db.many(z.object({}), sql`select 1 as one from execution_scopes`)).toEqual([])
 })
 
+test('a statement that PostgreSQL ends, and a change of a database that takes none, may be tried again', async () => {
+  const late = test1.db.transaction(async (tx) => {
+    await tx.run(sql`set local statement_timeout = 1`)
+    await tx.run(sql`select pg_sleep(60)`)
+  })
+  const refused = test1.db.snapshot((tx) => tx.run(sql`delete from execution_scopes`))
+  const unavailable = { code: 'unavailable' }
+  expect(await Promise.all([late, refused].map((failing) => failing.catch(refusalOf)))).toMatchObject([
+    unavailable,
+    unavailable,
+  ])
+})
+
 test('a violated constraint becomes words with a path', async () => {
   await test1.db.run(sql`insert into execution_scopes (id, name) values ('s', 's')`)
   const refusal = await test1.db
     .run(sql`insert into execution_scopes (id, name) values ('s', 's')`)
     .catch(refusalOf)
   expect(refusal).toMatchObject({ code: 'unacceptable', details: [{ path: 'id' }] })
+})
+
+test('a migration waits for another program longer than a statement of the service may take', async () => {
+  const holder = await test1.db.session()
+  await holder.query('select pg_advisory_lock(7355608151)')
+  const limited = openDatabase(`${test1.url}?options=-c%20statement_timeout%3D200`, { max: 1 })
+  const migrating = migrate(limited)
+  try {
+    const waited = until('a wait beyond the limit', 30, async () => {
+      const { rows } = await holder.query(`select 1 from pg_stat_activity where datname = current_database()
+        and wait_event = 'advisory' and clock_timestamp() - query_start > interval '300 ms'`)
+      return rows.length > 0
+    })
+    await Promise.race([waited, migrating])
+    await holder.query('select pg_advisory_unlock(7355608151)')
+    expect((await migrating).old).toEqual([])
+  } finally {
+    await limited[Symbol.asyncDispose]()
+    await holder.end()
+  }
 })
 
 test('a database of a newer schema is refused, and so is one whose migrations had another text', async () => {

@@ -4,6 +4,7 @@ import { sql, type Db } from '../../src/db/sql.ts'
 import { readGauges } from '../../src/gauges.ts'
 import { dispatchedKinds } from '../../src/kinds.ts'
 import { appendEvent } from '../../src/operations/events.ts'
+import { feedBehind } from '../../src/operations/feed-routes.ts'
 import { feedEvents, openFeed } from '../../src/operations/feed.ts'
 import { batchOf, streamEvents } from '../../src/operations/streams.ts'
 import { until } from '../failures/programs.ts'
@@ -96,6 +97,19 @@ test('without a stream the same events are pages; topics are known kinds', async
   expect((await service.get('/events/?after=0&topic=planning-session')).items).toEqual([])
   for (const wrong of ['topic=nothing', 'after=x', 'after=1.x', 'limit=x'])
     expect([wrong, (await service.call('GET', `/events/?${wrong}`)).status]).toEqual([wrong, 400])
+})
+
+test('a read goes on behind the events of other topics', async () => {
+  const from = { position: 0, sequence: 0 }
+  await feedEvents(service.db)
+  const none = await feedBehind(service.db, from, ['build-run'])
+  const [head] = await service.db.prepared<{ position: string }>(
+    'head',
+    'select max(position) as position from event_feed',
+    [],
+  )
+  expect([none.items, none.last.position]).toEqual([[], Number(head?.position)])
+  expect((await feedBehind(service.db, none.last, undefined)).items).toEqual([])
 })
 
 test('metrics know every kind of operation', async () => {

@@ -365,6 +365,25 @@ test('a record whose start meets the workflow of a removed one of its id has its
   expect(calls.slice(0, 2)).toEqual(['open', 'started'])
 })
 
+test('a stop ends the workers while a round of the sweeper waits', async () => {
+  const stopping = await openService()
+  const workers = () => stopping.service.checks['workers']?.() ?? Promise.resolve(false)
+  await until('the workers', 60, workers)
+  const holder = await stopping.db.session()
+  await holder.query('begin; lock table site_removals in access exclusive mode')
+  await until('a round that waits', 60, async () => {
+    const waiting = "select from pg_locks where not granted and relation = 'site_removals'::regclass"
+    return (await holder.query(waiting)).rowCount === 1
+  })
+  const over = stopping[Symbol.asyncDispose]()
+  try {
+    await until('the end of the workers', 20, async () => !(await workers()))
+  } finally {
+    await holder.end()
+    await over
+  }
+})
+
 test('each kind of operation has an audit record of its begin and of its ends', async () => {
   const changes = ['started', 'completed', 'failed', 'cancelled'] as const
   const own = ['execution-run', 'connection-discovery']

@@ -166,8 +166,10 @@ test('the login that roles.sh makes for the compose file reads by a role that it
 test('a pooler may have another name for the database', async () => {
   const alias = `pooled_${randomBytes(6).toString('hex')}`
   const { hostname, port, pathname } = new URL(databaseUrl)
+  let sentAll = ''
   const pooler = createServer((socket) => {
     const onward = connect(Number(port), hostname)
+    socket.on('data', (bytes) => (sentAll += bytes.toString('latin1')))
     socket.once('data', (first) => {
       const sent = first
         .toString('latin1')
@@ -195,6 +197,8 @@ test('a pooler may have another name for the database', async () => {
       signal: new AbortController().signal,
     })
     expect(rows).toEqual([JSON.stringify({ id: 'w-run' })])
+    // Logs of the server may keep the statement.
+    expect(sentAll).toMatch(/create role "orrery_reader_\w+" [a-z0-9 ]+ password 'SCRAM-SHA-256\$4096:/)
   } finally {
     await through[Symbol.asyncDispose]()
     pooler.close()

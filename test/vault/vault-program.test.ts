@@ -1,10 +1,13 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { spawnSync } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
+import { text as whole } from 'node:stream/consumers'
 import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { randomUUID } from 'node:crypto'
+import { once } from 'node:events'
 import { join } from 'node:path'
 import { CredentialVariables } from '../../src/config.ts'
 import { sql } from '../../src/db/sql.ts'
+import { tryHold } from '../../src/embedded/hold.ts'
 import {
   ensureKeyFile,
   makeKey,
@@ -42,21 +45,20 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
+const program = join(import.meta.dirname, '../../src/programs/vault-keys.ts')
+const environmentOf = (more: Record<string, string> = {}) => ({
+  ...{ HOME: folder, SERVICE_DATABASE_URL: database.url, SERVICE_VAULT_KEY_FILE: file },
+  ...compiledOnce(),
+  ...more,
+})
+
 /** The command beside a running service, which is not told of it. */
 const vault = (args: string[], environment: Record<string, string> = {}) => {
-  const { status, stdout, stderr } = spawnSync(
-    process.execPath,
-    [join(import.meta.dirname, '../../src/programs/vault-keys.ts'), ...args],
-    {
-      env: {
-        ...{ HOME: folder, SERVICE_DATABASE_URL: database.url, SERVICE_VAULT_KEY_FILE: file },
-        ...compiledOnce(),
-        ...environment,
-      },
-      encoding: 'utf8',
-      timeout: 60_000,
-    },
-  )
+  const { status, stdout, stderr } = spawnSync(process.execPath, [program, ...args], {
+    env: environmentOf(environment),
+    encoding: 'utf8',
+    timeout: 60_000,
+  })
   return { status, stdout, stderr }
 }
 const open = async (id: string) =>
@@ -122,6 +124,20 @@ test('a key that audit records need is retired only with --forget-audit', async 
   expect(vault(['status', '--forget-audit'])).toMatchObject({ status: 2 })
   expect(vault(['retire', other.id, '--forget-audit'])).toMatchObject({ status: 0, stderr: '' })
   expect((await running.keys.all()).map(({ id }) => id)).toEqual([sealing.id])
+})
+
+test('two rotations at once wait for each other, and the file has the keys of both', async () => {
+  const held = await tryHold(folder, 'vault-keys')
+  const rotations = Array.from({ length: 2 }, () =>
+    spawn(process.execPath, [program, 'rotate'], { env: environmentOf(), timeout: 60_000 }),
+  )
+  const waiting = rotations.map(({ stderr }) => once(stderr, 'data'))
+  const answers = rotations.map(({ stdout, stderr }) => Promise.all([whole(stdout), whole(stderr)]))
+  expect(String((await Promise.all(waiting)).join('\n'))).toMatch(/waits for its end/)
+  await held?.release()
+  const made = (await Promise.all(answers)).map(([stdout]) => stdout.split(' ')[0])
+  expect((await running.keys.all()).map(({ id }) => id)).toEqual(expect.arrayContaining(made))
+  expect(vault(['rewrap']).status).toBe(0)
 })
 
 test('a rewrap goes on behind credentials whose key is lost or whose record was changed', async () => {

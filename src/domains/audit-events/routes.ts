@@ -25,10 +25,10 @@ const everyMs = 500
 const openAuditStreams = (db: Db): ((filters: AuditQuery, from: number) => Followed) => {
   const behind = sharedReads(db, async (key): Promise<FollowedPiece<number>> => {
     const [filters, after] = JSON.parse(key) as [AuditQuery, number]
-    const found = await listSealedEvents(db, filters, after, batchSize)
+    const { found, last } = await listSealedEvents(db, filters, after, batchSize)
     return batchOf(
       found.map(({ sealNumber, event }) => ({ id: String(sealNumber), type: event.eventType, data: event })),
-      found.at(-1)?.sealNumber ?? after,
+      last,
     )
   })
   return (filters, from) =>

@@ -64,18 +64,32 @@ const matchingOf = (filters: AuditQuery): (Sql | undefined)[] => {
 
 const Numbered = AuditEvent.extend({ sealNumber: z.number() })
 
-/** Sealed events after a number, in their order. A later seal never has a lower number. */
-export const listSealedEvents = async (db: Db, filters: AuditQuery, after: number, limit: number) =>
-  (
-    await db.many(
-      Numbered,
-      sql`select ${columnsOf(Numbered, 'audit_events')} from audit_events
-        ${where(sql`seal_number > ${after}`, ...matchingOf(filters))} order by seal_number limit ${limit}`,
-    )
-  ).map(({ sealNumber, ...event }) => ({ sealNumber, event }))
+/**
+ * Sealed events after a number, in their order. A later seal never has a lower number.
+ * @returns `last`, the number behind which the next read goes on: records that do not match are behind it
+ */
+export const listSealedEvents = async (db: Db, filters: AuditQuery, after: number, limit: number) => {
+  // The number and the records up to it are committed at once, so the later statement sees them all.
+  const head = await lastSealNumber(db)
+  if (head <= after) return { found: [], last: after }
+  const rows = await db.many(
+    Numbered,
+    sql`select ${columnsOf(Numbered, 'audit_events')} from audit_events
+      ${where(sql`seal_number > ${after}`, ...matchingOf(filters))} order by seal_number limit ${limit}`,
+  )
+  const seen = rows.at(-1)?.sealNumber ?? after
+  return {
+    found: rows.map(({ sealNumber, ...event }) => ({ sealNumber, event })),
+    last: rows.length < limit ? Math.max(head, seen) : seen,
+  }
+}
 
 export const lastSealNumber = async (db: Db): Promise<number> =>
   (await db.value(z.number(), sql`select number from audit_head`)) ?? 0
+
+/** The key of the vault that sealed the newest record; undefined where there is none, or no key did. */
+export const headKey = (db: Db): Promise<string | undefined> =>
+  db.value(z.string(), sql`select signature_key from audit_head where signature_key <> ${noKey}`)
 
 /**
  * Events that match every filter given, newest first; `total` is counted to one above `countBound`.

@@ -72,6 +72,7 @@ const activationRoute = ({ ownDb, selection }: ArchiveParts): Route =>
     whileActivated: true,
     response: Activation,
     status: 202,
+    refuses: [409],
     audit: { eventType: 'instance.activated', summary: 'instance {instanceId} activated' },
     handle: async ({ params }) => {
       const instance = await activate(ownDb, params.instanceId)

@@ -44,6 +44,13 @@ export interface InstanceSelection {
 }
 
 export const openSelection = ({ db, selected }: { db: Database; selected: Selected }): InstanceSelection => {
+  // Each stays open: reads and streams that began go on, and idle connections close by themselves.
+  const databases = new Map<string, Database>()
+  const databaseOf = (schema: string): Database => {
+    const known = databases.get(schema) ?? db.archive(schema)
+    databases.set(schema, known)
+    return known
+  }
   let opened: Opened | undefined
   let lookedAt = Number.NEGATIVE_INFINITY
   let looking: Promise<void> | undefined
@@ -51,11 +58,7 @@ export const openSelection = ({ db, selected }: { db: Database; selected: Select
   const look = async (): Promise<void> => {
     const active = await readActive(db)
     lookedAt = performance.now()
-    if (active?.schema === opened?.schema) return
-    const before = opened
-    opened = active === undefined ? undefined : { ...active, database: db.archive(active.schema) }
-    // The reads of the previous archive end first.
-    before?.database[Symbol.asyncDispose]().catch(() => undefined)
+    opened = active && { ...active, database: databaseOf(active.schema) }
   }
   const fresh = async (): Promise<void> => {
     if (performance.now() - lookedAt < seenAfterMs) return
@@ -85,7 +88,7 @@ export const openSelection = ({ db, selected }: { db: Database; selected: Select
     },
     async [Symbol.asyncDispose]() {
       await looking?.catch(() => undefined)
-      await opened?.database[Symbol.asyncDispose]()
+      await Promise.all(Array.from(databases.values(), (each) => each[Symbol.asyncDispose]()))
     },
   }
 }

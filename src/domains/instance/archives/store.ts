@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { dropArchiveSchema, type Filling } from '../../../db/archive-schema.ts'
+import { dropArchiveSchema, isMigrated, type Filling } from '../../../db/archive-schema.ts'
 import { raw, sql, type Db } from '../../../db/sql.ts'
 import { missing, Refusal, existing } from '../../../refusal.ts'
 import { version } from '../../../version.ts'
@@ -122,8 +122,17 @@ export const activate = (db: Db, id: string): Promise<InstanceProjection> =>
   db.transaction(async (tx) => {
     if (id === defaultId) await tx.run(sql`delete from instance_activation`)
     else {
-      const found = await tx.run(sql`update instance_archives set last_opened_at = now() where id = ${id}`)
-      if (found === 0) throw missing('instance', id)
+      const schema = await tx.value(
+        z.string(),
+        sql`update instance_archives set last_opened_at = now() where id = ${id} returning schema_name`,
+      )
+      if (schema === undefined) throw missing('instance', id)
+      if (!(await isMigrated(tx, schema)))
+        throw new Refusal(
+          'conflict',
+          `instance ${id} could not be brought to this version, as the log of the start says; delete it and ` +
+            'import it again',
+        )
       await tx.run(
         sql`insert into instance_activation (instance_id) values (${id})
           on conflict (singleton) do update set instance_id = excluded.instance_id, activated_at = now()`,
