@@ -146,6 +146,44 @@ test('a start waits for the end of a stop, and fails with the reason where the m
   await act('fallen', 'destroy')
 })
 
+test.each(['runs', 'falls back'])('a machine whose start is cancelled can be used: it %s', async (end) => {
+  await made('called-off')
+  await act('called-off', 'stop')
+  const machine = await machineOfInstance(service, site, 'called-off')
+  // It is neither running nor stopped until its start is cancelled.
+  machine.state = 'stopping'
+  const looks = site.calls.get('DescribeInstances') ?? 0
+  const { id } = (await calls.act('called-off', 'start')).body
+  await until('a look at it', 120, () => (site.calls.get('DescribeInstances') ?? 0) > looks)
+  await service.post(`/cloud-operations/${id}/cancel/`)
+  const runs = end === 'runs'
+  site.faults.noStart(true)
+  Object.assign(machine, runs ? { state: 'running', address: '127.0.0.1' } : { state: 'stopped' })
+  expect(await calls.over(id)).toMatchObject({ status: 'cancelled' })
+  site.faults.noStart(false)
+  const { status, publicAddress, billing, failureReason } = await calls.instance('called-off')
+  expect([status, publicAddress, failureReason]).toEqual(
+    runs ? ['ready', '127.0.0.1', undefined] : ['stopped', undefined, undefined],
+  )
+  expect(billing.computeStartedAt !== undefined).toBe(runs)
+  expect(await act('called-off', runs ? 'stop' : 'start')).toMatchObject({ status: 'completed' })
+  await act('called-off', 'destroy')
+})
+
+test('a machine whose start is refused for its address counts while it runs', async () => {
+  await makeTarget('of-address', { configuration: { sshAddress: 'public' } })
+  await made('unreached', 'of-address')
+  await act('unreached', 'stop')
+  site.faults.noPublicAddress(true)
+  const failed = await act('unreached', 'start')
+  expect([failed.status, failed.failureReason]).toEqual(['failed', expect.stringMatching(/public address/)])
+  expect((await calls.instance('unreached')).billing.computeStartedAt).toBeDefined()
+  site.faults.noPublicAddress(false)
+  await service.post(`/cloud-operations/${failed.id}/retry/`)
+  expect(await calls.over(failed.id)).toMatchObject({ status: 'completed' })
+  await act('unreached', 'destroy')
+})
+
 test('a machine and an action are asked for once where the answer was lost with the daemon', async () => {
   const once = async (path: string, body: object | undefined, key: string) => {
     const ask = () => service.call('POST', path, body, { 'idempotency-key': key })
