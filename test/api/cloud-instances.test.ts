@@ -603,6 +603,9 @@ describe('a run whose plan stops and starts its machine', () => {
       const [one] = await service.get('/environments/clouds/cloud-instances/?capacityTargetId=resting')
       return one?.status === 'stopped' ? (one.id as string) : undefined
     })
+    // The run has it: a person gets another one.
+    const other = await calls.provision({ capacityTargetId: 'resting' })
+    expect([other.status, other.body.state]).toEqual([409, 'maximum-instances'])
     open('rests', 1)
     await until('the task behind the stop', 120, async () => {
       const { run } = await service.get('/execution-runs/rests/')
@@ -664,6 +667,19 @@ describe('a run whose plan stops and starts its machine', () => {
     await endUnusedMachines({ db, engine }, turns)
     expect(await act('sleeping', 'destroy')).toMatchObject({ status: 'completed' })
     await configure(configuration)
+  })
+
+  test('a machine that a run has left is the machine of the person who asks for one', async () => {
+    await makeTarget('left', { lifecyclePolicy: 'keep' })
+    await made('left', 'left')
+    await act('left', 'stop')
+    await service.db.run(sql`update cloud_instances set execution_run_id = 'over' where id = 'left'`)
+    const { status, body } = await calls.provision({ capacityTargetId: 'left' })
+    expect([status, body.instanceId]).toEqual([202, 'left'])
+    expect(await calls.over(body.id)).toMatchObject({ status: 'completed' })
+    const own = sql`select from cloud_instances where id = 'left' and execution_run_id is null`
+    expect(await service.db.run(own)).toBe(1)
+    await act('left', 'destroy')
   })
 
   test('a run pays for the time in which the machine ran while the run had it, and not while it was stopped', async () => {

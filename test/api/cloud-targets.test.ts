@@ -36,7 +36,7 @@ beforeAll(async () => {
       ...resourceRoutes({ db, uses }),
       ...targetRoutes({ db, vault }),
       ...instanceRoutes({
-        ...{ db, vault, engine, feed: {} as Feed },
+        ...{ db, vault, engine, feed: {} as Feed, unused: sql`true` },
         get cloudSshSourceRanges() {
           return cloudSshSourceRanges
         },
