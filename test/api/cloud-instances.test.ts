@@ -1,6 +1,6 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
-import { mkdtempSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { z } from 'zod'
@@ -306,7 +306,7 @@ test('a machine without a public address is used at its private one, unless its 
   await act('private', 'destroy')
 })
 
-test('what a failed check says is masked before it is cut', async () => {
+test('what a failed check says is masked before it is cut; one that writes too much fails, and any ends with its operation and its machine', async () => {
   const { db } = service
   await makeTarget('checked')
   await made('checked', 'checked')
@@ -329,6 +329,33 @@ test('what a failed check says is masked before it is cut', async () => {
   const { id, failureReason } = await act('checked', 'validate')
   expect(failureReason).toMatch(/^the check "tells" of checks-v1 ended with 3: …0+1\*{8}$/)
   expect(JSON.stringify(await calls.events(id))).not.toContain('canary')
+
+  const folder = mkdtempSync(join(runFolder(), 'checks-'))
+  const check = (name: string, script: string) =>
+    db.run(sql`update machine_configuration_versions
+      set validation_checks = ${JSON.stringify([{ name, command: script }])}::jsonb where id = 'checks-v1'`)
+  await check('writes', 'head -c 2000000 /dev/zero')
+  const long = await act('checked', 'validate')
+  expect([long.status, long.failureReason]).toEqual([
+    ...['failed', 'the check "writes" of checks-v1 wrote more than 1048576 bytes'],
+  ])
+  const begun = async (name: string): Promise<string> => {
+    await check(name, `touch ${folder}/${name}; while [ -e ${folder}/${name} ]; do sleep 0.1; done`)
+    const { body } = await calls.act('checked', 'validate')
+    await until('the check', 120, () => existsSync(`${folder}/${name}`))
+    return body.id
+  }
+  const cancelled = await begun('cancelled')
+  await service.post(`/cloud-operations/${cancelled}/cancel/`)
+  await until('the end of the check', 30, async () => {
+    const { status } = await service.get(`/cloud-operations/${cancelled}/`)
+    return status === 'cancelled'
+  })
+  const lost = await begun('lost')
+  site.faults.takeBack((await machineOfInstance(service, site, 'checked')).id)
+  expect(await calls.over(lost)).toMatchObject({
+    ...{ status: 'failed', failureReason: expect.stringMatching(/ended at its provider .*worked on it/) },
+  })
   await act('checked', 'destroy')
 })
 
