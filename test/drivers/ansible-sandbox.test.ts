@@ -135,3 +135,12 @@ test('a secret is masked in the forms in which Ansible prints it', () => {
     }
   }
 })
+
+test('a text of a playbook is shown as a terminal shows it', () => {
+  const mask = maskOf({ api_token: 'canary' })
+  expect(shownText(['\u001b[31mfailed\u001b[0m: canary\u202e\u0000\n 10%\r100%'], mask)).toBe(
+    'failed: ********\ufffd\n100%',
+  )
+  const part = '\u001b[31mx\u001b[0m'.repeat(2_000)
+  expect(shownText([part, part], mask)).toMatch(/^x{500} … x{1200}$/)
+})
