@@ -849,7 +849,9 @@ test('a run shows why no machine can be asked for, and waits', async () => {
   await keyless.post('/execution-runs/', { id: 'waits', schedulePlanId: 'p', mode: 'real' })
   await until('the reason of the wait', 120, async () => {
     const { live } = await keyless.get('/execution-runs/waits/')
-    return live?.waitsFor.some(({ text }: any) => text.startsWith('waits for a machine: the vault has no key'))
+    return live?.waitsFor.some(({ text }: any) =>
+      text.startsWith('waits for a machine: the vault has no key'),
+    )
   })
   await keyless.post('/execution-runs/waits/cancel/', {})
   expect((await keyless.finished('waits')).run.status).toBe('cancelled')

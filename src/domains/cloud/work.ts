@@ -101,9 +101,7 @@ const zonesOf = async (cloud: Cloud, target: CapacityTarget): Promise<(string | 
   if (target.zonePolicy !== 'any-compatible') return [undefined]
   // The subnet names the zone.
   if (cloud.driver.zonalSubnets && configurationOf(target).network !== undefined) return [undefined]
-  const { machines } = await cloud.driver.catalog()
-  const type = machines.find(({ providerTypeId }) => providerTypeId === target.providerMachineType)
-  return [undefined, ...(type?.zones ?? [])]
+  return [undefined, ...(await cloud.driver.zonesOf(target.providerMachineType))]
 }
 
 const wishOf = async (parts: CloudWorkParts, job: CloudJob, target: CapacityTarget): Promise<MachineWish> => {
