@@ -42,7 +42,8 @@ export const cloudOperationActivities = (parts: CloudOperationParts) => {
     awaitCloudSsh: (id: string): Promise<void> => lasting(id, () => work.awaitSsh(parts, id, signal())),
     configureCloudMachine: (id: string): Promise<void> =>
       lasting(id, () => configureMachine(parts, id, signal())),
-    validateCloudMachine: (id: string): Promise<void> => lasting(id, () => validateMachine(parts, id)),
+    validateCloudMachine: (id: string): Promise<void> =>
+      lasting(id, () => validateMachine(parts, id, signal())),
     readyCloudMachine: (id: string): Promise<void> => lasting(id, () => work.markReady(parts, id)),
     stopCloudMachine: (id: string): Promise<void> => lasting(id, () => work.stopMachine(parts, id, signal())),
     destroyCloudMachine: (id: string): Promise<void> =>

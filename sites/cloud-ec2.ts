@@ -195,6 +195,8 @@ const isAmong = (values: readonly string[], text: string): boolean =>
     ).test(text),
   )
 
+const mostValues = 200
+
 /** Whether all filters of a request fit. @throws Refused for a filter that `textsOf` does not know */
 const filtered = (
   given: URLSearchParams,
@@ -205,6 +207,11 @@ const filtered = (
     const texts = textsOf(name)
     if (texts === undefined) throw new Refused('InvalidParameterValue', `The filter '${name}' is invalid`)
     const values = listOf(given, `Filter.${String(n)}.Value`)
+    if (values.length > mostValues)
+      throw new Refused(
+        'FilterLimitExceeded',
+        `The maximum number of filter values specified on a single call is ${String(mostValues)}`,
+      )
     if (!texts.some((text) => isAmong(values, text))) return false
   }
   return true

@@ -8,6 +8,7 @@ import { recordingProof } from './domains/console/sessions.ts'
 import { credentialRoutes } from './domains/credentials/routes.ts'
 import { environmentConnectionRoutes } from './domains/environment-connections/routes.ts'
 import { environmentRoutes } from './domains/environments/routes.ts'
+import { unusedByRuns } from './domains/execution-runs/machines.ts'
 import { promotedData } from './domains/execution-runs/promoted-data.ts'
 import { executionRunRoutes } from './domains/execution-runs/routes.ts'
 import { functionCallRoutes } from './domains/function-calls/routes.ts'
@@ -49,7 +50,7 @@ export const routesOf = (parts: Parts & { consoleKeeper: ConsoleKeeper }): Route
   ...of('environments', environmentRoutes({ ...parts, uses })),
   ...of('environment-connections', environmentConnectionRoutes(parts)),
   ...of('credentials', credentialRoutes(parts)),
-  ...of('cloud', cloudRoutes(parts)),
+  ...of('cloud', cloudRoutes({ ...parts, unused: unusedByRuns })),
   ...of('machine-configurations', machineConfigurationRoutes(parts)),
   ...of('resources', resourceRoutes({ ...parts, uses })),
   ...of('network-topologies', networkTopologyRoutes(parts)),

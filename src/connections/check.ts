@@ -18,6 +18,7 @@ import { unheededTrust } from './rules.ts'
 import { maskedUrls } from '../domains/environments/secrets.ts'
 import type { ConnectionDocument, CheckStage } from '../domains/environment-connections/schemas.ts'
 import { memberText, present } from '../json-object.ts'
+import { reasonText } from '../outside-text.ts'
 
 export interface CheckParts {
   links: Pick<Links, 'target' | 'secret' | 'sessions' | 'localShell'>
@@ -108,6 +109,9 @@ const stageOf = (error: unknown): CheckStage['stage'] | undefined =>
     : error instanceof LinkError && error.stage !== 'link'
       ? error.stage
       : undefined
+
+/** What a program has written on its standard error, for a detail. */
+const wordsOf = (stderr: string): string => reasonText(maskedUrls(stderr), { characters: 500 })
 
 const detailOf = (error: unknown): string =>
   (error instanceof Error ? error.message : String(error)).slice(0, 2_000)
@@ -244,7 +248,7 @@ const schedulerOf = async (shell: SiteShell, configuration: Record<string, unkno
     const words =
       code === 124
         ? 'sinfo did not answer within 10 s'
-        : `sinfo ended with ${code ?? 'a signal'}: ${stderr.trim().slice(0, 500)}`
+        : `sinfo ended with ${code ?? 'a signal'}: ${wordsOf(stderr)}`
     if (demanded) throw new Error(words)
     return `Slurm is installed and does not answer: ${words}`
   }
@@ -282,7 +286,7 @@ while [ ! -e "$at" ]; do at=$(dirname -- "$at"); done
 printf '%s' "$wanted"`,
     { deadlineMs },
   )
-  if (code !== 0) throw new Error(`the work directory cannot be made: ${stderr.trim().slice(0, 500)}`)
+  if (code !== 0) throw new Error(`the work directory cannot be made: ${wordsOf(stderr)}`)
   return `work directory ${stdout.toString()}`
 }
 

@@ -1,6 +1,6 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
-import { mkdtempSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { z } from 'zod'
@@ -146,6 +146,44 @@ test('a start waits for the end of a stop, and fails with the reason where the m
   await act('fallen', 'destroy')
 })
 
+test.each(['runs', 'falls back'])('a machine whose start is cancelled can be used: it %s', async (end) => {
+  await made('called-off')
+  await act('called-off', 'stop')
+  const machine = await machineOfInstance(service, site, 'called-off')
+  // It is neither running nor stopped until its start is cancelled.
+  machine.state = 'stopping'
+  const looks = site.calls.get('DescribeInstances') ?? 0
+  const { id } = (await calls.act('called-off', 'start')).body
+  await until('a look at it', 120, () => (site.calls.get('DescribeInstances') ?? 0) > looks)
+  await service.post(`/cloud-operations/${id}/cancel/`)
+  const runs = end === 'runs'
+  site.faults.noStart(true)
+  Object.assign(machine, runs ? { state: 'running', address: '127.0.0.1' } : { state: 'stopped' })
+  expect(await calls.over(id)).toMatchObject({ status: 'cancelled' })
+  site.faults.noStart(false)
+  const { status, publicAddress, billing, failureReason } = await calls.instance('called-off')
+  expect([status, publicAddress, failureReason]).toEqual(
+    runs ? ['ready', '127.0.0.1', undefined] : ['stopped', undefined, undefined],
+  )
+  expect(billing.computeStartedAt !== undefined).toBe(runs)
+  expect(await act('called-off', runs ? 'stop' : 'start')).toMatchObject({ status: 'completed' })
+  await act('called-off', 'destroy')
+})
+
+test('a machine whose start is refused for its address counts while it runs', async () => {
+  await makeTarget('of-address', { configuration: { sshAddress: 'public' } })
+  await made('unreached', 'of-address')
+  await act('unreached', 'stop')
+  site.faults.noPublicAddress(true)
+  const failed = await act('unreached', 'start')
+  expect([failed.status, failed.failureReason]).toEqual(['failed', expect.stringMatching(/public address/)])
+  expect((await calls.instance('unreached')).billing.computeStartedAt).toBeDefined()
+  site.faults.noPublicAddress(false)
+  await service.post(`/cloud-operations/${failed.id}/retry/`)
+  expect(await calls.over(failed.id)).toMatchObject({ status: 'completed' })
+  await act('unreached', 'destroy')
+})
+
 test('a machine and an action are asked for once where the answer was lost with the daemon', async () => {
   const once = async (path: string, body: object | undefined, key: string) => {
     const ask = () => service.call('POST', path, body, { 'idempotency-key': key })
@@ -268,7 +306,7 @@ test('a machine without a public address is used at its private one, unless its 
   await act('private', 'destroy')
 })
 
-test('what a failed check says is masked before it is cut', async () => {
+test('what a failed check says is masked before it is cut; one that writes too much fails, and any ends with its operation and its machine', async () => {
   const { db } = service
   await makeTarget('checked')
   await made('checked', 'checked')
@@ -291,6 +329,33 @@ test('what a failed check says is masked before it is cut', async () => {
   const { id, failureReason } = await act('checked', 'validate')
   expect(failureReason).toMatch(/^the check "tells" of checks-v1 ended with 3: …0+1\*{8}$/)
   expect(JSON.stringify(await calls.events(id))).not.toContain('canary')
+
+  const folder = mkdtempSync(join(runFolder(), 'checks-'))
+  const check = (name: string, script: string) =>
+    db.run(sql`update machine_configuration_versions
+      set validation_checks = ${JSON.stringify([{ name, command: script }])}::jsonb where id = 'checks-v1'`)
+  await check('writes', 'head -c 2000000 /dev/zero')
+  const long = await act('checked', 'validate')
+  expect([long.status, long.failureReason]).toEqual([
+    ...['failed', 'the check "writes" of checks-v1 wrote more than 1048576 bytes'],
+  ])
+  const begun = async (name: string): Promise<string> => {
+    await check(name, `touch ${folder}/${name}; while [ -e ${folder}/${name} ]; do sleep 0.1; done`)
+    const { body } = await calls.act('checked', 'validate')
+    await until('the check', 120, () => existsSync(`${folder}/${name}`))
+    return body.id
+  }
+  const cancelled = await begun('cancelled')
+  await service.post(`/cloud-operations/${cancelled}/cancel/`)
+  await until('the end of the check', 30, async () => {
+    const { status } = await service.get(`/cloud-operations/${cancelled}/`)
+    return status === 'cancelled'
+  })
+  const lost = await begun('lost')
+  site.faults.takeBack((await machineOfInstance(service, site, 'checked')).id)
+  expect(await calls.over(lost)).toMatchObject({
+    ...{ status: 'failed', failureReason: expect.stringMatching(/ended at its provider .*worked on it/) },
+  })
   await act('checked', 'destroy')
 })
 
@@ -565,6 +630,9 @@ describe('a run whose plan stops and starts its machine', () => {
       const [one] = await service.get('/environments/clouds/cloud-instances/?capacityTargetId=resting')
       return one?.status === 'stopped' ? (one.id as string) : undefined
     })
+    // The run has it: a person gets another one.
+    const other = await calls.provision({ capacityTargetId: 'resting' })
+    expect([other.status, other.body.state]).toEqual([409, 'maximum-instances'])
     open('rests', 1)
     await until('the task behind the stop', 120, async () => {
       const { run } = await service.get('/execution-runs/rests/')
@@ -626,6 +694,19 @@ describe('a run whose plan stops and starts its machine', () => {
     await endUnusedMachines({ db, engine }, turns)
     expect(await act('sleeping', 'destroy')).toMatchObject({ status: 'completed' })
     await configure(configuration)
+  })
+
+  test('a machine that a run has left is the machine of the person who asks for one', async () => {
+    await makeTarget('left', { lifecyclePolicy: 'keep' })
+    await made('left', 'left')
+    await act('left', 'stop')
+    await service.db.run(sql`update cloud_instances set execution_run_id = 'over' where id = 'left'`)
+    const { status, body } = await calls.provision({ capacityTargetId: 'left' })
+    expect([status, body.instanceId]).toEqual([202, 'left'])
+    expect(await calls.over(body.id)).toMatchObject({ status: 'completed' })
+    const own = sql`select from cloud_instances where id = 'left' and execution_run_id is null`
+    expect(await service.db.run(own)).toBe(1)
+    await act('left', 'destroy')
   })
 
   test('a run pays for the time in which the machine ran while the run had it, and not while it was stopped', async () => {

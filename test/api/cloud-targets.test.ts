@@ -36,7 +36,7 @@ beforeAll(async () => {
       ...resourceRoutes({ db, uses }),
       ...targetRoutes({ db, vault }),
       ...instanceRoutes({
-        ...{ db, vault, engine, feed: {} as Feed },
+        ...{ db, vault, engine, feed: {} as Feed, unused: sql`true` },
         get cloudSshSourceRanges() {
           return cloudSshSourceRanges
         },
@@ -185,12 +185,14 @@ describe('what is refused leaves nothing', () => {
     expect((await app.call('DELETE', `/cloud-capacity-targets/${made.body.id}/`)).status).toBe(204)
   })
 
-  test('but an id that the service made of a long one is taken', async () => {
-    const version = `${'c'.repeat(255)}-00000000-0000-4000-8000-000000000000`
+  test('but an id that the service made of a long one, and a version for all, are taken', async () => {
+    const long = `${'c'.repeat(255)}-00000000-0000-4000-8000-000000000000`
     await app.db.run(sql`insert into machine_configuration_versions
         (id, machine_configuration_id, version, status, playbook_yaml, content_sha256, compatibility)
-      values (${version}, 'on', 3, 'published', '- hosts: all', 'x', '{}')`)
-    const made = await post({ name: 'of a long id', machineConfigurations: [configuration(1, version)] })
+      values (${long}, 'on', 3, 'published', '- hosts: all', 'x', '{}'),
+        ('for-all', 'on', 4, 'published', '- hosts: all', 'x', '{"providers": [], "architectures": []}')`)
+    const named = [configuration(1, long), configuration(2, 'for-all')]
+    const made = await post({ name: 'of a long id', machineConfigurations: named })
     expect([made.status, made.body.details]).toEqual([201, undefined])
     expect((await app.call('DELETE', `/cloud-capacity-targets/${made.body.id}/`)).status).toBe(204)
   })

@@ -114,3 +114,33 @@ test('a secret is masked before a text is cut, also one that the cut of the call
   // A text of spaces takes no longer than another one.
   expect(mask(' '.repeat(500_000))).toHaveLength(500_000)
 })
+
+test('a secret is masked in the forms in which Ansible prints it', () => {
+  for (const [secret, ...printed] of [
+    [`can"ary\\1`, '{"token": "can\\"ary\\\\1"}', `{'token': 'can"ary\\\\1'}`],
+    [`can'ary`, '{"token": "can\'ary"}', `{'token': "can'ary"}`],
+    [`can'a"ry`, '{"token": "can\'a\\"ry"}', `{'token': 'can\\'a"ry'}`],
+    ['can\u00e9\u0007ary\n', '{"token": "can\\u00e9\\u0007ary\\n"}', `{'token': 'can\u00e9\\x07ary\\n'}`],
+    ['canary\nis long\n', '{"token": "canary\\nis long"}', `{'token': 'canary\\nis long'}`],
+  ] as const) {
+    const mask = maskOf({ api_token: secret, pin: 'a"b' })
+    for (const text of [secret, ...printed]) {
+      const shown = mask(`it says ${text} and a"b`)
+      expect(shown).toMatch(/^it says \W*(token\W*)?\*{8}\W* and a"b$/)
+      expect(shown).not.toMatch(/can|ary/)
+      // Also where the text was cut within it.
+      const middle = text.indexOf('can') + 4
+      expect(mask(text.slice(0, middle), { after: true })).not.toContain('can')
+      expect(mask(text.slice(middle), { before: true })).not.toContain('ry')
+    }
+  }
+})
+
+test('a text of a playbook is shown as a terminal shows it', () => {
+  const mask = maskOf({ api_token: 'canary' })
+  expect(shownText(['\u001b[31mfailed\u001b[0m: canary\u202e\u0000\n 10%\r100%'], mask)).toBe(
+    'failed: ********\ufffd\n100%',
+  )
+  const part = '\u001b[31mx\u001b[0m'.repeat(2_000)
+  expect(shownText([part, part], mask)).toMatch(/^x{500} … x{1200}$/)
+})

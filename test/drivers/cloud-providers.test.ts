@@ -133,7 +133,7 @@ describe.each(Object.keys(providers))('%s', (name) => {
     expect((await driver.look([machine.id])).every(({ state }) => state === 'gone')).toBe(true)
   })
 
-  test('what others own is neither listed nor found, and many are looked at in one request', async () => {
+  test('what others own is neither listed nor found, and many are looked at in one request, with some that are not there', async () => {
     const stranger = provider.foreign()
     const machines = await Promise.all(
       Array.from({ length: 5 }, () => driver.create(wish({ sshSourceRanges: ['198.51.100.0/24'] }))),
@@ -143,6 +143,12 @@ describe.each(Object.keys(providers))('%s', (name) => {
     const before = site.calls.get(provider.actions.list) ?? 0
     expect((await driver.look(ids)).map(({ id }) => id).toSorted()).toEqual(ids.toSorted())
     expect(site.calls.get(provider.actions.list)).toBe(before + 1)
+    const absent = ids[0]!.replace(/.{6}$/, '000000')
+    expect((await driver.look([absent, ...ids])).map(({ id }) => id).toSorted()).toEqual(ids.toSorted())
+    expect(site.calls.get(provider.actions.list)).toBe(before + 2)
+    const many = Array.from({ length: 250 }, (_, at) => absent.replace(/.{3}$/, String(100 + at)))
+    expect((await driver.look([...many, ...ids])).map(({ id }) => id).toSorted()).toEqual(ids.toSorted())
+    expect(await driver.look([])).toEqual([])
     for (const id of ids) await driver.destroy(id)
     expect(stranger.state).toBe('running')
   })
@@ -297,6 +303,13 @@ describe.each(Object.keys(providers))('%s', (name) => {
       fault: 'credential',
       message: expect.not.stringContaining('PRIVATE'),
     })
+  })
+
+  test('the zones of a machine type, without images and prices', async () => {
+    const count = () => [...site.calls.values()].reduce((sum, calls) => sum + calls, 0)
+    const before = count()
+    expect(await driver.zonesOf(provider.type)).toEqual(provider.zones)
+    expect(count() - before).toBeLessThanOrEqual(2)
   })
 
   test('the identity and the catalog', async () => {

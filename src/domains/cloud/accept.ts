@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { makeSshKey } from '../../clients/ssh/keys.ts'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
 import { Refusal, existing, unacceptableAt } from '../../refusal.ts'
 import { referenceOf, type Vault } from '../../vault/vault.ts'
@@ -21,6 +21,8 @@ export interface AcceptParts {
   cloudSshSourceRanges: readonly string[]
   /** The run that needs it; absent: a person asks. */
   executionRunId?: string
+  /** No run uses the instance `i`, as SQL; absent: no stopped machine is taken. */
+  unused?: Sql
 }
 /** Within a transaction. */
 export type ProvisioningParts = Omit<AcceptParts, 'db'> & {
@@ -91,15 +93,15 @@ const InstanceRow = z.object({
 const instanceColumns = sql`i.id, i.status, coalesce(i.public_address, i.private_address) is not null as has_address,
   i.capacity_target_id, i.environment_id`
 
-/** A stopped machine of the target without an open operation. */
-const stoppedInstance = (tx: Db, targetId: string, instanceId: string | undefined) =>
+/** A stopped machine of the target without an open operation, which no run uses. */
+const stoppedInstance = (tx: Db, targetId: string, instanceId: string | undefined, unused: Sql) =>
   tx.maybe(
     InstanceRow,
     sql`select ${instanceColumns} from cloud_instances i
       where capacity_target_id = ${targetId} and status = 'stopped'
         and (${instanceId ?? null}::text is null or id = ${instanceId ?? null})
         and not exists (select from cloud_operations o where o.instance_id = i.id and o.status in ('queued', 'running'))
-      order by created_at, id limit 1 for update`,
+        and ${unused} order by created_at, id limit 1 for update`,
   )
 
 /** Operations take some minutes: a client asks again after this long. */
@@ -252,10 +254,17 @@ export const addProvisioning = async (
   const request = JSON.stringify(body)
   const equal = await equalProvisioning(tx, request)
   if (equal !== undefined) return equal.id
-  const { executionRunId } = parts
+  const { executionRunId, unused } = parts
   const of = { kind: 'provision', newId, environmentId, targetId: target.id, request, executionRunId }
-  const stopped = body.name === undefined ? await stoppedInstance(tx, target.id, body.instanceId) : undefined
-  if (stopped !== undefined) return addOperation(tx, { ...of, instanceId: stopped.id })
+  const stopped =
+    body.name === undefined && unused !== undefined
+      ? await stoppedInstance(tx, target.id, body.instanceId, unused)
+      : undefined
+  if (stopped !== undefined) {
+    // The machine is the person's from now on: what runs have left is ended.
+    await tx.run(sql`update cloud_instances set execution_run_id = null where id = ${stopped.id}`)
+    return addOperation(tx, { ...of, instanceId: stopped.id })
+  }
   if (body.instanceId !== undefined) await refuseTaken(tx, body.instanceId)
   await requireRoom(tx, target)
   if (parts.fault !== undefined) throw parts.fault

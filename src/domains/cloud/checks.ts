@@ -3,14 +3,16 @@ import { sql, type Db } from '../../db/sql.ts'
 import type { Mask } from '../../drivers/ansible/play.ts'
 import { CloudError } from '../../drivers/cloud/contract.ts'
 import { reasonText } from '../../outside-text.ts'
-import { stderrBytes } from '../../shell/outputs.ts'
+import { collectOutput, stderrBytes } from '../../shell/outputs.ts'
 import { assign } from '../../shell/program.ts'
+import { LinkError, type SiteShell } from '../../shell/site-shell.ts'
 import { variablesOf, wantedConfigurations } from './configurations.ts'
 import { maskOf } from './masks.ts'
 import type { TargetMachineConfiguration } from './schemas.ts'
 import { readTarget } from './store.ts'
 import { openVariables } from './target-secrets.ts'
-import { note, readJob, targetOf, type CloudWorkParts } from './work.ts'
+import { whileThere } from './while-there.ts'
+import { note, readJob, targetOf, watchedOf, type CloudWorkParts } from './work.ts'
 
 const CheckRow = z.object({
   id: z.string(),
@@ -54,11 +56,54 @@ const checksOf = async (db: Db, wanted: readonly TargetMachineConfiguration[]): 
   })
 }
 
+const deadlineMs = 60_000
+const mostBytes = 1_048_576
+
+/**
+ * Runs one check. The signal ends it at the machine.
+ * @returns why it failed; undefined where it did not
+ * @throws CloudError `refused` where nobody can log in until a person changes something; LinkError;
+ *   the signal's reason
+ */
+const runCheck = async (
+  shell: SiteShell,
+  { name, command, versionId, mask }: Check,
+  signal: AbortSignal,
+): Promise<string | undefined> => {
+  const check = `the check ${JSON.stringify(name)} of ${versionId}`
+  const late = AbortSignal.timeout(deadlineMs)
+  try {
+    const stream = await shell.open(command)
+    const end = AbortSignal.any([signal, late])
+    end.addEventListener('abort', () => stream.kill(), { once: true })
+    if (end.aborted) stream.kill()
+    const { code, stderr } = await collectOutput(stream, {
+      ...{ deadlineMs: 2 * deadlineMs, maxBytes: mostBytes },
+    })
+    end.throwIfAborted()
+    if (code === 0) return undefined
+    const cut = { before: Buffer.byteLength(stderr) >= stderrBytes }
+    const words = reasonText(mask(stderr, cut), { characters: 500 })
+    return `${check} ended with ${String(code ?? 'a signal')}: ${words}`
+  } catch (error) {
+    signal.throwIfAborted()
+    if (late.aborted) return `${check} did not end within ${String(deadlineMs / 1_000)} s`
+    if (error instanceof RangeError) return `${check} wrote more than ${String(mostBytes)} bytes`
+    if (!(error instanceof LinkError) || !error.permanent) throw error
+    throw new CloudError('refused', `${check} cannot run: ${error.message}`, { cause: error })
+  }
+}
+
 /**
  * Runs the checks of the target's machine configurations.
- * @throws CloudError that names the first failed check
+ * @throws CloudError that names the first failed check, or that the machine is gone; the signal's
+ *   reason
  */
-export const validateMachine = async (parts: CloudWorkParts, operationId: string): Promise<void> => {
+export const validateMachine = async (
+  parts: CloudWorkParts,
+  operationId: string,
+  signal: AbortSignal,
+): Promise<void> => {
   const { db } = parts
   const job = await readJob(db, operationId)
   const target = await readTarget(db, job.targetId)
@@ -71,17 +116,16 @@ export const validateMachine = async (parts: CloudWorkParts, operationId: string
   const checks = await checksOf(db, wanted)
   const shell = parts.sshSessions.shell(targetOf(parts, job))
   try {
-    for (const { name, command, versionId, mask } of checks) {
-      await note(db, job, 'validation', 'task.started', { task: name, message: versionId })
-      const { code, stderr } = await shell.run(command, { deadlineMs: 60_000, maxBytes: 1_048_576 })
-      const cut = { before: Buffer.byteLength(stderr) >= stderrBytes }
-      const message =
-        `the check ${JSON.stringify(name)} of ${versionId} ended with ` +
-        `${String(code ?? 'a signal')}: ${reasonText(mask(stderr, cut), { characters: 500 })}`
-      if (code === 0) await note(db, job, 'validation', 'task.completed', { task: name, message: versionId })
-      else await note(db, job, 'validation', 'task.failed', { level: 'error', task: name, message })
-      if (code !== 0 && required.has(versionId)) throw new CloudError('refused', message)
-    }
+    await whileThere(parts.clouds, watchedOf(job), signal, async (stop) => {
+      for (const check of checks) {
+        const facts = { task: check.name, message: check.versionId }
+        await note(db, job, 'validation', 'task.started', facts)
+        const message = await runCheck(shell, check, stop)
+        if (message === undefined) await note(db, job, 'validation', 'task.completed', facts)
+        else await note(db, job, 'validation', 'task.failed', { level: 'error', ...facts, message })
+        if (message !== undefined && required.has(check.versionId)) throw new CloudError('refused', message)
+      }
+    })
     await note(db, job, 'validation', 'validation.completed', { message: `${String(checks.length)} checks` })
   } finally {
     await shell.close()

@@ -94,9 +94,9 @@ const configureOne = async (
   const facts = { tool: 'ansible', message: version.id }
   await note(parts.db, job, 'configuration', 'command.started', facts)
   const begun = performance.now()
-  const { operatingSystems } = version
+  const operatingSystems = version.operatingSystems ?? []
   const end: PlayEnd =
-    operatingSystems != null && !operatingSystems.includes(system)
+    operatingSystems.length > 0 && !operatingSystems.includes(system)
       ? {
           state: 'failed',
           reason: `it is for ${operatingSystems.join(', ')}, and the machine runs ${system}`,

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import type { Sql } from '../../db/sql.ts'
 import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import type { Engine } from '../../engine.ts'
@@ -29,6 +30,7 @@ import { cloudKind } from './operation.ts'
 import { retryCloudOperation } from './retry.ts'
 
 export interface InstanceParts extends AcceptParts {
+  unused: Sql
   engine: Pick<Engine, 'start' | 'cancel' | 'live'>
   feed: Feed
 }

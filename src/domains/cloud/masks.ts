@@ -47,6 +47,30 @@ const charactersOf = (text: string): number[] => {
   return places
 }
 
+const escapes: Readonly<Record<string, string>> = { '\\': '\\\\', '\n': '\\n', '\r': '\\r', '\t': '\\t' }
+
+const hexForm = (letter: string, code: number, digits: number): string =>
+  `\\${letter}${code.toString(16).padStart(digits, '0')}`
+
+/** A text as Python shows it within quotes (`repr`). */
+const pythonForm = (text: string): string => {
+  const quote = text.includes("'") && !text.includes('"') ? '"' : "'"
+  return text.replaceAll(/[\\'"\p{C}]|(?! )\p{Z}/gu, (one) => {
+    if (one === "'" || one === '"') return one === quote ? `\\${one}` : one
+    const code = one.codePointAt(0) ?? 0
+    const hex =
+      code < 0x1_00 ? hexForm('x', code, 2) : code < 0x1_00_00 ? hexForm('u', code, 4) : hexForm('U', code, 8)
+    return escapes[one] ?? hex
+  })
+}
+
+/** How Ansible may print a value: as it is, and within what it prints as JSON or as Python. */
+const formsOf = (value: string): string[] => {
+  const json = JSON.stringify(value).slice(1, -1)
+  const ascii = json.replaceAll(/[\u007f-\uffff]/g, (one) => hexForm('u', one.charCodeAt(0), 4))
+  return [...new Set([value.replaceAll('\n', ''), json, ascii, pythonForm(value)])]
+}
+
 /**
  * Masks secrets in the text of a playbook's run: the values of variables whose names say that they
  * are secret, and what has the form of a secret. Ansible wraps its warnings, so a secret is found with
@@ -54,8 +78,10 @@ const charactersOf = (text: string): number[] => {
  */
 export const maskOf = (variables: unknown): Mask => {
   const values = [...secretsIn(variables).values()]
-    .map((value) => String(value).replaceAll('\n', ''))
-    .filter((value) => value.length >= leastCharacters)
+    // What a program prints comes without the spaces at its ends.
+    .flatMap((value) => [String(value), String(value).trim()])
+    .filter((value) => value.replaceAll('\n', '').length >= leastCharacters)
+    .flatMap(formsOf)
   return (text, cut = {}) => {
     let shown = text
     if (values.length > 0) {

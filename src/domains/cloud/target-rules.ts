@@ -56,7 +56,7 @@ const versionProblems = (
   const of = (message: string, member = 'configurationVersionId') => ({ member, message })
   if (found === undefined)
     return [of(`${id} names no version of a machine configuration; add the version first`)]
-  const { providers, architectures } = found.compatibility
+  const { providers = [], architectures = [] } = found.compatibility
   return [
     ...(found.enabled
       ? []
@@ -64,10 +64,10 @@ const versionProblems = (
           of(`${id} is of ${JSON.stringify(found.configurationId)}, which is disabled; name another version`),
         ]),
     ...(found.status === 'deprecated' ? [of(`${id} is deprecated; name a version that is published`)] : []),
-    ...(providers !== undefined && !providers.includes(target.provider)
+    ...(providers.length > 0 && !providers.includes(target.provider)
       ? [of(`${id} is for ${providers.join(', ')} and not for ${target.provider}`)]
       : []),
-    ...(architectures !== undefined && !architectures.includes(target.architecture)
+    ...(architectures.length > 0 && !architectures.includes(target.architecture)
       ? [of(`${id} is for ${architectures.join(', ')} and not for ${target.architecture}`)]
       : []),
     ...variableProblems(found.variablesSchema, named.variables).map((message) => of(message, 'variables')),

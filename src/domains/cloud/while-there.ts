@@ -1,5 +1,6 @@
 import { CloudError } from '../../drivers/cloud/contract.ts'
 import { poll } from '../../pacing/poll.ts'
+import { LinkError } from '../../shell/site-shell.ts'
 import type { Clouds } from './clouds.ts'
 import { lookAtInstance, type Loss, type WatchedInstance } from './loss.ts'
 
@@ -7,6 +8,13 @@ import { lookAtInstance, type Loss, type WatchedInstance } from './loss.ts'
 const everyMs = 5_000
 /** A machine that ran, and that the provider does not show so many times in a row, is gone. */
 const mostUnseen = 3
+
+const lostError = ({ reason }: Loss): CloudError =>
+  new CloudError('refused', `${reason} while the service worked on it`)
+
+/** Whether work failed because the machine gave no answer, which may be gone. */
+const isUnanswered = (error: unknown): boolean =>
+  error instanceof LinkError || (error instanceof CloudError && error.passes)
 
 /**
  * Runs `work` on a machine and aborts it when the provider reports that the machine is gone. Without
@@ -34,14 +42,15 @@ export const whileThere = async <T>(
   // On the same moments for all machines, so that one request asks about all.
   const pauses = { next: () => everyMs - (Date.now() % everyMs) }
   void poll(look, { everyMs: pauses, pausesFirst: true, signal: over.signal }).then((loss) => {
-    if (loss !== undefined && !over.signal.aborted)
-      lost.abort(new CloudError('refused', `${loss.reason} while the service worked on it`))
+    if (loss !== undefined && !over.signal.aborted) lost.abort(lostError(loss))
   })
   try {
     return await work(AbortSignal.any([signal, lost.signal]))
   } catch (error) {
     if (lost.signal.aborted && !signal.aborted) throw lost.signal.reason
-    throw error
+    // A machine that refuses connections fails each try of the work before its first look.
+    const loss = isUnanswered(error) && !signal.aborted ? await look() : undefined
+    throw loss === undefined ? error : lostError(loss)
   } finally {
     over.abort()
   }

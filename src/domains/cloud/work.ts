@@ -101,9 +101,7 @@ const zonesOf = async (cloud: Cloud, target: CapacityTarget): Promise<(string | 
   if (target.zonePolicy !== 'any-compatible') return [undefined]
   // The subnet names the zone.
   if (cloud.driver.zonalSubnets && configurationOf(target).network !== undefined) return [undefined]
-  const { machines } = await cloud.driver.catalog()
-  const type = machines.find(({ providerTypeId }) => providerTypeId === target.providerMachineType)
-  return [undefined, ...(type?.zones ?? [])]
+  return [undefined, ...(await cloud.driver.zonesOf(target.providerMachineType))]
 }
 
 const wishOf = async (parts: CloudWorkParts, job: CloudJob, target: CapacityTarget): Promise<MachineWish> => {
@@ -228,6 +226,17 @@ const unseenMs = 120_000
 /** A provider may show the public address of a running machine this many looks late. */
 const mostLooks = 5
 
+/** Whether a machine that runs may show a public address at a later look. */
+const isEarly = (machine: Machine, wanted: 'public' | 'private' | undefined, looks: number): boolean =>
+  wanted !== 'private' && machine.publicAddress === undefined && looks < mostLooks
+
+/** Records that a machine runs, and where. It costs money from now on, whatever becomes of it. */
+const recordRunning = async (db: Db, job: CloudJob, machine: Machine): Promise<void> => {
+  await db.run(sql`update cloud_instances set public_address = ${machine.publicAddress ?? null},
+      private_address = ${machine.privateAddress ?? null}, zone = ${machine.zone ?? null}, ${computeBegins}
+    where id = ${job.id}`)
+}
+
 /** Why the service cannot log in at a machine that runs; undefined where it has an address for that. */
 const lacksAddress = (
   { id, ...machine }: Machine,
@@ -282,13 +291,10 @@ export const awaitRunning = async (
     machine = await cloud.look(job.providerId ?? '')
     if (machine?.state === 'running') {
       looks += 1
-      if (sshAddress !== 'private' && machine.publicAddress === undefined && looks < mostLooks)
-        return undefined
+      if (isEarly(machine, sshAddress, looks)) return undefined
+      await recordRunning(parts.db, job, machine)
       const lack = lacksAddress(machine, sshAddress)
       if (lack !== undefined) throw new CloudError('refused', lack)
-      await parts.db.run(sql`update cloud_instances set public_address = ${machine.publicAddress ?? null},
-          private_address = ${machine.privateAddress ?? null}, zone = ${machine.zone ?? null}, ${computeBegins}
-        where id = ${job.id}`)
       return true
     }
     begins ||= machine?.state === 'pending'
@@ -421,7 +427,11 @@ export const stopMachine = async (
   await cloud.driver.stop(job.providerId ?? '')
   await parts.sshSessions.forget(targetOf(parts, job))
   await awaitState(parts, operationId, 'stopped', signal)
-  await parts.db.run(sql`update cloud_instances set status = 'stopped', public_address = null,
+  await recordStopped(parts.db, job)
+}
+
+const recordStopped = async (db: Db, job: CloudJob): Promise<void> => {
+  await db.run(sql`update cloud_instances set status = 'stopped', public_address = null,
     private_address = null, ${computeEnds} where id = ${job.id}`)
 }
 
@@ -505,15 +515,66 @@ const takeBack = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSigna
   }
 }
 
-/** Whether the provider says that the machine is gone; false where it gives no answer. */
-const isGone = async (parts: CloudWorkParts, job: CloudJob): Promise<boolean> => {
-  if (job.providerId == null) return false
+/** How an operation has left a machine; `gone` where its provider shows it no more, or ends it. */
+type Left = Machine | 'gone'
+
+const leftOf = (machine: Machine | undefined): Left =>
+  machine === undefined || machine.state === 'gone' || machine.state === 'ending' ? 'gone' : machine
+
+/** How the provider shows the machine; undefined where it gives no answer. */
+const lookOnce = async (parts: CloudWorkParts, job: CloudJob): Promise<Left | undefined> => {
+  if (job.providerId == null) return undefined
   try {
-    const machine = await (await cloudOf(parts, job)).look(job.providerId)
-    return machine === undefined || machine.state === 'gone' || machine.state === 'ending'
+    return leftOf(await (await cloudOf(parts, job)).look(job.providerId))
   } catch {
-    return false
+    return undefined
   }
+}
+
+/**
+ * How the provider shows the machine behind a start, once it neither starts nor stops; undefined
+ * where it refuses to answer. @throws CloudError where a later answer may come, and the signal's reason
+ */
+const settledStart = async (
+  parts: CloudWorkParts,
+  job: CloudJob,
+  signal: AbortSignal,
+): Promise<Left | undefined> => {
+  const { sshAddress } = configurationOf(await readTarget(parts.db, job.targetId))
+  let looks = 0
+  const settled = async (): Promise<Left | undefined> => {
+    const left = leftOf(await (await cloudOf(parts, job)).look(job.providerId ?? ''))
+    if (left === 'gone') return left
+    if (left.state !== 'running') return left.state === 'stopped' ? left : undefined
+    looks += 1
+    return isEarly(left, sshAddress, looks) ? undefined : left
+  }
+  try {
+    const left = await poll(settled, { everyMs: 500, signal, deadlineMs: longestWaitMs })
+    signal.throwIfAborted()
+    return left
+  } catch (error) {
+    const passes = error instanceof CloudError ? error.passes : !(error instanceof Refusal)
+    if (passes) throw error
+    return undefined
+  }
+}
+
+/**
+ * Records what a start that did not complete has left: a machine that runs costs money. One of a
+ * cancelled operation can be used as it is, because that operation cannot be retried.
+ */
+const leaveStarted = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSignal): Promise<void> => {
+  const { db } = parts
+  const isCancelled = job.cancelRequestedAt != null
+  const left = isCancelled ? await settledStart(parts, job, signal) : await lookOnce(parts, job)
+  if (left === 'gone') return recordGone(db, job, 'failed')
+  if (left?.state === 'running') await recordRunning(db, job, left)
+  if (!isCancelled) return
+  if (left?.state === 'stopped') await recordStopped(db, job)
+  // Without an answer it may run: a start finds that out.
+  const status = left?.state === 'running' ? 'ready' : 'stopped'
+  await db.run(sql`update cloud_instances set status = ${status}, failure_reason = null where id = ${job.id}`)
 }
 
 /**
@@ -530,10 +591,14 @@ export const leaveMachine = async (
 ): Promise<void> => {
   const job = await readJob(parts.db, operationId)
   const isKept = job.readyAt != null || (job.configuringAt != null && job.cancelRequestedAt == null)
-  if (job.kind !== 'validate')
+  const isStart = job.kind === 'start' || (job.kind === 'provision' && job.readyAt != null)
+  if (job.kind !== 'validate' && !(isStart && job.cancelRequestedAt != null))
     await parts.db.run(sql`update cloud_instances set status = 'failed',
         failure_reason = coalesce(failure_reason, ${reason ?? `its ${job.kind} did not come to its end`})
       where id = ${job.id} and status not in ('destroyed', 'ready')`)
   if (job.kind === 'provision' && !isKept) await takeBack(parts, job, signal)
-  else if (job.status !== 'destroyed' && (await isGone(parts, job))) await recordGone(parts.db, job, 'failed')
+  else if (isStart && job.status !== 'ready' && job.status !== 'destroyed')
+    await leaveStarted(parts, job, signal)
+  else if (job.status !== 'destroyed' && (await lookOnce(parts, job)) === 'gone')
+    await recordGone(parts.db, job, 'failed')
 }

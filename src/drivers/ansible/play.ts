@@ -86,15 +86,17 @@ const unsafe = 8_000
 /** The masked end of a text that was cut before it. */
 const maskedEnd = (text: string, mask: Mask): string => mask(text, { before: true }).slice(unsafe)
 
+/** A whole text as a terminal shows it. */
+const clean = (text: string): string => reasonText(text, { lines: Infinity, characters: Infinity })
+
 /** A text for people, of at most 2,000 characters. It is masked before it is cut: half a secret is no secret. */
 export const shownText = ([begin, end]: z.output<typeof Parts>, mask: Mask): string => {
   const head = mask(begin, { after: end !== undefined })
-  if (end === undefined && head.length <= 2_000) return head
-  const shown =
-    end === undefined
-      ? [head.slice(0, 500), head.slice(-1_497)]
-      : [head.slice(0, -unsafe).slice(0, 500), maskedEnd(end, mask).slice(-1_497)]
-  return shown.join(' … ').toWellFormed()
+  const whole = end === undefined ? clean(head) : undefined
+  if (whole !== undefined && whole.length <= 2_000) return whole
+  const first = whole ?? clean(head.slice(0, -unsafe))
+  const last = whole ?? clean(maskedEnd(end ?? '', mask))
+  return `${first.slice(0, 500)} … ${last.slice(-1_497)}`.toWellFormed()
 }
 
 const Line = z.object({
@@ -282,8 +284,10 @@ const lastOf = (stream: Readable, mask: Mask): (() => string) => {
 }
 
 /** What Ansible says of its own error, else the last of what it wrote; `output` is masked. */
-const errorIn = (output: string): string =>
-  /ERROR! ([\s\S]*)/.exec(output)?.[1]?.trim().slice(0, 1_000) ?? reasonText(output, { characters: 1_000 })
+const errorIn = (output: string): string => {
+  const [, error] = /ERROR! ([\s\S]*)/.exec(output) ?? []
+  return error === undefined ? reasonText(output, { characters: 1_000 }) : clean(error).slice(0, 1_000)
+}
 
 /** Exit codes of a program in a sandbox that was ended by SIGKILL or SIGTERM. */
 const killedCodes: readonly (number | null)[] = [137, 143]

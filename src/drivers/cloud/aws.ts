@@ -262,9 +262,14 @@ const runIn = async (
   return machineOf(Instances![0]!)
 }
 
-type Describing = { ids?: readonly string[]; filter?: Readonly<Record<string, readonly string[]>> }
+/** EC2 takes as many values of a filter in one request. */
+const idsAtOnce = 200
 
-const describe = async (ec2: Ec2, { ids, filter = {} }: Describing): Promise<Machine[]> => {
+/** The machines that fit all filters. */
+const describe = async (
+  ec2: Ec2,
+  filters: Readonly<Record<string, readonly string[]>>,
+): Promise<Machine[]> => {
   const found: Machine[] = []
   let next: string | undefined
   do {
@@ -272,10 +277,7 @@ const describe = async (ec2: Ec2, { ids, filter = {} }: Describing): Promise<Mac
     const page = await ec2.ask((client, sdk) =>
       client.send(
         new sdk.DescribeInstancesCommand({
-          ...(ids === undefined ? {} : { InstanceIds: [...ids] }),
-          ...(Object.keys(filter).length === 0
-            ? {}
-            : { Filters: Object.entries(filter).map(([Name, Values]) => ({ Name, Values: [...Values] })) }),
+          Filters: Object.entries(filters).map(([Name, Values]) => ({ Name, Values: [...Values] })),
           ...(token === undefined ? {} : { NextToken: token }),
         }),
       ),
@@ -314,11 +316,14 @@ const typesOf = async (ec2: Ec2) => {
   return found
 }
 
-const offersOf = async (ec2: Ec2): Promise<Awaited<ReturnType<CloudDriver['catalog']>>> => {
-  const zones = (
+const zonesOf = async (ec2: Ec2): Promise<string[]> =>
+  (
     (await ec2.ask((client, sdk) => client.send(new sdk.DescribeAvailabilityZonesCommand({}))))
       .AvailabilityZones ?? []
   ).flatMap(({ ZoneName }) => (ZoneName === undefined ? [] : [ZoneName]))
+
+const offersOf = async (ec2: Ec2): Promise<Awaited<ReturnType<CloudDriver['catalog']>>> => {
+  const zones = await zonesOf(ec2)
   const types = await typesOf(ec2)
   const images =
     (
@@ -375,20 +380,16 @@ export const awsDriver = (
   account: async () => (await named(ec2.identity())).account,
   create: (wish) => named(runOne(ec2, known, wish), wish.zone),
   find: async (reference) =>
-    (await named(describe(ec2, { filter: { [`tag:${tags.reference}`]: [reference] } }))).filter(isThere),
+    (await named(describe(ec2, { [`tag:${tags.reference}`]: [reference] }))).filter(isThere),
   async look(ids) {
-    if (ids.length === 0) return []
-    try {
-      return await named(describe(ec2, { ids }))
-    } catch (error) {
-      // One unknown id makes EC2 refuse the whole request.
-      if (!(error instanceof CloudError) || error.fault !== 'missing') throw error
-      if (ids.length === 1) return []
-      return (await Promise.all(ids.map((id) => this.look([id])))).flat()
-    }
+    const found: Machine[] = []
+    // One unknown id among `InstanceIds` makes EC2 refuse the whole request; a filter leaves it out.
+    for (let at = 0; at < ids.length; at += idsAtOnce)
+      append(found, await named(describe(ec2, { 'instance-id': ids.slice(at, at + idsAtOnce) })))
+    return found
   },
   list: async (service) =>
-    (await named(describe(ec2, { filter: { [`tag:${tags.service}`]: [service] } }))).filter(isThere),
+    (await named(describe(ec2, { [`tag:${tags.service}`]: [service] }))).filter(isThere),
   start: async (id) => {
     await named(ec2.ask((client, sdk) => client.send(new sdk.StartInstancesCommand({ InstanceIds: [id] }))))
   },
@@ -410,5 +411,7 @@ export const awsDriver = (
     )
     return Buffer.from(Output, 'base64').toString()
   },
+  // A zone without the type refuses its machine as one without capacity does.
+  zonesOf: () => named(zonesOf(ec2)),
   catalog: async () => priced('aws', await named(offersOf(ec2)), () => named(awsPrices(ec2))),
 })

@@ -57,6 +57,7 @@ export const withBackoff = (driver: CloudDriver, random: () => number = Math.ran
     stop: paced((id) => driver.stop(id)),
     destroy: paced((id) => driver.destroy(id)),
     console: reading((id) => driver.console(id)),
+    zonesOf: reading((machineType) => driver.zonesOf(machineType)),
     catalog: reading(() => driver.catalog()),
   }
 }

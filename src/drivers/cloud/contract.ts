@@ -36,6 +36,11 @@ export interface CloudDriver {
   destroy(id: string): Promise<void>
   /** A machine's console output since its start; blank until the provider has some. */
   console(id: string): Promise<string>
+  /**
+   * The zones of the region that may have a machine type, without images and prices. @throws
+   * CloudError
+   */
+  zonesOf(machineType: string): Promise<string[]>
   /** The provider's offers in the region, with the prices that it tells. */
   catalog(): Promise<CloudOffers>
 }

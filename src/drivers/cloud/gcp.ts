@@ -169,7 +169,7 @@ const bodyOf = (
 
 const makeOne = async (compute: ComputeEngine, firewalls: Known, wish: MachineWish): Promise<Machine> => {
   const { region } = compute.place
-  const zone = wish.zone ?? (await zoneOf(compute, wish.machineType))
+  const zone = wish.zone ?? (await zonesOfType(compute, wish.machineType))[0]
   if (zone === undefined) throw new CloudError('refused', `gcp: the region ${region} has no zones`)
   const { subnet } = wish
   const path = subnet === undefined ? undefined : subnetworkOf(subnet, region)
@@ -249,15 +249,15 @@ const machinesOf = async (
 }
 
 /**
- * The first zone of the region that offers a machine type; the first one of all where none lists it,
- * as it is with custom types. Undefined: the region has no zones.
+ * The zones of the region that offer a machine type; all of them where none lists it, as it is with
+ * custom types.
  */
-const zoneOf = async (compute: ComputeEngine, type: string): Promise<string | undefined> => {
+const zonesOfType = async (compute: ComputeEngine, type: string): Promise<string[]> => {
   const zones = await zonesOf(compute)
   // A type of another form does not exist; its machine is refused with its name.
   const isName = /^[-a-z0-9]+$/.test(type)
   const [offer] = isName ? await machinesOf(compute, zones, { filter: `name = "${type}"` }) : []
-  return offer?.zones[0] ?? zones[0]
+  return offer?.zones ?? zones
 }
 
 const imageProjects = ['debian-cloud', 'ubuntu-os-cloud']
@@ -384,6 +384,7 @@ export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
       if (keys !== '') return keys
       return (await named(compute.get(`${pathOf(id)}/serialPort?port=1`, SerialPort))).contents ?? ''
     },
+    zonesOf: (machineType) => named(zonesOfType(compute, machineType)),
     async catalog() {
       const offers = await named(offersOf(compute))
       return priced('gcp', offers, () => named(gcpPrices(compute, offers.machines)))
