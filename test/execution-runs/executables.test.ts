@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { Connection } from '@temporalio/client'
 import { mkdirSync, mkdtempSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -16,9 +17,10 @@ import { openArtifactStore, type ArtifactStore, type BlobKind } from '../../src/
 import type { SiteFacts } from '../../src/executor/sites.ts'
 import { contextOf, describedBuild, send, sha256, tarOf } from '../artifacts/world.ts'
 import { until } from '../failures/programs.ts'
+import { waitsAtHosts } from '../support/histories.ts'
 import { inContainers, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
-import { openService, type TestService } from '../support/service.ts'
+import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'
 
 /** What admission says of executables: no engine and no site is behind these tests. */
@@ -603,6 +605,10 @@ test('a build whose earlier output is lost is judged as the first one', async ()
   const { id } = await service.post('/artifact-builds/again/runs/', {})
   await until('its end', 120, async () => (await service.get(`/build-runs/${id}/`)).status === 'failed')
   expect((await service.get(`/build-runs/${id}/`)).error).toMatch(/lost the context/)
+  const connection = await Connection.connect({ address: temporalAddress() })
+  const waits = await waitsAtHosts({ connection, namespace: service.namespace }, `build-run/${id}/1`)
+  await connection.close()
+  expect(waits).toMatchObject({ fetchBuildRun: '600s' })
 })
 
 test('an attestation names host, image and bases, and events of a log hold whole characters', async () => {
