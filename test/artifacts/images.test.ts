@@ -154,6 +154,7 @@ describe('an image of many architectures', () => {
       if (platform !== undefined) {
         if (platform === gives) has = platform
         const { status, text } = refusal
+        response.setHeader('content-type', 'application/json')
         if (platform === gives) response.end('{"status":"pulled"}')
         else response.writeHead(status).end(JSON.stringify({ [status === 200 ? 'error' : 'message']: text }))
       } else response.end(JSON.stringify({ Id: sha256(has), Architecture: has, Os: 'linux', Size: 1 }))

@@ -513,7 +513,7 @@ test('bytes without a record go after a day; those of builds and of runs, and yo
   age('contexts', contextDigest)
   const cut = await keptLongAgo('cut', 'contexts')
   const [free, built, pinned, renewed] = await Promise.all(
-    ['free', 'built', 'pinned', 'renewed'].map(keptLongAgo),
+    ['free', 'built', 'pinned', 'renewed'].map((text) => keptLongAgo(text)),
   )
   await addRun('of-build', 'completed', built ?? '', 'elsewhere')
   await service.db.run(sql`update run_snapshots set executables = jsonb_set(executables, '{pins,0,digest}',
