@@ -21,17 +21,18 @@ const within = proxyActivities<ThreeStepsActivities>({
 const untaken = (id: string, generation: number): Promise<void> => {
   const { taskQueue } = workflowInfo()
   const gone = `${taskQueue}@gone`
-  const soon = { scheduleToStartTimeout: '1 second' } as const
+  /** Only what no worker polls is given up soon. */
+  const soon = (queue: string) => (queue === gone ? ({ scheduleToStartTimeout: '1 second' } as const) : {})
   const host = id === 'full' ? taskQueue : gone
   let at = gone
   return takenAt(
     host,
     () => {
-      const there = proxyActivities<ThreeStepsActivities>({ ...options, ...soon, taskQueue: at })
+      const there = proxyActivities<ThreeStepsActivities>({ ...options, ...soon(at), taskQueue: at })
       at = host
       return there.step(id, generation, 1)
     },
-    (short) => proxyActivities<ThreeStepsActivities>({ ...short, ...soon }).takeBack(id, 'it is there'),
+    (short) => proxyActivities<ThreeStepsActivities>({ ...short, ...soon(host) }).takeBack(id, 'it is there'),
   )
 }
 
