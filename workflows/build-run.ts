@@ -1,7 +1,7 @@
 import { ActivityCancellationType, CancellationScope, proxyActivities } from '@temporalio/workflow'
 import type { BuildRunActivities } from '../activities/build-run.ts'
 import type { Headline } from '../src/page-details.ts'
-import { durably, placed } from './operation.ts'
+import { durably, placed, takenAt, takenInTime } from './operation.ts'
 
 const patient = {
   initialInterval: '500 milliseconds',
@@ -22,7 +22,7 @@ export async function buildRun(id: string, generation: number, headline?: Headli
   let taskQueue: string | undefined
   const there = (summary: string, more: object = {}) =>
     proxyActivities<BuildRunActivities>({
-      ...{ summary, startToCloseTimeout: '1 day', heartbeatTimeout: '10 seconds' },
+      ...{ summary, startToCloseTimeout: '1 day', heartbeatTimeout: '10 seconds', ...takenInTime },
       // An engine that does not answer is retried for about an hour.
       retry: { ...patient, maximumAttempts: 120 },
       cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
@@ -38,16 +38,19 @@ export async function buildRun(id: string, generation: number, headline?: Headli
   await durably({
     ...{ kind: 'build-run', failure: 'BuildRunFailed', id, generation, headline, live },
     steps: async (report) => {
-      taskQueue = await placeBuildRun(id)
+      const queue = await placeBuildRun(id)
+      taskQueue = queue
+      const taken = <T>(act: () => Promise<T>): Promise<T> =>
+        takenAt(queue, act, (options) => proxyActivities<BuildRunActivities>(options).placeBuildRun(id))
       live.phase = 'fetching'
       report('fetches what is built from')
-      if (await there('fetch what is built from').fetchBuildRun(id)) return
+      if (await taken(() => there('fetch what is built from').fetchBuildRun(id))) return
       live.phase = 'building'
       report('builds the image')
-      await there('build the image').executeBuildRun(id)
+      await taken(() => there('build the image').executeBuildRun(id))
       live.phase = 'publishing'
       report('converts and publishes the image')
-      await there('convert, verify and publish').publishBuildRun(id)
+      await taken(() => there('convert, verify and publish').publishBuildRun(id))
       await CancellationScope.nonCancellable(tidy)
     },
     leave: async () => {

@@ -8,12 +8,11 @@ import {
   proxyActivities,
   setCurrentDetails,
   setHandler,
-  TimeoutFailure,
   workflowInfo,
 } from '@temporalio/workflow'
 import type { EnvironmentConnectionActivities, NextCheck } from '../activities/environment-connection.ts'
 import type { End } from './ends.ts'
-import { operate } from './operation.ts'
+import { isNotTaken, operate, takenInTime } from './operation.ts'
 import { sentence, type Headline } from '../src/page-details.ts'
 import { queueOfMonitors } from '../src/task-queues.ts'
 
@@ -36,15 +35,12 @@ const discoveringAt = (taskQueue: string | null) =>
       maximumInterval: '30 seconds',
       maximumAttempts: 5,
     },
-    // A host that is gone takes nothing.
-    ...(taskQueue === null ? {} : { taskQueue, scheduleToStartTimeout: '10 minutes' }),
+    ...(taskQueue === null ? {} : { taskQueue, ...takenInTime }),
   })
 const notTaken =
   'no worker of the host that it describes took it within 10 minutes: start that host, or discover again ' +
   'through the API of another one'
 
-const isNotTaken = ({ cause }: ActivityFailure): boolean =>
-  cause instanceof TimeoutFailure && cause.timeoutType === 'SCHEDULE_TO_START'
 const reasonOf = (failure: ActivityFailure): string =>
   isNotTaken(failure) ? notTaken : (failure.cause?.message ?? failure.message)
 
@@ -71,7 +67,7 @@ const checkAt = async (connectionId: string, taskQueue: string): Promise<NextChe
   try {
     return await there.checkConnection(connectionId)
   } catch (error) {
-    if (!(error instanceof ActivityFailure) || !isNotTaken(error)) throw error
+    if (!isNotTaken(error)) throw error
     return checks('record that its host is away').recordUnchecked(connectionId, taskQueue)
   }
 }

@@ -1,5 +1,6 @@
 import {
   ActivityFailure,
+  ApplicationFailure,
   CancellationScope,
   defineQuery,
   isCancellation,
@@ -8,9 +9,12 @@ import {
   setCurrentDetails,
   setHandler,
   TimeoutFailure,
+  workflowInfo,
+  type ActivityOptions,
 } from '@temporalio/workflow'
 import type { OperationActivities } from '../activities/operation.ts'
 import { sentence, type Headline } from '../src/page-details.ts'
+import { queueOfMonitors } from '../src/task-queues.ts'
 import { endAsRecord, outOfReach, type Cancel, type End } from './ends.ts'
 
 /** The live state of an open operation; its status route serves it as `live`. */
@@ -107,6 +111,50 @@ export const placed = async (
 ): Promise<string | undefined> =>
   known ?? (patched(placedToLeave) ? place().catch(() => undefined) : undefined)
 
+/** An activity at a host that is gone is given up after this time. */
+export const takenInTime = { scheduleToStartTimeout: '10 minutes' } as const
+
+/** Whether an activity ended because no worker of its queue took it in time. */
+export const isNotTaken = (error: unknown): boolean =>
+  error instanceof ActivityFailure &&
+  error.cause instanceof TimeoutFailure &&
+  error.cause.timeoutType === 'SCHEDULE_TO_START'
+
+/** For an activity that a host takes however full of work it is. */
+const shortAt = (taskQueue: string): ActivityOptions => ({
+  summary: 'whether its host takes work',
+  taskQueue: queueOfMonitors(taskQueue),
+  scheduleToStartTimeout: '2 minutes',
+  startToCloseTimeout: '1 minute',
+  retry: { initialInterval: '1 second', backoffCoefficient: 2, maximumInterval: '1 minute' },
+})
+
+/**
+ * Runs an activity at a host. Where no worker of the host takes it in time, `ask` runs a short one
+ * there: a host that is full of work takes that, and the first one waits for its turn again.
+ * @throws ApplicationFailure with the remedy where the host takes neither
+ */
+export const takenAt = async <T>(
+  taskQueue: string,
+  act: () => Promise<T>,
+  ask: (options: ActivityOptions) => Promise<unknown>,
+): Promise<T> => {
+  for (;;)
+    try {
+      return await act()
+    } catch (error) {
+      if (!isNotTaken(error)) throw error
+      await ask(shortAt(taskQueue)).catch((silent: unknown) => {
+        if (!isNotTaken(silent)) throw silent
+        const host = JSON.stringify(taskQueue.slice(workflowInfo().taskQueue.length + 1))
+        throw ApplicationFailure.nonRetryable(
+          `no worker of the host ${host} took it within 10 minutes: start that host, or a worker with ` +
+            'its name in SERVICE_HOST_ID, and start this again',
+        )
+      })
+    }
+}
+
 /** Behind the time limit of all tries stands what the last one before it ended with. */
 const causeOf = ({ cause, message }: ActivityFailure): string =>
   (cause instanceof TimeoutFailure ? (cause.cause ?? cause) : cause)?.message ?? message
@@ -127,6 +175,7 @@ const stepsEnd = async <Live extends Record<string, unknown>>({
     if (isCancellation(error) || CancellationScope.current().consideredCancelled)
       return { status: 'cancelled' }
     if (error instanceof ActivityFailure) return { status: 'failed', reason: causeOf(error) }
+    if (error instanceof ApplicationFailure) return { status: 'failed', reason: error.message }
     throw error
   }
 }

@@ -7,7 +7,7 @@ import {
 } from '@temporalio/workflow'
 import type { StorageDownloadActivities } from '../activities/storage-download.ts'
 import type { Headline } from '../src/page-details.ts'
-import { durably, placed } from './operation.ts'
+import { durably, placed, takenAt, takenInTime } from './operation.ts'
 
 const patient = {
   initialInterval: '200 milliseconds',
@@ -26,7 +26,7 @@ export async function storageDownload(id: string, generation: number, headline?:
   let taskQueue: string | undefined
   const there = (summary: string, more: object = {}) =>
     proxyActivities<StorageDownloadActivities>({
-      ...{ summary, startToCloseTimeout: '30 days', heartbeatTimeout: '10 seconds' },
+      ...{ summary, startToCloseTimeout: '30 days', heartbeatTimeout: '10 seconds', ...takenInTime },
       // A storage that does not answer is retried for about an hour.
       retry: { ...patient, maximumAttempts: 120 },
       // The activity removes the unfinished file before the end is recorded.
@@ -37,13 +37,18 @@ export async function storageDownload(id: string, generation: number, headline?:
   await durably({
     ...{ kind: 'storage-download', failure: 'StorageDownloadFailed', id, generation, headline, live },
     steps: async (report) => {
-      taskQueue = await placeStorageDownload(id)
+      const queue = await placeStorageDownload(id)
+      taskQueue = queue
+      const taken = <T>(act: () => Promise<T>): Promise<T> =>
+        takenAt(queue, act, (options) =>
+          proxyActivities<StorageDownloadActivities>(options).placeStorageDownload(id),
+        )
       live.phase = 'listing'
       report('lists the entries')
-      await there('list the entries').listStorageDownload(id)
+      await taken(() => there('list the entries').listStorageDownload(id))
       live.phase = 'sending'
       report('sends the entries')
-      while (await there('send entries').sendStorageDownload(id));
+      while (await taken(() => there('send entries').sendStorageDownload(id)));
     },
     leave: async () => {
       taskQueue = await placed(taskQueue, () => placeStorageDownload(id))

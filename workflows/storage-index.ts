@@ -1,7 +1,7 @@
-import { ActivityCancellationType, proxyActivities } from '@temporalio/workflow'
+import { ActivityCancellationType, proxyActivities, workflowInfo } from '@temporalio/workflow'
 import type { StorageIndexActivities } from '../activities/storage-index.ts'
 import type { Headline } from '../src/page-details.ts'
-import { durably } from './operation.ts'
+import { durably, takenAt, takenInTime } from './operation.ts'
 
 const patient = {
   initialInterval: '200 milliseconds',
@@ -20,7 +20,7 @@ export async function storageIndex(id: string, generation: number, headline?: He
   let taskQueue: string | undefined
   const there = (summary: string, more: object = {}) =>
     proxyActivities<StorageIndexActivities>({
-      ...{ summary, startToCloseTimeout: '1 day', heartbeatTimeout: '10 seconds' },
+      ...{ summary, startToCloseTimeout: '1 day', heartbeatTimeout: '10 seconds', ...takenInTime },
       // A storage that does not answer is retried for about an hour.
       retry: { ...patient, maximumAttempts: 120 },
       cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
@@ -30,18 +30,26 @@ export async function storageIndex(id: string, generation: number, headline?: He
   await durably({
     ...{ kind: 'storage-index', failure: 'StorageIndexFailed', id, generation, headline, live },
     steps: async (report) => {
-      taskQueue = await placeStorageIndex(id)
+      const queue = await placeStorageIndex(id)
+      taskQueue = queue
+      const taken = <T>(act: () => Promise<T>): Promise<T> =>
+        takenAt(queue, act, (options) =>
+          proxyActivities<StorageIndexActivities>(options).placeStorageIndex(id),
+        )
       live.phase = 'indexing'
       report('compares the directories with the index')
-      while (await there('compare directories').walkStorageIndex(id));
+      while (await taken(() => there('compare directories').walkStorageIndex(id)));
       live.phase = 'hashing'
-      while (await there('compute digests').hashStorageIndex(id));
+      while (await taken(() => there('compute digests').hashStorageIndex(id)));
       live.phase = 'recording'
       report('records the differences')
-      await there('record the differences').recordStorageIndex(id)
+      await taken(() => there('record the differences').recordStorageIndex(id))
     },
+    // Any worker has the database, also where the host of the storage is gone.
     leave: () =>
-      there('forget what was found', { scheduleToCloseTimeout: '10 minutes' })
+      there('forget what was found', {
+        ...{ scheduleToCloseTimeout: '10 minutes', taskQueue: workflowInfo().taskQueue },
+      })
         .tidyStorageIndex(id)
         .catch(() => undefined),
   })

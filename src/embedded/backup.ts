@@ -16,7 +16,8 @@ import { promisify } from 'node:util'
 import { z } from 'zod'
 import type { Log } from '../observability/log.ts'
 import { reasonText } from '../outside-text.ts'
-import { makeDataFolder, witnessFile } from './folders.ts'
+import { writeWhole } from '../whole-file.ts'
+import { makeDataFolder, readRestoring, refuseHalfRestored, restoringFile, witnessFile } from './folders.ts'
 import { tryHold } from './hold.ts'
 import { openPostgres, postgresFiles } from './postgres.ts'
 import { findPostgresPrograms, postgresAccount } from './postgres-programs.ts'
@@ -59,6 +60,7 @@ export const backUp = async ({ dataDir, cacheDir, log }: BackupOptions, file: st
     throw new Error(`there is no embedded database in SERVICE_DATA_DIR=${dataDir}`)
   if (existsSync(file)) throw new Error(`${file} exists: name another file or remove it`)
   await whileStopped(dataDir, async () => {
+    refuseHalfRestored(dataDir)
     // A start and a stop make every page in the files and the log complete, whatever the last end
     // was.
     const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
@@ -99,7 +101,7 @@ export const backUp = async ({ dataDir, cacheDir, log }: BackupOptions, file: st
 /**
  * Puts the databases of an archive in place of those of a stopped service. The present databases
  * are moved to the folder `before-restore-<time>` in the data folder, whose path is returned
- * (undefined when there were none).
+ * (undefined when there were none). After one that was cut off it goes on, with the same folder.
  * @throws Error when a daemon runs, or the file is no whole archive of this kind and of this major
  *   version of PostgreSQL; nothing is changed then
  */
@@ -140,12 +142,7 @@ export const restore = async (
       // User ids differ between machines: the database belongs to the account that runs it here.
       if (account !== undefined)
         await run('chown', ['-R', `${account.uid}:${account.gid}`, join(folder, 'postgresql')])
-      const present = kept(dataDir)
-      const aside = join(dataDir, `before-restore-${new Date().toISOString().replaceAll(':', '')}`)
-      if (present.length > 0) mkdirSync(aside, { mode: 0o700 })
-      for (const name of present) renameSync(join(dataDir, name), join(aside, name))
-      for (const name of ['postgresql', 'postgresql.password', 'temporal', basename(witnessFile(dataDir))])
-        if (existsSync(join(folder, name))) renameSync(join(folder, name), join(dataDir, name))
+      const { names: present, aside } = exchange(dataDir, folder)
       try {
         const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
         await postgres.stop()
@@ -159,6 +156,34 @@ export const restore = async (
       rmSync(folder, { recursive: true, force: true })
     }
   })
+}
+
+/**
+ * Moves the databases of a folder aside and those of an archive to their places. One that was cut
+ * off is completed: what it has moved aside stays there, and what it has put in place is replaced.
+ */
+const exchange = (dataDir: string, unpacked: string): { aside: string; names: string[] } => {
+  const restoring = readRestoring(dataDir) ?? {
+    aside: `before-restore-${new Date().toISOString().replaceAll(':', '')}`,
+    names: kept(dataDir),
+  }
+  const { names } = restoring
+  const aside = join(dataDir, restoring.aside)
+  // No start takes a folder with a part of its databases for a new one.
+  writeWhole(restoringFile(dataDir), `${JSON.stringify(restoring)}\n`, 0o600)
+  sync(dataDir)
+  if (names.length > 0) mkdirSync(aside, { mode: 0o700, recursive: true })
+  for (const name of kept(dataDir)) {
+    const path = join(dataDir, name)
+    if (names.includes(name) && !existsSync(join(aside, name))) renameSync(path, join(aside, name))
+    else rmSync(path, { recursive: true })
+  }
+  for (const name of ['postgresql', 'postgresql.password', 'temporal', basename(witnessFile(dataDir))])
+    if (existsSync(join(unpacked, name))) renameSync(join(unpacked, name), join(dataDir, name))
+  for (const path of names.length > 0 ? [aside, dataDir] : [dataDir]) sync(path)
+  rmSync(restoringFile(dataDir))
+  sync(dataDir)
+  return { aside, names }
 }
 
 /** Why `tar` did not unpack an archive: by its first line, the archive or the folder. */

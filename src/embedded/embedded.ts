@@ -1,6 +1,6 @@
 import { formatAddress, type Config } from '../config.ts'
 import type { Log } from '../observability/log.ts'
-import { makeDataFolder } from './folders.ts'
+import { makeDataFolder, refuseHalfRestored } from './folders.ts'
 import { openPostgres } from './postgres.ts'
 import { openTemporal } from './temporal.ts'
 
@@ -37,7 +37,8 @@ export interface EmbeddedOptions {
 /**
  * Starts the servers that the configuration does not name, both at once. The caller holds the data
  * folder.
- * @throws Error of the first server that fails to start; the other is stopped
+ * @throws Error of the first server that fails to start; the other is stopped. StartError for a folder
+ *   whose restore was cut off
  */
 export const openEmbedded = async (
   config: Config,
@@ -45,6 +46,7 @@ export const openEmbedded = async (
 ): Promise<Embedded> => {
   const { dataDir, cacheDir } = config
   makeDataFolder(dataDir)
+  if (config.databaseUrl === undefined) refuseHalfRestored(dataDir)
   const starting = [
     config.databaseUrl === undefined
       ? openPostgres({ dataDir, cacheDir, log, fsync: true, onRestart })

@@ -1,5 +1,6 @@
-import { accessSync, constants, mkdirSync } from 'node:fs'
+import { accessSync, constants, existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { z } from 'zod'
 import { StartError } from '../config.ts'
 
 const notAllowed = 'this account may not write there: make it the owner, or give a folder of its own'
@@ -46,3 +47,32 @@ export const makeDataFolder = (dataDir: string): void => {
 
 /** The file with a link of the audit chain, which goes with the database of the folder. */
 export const witnessFile = (dataDir: string): string => join(dataDir, 'audit-witness.json')
+
+/** The file that a folder has while a restore exchanges its databases. */
+export const restoringFile = (dataDir: string): string => join(dataDir, 'restoring.json')
+
+const Restoring = z.object({
+  /** The folder, in the data folder, of the databases before the restore. */
+  aside: z.string(),
+  /** What goes there. */
+  names: z.array(z.string()),
+})
+
+/** The restore that a folder is in, or was cut off in. */
+export const readRestoring = (dataDir: string): z.output<typeof Restoring> | undefined => {
+  const file = restoringFile(dataDir)
+  return existsSync(file) ? Restoring.parse(JSON.parse(readFileSync(file, 'utf8'))) : undefined
+}
+
+/** @throws StartError with the remedy for a folder whose restore was cut off: its databases are no whole */
+export const refuseHalfRestored = (dataDir: string): void => {
+  const restoring = readRestoring(dataDir)
+  if (restoring === undefined) return
+  const before =
+    restoring.names.length === 0
+      ? ''
+      : `; the databases that were there before are in ${join(dataDir, restoring.aside)}`
+  throw new StartError(
+    `a restore of SERVICE_DATA_DIR=${dataDir} was cut off: run it again (npm run restore -- FILE)${before}`,
+  )
+}

@@ -29,9 +29,10 @@ import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
 import { contentReply } from '../../src/domains/storages/content.ts'
 import { openStorages } from '../../src/domains/storages/open.ts'
 import { storageRoutes } from '../../src/domains/storages/routes.ts'
+import { addDownload } from '../../src/domains/storages/store.ts'
 import { entryView } from '../../src/domains/storages/view.ts'
 import type { Entry, StorageDriver } from '../../src/drivers/storage/contract.ts'
-import { nameOf } from '../../src/drivers/storage/paths.ts'
+import { nameOf, parseNames } from '../../src/drivers/storage/paths.ts'
 import { Refusal } from '../../src/refusal.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { ensureKeyFile, openVaultKeys } from '../../src/vault/keys.ts'
@@ -541,6 +542,14 @@ describe('the way to a storage', () => {
     expect(await errorOf('unclear')).toMatch(
       /2 connections of type kubernetes.*"first-cluster", "second-cluster"/,
     )
+  })
+
+  test('of a claim is not asked for by a read of its download, which has no URL', async () => {
+    const before = clusters.length
+    const path = parseNames(nameOf('/a'))
+    await addDownload(app.db, { id: 'of-claim', storageId: 'claim', path, sizeBytes: 1 })
+    const { status, body } = await app.call('GET', '/storage-downloads/of-claim/')
+    expect([status, body.status, clusters.length]).toEqual([200, 'ready', before])
   })
 
   test('of a mounted folder is a runtime with a login, no cluster; paths count from it', async () => {

@@ -10,6 +10,7 @@ import { loadSync, type ServiceDefinition } from '@grpc/proto-loader'
 import { extract, pack } from 'tar-stream'
 import { buildImage, inspectImage } from '../../src/clients/docker.ts'
 import { buildBaseOf, pull } from '../../src/domains/artifacts/pulls.ts'
+import { BuildError } from '../../src/drivers/build/errors.ts'
 import { readImage } from '../../src/drivers/build/image.ts'
 import { addLayers, mergeLayers } from '../../src/drivers/build/layers.ts'
 import { pacedArchive } from '../../src/drivers/build/packing.ts'
@@ -154,15 +155,18 @@ describe('an image of many architectures', () => {
   /** What the engine has, and what its registry gives. */
   let has = 'amd64'
   let gives: string | undefined
+  /** What the engine answers where its registry gives nothing. */
+  let refusal = { status: 200, text: 'no such manifest' }
   let engine: Server
   beforeAll(async () => {
     engine = createServer(({ url = '' }, response) => {
       const [, platform] = /\/images\/create\?.*platform=linux%2F(\w+)/.exec(url) ?? []
       if (platform !== undefined) {
         if (platform === gives) has = platform
-        response.end(
-          JSON.stringify(platform === gives ? { status: 'pulled' } : { error: 'no such manifest' }),
-        )
+        const { status, text } = refusal
+        response.setHeader('content-type', 'application/json')
+        if (platform === gives) response.end('{"status":"pulled"}')
+        else response.writeHead(status).end(JSON.stringify({ [status === 200 ? 'error' : 'message']: text }))
       } else response.end(JSON.stringify({ Id: sha256(has), Architecture: has, Os: 'linux', Size: 1 }))
     })
     await new Promise<void>((resolve) => engine.listen(socket, resolve))
@@ -186,6 +190,23 @@ describe('an image of many architectures', () => {
     expect(await pulled('amd64')).toMatchObject({ id: sha256('amd64') })
     gives = 'arm64'
     expect(await pulled('arm64')).toMatchObject({ id: sha256('arm64') })
+  })
+
+  test.each([
+    [true, 500, 'Get "https://r.example/v2/": dial tcp 192.0.2.1:443: i/o timeout'],
+    [true, 500, 'Get "https://r.example/v2/": net/http: TLS handshake timeout'],
+    [true, 500, 'Head "https://r.example/v2/a/manifests/1": read: connection reset by peer'],
+    [true, 503, 'unavailable'],
+    [true, 200, 'toomanyrequests: You have reached your pull rate limit'],
+    [true, 200, 'unexpected status from HEAD request to https://r.example/v2/a/manifests/1: 503 Service'],
+    [true, 200, 'received unexpected HTTP status: 502 Bad Gateway'],
+    [false, 500, 'Get "https://r.example/v2/": x509: certificate signed by unknown authority'],
+    [false, 500, 'manifest for r.example/timeout:503 not found: manifest unknown'],
+    [false, 404, 'pull access denied for tools/timeout'],
+  ])('is asked for again: %s, where the engine answers %i %s', async (again, status, text) => {
+    refusal = { status, text }
+    const error = await pulled('riscv64').catch((thrown: unknown) => thrown)
+    expect([(error as Error).message, error instanceof BuildError && error.passes]).toEqual([text, again])
   })
 })
 

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { Connection } from '@temporalio/client'
 import { mkdirSync, mkdtempSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -6,18 +7,20 @@ import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import type { Http } from '../../src/clients/http.ts'
 import { resolveImage } from '../../src/clients/registry.ts'
-import { sql } from '../../src/db/sql.ts'
-import { removeUnowned } from '../../src/domains/artifacts/versions.ts'
+import { sql, type Db } from '../../src/db/sql.ts'
+import { registerStored } from '../../src/domains/artifacts/contexts.ts'
+import { deleteContext, removeUnowned } from '../../src/domains/artifacts/versions.ts'
 import { publishOutput, readWork } from '../../src/domains/artifacts/runs.ts'
 import { findExecutables, type FindingParts } from '../../src/domains/execution-runs/executable-findings.ts'
 import { removeUnnamed } from '../../src/domains/execution-runs/unnamed-bytes.ts'
-import { openArtifactStore, type ArtifactStore } from '../../src/drivers/build/store.ts'
+import { openArtifactStore, type ArtifactStore, type BlobKind } from '../../src/drivers/build/store.ts'
 import type { SiteFacts } from '../../src/executor/sites.ts'
-import { describedBuild, sha256, tarOf } from '../artifacts/world.ts'
+import { contextOf, describedBuild, send, sha256, tarOf } from '../artifacts/world.ts'
 import { until } from '../failures/programs.ts'
+import { waitsAtHosts } from '../support/histories.ts'
 import { inContainers, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
-import { openService, type TestService } from '../support/service.ts'
+import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'
 
 /** What admission says of executables: no engine and no site is behind these tests. */
@@ -355,14 +358,19 @@ test.each([
 })
 
 /** Puts bytes into the store, as old as two days. @returns their digest */
-const keptLongAgo = async (text: string): Promise<string> => {
+const keptLongAgo = async (text: string, kind: BlobKind = 'images'): Promise<string> => {
   await using aside = await store.aside()
   await aside.write(Buffer.from(text))
-  const digest = await aside.keep('images')
-  const then = Date.now() / 1_000 - 2 * 86_400
-  utimesSync(store.pathOf('images', digest), then, then)
+  const digest = await aside.keep(kind)
+  age(kind, digest)
   return digest
 }
+const age = (kind: BlobKind, digest: string): void => {
+  const then = Date.now() / 1_000 - 2 * 86_400
+  utimesSync(store.pathOf(kind, digest), then, then)
+}
+const hasContext = async (digest: string): Promise<boolean> =>
+  (await store.sizeOf('contexts', digest)) !== undefined
 const isKept = async (digest: string): Promise<boolean> =>
   (await store.sizeOf('images', digest)) !== undefined
 /** Records a run of the build `recorded`. */
@@ -502,9 +510,11 @@ test('files of the service, images of the engine and strategies that fit are acc
 })
 
 test('bytes without a record go after a day; those of builds and of runs, and young ones, stay', async () => {
-  await describedBuild(service, 'recorded', { Dockerfile: 'FROM scratch\n' })
+  const { contextDigest } = await describedBuild(service, 'recorded', { Dockerfile: 'FROM scratch\n' })
+  age('contexts', contextDigest)
+  const cut = await keptLongAgo('cut', 'contexts')
   const [free, built, pinned, renewed] = await Promise.all(
-    ['free', 'built', 'pinned', 'renewed'].map(keptLongAgo),
+    ['free', 'built', 'pinned', 'renewed'].map((text) => keptLongAgo(text)),
   )
   await addRun('of-build', 'completed', built ?? '', 'elsewhere')
   await service.db.run(sql`update run_snapshots set executables = jsonb_set(executables, '{pins,0,digest}',
@@ -524,6 +534,36 @@ test('bytes without a record go after a day; those of builds and of runs, and yo
   expect(await Promise.all([free, built, pinned, renewed].map((digest) => isKept(digest ?? '')))).toEqual([
     ...[false, true, true, true],
   ])
+  expect([await hasContext(cut), await hasContext(contextDigest)]).toEqual([false, true])
+})
+
+test('a context that is sent again while it is deleted has its bytes, or is refused', async () => {
+  const bytes = await contextOf({ Dockerfile: 'FROM scratch\nLABEL sent=again\n' })
+  const { body } = await send(service, bytes)
+  let sent: Awaited<ReturnType<typeof send>> | undefined
+  const db = {
+    values: service.db.values.bind(service.db),
+    transaction: async <T>(work: (tx: Db) => Promise<T>): Promise<T> => {
+      const done = await service.db.transaction(work)
+      sent ??= await send(service, bytes)
+      return done
+    },
+  } as Db
+  await deleteContext({ db, artifactStore: store }, body.digest)
+  expect([sent?.status, await hasContext(body.digest)]).toEqual([201, true])
+  // The bytes go once they were found, and before they are recorded.
+  let looks = 0
+  const sizeOf: ArtifactStore['sizeOf'] = (...of) => {
+    looks += 1
+    return looks === 1 ? store.sizeOf(...of) : Promise.resolve(undefined)
+  }
+  const parts = {
+    db: service.db,
+    artifactStore: { ...store, sizeOf },
+    buildContextLimitBytes: 1,
+    hostId: 'a',
+  }
+  await expect(registerStored(parts, body)).rejects.toThrow(/deleted while it was registered/)
 })
 
 test('bytes that a build publishes while others remove them stay, or are not published', async () => {
@@ -566,6 +606,10 @@ test('a build whose earlier output is lost is judged as the first one', async ()
   const { id } = await service.post('/artifact-builds/again/runs/', {})
   await until('its end', 120, async () => (await service.get(`/build-runs/${id}/`)).status === 'failed')
   expect((await service.get(`/build-runs/${id}/`)).error).toMatch(/lost the context/)
+  const connection = await Connection.connect({ address: temporalAddress() })
+  const waits = await waitsAtHosts({ connection, namespace: service.namespace }, `build-run/${id}/1`)
+  await connection.close()
+  expect(waits).toMatchObject({ fetchBuildRun: '600s' })
 })
 
 test('an attestation names host, image and bases, and events of a log hold whole characters', async () => {

@@ -197,6 +197,17 @@ test('one whose time is over while a try is under way names what the last one be
   expect(takenBack.get('in-vain')).toBe(failureReason)
 })
 
+test('a host that takes no work fails it by name, and one that is full of work is waited for', async () => {
+  await accept('gone')
+  await accept('full')
+  const failureReason = expect.stringMatching(
+    /^no worker of the host "gone" took it within .* SERVICE_HOST_ID/,
+  )
+  expect(await ended('gone')).toMatchObject({ status: 'failed', failureReason })
+  expect(await ended('full')).toMatchObject({ status: 'completed', done: 3 })
+  expect([takenBack.get('full'), takenBack.get('gone')]).toEqual(['it is there', failureReason])
+})
+
 test('events come as a stream, from the last one that the reader has; an unknown operation is 404 everywhere', async () => {
   await accept('streamed', { stepMs: 300 })
   const read = async (last?: string): Promise<{ status: number; text: string }> => {

@@ -21,6 +21,7 @@ import { join } from 'node:path'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { until } from '../failures/programs.ts'
+import { waitsAtHosts } from '../support/histories.ts'
 import { temporalAddress, type TestService } from '../support/service.ts'
 import { localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
 
@@ -275,6 +276,17 @@ test('a job with an end on this machine belongs to its host, one between buckets
     ]
     return runs.flat().every(({ status }: { status: string }) => status === 'completed')
   })
+  const connection = await Connection.connect({ address: temporalAddress() })
+  const server = { connection, namespace: service.namespace }
+  // A host that is gone keeps no job waiting for ever.
+  const wait = '600s'
+  expect(await waitsAtHosts(server, 'storage-download/to-bucket/1')).toEqual({
+    ...{ listStorageDownload: wait, sendStorageDownload: wait },
+  })
+  expect(await waitsAtHosts(server, 'storage-index/of-a/1')).toEqual({
+    ...{ walkStorageIndex: wait, hashStorageIndex: wait, recordStorageIndex: wait },
+  })
+  await connection.close()
 })
 
 test('the index shows and counts only what is below the present roots', async () => {

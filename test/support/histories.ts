@@ -52,3 +52,15 @@ export const replayed = async (server: Server, name: string, workflowId: string)
   if (version !== undefined)
     writeFileSync(join(historiesFolder, `${version}-${name}.json`), `${JSON.stringify(json)}\n`)
 }
+
+/** How long each activity that a workflow has at a host may wait for a worker, by its name. */
+export const waitsAtHosts = async (server: Server, workflowId: string): Promise<Record<string, string>> => {
+  const { json } = await historyOf(server, workflowId)
+  return Object.fromEntries(
+    json.events.flatMap(({ activityTaskScheduledEventAttributes: activity }: any) =>
+      activity?.taskQueue.name.includes('@') === true
+        ? [[activity.activityType.name, activity.scheduleToStartTimeout]]
+        : [],
+    ),
+  )
+}

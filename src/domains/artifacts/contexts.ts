@@ -8,6 +8,7 @@ import type { ArtifactStore } from '../../drivers/build/store.ts'
 import type { Upload } from '../../http/route.ts'
 import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { BuildContext, contextMediaType, type NewContext } from './schemas.ts'
+import { holdBytes } from './store.ts'
 
 export interface ContextParts {
   db: Db
@@ -87,7 +88,7 @@ export const uploadContext = async (
       await readContext(file as AsyncIterable<Buffer>, { limitBytes, keep: aside.write })
       const sizeBytes = aside.size()
       const digest = await aside.keep('contexts')
-      return await registerContext(db, { digest, sizeBytes, hostId })
+      return await registerContext({ db, artifactStore, hostId }, { digest, sizeBytes })
     } catch (error) {
       if (error instanceof BuildError) throw unacceptableAt('context', error.message)
       if (isFull(error)) throw new Refusal('unavailable', fullStore)
@@ -97,17 +98,23 @@ export const uploadContext = async (
 
 const uriOf = (digest: string): string => `artifact://contexts/${digest.slice(7)}`
 
+/** Records bytes that the store has, unless they are removed meanwhile. */
 const registerContext = (
-  db: Db,
-  { digest, sizeBytes, hostId }: { digest: string; sizeBytes: number; hostId: string },
+  { db, artifactStore, hostId }: Pick<ContextParts, 'db' | 'artifactStore' | 'hostId'>,
+  { digest, sizeBytes }: { digest: string; sizeBytes: number },
 ): Promise<z.output<typeof BuildContext>> =>
-  db.one(
-    BuildContext,
-    sql`insert into build_contexts (digest, storage_uri, size_bytes, media_type, host_id)
-        values (${digest}, ${uriOf(digest)}, ${sizeBytes}, ${contextMediaType}, ${hostId})
-        on conflict on constraint build_contexts_pkey do update set host_id = excluded.host_id
-        returning digest, storage_uri, size_bytes, media_type`,
-  )
+  db.transaction(async (tx) => {
+    await holdBytes(tx, digest)
+    if ((await artifactStore.sizeOf('contexts', digest)) === undefined)
+      throw new Refusal('unavailable', 'the context was deleted while it was registered; upload it again')
+    return tx.one(
+      BuildContext,
+      sql`insert into build_contexts (digest, storage_uri, size_bytes, media_type, host_id)
+          values (${digest}, ${uriOf(digest)}, ${sizeBytes}, ${contextMediaType}, ${hostId})
+          on conflict on constraint build_contexts_pkey do update set host_id = excluded.host_id
+          returning digest, storage_uri, size_bytes, media_type`,
+    )
+  })
 
 /** Registers bytes that the store of this host holds. @throws Refusal 422 for others */
 export const registerStored = async (
@@ -130,5 +137,5 @@ export const registerStored = async (
       'sizeBytes',
       `is ${given.sizeBytes}, and the context has ${sizeBytes} bytes; give that number`,
     )
-  return registerContext(db, { digest: given.digest, sizeBytes, hostId })
+  return registerContext({ db, artifactStore, hostId }, { digest: given.digest, sizeBytes })
 }

@@ -111,7 +111,25 @@ export const pullPrivateBases = async (
   }
 }
 
-/** Pulls an image of a build, with the login of its registry. @returns the engine's image */
+/** What a registry answers for good, whatever status the engine gives it: Docker's is often 500. */
+const final = /not found|denied|unauthorized|(?:manifest|name|blob) unknown/i
+const ofTheWay = /time(?:d )?out|deadline exceeded|connection reset|unexpected EOF/i
+const ofTheRegistry = /too ?many ?requests|(?:status.*:|HTTP) ?(?:429|5\d\d)\b/i
+
+/** The engine's refusal of a pull; one by passing trouble of the registry or of the way to it passes. */
+const refusedPull = (refusal: EngineRefusal): Error => {
+  const { statusCode = 0 } = (refusal.cause ?? {}) as { statusCode?: number }
+  const trouble = statusCode === 429 || statusCode > 500
+  const passes = trouble || ofTheWay.test(refusal.message) || ofTheRegistry.test(refusal.message)
+  return passes && !final.test(refusal.message)
+    ? new BuildError(refusal.message, { passes, cause: refusal })
+    : refusal
+}
+
+/**
+ * Pulls an image of a build, with the login of its registry. @returns the engine's image
+ * @throws EngineRefusal; BuildError that passes where waiting may help
+ */
 export const pull = async (
   { buildEngine, addressAllowed, vault, http }: BuildWorkParts,
   work: BuildWork,
@@ -129,7 +147,8 @@ export const pull = async (
     try {
       await pullImage(buildEngine, image, platformOf(work), { signal, onLine: journal.say }, login)
     } catch (error) {
-      if (!(error instanceof EngineRefusal) || !fits) throw error
+      if (!(error instanceof EngineRefusal)) throw error
+      if (!fits) throw refusedPull(error)
       journal.say(`the registry does not give ${image} (${error.message}); the engine's own is taken`)
     }
   const found = await engineImage(buildEngine, image, signal)

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { findUsers, userText, type Use } from '../../db/uses.ts'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { ArtifactStore } from '../../drivers/build/store.ts'
 import { missing, unacceptable } from '../../refusal.ts'
 import { ArtifactVersion } from './schemas.ts'
@@ -72,34 +72,43 @@ const openRunsOfBuild: ArtifactUse = {
         and artifact_build_id = ${'buildId' in target ? target.buildId : ''}`,
 }
 
-/** Those of the digests that a variant or a run names. */
-const ownedOf = async (db: Db, digests: readonly string[]): Promise<Set<string>> => {
+/** Kinds of bytes that go once no record names them. */
+type OwnedKind = 'images' | 'contexts'
+/** Whether a record names the digest `given.digest`. */
+const isOwned: Readonly<Record<OwnedKind, Sql>> = {
+  images: sql`exists (select from artifact_variants n where n.digest = given.digest)
+    or exists (select from build_runs r where r.output_digest = given.digest)`,
+  contexts: sql`exists (select from build_contexts c where c.digest = given.digest)`,
+}
+/** The files of a digest of a kind. */
+const filesOf = { images: ['images', 'sboms'], contexts: ['contexts'] } as const
+
+const ownedOf = async (db: Db, kind: OwnedKind, digests: readonly string[]): Promise<Set<string>> => {
   const owned = await db.values(
     z.string(),
-    sql`select digest from unnest(${[...digests]}::text[]) as given (digest)
-        where exists (select from artifact_variants n where n.digest = given.digest)
-          or exists (select from build_runs r where r.output_digest = given.digest)`,
+    sql`select digest from unnest(${[...digests]}::text[]) as given (digest) where ${isOwned[kind]}`,
   )
   return new Set(owned)
 }
 
 /**
  * Removes files of the store of this host that no record names. A build that publishes equal bytes
- * meanwhile keeps them, or makes them again. `isFree` is asked last, while the bytes are held.
+ * meanwhile, or an upload of them, keeps them, or makes them again. `isFree` is asked last, while the
+ * bytes are held.
  */
 export const removeUnowned = async (
   { db, artifactStore }: DeletionParts,
   digests: readonly string[],
+  kind: OwnedKind = 'images',
   isFree: (tx: Db, digest: string) => Promise<boolean> = () => Promise.resolve(true),
 ): Promise<void> => {
-  const kept = await ownedOf(db, digests)
+  const kept = await ownedOf(db, kind, digests)
   for (const digest of digests)
     if (!kept.has(digest))
       await db.transaction(async (tx) => {
         await holdBytes(tx, digest)
-        if ((await ownedOf(tx, [digest])).size > 0 || !(await isFree(tx, digest))) return
-        await artifactStore.remove('images', digest)
-        await artifactStore.remove('sboms', digest)
+        if ((await ownedOf(tx, kind, [digest])).size > 0 || !(await isFree(tx, digest))) return
+        for (const each of filesOf[kind]) await artifactStore.remove(each, digest)
       })
 }
 
@@ -150,12 +159,12 @@ export const deleteBuild = async (
 }
 
 /** Deletes a context that no build refers to, with its bytes. @throws Refusal */
-export const deleteContext = async ({ db, artifactStore }: DeletionParts, digest: string): Promise<void> => {
-  await db.transaction(async (tx) => {
+export const deleteContext = async (parts: DeletionParts, digest: string): Promise<void> => {
+  await parts.db.transaction(async (tx) => {
     if ((await tx.run(sql`select from build_contexts where digest = ${digest} for update`)) === 0)
       throw missing('build context', digest)
     await refuseUsed(tx, 'build context', [buildsOfContext], digest)
     await tx.run(sql`delete from build_contexts where digest = ${digest}`)
   })
-  await artifactStore.remove('contexts', digest)
+  await removeUnowned(parts, [digest], 'contexts')
 }

@@ -3,7 +3,8 @@ import { sql, type Db } from '../../db/sql.ts'
 import type { ArtifactStore } from '../../drivers/build/store.ts'
 import { removeUnowned } from '../artifacts/versions.ts'
 
-/** Bytes of the store without a record: of refused runs, of deleted ones, of deletions on other hosts. */
+/** Bytes of the store without a record: of refused runs, of deleted ones, of deletions on other hosts,
+ * of uploads that were cut. */
 
 /** A run that fetches an executable is recorded long before. */
 const graceMs = 86_400_000
@@ -23,14 +24,16 @@ export const removeUnnamed = async (
   artifactStore: Pick<ArtifactStore, 'olderThan' | 'isOlder' | 'remove' | 'removeLog'>,
   signal: AbortSignal,
 ): Promise<void> => {
-  for await (const digests of artifactStore.olderThan('images', graceMs)) {
-    if (signal.aborted) return
-    // The look-up of a run that is being accepted renews what it finds here.
-    await removeUnowned(
-      { db, artifactStore },
-      await unpinned(db, digests),
-      async (tx, digest) =>
-        (await unpinned(tx, [digest])).length > 0 && artifactStore.isOlder('images', digest, graceMs),
-    )
-  }
+  for (const kind of ['images', 'contexts'] as const)
+    for await (const digests of artifactStore.olderThan(kind, graceMs)) {
+      if (signal.aborted) return
+      // The look-up of a run that is being accepted renews what it finds here, and so does an upload.
+      await removeUnowned(
+        { db, artifactStore },
+        await unpinned(db, digests),
+        kind,
+        async (tx, digest) =>
+          (await unpinned(tx, [digest])).length > 0 && artifactStore.isOlder(kind, digest, graceMs),
+      )
+    }
 }

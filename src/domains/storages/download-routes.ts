@@ -4,6 +4,7 @@ import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { readStorage } from '../environments/storages.ts'
+import { isReachedBy } from './connection.ts'
 import { contentReply } from './content.ts'
 import { refusing } from './errors.ts'
 import type { Storages } from './open.ts'
@@ -18,10 +19,14 @@ const Kept = z.object({ id: z.string() })
 
 /** Files prepared for download, and their bytes. */
 export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages }): Route[] => {
-  /** Adds a URL where the storage can make one. A storage that is unreachable now makes none. */
+  /**
+   * Adds a URL where the storage can make one: only a bucket does, so no other is waited for. A
+   * bucket that is unreachable now makes none.
+   */
   const answer = async (download: Download): Promise<z.output<typeof DownloadRun>> => {
     if (download.status !== 'ready') return downloadView(download)
     try {
+      if (!isReachedBy(await readStorage(db, download.storageId), 'bucket')) return downloadView(download)
       const { driver } = await storages.open(download.storageId)
       return downloadView(download, await driver.presign?.(download.path, urlSeconds))
     } catch {

@@ -132,6 +132,14 @@ class Host {
     this.#idle.unref()
   }
 
+  /** Ends the file that a call has opened whose caller left before the answer. */
+  #abandon(call: 'open' | 'create', args: readonly unknown[], answer: unknown): void {
+    const file = call === 'open' ? (answer as { file: number }).file : (answer as number)
+    // The bytes of an upload in parts stay: the attempt after this one may have them open.
+    const isWhole = call === 'create' && args[2] === undefined
+    this.call(isWhole ? 'drop' : 'close', {}, file).catch(() => undefined)
+  }
+
   async call<N extends keyof HostCalls>(
     call: N,
     { signal }: Watch,
@@ -153,9 +161,14 @@ class Host {
       )
     const timer = setTimeout(late, deadlineMs)
     const leave = (): void => {
-      this.#waiting.delete(id)
-      clearTimeout(timer)
       reject(signal?.reason as Error)
+      const waiting = this.#waiting.get(id)
+      if (waiting !== undefined && (call === 'open' || call === 'create'))
+        this.#waiting.set(id, { ...waiting, resolve: (answer) => this.#abandon(call, args, answer) })
+      else {
+        this.#waiting.delete(id)
+        clearTimeout(timer)
+      }
       this.#rest()
     }
     signal?.addEventListener('abort', leave, { once: true })
