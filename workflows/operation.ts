@@ -124,7 +124,7 @@ export const isNotTaken = (error: unknown): boolean =>
 const shortAt = (taskQueue: string): ActivityOptions => ({
   summary: 'whether its host takes work',
   taskQueue: queueOfMonitors(taskQueue),
-  scheduleToStartTimeout: '2 minutes',
+  scheduleToStartTimeout: '50 minutes',
   startToCloseTimeout: '1 minute',
   retry: { initialInterval: '1 second', backoffCoefficient: 2, maximumInterval: '1 minute' },
 })
@@ -148,7 +148,7 @@ export const takenAt = async <T>(
         if (!isNotTaken(silent)) throw silent
         const host = JSON.stringify(taskQueue.slice(workflowInfo().taskQueue.length + 1))
         throw ApplicationFailure.nonRetryable(
-          `no worker of the host ${host} took it within 10 minutes: start that host, or a worker with ` +
+          `no worker of the host ${host} took it within an hour: start that host, or a worker with ` +
             'its name in SERVICE_HOST_ID, and start this again',
         )
       })
