@@ -111,7 +111,8 @@ const openRecords = async ({ config, log, opened, endpoints }: Opening & { endpo
     for (const { id, error } of (await migrate(ownDb)).old)
       log.warn(
         { err: error, instanceId: id },
-        'an archived instance could not be brought to this version, and none can read it: delete it and import it again',
+        'an archived instance could not be brought to this version, and none can read it: ' +
+          'delete it and import it again',
       )
   } catch (error) {
     throw unusableDatabase(endpoints.databaseUrl, config.databaseUrl !== undefined, error)

@@ -147,13 +147,14 @@ test('a start waits for the end of a stop, and fails with the reason where the m
 })
 
 test.each(['runs', 'falls back'])('a machine whose start is cancelled can be used: it %s', async (end) => {
-  await made('called-off')
-  await act('called-off', 'stop')
-  const machine = await machineOfInstance(service, site, 'called-off')
+  const instance = `called-off-${end.slice(0, 4)}`
+  await made(instance)
+  await act(instance, 'stop')
+  const machine = await machineOfInstance(service, site, instance)
   // It is neither running nor stopped until its start is cancelled.
   machine.state = 'stopping'
   const looks = site.calls.get('DescribeInstances') ?? 0
-  const { id } = (await calls.act('called-off', 'start')).body
+  const { id } = (await calls.act(instance, 'start')).body
   await until('a look at it', 120, () => (site.calls.get('DescribeInstances') ?? 0) > looks)
   await service.post(`/cloud-operations/${id}/cancel/`)
   const runs = end === 'runs'
@@ -161,13 +162,13 @@ test.each(['runs', 'falls back'])('a machine whose start is cancelled can be use
   Object.assign(machine, runs ? { state: 'running', address: '127.0.0.1' } : { state: 'stopped' })
   expect(await calls.over(id)).toMatchObject({ status: 'cancelled' })
   site.faults.noStart(false)
-  const { status, publicAddress, billing, failureReason } = await calls.instance('called-off')
+  const { status, publicAddress, billing, failureReason } = await calls.instance(instance)
   expect([status, publicAddress, failureReason]).toEqual(
     runs ? ['ready', '127.0.0.1', undefined] : ['stopped', undefined, undefined],
   )
   expect(billing.computeStartedAt !== undefined).toBe(runs)
-  expect(await act('called-off', runs ? 'stop' : 'start')).toMatchObject({ status: 'completed' })
-  await act('called-off', 'destroy')
+  expect(await act(instance, runs ? 'stop' : 'start')).toMatchObject({ status: 'completed' })
+  await act(instance, 'destroy')
 })
 
 test('a machine whose start is refused for its address counts while it runs', async () => {

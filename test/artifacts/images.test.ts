@@ -206,7 +206,10 @@ describe('an image of many architectures', () => {
   ])('is asked for again: %s, where the engine answers %i %s', async (again, status, text) => {
     refusal = { status, text }
     const error = await pulled('riscv64').catch((thrown: unknown) => thrown)
-    expect([(error as Error).message, error instanceof BuildError && error.passes]).toEqual([text, again])
+    expect([(error as Error).message, error instanceof BuildError && error.passes]).toEqual([
+      expect.stringContaining(text),
+      again,
+    ])
   })
 })
 
