@@ -111,7 +111,7 @@ const openRecords = async ({ config, log, opened, endpoints }: Opening & { endpo
     for (const { id, error } of (await migrate(ownDb)).old)
       log.warn(
         { err: error, instanceId: id },
-        'an archived instance could not be brought to this version, and none can read it: ' +
+        'an archived instance could not be brought to this version; it is not active, and none can read it: ' +
           'delete it and import it again',
       )
   } catch (error) {

@@ -1,7 +1,7 @@
 import { ActivityCancellationType, CancellationScope, proxyActivities } from '@temporalio/workflow'
 import type { BuildRunActivities } from '../activities/build-run.ts'
 import type { Headline } from '../src/page-details.ts'
-import { durably, placed, takenAt, takenInTime } from './operation.ts'
+import { durably, placed, takenAt, takenPatiently } from './operation.ts'
 
 const patient = {
   initialInterval: '500 milliseconds',
@@ -22,7 +22,7 @@ export async function buildRun(id: string, generation: number, headline?: Headli
   let taskQueue: string | undefined
   const there = (summary: string, more: object = {}) =>
     proxyActivities<BuildRunActivities>({
-      ...{ summary, startToCloseTimeout: '1 day', heartbeatTimeout: '10 seconds', ...takenInTime },
+      ...{ summary, startToCloseTimeout: '1 day', heartbeatTimeout: '10 seconds', ...takenPatiently },
       // An engine that does not answer is retried for about an hour.
       retry: { ...patient, maximumAttempts: 120 },
       cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,

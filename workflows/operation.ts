@@ -113,6 +113,8 @@ export const placed = async (
 
 /** An activity at a host that is gone is given up after this time. */
 export const takenInTime = { scheduleToStartTimeout: '10 minutes' } as const
+/** One of a job that waits for its host as long as for a storage. */
+export const takenPatiently = { scheduleToStartTimeout: '50 minutes' } as const
 
 /** Whether an activity ended because no worker of its queue took it in time. */
 export const isNotTaken = (error: unknown): boolean =>
@@ -124,7 +126,7 @@ export const isNotTaken = (error: unknown): boolean =>
 const shortAt = (taskQueue: string): ActivityOptions => ({
   summary: 'whether its host takes work',
   taskQueue: queueOfMonitors(taskQueue),
-  scheduleToStartTimeout: '50 minutes',
+  scheduleToStartTimeout: '10 minutes',
   startToCloseTimeout: '1 minute',
   retry: { initialInterval: '1 second', backoffCoefficient: 2, maximumInterval: '1 minute' },
 })
@@ -146,10 +148,12 @@ export const takenAt = async <T>(
       if (!isNotTaken(error)) throw error
       await ask(shortAt(taskQueue)).catch((silent: unknown) => {
         if (!isNotTaken(silent)) throw silent
-        const host = JSON.stringify(taskQueue.slice(workflowInfo().taskQueue.length + 1))
+        const host = taskQueue.slice(workflowInfo().taskQueue.length + 1)
         throw ApplicationFailure.nonRetryable(
-          `no worker of the host ${host} took it within an hour: start that host, or a worker with ` +
-            'its name in SERVICE_HOST_ID, and start this again',
+          host === ''
+            ? 'no worker took it within an hour: start one, and start this again'
+            : `no worker of the host ${JSON.stringify(host)} took it within an hour: start that host, or ` +
+                'a worker with its name in SERVICE_HOST_ID, and start this again',
         )
       })
     }

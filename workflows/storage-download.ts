@@ -7,7 +7,7 @@ import {
 } from '@temporalio/workflow'
 import type { StorageDownloadActivities } from '../activities/storage-download.ts'
 import type { Headline } from '../src/page-details.ts'
-import { durably, placed, takenAt, takenInTime } from './operation.ts'
+import { durably, placed, takenAt, takenPatiently } from './operation.ts'
 
 const patient = {
   initialInterval: '200 milliseconds',
@@ -26,7 +26,7 @@ export async function storageDownload(id: string, generation: number, headline?:
   let taskQueue: string | undefined
   const there = (summary: string, more: object = {}) =>
     proxyActivities<StorageDownloadActivities>({
-      ...{ summary, startToCloseTimeout: '30 days', heartbeatTimeout: '10 seconds', ...takenInTime },
+      ...{ summary, startToCloseTimeout: '30 days', heartbeatTimeout: '10 seconds', ...takenPatiently },
       // A storage that does not answer is retried for about an hour.
       retry: { ...patient, maximumAttempts: 120 },
       // The activity removes the unfinished file before the end is recorded.

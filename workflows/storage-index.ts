@@ -1,7 +1,7 @@
 import { ActivityCancellationType, proxyActivities, workflowInfo } from '@temporalio/workflow'
 import type { StorageIndexActivities } from '../activities/storage-index.ts'
 import type { Headline } from '../src/page-details.ts'
-import { durably, takenAt, takenInTime } from './operation.ts'
+import { durably, takenAt, takenPatiently } from './operation.ts'
 
 const patient = {
   initialInterval: '200 milliseconds',
@@ -20,7 +20,7 @@ export async function storageIndex(id: string, generation: number, headline?: He
   let taskQueue: string | undefined
   const there = (summary: string, more: object = {}) =>
     proxyActivities<StorageIndexActivities>({
-      ...{ summary, startToCloseTimeout: '1 day', heartbeatTimeout: '10 seconds', ...takenInTime },
+      ...{ summary, startToCloseTimeout: '1 day', heartbeatTimeout: '10 seconds', ...takenPatiently },
       // A storage that does not answer is retried for about an hour.
       retry: { ...patient, maximumAttempts: 120 },
       cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,

@@ -4,6 +4,7 @@ import { from as copyFrom, to as copyTo } from 'pg-copy-streams'
 import { z } from 'zod'
 import { inArchive, provenanceOf } from './archive-names.ts'
 import { readDefinitions } from './definitions.ts'
+import { databaseAway } from './errors.ts'
 import { toCopyLines, toJsonLines, type ColumnKind } from './json-lines.ts'
 import { readMigrations } from './migrations.ts'
 import { raw, sql, type Db, type Sql } from './sql.ts'
@@ -306,9 +307,14 @@ export interface OldArchive {
   error: unknown
 }
 
+/** Errors that another start need not meet: the database is away, full or busy. */
+const passes = (error: unknown): boolean =>
+  databaseAway(error) || /^(53|55P03|40P01|57014)/.test((error as { code?: string }).code ?? '')
+
 /**
  * Migrates the schemas of archives to the newest tables and views, one transaction each.
- * @returns those that could not be migrated: they keep no other from its migration
+ * @returns those that could not be migrated: they keep no other from its migration, and none is active
+ * @throws an error that passes by itself
  */
 export const migrateArchives = async (client: pg.ClientBase): Promise<OldArchive[]> => {
   const { rows } = await client.query<{ id: string; schema: string }>(
@@ -333,6 +339,9 @@ export const migrateArchives = async (client: pg.ClientBase): Promise<OldArchive
       await client.query('commit')
     } catch (error) {
       await client.query('rollback')
+      // The next start may migrate it.
+      if (passes(error)) throw error
+      await client.query('delete from public.instance_activation where instance_id = $1', [id])
       old.push({ id, error })
     }
   }

@@ -19,6 +19,8 @@ export const migrate = async (db: Database): Promise<{ from: number; to: number;
   const client = await db.session()
   try {
     await client.query('select pg_advisory_lock($1)', [lock])
+    // A migration that waits for a reader of a table holds up all who come after it.
+    await client.query("set lock_timeout = '60s'")
     await client.query(
       'create table if not exists schema_migrations (number integer primary key, name text not ' +
         'null, hash text not null, applied_at timestamptz not null default now())',

@@ -71,7 +71,8 @@ export const refuseHalfRestored = (dataDir: string): void => {
   const before =
     restoring.names.length === 0
       ? ''
-      : `; the databases that were there before are in ${join(dataDir, restoring.aside)}`
+      : `. The databases that were there before are in ${join(dataDir, restoring.aside)}: to keep them ` +
+        `instead, move them back and remove ${restoringFile(dataDir)}`
   throw new StartError(
     `a restore of SERVICE_DATA_DIR=${dataDir} was cut off: run it again (npm run restore -- FILE)${before}`,
   )

@@ -157,6 +157,8 @@ test.each(['runs', 'falls back'])('a machine whose start is cancelled can be use
   const { id } = (await calls.act(instance, 'start')).body
   await until('a look at it', 120, () => (site.calls.get('DescribeInstances') ?? 0) > looks)
   await service.post(`/cloud-operations/${id}/cancel/`)
+  const before = site.calls.get('DescribeInstances') ?? 0
+  await until('two looks after it', 120, () => (site.calls.get('DescribeInstances') ?? 0) > before + 1)
   const runs = end === 'runs'
   site.faults.noStart(true)
   Object.assign(machine, runs ? { state: 'running', address: '127.0.0.1' } : { state: 'stopped' })

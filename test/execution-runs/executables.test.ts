@@ -609,7 +609,7 @@ test('a build whose earlier output is lost is judged as the first one', async ()
   const connection = await Connection.connect({ address: temporalAddress() })
   const waits = await waitsAtHosts({ connection, namespace: service.namespace }, `build-run/${id}/1`)
   await connection.close()
-  expect(waits).toMatchObject({ fetchBuildRun: '600s' })
+  expect(waits).toMatchObject({ fetchBuildRun: '3000s' })
 })
 
 test('an attestation names host, image and bases, and events of a log hold whole characters', async () => {

@@ -279,7 +279,7 @@ test('a job with an end on this machine belongs to its host, one between buckets
   const connection = await Connection.connect({ address: temporalAddress() })
   const server = { connection, namespace: service.namespace }
   // A host that is gone keeps no job waiting for ever.
-  const wait = '600s'
+  const wait = '3000s'
   expect(await waitsAtHosts(server, 'storage-download/to-bucket/1')).toEqual({
     ...{ listStorageDownload: wait, sendStorageDownload: wait },
   })

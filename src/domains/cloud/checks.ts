@@ -71,9 +71,10 @@ const runCheck = async (
   signal: AbortSignal,
 ): Promise<string | undefined> => {
   const check = `the check ${JSON.stringify(name)} of ${versionId}`
-  const late = AbortSignal.timeout(deadlineMs)
+  let late: AbortSignal | undefined
   try {
     const stream = await shell.open(command)
+    late = AbortSignal.timeout(deadlineMs)
     const end = AbortSignal.any([signal, late])
     end.addEventListener('abort', () => stream.kill(), { once: true })
     if (end.aborted) stream.kill()
@@ -87,7 +88,7 @@ const runCheck = async (
     return `${check} ended with ${String(code ?? 'a signal')}: ${words}`
   } catch (error) {
     signal.throwIfAborted()
-    if (late.aborted) return `${check} did not end within ${String(deadlineMs / 1_000)} s`
+    if (late?.aborted === true) return `${check} did not end within ${String(deadlineMs / 1_000)} s`
     if (error instanceof RangeError) return `${check} wrote more than ${String(mostBytes)} bytes`
     if (!(error instanceof LinkError) || !error.permanent) throw error
     throw new CloudError('refused', `${check} cannot run: ${error.message}`, { cause: error })

@@ -532,8 +532,9 @@ const lookOnce = async (parts: CloudWorkParts, job: CloudJob): Promise<Left | un
 }
 
 /**
- * How the provider shows the machine behind a start, once it neither starts nor stops; undefined
- * where it refuses to answer. @throws CloudError where a later answer may come, and the signal's reason
+ * How the provider shows the machine behind a start, once it neither starts nor stops; a provider may
+ * show a machine as stopped for a while after it has taken the start. Undefined where it refuses to
+ * answer. @throws CloudError where a later answer may come, and the signal's reason
  */
 const settledStart = async (
   parts: CloudWorkParts,
@@ -541,11 +542,15 @@ const settledStart = async (
   signal: AbortSignal,
 ): Promise<Left | undefined> => {
   const { sshAddress } = configurationOf(await readTarget(parts.db, job.targetId))
+  const since = performance.now()
   let looks = 0
+  let moves = false
   const settled = async (): Promise<Left | undefined> => {
     const left = leftOf(await (await cloudOf(parts, job)).look(job.providerId ?? ''))
     if (left === 'gone') return left
-    if (left.state !== 'running') return left.state === 'stopped' ? left : undefined
+    moves ||= left.state !== 'stopped' && left.state !== 'running'
+    if (left.state === 'stopped') return moves || performance.now() - since > unseenMs ? left : undefined
+    if (left.state !== 'running') return undefined
     looks += 1
     return isEarly(left, sshAddress, looks) ? undefined : left
   }
@@ -572,9 +577,13 @@ const leaveStarted = async (parts: CloudWorkParts, job: CloudJob, signal: AbortS
   if (left?.state === 'running') await recordRunning(db, job, left)
   if (!isCancelled) return
   if (left?.state === 'stopped') await recordStopped(db, job)
-  // Without an answer it may run: a start finds that out.
-  const status = left?.state === 'running' ? 'ready' : 'stopped'
-  await db.run(sql`update cloud_instances set status = ${status}, failure_reason = null where id = ${job.id}`)
+  const [status, reason] =
+    left === undefined
+      ? ['failed', 'its start was cancelled, and its provider does not show whether it runs; destroy it']
+      : [left.state === 'running' ? 'ready' : 'stopped', null]
+  await db.run(
+    sql`update cloud_instances set status = ${status}, failure_reason = ${reason} where id = ${job.id}`,
+  )
 }
 
 /**

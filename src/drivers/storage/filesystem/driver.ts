@@ -162,13 +162,16 @@ class Host {
     const timer = setTimeout(late, deadlineMs)
     const leave = (): void => {
       reject(signal?.reason as Error)
+      clearTimeout(timer)
       const waiting = this.#waiting.get(id)
       if (waiting !== undefined && (call === 'open' || call === 'create'))
-        this.#waiting.set(id, { ...waiting, resolve: (answer) => this.#abandon(call, args, answer) })
-      else {
-        this.#waiting.delete(id)
-        clearTimeout(timer)
-      }
+        this.#waiting.set(id, {
+          ...waiting,
+          resolve: (answer) => this.#abandon(call, args, answer),
+          reject: () => this.#rest(),
+          refresh: () => undefined,
+        })
+      else this.#waiting.delete(id)
       this.#rest()
     }
     signal?.addEventListener('abort', leave, { once: true })
