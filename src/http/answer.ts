@@ -25,8 +25,10 @@ const lengthOf = (body: Body | undefined): number =>
   body === undefined ? 0 : body instanceof Chunks ? body.byteLength : Buffer.byteLength(body)
 
 /**
- * Sends a stream to its end. A reader that takes nothing for `stallMs` while bytes wait is cut: they
- * may come over one of the few streams of a site. A growing source cuts by itself.
+ * Sends a stream to its end. A reader that takes too little in five times `stallMs` while bytes wait
+ * is cut: they may come over one of the few streams of a site. Linux reports a full connection as
+ * writable once a third of its buffer is free, for which a reader of 10 kB/s needs a minute. A growing
+ * source cuts by itself.
  */
 const sendAll = (
   source: Readable | Followed,
@@ -34,7 +36,7 @@ const sendAll = (
   followed: FollowedOptions & { stallMs: number },
 ): Promise<void> => {
   if (typeof source === 'function') return pipeline(source(followed), res)
-  res.setTimeout(followed.stallMs, () => {
+  res.setTimeout(5 * followed.stallMs, () => {
     if (res.writableLength > 0) res.destroy()
   })
   return pipeline(source, res)

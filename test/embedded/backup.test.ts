@@ -140,7 +140,9 @@ test('a restore that was cut off keeps the service from its start, and is comple
   const start = openEmbedded({ dataDir: folder.path, cacheDir } as Config, {
     ...{ log, onProgress: () => undefined, onRestart: () => undefined },
   })
-  await expect(start).rejects.toThrow(new RegExp(`run it again .* before are in .*/${aside ?? '-'}$`))
+  await expect(start).rejects.toThrow(
+    new RegExp(`run it again .* before are in .*/${aside ?? '-'}: to keep them`),
+  )
   await expect(backUp(options, join(elsewhere.path, 'half'))).rejects.toThrow(/was cut off/)
   rmSync(temporal)
   expect(await restore(options, archive)).toBe(join(folder.path, aside ?? ''))

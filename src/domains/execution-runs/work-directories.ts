@@ -6,6 +6,7 @@ import { removedAtOnce } from '../../executor/removals.ts'
 import { readSiteSnapshot } from '../../executor/snapshot.ts'
 import { placer } from '../../executor/sites.ts'
 import { eachOf } from '../../pacing/each-of.ts'
+import { warnRun } from './operation.ts'
 
 const Unkept = z.object({
   id: z.string(),
@@ -83,6 +84,14 @@ export const removeUnkept = async (
   await Promise.race([removal, aborted(over)])
   await markDeleted(db, runId, removed)
   signal.throwIfAborted()
+  const left = here.length - removed.length
+  if (over.aborted && left > 0)
+    await warnRun(
+      db,
+      runId,
+      `${String(left)} work directories with keepDisk: false were not removed within ` +
+        `${String(deadlineMs / 1_000)} s, and may stay until the run is deleted`,
+    )
   return located.find(isAfar)?.host
 }
 
