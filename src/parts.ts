@@ -33,6 +33,7 @@ import { configurationSecrets } from './domains/environments/store.ts'
 import { openFunctionCalls } from './domains/function-calls/store.ts'
 import { selectedArtifacts } from './domains/instance/archives/files.ts'
 import { openSelection } from './domains/instance/archives/selection.ts'
+import { deactivate } from './domains/instance/archives/store.ts'
 import { transferBuffer } from './domains/instance/schemas.ts'
 import { readSystemInstance } from './domains/instance/store.ts'
 import { openStorages } from './domains/storages/open.ts'
@@ -108,12 +109,14 @@ const openRecords = async ({ config, log, opened, endpoints }: Opening & { endpo
     }),
   )
   try {
-    for (const { id, error } of (await migrate(ownDb)).old)
+    for (const { id, error } of (await migrate(ownDb)).old) {
+      await deactivate(ownDb, id)
       log.warn(
         { err: error, instanceId: id },
         'an archived instance could not be brought to this version; it is not active, and none can read it: ' +
           'delete it and import it again',
       )
+    }
   } catch (error) {
     throw unusableDatabase(endpoints.databaseUrl, config.databaseUrl !== undefined, error)
   }

@@ -313,7 +313,7 @@ const passes = (error: unknown): boolean =>
 
 /**
  * Migrates the schemas of archives to the newest tables and views, one transaction each.
- * @returns those that could not be migrated: they keep no other from its migration, and none is active
+ * @returns those that could not be migrated: they keep no other from its migration
  * @throws an error that passes by itself
  */
 export const migrateArchives = async (client: pg.ClientBase): Promise<OldArchive[]> => {
@@ -341,7 +341,6 @@ export const migrateArchives = async (client: pg.ClientBase): Promise<OldArchive
       await client.query('rollback')
       // The next start may migrate it.
       if (passes(error)) throw error
-      await client.query('delete from public.instance_activation where instance_id = $1', [id])
       old.push({ id, error })
     }
   }

@@ -382,13 +382,13 @@ test('a stop ends the workers while a round of the sweeper waits', async () => {
   await until('the workers', 60, workers)
   const holder = await stopping.db.session()
   await holder.query('begin; lock table site_removals in access exclusive mode')
-  await until('a round that waits', 60, async () => {
-    const waiting = "select from pg_locks where not granted and relation = 'site_removals'::regclass"
-    return (await holder.query(waiting)).rowCount === 1
-  })
+  const waiting = "select from pg_locks where not granted and relation = 'site_removals'::regclass"
+  const waits = async () => (await holder.query(waiting)).rowCount === 1
+  await until('a round that waits', 60, waits)
   const over = stopping[Symbol.asyncDispose]()
   try {
     await until('the end of the workers', 20, async () => !(await workers()))
+    expect(await waits()).toBe(true)
   } finally {
     await holder.end()
     await over

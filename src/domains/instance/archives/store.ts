@@ -117,6 +117,10 @@ export const readActive = (db: Db): Promise<z.output<typeof Active> | undefined>
       join instance_archives a on a.id = c.instance_id`,
   )
 
+/** The installation's own records are read again where this archive was. */
+export const deactivate = (db: Db, id: string): Promise<number> =>
+  db.run(sql`delete from instance_activation where instance_id = ${id}`)
+
 /** Makes the API read another instance. */
 export const activate = (db: Db, id: string): Promise<InstanceProjection> =>
   db.transaction(async (tx) => {
