@@ -255,8 +255,8 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
     },
     async close() {
       closing.abort(new DriverError('unknown', 'the driver was closed'))
-      await arrivals.over()
-      await driver.close()
+      // The driver beneath gives up its waits at once, also while an aborted transfer ends.
+      await Promise.all([arrivals.over(), driver.close()])
     },
   }
 }
