@@ -118,18 +118,27 @@ kills() {
 
 # ---- the engine
 
+# `timeout` of coreutils makes a process group, which a signal to the task's does not reach, unless it
+# is in the foreground; that of busybox makes none, and its early versions take other words.
+limiter=
+find_limiter() {
+  for limiter in 'timeout --foreground -s KILL' 'timeout -s KILL' ''; do
+    $limiter ${limiter:+5} true 2> /dev/null && return
+  done
+}
+
 # Runs a command for so many seconds at most; 124: its time is over. A client of Docker passes other
 # signals than KILL on, and waits.
 within() {
   limit=$1
   shift
-  command -v timeout > /dev/null || {
+  [ -n "$limiter" ] || {
     "$@"
     return
   }
   now
   due=$((up + limit * 100))
-  timeout -s KILL "$limit" "$@" && return
+  $limiter "$limit" "$@" && return
   code=$?
   now
   [ "$code" -ne 137 ] || [ "$up" -lt "$due" ] || code=124
@@ -395,6 +404,7 @@ resolve() {
   flock 8 || give_up refused "$node lacks flock (Debian: util-linux), which containers need"
   if ! know; then
     ! is_silent || give_up infrastructure "$words"
+    find_limiter
     find_engine
     [ "$engine" != podman ] || sweep "$node" 8>&-
     ask_removal
