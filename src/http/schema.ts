@@ -109,7 +109,7 @@ export const Timestamp = z.iso
         ? 'must be a time with its zone, such as 2026-01-31T12:00:00+02:00; in a query write its + as %2B'
         : undefined,
   })
-  // PostgreSQL reads no longer one.
+  // PostgreSQL does not read one with 200 digits of a second (22007).
   .max(40, 'must be at most 40 characters; give fewer digits of a second')
   .refine(
     (text) => !text.startsWith('0000-') && !/[+-](1[6-9]|2\d):\d\d$/.test(text),

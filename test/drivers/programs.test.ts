@@ -320,6 +320,36 @@ describe.each(shells)('%s', (shell) => {
     },
   )
 
+  always('a signal for a task reaches an engine that does not answer it', async () => {
+    const at = place()
+    for (const path of ['bin', 'work', 'containers/records']) mkdirSync(join(at, path), { recursive: true })
+    const asked = join(at, 'asked')
+    const program = `#!/bin/sh\necho $$ > ${asked}.new && mv ${asked}.new ${asked} && exec sleep 86400\n`
+    writeFileSync(join(at, 'bin', 'docker'), program, { mode: 0o755 })
+    const container = {
+      image: 'tools/a:1',
+      engine: 'docker',
+      network: false,
+      reuse: false,
+      scope: 'run',
+    } as const
+    const intent = { ...plainIntent('task', join(at, 'work'), ['true']), container }
+    const { argv, environment } = containerized(
+      intent,
+      { base: join(at, 'containers'), home: at, path: `${at}/bin:/usr/bin:/bin`, account: '1:1' },
+      { engine: 'docker', taskVariable: 'MARK' },
+    )
+    const [, file = ''] = argv
+    mkdirSync(join(file, '..'), { recursive: true })
+    writeFileSync(file, launcher.replace(/^patience=\d+ copying=\d+$/m, 'patience=86400 copying=86400'))
+    const child = spawn(shell, argv.slice(1), { env: environment, stdio: 'ignore', detached: true })
+    const closed = once(child, 'close')
+    await until('the question', 120, () => existsSync(asked))
+    process.kill(-Number(child.pid), 'SIGTERM')
+    expect(await closed).toEqual([null, 'SIGTERM'])
+    await until('the end of its client', 120, () => !existsSync(`/proc/${read(at, 'asked').trim()}`))
+  })
+
   always(
     'what hangs after the end of its task is looked for less and less often, what is new at once',
     () => {

@@ -137,6 +137,30 @@ describe('tasks whose files are at another site', () => {
     expect(readdirSync(incoming)).toEqual([])
   }, 300_000)
 
+  test('its end gives up what the driver beneath waits for, also while a transfer does not end', async () => {
+    const directory = made('hangs', 10)
+    const asked = Promise.withResolvers<string>()
+    const ended = Promise.withResolvers<string>()
+    const never = new Promise<never>(() => undefined)
+    const driver = withTransfers(
+      { ...local, close: async () => ended.resolve('closed') },
+      {
+        site: 'here',
+        ends: (site) => {
+          if (site === 'here') return Promise.resolve({ site, shell, mounts: [] })
+          asked.resolve(site)
+          return never
+        },
+        incomingRoot: async () => incoming,
+        onTransfer: async () => undefined,
+      },
+    )
+    void driver.submit([task('hangs', [{ at: 'there', from: directory, label: 'maker', producer: 7 }])])
+    await asked.promise
+    void driver.close()
+    expect(await ended.promise).toBe('closed')
+  })
+
   test('what moved is told again, as it was, to whom it moved for when nobody heard of it; to others it is there', async () => {
     const directory = made('unheard', 200_000)
     const stage = [{ at: 'there', from: directory, label: 'maker' }]
