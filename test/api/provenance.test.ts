@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs'
 import { fileId, recordRun, taskId } from '../../bench/provenance/rows.ts'
 import { openReader } from '../../src/db/reader.ts'
 import { sql } from '../../src/db/sql.ts'
+import { columnNames } from '../../src/domains/provenance/catalogue.ts'
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
 import type { Answer } from '../support/client.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
@@ -227,6 +228,7 @@ describe('SQL', () => {
     const columns = items.flatMap((item: { columns: { name: string }[] }) =>
       item.columns.map(({ name }) => name),
     )
+    expect(columnNames).toEqual(new Set(columns))
     for (const hidden of [
       'configuration',
       'metadata',

@@ -493,9 +493,37 @@ select * from runs where id = $2 and id = $1
 select * from runs where current of c
 select default from runs
 select a.b.c.d from runs
+select (7355608153::bigint).pg_advisory_lock as x from runs limit 1
+select (2::float8).pg_sleep from runs
+select ('server_version'::text).current_setting as x from runs
+select (('select to_tsvector(id) from audit_events'::text).ts_stat)::text as x from runs
+select (array['x'])[1].pg_ls_dir from runs
+select ('x'::text).pg_catalog.pg_advisory_lock from runs
+select (?::text).ts_stat from runs
+select (r).quote_literal from runs r
+select r.quote_literal as x from runs r
+select runs.num_nulls from runs
+select provenance.runs.record_out from provenance.runs
+select id from runs r where r.pg_typeof is null
+select id from runs r order by r.hash_record
+select q.quote_nullable from (select id from runs) q
+with q as (select id from runs) select q.row_to_json from q
+select (select r.quote_literal) from runs r
+select count(*) filter (where r.pg_column_size > 1) from runs r
 `
   .split('\n')
   .filter((line) => line !== '')
+
+/** The names of functions that no statement may call, as if they were attributes. */
+export const attributes: readonly string[] = [
+  ...new Set(
+    expressions.flatMap((text) => {
+      const [name] =
+        /^(?:pg|lo|dblink|ts|txid|xml|has|query|table|schema|set|current)_[a-z_]+(?=\()/.exec(text) ?? []
+      return name === undefined ? [] : [`('x'::text).${name}`, `(id).pg_catalog.${name}`, `runs.${name}`]
+    }),
+  ),
+]
 
 const long = 'a'.repeat(30_000)
 const nested = (levels: number, inner: string, around: (inner: string) => string): string =>
@@ -552,4 +580,13 @@ export const growing: readonly (readonly [statement: string, ...params: unknown[
   [`select ${nested(40, 'id', (inner) => `row(${inner}::text)`)} from runs`],
   [`select ${nested(40, 'id', (inner) => `like_escape(${inner}, '#')`)} from runs`],
   [`select ${nested(40, 'id', (inner) => `to_char(now(), ${inner})`)} from runs`],
+  [
+    `select y.to_json from
+      ${nested(30, 'runs', (inner) => `(select x.to_json as a, x.to_json as b from ${inner} x)`)} y`,
+  ],
+  [
+    `select y.quote_literal from
+      ${nested(30, 'runs', (inner) => `(select x.quote_literal as a, x.quote_literal as b from ${inner} x)`)} y,
+      (select 1 as quote_literal) z`,
+  ],
 ]

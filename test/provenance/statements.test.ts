@@ -3,7 +3,7 @@ import { openReader } from '../../src/db/reader.ts'
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
 import { prepare } from '../../src/domains/provenance/sql.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
-import { expressions, growing, statements } from './hostile.ts'
+import { attributes, expressions, growing, statements } from './hostile.ts'
 
 /** mulberry32: the same numbers for the same seed. */
 const dice = (seed: number) => {
@@ -86,7 +86,7 @@ const respell = (text: string, { next, of }: Dice): string =>
 const generated = (random: Dice): string => {
   const { next, of } = random
   const whole = next() < 0.4
-  const text = whole ? of(statements) : of(places)(of(expressions))
+  const text = whole ? of(statements) : of(places)(of([...expressions, ...attributes]))
   const spelled = respell(text, random)
   // What is empty alone is nothing beside another statement.
   if (/^(;+|--.*)$/.test(text)) return spelled
@@ -244,7 +244,10 @@ const seed = Number(proofSeed ?? 20_261_123)
 const [hostileMade, honestMade] = proofSeed === undefined ? [500, 100] : [5_000, 1_000]
 
 describe('hostile statements', () => {
-  const forms = [...expressions.map((expression) => `select ${expression} from runs`), ...statements]
+  const forms = [
+    ...[...expressions, ...attributes].map((expression) => `select ${expression} from runs`),
+    ...statements,
+  ]
 
   test('at least 300 forms are written by hand, all different', () => {
     expect(new Set(forms).size).toBe(forms.length)
@@ -283,6 +286,12 @@ describe('honest statements', () => {
     ["select concat_ws(', ', id, status, mode), array_to_string(array_agg(id), ', ') from runs group by 1"],
     ["select json_agg(x) from (select status, json_agg(json_build_object('id', id)) from runs group by 1) x"],
     ["select to_char(created_at, 'YYYY-MM-DD HH24:MI:SS') from (select * from runs) r order by 1"],
+    [
+      `select q.n, q.count, q.text, q.case from
+        (select 1 as n, count(*), 'x'::text, case when true then 1 end from runs) q`,
+    ],
+    ['with q(a, b) as (select id, status from runs) select q.a, r.c, q.b from q join runs r(c) on r.c = q.a'],
+    ['select (array[r.id])[1] as first, r.*, provenance.runs.id as other from runs r, provenance.runs'],
     ['select id from runs where id = ? or id = ?', 'a'.repeat(200_000), 'b'],
     [
       `select id from runs where id in (${Array(900).fill('?').join(', ')})`,

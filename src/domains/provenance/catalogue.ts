@@ -162,3 +162,36 @@ export const readableNames: ReadonlyMap<string, string> = new Map([
   ...otherTables.map((table) => [table, table] as const),
   ...catalogue.flatMap(({ name, table }) => [[table, table] as const, [name, table] as const]),
 ])
+
+/** The columns of everything that a statement may read. */
+export const columnNames: ReadonlySet<string> = new Set(
+  `activity_id activity_name activity_type activity_type_id actor_id actor_type algorithm
+    algorithm_run_id algorithm_version algorithms allocated_resource_id application architecture attempt
+    available available_at bandwidth_bits_per_second basis bidirectional boot_overhead_seconds budget
+    bytes candidate_count capabilities captured_at checksum command_spec completed_at compute_speedup
+    configuration_hash connection_id consumer_activity_id container_overhead_seconds core_id cost
+    cost_model cpu_capacity cpu_cores cpu_intensity cpu_seconds cpu_used cpu_utilization created_at
+    data_object_id data_object_instance_id data_ready_at deadline_seconds declared default_image
+    definition_hash dependency_type depends_on_activity_id description discovered disk_read_bps
+    disk_read_bytes disk_write_bps disk_write_bytes dominated duration_seconds energy_joules
+    environment_id environment_snapshot_id environment_version_id error event_type execution_id
+    execution_run_id execution_scope_id execution_target exit_code external_id failure_class
+    failure_reason feasible fingerprint finished_at id image image_digest input_digest inputs
+    interference_model interference_seconds io_intensity kind latency_seconds logical_name
+    makespan_seconds max_concurrent_transfers media_type memory_bytes memory_intensity memory_used_bytes
+    mode model_version name namespace network_in_bps network_intensity network_model network_out_bps
+    network_topology_id objective occurred_at order_on_resource outcome outputs overhead_seconds
+    parent_resource_id pareto_optimal peak_memory_bytes phase plan plan_assignment_id
+    planned_resource_id planning_session_id policy predicted_cost predicted_feasible predicted_finish_at
+    predicted_makespan_seconds predicted_ready_at predicted_runtime_seconds predicted_start_at
+    predicted_transfer_seconds price_per_byte price_per_second priority producer_activity_id
+    producer_task_execution_id progress provider_id published_at queue_length queue_seconds queued_at
+    rank ready_at region relation_type relative_path resource_id resource_requirements runtime_id
+    runtime_seconds runtime_stddev_seconds sample_size schedulable schedule_plan_id seed
+    selected_candidate_id selected_plan_id service_spec service_version session_id sharing_policy
+    simulation_spec site size_bytes slot_id source source_resource_id started_at status storage_bytes
+    storage_resource_id summary target_resource_id task_execution_id tier topology_id transfer_bytes
+    transfer_seconds transferred_bytes type uri verified_at version workflow_id workflow_version_id zone`.split(
+    /\s+/,
+  ),
+)

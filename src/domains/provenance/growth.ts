@@ -5,6 +5,8 @@
  * such a rule here is no longer than its parts together.
  */
 
+import { columnNames } from './catalogue.ts'
+
 /** Characters that the statement or its values hold, and how many stored values go into one. */
 interface Size {
   written: number
@@ -153,7 +155,9 @@ const kinds: Record<string, (node: Node, scope: Scope) => Size> = {
   ParamRef: ({ number }, { lengthOf }) => ({ written: lengthOf(number as number), stored: 0 }),
   ColumnRef: ({ fields }, { column, rows }) => {
     const names = textsOf(fields)
-    const row = names.length === 1 ? rows.get(names[0] ?? '') : undefined
+    // `r.to_json` is `to_json(r)` where no column of `r` has the name.
+    const whole = names.length === 1 ? names[0] : columnNames.has(names.at(-1) ?? '') ? '' : names.at(-2)
+    const row = rows.get(whole ?? '')
     return row === undefined ? column : quoted(longest([row, column]))
   },
   FuncCall: (node, scope) => {
