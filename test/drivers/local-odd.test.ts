@@ -284,11 +284,18 @@ test(
   'a cancel whose mark cannot be written ends the task all the same, is an error, and leaves no file open',
   () =>
     on(async ({ driver, scratch, intent, ended }) => {
-      const task = intent('echo > running; sleep 600')
+      // The runner reads the mark at each signal: a file without an end must not fill its memory.
+      const task = intent(`echo > running; until [ -e full ]; do sleep .01; done; kill -TERM $PPID
+        echo > signalled; sleep 600`)
       await driver.submit([task])
-      while (!existsSync(join(task.directory, 'running'))) await delay(10)
+      const seen = async (file: string): Promise<void> => {
+        while (!existsSync(join(task.directory, file))) await delay(10)
+      }
+      await seen('running')
       // A full disk.
       symlinkSync('/dev/full', join(scratch, 'control', `${task.name}.cancel`))
+      writeFileSync(join(task.directory, 'full'), '')
+      await seen('signalled')
       const cancelled = driver.cancel([task.name], 0)
       await expect(cancelled).rejects.toMatchObject({ code: 'ENOSPC' })
       await ended(task.name)

@@ -878,8 +878,15 @@ func write(path, text string) error {
 
 func exists(path string) bool { return syscall.Access(path, 0) == nil }
 
+// The begin of a file, empty where there is none: what is read here is short, but a path may lead to a
+// device without an end.
 func slurp(path string) string {
-	text, _ := os.ReadFile(path)
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	text, _ := io.ReadAll(io.LimitReader(file, 64<<10))
 	return string(text)
 }
 
