@@ -117,8 +117,19 @@ test('what sbatch says decides what is to be done', async () => {
   for (const text of [
     'Unable to contact slurm controller (connect failure)',
     'Batch job submission failed: Socket timed out on send/recv operation',
+    'Batch job submission failed: I/O error writing script/environment to file',
+    'Batch job submission failed: Invalid authentication credential',
+    'Batch job submission failed: Unspecified error',
   ])
     expect(await says(error(text))).toMatchObject({ trouble: 'unknown' })
+  const [own, code] = [
+    'You must always specify a type of GPU',
+    'Batch job submission failed: Unspecified error',
+  ]
+  expect(await says(`echo 'sbatch: error: ${own}' >&2; ${error(code)}`)).toMatchObject({
+    trouble: 'refused',
+    message: expect.stringContaining(own),
+  })
   expect(await says(error('QOSMaxSubmitJobPerUserLimit'))).toBeInstanceOf(NoRoom)
   // It may have taken the array all the same.
   const job = join(folder, 'arrays', 'orrery-x', 'job')
