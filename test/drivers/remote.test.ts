@@ -24,6 +24,7 @@ import {
 } from '../../src/drivers/runtime/remote/record.ts'
 import { parseLooks } from '../../src/drivers/runtime/remote/completing.ts'
 import { arrivedFiles } from '../../src/drivers/runtime/remote/late.ts'
+import { openRemoteSite } from '../../src/drivers/runtime/remote/site.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
@@ -255,6 +256,14 @@ describe('the record of a task', () => {
         expect(mended).toMatchObject({ form: 'started', record: { exit: { code: 3 } } })
     }
   })
+})
+
+test('the clock of a host whose date knows no fractions of seconds is read', async () => {
+  const real = openLocalShell()
+  const shell = withScripts(real, (script) => script.replaceAll('date +%s.%N', 'date +%s.%%N'))
+  const { ahead, booted, zero } = await openRemoteSite(shell, scratch).facts()
+  expect([ahead, booted.here, booted.there, zero].every(Number.isFinite)).toBe(true)
+  await real.close()
 })
 
 describe('a process that is not here', () => {

@@ -179,7 +179,7 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
     if (words[0] === 'start' && words.length === 8) {
       const [, script = '', pid, birth = '', boot = '', node = '', began, date] = words
       record = { script, pid: Number(pid), birth, boot, node, began: Number(began) }
-      // busybox's date does not know %N and prints `1795283505.%N`.
+      // Without %N where the clock is busybox's, as in `clocks` of site.ts.
       if (date !== '-') record.date = Number.parseFloat(date ?? '')
     }
     if (record === undefined) continue
