@@ -534,6 +534,26 @@ describe('a task at a host', () => {
     expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
   })
 
+  test('a script that a full disk has cut off, or that was never started, changes nothing about its task or another', async () => {
+    const driver = open()
+    const names = ['whole', 'torn', 'twice']
+    await driver.submit(names.map((name) => task(name, 'exit 3')))
+    for (const name of names) await new Promise<void>((end) => void driver.watch([name], () => end()))
+    const folder = join(scratch, 'home', 'tasks')
+    const times = { submittedAt: 90, zero: 90, ahead: 0 }
+    const other = { directory: join(scratch, 'elsewhere'), expectedOutputs: [], sources: [], ...times }
+    for (const token of ['0', 'zzzzzzzzzzzzzzzz']) {
+      writeFileSync(join(folder, `torn.${token}.run`), '#\n# facts {"directory":"/wo')
+      writeFileSync(join(folder, `twice.${token}.run`), `#\n${factsLine(other)}\n`)
+    }
+    const later = open()
+    for (const name of names) {
+      expect(await stateIn(later, name)).toMatchObject({ state: 'ended', exitCode: 3 })
+      const { manifest } = await later.collect(name)
+      expect(manifest.root).toBe(realpathSync(join(scratch, 'work', name, '1')))
+    }
+  })
+
   test('a kill is one for memory where the node killed for memory meanwhile, not where it did so before', async () => {
     const counts = join(scratch, 'vmstat')
     writeFileSync(counts, 'oom_kill 5\n')

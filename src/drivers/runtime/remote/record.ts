@@ -91,8 +91,15 @@ export const factsLine = (facts: TaskFacts): string =>
   '# facts ' +
   JSON.stringify(facts).replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
 
-export const parseFacts = (line: string): TaskFacts | undefined =>
-  line.startsWith('# facts ') ? (JSON.parse(line.slice(8)) as TaskFacts) : undefined
+/** Undefined also for a line that a full disk has cut off. */
+export const parseFacts = (line: string): TaskFacts | undefined => {
+  if (!line.startsWith('# facts ')) return undefined
+  try {
+    return JSON.parse(line.slice(8)) as TaskFacts
+  } catch {
+    return undefined
+  }
+}
 
 /**
  * A record from the supervisor (`wrapper.ts`), with its raw numbers: hundredths of a second since
