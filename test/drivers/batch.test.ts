@@ -9,6 +9,7 @@ import { runFolder } from '../support/run-folder.ts'
 import { until } from '../failures/programs.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { plainIntent } from './intent.ts'
+import { withScripts } from './scripts.ts'
 import { openTableDriver, startTable } from './table.ts'
 import { tortureConformance } from './torture.ts'
 
@@ -97,6 +98,42 @@ test('an array whose id no answer gave is found by its name: its task runs once,
   expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
   await driver.close()
   await shell.close()
+})
+
+/** Files can be made, and nothing can be written into them. */
+const fullDisk = `trap '' XFSZ; ulimit -f 0\n`
+
+test('a name that a disk cannot record, as it fills up during a submit, fails with its reason; the others run, and with room it runs too', async () => {
+  const scratch = mkdtempSync(join(folder, 'filling-'))
+  const real = openLocalShell()
+  let fills = true
+  const next = 'number=$((number + 1))\n'
+  const shell = withScripts(real, (script) =>
+    fills ? script.replace(next, (same) => `${same}${fullDisk}`) : script,
+  )
+  const driver = openTableDriver({ ...optionsIn(scratch), shell })
+  const tasks = ['first', 'second'].map((name) =>
+    plainIntent(name, join(scratch, 'work', name, '1'), ['sh', '-c', 'exit 3']),
+  )
+  expect(await driver.submit(tasks)).toMatchObject([
+    { ok: true, externalId: expect.stringMatching(/^table\.\d+_0$/) },
+    {
+      ok: false,
+      error: {
+        trouble: 'infrastructure',
+        message: expect.stringMatching(/cannot record second: .*File too large/),
+      },
+    },
+  ])
+  expect((await driver.find(['second'])).get('second')).toEqual({ state: 'unknown' })
+  fills = false
+  expect(await driver.submit(tasks.slice(1))).toMatchObject([{ ok: true }])
+  for (const { name } of tasks) {
+    await new Promise<void>((end) => void driver.watch([name], () => end()))
+    expect((await driver.find([name])).get(name)).toMatchObject({ state: 'ended', exitCode: 3 })
+  }
+  await driver.close()
+  await real.close()
 })
 
 test('a cancel leaves no end on record for a task whose files are lost, and waits until its processes have ended', async () => {
