@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
 import { cancelStep, cancelTasks } from '../../src/drivers/runtime/batch/cancelling.ts'
@@ -132,6 +132,36 @@ test('a name that a disk cannot record, as it fills up during a submit, fails wi
     await new Promise<void>((end) => void driver.watch([name], () => end()))
     expect((await driver.find([name])).get(name)).toMatchObject({ state: 'ended', exitCode: 3 })
   }
+  await driver.close()
+  await real.close()
+})
+
+test('a cancel on a full disk ends a task that the site could not take, and its name is free once it is removed', async () => {
+  const scratch = mkdtempSync(join(folder, 'full-'))
+  const real = openLocalShell()
+  let isFull = false
+  const shell = withScripts(real, (script) => `${isFull ? fullDisk : ''}${script}`)
+  const options = optionsIn(scratch)
+  const driver = openTableDriver({ ...options, shell })
+  const records = join(options.root, 'tasks')
+  const task = plainIntent('unwritten', join(scratch, 'work', 'unwritten', '1'), ['sh', '-c', 'exit 3'])
+  const stateOf = async (name: string) => (await driver.find([name])).get(name)
+  expect(await stateOf(task.name)).toEqual({ state: 'unknown' })
+  isFull = true
+  expect(await driver.submit([task])).toMatchObject([{ ok: false, error: { trouble: 'infrastructure' } }])
+  await driver.cancel([task.name], 0)
+  expect(readFileSync(join(records, 'unwritten.task'), 'utf8')).toBe('')
+  expect(await stateOf(task.name)).toMatchObject({ state: 'lost' })
+  isFull = false
+  await driver.remove(task.name)
+  expect(await driver.submit([task])).toMatchObject([{ ok: true }])
+  await until('its end', 120, async () => (await stateOf(task.name))?.state === 'ended')
+
+  // Another process found it over before its start, and the disk had no room for the record of that.
+  const files = { array: 'orrery-held 0 0 1\n', verdict: 'never 2.000 held by the site\n', task: '' }
+  for (const [kind, content] of Object.entries(files)) writeFileSync(join(records, `held.${kind}`), content)
+  await until('its loss', 120, async () => (await stateOf('held'))?.state === 'lost')
+  expect(await stateOf('held')).toMatchObject({ cause: 'held by the site' })
   await driver.close()
   await real.close()
 })

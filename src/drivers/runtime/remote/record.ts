@@ -25,6 +25,12 @@ export interface ClaimedSight {
   marked?: true
 }
 
+/** The writer of a record that has no line at this age may never go on: the task is given up. */
+export const claimedSeconds = 5
+/** Whether its record has had no line for that long, and it is not given up. */
+export const isOverdue = (sight: RemoteSight | undefined): boolean =>
+  sight?.form === 'claimed' && sight.givenUp !== true && sight.ageSeconds >= claimedSeconds
+
 export interface StartedSight {
   form: 'started'
   /** Process id of its supervisor. */
