@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
 import { cancelStep, cancelTasks } from '../../src/drivers/runtime/batch/cancelling.ts'
@@ -9,6 +9,7 @@ import { runFolder } from '../support/run-folder.ts'
 import { until } from '../failures/programs.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { plainIntent } from './intent.ts'
+import { withScripts } from './scripts.ts'
 import { openTableDriver, startTable } from './table.ts'
 import { tortureConformance } from './torture.ts'
 
@@ -97,6 +98,72 @@ test('an array whose id no answer gave is found by its name: its task runs once,
   expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
   await driver.close()
   await shell.close()
+})
+
+/** Files can be made, and nothing can be written into them. */
+const fullDisk = `trap '' XFSZ; ulimit -f 0\n`
+
+test('a name that a disk cannot record, as it fills up during a submit, fails with its reason; the others run, and with room it runs too', async () => {
+  const scratch = mkdtempSync(join(folder, 'filling-'))
+  const real = openLocalShell()
+  let fills = true
+  const next = 'number=$((number + 1))\n'
+  const shell = withScripts(real, (script) =>
+    fills ? script.replace(next, (same) => `${same}${fullDisk}`) : script,
+  )
+  const driver = openTableDriver({ ...optionsIn(scratch), shell })
+  const tasks = ['first', 'second'].map((name) =>
+    plainIntent(name, join(scratch, 'work', name, '1'), ['sh', '-c', 'exit 3']),
+  )
+  expect(await driver.submit(tasks)).toMatchObject([
+    { ok: true, externalId: expect.stringMatching(/^table\.\d+_0$/) },
+    {
+      ok: false,
+      error: {
+        trouble: 'infrastructure',
+        message: expect.stringMatching(/cannot record second: .*File too large/),
+      },
+    },
+  ])
+  expect((await driver.find(['second'])).get('second')).toEqual({ state: 'unknown' })
+  fills = false
+  expect(await driver.submit(tasks.slice(1))).toMatchObject([{ ok: true }])
+  for (const { name } of tasks) {
+    await new Promise<void>((end) => void driver.watch([name], () => end()))
+    expect((await driver.find([name])).get(name)).toMatchObject({ state: 'ended', exitCode: 3 })
+  }
+  await driver.close()
+  await real.close()
+})
+
+test('a cancel on a full disk ends a task that the site could not take, and its name is free once it is removed', async () => {
+  const scratch = mkdtempSync(join(folder, 'full-'))
+  const real = openLocalShell()
+  let isFull = false
+  const shell = withScripts(real, (script) => `${isFull ? fullDisk : ''}${script}`)
+  const options = optionsIn(scratch)
+  const driver = openTableDriver({ ...options, shell })
+  const records = join(options.root, 'tasks')
+  const task = plainIntent('unwritten', join(scratch, 'work', 'unwritten', '1'), ['sh', '-c', 'exit 3'])
+  const stateOf = async (name: string) => (await driver.find([name])).get(name)
+  expect(await stateOf(task.name)).toEqual({ state: 'unknown' })
+  isFull = true
+  expect(await driver.submit([task])).toMatchObject([{ ok: false, error: { trouble: 'infrastructure' } }])
+  await driver.cancel([task.name], 0)
+  expect(readFileSync(join(records, 'unwritten.task'), 'utf8')).toBe('')
+  expect(await stateOf(task.name)).toMatchObject({ state: 'lost' })
+  isFull = false
+  await driver.remove(task.name)
+  expect(await driver.submit([task])).toMatchObject([{ ok: true }])
+  await until('its end', 120, async () => (await stateOf(task.name))?.state === 'ended')
+
+  // Another process found it over before its start, and the disk had no room for the record of that.
+  const files = { array: 'orrery-held 0 0 1\n', verdict: 'never 2.000 held by the site\n', task: '' }
+  for (const [kind, content] of Object.entries(files)) writeFileSync(join(records, `held.${kind}`), content)
+  await until('its loss', 120, async () => (await stateOf('held'))?.state === 'lost')
+  expect(await stateOf('held')).toMatchObject({ cause: 'held by the site' })
+  await driver.close()
+  await real.close()
 })
 
 test('a cancel leaves no end on record for a task whose files are lost, and waits until its processes have ended', async () => {

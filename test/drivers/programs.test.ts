@@ -10,6 +10,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  utimesSync,
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
@@ -519,6 +520,31 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
       expect(keep(call('claim', 'three', '0', '1', 'd', 'e'), '0) script=d.x ;;\n')).toBe('ours 0\nours 1\n')
       keep(call('release', 'three', 'd', 'e'))
       expect(readdirSync(tasks).filter((name) => name.endsWith('.array'))).toEqual([])
+    },
+  )
+
+  always(
+    'submissions on a disk without room: no name counts as recorded, and none is in the way later',
+    () => {
+      const at = place()
+      const tasks = join(at, 'tasks')
+      const keep = (words: string, input = ''): string =>
+        run(`${text('batch/submissions.sh')}${words}`, tasks, input).out
+      const full = `trap '' XFSZ; ulimit -f 0\n`
+      writeFileSync(join(tasks, 'began.task'), '')
+      expect(keep(`${full}${call('claim', 'one', '0', '1', 'a', 'began', 'b')}`)).toBe(
+        'failed a tee: a.array: File too large\nfailed b tee: b.array: File too large\n',
+      )
+      expect(keep(`${full}record`, 'a 30 3 250 n2\n')).toBe('')
+      expect(readdirSync(tasks)).toEqual(['began.task'])
+      // What processes left that ended before the line.
+      for (const name of ['a', 'b']) writeFileSync(join(tasks, `${name}.array`), '')
+      const old = Date.now() / 1000 - 3600
+      utimesSync(join(tasks, 'a.array'), old, old)
+      expect(keep(call('claim', 'two', '0', '2', 'a', 'b'))).toBe(
+        'ours 0\nfailed b another submission has b.array, without a line\n',
+      )
+      expect(read(tasks, 'a.array')).toBe('two 0 0 2\n')
     },
   )
 

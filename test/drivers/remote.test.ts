@@ -24,6 +24,7 @@ import {
 } from '../../src/drivers/runtime/remote/record.ts'
 import { parseLooks } from '../../src/drivers/runtime/remote/completing.ts'
 import { arrivedFiles } from '../../src/drivers/runtime/remote/late.ts'
+import { openRemoteSite } from '../../src/drivers/runtime/remote/site.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
@@ -255,6 +256,14 @@ describe('the record of a task', () => {
         expect(mended).toMatchObject({ form: 'started', record: { exit: { code: 3 } } })
     }
   })
+})
+
+test('the clock of a host whose date knows no fractions of seconds is read', async () => {
+  const real = openLocalShell()
+  const shell = withScripts(real, (script) => script.replaceAll('date +%s.%N', 'date +%s.%%N'))
+  const { ahead, booted, zero } = await openRemoteSite(shell, scratch).facts()
+  expect([ahead, booted.here, booted.there, zero].every(Number.isFinite)).toBe(true)
+  await real.close()
 })
 
 describe('a process that is not here', () => {
@@ -523,6 +532,26 @@ describe('a task at a host', () => {
     for (const { name } of claims) writeFileSync(`${gate}${name}`, '')
     expect(await submitted).toMatchObject([{ ok: true }, { ok: true }])
     expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
+  })
+
+  test('a script that a full disk has cut off, or that was never started, changes nothing about its task or another', async () => {
+    const driver = open()
+    const names = ['whole', 'torn', 'twice']
+    await driver.submit(names.map((name) => task(name, 'exit 3')))
+    for (const name of names) await new Promise<void>((end) => void driver.watch([name], () => end()))
+    const folder = join(scratch, 'home', 'tasks')
+    const times = { submittedAt: 90, zero: 90, ahead: 0 }
+    const other = { directory: join(scratch, 'elsewhere'), expectedOutputs: [], sources: [], ...times }
+    for (const token of ['0', 'zzzzzzzzzzzzzzzz']) {
+      writeFileSync(join(folder, `torn.${token}.run`), '#\n# facts {"directory":"/wo')
+      writeFileSync(join(folder, `twice.${token}.run`), `#\n${factsLine(other)}\n`)
+    }
+    const later = open()
+    for (const name of names) {
+      expect(await stateIn(later, name)).toMatchObject({ state: 'ended', exitCode: 3 })
+      const { manifest } = await later.collect(name)
+      expect(manifest.root).toBe(realpathSync(join(scratch, 'work', name, '1')))
+    }
   })
 
   test('a kill is one for memory where the node killed for memory meanwhile, not where it did so before', async () => {

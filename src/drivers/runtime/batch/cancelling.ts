@@ -74,11 +74,13 @@ export async function cancelTasks<Request, Listing>(
     const spent = (performance.now() - from) / 1000
     // No request reaches a job whose id is not known.
     const [trouble] = troubles.values()
+    const state = found.get(left[0] ?? '')?.state
+    const why = trouble?.message ?? (state !== undefined && 'cause' in state ? state.cause : undefined)
     if (spent > graceSeconds + patienceSeconds)
       throw new DriverError(
         'unknown',
         `${left.slice(0, 3).join(', ')}${left.length > 3 ? ' …' : ''} did not end within ${Math.round(spent)} s` +
-          (trouble === undefined ? '' : `: ${trouble.message}`),
+          (why === undefined ? '' : `: ${why}`),
       )
     const how = cancelStep(scheduler.cancelSteps, { spent, grace: graceSeconds, askedAt, forced })
     if (how !== undefined) {

@@ -4,7 +4,7 @@ import { DriverError, type Intent } from '../contract/driver.ts'
 import { asDriverError, driverClosed, removedMeanwhile } from '../contract/results.ts'
 import { arraysOf, requestKey } from './arrays.ts'
 import { packOf, type ArrayElement } from './array-script.ts'
-import type { SubmittedTask } from './submissions.ts'
+import type { Claim, SubmittedTask } from './submissions.ts'
 import { externalIdIn, NoRoom, type BatchArray, type BatchScheduler, type BatchTerms } from './scheduler.ts'
 import type { BatchSight } from './sight.ts'
 import type { BatchSite } from './site.ts'
@@ -91,14 +91,14 @@ export class Placing<Request extends object, Listing> {
 
   async #placeOurs(
     array: BatchArray<Request>,
-    { indexes, held }: { indexes: readonly number[]; held: ReadonlyMap<string, SubmittedTask> },
+    { indexes, held, failed }: Extract<Claim, { state: 'ours' }>,
     {
       scripts,
       terms,
       pack,
     }: { scripts: Scripts; terms: BatchTerms<Request>; pack: { pack: string; bytes: Buffer } },
   ): Promise<Submitted> {
-    const results: Submitted = new Map()
+    const results: Submitted = new Map(failed)
     const mine = indexes.flatMap((index) => array.tasks[index] ?? [])
     const again = async (names: readonly string[], arraySize: number): Promise<void> => {
       const requests = new Map(names.map((name) => [name, array.request]))
@@ -196,6 +196,7 @@ export class Placing<Request extends object, Listing> {
     const results: Submitted = new Map()
     for (const array of arraysOf(requests, terms)) {
       const placed = await this.#place(array, scripts, terms).catch((error: unknown) => asDriverError(error))
+      // A name that is not placed has a record: its task started or was cancelled meanwhile.
       for (const name of array.tasks)
         results.set(name, placed instanceof DriverError ? placed : (placed.get(name) ?? name))
     }

@@ -2,7 +2,7 @@ import { reasonText } from '../../../outside-text.ts'
 import { present } from '../../../json-object.ts'
 import { DriverError, type TaskState } from '../contract/driver.ts'
 import { RecentMap } from '../../../pacing/recent.ts'
-import type { RemoteSight } from '../remote/record.ts'
+import { isOverdue, type ClaimedSight, type RemoteSight } from '../remote/record.ts'
 import { asDriverError } from '../contract/results.ts'
 import type { SubmittedTask } from './submissions.ts'
 import {
@@ -11,6 +11,7 @@ import {
   type BatchEvidence,
   type BatchJudgement,
   type BatchScheduler,
+  type QueuedElement,
 } from './scheduler.ts'
 import type { BatchSite } from './site.ts'
 import { stateOfVerdict } from './verdict.ts'
@@ -40,6 +41,17 @@ const remembered = 200_000
 const impossibleKeptMs = 600_000
 
 const unstarted: RemoteSight = { form: 'none' }
+const isGivenUp = (sight: RemoteSight): boolean =>
+  sight.form === 'claimed' && sight.givenUp === true && sight.marked !== true
+/** Whether the task has not started, and no job can start it. */
+const neverStarts = (sight: RemoteSight): boolean => sight.form === 'buried' || isGivenUp(sight)
+/** The state of a task with a record that has no line, and without a place: no scheduler has it. */
+const unplaced = (sight: ClaimedSight, externalId: string): TaskState => {
+  const at = Date.now() / 1000 - sight.ageSeconds
+  return isGivenUp(sight)
+    ? { state: 'lost', externalId, startedAt: at }
+    : { state: 'queued', externalId, submittedAt: at, ...present({ cause: sight.unwritten }) }
+}
 
 /** A judgement with the scheduler's words as reasons take them. */
 const told = ({ state, verdict, impossible, ...rest }: BatchJudgement): BatchJudgement => ({
@@ -110,10 +122,20 @@ export class BatchSight<Request, Listing> {
       (name) =>
         entries.get(name)?.verdict?.end === 'never' && (sights.get(name) ?? unstarted).form === 'none',
     )
-    if (unburied.length > 0) {
-      await this.#site.tasks.markCancelled(unburied, 0)
-      for (const [name, sight] of await this.#site.tasks.look(unburied)) sights.set(name, sight)
-    }
+    if (unburied.length > 0) await this.#site.tasks.markCancelled(unburied, 0)
+    // A mark on a full disk leaves a record without its line. Where an entry counts, its scheduler
+    // is queried.
+    const overdue = names.filter((name) => {
+      const entry = entries.get(name)
+      return isOverdue(sights.get(name)) && (entry === undefined || entry.verdict?.end === 'never')
+    })
+    const reasons = overdue.length === 0 ? new Map<string, string>() : await this.#site.tasks.giveUp(overdue)
+    const changed = [...unburied, ...overdue]
+    if (changed.length > 0)
+      for (const [name, sight] of await this.#site.tasks.look(changed)) {
+        const unwritten = isOverdue(sight) ? reasons.get(name) : undefined
+        sights.set(name, sight.form === 'claimed' ? { ...sight, ...present({ unwritten }) } : sight)
+      }
     return { sights, entries }
   }
 
@@ -127,9 +149,15 @@ export class BatchSight<Request, Listing> {
     written: SubmittedTask | undefined,
   ): FoundTask | { open: Open } {
     // The task started before it could be buried.
-    const verdict =
-      written?.verdict?.end === 'never' && sight.form !== 'buried' ? undefined : written?.verdict
-    const place = written?.place ?? { array: name, index: 0, submittedAt: 0 }
+    const verdict = written?.verdict?.end === 'never' && !neverStarts(sight) ? undefined : written?.verdict
+    // A scheduler may take a submission long after its command gave it up, and then runs the task in
+    // the place of the later one.
+    const place: QueuedElement = {
+      ...(written?.place ?? { array: name, index: 0, submittedAt: 0 }),
+      ...('element' in sight ? sight.element : {}),
+    }
+    if (sight.form === 'claimed' && written === undefined)
+      return { state: unplaced(sight, externalIdIn(this.#scheduler, place)), sight }
     const cancelAsked = written?.cancelAsked ?? false
     const entry: SubmittedTask = { place, cancelAsked, ...(verdict === undefined ? {} : { verdict }) }
     const booked = written === undefined ? {} : { entry }

@@ -27,6 +27,47 @@ find_holder() {
   [ -e "$1.array" ] && read -r holder rest < "$1.array"
 }
 
+# put FILE LINE: creates the file with the line, or not at all. Sets words: why the site cannot write
+# it; empty where the file exists. After `set -C`.
+put() {
+  created= words=
+  { { created=1; printf '%s\n' "$2"; } > "$1"; } 2> /dev/null && return
+  if [ -n "$created" ]; then
+    # A builtin only reports that it could not write; tee reports why.
+    words=$(printf '%s\n' "$2" | tee "$1" 2>&1 > /dev/null) && return
+    rm -f "$1"
+  elif [ ! -e "$1" ]; then
+    words=$({ : > "$1.why"; } 2>&1)
+    rm -f "$1.why"
+  fi
+  return 1
+}
+
+# admit NAME: puts the name into our array, unless another one has it. Prints `ours INDEX`, the entry
+# of the other one, `failed NAME WORDS`, or nothing: the task has a record, so it must not start.
+admit() {
+  [ ! -e "$1.task" ] || { entry "$1"; return; }
+  if put "$1.array" "$own $number $seconds $now"; then
+    echo "ours $number"
+    return
+  fi
+  find_holder "$1"
+  if [ "$holder" = "$own" ]; then
+    echo "ours $number"
+  elif [ -n "$holder" ]; then
+    entry "$1"
+  # Whoever created it was ended before the line.
+  elif [ -z "$words" ] && at=$(stat -c %Y "$1.array" 2> /dev/null) &&
+    [ $(($(date +%s) - at)) -gt 60 ] && rm -f "$1.array"; then
+    admit "$1"
+  else
+    set -f
+    # shellcheck disable=SC2086 # one line of whatever was said
+    echo "failed $1" ${words:-another submission has $1.array, without a line}
+    set +f
+  fi
+}
+
 # claim ARRAY LIMIT NOW NAME…: creates the array's folder with the script on standard input, and
 # adds each name that no other array has.
 claim() {
@@ -44,12 +85,7 @@ claim() {
   set -C
   number=0
   for name; do
-    if [ ! -e "$name.task" ] && { echo "$own $number $seconds $now" > "$name.array"; } 2> /dev/null; then
-      echo "ours $number"
-    else
-      find_holder "$name"
-      if [ "$holder" = "$own" ] && [ ! -e "$name.task" ]; then echo "ours $number"; else entry "$name"; fi
-    fi
+    admit "$name"
     number=$((number + 1))
   done
   return 0
@@ -82,14 +118,12 @@ settle() {
 
 # record: for each line `NAME START CODE HUNDREDTHS NODE` writes the record of a task that ran
 # without our supervisor. It is created exclusively: from then on it is the truth, and no late start
-# is possible.
+# is possible. The site may have no room for it: the next look records it.
 record() {
   set -C
   while read -r name start code spent node; do
-    {
-      printf 'start %s.pod 0 0 - %s 0 %s\nexit %s exited %s .\n' \
-        "$name" "$node" "$start" "$code" "$spent" > "$name.task"
-    } 2> /dev/null && echo "$name" >> ../ends
+    put "$name.task" "start $name.pod 0 0 - $node 0 $start
+exit $code exited $spent ." && echo "$name" >> ../ends
   done
   return 0
 }

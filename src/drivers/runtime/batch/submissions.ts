@@ -15,9 +15,10 @@ export interface SubmittedTask {
 
 export type Claim =
   /**
-   * This driver submits the array, with these of its indexes; `held`: names that other arrays have.
+   * This driver submits the array, with these of its indexes; `held`: names that other arrays have;
+   * `failed`: names that the site could not record, and why. Other names have a record of their task.
    */
-  | { state: 'ours'; indexes: number[]; held: Map<string, SubmittedTask> }
+  | { state: 'ours'; indexes: number[]; held: Map<string, SubmittedTask>; failed: Map<string, DriverError> }
   | { state: 'accepted'; job: string }
   /** Another worker is submitting it, or died while doing so, this many seconds ago. */
   | { state: 'open'; ageSeconds: number }
@@ -71,7 +72,13 @@ const parseClaim = (text: string): Claim => {
   const open = /^open (-?\d+)/.exec(text)
   if (open !== null) return { state: 'open', ageSeconds: Number(open[1]) }
   const indexes = [...text.matchAll(/^ours (\d+)$/gm)].map((line) => Number(line[1]))
-  return { state: 'ours', indexes, held: parseEntries(text) }
+  const failed = new Map(
+    [...text.matchAll(/^failed (\S+) (.*)$/gm)].map(([, name = '', words = '']) => [
+      name,
+      new DriverError('infrastructure', `the site cannot record ${name}: ${errorTextOf(words)}`),
+    ]),
+  )
+  return { state: 'ours', indexes, held: parseEntries(text), failed }
 }
 
 const seconds = (time: number): string => time.toFixed(3)

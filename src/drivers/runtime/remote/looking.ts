@@ -50,10 +50,14 @@ export function parseRecords(text: string): Map<string, Read> {
   )
 }
 
-/** Of names that have started, from memory, else from the head of the script at the site. */
+/**
+ * From memory, else from the head of a script at the site: of the script that was started, where
+ * `started` has it by name and the site has its facts.
+ */
 export async function factsOf(
   { site, memory }: RemoteContext,
   names: readonly string[],
+  started: ReadonlyMap<string, string> = new Map(),
 ): Promise<Map<string, TaskFacts>> {
   const found = new Map<string, TaskFacts>()
   const missing: string[] = []
@@ -70,7 +74,9 @@ export async function factsOf(
       const [, name, token, rest] = /^([a-z0-9-]+)\.([a-z0-9]+)\.run:(.*)$/.exec(line) ?? []
       const facts = rest === undefined ? undefined : parseFacts(rest)
       if (name === undefined || token === undefined || facts === undefined) continue
-      memory.facts.set(name, { script: `${name}.${token}`, facts })
+      const script = `${name}.${token}`
+      if (found.has(name) && started.get(name) !== script) continue
+      memory.facts.set(name, { script, facts })
       found.set(name, facts)
     }
   }
@@ -174,8 +180,18 @@ function note(
   return unsure
 }
 
-const startedOf = (reads: ReadonlyMap<string, Read>): string[] =>
-  [...reads].filter(([, { parsed }]) => parsed.form === 'started').map(([name]) => name)
+/** Facts of started tasks. */
+export const factsOfStarted = (
+  context: RemoteContext,
+  reads: ReadonlyMap<string, Read>,
+): Promise<Map<string, TaskFacts>> => {
+  const started = new Map(
+    [...reads].flatMap(([name, { parsed }]) =>
+      parsed.form === 'started' ? [[name, parsed.record.script] as const] : [],
+    ),
+  )
+  return factsOf(context, [...started.keys()], started)
+}
 
 /** As `RemoteTasks.look`. */
 export async function look(
@@ -189,7 +205,7 @@ export async function look(
     const unsure = note(await lookSome(context, some), some, elsewhere, seen)
     if (unsure.length > 0) note(await lookSome(context, unsure), unsure, elsewhere, seen)
   }
-  const facts = await factsOf(context, startedOf(seen.reads))
+  const facts = await factsOfStarted(context, seen.reads)
   const supervised = new Map(
     [...seen.processes].flatMap(([name, { birth, host }]) => {
       const parsed = seen.reads.get(name)?.parsed
@@ -225,9 +241,3 @@ export async function look(
     }),
   )
 }
-
-/** Facts of started tasks. */
-export const factsOfStarted = (
-  context: RemoteContext,
-  reads: ReadonlyMap<string, Read>,
-): Promise<Map<string, TaskFacts>> => factsOf(context, startedOf(reads))

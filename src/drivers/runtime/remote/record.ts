@@ -25,11 +25,24 @@ export interface ClaimedSight {
   marked?: true
 }
 
+/** The writer of a record that has no line at this age may never go on: the task is given up. */
+export const claimedSeconds = 5
+/** Whether its record has had no line for that long, and it is not given up. */
+export const isOverdue = (sight: RemoteSight | undefined): boolean =>
+  sight?.form === 'claimed' && sight.givenUp !== true && sight.ageSeconds >= claimedSeconds
+
+interface ArrayPlace {
+  job: string
+  index: number
+}
+
 export interface StartedSight {
   form: 'started'
   /** Process id of its supervisor. */
   pid: number
   node: string
+  /** The element of a scheduler's array that runs it, by the supervisor's own word. */
+  element?: ArrayPlace
   startedAt: number
   submittedAt: number
   /**
@@ -50,6 +63,8 @@ export interface EndedSight {
   form: 'ended'
   pid: number
   node: string
+  /** As in `StartedSight`. */
+  element?: ArrayPlace
   submittedAt: number
   startedAt: number
   finishedAt: number
@@ -91,8 +106,15 @@ export const factsLine = (facts: TaskFacts): string =>
   '# facts ' +
   JSON.stringify(facts).replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
 
-export const parseFacts = (line: string): TaskFacts | undefined =>
-  line.startsWith('# facts ') ? (JSON.parse(line.slice(8)) as TaskFacts) : undefined
+/** Undefined also for a line that a full disk has cut off. */
+export const parseFacts = (line: string): TaskFacts | undefined => {
+  if (!line.startsWith('# facts ')) return undefined
+  try {
+    return JSON.parse(line.slice(8)) as TaskFacts
+  } catch {
+    return undefined
+  }
+}
 
 /**
  * A record from the supervisor (`wrapper.ts`), with its raw numbers: hundredths of a second since
@@ -106,6 +128,7 @@ export interface TaskRecord {
   boot: string
   node: string
   began: number
+  element?: ArrayPlace
   /** Seconds since epoch by the clock of the node; absent where it was not read. */
   date?: number
   limits?: MemoryLimit
@@ -179,10 +202,12 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
     if (words[0] === 'start' && words.length === 8) {
       const [, script = '', pid, birth = '', boot = '', node = '', began, date] = words
       record = { script, pid: Number(pid), birth, boot, node, began: Number(began) }
-      // busybox's date does not know %N and prints `1795283505.%N`.
+      // Without %N where the clock is busybox's, as in `clocks` of site.ts.
       if (date !== '-') record.date = Number.parseFloat(date ?? '')
     }
     if (record === undefined) continue
+    const [, job, index] = /^job (\d+) (\d+)$/.exec(line) ?? []
+    if (job !== undefined) record.element = { job, index: Number(index) }
     const killed = /^Command terminated by signal (\d+)$/.exec(line)
     if (killed !== null) record.killedBy = Number(killed[1])
     const limits = words[0] === 'limits' ? memoryLimits.find((limit) => limit === words[1]) : undefined
@@ -245,7 +270,7 @@ export function sightOf(
   const startedAt = Math.max(submittedAt, byClock ?? (facts?.zero ?? 0) + began / 100)
   const restarted = (seen.host?.booted.here ?? 0) > submittedAt
   const rebooted = seen.host === undefined ? {} : { rebooted: record.boot !== seen.host.boot || restarted }
-  const common = { pid, node, submittedAt, startedAt, ...rebooted }
+  const common = { pid, node, submittedAt, startedAt, ...rebooted, ...present({ element: record.element }) }
   const { supervised, marked, cancelAsked } = seen
   if (exit === undefined)
     return {

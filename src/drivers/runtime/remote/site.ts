@@ -83,7 +83,12 @@ export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
       const before = Date.now()
       const { stdout } = await shell.run('read -r up rest < /proc/uptime; echo "$up $(date +%s.%N)"')
       const spent = Date.now() - before
-      const [uptime, date] = stdout.toString().trim().split(' ').map(Number)
+      // busybox's date does not know %N and prints `1795283505.%N`.
+      const [uptime, date] = stdout
+        .toString()
+        .trim()
+        .split(' ')
+        .map((text) => Number.parseFloat(text) || 0)
       const middle = (before + spent / 2) / 1000
       // Uptime comes in steps of 10 ms, rounded down.
       if (spent < best.spent)

@@ -13,6 +13,7 @@ import {
 import { buriedEnd, driverClosed, endedState, removedMeanwhile } from '../contract/results.ts'
 import { endingUntil, openEnding, pauseUntil } from '../contract/ending.ts'
 import type { RemoteOptions } from './context.ts'
+import { claimedSeconds, isOverdue } from './record.ts'
 import { openRemoteTasks, type ClaimedSight, type RemoteSight } from './tasks.ts'
 import { openRemoteWatch } from './watch.ts'
 
@@ -40,8 +41,6 @@ const removedRecord =
   'its record was removed at the host (by a clean-up of old files?), and its processes still run: they are ' +
   'waited for'
 const mayStart = 'it is not known whether it can still start: '
-/** The writer of a record that has no line at this age may never go on: the task is given up. */
-const claimedSeconds = 5
 
 /** Why a task without a line in its record counts as running; undefined while that may still come. */
 const claimCause = ({ marked, unwritten }: ClaimedSight): string | undefined => {
@@ -118,8 +117,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     const late: string[] = []
     const none: string[] = []
     for (const [name, sight] of sights) {
-      if (sight.form === 'claimed' && sight.givenUp !== true && sight.ageSeconds >= claimedSeconds)
-        late.push(name)
+      if (isOverdue(sight)) late.push(name)
       if (sight.form !== 'none') continue
       if (isKnown || sight.vanished === true) late.push(name)
       else none.push(name)
@@ -168,7 +166,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     const areWritten = async (): Promise<true | undefined> => {
       seen = await tasks.look(names)
       const isClaimed = (sight: RemoteSight): boolean =>
-        sight.form === 'claimed' && sight.givenUp !== true && sight.ageSeconds < claimedSeconds
+        sight.form === 'claimed' && sight.givenUp !== true && !isOverdue(sight)
       return [...seen.values()].some(isClaimed) ? undefined : true
     }
     await poll(areWritten, { everyMs: 20, deadlineMs: claimedSeconds * 1000 })

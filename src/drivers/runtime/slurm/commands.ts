@@ -41,10 +41,15 @@ const silent = new RegExp(
     'unable to contact slurm|socket timed out|connection refused|connect failure|communication',
     'zero bytes|transport endpoint|backup controller|unable to establish|configuration source',
     'protocol authentication|munge|dbd.*(down|unavailable)|connection to slurmdbd',
-    'network is unreachable',
+    'network is unreachable|I/O error writing script|invalid authentication credential',
   ].join('|'),
   'i',
 )
+/**
+ * Also the answer to a request that a site's submit plugin refuses: the plugin's reason is another
+ * line then.
+ */
+const unexplained = /^(batch job submission failed: )?unspecified error$/i
 const noRoom =
   /MaxSubmit|MaxJobCount|temporarily unable to accept|resource temporarily unavailable|too many jobs|MaxArraySize/i
 
@@ -233,7 +238,7 @@ exit "$code"`,
       if (noRoom.test(stderr)) throw new NoRoom(errorText)
       // A refusal has a reason. After any other error the array may have been accepted: it is
       // looked up by its name.
-      if (code === 0 || errorText === '')
+      if (code === 0 || errorText === '' || unexplained.test(errorText))
         throw new DriverError(
           'unknown',
           `sbatch: exit ${code ?? 'unknown'} without a job id: ` +
