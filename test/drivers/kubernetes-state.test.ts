@@ -291,14 +291,23 @@ describe('what is so', () => {
     expect(judged({ ...seen, sight: { ...started, node: 'n1' }, pod: own }).verdict).toBeDefined()
   })
 
-  test('a container that left no record has time to, and then counts by its exit code', () => {
-    expect(judged({ pod: pod(terminated(4)) })).toMatchObject({ over: true, state: { state: 'running' } })
-    expect(judged({ pod: pod(terminated(4)) }).record).toBeUndefined()
-    expect(judged({ pod: pod(terminated(4)), overSeconds: 11 }).record).toEqual({
-      exitCode: 4,
-      startedAt: 1011,
-      finishedAt: 1019,
-    })
+  test('a container that left no record has time to; then its task is lost before its start, whatever the exit code', () => {
+    for (const exitCode of [0, 4, 66, 73, 97, 126, 143])
+      for (const carried of [false, true]) {
+        const seen = { pod: pod(terminated(exitCode)), carried }
+        expect(judged(seen)).toMatchObject({ over: true, state: { state: 'running' } })
+        expect(judged(seen).verdict).toBeUndefined()
+        const { verdict, record, state } = judged({ ...seen, overSeconds: 11 })
+        expect([record, state.state]).toEqual([undefined, 'lost'])
+        expect(verdict).toMatchObject({
+          end: 'never',
+          cause: expect.stringMatching(
+            carried
+              ? `exit code ${exitCode}, before the files of the task were in Pod orrery-a-3-x`
+              : `exit code ${exitCode}, before the task was started: .* node n1, has it room`,
+          ),
+        })
+      }
   })
 
   test('a record that is being written is waited for', () => {

@@ -10,6 +10,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
@@ -61,6 +62,8 @@ beforeAll(() => {
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
 const text = (name: string): string => readFileSync(join(root, 'src/drivers/runtime', name), 'utf8')
+/** What comes before a script whose disk takes files, and no bytes. */
+const fullDisk = "trap '' XFSZ; ulimit -f 0; "
 const hostile = `it's "$HOME" \`id\`\\n; touch bait`
 
 describe.each(shells)('%s', (shell) => {
@@ -585,6 +588,27 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
     run(`${remove}${call('remove', 'a', join(at, 'work/it is'))}\n${call('remove', 'fresh')}`, tasks)
     expect(readdirSync(join(at, 'work'))).toEqual([])
     expect(readdirSync(tasks).sort()).toEqual(['b.cancel', 'b.task', 'log'])
+  })
+
+  always('a supervisor that starts no task does not end as one whose task ended well', () => {
+    const at = place()
+    writeFileSync(join(at, 'wrapper'), wrapper)
+    const head = (must: string): string => `#\n# limit 0 grace 0 memory 0 bytes 0 cores 0 must ${must}\n`
+    for (const name of ['gone', 'full', 'there']) writeFileSync(join(at, `tasks/${name}.1.run`), head('none'))
+    writeFileSync(join(at, 'tasks/bound.1.run'), head('cgroup'))
+    symlinkSync('/nonexistent/record', join(at, 'tasks/gone.task'))
+    writeFileSync(join(at, 'tasks/there.task'), '')
+    const supervised = (name: string, limit = '') =>
+      run(`${limit}exec ${shell} wrapper foreground ${at}/tasks MARK 0 '' '' '' '' ${name}.1`, at)
+    expect(supervised('none')).toEqual({ code: 97, out: 'failed none has no script\n' })
+    expect(supervised('gone')).toEqual({ code: 97, out: 'failed gone\n' })
+    expect(supervised('full', fullDisk)).toEqual({ code: 97, out: 'failed full cannot write its record\n' })
+    expect(supervised('bound')).toEqual({
+      code: 97,
+      out: expect.stringContaining('refused bound memoryLimit is cgroup'),
+    })
+    expect(supervised('there')).toEqual({ code: 0, out: 'known there\n' })
+    expect(existsSync(join(at, 'tasks/full.task'))).toBe(false)
   })
 
   always('what is carried to a Pod and back is the same, and its record comes last', () => {

@@ -142,14 +142,12 @@ function judgeKubernetes(
     },
     settings,
   )
-  const { record, verdict } = judgement
-  const node = watch.here(place)?.node
+  const { verdict } = judgement
   const trouble = seen === undefined ? undefined : courier?.trouble(seen.name)
   const unfetched = courier !== undefined && verdict?.end === 'lost' && sight.form === 'started'
   return {
     ...judgement,
     over: judgement.over && (watch.standing() || watch.here(place) === undefined),
-    ...(record === undefined || node === undefined ? {} : { record: { ...record, node } }),
     ...(verdict === undefined || !unfetched
       ? {}
       : {
