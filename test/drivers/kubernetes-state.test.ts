@@ -22,6 +22,8 @@ import {
   type TaskPod,
 } from '../../src/drivers/runtime/kubernetes/pods.ts'
 import { KubernetesError } from '../../src/clients/kubernetes.ts'
+import type { KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
+import { kubernetesAdapter } from '../../src/drivers/runtime/kubernetes/adapter.ts'
 import { linkErrorOf } from '../../src/clients/kubernetes-shell.ts'
 import { openKeeper } from '../../src/drivers/runtime/kubernetes/keeper.ts'
 import { openKeeperLoss } from '../../src/drivers/runtime/kubernetes/keeper-loss.ts'
@@ -645,6 +647,38 @@ describe('what is asked for', () => {
         podRequestOf(intent({ container: { image, network: true, reuse: false, scope: 'r' } }), settings),
       ).toThrow(/image/)
   })
+})
+
+test('a task waits with the reason why its files do not arrive, also while its record at the keeper is empty', async () => {
+  const labelsOf = {
+    'batch.kubernetes.io/job-name': 'orrery-a',
+    'batch.kubernetes.io/job-completion-index': '3',
+  }
+  const running = { state: { running: { startedAt: '2026-01-01T00:00:00Z' } } }
+  const api: ApiPod = {
+    metadata: { name: 'orrery-a-3-x', labels: labelsOf },
+    status: {
+      phase: 'Running',
+      containerStatuses: ['task', 'courier'].map((name) => ({ name, ...running })),
+    },
+  }
+  const watch: KubernetesCluster['watch'] = (_path, _query, { standing, listed }) => {
+    standing(true)
+    listed([api as never])
+    return () => undefined
+  }
+  const adapter = kubernetesAdapter({
+    ...{ site: { root: () => Promise.resolve('/orrery') }, pollMilliseconds: 1000 },
+    at: { cluster: { watch }, paths: {}, ours: '' },
+    settings: () => settingsOf({ helperImage: 'tools:1' }),
+    courier: { see() {}, keep() {}, trouble: () => 'No space left on device' },
+  } as unknown as Parameters<typeof kubernetesAdapter>[0])
+  const listing = await adapter.list([{ name: 'one', place }])
+  const stateOf = (sight: RemoteSight) =>
+    adapter.judge({ name: 'one', sight, place, cancelAsked: false }, listing).state
+  for (const sight of [{ form: 'none' }, { form: 'claimed', ageSeconds: 100 }] as const)
+    expect(stateOf(sight)).toMatchObject({ state: 'queued', cause: 'Delivery: No space left on device' })
+  expect(stateOf(started)).not.toHaveProperty('cause')
 })
 
 test('tasks of a lost keeper are lost when their Pods have ended, and no Pod is deleted twice', async () => {

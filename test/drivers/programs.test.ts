@@ -11,6 +11,7 @@ import {
   readFileSync,
   rmSync,
   symlinkSync,
+  utimesSync,
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
@@ -622,7 +623,19 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
       writeFileSync(join(keeper, file), file)
     const parcel = run(at(courier.giveScript({ script: 'n.1', job: 'job', directory })), keeper)
     expect(run(courier.receiveScript(pod, '.in-1'), pod, parcel.out)).toEqual({ code: 0, out: '' })
-    expect(run(at(courier.beginScript('n', 'start n.1 0 0 - node 0')), keeper).out).toBe('start\n')
+    const record = join(keeper, 'tasks/n.task')
+    const begin = (limit = '') =>
+      spawnSync(shell, ['-c', limit + at(courier.beginScript('n', 'start n.1 0 0 - node 0'))], {
+        encoding: 'utf8',
+      })
+    expect(begin(fullDisk)).toMatchObject({ status: 1, stdout: '', stderr: expect.stringMatching(/error/) })
+    expect(existsSync(record)).toBe(false)
+    // Another process creates it now, or could not write it a while ago.
+    writeFileSync(record, '')
+    expect(begin()).toMatchObject({ status: 1, stdout: '' })
+    utimesSync(record, 0, 0)
+    for (let k = 0; k < 2; k++) expect(begin()).toMatchObject({ status: 0, stdout: 'start\n' })
+    expect(read(record)).toMatch(/^start n\.1 0 0 - node 0 \d+\.\d+\n$/)
     expect(run(courier.startScript(pod, '.in-1', directory), pod).code).toBe(0)
     expect(read(pod, directory, 'in')).toBe(`${directory}/in`)
     expect(readdirSync(pod)).toContain('.go')
