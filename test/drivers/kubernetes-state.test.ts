@@ -1,11 +1,14 @@
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, test } from '@jest/globals'
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
 import { taskPath, taskScript } from '../../src/drivers/runtime/contract/task-script.ts'
+import { openErrands } from '../../src/drivers/runtime/kubernetes/courier/errands.ts'
+import type { Commands, Flow } from '../../src/drivers/runtime/kubernetes/courier/flow.ts'
 import { waitScript } from '../../src/drivers/runtime/kubernetes/courier/scripts.ts'
 import {
   jobManifest,
@@ -31,6 +34,7 @@ import { kubernetesTrouble } from '../../src/drivers/runtime/kubernetes/trouble.
 import { settingsOf } from '../../src/drivers/runtime/kubernetes/settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes/state.ts'
 import { isStatic } from '../../src/drivers/runtime/kubernetes/tools.ts'
+import { factsLine } from '../../src/drivers/runtime/remote/record.ts'
 import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote/tasks.ts'
 import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -679,6 +683,75 @@ test('a task waits with the reason why its files do not arrive, also while its r
   for (const sight of [{ form: 'none' }, { form: 'claimed', ageSeconds: 100 }] as const)
     expect(stateOf(sight)).toMatchObject({ state: 'queued', cause: 'Delivery: No space left on device' })
   expect(stateOf(started)).not.toHaveProperty('cause')
+})
+
+describe('files are carried', () => {
+  let folder: string
+  beforeEach(() => {
+    folder = mkdtempSync(join(runFolder(), 'kubernetes-errands-'))
+  })
+  afterEach(() => rmSync(folder, { recursive: true, force: true }))
+
+  const flowOf = (script: string): Flow => {
+    const child = spawn('/bin/sh', ['-c', script])
+    let stderr = ''
+    child.stdin.on('error', () => undefined)
+    child.stderr.on('data', (bytes: Buffer) => void (stderr += bytes.toString()))
+    return {
+      ...{ stdin: child.stdin, stdout: child.stdout, close: () => void child.kill() },
+      done: once(child, 'close').then(([code]) => ({ code: code as number | null, stderr })),
+    }
+  }
+  const outputOf = async (flow: Flow) => {
+    const chunks: Buffer[] = []
+    flow.stdout.on('data', (bytes: Buffer) => chunks.push(bytes))
+    flow.stdin.end()
+    return { ...(await flow.done), stdout: Buffer.concat(chunks) }
+  }
+  /**
+   * The keeper and the Pod of task `n` as two folders of this machine. `changed` changes scripts,
+   * and may reject.
+   */
+  const opened = (changed: (what: string, script: string) => string = (_, script) => script) => {
+    const [keeper, inside] = [join(folder, 'keeper'), join(folder, 'pod')]
+    for (const path of ['tasks', 'arrays/orrery-a', 'work/n', 'bin/x']) {
+      mkdirSync(join(keeper, path), { recursive: true })
+      mkdirSync(join(inside, path), { recursive: true })
+    }
+    writeFileSync(join(keeper, 'arrays/orrery-a/script'), 'echo n.1')
+    writeFileSync(join(keeper, 'bin/x/wrapper'), '')
+    const facts = { directory: join(keeper, 'work/n'), expectedOutputs: [], sources: [] }
+    const times = { submittedAt: 0, zero: 0, ahead: 0 }
+    writeFileSync(join(keeper, 'tasks/n.1.run'), `#\n${factsLine({ ...facts, ...times })}\n`)
+    const there = (script: string): string => changed('in the Pod', script).replaceAll(keeper, inside)
+    const runInPod: Commands['runInPod'] = async (_, script) => outputOf(flowOf(there(script)))
+    const buried: string[] = []
+    const errands = openErrands(
+      {
+        openInPod: async (_, script) => flowOf(there(script)),
+        openAtKeeper: async (script) => flowOf(changed('at the keeper', script)),
+        runInPod,
+        async doInPod(what, name, script) {
+          const { code, stderr } = await runInPod(name, script)
+          if (code !== 0) throw new Error(`${what}: ${stderr}`)
+        },
+        async doAtKeeper(what, script) {
+          const { code, stdout, stderr } = await outputOf(flowOf(changed(what, script)))
+          if (code !== 0) throw new Error(`${what}: ${stderr}`)
+          return stdout.toString()
+        },
+      },
+      () => Promise.resolve(keeper),
+      ({ name }) => Promise.resolve(void buried.push(name)),
+    )
+    return { errands, keeper, inside, buried }
+  }
+  test('a Pod that a Job makes for a cancelled task is deleted', async () => {
+    const { errands, keeper, buried } = opened()
+    writeFileSync(join(keeper, 'tasks/n.task'), 'cancelled 12.5 .\n')
+    expect(await errands.deliver(pod())).toBe(true)
+    expect(buried).toEqual(['orrery-a-3-x'])
+  })
 })
 
 test('tasks of a lost keeper are lost when their Pods have ended, and no Pod is deleted twice', async () => {

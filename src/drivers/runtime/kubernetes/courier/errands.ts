@@ -64,8 +64,15 @@ export interface Errands {
   fetch(pod: TaskPod): Promise<boolean>
 }
 
-/** Several workers may do both at once, and each may break off anywhere. */
-export function openErrands(commands: Commands, root: () => Promise<string>): Errands {
+/**
+ * Several workers may do both at once, and each may break off anywhere. `end` deletes a Pod whose
+ * task is buried: it may have been made after the cancel, which deleted the Pods of its time.
+ */
+export function openErrands(
+  commands: Commands,
+  root: () => Promise<string>,
+  end: (pod: TaskPod) => Promise<void>,
+): Errands {
   const { openInPod, doInPod } = commands
   const doAtKeeper = async (what: string, script: string): Promise<string> =>
     commands.doAtKeeper(what, atKeeper(await root(), script))
@@ -92,6 +99,11 @@ export function openErrands(commands: Commands, root: () => Promise<string>): Er
   return {
     async deliver(pod) {
       const { errand } = await errandAt(podKey(pod.job, pod.index))
+      const bury = async (): Promise<true> => {
+        await end(pod)
+        return true
+      }
+      if (errand?.state === 'buried') return bury()
       if (errand === undefined || errand.state !== 'open') return true
       const { name, script, directory } = errand
       const at = await root()
@@ -100,7 +112,7 @@ export function openErrands(commands: Commands, root: () => Promise<string>): Er
       const from = await openAtKeeper(giveScript({ script, job: pod.job, directory }), to)
       if ((await carry(`the files of ${name} to Pod ${pod.name}`, from, to)) === codes.done) {
         const record = beginScript(name, `start ${script} 0 0 - ${pod.node ?? '-'} 0`)
-        if ((await doAtKeeper(`cannot write the record of ${name}`, record)).trim() !== 'start') return true
+        if ((await doAtKeeper(`cannot write the record of ${name}`, record)).trim() !== 'start') return bury()
         await doInPod(`cannot put the files of ${name}`, pod.name, startScript(at, folder, directory))
       }
       await doAtKeeper(`cannot mark ${name} as delivered`, `: > tasks/${name}.delivered`)
