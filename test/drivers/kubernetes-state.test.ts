@@ -1,6 +1,6 @@
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
@@ -746,11 +746,61 @@ describe('files are carried', () => {
     )
     return { errands, keeper, inside, buried }
   }
+  /** A sender that fails once the other side has made another folder. */
+  const breaking = (received: string): string =>
+    `cd ${folder}; : >> seen; until new=$(ls -d ${received} 2> /dev/null | grep -vxFf seen); ` +
+    'do sleep 0.05; done; echo "$new" >> seen; exit 1'
+
   test('a Pod that a Job makes for a cancelled task is deleted', async () => {
     const { errands, keeper, buried } = opened()
     writeFileSync(join(keeper, 'tasks/n.task'), 'cancelled 12.5 .\n')
     expect(await errands.deliver(pod())).toBe(true)
     expect(buried).toEqual(['orrery-a-3-x'])
+  })
+
+  test('a broken transfer to a Pod leaves one part of the files there, and the next one arrives', async () => {
+    let broken = true
+    const { errands, inside } = opened((what, script) =>
+      broken && what === 'at the keeper' ? breaking('pod/.in-*[!r]') : script,
+    )
+    const parts = () => readdirSync(inside).filter((name) => name.startsWith('.in-'))
+    const found = new Set<string>()
+    for (let k = 0; k < 3; k++) {
+      await expect(errands.deliver(pod())).rejects.toThrow(/cannot be read/)
+      expect(parts()).toHaveLength(1)
+      found.add(parts()[0] ?? '')
+    }
+    expect(found.size).toBe(3)
+    broken = false
+    expect(await errands.deliver(pod())).toBe(true)
+    expect([existsSync(join(inside, '.go')), parts()]).toEqual([true, []])
+  })
+
+  test('a broken transfer from a Pod leaves nothing at the keeper; what could not be removed goes before the next one', async () => {
+    let [broken, untidy] = [true, false]
+    const { errands, keeper, inside } = opened((what, script) => {
+      if (untidy && what === 'cannot tidy up') throw new Error('the keeper does not answer')
+      return broken && script.includes('NOT_YET') ? breaking('keeper/fetch/n.*[!r]/in') : script
+    })
+    for (const mark of ['.go', '.over', 'tasks/n.task']) writeFileSync(join(inside, mark), '')
+    writeFileSync(join(inside, 'work/n/result'), 'made')
+    const other = join(keeper, 'fetch/n.other')
+    mkdirSync(other, { recursive: true })
+    const parts = () => readdirSync(join(keeper, 'fetch')).filter((name) => name !== 'n.other')
+    const fails = () => expect(errands.fetch(pod(terminated(0)))).rejects.toThrow(/cannot be read/)
+    await fails()
+    expect(parts()).toEqual([])
+    untidy = true
+    for (let k = 0; k < 2; k++) {
+      await fails()
+      expect(parts()).toHaveLength(1)
+    }
+    // Another worker may be fetching the same.
+    expect(existsSync(other)).toBe(true)
+    broken = false
+    expect(await errands.fetch(pod(terminated(0)))).toBe(true)
+    expect(readFileSync(join(keeper, 'work/n/result'), 'utf8')).toBe('made')
+    expect(readdirSync(join(keeper, 'fetch'))).toEqual([])
   })
 })
 

@@ -104,7 +104,7 @@ describe.each(shells)('%s', (shell) => {
         courier.stayScript('/r'),
       ],
       ...[
-        courier.receiveScript('/r', 'f'),
+        courier.receiveScript('/r', { tries: 't', folder: 'f' }),
         courier.giveScript({ script: 's', job: 'j', directory: 'd' }),
         courier.beginScript('n', 'r'),
       ],
@@ -113,7 +113,8 @@ describe.each(shells)('%s', (shell) => {
         courier.sendScript('/r', { name: 'n', directory: 'd', over: true }),
       ],
       ...[
-        courier.takeScript('f'),
+        courier.takeScript({ tries: 't', folder: 'f' }),
+        courier.tidyScript('t'),
         courier.keepScript('f', { name: 'n', directory: 'd' }),
         courier.releaseScript('/r'),
       ],
@@ -615,6 +616,7 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
   always('what is carried to a Pod and back is the same, and its record comes last', () => {
     const [keeper, pod] = [place(), place()]
     const at = (script: string): string => courier.atKeeper(keeper, script)
+    const into = (tries: string, number: number): courier.Try => ({ tries, folder: `${tries}_${number}` })
     const directory = 'work/it is'
     mkdirSync(join(keeper, directory), { recursive: true })
     mkdirSync(join(keeper, 'bin/x'), { recursive: true })
@@ -622,7 +624,7 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
     for (const file of ['bin/x/wrapper', 'tasks/n.1.run', 'arrays/job/script', `${directory}/in`])
       writeFileSync(join(keeper, file), file)
     const parcel = run(at(courier.giveScript({ script: 'n.1', job: 'job', directory })), keeper)
-    expect(run(courier.receiveScript(pod, '.in-1'), pod, parcel.out)).toEqual({ code: 0, out: '' })
+    expect(run(courier.receiveScript(pod, into('.in-w', 1)), pod, parcel.out)).toEqual({ code: 0, out: '' })
     const record = join(keeper, 'tasks/n.task')
     const begin = (limit = '') =>
       spawnSync(shell, ['-c', limit + at(courier.beginScript('n', 'start n.1 0 0 - node 0'))], {
@@ -636,10 +638,10 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
     utimesSync(record, 0, 0)
     for (let k = 0; k < 2; k++) expect(begin()).toMatchObject({ status: 0, stdout: 'start\n' })
     expect(read(record)).toMatch(/^start n\.1 0 0 - node 0 \d+\.\d+\n$/)
-    expect(run(courier.startScript(pod, '.in-1', directory), pod).code).toBe(0)
+    expect(run(courier.startScript(pod, '.in-w_1', directory), pod).code).toBe(0)
     expect(read(pod, directory, 'in')).toBe(`${directory}/in`)
     expect(readdirSync(pod)).toContain('.go')
-    expect(run(courier.receiveScript(pod, '.in-2'), pod).code).toBe(courier.codes.already)
+    expect(run(courier.receiveScript(pod, into('.in-w', 2)), pod).code).toBe(courier.codes.already)
 
     writeFileSync(join(pod, directory, 'out'), 'made')
     const part = 'd'.repeat(200)
@@ -649,8 +651,8 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
     writeFileSync(join(pod, '.over'), '')
     const back = run(courier.sendScript(pod, { name: 'n', directory, over: false }), pod)
     expect(back.code).toBe(0)
-    expect(run(at(courier.takeScript('fetch/n.1')), keeper, back.out)).toEqual({ code: 0, out: '' })
-    expect(run(at(courier.keepScript('fetch/n.1', { name: 'n', directory })), keeper).code).toBe(0)
+    expect(run(at(courier.takeScript(into('fetch/n.w', 1))), keeper, back.out)).toEqual({ code: 0, out: '' })
+    expect(run(at(courier.keepScript('fetch/n.w_1', { name: 'n', directory })), keeper).code).toBe(0)
     expect(read(keeper, directory, 'out')).toBe('made')
     expect(read(keeper, 'tasks/n.task')).toBe('its own record')
     expect(read(keeper, 'ends')).toBe('n\n')
