@@ -31,6 +31,7 @@ import { linkErrorOf } from '../../src/clients/kubernetes-shell.ts'
 import { openKeeper } from '../../src/drivers/runtime/kubernetes/keeper.ts'
 import { openKeeperLoss } from '../../src/drivers/runtime/kubernetes/keeper-loss.ts'
 import { kubernetesTrouble } from '../../src/drivers/runtime/kubernetes/trouble.ts'
+import { checkNamespace } from '../../src/drivers/runtime/kubernetes/readiness.ts'
 import { settingsOf } from '../../src/drivers/runtime/kubernetes/settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes/state.ts'
 import { isStatic } from '../../src/drivers/runtime/kubernetes/tools.ts'
@@ -643,6 +644,29 @@ describe('what is asked for', () => {
     })
     expect(refused.requests.filter((verb) => verb === 'create')).toHaveLength(1)
     expect(linkErrorOf(await opened(status(429, 'slow down')).answer)).toMatchObject({ permanent: false })
+  })
+
+  test('a cluster whose Jobs end all tasks after some failures is refused with its version', async () => {
+    const checked = (version: object | KubernetesError) => {
+      const rule = { verbs: ['*'], apiGroups: ['*'], resources: ['*'] }
+      const request = ({ path }: { path: string }): Promise<unknown> => {
+        if (path !== '/version') return Promise.resolve({ status: { resourceRules: [rule] } })
+        return version instanceof KubernetesError ? Promise.reject(version) : Promise.resolve(version)
+      }
+      const at = { cluster: { request }, namespace: 'lab', paths: {} }
+      return checkNamespace(at as unknown as Parameters<typeof checkNamespace>[0], {})
+    }
+    const old = { major: '1', minor: '28+', gitVersion: 'v1.28.9-eks-1' }
+    await expect(checked(old)).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringMatching(/Kubernetes v1\.28\.9-eks-1,.*update it to 1\.29/),
+    })
+    for (const minor of ['29', '36+']) await checked({ ...old, minor })
+    await checked({ ...old, major: '2', minor: '0' })
+    await checked(new KubernetesError('login', 'forbidden', { status: 403 }))
+    await expect(checked(new KubernetesError('login', 'busy', { status: 503 }))).rejects.toMatchObject({
+      trouble: 'unknown',
+    })
   })
 
   test('an image that no registry could be asked for is refused with its name', () => {
