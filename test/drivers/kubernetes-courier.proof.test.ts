@@ -472,8 +472,9 @@ describe('Kubernetes without a shared volume', () => {
         state === 'running' && cause?.includes('has to end first') === true
       expect(await becomes(driver, during, waits)).toMatchObject({ externalId: ids[1] })
       await becomes(driver, during, 'lost')
-      const there = await site.kubectl('get', 'pods', '-o', 'name')
-      expect(!there.includes(pod) || (await hasEnded(pod))).toBe(true)
+      const code = '{.status.containerStatuses[?(@.name=="task")].state.terminated.exitCode}'
+      const each = `{range .items[*]}{.metadata.name}=${code}{"\\n"}{end}`
+      expect(await site.kubectl('get', 'pods', '-o', `jsonpath=${each}`)).not.toContain(`${pod}=\n`)
       for (const [index, task] of [before, during].entries())
         expect(await becomes(driver, task, 'lost')).toMatchObject({
           externalId: ids[index],
