@@ -373,6 +373,38 @@ describe('Kubernetes without a shared volume', () => {
   )
 
   test(
+    'a Pod that the cluster makes after the cancel, by a worker that did not submit the task, goes',
+    async () => {
+      const first = open()
+      await first.shell.run('true')
+      await site.setQuota({ 'requests.cpu': '1m' })
+      try {
+        const task = first.intent(sh('exit 3'))
+        const [id = ''] = await submit(first.driver, task)
+        await becomes(
+          first.driver,
+          task,
+          (state) => state.state === 'queued' && /exceeded quota/.test(state.cause ?? ''),
+        )
+        await first.close()
+        const { driver, intent } = open()
+        await driver.cancel([task.name], 1)
+        await site.setQuota({ 'requests.cpu': '100' })
+        const next = intent(['true'])
+        await submit(driver, next)
+        await over(driver, next)
+        const job = id.replace(/-0$/, '')
+        const failed = () => site.kubectl('get', 'job', job, '-o', 'jsonpath={.status.failedIndexes}')
+        await until('the Pod to have come and gone', async () => (await failed()) === '0')
+        expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', reason: 'cancelled' })
+      } finally {
+        await site.setQuota(undefined)
+      }
+    },
+    5 * minutes,
+  )
+
+  test(
     'a Pod that is evicted before anybody has fetched its outputs: lost, and the words say so',
     async () => {
       const first = open()
@@ -440,8 +472,9 @@ describe('Kubernetes without a shared volume', () => {
         state === 'running' && cause?.includes('has to end first') === true
       expect(await becomes(driver, during, waits)).toMatchObject({ externalId: ids[1] })
       await becomes(driver, during, 'lost')
-      const there = await site.kubectl('get', 'pods', '-o', 'name')
-      expect(!there.includes(pod) || (await hasEnded(pod))).toBe(true)
+      const code = '{.status.containerStatuses[?(@.name=="task")].state.terminated.exitCode}'
+      const each = `{range .items[*]}{.metadata.name}=${code}{"\\n"}{end}`
+      expect(await site.kubectl('get', 'pods', '-o', `jsonpath=${each}`)).not.toContain(`${pod}=\n`)
       for (const [index, task] of [before, during].entries())
         expect(await becomes(driver, task, 'lost')).toMatchObject({
           externalId: ids[index],

@@ -263,6 +263,28 @@ describe('what has to wait', () => {
   )
 
   test(
+    'a Pod that cannot make the work directory: lost before its start, which is no failure of the user',
+    async () => {
+      const { driver, shell, intent, root } = await open()
+      await shell.run('true')
+      await site.setQuota({ 'requests.cpu': '1m' })
+      try {
+        const task = intent(['true'])
+        await submit(driver, task)
+        await waits(driver, task, /exceeded quota/)
+        await shell.run(`rm -rf ${root}/work/run; : > ${root}/work/run`)
+        await site.setQuota({ 'requests.cpu': '100' })
+        expect(await lost(driver, task)).toMatchObject({
+          cause: expect.stringMatching(/exit code 73, before the task was started/),
+        })
+      } finally {
+        await site.setQuota(undefined)
+      }
+    },
+    5 * minutes,
+  )
+
+  test(
     'an image that nobody has: waits with the words of the node, then is lost with them, and the next is refused',
     async () => {
       const { driver, intent } = await open({ pullPatienceSeconds: 3 })

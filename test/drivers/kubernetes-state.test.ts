@@ -1,11 +1,14 @@
-import { execFileSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, test } from '@jest/globals'
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
 import { taskPath, taskScript } from '../../src/drivers/runtime/contract/task-script.ts'
+import { openErrands } from '../../src/drivers/runtime/kubernetes/courier/errands.ts'
+import type { Commands, Flow } from '../../src/drivers/runtime/kubernetes/courier/flow.ts'
 import { waitScript } from '../../src/drivers/runtime/kubernetes/courier/scripts.ts'
 import {
   jobManifest,
@@ -22,13 +25,17 @@ import {
   type TaskPod,
 } from '../../src/drivers/runtime/kubernetes/pods.ts'
 import { KubernetesError } from '../../src/clients/kubernetes.ts'
+import type { KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
+import { kubernetesAdapter } from '../../src/drivers/runtime/kubernetes/adapter.ts'
 import { linkErrorOf } from '../../src/clients/kubernetes-shell.ts'
 import { openKeeper } from '../../src/drivers/runtime/kubernetes/keeper.ts'
 import { openKeeperLoss } from '../../src/drivers/runtime/kubernetes/keeper-loss.ts'
 import { kubernetesTrouble } from '../../src/drivers/runtime/kubernetes/trouble.ts'
+import { checkNamespace } from '../../src/drivers/runtime/kubernetes/readiness.ts'
 import { settingsOf } from '../../src/drivers/runtime/kubernetes/settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes/state.ts'
 import { isStatic } from '../../src/drivers/runtime/kubernetes/tools.ts'
+import { factsLine } from '../../src/drivers/runtime/remote/record.ts'
 import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote/tasks.ts'
 import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -291,14 +298,23 @@ describe('what is so', () => {
     expect(judged({ ...seen, sight: { ...started, node: 'n1' }, pod: own }).verdict).toBeDefined()
   })
 
-  test('a container that left no record has time to, and then counts by its exit code', () => {
-    expect(judged({ pod: pod(terminated(4)) })).toMatchObject({ over: true, state: { state: 'running' } })
-    expect(judged({ pod: pod(terminated(4)) }).record).toBeUndefined()
-    expect(judged({ pod: pod(terminated(4)), overSeconds: 11 }).record).toEqual({
-      exitCode: 4,
-      startedAt: 1011,
-      finishedAt: 1019,
-    })
+  test('a container that left no record has time to; then its task is lost before its start, whatever the exit code', () => {
+    for (const exitCode of [0, 4, 66, 73, 97, 126, 143])
+      for (const carried of [false, true]) {
+        const seen = { pod: pod(terminated(exitCode)), carried }
+        expect(judged(seen)).toMatchObject({ over: true, state: { state: 'running' } })
+        expect(judged(seen).verdict).toBeUndefined()
+        const { verdict, record, state } = judged({ ...seen, overSeconds: 11 })
+        expect([record, state.state]).toEqual([undefined, 'lost'])
+        expect(verdict).toMatchObject({
+          end: 'never',
+          cause: expect.stringMatching(
+            carried
+              ? `exit code ${exitCode}, before the files of the task were in Pod orrery-a-3-x`
+              : `exit code ${exitCode}, before the task was started: .* node n1, has it room`,
+          ),
+        })
+      }
   })
 
   test('a record that is being written is waited for', () => {
@@ -630,11 +646,185 @@ describe('what is asked for', () => {
     expect(linkErrorOf(await opened(status(429, 'slow down')).answer)).toMatchObject({ permanent: false })
   })
 
+  test('a cluster whose Jobs end all tasks after some failures is refused with its version', async () => {
+    const checked = (version: object | KubernetesError) => {
+      const rule = { verbs: ['*'], apiGroups: ['*'], resources: ['*'] }
+      const request = ({ path }: { path: string }): Promise<unknown> => {
+        if (path !== '/version') return Promise.resolve({ status: { resourceRules: [rule] } })
+        return version instanceof KubernetesError ? Promise.reject(version) : Promise.resolve(version)
+      }
+      const at = { cluster: { request }, namespace: 'lab', paths: {} }
+      return checkNamespace(at as unknown as Parameters<typeof checkNamespace>[0], {})
+    }
+    const old = { major: '1', minor: '28+', gitVersion: 'v1.28.9-eks-1' }
+    await expect(checked(old)).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringMatching(/Kubernetes v1\.28\.9-eks-1,.*update it to 1\.29/),
+    })
+    for (const minor of ['29', '36+']) await checked({ ...old, minor })
+    await checked({ ...old, major: '2', minor: '0' })
+    await checked(new KubernetesError('login', 'forbidden', { status: 403 }))
+    await expect(checked(new KubernetesError('login', 'busy', { status: 503 }))).rejects.toMatchObject({
+      trouble: 'unknown',
+    })
+  })
+
   test('an image that no registry could be asked for is refused with its name', () => {
     for (const image of ['$(id)', 'a b', '-x', ''])
       expect(() =>
         podRequestOf(intent({ container: { image, network: true, reuse: false, scope: 'r' } }), settings),
       ).toThrow(/image/)
+  })
+})
+
+test('a task waits with the reason why its files do not arrive, also while its record at the keeper is empty', async () => {
+  const labelsOf = {
+    'batch.kubernetes.io/job-name': 'orrery-a',
+    'batch.kubernetes.io/job-completion-index': '3',
+  }
+  const running = { state: { running: { startedAt: '2026-01-01T00:00:00Z' } } }
+  const api: ApiPod = {
+    metadata: { name: 'orrery-a-3-x', labels: labelsOf },
+    status: {
+      phase: 'Running',
+      containerStatuses: ['task', 'courier'].map((name) => ({ name, ...running })),
+    },
+  }
+  const watch: KubernetesCluster['watch'] = (_path, _query, { standing, listed }) => {
+    standing(true)
+    listed([api as never])
+    return () => undefined
+  }
+  const adapter = kubernetesAdapter({
+    ...{ site: { root: () => Promise.resolve('/orrery') }, pollMilliseconds: 1000 },
+    at: { cluster: { watch }, paths: {}, ours: '' },
+    settings: () => settingsOf({ helperImage: 'tools:1' }),
+    courier: { see() {}, keep() {}, trouble: () => 'No space left on device' },
+  } as unknown as Parameters<typeof kubernetesAdapter>[0])
+  const listing = await adapter.list([{ name: 'one', place }])
+  const stateOf = (sight: RemoteSight) =>
+    adapter.judge({ name: 'one', sight, place, cancelAsked: false }, listing).state
+  for (const sight of [{ form: 'none' }, { form: 'claimed', ageSeconds: 100 }] as const)
+    expect(stateOf(sight)).toMatchObject({ state: 'queued', cause: 'Delivery: No space left on device' })
+  expect(stateOf(started)).not.toHaveProperty('cause')
+})
+
+describe('files are carried', () => {
+  let folder: string
+  beforeEach(() => {
+    folder = mkdtempSync(join(runFolder(), 'kubernetes-errands-'))
+  })
+  afterEach(() => rmSync(folder, { recursive: true, force: true }))
+
+  const flowOf = (script: string): Flow => {
+    const child = spawn('/bin/sh', ['-c', script])
+    let stderr = ''
+    child.stdin.on('error', () => undefined)
+    child.stderr.on('data', (bytes: Buffer) => void (stderr += bytes.toString()))
+    return {
+      ...{ stdin: child.stdin, stdout: child.stdout, close: () => void child.kill() },
+      done: once(child, 'close').then(([code]) => ({ code: code as number | null, stderr })),
+    }
+  }
+  const outputOf = async (flow: Flow) => {
+    const chunks: Buffer[] = []
+    flow.stdout.on('data', (bytes: Buffer) => chunks.push(bytes))
+    flow.stdin.end()
+    return { ...(await flow.done), stdout: Buffer.concat(chunks) }
+  }
+  /**
+   * The keeper and the Pod of task `n` as two folders of this machine. `changed` changes scripts,
+   * and may reject.
+   */
+  const opened = (changed: (what: string, script: string) => string = (_, script) => script) => {
+    const [keeper, inside] = [join(folder, 'keeper'), join(folder, 'pod')]
+    for (const path of ['tasks', 'arrays/orrery-a', 'work/n', 'bin/x']) {
+      mkdirSync(join(keeper, path), { recursive: true })
+      mkdirSync(join(inside, path), { recursive: true })
+    }
+    writeFileSync(join(keeper, 'arrays/orrery-a/script'), 'echo n.1')
+    writeFileSync(join(keeper, 'bin/x/wrapper'), '')
+    const facts = { directory: join(keeper, 'work/n'), expectedOutputs: [], sources: [] }
+    const times = { submittedAt: 0, zero: 0, ahead: 0 }
+    writeFileSync(join(keeper, 'tasks/n.1.run'), `#\n${factsLine({ ...facts, ...times })}\n`)
+    const there = (script: string): string => changed('in the Pod', script).replaceAll(keeper, inside)
+    const runInPod: Commands['runInPod'] = async (_, script) => outputOf(flowOf(there(script)))
+    const buried: string[] = []
+    const errands = openErrands(
+      {
+        openInPod: async (_, script) => flowOf(there(script)),
+        openAtKeeper: async (script) => flowOf(changed('at the keeper', script)),
+        runInPod,
+        async doInPod(what, name, script) {
+          const { code, stderr } = await runInPod(name, script)
+          if (code !== 0) throw new Error(`${what}: ${stderr}`)
+        },
+        async doAtKeeper(what, script) {
+          const { code, stdout, stderr } = await outputOf(flowOf(changed(what, script)))
+          if (code !== 0) throw new Error(`${what}: ${stderr}`)
+          return stdout.toString()
+        },
+      },
+      () => Promise.resolve(keeper),
+      ({ name }) => Promise.resolve(void buried.push(name)),
+    )
+    return { errands, keeper, inside, buried }
+  }
+  /** A sender that fails once the other side has made another folder. */
+  const breaking = (received: string): string =>
+    `cd ${folder}; : >> seen; until new=$(ls -d ${received} 2> /dev/null | grep -vxFf seen); ` +
+    'do sleep 0.05; done; echo "$new" >> seen; exit 1'
+
+  test('a Pod that a Job makes for a cancelled task is deleted', async () => {
+    const { errands, keeper, buried } = opened()
+    writeFileSync(join(keeper, 'tasks/n.task'), 'cancelled 12.5 .\n')
+    expect(await errands.deliver(pod())).toBe(true)
+    expect(buried).toEqual(['orrery-a-3-x'])
+  })
+
+  test('a broken transfer to a Pod leaves one part of the files there, and the next one arrives', async () => {
+    let broken = true
+    const { errands, inside } = opened((what, script) =>
+      broken && what === 'at the keeper' ? breaking('pod/.in-*[!r]') : script,
+    )
+    const parts = () => readdirSync(inside).filter((name) => name.startsWith('.in-'))
+    const found = new Set<string>()
+    for (let k = 0; k < 3; k++) {
+      await expect(errands.deliver(pod())).rejects.toThrow(/cannot be read/)
+      expect(parts()).toHaveLength(1)
+      found.add(parts()[0] ?? '')
+    }
+    expect(found.size).toBe(3)
+    broken = false
+    expect(await errands.deliver(pod())).toBe(true)
+    expect([existsSync(join(inside, '.go')), parts()]).toEqual([true, []])
+  })
+
+  test('a broken transfer from a Pod leaves nothing at the keeper; what could not be removed goes before the next one', async () => {
+    let [broken, untidy] = [true, false]
+    const { errands, keeper, inside } = opened((what, script) => {
+      if (untidy && what === 'cannot tidy up') throw new Error('the keeper does not answer')
+      return broken && script.includes('NOT_YET') ? breaking('keeper/fetch/n.*[!r]/in') : script
+    })
+    for (const mark of ['.go', '.over', 'tasks/n.task']) writeFileSync(join(inside, mark), '')
+    writeFileSync(join(inside, 'work/n/result'), 'made')
+    const other = join(keeper, 'fetch/n.other')
+    mkdirSync(other, { recursive: true })
+    const parts = () => readdirSync(join(keeper, 'fetch')).filter((name) => name !== 'n.other')
+    const fails = () => expect(errands.fetch(pod(terminated(0)))).rejects.toThrow(/cannot be read/)
+    await fails()
+    expect(parts()).toEqual([])
+    untidy = true
+    for (let k = 0; k < 2; k++) {
+      await fails()
+      expect(parts()).toHaveLength(1)
+    }
+    // Another worker may be fetching the same.
+    expect(existsSync(other)).toBe(true)
+    broken = false
+    expect(await errands.fetch(pod(terminated(0)))).toBe(true)
+    expect(readFileSync(join(keeper, 'work/n/result'), 'utf8')).toBe('made')
+    expect(readdirSync(join(keeper, 'fetch'))).toEqual([])
   })
 })
 

@@ -10,6 +10,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  symlinkSync,
   utimesSync,
   writeFileSync,
 } from 'node:fs'
@@ -62,6 +63,8 @@ beforeAll(() => {
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
 const text = (name: string): string => readFileSync(join(root, 'src/drivers/runtime', name), 'utf8')
+/** What comes before a script whose disk takes files, and no bytes. */
+const fullDisk = "trap '' XFSZ; ulimit -f 0; "
 const hostile = `it's "$HOME" \`id\`\\n; touch bait`
 
 describe.each(shells)('%s', (shell) => {
@@ -101,7 +104,7 @@ describe.each(shells)('%s', (shell) => {
         courier.stayScript('/r'),
       ],
       ...[
-        courier.receiveScript('/r', 'f'),
+        courier.receiveScript('/r', { tries: 't', folder: 'f' }),
         courier.giveScript({ script: 's', job: 'j', directory: 'd' }),
         courier.beginScript('n', 'r'),
       ],
@@ -110,7 +113,8 @@ describe.each(shells)('%s', (shell) => {
         courier.sendScript('/r', { name: 'n', directory: 'd', over: true }),
       ],
       ...[
-        courier.takeScript('f'),
+        courier.takeScript({ tries: 't', folder: 'f' }),
+        courier.tidyScript('t'),
         courier.keepScript('f', { name: 'n', directory: 'd' }),
         courier.releaseScript('/r'),
       ],
@@ -613,9 +617,31 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
     expect(readdirSync(tasks).sort()).toEqual(['b.cancel', 'b.task', 'log'])
   })
 
+  always('a supervisor that starts no task does not end as one whose task ended well', () => {
+    const at = place()
+    writeFileSync(join(at, 'wrapper'), wrapper)
+    const head = (must: string): string => `#\n# limit 0 grace 0 memory 0 bytes 0 cores 0 must ${must}\n`
+    for (const name of ['gone', 'full', 'there']) writeFileSync(join(at, `tasks/${name}.1.run`), head('none'))
+    writeFileSync(join(at, 'tasks/bound.1.run'), head('cgroup'))
+    symlinkSync('/nonexistent/record', join(at, 'tasks/gone.task'))
+    writeFileSync(join(at, 'tasks/there.task'), '')
+    const supervised = (name: string, limit = '') =>
+      run(`${limit}exec ${shell} wrapper foreground ${at}/tasks MARK 0 '' '' '' '' ${name}.1`, at)
+    expect(supervised('none')).toEqual({ code: 97, out: 'failed none has no script\n' })
+    expect(supervised('gone')).toEqual({ code: 97, out: 'failed gone\n' })
+    expect(supervised('full', fullDisk)).toEqual({ code: 97, out: 'failed full cannot write its record\n' })
+    expect(supervised('bound')).toEqual({
+      code: 97,
+      out: expect.stringContaining('refused bound memoryLimit is cgroup'),
+    })
+    expect(supervised('there')).toEqual({ code: 0, out: 'known there\n' })
+    expect(existsSync(join(at, 'tasks/full.task'))).toBe(false)
+  })
+
   always('what is carried to a Pod and back is the same, and its record comes last', () => {
     const [keeper, pod] = [place(), place()]
     const at = (script: string): string => courier.atKeeper(keeper, script)
+    const into = (tries: string, number: number): courier.Try => ({ tries, folder: `${tries}_${number}` })
     const directory = 'work/it is'
     mkdirSync(join(keeper, directory), { recursive: true })
     mkdirSync(join(keeper, 'bin/x'), { recursive: true })
@@ -623,12 +649,24 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
     for (const file of ['bin/x/wrapper', 'tasks/n.1.run', 'arrays/job/script', `${directory}/in`])
       writeFileSync(join(keeper, file), file)
     const parcel = run(at(courier.giveScript({ script: 'n.1', job: 'job', directory })), keeper)
-    expect(run(courier.receiveScript(pod, '.in-1'), pod, parcel.out)).toEqual({ code: 0, out: '' })
-    expect(run(at(courier.beginScript('n', 'start n.1 0 0 - node 0')), keeper).out).toBe('start\n')
-    expect(run(courier.startScript(pod, '.in-1', directory), pod).code).toBe(0)
+    expect(run(courier.receiveScript(pod, into('.in-w', 1)), pod, parcel.out)).toEqual({ code: 0, out: '' })
+    const record = join(keeper, 'tasks/n.task')
+    const begin = (limit = '') =>
+      spawnSync(shell, ['-c', limit + at(courier.beginScript('n', 'start n.1 0 0 - node 0'))], {
+        encoding: 'utf8',
+      })
+    expect(begin(fullDisk)).toMatchObject({ status: 1, stdout: '', stderr: expect.stringMatching(/error/) })
+    expect(existsSync(record)).toBe(false)
+    // Another process creates it now, or could not write it a while ago.
+    writeFileSync(record, '')
+    expect(begin()).toMatchObject({ status: 1, stdout: '' })
+    utimesSync(record, 0, 0)
+    for (let k = 0; k < 2; k++) expect(begin()).toMatchObject({ status: 0, stdout: 'start\n' })
+    expect(read(record)).toMatch(/^start n\.1 0 0 - node 0 \d+\.\d+\n$/)
+    expect(run(courier.startScript(pod, '.in-w_1', directory), pod).code).toBe(0)
     expect(read(pod, directory, 'in')).toBe(`${directory}/in`)
     expect(readdirSync(pod)).toContain('.go')
-    expect(run(courier.receiveScript(pod, '.in-2'), pod).code).toBe(courier.codes.already)
+    expect(run(courier.receiveScript(pod, into('.in-w', 2)), pod).code).toBe(courier.codes.already)
 
     writeFileSync(join(pod, directory, 'out'), 'made')
     const part = 'd'.repeat(200)
@@ -638,8 +676,8 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
     writeFileSync(join(pod, '.over'), '')
     const back = run(courier.sendScript(pod, { name: 'n', directory, over: false }), pod)
     expect(back.code).toBe(0)
-    expect(run(at(courier.takeScript('fetch/n.1')), keeper, back.out)).toEqual({ code: 0, out: '' })
-    expect(run(at(courier.keepScript('fetch/n.1', { name: 'n', directory })), keeper).code).toBe(0)
+    expect(run(at(courier.takeScript(into('fetch/n.w', 1))), keeper, back.out)).toEqual({ code: 0, out: '' })
+    expect(run(at(courier.keepScript('fetch/n.w_1', { name: 'n', directory })), keeper).code).toBe(0)
     expect(read(keeper, directory, 'out')).toBe('made')
     expect(read(keeper, 'tasks/n.task')).toBe('its own record')
     expect(read(keeper, 'ends')).toBe('n\n')

@@ -83,13 +83,13 @@ export interface KubernetesAdapterOptions {
 
 /**
  * While the courier stays, the end does not count yet: the outputs are on their way. Before all
- * files are delivered, the start does not count either.
+ * files are delivered, and the keeper has written the record, the start does not count either.
  */
 const withCourier = (courier: Courier | undefined, pod: TaskPod, sight: RemoteSight): TaskPod => {
   if (courier === undefined || pod.courier !== 'running') return pod
   const { startedAt, terminated, ...rest } = pod
   if (sight.form === 'ended' || sight.form === 'buried') return pod
-  if (sight.form !== 'none') return startedAt === undefined ? rest : { ...rest, startedAt }
+  if (sight.form === 'started') return startedAt === undefined ? rest : { ...rest, startedAt }
   const words = courier.trouble(pod.name)
   const waiting = words === undefined ? {} : { waiting: { reason: 'Delivery', message: words } }
   return { ...rest, ...(terminated === undefined ? waiting : { terminated }) }
@@ -142,14 +142,12 @@ function judgeKubernetes(
     },
     settings,
   )
-  const { record, verdict } = judgement
-  const node = watch.here(place)?.node
+  const { verdict } = judgement
   const trouble = seen === undefined ? undefined : courier?.trouble(seen.name)
   const unfetched = courier !== undefined && verdict?.end === 'lost' && sight.form === 'started'
   return {
     ...judgement,
     over: judgement.over && (watch.standing() || watch.here(place) === undefined),
-    ...(record === undefined || node === undefined ? {} : { record: { ...record, node } }),
     ...(verdict === undefined || !unfetched
       ? {}
       : {

@@ -7,8 +7,10 @@ import type { RootedDriver } from '../contract/rooted.ts'
 import { outputPatienceIn } from '../remote/context.ts'
 import { kubernetesAdapter } from './adapter.ts'
 import { openCourier } from './courier/courier.ts'
+import { deletePods } from './jobs.ts'
 import { openKeeper } from './keeper.ts'
 import { namespaceOf } from './namespace.ts'
+import type { TaskPod } from './pods.ts'
 import { settingsOf, type KubernetesSettings } from './settings.ts'
 
 export interface ClusterAccess {
@@ -33,6 +35,9 @@ export interface ClusterAccess {
    */
   configuration: Readonly<Record<string, unknown>>
 }
+
+/** Nothing of a buried task runs in its Pod, whose containers end at the request. */
+const buriedGraceSeconds = 30
 
 export interface KubernetesDriverOptions extends ClusterAccess {
   /** The keeper's shell: `openKubernetesShell`. Transfers share it; its opener closes it. */
@@ -80,12 +85,15 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
   })
   // The first call rejects with the fault of the configuration.
   const carried = configuration['volume'] === undefined
+  const at = namespaceOf(cluster, namespace, runtime)
+  const end = ({ job, index }: TaskPod): Promise<void> =>
+    deletePods(at, [{ array: job, index }], buriedGraceSeconds)
   const courier = carried
-    ? openCourier({ cluster, namespace, shell: site.shell, root: site.root })
+    ? openCourier({ cluster, namespace, shell: site.shell, root: site.root, end })
     : undefined
   const adapter = kubernetesAdapter({
     site,
-    at: namespaceOf(cluster, namespace, runtime),
+    at,
     settings,
     courier,
     pollMilliseconds,

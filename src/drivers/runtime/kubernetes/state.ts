@@ -254,17 +254,12 @@ export function judgePod(
     `exit code ${terminated.exitCode}`
   if (begun !== undefined || sight.form === 'claimed')
     return decide('lost', `${how}, without a record of the task's end`)
-  if ([97, 126, 127].includes(terminated.exitCode))
-    return decide(
-      'lost',
-      `${how}: the supervisor could not start; is the volume visible on node ${pod.node ?? ''}, and ` +
-        'has the image a /bin/sh?',
-    )
-  const startedAt = Math.max(place.submittedAt, terminated.startedAt ?? place.submittedAt)
-  const record = {
-    exitCode: terminated.exitCode,
-    startedAt,
-    finishedAt: Math.max(startedAt, terminated.finishedAt ?? startedAt),
-  }
-  return { state: { state: 'running', externalId, startedAt }, over: true, record }
+  // Every container runs our script, and the supervisor writes a record before it starts the task.
+  return decide(
+    'lost',
+    carried
+      ? `${how}, before the files of the task were in Pod ${pod.name}`
+      : `${how}, before the task was started: is the volume visible on node ${pod.node ?? ''}, has it ` +
+          'room, and has the image a /bin/sh?',
+  )
 }

@@ -9,7 +9,8 @@
 # `NAME.TOKEN.run` of task NAME.
 #
 # It prints `started NAME PID`, `known NAME`, `failed NAME WORDS` or, where no retry helps, `refused
-# NAME WORDS`; its output ends when it has answered for all. A record (`NAME.task`) is created
+# NAME WORDS`; its output ends when it has answered for all. In the foreground it ends with the task's
+# code, and with 97 where the task failed to start or was refused. A record (`NAME.task`) is created
 # exclusively and grows by lines:
 #
 #     start SCRIPT PID BIRTH BOOT NODE UPTIME DATE     DATE is `-` unless asked for
@@ -316,20 +317,20 @@ supervise() {
     read -r line word limit word grace word memory word bytes word cores word must
   } < "$script.run"; } 2> /dev/null || {
     echo "failed $name has no script"
-    return 0
+    return 97
   }
   # Many supervisors answer through one pipe at once: each with one line, in one write.
   if ! command exec 3> "$name.task"; then
     if [ -e "$name.task" ]; then
       echo "known $name"
-    else
-      line=$({ : > "$script.why"; } 2>&1; rm -f -- "$script.why")
-      set -f
-      # shellcheck disable=SC2086 # one line of whatever was said
-      echo "failed $name" $line
-      set +f
+      return 0
     fi
-    return 0
+    line=$({ : > "$script.why"; } 2>&1; rm -f -- "$script.why")
+    set -f
+    # shellcheck disable=SC2086 # one line of whatever was said
+    echo "failed $name" $line
+    set +f
+    return 97
   fi 2> /dev/null
   exec 3>> "$name.task"
   facts self
@@ -344,7 +345,7 @@ supervise() {
   if ! echo "start $script $pid $born $boot $node $began $date" >&3; then
     rm -f -- "$name.task"
     echo "failed $name cannot write its record"
-    return 0
+    return 97
   fi 2> /dev/null
   [ -z "${SLURM_ARRAY_JOB_ID-}" ] || echo "job $SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID" >&3 2> /dev/null
   # The task was given up or cancelled before this record had a line.
@@ -362,7 +363,7 @@ supervise() {
     rm -f -- "$name.task"
     remedy='use rlimit or none, or give the account cgroups'
     echo "refused $name memoryLimit is cgroup, and this account cannot make one here; $remedy"
-    return 0
+    return 97
   fi
   for each in "$cgroup" "$processor"; do
     [ -z "$each" ] || echo "limits cgroup $each" >&3

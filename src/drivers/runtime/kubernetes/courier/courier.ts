@@ -30,7 +30,7 @@ import { atKeeper, tokenScript } from './scripts.ts'
  * so that a task with a recorded end never starts, and a task that may have started gets no such
  * record; the Pod's
  * own record takes its place when everything is back. `tasks/NAME.delivered` and
- * `tasks/NAME.fetched` save other workers the transfer. `fetch/NAME.TOKEN`: the files that are
+ * `tasks/NAME.fetched` save other workers the transfer. `fetch/NAME.WORKER_TRY`: the files that are
  * arriving; moved into place under a lock, the record last.
  *
  * Several workers may do all of this at once, and each may break off anywhere.
@@ -72,6 +72,8 @@ export interface CourierOptions {
   /** The shell of the keeper. */
   shell: SiteShell
   root: () => Promise<string>
+  /** Deletes the Pod of a task that is buried. */
+  end: (pod: TaskPod) => Promise<void>
 }
 
 const roundsAtOnce = 8
@@ -86,9 +88,9 @@ const wanted = (pod: TaskPod): 'deliver' | 'fetch' | undefined => {
   return pod.startedAt === undefined ? undefined : 'deliver'
 }
 
-export function openCourier({ cluster, namespace, shell, root }: CourierOptions): Courier {
+export function openCourier({ cluster, namespace, shell, root, end }: CourierOptions): Courier {
   const commands = openCommands({ cluster, namespace, shell })
-  const errands = openErrands(commands, root)
+  const errands = openErrands(commands, root, end)
   const closing = new AbortController()
   const pods = new Map<string, TaskPod>()
   const troubles = new Map<string, string>()

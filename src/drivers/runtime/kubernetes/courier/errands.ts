@@ -17,6 +17,8 @@ import {
   sendScript,
   startScript,
   takeScript,
+  tidyScript,
+  type Try,
 } from './scripts.ts'
 
 /** The keeper's facts about the task of a Pod. */
@@ -64,8 +66,15 @@ export interface Errands {
   fetch(pod: TaskPod): Promise<boolean>
 }
 
-/** Several workers may do both at once, and each may break off anywhere. */
-export function openErrands(commands: Commands, root: () => Promise<string>): Errands {
+/**
+ * Several workers may do both at once, and each may break off anywhere. `end` deletes a Pod whose
+ * task is buried: it may have been made after the cancel, which deleted the Pods of its time.
+ */
+export function openErrands(
+  commands: Commands,
+  root: () => Promise<string>,
+  end: (pod: TaskPod) => Promise<void>,
+): Errands {
   const { openInPod, doInPod } = commands
   const doAtKeeper = async (what: string, script: string): Promise<string> =>
     commands.doAtKeeper(what, atKeeper(await root(), script))
@@ -86,22 +95,34 @@ export function openErrands(commands: Commands, root: () => Promise<string>): Er
     },
     { milliseconds: 20, most: 100 },
   )
+  const random = (): string => randomBytes(6).toString('hex')
+  const worker = random()
+  /** A worker makes one try at a time for a Pod. */
+  const tryAt = (place: string): Try => {
+    const tries = `${place}${worker}`
+    return { tries, folder: `${tries}_${random()}` }
+  }
   const release = async (pod: string): Promise<void> =>
     doInPod('cannot let go', pod, releaseScript(await root()))
 
   return {
     async deliver(pod) {
       const { errand } = await errandAt(podKey(pod.job, pod.index))
+      const bury = async (): Promise<true> => {
+        await end(pod)
+        return true
+      }
+      if (errand?.state === 'buried') return bury()
       if (errand === undefined || errand.state !== 'open') return true
       const { name, script, directory } = errand
       const at = await root()
-      const folder = `.in-${randomBytes(6).toString('hex')}`
-      const to = await openInPod(pod.name, receiveScript(at, folder))
+      const own = tryAt('.in-')
+      const to = await openInPod(pod.name, receiveScript(at, own))
       const from = await openAtKeeper(giveScript({ script, job: pod.job, directory }), to)
       if ((await carry(`the files of ${name} to Pod ${pod.name}`, from, to)) === codes.done) {
         const record = beginScript(name, `start ${script} 0 0 - ${pod.node ?? '-'} 0`)
-        if ((await doAtKeeper(`cannot write the record of ${name}`, record)).trim() !== 'start') return true
-        await doInPod(`cannot put the files of ${name}`, pod.name, startScript(at, folder, directory))
+        if ((await doAtKeeper(`cannot write the record of ${name}`, record)).trim() !== 'start') return bury()
+        await doInPod(`cannot put the files of ${name}`, pod.name, startScript(at, own.folder, directory))
       }
       await doAtKeeper(`cannot mark ${name} as delivered`, `: > tasks/${name}.delivered`)
       return true
@@ -119,16 +140,23 @@ export function openErrands(commands: Commands, root: () => Promise<string>): Er
         pod.name,
         sendScript(await root(), { name, directory, over: pod.terminated !== undefined }),
       )
-      const folder = `fetch/${name}.${randomBytes(6).toString('hex')}`
-      const to = await openAtKeeper(takeScript(folder), from)
-      const code = await carry(`the files of ${name} from Pod ${pod.name}`, from, to)
-      if (code !== codes.done) await doAtKeeper('cannot tidy up', `rm -rf ${folder}`)
-      if (code === codes.notYet) return false
-      if (code === codes.done)
-        await doAtKeeper(
-          `cannot put the outputs of ${name} in their place`,
-          keepScript(folder, { name, directory }),
-        )
+      const own = tryAt(`fetch/${name}.`)
+      const tidy = (): Promise<string> => doAtKeeper('cannot tidy up', tidyScript(own.tries))
+      try {
+        const to = await openAtKeeper(takeScript(own), from)
+        const code = await carry(`the files of ${name} from Pod ${pod.name}`, from, to)
+        if (code === codes.done)
+          await doAtKeeper(
+            `cannot put the outputs of ${name} in their place`,
+            keepScript(own.folder, { name, directory }),
+          )
+        else await tidy()
+        if (code === codes.notYet) return false
+      } catch (error) {
+        // A full keeper needs the room.
+        await tidy().catch(() => undefined)
+        throw error
+      }
       await release(pod.name)
       return true
     },

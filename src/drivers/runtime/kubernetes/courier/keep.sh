@@ -4,6 +4,7 @@
 export FOLDER NAME DIRECTORY
 # shellcheck disable=SC2016 # the inner shell expands them
 flock courier.lock /bin/sh -ec '[ -e "tasks/$NAME.fetched" ] && exit
+[ -e "$FOLDER/in" ] || exit 1
 if [ -e "./$DIRECTORY" ]; then mv -- "./$DIRECTORY" "$FOLDER/before"; fi
 if [ -e "$FOLDER/in/$DIRECTORY" ]; then
   chmod u+rwx -- "$FOLDER/in/$DIRECTORY"

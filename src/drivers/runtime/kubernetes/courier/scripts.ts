@@ -13,6 +13,7 @@ const program = (name: string): string => readProgram(import.meta.dirname, name)
 /** Defines `link_tools FOLDER`. */
 export const linkTools = program('link-tools.sh')
 const pack = program('pack.sh')
+const tidy = program('tidy.sh')
 const unpack = program('unpack.sh')
 const inPod = {
   install: program('install.sh'),
@@ -53,9 +54,17 @@ export const stayScript = (root: string): string =>
 export const atKeeper = (root: string, script: string): string =>
   `umask 077\ncd ${quote(root)} || exit\nPATH=$PATH:${quote(`${root}/${toolsFolder}`)}\n${script}`
 
-/** In a Pod: receives files into `folder`. */
-export const receiveScript = (root: string, folder: string): string =>
-  `${assign({ ROOT: root, FOLDER: folder, ALREADY: codes.already })}${inPod.receive}${unpack}`
+/** The folder of a try to carry files: `tries` names the worker, and the task where others have theirs. */
+export interface Try {
+  tries: string
+  folder: string
+}
+
+/** In a Pod: receives files into the folder, after the removal of the worker's earlier tries. */
+export const receiveScript = (root: string, { tries, folder }: Try): string => {
+  const own = { ROOT: root, TRIES: tries, FOLDER: folder, ALREADY: codes.already }
+  return `${assign(own)}${tidy}${inPod.receive}${unpack}`
+}
 
 /** At the keeper: sends a task's inputs. */
 export const giveScript = (task: { script: string; job: string; directory: string }): string =>
@@ -83,8 +92,12 @@ export const sendScript = (
   return `${assign({ ...own, ...answers })}${pack}${inPod.send}`
 }
 
-/** At the keeper: receives them into `folder`. */
-export const takeScript = (folder: string): string => `${assign({ FOLDER: folder })}${inKeeper.take}${unpack}`
+/** At the keeper: receives them into the folder, after the removal of the worker's earlier tries. */
+export const takeScript = ({ tries, folder }: Try): string =>
+  `${assign({ TRIES: tries, FOLDER: folder })}${tidy}${inKeeper.take}${unpack}`
+
+/** At the keeper: removes the worker's tries. */
+export const tidyScript = (tries: string): string => `${tidy}${call('tidy', 'courier.lock', tries)}`
 
 /** At the keeper: moves the files in `folder` into place. */
 export const keepScript = (folder: string, task: { name: string; directory: string }): string =>
