@@ -515,9 +515,6 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
         'lost 21.000 NODE_FAIL on n1',
       )
       expect(keep(call('settle', 'a', 'memory 22.000 later'))).toContain('lost 21.000 NODE_FAIL on n1')
-      expect(keep('record', 'c 30 3 250 n2\na.b.c 1 1 1 -\n')).toBe('')
-      expect(read(tasks, 'c.task')).toBe('start c.pod 0 0 - n2 0 30\nexit 3 exited 250 .\n')
-      expect(read(at, 'ends')).toContain('c\n')
       expect(keep(call('forget', 'a'))).toBe('')
       expect(keep(call('forget', 'b', 'c'))).toBe('gone one\ngone two\n')
       expect(readdirSync(join(at, 'arrays'))).toEqual([])
@@ -539,7 +536,6 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
       expect(keep(`${full}${call('claim', 'one', '0', '1', 'a', 'began', 'b')}`)).toBe(
         'failed a tee: a.array: File too large\nfailed b tee: b.array: File too large\n',
       )
-      expect(keep(`${full}record`, 'a 30 3 250 n2\n')).toBe('')
       expect(readdirSync(tasks)).toEqual(['began.task'])
       // What processes left that ended before the line.
       for (const name of ['a', 'b']) writeFileSync(join(tasks, `${name}.array`), '')

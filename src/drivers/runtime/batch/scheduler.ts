@@ -65,11 +65,6 @@ export interface BatchJudgement {
    * receives it, so that it does not change.
    */
   verdict?: Verdict
-  /**
-   * It ran and left no record, because no supervisor ran with it: the scheduler's report becomes
-   * its record. Times in seconds since epoch.
-   */
-  record?: { exitCode: number; startedAt: number; finishedAt: number; node?: string }
   /** Why it would wait for ever, in the scheduler's message: it is taken out of the queue. */
   impossible?: string
   /**

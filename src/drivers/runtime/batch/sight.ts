@@ -208,14 +208,14 @@ export class BatchSight<Request, Listing> {
     const doubtful = new Map<string, { one: Open; judgement: BatchJudgement }>()
     for (const [name, { sight, entry }] of open) {
       const judgement = judge(name, sight, entry)
-      const { state, over, verdict, record, impossible, held } = judgement
+      const { state, over, verdict, impossible, held } = judgement
       if (!over) this.memory.overSince.delete(name)
       else if (!this.memory.overSince.has(name)) this.memory.overSince.set(name, performance.now())
       if (state.state === 'running') this.memory.ranSince.set(name, state.startedAt)
       else this.memory.ranSince.delete(name)
       const one = { state, sight, entry }
       found.set(name, one)
-      if ((verdict ?? record ?? impossible ?? held) !== undefined) doubtful.set(name, { one, judgement })
+      if ((verdict ?? impossible ?? held) !== undefined) doubtful.set(name, { one, judgement })
     }
     for (const [name, one] of await this.#decide(doubtful, judge)) found.set(name, one)
     return found
@@ -299,12 +299,6 @@ export class BatchSight<Request, Listing> {
     await this.#takeOut(doubtful)
     const names = [...doubtful.keys()]
     await this.#bury(doubtful)
-    const ended = new Map(
-      [...doubtful].flatMap(([name, { judgement }]) =>
-        judgement.record === undefined ? [] : [[name, judgement.record]],
-      ),
-    )
-    if (ended.size > 0) await this.#site.submissions.record(ended)
     const [again, entries] = await Promise.all([
       this.#site.tasks.look(names),
       this.#site.submissions.read(names),

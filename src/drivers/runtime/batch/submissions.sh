@@ -116,18 +116,6 @@ settle() {
   entry "$1"
 }
 
-# record: for each line `NAME START CODE HUNDREDTHS NODE` writes the record of a task that ran
-# without our supervisor. It is created exclusively: from then on it is the truth, and no late start
-# is possible. The site may have no room for it: the next look records it.
-record() {
-  set -C
-  while read -r name start code spent node; do
-    put "$name.task" "start $name.pod 0 0 - $node 0 $start
-exit $code exited $spent ." && echo "$name" >> ../ends
-  done
-  return 0
-}
-
 # Whether a name of the array is left.
 is_used() {
   # shellcheck disable=SC2034 # a line is `INDEX) script=NAME.TOKEN …`

@@ -3,7 +3,7 @@ import { quote } from '../../../shell/quote.ts'
 import type { SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
 import { errorTextOf } from '../remote/error-text.ts'
-import type { BatchArray, BatchJudgement, QueuedElement } from './scheduler.ts'
+import type { BatchArray, QueuedElement } from './scheduler.ts'
 import type { Verdict } from './verdict.ts'
 
 export interface SubmittedTask {
@@ -143,14 +143,6 @@ export function openSubmissions(shell: SiteShell, root: () => Promise<string>) {
     async settle(name: string, verdict: Verdict): Promise<Verdict> {
       const line = `${verdict.end} ${seconds(verdict.at)} ${verdict.cause.replace(/\s+/g, ' ')}`
       return parseEntries(await keep(call('settle', name, line))).get(name)?.verdict ?? verdict
-    },
-    /** Writes records of tasks that ran without a supervisor, created exclusively. */
-    async record(some: ReadonlyMap<string, NonNullable<BatchJudgement['record']>>): Promise<void> {
-      const lines = [...some].map(([name, { startedAt, finishedAt, exitCode, node = '-' }]) => {
-        const hundredths = Math.round((finishedAt - startedAt) * 100)
-        return `${name} ${startedAt} ${exitCode} ${hundredths} ${node}\n`
-      })
-      await keep('record', lines.join(''))
     },
     /** @returns the arrays without a remaining name. */
     async remove(names: readonly string[]): Promise<string[]> {
