@@ -256,6 +256,28 @@ describe('HEFT', () => {
     expect(schedule.makespanSeconds).toBe(6)
   })
 
+  test('resources that do not reach each other are tried alone, but no more of them where there are more', () => {
+    // a1 ends first on r1, from where its data goes to the others and takes long.
+    const star = (leaves: number): PlanningProblem => {
+      const leaf = Array.from({ length: leaves }, (_, k) => 10 - k / 100)
+      return problem({
+        durations: [
+          [1, ...leaf.map(() => 2)],
+          [1000, ...leaf],
+        ],
+        edges: [[0, 1, 500]],
+        links: leaf.map((_, k) => ({ source: 0, target: k + 1, bidirectional: false })),
+      })
+    }
+    const examined = (given: PlanningProblem): number => {
+      const { best, workDone } = [...heft.plan(given, {})].at(-1)!
+      expect(violations(given, best!)).toEqual([])
+      expect(best!.makespanSeconds).toBe(2 + given.durations.at(-1)!)
+      return workDone - given.activities.length * given.resources.length
+    }
+    expect(examined(star(80))).toBe(examined(star(40)))
+  })
+
   test('where links go both ways, what has a place is planned', () => {
     const n = 6
     const width = 3
