@@ -1,4 +1,12 @@
-import { Infeasible, type Algorithm, type AlgorithmOptions, type AlgorithmStep } from './algorithm.ts'
+import {
+  Infeasible,
+  problemSize,
+  type Algorithm,
+  type AlgorithmOptions,
+  type AlgorithmStep,
+} from './algorithm.ts'
+import { optionsFor } from './beam-size.ts'
+import { beamSearch } from './beam.ts'
 import { evaluate, lowerBound, type Placement } from './estimate.ts'
 import { choicesOf, only, whyNowhere, type Choices } from './fit.ts'
 import { LanePool } from './lane-pool.ts'
@@ -12,6 +20,9 @@ const reportEvery = 4096
 
 /** Groups of resources that are tried alone at most, those with the most lanes. */
 const mostIslands = 8
+
+/** Partial schedules kept by the search for a schedule where no construction makes one. */
+const fallback = { beamWidth: 16, readyBranchLimit: 1 }
 
 /**
  * Heterogeneous Earliest Finish Time (Topcuoglu, Hariri, Wu 2002) with insertion: activities by
@@ -58,7 +69,8 @@ interface Result {
  * One construction over all resources where every resource reaches every other. Otherwise an early
  * choice can leave a later activity without a resource that all its producers reach. So groups
  * ("islands") of mutually reachable resources are tried alone as well, and one island for each part
- * of the workflow that data joins. The shortest schedule wins.
+ * of the workflow that data joins. The shortest schedule wins. Where none is complete, a narrow beam
+ * search goes on from several choices for each activity.
  */
 function* best(
   problem: PlanningProblem,
@@ -96,8 +108,35 @@ function* best(
       refusal ??= error
     }
   }
-  if (result === undefined) throw refusal ?? new Infeasible([])
-  return { ...result, workDone }
+  if (result !== undefined) return { ...result, workDone }
+  const found = yield* searched(problem, routes, graph, reachable, bound)
+  if (found === undefined) throw refusal!
+  return found
+}
+
+/** The shortest schedule of a narrow beam search; undefined where it finds none. */
+function* searched(
+  problem: PlanningProblem,
+  routes: Routes,
+  graph: Graph,
+  choices: readonly Choices[],
+  bound: number,
+): Generator<AlgorithmStep, Result | undefined, void> {
+  const { beamWidth, readyBranchLimit, placements } = optionsFor(problemSize(problem), fallback)
+  if (beamWidth === 0) return undefined
+  const limits = { objective: 'time' as const, beamWidth, readyBranchLimit, deadlineSeconds: 0, budget: 0 }
+  const search = beamSearch(problem, routes, graph, choices, limits)
+  const n = problem.activities.length
+  const workDone = placements * beamWidth
+  let step = search.next()
+  for (; step.done !== true; step = search.next())
+    yield { best: undefined, bound, workDone, progress: step.value / n }
+  const schedules = step.value.map((placement) => evaluate(problem, routes, placement))
+  if (schedules.length === 0) return undefined
+  return {
+    schedule: schedules.reduce((a, b) => (b.makespanSeconds < a.makespanSeconds ? b : a)),
+    workDone,
+  }
 }
 
 /**
