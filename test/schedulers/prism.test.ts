@@ -313,6 +313,23 @@ describe('PRISM', () => {
     }
   })
 
+  test.each(['heft', ...both] as const)('%s weighs links in proportion to the resources', (id) => {
+    const weighed = (width: number): number => {
+      const given = problem({
+        durations: [2, 1, 1].map((seconds) => Array.from({ length: width }, () => seconds)),
+        edges: [[0, 1, 1]],
+        links: Array.from({ length: width - 1 }, (_, k) => ({ source: 0, target: k + 1 })),
+      })
+      let count = 0
+      for (const link of given.links!)
+        Object.defineProperty(link, 'bandwidthBitsPerSecond', { get: () => (count++, 8) })
+      const { best } = [...algorithms[id].plan(given, few)].at(-1)!
+      expect(best!.makespanSeconds).toBe(3)
+      return count
+    }
+    expect(weighed(512) / weighed(256)).toBeLessThan(2.5)
+  })
+
   test('the same problem gives the same schedules', () => {
     fc.assert(
       fc.property(instance(), (given) => {
