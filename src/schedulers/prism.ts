@@ -100,7 +100,10 @@ function* plan(
     for (; step.done !== true; step = search.next())
       if (step.value % reportEvery === 0)
         yield { best: usual, bound, workDone: workDone + step.value, progress: step.value / n }
-    for (const placement of step.value) {
+    for (const [k, placement] of step.value.entries()) {
+      // The caller looks at the time.
+      if (k > 0 && k % reportEvery === 0)
+        yield { best: made(rated[0]!), bound, workDone: workDone + n, progress: Math.max(0, n - 1) / n }
       const { makespanSeconds, cost } = evaluate(problem, routes, placement)
       rated.push({ makespanSeconds, cost, placement })
     }

@@ -359,5 +359,8 @@ describe('PRISM', () => {
     expect(steps.map(({ progress }) => progress)).toEqual(
       steps.map(({ progress }) => progress).sort((a, b) => a - b),
     )
+    // A caller can also cut it off while it makes the schedules of a wide beam.
+    const wide = [...algorithms['prism-time'].plan(given, { beamWidth: 64 })]
+    expect(wide.length).toBeGreaterThan(steps.length + 4)
   })
 })
