@@ -165,7 +165,7 @@ class Search {
         )
       longest[activity] = this.#behind[activity]! + seconds
     }
-    this.#kinds = kindsOf(problem, routes, choices)
+    this.#kinds = kindsOf(problem, choices)
     this.#laneCount = problem.resources.reduce((sum, { opaque, lanes }) => sum + (opaque ? 1 : lanes), 0)
   }
 
@@ -354,38 +354,42 @@ function coarse(value: number): number {
 
 /**
  * A number for each place of a task, equal for two that can be exchanged for each other: the same
- * members and durations, equal routes to and from each other place, and no activity that may run on
- * one of them alone.
+ * members and durations, equal links to and from each other resource, and no activity that may run
+ * on one of them alone.
  */
-function kindsOf(problem: PlanningProblem, routes: Routes, choices: readonly Choices[]): Int32Array {
-  const { activities, edges, resources, links, durations } = problem
+function kindsOf(problem: PlanningProblem, choices: readonly Choices[]): Int32Array {
+  const { activities, edges, resources, links = [], durations } = problem
   const width = resources.length
   const places = taskPlacesOf(choices)
   const pinned = new Set(activities.map(({ selector }) => selector))
-  const isMoving = links !== undefined && edges.some(({ bytes }) => bytes > 0)
-  const way = (from: number, to: number): number => {
+  const isMoving = edges.some(({ bytes }) => bytes > 0)
+  /** By resource and neighbour: a digest of the links from the one to the other. */
+  const ways = resources.map(() => new Map<number, number>())
+  const way = (from: number, to: number): number => ways[from]!.get(to) ?? 0
+  const add = (from: number, to: number, digest: number): void =>
+    void ways[from]!.set(to, (way(from, to) + digest) | 0)
+  for (const { source, target, bidirectional, ...link } of links) {
     let digest = 0
-    for (const { latencySeconds, bandwidthBitsPerSecond, pricePerByte } of routes.all(from, to))
-      for (const value of [coarse(latencySeconds), bandwidthBitsPerSecond, coarse(pricePerByte)])
-        digest = digestOf(digest, value)
-    return digest
+    for (const value of [link.latencySeconds, link.bandwidthBitsPerSecond, link.pricePerByte])
+      digest = digestOf(digest, value)
+    add(source, target, digest)
+    if (bidirectional) add(target, source, digest)
   }
-  /** Sums of digests of the routes to (n) and from (~n) each other place. */
+  /** Sums of digests of the links to (n) and from (~n) each neighbour. */
   const joined = new Int32Array(width)
-  if (isMoving)
-    for (const from of places)
-      for (const to of places) {
-        if (from === to) continue
-        const digest = way(from, to)
-        joined[from]! += mixed(to, digest)
-        joined[to]! += mixed(~from, digest)
-      }
+  ways.forEach((neighbours, from) => {
+    for (const [to, digest] of neighbours) {
+      joined[from]! += mixed(to, digest)
+      joined[to]! += mixed(~from, digest)
+    }
+  })
   const areTwins = (a: number, b: number): boolean => {
     if (!isMoving) return true
     const digest = way(a, b)
+    if (way(b, a) !== digest) return false
     const others = (at: number, twin: number): number =>
-      (joined[at]! - mixed(twin, digest) - mixed(~twin, digest)) | 0
-    return way(b, a) === digest && others(a, b) === others(b, a)
+      ways[at]!.has(twin) ? (joined[at]! - mixed(twin, digest) - mixed(~twin, digest)) | 0 : joined[at]!
+    return others(a, b) === others(b, a)
   }
   const kinds = new Int32Array(width)
   const alike = new Map<string, number[]>()

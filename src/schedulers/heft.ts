@@ -1,4 +1,12 @@
-import { Infeasible, type Algorithm, type AlgorithmOptions, type AlgorithmStep } from './algorithm.ts'
+import {
+  Infeasible,
+  problemSize,
+  type Algorithm,
+  type AlgorithmOptions,
+  type AlgorithmStep,
+} from './algorithm.ts'
+import { optionsFor } from './beam-size.ts'
+import { beamSearch } from './beam.ts'
 import { evaluate, lowerBound, type Placement } from './estimate.ts'
 import { choicesOf, only, whyNowhere, type Choices } from './fit.ts'
 import { LanePool } from './lane-pool.ts'
@@ -9,6 +17,12 @@ import { byUpwardRank, graphOf, withReachableConsumers, type Graph } from './upw
 
 /** Activities placed between two reports of progress. */
 const reportEvery = 4096
+
+/** Groups of resources that are tried alone at most, those with the most lanes. */
+const mostIslands = 8
+
+/** Partial schedules kept by the search for a schedule where no construction makes one. */
+const fallback = { beamWidth: 16, readyBranchLimit: 1 }
 
 /**
  * Heterogeneous Earliest Finish Time (Topcuoglu, Hariri, Wu 2002) with insertion: activities by
@@ -53,9 +67,10 @@ interface Result {
 
 /**
  * One construction over all resources where every resource reaches every other. Otherwise an early
- * choice can leave a later activity without a resource that all its producers reach. So each group
- * of mutually reachable resources is tried alone as well, and one such group for each part of the
- * workflow that data joins. The shortest schedule wins.
+ * choice can leave a later activity without a resource that all its producers reach. So groups
+ * ("islands") of mutually reachable resources are tried alone as well, and one island for each part
+ * of the workflow that data joins. The shortest schedule wins. Where none is complete, a narrow beam
+ * search goes on from several choices for each activity.
  */
 function* best(
   problem: PlanningProblem,
@@ -78,17 +93,10 @@ function* best(
     reachable,
     () => 'no resource that it fits on has a route to the resources of its consumers',
   )
-  const attempts = [reachable]
-  for (const island of islands) {
-    const members = new Set(island)
-    const restricted = choices.map((choice) => only(choice, (resource) => members.has(resource)))
-    if (restricted.every(({ resources }) => resources.length > 0)) attempts.push(restricted)
-  }
-  attempts.push(joinedByData(problem, islands, reachable))
   let result: Result | undefined
   let workDone = 0
   let refusal: Infeasible | undefined
-  for (const attempt of attempts) {
+  for (const attempt of attempts(problem, islands, choices, reachable, () => result)) {
     try {
       const found = yield* construct(problem, routes, graph, attempt, bound)
       workDone += found.workDone
@@ -100,8 +108,90 @@ function* best(
       refusal ??= error
     }
   }
-  if (result === undefined) throw refusal ?? new Infeasible([])
-  return { ...result, workDone }
+  if (result !== undefined) return { ...result, workDone }
+  const found = yield* searched(problem, routes, graph, reachable, bound)
+  if (found === undefined) throw refusal!
+  return found
+}
+
+/** The shortest schedule of a narrow beam search; undefined where it finds none. */
+function* searched(
+  problem: PlanningProblem,
+  routes: Routes,
+  graph: Graph,
+  choices: readonly Choices[],
+  bound: number,
+): Generator<AlgorithmStep, Result | undefined, void> {
+  const { beamWidth, readyBranchLimit, placements } = optionsFor(problemSize(problem), fallback)
+  if (beamWidth === 0) return undefined
+  const limits = { objective: 'time' as const, beamWidth, readyBranchLimit, deadlineSeconds: 0, budget: 0 }
+  const search = beamSearch(problem, routes, graph, choices, limits)
+  const n = problem.activities.length
+  const workDone = placements * beamWidth
+  let step = search.next()
+  for (; step.done !== true; step = search.next())
+    yield { best: undefined, bound, workDone, progress: step.value / n }
+  const schedules = step.value.map((placement) => evaluate(problem, routes, placement))
+  if (schedules.length === 0) return undefined
+  return {
+    schedule: schedules.reduce((a, b) => (b.makespanSeconds < a.makespanSeconds ? b : a)),
+    workDone,
+  }
+}
+
+/**
+ * The choices of each construction, made when it is asked for. An island that holds every activity
+ * is tried alone, unless its lanes need as long for the work as the best schedule takes.
+ */
+function* attempts(
+  problem: PlanningProblem,
+  islands: readonly (readonly number[])[],
+  choices: readonly Choices[],
+  reachable: readonly Choices[],
+  best: () => Result | undefined,
+): Generator<readonly Choices[], void, void> {
+  yield reachable
+  const islandOf = new Int32Array(problem.resources.length)
+  islands.forEach((island, index) => island.forEach((at) => (islandOf[at] = index)))
+  const work = leastByIsland(problem, islandOf, choices, choices.keys(), (seconds, lanes) => seconds * lanes)
+  const lanes = islands.map((island) =>
+    island.reduce((sum, at) => sum + (problem.resources[at]!.opaque ? 1 : problem.resources[at]!.lanes), 0),
+  )
+  const tried = [...islands.keys()]
+    .filter((island) => work[island]! < Infinity)
+    .sort((a, b) => lanes[b]! - lanes[a]!)
+    .slice(0, mostIslands)
+    .sort((a, b) => a - b)
+  for (const island of tried)
+    if (work[island]! / lanes[island]! < (best()?.schedule.makespanSeconds ?? Infinity))
+      yield choices.map((choice) => only(choice, (at) => islandOf[at] === island))
+  yield joinedByData(problem, islandOf, reachable)
+}
+
+/**
+ * By island: the sum of the least that each of the activities takes there; Infinity where one of
+ * them fits nowhere there.
+ */
+function leastByIsland(
+  { durations, resources }: PlanningProblem,
+  islandOf: Int32Array,
+  choices: readonly Choices[],
+  activities: Iterable<number>,
+  taken: (seconds: number, lanes: number) => number,
+): Float64Array {
+  const count = islandOf.reduce((most, island) => Math.max(most, island + 1), 0)
+  const sums = new Float64Array(count)
+  const least = new Float64Array(count)
+  for (const activity of activities) {
+    least.fill(Infinity)
+    choices[activity]!.resources.forEach((at, k) => {
+      const seconds = durations[activity * resources.length + at]! + resources[at]!.containerOverheadSeconds
+      const island = islandOf[at]!
+      least[island] = Math.min(least[island]!, taken(seconds, choices[activity]!.lanes[k]!))
+    })
+    least.forEach((own, island) => (sums[island]! += own))
+  }
+  return sums
 }
 
 function refuseWithoutChoice(
@@ -134,31 +224,20 @@ function islandsOf(width: number, routes: Routes): number[][] {
  */
 function joinedByData(
   problem: PlanningProblem,
-  islands: readonly (readonly number[])[],
+  islandOf: Int32Array,
   choices: readonly Choices[],
 ): Choices[] {
-  const { edges, durations, resources } = problem
   const root = Int32Array.from(choices.keys())
   const rootOf = (activity: number): number => {
     let at = activity
     while (root[at] !== at) at = root[at] = root[root[at]!]!
     return at
   }
-  for (const { from, to, bytes } of edges) if (bytes > 0) root[rootOf(from)] = rootOf(to)
-  const islandOf = new Int32Array(resources.length)
-  islands.forEach((island, index) => island.forEach((at) => (islandOf[at] = index)))
+  for (const { from, to, bytes } of problem.edges) if (bytes > 0) root[rootOf(from)] = rootOf(to)
   const kept = [...choices]
   for (const members of Map.groupBy(choices.keys(), rootOf).values()) {
     if (members.length === 1) continue
-    const seconds = new Float64Array(islands.length)
-    for (const activity of members) {
-      const least = new Float64Array(islands.length).fill(Infinity)
-      for (const at of choices[activity]!.resources) {
-        const own = durations[activity * resources.length + at]! + resources[at]!.containerOverheadSeconds
-        least[islandOf[at]!] = Math.min(least[islandOf[at]!]!, own)
-      }
-      least.forEach((own, island) => (seconds[island]! += own))
-    }
+    const seconds = leastByIsland(problem, islandOf, choices, members, (own) => own)
     const best = seconds.indexOf(seconds.reduce((a, b) => Math.min(a, b)))
     if (seconds[best] === Infinity) continue
     for (const activity of members) kept[activity] = only(choices[activity]!, (at) => islandOf[at] === best)

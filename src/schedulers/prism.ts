@@ -1,7 +1,13 @@
-import type { Algorithm, AlgorithmOptions, AlgorithmStep, ProblemSize } from './algorithm.ts'
-import { problemSize } from './algorithm.ts'
+import {
+  Infeasible,
+  problemSize,
+  type Algorithm,
+  type AlgorithmOptions,
+  type AlgorithmStep,
+} from './algorithm.ts'
+import { beamDefaults, optionsFor } from './beam-size.ts'
 import { beamSearch, chosen } from './beam.ts'
-import { evaluate, type Placement } from './estimate.ts'
+import { evaluate, lowerBound, type Placement } from './estimate.ts'
 import { choicesOf } from './fit.ts'
 import { heft } from './heft.ts'
 import { exceeds } from './limits.ts'
@@ -11,20 +17,8 @@ import { graphOf, withReachableConsumers } from './upward-rank.ts'
 
 type Objective = 'time' | 'cost'
 
-/** The options where a session names none (domain-reference 11). */
-export const beamDefaults = { beamWidth: 120, optionCount: 25, readyBranchLimit: 3 }
-
-/**
- * Placements that a search may weigh, unless `maxWork` says otherwise; 1e8 take about two minutes.
- * A larger problem gets a narrower beam, because other sessions wait for the thread.
- */
-const longestSearch = 1e8
-
 /** Names of lanes in all offered schedules together: each schedule is simulated and stored. */
 const mostNames = 2e6
-
-/** Placements that are judged at one step: each is an object until the next beam is chosen. */
-const mostAtOnce = 2e6
 
 /** Activities placed between two reports of progress. */
 const reportEvery = 8
@@ -35,7 +29,8 @@ const secondsPerPlacement = 1.2e-6
 /**
  * PRISM: a beam search (see `beamSearch`) whose last step offers up to `optionCount` schedules of
  * different makespan or cost. HEFT's schedule is its first result and takes part, so that a problem
- * too large to search, or cut off by the caller, has a schedule.
+ * too large to search, or cut off by the caller, has a schedule. Where HEFT finds none, the search
+ * alone decides.
  */
 const prism = (objective: Objective, name: string, description: string): Algorithm => ({
   descriptor: {
@@ -66,26 +61,6 @@ export const prismCost = prism(
   'Beam search for the lowest cost, with the alternatives of makespan and cost that it finds.',
 )
 
-/** The options of a search on a problem of this size; a beam of 0 is no search. */
-function optionsFor(size: ProblemSize, options: AlgorithmOptions) {
-  const { activityCount, dependencyCount, compatibleResources, expandedStates } = size
-  const { beamWidth, optionCount, readyBranchLimit } = { ...beamDefaults, ...options }
-  // A placement asks for the arrival of each input at each resource. A partial schedule is made of
-  // 1/64 of its predecessor's columns for each activity.
-  const placements = expandedStates + (dependencyCount * compatibleResources) / 32
-  const workOfOne = Math.max(1, placements * readyBranchLimit + activityCount ** 2 / 64)
-  return {
-    beamWidth: Math.min(
-      beamWidth,
-      Math.floor((options.maxWork ?? longestSearch) / workOfOne),
-      Math.floor(mostAtOnce / (readyBranchLimit * Math.max(1, compatibleResources))),
-    ),
-    optionCount,
-    readyBranchLimit,
-    placements,
-  }
-}
-
 /** A schedule by its figures; without `placement` it is HEFT's. */
 type Rated = Pick<Schedule, 'makespanSeconds' | 'cost'> & { placement?: Placement }
 
@@ -95,17 +70,27 @@ function* plan(
   options: AlgorithmOptions,
 ): Generator<AlgorithmStep, void, void> {
   let first: AlgorithmStep | undefined
-  for (first of heft.plan(problem, {})) yield { ...first, progress: 0 }
-  const { best: usual, bound, workDone } = first!
+  let refusal: Infeasible | undefined
+  try {
+    for (first of heft.plan(problem, {})) yield { ...first, progress: 0 }
+  } catch (error) {
+    if (!(error instanceof Infeasible)) throw error
+    refusal = error
+  }
+  const usual = first?.best
+  const { bound, workDone } = first ?? { bound: lowerBound(problem), workDone: 0 }
   const { beamWidth, optionCount, readyBranchLimit, placements } = optionsFor(problemSize(problem), options)
   if (beamWidth === 0) {
+    if (refusal !== undefined) throw refusal
     yield { best: usual, bound, workDone, progress: 1 }
     return
   }
   const routes = networkRoutesOf(problem)
   const graph = graphOf(problem)
   const choices = withReachableConsumers(problem, routes, graph, choicesOf(problem))
-  const rated: Rated[] = [usual!]
+  const made = ({ placement }: Rated): Schedule =>
+    placement === undefined ? usual! : evaluate(problem, routes, placement)
+  const rated: Rated[] = usual === undefined ? [] : [usual]
   if (choices.every(({ resources }) => resources.length > 0)) {
     const { deadlineSeconds = 0, budget = 0 } = options
     const limits = { objective, beamWidth, readyBranchLimit, deadlineSeconds, budget }
@@ -115,17 +100,19 @@ function* plan(
     for (; step.done !== true; step = search.next())
       if (step.value % reportEvery === 0)
         yield { best: usual, bound, workDone: workDone + step.value, progress: step.value / n }
-    for (const placement of step.value) {
+    for (const [k, placement] of step.value.entries()) {
+      // The caller looks at the time.
+      if (k > 0 && k % reportEvery === 0)
+        yield { best: made(rated[0]!), bound, workDone: workDone + n, progress: Math.max(0, n - 1) / n }
       const { makespanSeconds, cost } = evaluate(problem, routes, placement)
       rated.push({ makespanSeconds, cost, placement })
     }
   }
+  if (refusal !== undefined && rated.length === 0) throw refusal
   // Each assignment names all its lanes.
-  const names = usual!.assignments.reduce((sum, { coreIds }) => sum + Math.max(1, coreIds.length), 0)
+  const names = made(rated[0]!).assignments.reduce((sum, { coreIds }) => sum + Math.max(1, coreIds.length), 0)
   const count = Math.min(optionCount, Math.ceil(mostNames / Math.max(1, names)))
-  const [best, ...others] = offered(rated, objective, count, options).map(({ placement }) =>
-    placement === undefined ? usual! : evaluate(problem, routes, placement),
-  )
+  const [best, ...others] = offered(rated, objective, count, options).map(made)
   yield { best, others, bound, workDone: workDone + placements * beamWidth, progress: 1 }
 }
 

@@ -48,13 +48,15 @@ const here: NetworkRoute = {
 const local: readonly NetworkRoute[] = [here]
 
 /**
- * Computed per source at its first query. Without a topology there is no network: every transfer
+ * Computed per source at its first query of a route; what is reachable is known without routes.
+ * Without a topology there is no network: every transfer
  * takes no time and costs nothing.
  */
 export function networkRoutesOf(problem: Pick<PlanningProblem, 'links' | 'resources'>): Routes {
   const { links } = problem
   const n = problem.resources.length
   const tables = new Array<NetworkRoute[][] | undefined>(n)
+  const reached = new Array<Uint8Array | undefined>(n)
   const hops = links === undefined ? [] : hopsBySource(n, links)
   const all = (source: number, target: number): readonly NetworkRoute[] => {
     if (links === undefined || source === target) return local
@@ -63,7 +65,10 @@ export function networkRoutesOf(problem: Pick<PlanningProblem, 'links' | 'resour
   }
   return {
     all,
-    reachable: (source, target) => all(source, target).length > 0,
+    reachable: (source, target) =>
+      links === undefined ||
+      source === target ||
+      (reached[source] ??= reachedFrom(source, hops))[target] === 1,
     between: (source, target, bytes) => {
       const candidates = all(source, target)
       let best = candidates[0]
@@ -99,6 +104,20 @@ function hopsBySource(n: number, links: readonly ProblemLink[]): Hop[][] {
     if (link.bidirectional) hops[link.target]!.push({ link: index, to: link.source, forward: false })
   })
   return hops
+}
+
+/** By resource: 1 where a path leads there from the source. */
+function reachedFrom(source: number, hops: readonly Hop[][]): Uint8Array {
+  const reached = new Uint8Array(hops.length)
+  reached[source] = 1
+  const open = [source]
+  for (let at = open.pop(); at !== undefined; at = open.pop())
+    for (const { to } of hops[at]!) {
+      if (reached[to] === 1) continue
+      reached[to] = 1
+      open.push(to)
+    }
+  return reached
 }
 
 /**

@@ -11,7 +11,7 @@ export interface FlowRequest {
   from: number
   to: number
   bytes: number
-  /** The smaller rank goes first among flows that become ready at one time. */
+  /** Of the flows that become ready at one time, the smaller rank goes first; no two have the same. */
   rank: number
 }
 
@@ -37,6 +37,10 @@ interface Waiting extends FlowRequest {
   readyAt: number
   line: Line
 }
+
+/** One order for all queues, so that each flow becomes the first in all queues of its route. */
+const readier = (a: Waiting, b: Waiting): boolean =>
+  a.readyAt < b.readyAt || (a.readyAt === b.readyAt && a.rank < b.rank)
 
 /**
  * Carries flows over the topology in simulated time. The driver of time reads `nextTime`, moves to
@@ -67,7 +71,7 @@ export class Network {
   readonly #busy: Set<Line>[]
   readonly #changed = new Set<number>()
   readonly #free: Float64Array
-  readonly #queues: (Waiting[] | undefined)[]
+  readonly #queues: (Heap<Waiting> | undefined)[]
   #now = 0
 
   constructor(problem: PlanningProblem, routes: Routes, model: NetworkModel) {
@@ -93,7 +97,7 @@ export class Network {
       { length: 2 * links.length },
       (_, capacity) => links[capacity >> 1]!.maxConcurrentTransfers,
     )
-    this.#queues = new Array<Waiting[] | undefined>(2 * links.length)
+    this.#queues = new Array<Heap<Waiting> | undefined>(2 * links.length)
   }
 
   /** The channel a flow would use; undefined when no path joins the two. */
@@ -123,8 +127,11 @@ export class Network {
         continue
       }
       const waiting: Waiting = { ...request, readyAt: this.#now, line }
-      for (const capacity of line.channel.limited) insert((this.#queues[capacity] ??= []), waiting)
-      for (const capacity of line.channel.limited) limited.push(capacity)
+      for (const capacity of line.channel.limited) {
+        const queue = (this.#queues[capacity] ??= new Heap(readier))
+        queue.push(waiting)
+        limited.push(capacity)
+      }
     }
     this.#admit(limited)
   }
@@ -189,13 +196,13 @@ export class Network {
    */
   #admit(candidates: number[]): void {
     for (let capacity = candidates.pop(); capacity !== undefined; capacity = candidates.pop()) {
-      const head = this.#queues[capacity]?.[0]
+      const head = this.#queues[capacity]?.first
       if (head === undefined) continue
       const { limited } = head.line.channel
-      if (!limited.every((each) => this.#free[each]! > 0 && this.#queues[each]![0] === head)) continue
+      if (!limited.every((each) => this.#free[each]! > 0 && this.#queues[each]!.first === head)) continue
       for (const each of limited) {
         this.#free[each]!--
-        this.#queues[each]!.shift()
+        this.#queues[each]!.pop()
         candidates.push(each)
       }
       this.#start(head, head.line)
@@ -256,14 +263,4 @@ export class Network {
     for (const line of loads)
       this.#ends.set(line.index, this.#now + Math.max(0, line.marks.first!.mark - line.served) / line.rate)
   }
-}
-
-/**
- * The queue is by ready time, then rank; ready times rise, so a flow only passes flows of the same
- * moment.
- */
-function insert(queue: Waiting[], flow: Waiting): void {
-  let at = queue.length
-  while (at > 0 && queue[at - 1]!.readyAt === flow.readyAt && queue[at - 1]!.rank > flow.rank) at--
-  queue.splice(at, 0, flow)
 }

@@ -279,6 +279,53 @@ describe('plans', () => {
     expect((await app.call('GET', '/schedule-plans/late/')).status).toBe(404)
   })
 
+  test('a resource that changes while its plan is simulated is simulated again, checked again, or the answer is 503', async () => {
+    const resource = machine('moving', { pricePerSecond: 1, environmentVersionId: 'moving-v1' })
+    await send('POST', '/environments/', {
+      environment: { id: 'moving', name: 'moving' },
+      version: { id: 'moving-v1', version: 1 },
+      resources: [resource],
+    })
+    await send('POST', '/execution-scopes/', {
+      id: 'moving-scope',
+      name: 'moving',
+      environmentVersionIds: ['moving-v1'],
+    })
+    const activities = [activity('a'), activity('b', { dependsOn: ['a'] })]
+    await send('POST', '/workflow-definitions/', { name: 'moving', spec: { namespace: 'n', activities } })
+    const { id: workflowVersionId } = (await send('GET', '/workflow-definitions/moving/')).version
+    const places = ['a', 'b'].map((name, at) => assignment(name, 'moving', at + 1))
+    const given = {
+      plan: plan('moved', {
+        ...{ workflowVersionId, executionScopeId: 'moving-scope', networkTopologyId: '' },
+        assignments: places,
+      }),
+    }
+    const change = (more: object) => send('POST', '/resources/', { ...resource, ...more })
+    const post = () => app.call('POST', '/schedule-plans/import/', given)
+
+    let price = 1
+    meanwhile = () => change({ pricePerSecond: ++price })
+    const busy = await post()
+    expect([busy.status, busy.headers.get('retry-after'), price]).toEqual([503, '1', 3])
+    meanwhile = async () => {
+      meanwhile = undefined
+      await change({ cpuCapacity: 0.1, cpuCores: 1 })
+    }
+    const small = await post()
+    expect([small.status, small.body.details?.[0].message]).toEqual([
+      422,
+      expect.stringContaining('needs 1 cpu, resource "moving" has cpuCapacity 0.1'),
+    ])
+    await change({})
+    meanwhile = async () => {
+      meanwhile = undefined
+      await change({ pricePerSecond: 5 })
+    }
+    const { predicted } = (await send('POST', '/schedule-plans/import/', given)) as Json
+    expect(predicted.cost).toBe(5 * predicted.makespanSeconds)
+  })
+
   test('a workflow whose deletion waits for a plan that is being stored is left', async () => {
     const { id } = await versionOf('raced')
     await send('POST', '/schedule-plans/', envelope('racing'))

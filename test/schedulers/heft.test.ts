@@ -256,6 +256,51 @@ describe('HEFT', () => {
     expect(schedule.makespanSeconds).toBe(6)
   })
 
+  test('a choice that strands a later activity is taken back also where links go one way', () => {
+    // a1 ends first on r1, whose data reaches r4 alone; a2 runs on r3, whose data reaches r5 alone.
+    const given = problem({
+      durations: [
+        [1, 2, Infinity, Infinity, Infinity],
+        [Infinity, Infinity, 1, Infinity, Infinity],
+        [Infinity, Infinity, Infinity, 1, 1],
+      ],
+      edges: [
+        [0, 2, 1],
+        [1, 2, 1],
+      ],
+      links: [
+        { source: 0, target: 3, bidirectional: false },
+        { source: 1, target: 4, bidirectional: false },
+        { source: 2, target: 4, bidirectional: false },
+      ],
+    })
+    const { schedule } = plan(given)
+    expect(violations(given, schedule)).toEqual([])
+    expect(schedule.makespanSeconds).toBe(4)
+  })
+
+  test('resources that do not reach each other are tried alone, but no more of them where there are more', () => {
+    // a1 ends first on r1, from where its data goes to the others and takes long.
+    const star = (leaves: number): PlanningProblem => {
+      const leaf = Array.from({ length: leaves }, (_, k) => 10 - k / 100)
+      return problem({
+        durations: [
+          [1, ...leaf.map(() => 2)],
+          [1000, ...leaf],
+        ],
+        edges: [[0, 1, 500]],
+        links: leaf.map((_, k) => ({ source: 0, target: k + 1, bidirectional: false })),
+      })
+    }
+    const examined = (given: PlanningProblem): number => {
+      const { best, workDone } = [...heft.plan(given, {})].at(-1)!
+      expect(violations(given, best!)).toEqual([])
+      expect(best!.makespanSeconds).toBe(2 + given.durations.at(-1)!)
+      return workDone - given.activities.length * given.resources.length
+    }
+    expect(examined(star(80))).toBe(examined(star(40)))
+  })
+
   test('where links go both ways, what has a place is planned', () => {
     const n = 6
     const width = 3

@@ -270,22 +270,64 @@ describe('PRISM', () => {
     expect(figures(all)[0]).toEqual([11, 22])
   })
 
-  test('where not every resource reaches every other it refuses what HEFT refuses, and no more', () => {
+  test('where not every resource reaches every other it refuses no more than HEFT', () => {
     fc.assert(
       fc.property(instance({ connected: false, maxActivities: 6 }), (given) => {
         let usual: Schedule | undefined
         try {
           usual = heftOf(given)
-        } catch (error) {
-          if (!(error instanceof Infeasible)) throw error
-          expect(() => offers('prism-time', given, few)).toThrow(Infeasible)
-        }
-        if (usual !== undefined)
           for (const schedule of offers('prism-cost', given, few))
             expect(violations(given, schedule)).toEqual([])
+        } catch (error) {
+          if (!(error instanceof Infeasible)) throw error
+          expect(usual).toBeUndefined()
+        }
       }),
       runs,
     )
+  })
+
+  test('it plans where only one of many choices reaches a later activity, which HEFT refuses', () => {
+    // a1 runs on r1 to r40, and r40 alone reaches r43, to which the data of a2 goes.
+    const many = 40
+    const seconds = (from: number, to: number): number[] =>
+      Array.from({ length: many + 3 }, (_, k) => (k >= from && k < to ? 1 + k - from : Infinity))
+    const given = problem({
+      durations: [seconds(0, many), seconds(many, many + 1), seconds(many + 1, many + 3)],
+      edges: [
+        [0, 2, 1],
+        [1, 2, 1],
+      ],
+      links: Array.from({ length: many + 1 }, (_, k) => ({
+        source: k,
+        target: k < many - 1 ? many + 1 : many + 2,
+        bidirectional: false,
+      })),
+    })
+    expect(() => heftOf(given)).toThrow('activity "a3" fits nowhere')
+    expect(() => offers('prism-time', given, few)).toThrow('activity "a3" fits nowhere')
+    for (const id of both) {
+      const [best] = offers(id, given)
+      expect(violations(given, best!)).toEqual([])
+      expect(best!.makespanSeconds).toBe(many + 1 + 2)
+    }
+  })
+
+  test.each(['heft', ...both] as const)('%s weighs links in proportion to the resources', (id) => {
+    const weighed = (width: number): number => {
+      const given = problem({
+        durations: [2, 1, 1].map((seconds) => Array.from({ length: width }, () => seconds)),
+        edges: [[0, 1, 1]],
+        links: Array.from({ length: width - 1 }, (_, k) => ({ source: 0, target: k + 1 })),
+      })
+      let count = 0
+      for (const link of given.links!)
+        Object.defineProperty(link, 'bandwidthBitsPerSecond', { get: () => (count++, 8) })
+      const { best } = [...algorithms[id].plan(given, few)].at(-1)!
+      expect(best!.makespanSeconds).toBe(3)
+      return count
+    }
+    expect(weighed(512) / weighed(256)).toBeLessThan(2.5)
   })
 
   test('the same problem gives the same schedules', () => {
@@ -317,5 +359,8 @@ describe('PRISM', () => {
     expect(steps.map(({ progress }) => progress)).toEqual(
       steps.map(({ progress }) => progress).sort((a, b) => a - b),
     )
+    // A caller can also cut it off while it makes the schedules of a wide beam.
+    const wide = [...algorithms['prism-time'].plan(given, { beamWidth: 64 })]
+    expect(wide.length).toBeGreaterThan(steps.length + 4)
   })
 })

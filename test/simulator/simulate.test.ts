@@ -6,6 +6,8 @@ import { choicesOf } from '../../src/schedulers/fit.ts'
 import { algorithms } from '../../src/schedulers/registry.ts'
 import { networkModels } from '../../src/simulator/channel.ts'
 import type { NetworkModel } from '../../src/simulator/channel.ts'
+import { networkRoutesOf } from '../../src/schedulers/routes.ts'
+import { Network } from '../../src/simulator/network.ts'
 import { simulate } from '../../src/simulator/simulate.ts'
 import type { Placed, SimulationResult } from '../../src/simulator/simulate.ts'
 import { fastest } from '../schedulers/checker.ts'
@@ -249,6 +251,27 @@ describe('sharing', () => {
 })
 
 describe('properties', () => {
+  test('a flow waits for a limited link with few comparisons, however many wait there', () => {
+    const comparisons = (n: number): number => {
+      const given = problem({
+        durations: Array.from({ length: n }, () => [0, 0]),
+        edges: Array.from({ length: n }, (_, k) => [k, k, 1] as const),
+        links: [{ source: 0, target: 1, maxConcurrentTransfers: 1 }],
+      })
+      let compared = 0
+      const counted = (rank: number) => ({ valueOf: () => (compared++, rank) }) as unknown as number
+      const network = new Network(given, networkRoutesOf(given), 'by-policy')
+      network.request(
+        Array.from({ length: n }, (_, id) => ({ id, from: 0, to: 1, bytes: 1, rank: counted(n - id) })),
+      )
+      const arrived: number[] = []
+      while (arrived.length < n) arrived.push(...network.advance(network.nextTime()))
+      expect(arrived).toEqual(Array.from({ length: n }, (_, k) => n - 1 - k))
+      return compared
+    }
+    expect(comparisons(2_000) / comparisons(1_000)).toBeLessThan(2.5)
+  })
+
   test('without contention the simulation of a plan is the planner’s own estimate', () => {
     fc.assert(
       fc.property(instance(), (given) => {

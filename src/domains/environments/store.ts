@@ -365,6 +365,22 @@ export const profilesFor = (
           order by p.activity_type_id, p.resource_id, p.id`,
   )
 
+/** A digest of resources with their profiles, and of versions: another one after a change of any of them. */
+export const inventoryDigest = (
+  db: Db,
+  resourceIds: readonly string[],
+  versionIds: readonly string[],
+): Promise<string> =>
+  db.only(
+    z.string(),
+    sql`select md5(concat_ws('/',
+      (select string_agg(md5(r::text), '' order by r.id) from resources r where r.id = any(${resourceIds})),
+      (select string_agg(md5(p::text), '' order by p.id) from activity_resource_profiles p
+        where p.resource_id = any(${resourceIds})),
+      (select string_agg(md5(v::text), '' order by v.id) from environment_versions v
+        where v.id = any(${versionIds})))) as digest`,
+  )
+
 const SecretRow = z.object({
   kind: z.string(),
   name: z.string(),

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { networkModels } from '../../simulator/channel.ts'
 import { ranges } from '../../ranges.ts'
-import { beamDefaults } from '../../schedulers/prism.ts'
+import { beamDefaults } from '../../schedulers/beam-size.ts'
 import {
   Count,
   Id,

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { append } from '../../lists.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
-import { unacceptable, type Problem } from '../../refusal.ts'
+import { Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import type { Compute } from '../../compute/compute.ts'
 import { assignedCores } from '../../schedulers/validate.ts'
 import { measuredDurations } from '../cloud/durations.ts'
@@ -9,6 +9,8 @@ import { resourceObject } from '../environments/document-sql.ts'
 import { Resource } from '../environments/schemas.ts'
 import {
   bindingsOfResources,
+  holdInventory,
+  inventoryDigest,
   profilesFor,
   resourcesOfVersions,
   runtimesByIds,
@@ -75,41 +77,66 @@ const differ = (a: object, b: object): boolean => canonical(a) !== canonical(b)
  * between the plan and its companions, and the rules of its assignments. Without companions all
  * documents come from the store. The simulator computes the plan's makespan and cost; the plan's
  * own prediction is stored beside them.
+ * @throws Refusal 503 where its resources change during each simulation
  */
 export const acceptPlan = async (
   { db, compute }: { db: Db; compute: Pick<Compute, 'simulate'> },
   plan: PlanDocument,
   companions?: Companions,
 ): Promise<Plan> => {
-  // The database has few connections and is not needed while the plan is simulated. The
-  // constraints refuse references to records that were deleted meanwhile; the workflow has none.
-  const checked = await undone(db, (tx) => checkPlan(tx, plan, companions))
-  const prediction = await predict(compute, checked.given)
+  for (let tries = 0; tries < mostTries; tries++) {
+    // The database has few connections and is not needed while the plan is simulated. The
+    // constraints refuse references to records that were deleted meanwhile; the workflow has none.
+    const checked = await undone(db, (tx) => checkPlan(tx, plan, companions))
+    const prediction = await predict(compute, checked.given)
+    const stored = await db.transaction((tx) => storePlan(tx, plan, companions, checked, prediction))
+    if (stored !== undefined) return stored
+  }
+  throw new Refusal(
+    'unavailable',
+    'resources of the plan were changed while it was simulated; send the plan again',
+    { retryAfterSeconds: 1 },
+  )
+}
+
+/** A plan is checked and simulated once more where its resources were changed meanwhile. */
+const mostTries = 2
+
+/** Stores a plan; undefined where its resources are not those that were simulated. */
+const storePlan = async (
+  tx: Db,
+  plan: PlanDocument,
+  companions: Companions | undefined,
+  checked: Awaited<ReturnType<typeof checkPlan>>,
+  prediction: Prediction,
+): Promise<Plan | undefined> => {
+  // A change of a resource either is seen here, or sees the plan, which stands in its way.
+  await holdInventory(tx)
+  const { resourceIds, versionIds, digest } = checked.inventory
+  if ((await inventoryDigest(tx, resourceIds, versionIds)) !== digest) return undefined
+  if ((await storedVersion(tx, checked.version.id, sql`for key share`)) === undefined)
+    throw unacceptable([noVersion(checked.version.id)])
   const { networkModel, tasks } = prediction
   const lifecycle = lifecycleOf(plan.id, {
     ...checked.given,
     actions: plan.lifecycleActions?.map((action) => ({ ...action, schedulePlanId: plan.id })),
     tasks: tasks.map((task, at) => ({ ...task, resourceId: checked.given.assignments[at]!.resourceId })),
   })
-  return db.transaction(async (tx) => {
-    if ((await storedVersion(tx, checked.version.id, sql`for key share`)) === undefined)
-      throw unacceptable([noVersion(checked.version.id)])
-    await createPlan(tx, {
-      ...plan,
-      ...submitted(plan.predicted),
-      ...withLifecycle(prediction, lifecycle, plan.metadata),
-      networkModel,
-      contentionFreeMakespanSeconds: undefined,
-      defaultedDurations: tasks.filter(({ durationSource }) => durationSource === 'default').length,
-      contentVersionId:
-        companions === undefined ? checked.version.id : await embed(tx, checked.version, companions),
-      embedded: checked.embedded,
-      assignments: plan.assignments.map((assignment, at) =>
-        predictedAssignment(plan.id, assignment, checked.positions[at]!, tasks[checked.positions[at]!]!),
-      ),
-    })
-    return (await readPlanDocument(tx, plan.id))!
+  await createPlan(tx, {
+    ...plan,
+    ...submitted(plan.predicted),
+    ...withLifecycle(prediction, lifecycle, plan.metadata),
+    networkModel,
+    contentionFreeMakespanSeconds: undefined,
+    defaultedDurations: tasks.filter(({ durationSource }) => durationSource === 'default').length,
+    contentVersionId:
+      companions === undefined ? checked.version.id : await embed(tx, checked.version, companions),
+    embedded: checked.embedded,
+    assignments: plan.assignments.map((assignment, at) =>
+      predictedAssignment(plan.id, assignment, checked.positions[at]!, tasks[checked.positions[at]!]!),
+    ),
   })
+  return (await readPlanDocument(tx, plan.id))!
 }
 
 /** Thrown to roll back a transaction. */
@@ -140,6 +167,10 @@ const checkPlan = async (tx: Db, plan: PlanDocument, companions: Companions | un
   const { problems, version, ...stored } = await lookUp(tx, plan)
   if (companions !== undefined) append(problems, disagreements(plan, companions))
   const scope = companions?.executionScope ?? stored.scope
+  const versionIds = scope?.environmentVersionIds ?? []
+  const resourceIds = namedResources(plan, companions)
+  // Read before the resources: a change in between is seen when the plan is stored.
+  const digest = await inventoryDigest(tx, resourceIds, versionIds)
   const inventory = await inventoryOf(tx, plan, scope, companions)
   append(problems, inventory.problems)
 
@@ -168,13 +199,14 @@ const checkPlan = async (tx: Db, plan: PlanDocument, companions: Companions | un
     positions: checked.positions,
     graph: content.graph,
     resources: inventory.resources,
-    environmentVersionIds: scope?.environmentVersionIds ?? [],
+    environmentVersionIds: versionIds,
     topology: companions === undefined ? stored.topology : companions.networkTopology,
   })
   return {
     version,
     positions: checked.positions,
     given,
+    inventory: { resourceIds, versionIds, digest },
     embedded: embeddedOf(companions, stored, inventory.stored),
   }
 }
@@ -470,6 +502,13 @@ const disagreements = (
   return problems
 }
 
+const namedResources = (plan: PlanDocument, companions: Companions | undefined): string[] => [
+  ...new Set([
+    ...plan.assignments.map(({ resourceId }) => resourceId),
+    ...(companions?.resources ?? []).map(({ id }) => id),
+  ]),
+]
+
 interface Inventory {
   problems: Problem[]
   /** By id: the resources that the plan may name. */
@@ -488,9 +527,7 @@ const inventoryOf = async (
   const report = (path: string, message: string): void => void problems.push({ path, message })
   const versionIds = scope?.environmentVersionIds ?? []
   const given = companions?.resources ?? []
-  const named = [
-    ...new Set([...plan.assignments.map(({ resourceId }) => resourceId), ...given.map(({ id }) => id)]),
-  ]
+  const named = namedResources(plan, companions)
   const stored = new Map(
     (await resourcesOfVersions(tx, versionIds)).map((resource) => [resource.id, resource]),
   )
