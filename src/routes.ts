@@ -8,6 +8,7 @@ import { recordingProof } from './domains/console/sessions.ts'
 import { credentialRoutes } from './domains/credentials/routes.ts'
 import { environmentConnectionRoutes } from './domains/environment-connections/routes.ts'
 import { environmentRoutes } from './domains/environments/routes.ts'
+import { isRun } from './domains/execution-runs/identity.ts'
 import { unusedByRuns } from './domains/execution-runs/machines.ts'
 import { promotedData } from './domains/execution-runs/promoted-data.ts'
 import { executionRunRoutes } from './domains/execution-runs/routes.ts'
@@ -64,7 +65,7 @@ export const routesOf = (parts: Parts & { consoleKeeper: ConsoleKeeper }): Route
   ...of('execution-runs', executionRunRoutes(parts)),
   ...of('events', feedRoutes({ ...parts, topics })),
   ...of('function-calls', functionCallRoutes(parts)),
-  ...of('artifacts', artifactRoutes({ ...parts, uses })),
+  ...of('artifacts', artifactRoutes({ ...parts, uses, isRun })),
   ...of('artifacts', buildRunRoutes(parts)),
   ...of('console', consoleRoutes(parts)),
   ...of('provenance', provenanceRoutes(parts)),

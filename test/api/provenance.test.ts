@@ -408,6 +408,50 @@ describe('lineage', () => {
       expect([keys.has(source), keys.has(target)]).toEqual([true, true])
   })
 
+  test('has every node and use where it is not cut, of tasks that were given many files each', async () => {
+    // A step leaves 100 files for 50 tasks, and a last task is given a file of each.
+    const [many, last] = [100, 51]
+    const middle = Array.from({ length: 50 }, (_, n) => n + 1)
+    await recordRun(app.db, {
+      name: 'many',
+      activities: last + 1,
+      edges: middle.flatMap((n) => [[0, n] as const, [n, last] as const]),
+      files: (position) => (position === 0 ? many : 1),
+    })
+    const files = Array.from({ length: many }, (_, n) => `data_instances:${fileId('many', 0, n)}`)
+    const tasks = middle.map((n) => `task_executions:${taskId('many', n)}`)
+    const uses = files.flatMap((file) => tasks.map((task) => `${file} ${task}`))
+    const ends = new Set([...files, ...tasks])
+    const shown = async (position: number, query: string) => {
+      const path = `/provenance/lineage/task_executions/${taskId('many', position)}/?maxNodes=500&${query}`
+      const { body } = await get(path)
+      const used = body.edges
+        .filter(({ label }: { label: string }) => label === 'data_uses')
+        .map(({ source, target }: { source: string; target: string }) => `${source} ${target}`)
+        .filter((pair: string) => pair.split(' ').every((end) => ends.has(end)))
+      return {
+        ends: keysOf(body).filter((key) => ends.has(key)),
+        used: used.toSorted(),
+        truncated: body.truncated,
+      }
+    }
+    const whole = { ends: [...ends].toSorted(), used: uses.toSorted(), truncated: false }
+    expect(await shown(0, 'direction=downstream&depth=2')).toEqual(whole)
+    expect(await shown(last, 'direction=prior&depth=3')).toEqual(whole)
+    expect(await shown(0, 'direction=both&depth=2')).toEqual(whole)
+
+    // The step, its files and their tasks are 151 nodes.
+    const bounded = async (maxNodes: number) => {
+      const path = `/provenance/lineage/task_executions/${taskId('many', 0)}/?direction=downstream&depth=2`
+      const { body } = await get(`${path}&maxNodes=${String(maxNodes)}`)
+      return { nodes: body.nodes.map(({ key }: { key: string }) => key), truncated: body.truncated }
+    }
+    const all = [`task_executions:${taskId('many', 0)}`, ...files.toSorted(), ...tasks.toSorted()]
+    expect(await bounded(all.length)).toEqual({ nodes: all, truncated: false })
+    for (const most of [all.length - 1, many + 2, many + 1, 50])
+      expect(await bounded(most)).toEqual({ nodes: all.slice(0, most), truncated: true })
+  })
+
   test('an unknown record is 404; an activity id that versions share is 422 and names what decides', async () => {
     expect((await get('/provenance/lineage/runs/nothing/')).status).toBe(404)
     expect((await get('/provenance/lineage/data_uses/nothing/')).status).toBe(404)

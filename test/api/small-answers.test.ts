@@ -1,14 +1,14 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { baseWorld, examples, worldVariables } from './whole-documents.ts'
+import { examples, makeBaseWorld, worldVariables } from './whole-documents.ts'
 
 let service: TestService
 beforeAll(async () => {
   service = await openService({
     environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(), ...worldVariables },
   })
-  for (const [path, body] of baseWorld) await service.post(path, body)
+  await makeBaseWorld(service)
 })
 afterAll(() => service[Symbol.asyncDispose]())
 

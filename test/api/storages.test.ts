@@ -21,6 +21,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openHttp } from '../../src/clients/http.ts'
 import { artifactRoutes } from '../../src/domains/artifacts/routes.ts'
+import { isRun } from '../../src/domains/execution-runs/identity.ts'
 import { openArtifactStore } from '../../src/drivers/build/store.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { credentialRoutes } from '../../src/domains/credentials/routes.ts'
@@ -100,7 +101,7 @@ beforeAll(async () => {
       ...artifactRoutes({
         ...{ db, hostId: 'here', buildContextLimitBytes: 1, addressAllowed: () => true as const },
         artifactStore: openArtifactStore('/nowhere'),
-        uses: { artifact: [] },
+        ...{ uses: { artifact: [] }, isRun },
       }),
       ...provenanceRoutes({ db, reader: atClose.use(openReader({ databaseUrl, readerUrl: undefined })) }),
     ]

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
-import { baseWorld, examples, worldVariables } from './whole-documents.ts'
+import { examples, makeBaseWorld, worldVariables } from './whole-documents.ts'
 
 // Environments, resources, scopes, topologies, workflows, plans and sessions have this test of
 // their own.
@@ -11,7 +11,7 @@ beforeAll(async () => {
   service = await openService({
     environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(), ...worldVariables },
   })
-  for (const [path, body] of baseWorld) await service.post(path, body)
+  await makeBaseWorld(service)
 })
 afterAll(() => service[Symbol.asyncDispose]())
 

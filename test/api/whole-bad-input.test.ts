@@ -10,7 +10,13 @@ import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { openShare } from '../support/share.ts'
 import { tableCounts } from '../support/table-counts.ts'
-import { baseWorld, cloudConfiguration, examples, worldVariables, type Example } from './whole-documents.ts'
+import {
+  cloudConfiguration,
+  examples,
+  makeBaseWorld,
+  worldVariables,
+  type Example,
+} from './whole-documents.ts'
 import { changed, openPlaces, raw, written } from './whole-places.ts'
 
 type Json = Record<string, any>
@@ -28,7 +34,7 @@ beforeAll(async () => {
   })
   document = (await (await fetch(`${service.rootUrl}/openapi.json`)).json()) as Json
   places = openPlaces(document)
-  for (const [path, body] of baseWorld) await service.post(path, body)
+  await makeBaseWorld(service)
 })
 afterAll(() => service[Symbol.asyncDispose]())
 

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { isForLack } from '../support/needs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { baseWorld, examples, worldVariables } from './whole-documents.ts'
+import { examples, makeBaseWorld, worldVariables } from './whole-documents.ts'
 import { changed, openPlaces } from './whole-places.ts'
 
 type Json = Record<string, any>
@@ -18,7 +18,7 @@ beforeAll(async () => {
     },
   })
   document = (await (await fetch(`${service.rootUrl}/openapi.json`)).json()) as Json
-  for (const [path, body] of baseWorld) await service.post(path, body)
+  await makeBaseWorld(service)
 })
 afterAll(() => service[Symbol.asyncDispose]())
 

@@ -1,12 +1,14 @@
 import { createHash, generateKeyPairSync } from 'node:crypto'
 import { mkdirSync, mkdtempSync, realpathSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { eventually } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
+import type { TestService } from '../support/service.ts'
 
 /**
  * For every route that takes a document one that is accepted, with as many of its fields as can
  * stand together. `key` makes the ids of the records that it creates; what it refers to is the
- * world that `worldDocuments` of the same name gives.
+ * world that `makeBaseWorld` makes.
  */
 export interface Example {
   /** Distinguishes several examples of one route. */
@@ -472,7 +474,7 @@ const capacityTarget = (key: string): Record<string, unknown> => ({
   ],
 })
 
-export const baseWorld: readonly [path: string, body: Record<string, unknown>][] = [
+const baseWorld: readonly [path: string, body: Record<string, unknown>][] = [
   ['/ssh-keys/', { id: 'base' }],
   ['/kubernetes-tokens/', { id: 'base', ...token }],
   ['/cloud-credentials/', { id: 'base', ...accessKey }],
@@ -490,8 +492,17 @@ export const baseWorld: readonly [path: string, body: Record<string, unknown>][]
   ['/network-topologies/', topology('base-network')],
   ['/workflow-definitions/', authored('base-flow')],
   ['/schedule-plans/import/', { plan: plan('base-plan') }],
+  ['/execution-runs/', { id: 'base-run', schedulePlanId: 'base-plan', mode: 'simulation', seed: 1 }],
   ['/storages/base-files/promote-artifact/', { path: 'base.sif', id: 'base-artifact', version: '1' }],
 ]
+
+/** Makes the world in a service. Its run is over then, so that the rows of all tables stay. */
+export const makeBaseWorld = async (service: Pick<TestService, 'get' | 'post'>): Promise<void> => {
+  for (const [path, body] of baseWorld) await service.post(path, body)
+  await eventually('the end of the run of the world', 60, async () =>
+    ['completed', 'failed'].includes((await service.get('/execution-runs/base-run/')).run.status),
+  )
+}
 
 const playbook = '- hosts: all\n  tasks:\n    - ansible.builtin.command: id\n'
 
@@ -753,7 +764,8 @@ export const examples: readonly Example[] = [
     ...{ buildArguments: '{}', network: false },
   })),
   created('/artifact-materializations/')(undefined, (key) => ({
-    ...{ id: key, runId: 'run', activityId: 'activity', variantId, digest: baseDigest, resourceId: 'base-1' },
+    ...{ id: key, runId: 'base-run', activityId: 'base-flow-v1-first', variantId, digest: baseDigest },
+    resourceId: 'base-1',
     ...{
       environmentId: 'base-v1',
       destinationPath: '/srv/a.sif',

@@ -3,7 +3,7 @@ import fc from '../support/fast-check.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { beforeNextLook } from '../support/pace.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { baseWorld, examples, worldVariables, type Example } from './whole-documents.ts'
+import { examples, makeBaseWorld, worldVariables, type Example } from './whole-documents.ts'
 import { changed, openPlaces, raw, written, type Place } from './whole-places.ts'
 
 type Json = Record<string, any>
@@ -17,7 +17,7 @@ beforeAll(async () => {
   })
   document = (await (await fetch(`${service.rootUrl}/openapi.json`)).json()) as Json
   places = openPlaces(document)
-  for (const [path, body] of baseWorld) await service.post(path, body)
+  await makeBaseWorld(service)
 }, 120_000)
 afterAll(() => service[Symbol.asyncDispose]())
 

@@ -3,7 +3,7 @@ import { request } from 'node:http'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { sql } from '../../src/db/sql.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { baseWorld, examples, worldVariables } from './whole-documents.ts'
+import { examples, makeBaseWorld, worldVariables } from './whole-documents.ts'
 
 const token = 'the-token_of+the.test'
 const origin = 'https://desk.example'
@@ -26,7 +26,7 @@ beforeAll(async () => {
       SERVICE_ALLOWED_HOSTS: 'orrery.example',
     },
   })
-  for (const [path, body] of baseWorld) await open.post(path, body)
+  await makeBaseWorld(open)
 })
 afterAll(async () => {
   await open[Symbol.asyncDispose]()

@@ -3,7 +3,7 @@ import { configFromEnvironment } from '../../src/config.ts'
 import { installSchemathesis, runSchemathesis } from '../support/schemathesis.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { baseWorld, worldVariables } from './whole-documents.ts'
+import { makeBaseWorld, worldVariables } from './whole-documents.ts'
 import { needs } from '../support/needs.ts'
 
 const { afterAll, beforeAll, test } = needs('python3-venv')
@@ -13,7 +13,7 @@ beforeAll(async () => {
   service = await openService({
     environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(), ...worldVariables },
   })
-  for (const [path, body] of baseWorld) await service.post(path, body)
+  await makeBaseWorld(service)
 }, 120_000)
 afterAll(() => service[Symbol.asyncDispose]())
 

@@ -491,6 +491,7 @@ test('what does not exist is 404 for readers, starts and deletions', async () =>
 test('a materialization is recorded and updated; committed only with the digest that was found', async () => {
   const given = {
     id: 'm',
+    runId: 'none',
     variantId: 'none',
     digest: sha256('a'),
     resourceId: 'none',
@@ -499,6 +500,7 @@ test('a materialization is recorded and updated; committed only with the digest 
   const answer = await service.call('POST', '/artifact-materializations/', { ...given, status: 'committed' })
   expect(answer.status).toBe(422)
   expect(answer.body.details.map(({ path }: { path: string }) => path)).toEqual([
+    'runId',
     'variantId',
     'resourceId',
     'verifiedDigest',
@@ -534,4 +536,21 @@ test('the materialization of an image that an engine pulled can be sent back', a
     expect(
       (await service.call('POST', '/artifact-materializations/', { ...shown, ...wrong })).body.details,
     ).toMatchObject([{ path }])
+
+  // The service recorded the first one itself; the second is the user's.
+  const documents = await service.get('/artifact-materializations/')
+  const taken = { status: 'failed', destinationPath: '/gone' }
+  const answer = await service.call('POST', '/artifact-materializations/', { ...shown, ...taken })
+  expect([answer.status, answer.body.details]).toEqual([
+    422,
+    [{ path: 'id', message: expect.stringContaining('is a record of the service') }],
+  ])
+  expect(await service.get('/artifact-materializations/')).toEqual(documents)
+  const own = { ...shown, id: 'elsewhere', ...taken }
+  expect(await service.post('/artifact-materializations/', own)).toEqual(own)
+
+  // A run that was deleted stays named by the records of what was brought for it.
+  await service.db.run(sql`update artifact_materializations set run_id = 'deleted'`)
+  for (const document of await service.get('/artifact-materializations/'))
+    expect(await service.post('/artifact-materializations/', document)).toEqual(document)
 })

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import type { Sql } from '../../db/sql.ts'
 import { listRoute } from '../../http/list-route.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import {
@@ -31,6 +32,8 @@ import { addVersion, listArtifacts, listLocations } from './store.ts'
 
 export interface ArtifactParts extends BuildParts {
   uses: { artifact: readonly ArtifactUse[] }
+  /** Whether a run of the id exists, as SQL. Runs belong to a domain below this one. */
+  isRun: (id: string) => Sql
 }
 
 /** Versions of artifacts, and what is deleted with them. */
@@ -71,7 +74,7 @@ const versionRoutes = (parts: ArtifactParts): Route[] => [
 ]
 
 /** Lists of versions, and of the places of their bytes. */
-const placeRoutes = ({ db }: BuildParts): Route[] => [
+const placeRoutes = ({ db, isRun }: ArtifactParts): Route[] => [
   listRoute('listArtifacts', 'GET /artifacts/', {
     summary: 'Versions of executable artifacts by name',
     filters: {
@@ -115,7 +118,7 @@ const placeRoutes = ({ db }: BuildParts): Route[] => [
     response: Materialization,
     status: 201,
     audit: { eventType: 'artifact.materialized', summary: 'a materialization of an artifact recorded' },
-    handle: ({ body }) => putMaterialization(db, body),
+    handle: ({ body }) => putMaterialization({ db, isRun }, body),
   }),
 ]
 

@@ -4,6 +4,7 @@ import { sql, type Db } from '../../db/sql.ts'
 import { invalid, missing, unacceptableAt } from '../../refusal.ts'
 import { catalogue, entityNamed, type Entity } from './catalogue.ts'
 import { isOfGraphs, nodeKeyOf, relations, stepOf, type Edge, type Node } from './relations.ts'
+import { byBytes } from './run-graph.ts'
 import type { GraphsSeen, RunGraphs } from './run-graphs.ts'
 import type { directions, Item } from './schemas.ts'
 import { recordJson } from './store.ts'
@@ -131,44 +132,47 @@ const bounded = (value: number | undefined, usual: number, greatest: number): nu
 
 const usesPlace = relations.findIndex(isOfGraphs)
 
+interface Step {
+  edge: Edge
+  /** The end that the step leads to. */
+  other: Node
+}
+
 /**
  * The files that tasks were given, or the tasks that files were given to, in the order of the other
- * ends. PostgreSQL takes minutes for the view of them in a run of 10,000 activities: it follows what
- * tasks hand on from every file.
+ * ends: those that are nodes, and of each run the first `most` of the others. PostgreSQL takes
+ * minutes for the view of them in a run of 10,000 activities: it follows what tasks hand on from
+ * every file.
  */
 const usesOf = async (
   graphs: GraphsSeen,
   side: 'antecedent' | 'consequent',
-  nodes: readonly Node[],
-  limit: number,
-): Promise<{ place: number; edge: Edge }[]> => {
+  frontier: readonly Node[],
+  nodes: ReadonlyMap<string, Node>,
+  most: number,
+): Promise<Step[]> => {
   const ofTasks = side === 'consequent'
-  const entity = ofTasks ? 'task_executions' : 'data_instances'
-  const given = nodes.filter((node) => node.entity === entity)
+  const [entity, ends] = ofTasks
+    ? (['task_executions', 'data_instances'] as const)
+    : (['data_instances', 'task_executions'] as const)
+  const given = frontier.filter((node) => node.entity === entity)
   if (given.length === 0) return []
   const runs = await graphs.byRun(
     entity,
     given.map(({ id }) => id),
   )
-  const pairs: { task: string; file: string }[] = []
-  for (const [runId, ids] of runs) {
-    const graph = await graphs.of(runId)
-    append(pairs, graph?.usesOf(ofTasks ? { tasks: ids, files: [] } : { tasks: [], files: ids }) ?? [])
-  }
-  const order = ({ task, file }: { task: string; file: string }): Buffer =>
-    Buffer.from(ofTasks ? `${file} ${task}` : `${task} ${file}`)
-  return pairs
-    .map((pair) => ({ pair, key: order(pair) }))
-    .toSorted((a, b) => a.key.compare(b.key))
-    .slice(0, limit)
-    .map(({ pair: { task, file } }) => ({
-      place: usesPlace,
-      edge: {
-        antecedent: { entity: 'data_instances', id: file },
-        consequent: { entity: 'task_executions', id: task },
-        label: 'data_uses',
-      },
-    }))
+  const isNode = (id: string): boolean => nodes.has(nodeKeyOf({ entity: ends, id }))
+  const found: { end: string; from: string[] }[] = []
+  for (const [runId, ids] of runs)
+    append(found, (await graphs.of(runId))?.usesOf(entity, ids, isNode, most) ?? [])
+  return byBytes(found, ({ end }) => end).flatMap(({ end, from }) => {
+    const other = { entity: ends, id: end }
+    return from.map((id) => {
+      const one = { entity, id }
+      const [antecedent, consequent] = ofTasks ? [other, one] : [one, other]
+      return { edge: { antecedent, consequent, label: 'data_uses' }, other }
+    })
+  })
 }
 
 /**
@@ -184,33 +188,42 @@ const walk = async (
   const nodes = new Map([[nodeKeyOf(root), root]])
   const edges = new Map<string, { source: string; target: string; label: string }>()
   let truncated = false
+  let next: Node[] = []
+  const take = ({ edge: one, other }: Step): void => {
+    const key = nodeKeyOf(other)
+    if (!nodes.has(key)) {
+      if (nodes.size >= given.maxNodes) {
+        truncated = true
+        return
+      }
+      nodes.set(key, other)
+      next.push(other)
+    }
+    const edge = { source: nodeKeyOf(one.antecedent), target: nodeKeyOf(one.consequent), label: one.label }
+    edges.set(JSON.stringify(edge), edge)
+  }
+  const sides = (['consequent', 'antecedent'] as const).filter(
+    (side) => given.direction !== (side === 'consequent' ? 'downstream' : 'prior'),
+  )
   let frontier: Node[] = [root]
   for (let depth = 0; depth < given.depth && frontier.length > 0; depth++) {
-    const next: Node[] = []
+    next = []
     // One more than may be shown, beyond the edges that are known or found at the other ends in this
-    // step. A surplus shows that some are left out.
+    // step. A surplus shows that some are left out. Edges stand for nodes here: a record has one link
+    // of each of these relations.
     const most = 2 * (given.maxNodes + edges.size + frontier.length)
-    const found: { place: number; edge: Edge; other: Node }[] = []
-    for (const side of ['consequent', 'antecedent'] as const) {
-      if (given.direction === (side === 'consequent' ? 'downstream' : 'prior')) continue
-      const step = await stepOf(db, side, frontier, most)
-      const uses = await usesOf(graphs, side, frontier, most)
-      for (const { place, edge } of [...step, ...uses])
+    const found: (Step & { place: number })[] = []
+    for (const side of sides)
+      for (const { place, edge } of await stepOf(db, side, frontier, most))
         found.push({ place, edge, other: side === 'consequent' ? edge.antecedent : edge.consequent })
-    }
-    for (const { edge: one, other } of found.toSorted((a, b) => a.place - b.place)) {
-      const key = nodeKeyOf(other)
-      if (!nodes.has(key)) {
-        if (nodes.size >= given.maxNodes) {
-          truncated = true
-          continue
-        }
-        nodes.set(key, other)
-        next.push(other)
-      }
-      const edge = { source: nodeKeyOf(one.antecedent), target: nodeKeyOf(one.consequent), label: one.label }
-      edges.set(JSON.stringify(edge), edge)
-    }
+    const inOrder = found.toSorted((a, b) => a.place - b.place)
+    for (const one of inOrder) if (one.place < usesPlace) take(one)
+    // A task has many files and a file many tasks, so the bound of uses counts nodes. One more than
+    // there is room for shows that some are left out.
+    for (const side of sides)
+      for (const one of await usesOf(graphs, side, frontier, nodes, given.maxNodes - nodes.size + 1))
+        take(one)
+    for (const one of inOrder) if (one.place > usesPlace) take(one)
     frontier = next
   }
   return { nodes, edges: [...edges.values()], truncated }

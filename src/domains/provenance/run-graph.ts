@@ -95,6 +95,19 @@ const idsOf = (marks: Marks, rows: readonly { id: string }[]): string[] => {
   return ids
 }
 
+/** Items by the bytes of their ids, as PostgreSQL orders them under the collation "C". */
+export const byBytes = <T>(items: readonly T[], idOf: (item: T) => string): T[] =>
+  items
+    .map((item) => ({ item, bytes: Buffer.from(idOf(item)) }))
+    .toSorted((a, b) => a.bytes.compare(b.bytes))
+    .map(({ item }) => item)
+
+const inOrder = (numbers: Iterable<number>, rows: readonly { id: string }[]): { n: number; id: string }[] =>
+  byBytes(
+    Array.from(numbers, (n) => ({ n, id: (rows[n] as { id: string }).id })),
+    ({ id }) => id,
+  )
+
 const none: readonly number[] = []
 
 export class RunGraph {
@@ -207,36 +220,57 @@ export class RunGraph {
    * are more than `most`, it ends with the first task that exceeds that.
    */
   uses(most = Infinity): { task: string; file: string }[] {
-    return this.usesOf({ tasks: this.#tasks.map(({ id }) => id), files: [] }, most)
-  }
-
-  /** The files that tasks were given, and the tasks that files were given to, of the given ones. */
-  usesOf(
-    given: { tasks: readonly string[]; files: readonly string[] },
-    most = Infinity,
-  ): { task: string; file: string }[] {
     const pairs: { task: string; file: string }[] = []
-    const add = (task: number, file: number): void => {
-      pairs.push({ task: (this.#tasks[task] as GraphTask).id, file: (this.#files[file] as GraphFile).id })
-    }
-    const [through, makers] = [new Marks(this.shape.positions), new Marks(this.shape.positions)]
-    const [tasks, files] = [new Marks(this.#tasks.length), new Marks(this.#files.length)]
-    for (const id of given.tasks) {
-      const task = this.#taskAt.get(id)
-      if (task === undefined) continue
-      this.#filesGivenTo(task, files, through)
-      for (const file of files.toList()) add(task, file)
-      if (pairs.length > most) return pairs
+    const [files, through] = [new Marks(this.#files.length), new Marks(this.shape.positions)]
+    for (const [n, task] of this.#tasks.entries()) {
+      this.#filesGivenTo(n, files, through)
+      for (const file of idsOf(files, this.#files)) pairs.push({ task: task.id, file })
+      if (pairs.length > most) break
       for (const marks of [files, through]) marks.clear()
     }
-    for (const id of given.files) {
-      const file = this.#fileAt.get(id)
-      if (file === undefined) continue
-      this.#tasksGiven(file, tasks, through, makers)
-      for (const task of tasks.toList()) add(task, file)
-      for (const marks of [tasks, through, makers]) marks.clear()
-    }
     return pairs
+  }
+
+  /**
+   * One step along the uses: the files that tasks were given, or the tasks that files were given to.
+   * The ends are in order, each with those of `ids` that lead to it, in order too. Of the ends that
+   * are not known it has the first `most`, because all pairs of a wide run are millions.
+   */
+  usesOf(
+    entity: 'task_executions' | 'data_instances',
+    ids: readonly string[],
+    known: (end: string) => boolean,
+    most: number,
+  ): { end: string; from: string[] }[] {
+    const ofTasks = entity === 'task_executions'
+    const [rows, endRows] = ofTasks ? [this.#tasks, this.#files] : [this.#files, this.#tasks]
+    const [through, makers] = [new Marks(this.shape.positions), new Marks(this.shape.positions)]
+    const ends = new Marks(endRows.length)
+    const follow = (n: number): void => {
+      if (ofTasks) this.#filesGivenTo(n, ends, through)
+      else this.#tasksGiven(n, ends, through, makers)
+    }
+    const numbers = ofTasks ? this.#taskAt : this.#fileAt
+    const given = ids.map((id) => numbers.get(id)).filter((n) => n !== undefined)
+    for (const n of given) follow(n)
+    const found = new Map<number, { end: string; from: string[] }>()
+    let unknown = 0
+    for (const { n, id } of inOrder(ends.toList(), endRows))
+      if (known(id) || unknown++ < most) found.set(n, { end: id, from: [] })
+    let reached: { from: string[] }[] = []
+    let before: number | undefined
+    for (const { n, id } of inOrder(given, rows)) {
+      // The files of a task follow one another mostly, and have the same consumers.
+      const maker = ofTasks || this.shape.declaredOnly.size > 0 ? undefined : this.#maker[n]
+      if (maker === undefined || maker !== before) {
+        for (const marks of [ends, through, makers]) marks.clear()
+        follow(n)
+        reached = Array.from(ends.toList(), (end) => found.get(end)).filter((one) => one !== undefined)
+      }
+      before = maker
+      for (const { from } of reached) from.push(id)
+    }
+    return [...found.values()]
   }
 
   /** A completed predecessor without output files passes on its own inputs. */
@@ -323,7 +357,7 @@ export class RunGraph {
           const known = first || !direct.has(consumer)
           if (known && names(path, declared, first ? maker.position : undefined)) this.#give(consumer, tasks)
         } else if (through.add(consumer)) this.#give(consumer, tasks)
-        if (!seen.has(consumer) && this.#handsOn(consumer)) {
+        if (this.#handsOn(consumer) && !seen.has(consumer)) {
           seen.add(consumer)
           stack.push([consumer, false])
         }
