@@ -4,6 +4,7 @@ import { openReader } from '../../src/db/reader.ts'
 import { sql } from '../../src/db/sql.ts'
 import { createHash, randomBytes } from 'node:crypto'
 import {
+  appendFileSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -486,6 +487,25 @@ describe('uploads in parts', () => {
       ])
       expect(readFileSync(join(root, 'data', path)).equals(content)).toBe(true)
       expect(readdirSync(join(root, 'data')).filter((name) => name.startsWith('.orrery-'))).toEqual([])
+    },
+  )
+
+  test.each(['here', 'host'])(
+    'get their name by a repeat of the last part, where the service ended before it: %s',
+    async (storage) => {
+      const content = randomBytes(100_000)
+      const path = `${storage}-nameless`
+      await part(storage, path, content, 0, 60_000)
+      const [kept = ''] = readdirSync(join(root, 'data')).filter((name) => name.startsWith('.orrery-'))
+      appendFileSync(join(root, 'data', kept), content.subarray(60_000))
+      const asked = await put(storage, path, '', { 'content-range': 'bytes */100000' })
+      expect(asked.body.receivedBytes).toBe(100_000)
+      const end = await part(storage, path, content, 60_000, 100_000)
+      expect([end.status, end.body]).toEqual([
+        201,
+        expect.objectContaining({ complete: true, checksum: `sha256:${sha256(content)}` }),
+      ])
+      expect(readFileSync(join(root, 'data', path)).equals(content)).toBe(true)
     },
   )
 

@@ -15,6 +15,7 @@ import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { openFilesystem } from '../../../src/drivers/storage/filesystem/driver.ts'
 import type { FromHost } from '../../../src/drivers/storage/filesystem/host.ts'
+import { temporaryName } from '../../../src/drivers/storage/paths.ts'
 import { runFolder } from '../../support/run-folder.ts'
 import { storageConformance, storageKinds } from './conformance.ts'
 import { hostileFolder } from './hostile.ts'
@@ -77,8 +78,10 @@ const hostAt = (base: string) => {
     execArgv: [],
     env: { UV_THREADPOOL_SIZE: '1', NODE_NO_WARNINGS: '1' },
   })
+  const heard: FromHost[] = []
   const answers = new Map<number, (message: FromHost) => void>()
   child.on('message', (message: FromHost) => {
+    heard.push(message)
     if (message !== 'reading') answers.get(message.id)?.(message)
   })
   child.send({ base, below: ['endpoint'] })
@@ -90,7 +93,7 @@ const hostAt = (base: string) => {
     child.send({ id: last, call, args })
     return promise
   }
-  return { ask, stop: () => void child.kill('SIGKILL') }
+  return { ask, heard, stop: () => void child.kill('SIGKILL') }
 }
 
 test('the bytes of a dropped file that still wait for a thread go into no other file', async () => {
@@ -137,6 +140,24 @@ test('a file that has other bytes than were written gets no name', async () => {
     })
     expect(readdirSync(folder)).toEqual([])
   } finally {
+    await driver.close()
+    await stop()
+  }
+})
+
+test('the last part of a large file keeps its call alive while the whole file is read', async () => {
+  const { base, driver, folder, stop } = opened()
+  const size = 128 * 1024 * 1024
+  const temporary = join(folder, temporaryName(['file' as never], 'part'))
+  writeFileSync(temporary, '')
+  truncateSync(temporary, size)
+  const host = hostAt(base)
+  try {
+    await host.ask('create', ['file'], false, 'part', size)
+    expect(await host.ask('commit', 1, {})).toMatchObject({ answer: { entry: { sizeBytes: size } } })
+    expect(host.heard.filter((message) => message === 'reading')).toHaveLength(2)
+  } finally {
+    host.stop()
     await driver.close()
     await stop()
   }

@@ -497,6 +497,7 @@ const digestOfDescriptor = async (fd: number): Promise<Hash> => {
     if (bytesRead === 0) return hash
     hash.update(piece.subarray(0, bytesRead))
     place += bytesRead
+    if (place % digestTurn === 0) send('reading')
   }
 }
 
