@@ -10,6 +10,7 @@ import {
   readdirSync,
   readFileSync,
   realpathSync,
+  renameSync,
   rmSync,
   symlinkSync,
   writeFileSync,
@@ -18,6 +19,7 @@ import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
+import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openHttp } from '../../src/clients/http.ts'
@@ -33,6 +35,7 @@ import { storageRoutes } from '../../src/domains/storages/routes.ts'
 import { addDownload } from '../../src/domains/storages/store.ts'
 import { entryView } from '../../src/domains/storages/view.ts'
 import type { Entry, StorageDriver } from '../../src/drivers/storage/contract.ts'
+import { openFilesystem } from '../../src/drivers/storage/filesystem/driver.ts'
 import { nameOf, parseNames } from '../../src/drivers/storage/paths.ts'
 import { Refusal } from '../../src/refusal.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
@@ -683,6 +686,32 @@ describe('what may be looked into', () => {
     } while (cursor !== '')
     expect(all).toEqual(Array.from({ length: 250 }, (_, i) => `f-${i}`).sort())
     expect((await app.call('GET', at('here', 'many', '&limit=501'))).body.entries).toHaveLength(100)
+  })
+
+  test('a range is of the version that is sent, also where the file is replaced meanwhile', async () => {
+    const name = nameOf('replaced')
+    writeFileSync(join(root, 'data', 'replaced'), 'first version')
+    const driver = openFilesystem({ base: join(root, 'data') })
+    let replacements = 1
+    const replacing: StorageDriver = {
+      ...driver,
+      stat: async (...given) => {
+        const entry = await driver.stat(...given)
+        if (replacements-- > 0) {
+          writeFileSync(join(root, 'data', 'new'), 'second')
+          renameSync(join(root, 'data', 'new'), join(root, 'data', 'replaced'))
+        }
+        return entry
+      },
+    }
+    const { signal } = new AbortController()
+    const asked = { headers: { range: 'bytes=2-7' }, signal }
+    const { status, headers, stream } = await contentReply(replacing, [name], asked)
+    expect([status, headers['content-length'], headers['content-range']]).toEqual([206, '4', 'bytes 2-5/6'])
+    expect(await text(stream as Readable)).toBe('cond')
+    replacements = 2
+    await expect(contentReply(replacing, [name], asked)).rejects.toMatchObject({ code: 'unavailable' })
+    await driver.close()
   })
 
   test('an entry whose time no answer can name is shown without it', async () => {
