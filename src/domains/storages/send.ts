@@ -257,6 +257,7 @@ const copiedWithin = async (
       if (!faultIn(error, 'changed')) throw error
     }
     if (left > 0) continue
+    await withoutOwn()
     throw new StorageError(
       'changed',
       `${quotedPath(from)} was written to each of the ${tries} times that the store copied it; retry ` +
