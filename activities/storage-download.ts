@@ -6,7 +6,7 @@ import { listCopy, sendEntries, tidyCopy } from '../src/domains/storages/copy.ts
 import { endReplaced } from '../src/domains/storages/replaced.ts'
 import { openDirect, type Direct } from '../src/domains/storages/direct.ts'
 import { reachOf } from '../src/connections/reach.ts'
-import { readStorageJob, type StorageJob } from '../src/domains/storages/job-store.ts'
+import { readStorageJob, sendingEntries, type StorageJob } from '../src/domains/storages/job-store.ts'
 import type { OpenedStorage, Storages } from '../src/domains/storages/open.ts'
 import type { Ends } from '../src/domains/storages/send.ts'
 import { withRate } from '../src/drivers/storage/measured.ts'
@@ -104,6 +104,8 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
     tidyStorageDownload: (id: string, ended?: number): Promise<void> =>
       beating(async () => {
         const tidy = async (): Promise<void> => {
+          // They are read before the check, so that no upload of a retry is among them.
+          const left = await sendingEntries(db, id)
           const job = await jobOf(id)
           if (ended !== undefined) {
             if (job.generation !== ended) return
@@ -112,7 +114,9 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
           }
           const target = (await storages.open(job.destinationStorageId)).driver
           await endReplaced(db, job, { target, promoted: promotedData }, stopping())
-          await tidyCopy(db, job, { target })
+          // A retry may go on with the upload of an earlier attempt.
+          const isOver = async (): Promise<boolean> => (await jobOf(id)).generation === job.generation
+          await tidyCopy(job, left, { target }, isOver)
         }
         // The record of an open job does not wait for what people must change; an ended one may.
         return ended === undefined ? lasting(tidy) : tidy()

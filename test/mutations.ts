@@ -171,8 +171,8 @@ export const sourceMutations: readonly SourceMutation[] = [
   {
     name: 'a copy does not compare what it wrote with what it read',
     file: 'src/domains/storages/send.ts',
-    replace: 'now.etag === etag && now.sizeBytes === sizeBytes',
-    by: 'now.sizeBytes >= 0',
+    replace: 'one.etag === etag && one.sizeBytes === sizeBytes',
+    by: 'one.sizeBytes >= 0',
     tests: ['storages/copies'],
   },
   {

@@ -1,5 +1,5 @@
 import type { ServerResponse } from 'node:http'
-import type { Readable } from 'node:stream'
+import { Transform, type Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { prefersProblem } from './accept.ts'
 import { Chunks } from './chunks.ts'
@@ -25,6 +25,23 @@ const lengthOf = (body: Body | undefined): number =>
   body === undefined ? 0 : body instanceof Chunks ? body.byteLength : Buffer.byteLength(body)
 
 /**
+ * Passes as many bytes as the answer has announced. Others fail it, so that the connection is cut:
+ * the next answer on it would begin in the wrong place, or never.
+ */
+const announced = (length: string): Transform => {
+  let left = Number(length)
+  const mismatch = (): Error => new Error(`the stream does not have the ${length} bytes that were announced`)
+  return new Transform({
+    transform: (bytes: Buffer, _, done) => {
+      left -= bytes.length
+      if (left < 0) done(mismatch())
+      else done(null, bytes)
+    },
+    flush: (done) => done(left === 0 ? null : mismatch()),
+  })
+}
+
+/**
  * Sends a stream to its end. A reader that takes too little in five times `stallMs` while bytes wait
  * is cut: they may come over one of the few streams of a site. Linux reports a full connection as
  * writable once a third of its buffer is free, for which a reader of 10 kB/s needs a minute. A growing
@@ -33,13 +50,13 @@ const lengthOf = (body: Body | undefined): number =>
 const sendAll = (
   source: Readable | Followed,
   res: ServerResponse,
-  followed: FollowedOptions & { stallMs: number },
+  { length, ...followed }: FollowedOptions & { stallMs: number; length: string | undefined },
 ): Promise<void> => {
   if (typeof source === 'function') return pipeline(source(followed), res)
   res.setTimeout(5 * followed.stallMs, () => {
     if (res.writableLength > 0) res.destroy()
   })
-  return pipeline(source, res)
+  return length === undefined ? pipeline(source, res) : pipeline(source, announced(length), res)
 }
 
 /** Turns results and errors into answers, and sends them. */
@@ -99,7 +116,8 @@ export const createAnswers = (
     // An event stream may stay silent for long, and its reader needs to see that it is open.
     res.flushHeaders()
     try {
-      await sendAll(source, res, { opened: options.streamOpened, stallMs })
+      const length = headers['Content-Length']
+      await sendAll(source, res, { opened: options.streamOpened, stallMs, length })
     } catch (error) {
       if (!clientLeft(exchange, error))
         log.error(

@@ -4,11 +4,13 @@ import { openReader } from '../../src/db/reader.ts'
 import { sql } from '../../src/db/sql.ts'
 import { createHash, randomBytes } from 'node:crypto'
 import {
+  appendFileSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
   realpathSync,
+  renameSync,
   rmSync,
   symlinkSync,
   writeFileSync,
@@ -17,6 +19,7 @@ import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
+import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openHttp } from '../../src/clients/http.ts'
@@ -33,6 +36,7 @@ import { storageRoutes } from '../../src/domains/storages/routes.ts'
 import { addDownload } from '../../src/domains/storages/store.ts'
 import { entryView } from '../../src/domains/storages/view.ts'
 import type { Entry, StorageDriver } from '../../src/drivers/storage/contract.ts'
+import { openFilesystem } from '../../src/drivers/storage/filesystem/driver.ts'
 import { nameOf, parseNames } from '../../src/drivers/storage/paths.ts'
 import { Refusal } from '../../src/refusal.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
@@ -490,6 +494,25 @@ describe('uploads in parts', () => {
     },
   )
 
+  test.each(['here', 'host'])(
+    'get their name by a repeat of the last part, where the service ended before it: %s',
+    async (storage) => {
+      const content = randomBytes(100_000)
+      const path = `${storage}-nameless`
+      await part(storage, path, content, 0, 60_000)
+      const [kept = ''] = readdirSync(join(root, 'data')).filter((name) => name.startsWith('.orrery-'))
+      appendFileSync(join(root, 'data', kept), content.subarray(60_000))
+      const asked = await put(storage, path, '', { 'content-range': 'bytes */100000' })
+      expect(asked.body.receivedBytes).toBe(100_000)
+      const end = await part(storage, path, content, 60_000, 100_000)
+      expect([end.status, end.body]).toEqual([
+        201,
+        expect.objectContaining({ complete: true, checksum: `sha256:${sha256(content)}` }),
+      ])
+      expect(readFileSync(join(root, 'data', path)).equals(content)).toBe(true)
+    },
+  )
+
   test('what no part can be is refused, and a bucket takes files whole', async () => {
     for (const range of ['bytes 0-1', 'bytes 5-4/10', 'bytes 0-9/5', 'bytes */*', 'items 0-1/2'])
       expect([range, (await put('here', 'p', 'xx', { 'content-range': range })).status]).toEqual([range, 400])
@@ -664,6 +687,32 @@ describe('what may be looked into', () => {
     } while (cursor !== '')
     expect(all).toEqual(Array.from({ length: 250 }, (_, i) => `f-${i}`).sort())
     expect((await app.call('GET', at('here', 'many', '&limit=501'))).body.entries).toHaveLength(100)
+  })
+
+  test('a range is of the version that is sent, also where the file is replaced meanwhile', async () => {
+    const name = nameOf('replaced')
+    writeFileSync(join(root, 'data', 'replaced'), 'first version')
+    const driver = openFilesystem({ base: join(root, 'data') })
+    let replacements = 1
+    const replacing: StorageDriver = {
+      ...driver,
+      stat: async (...given) => {
+        const entry = await driver.stat(...given)
+        if (replacements-- > 0) {
+          writeFileSync(join(root, 'data', 'new'), 'second')
+          renameSync(join(root, 'data', 'new'), join(root, 'data', 'replaced'))
+        }
+        return entry
+      },
+    }
+    const { signal } = new AbortController()
+    const asked = { headers: { range: 'bytes=2-7' }, signal }
+    const { status, headers, stream } = await contentReply(replacing, [name], asked)
+    expect([status, headers['content-length'], headers['content-range']]).toEqual([206, '4', 'bytes 2-5/6'])
+    expect(await text(stream as Readable)).toBe('cond')
+    replacements = 2
+    await expect(contentReply(replacing, [name], asked)).rejects.toMatchObject({ code: 'unavailable' })
+    await driver.close()
   })
 
   test('an entry whose time no answer can name is shown without it', async () => {

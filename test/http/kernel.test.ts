@@ -3,7 +3,7 @@ import express from 'express'
 import fc from '../support/fast-check.ts'
 import { once } from 'node:events'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { connect, type AddressInfo } from 'node:net'
 import { z } from 'zod'
 import { createApp } from '../../src/http/app.ts'
 import { usualStallMs } from '../../src/http/followed-stream.ts'
@@ -668,6 +668,38 @@ describe('streams', () => {
       await new Promise((resolve) => setTimeout(resolve, 20))
     expect(service.aborted.toSorted()).toEqual(['stream', 'ticks'])
     expect(service.logged.filter((line) => line.level === 'error')).toEqual([])
+  })
+
+  test('of other bytes than their answer announces end its connection, and no byte more is sent', async () => {
+    const own = await openStars()
+    const received = (announced: number, bytes: number): Promise<string> =>
+      new Promise((resolve) => {
+        const { port } = new URL(own.url)
+        const socket = connect(Number(port), '127.0.0.1')
+        let all = ''
+        socket.on('data', (piece) => {
+          all += piece.toString('latin1')
+          // An answer that is whole leaves its connection open.
+          if (all.endsWith('\r\n\r\nxxx')) socket.end()
+        })
+        socket.once('error', () => undefined)
+        socket.once('close', () => resolve(all.slice(all.indexOf('\r\n\r\n') + 4)))
+        socket.write(
+          `GET /api/pieces/?announced=${announced}&bytes=${bytes} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n`,
+        )
+      })
+    try {
+      expect(await received(3, 3)).toBe('xxx')
+      expect(own.logged.filter((line) => line.level === 'error')).toEqual([])
+      for (const [announced, bytes] of [
+        [2, 4],
+        [4, 2],
+      ] as const)
+        expect(['', 'x', 'xx']).toContain(await received(announced, bytes))
+      expect(own.logged.filter((line) => line.level === 'error')).toHaveLength(2)
+    } finally {
+      await own.close()
+    }
   })
 
   test('end where their reader stops to read, not where their source is silent', async () => {

@@ -265,6 +265,17 @@ export const openStars = async (
         return new Reply({ stream })
       },
     }),
+    route('getPiece', 'GET /pieces/', {
+      summary: 'Bytes whose number is announced, rightly or not',
+      tag: 'stream',
+      query: z.strictObject({ announced: z.string(), bytes: z.coerce.number() }),
+      raw: ['application/octet-stream'],
+      handle: ({ query: { announced, bytes } }) =>
+        new Reply({
+          stream: Readable.from(Array.from({ length: bytes }, () => Buffer.alloc(1, 'x'))),
+          headers: { 'content-length': announced },
+        }),
+    }),
     route('getText', 'GET /text/', {
       summary: 'Text',
       tag: 'stream',

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client'
+import { MockActivityEnvironment } from '@temporalio/testing'
 import { randomBytes } from 'node:crypto'
 import { execFileSync } from 'node:child_process'
 import {
@@ -18,6 +19,10 @@ import {
 } from 'node:fs'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
+import { storageDownloadActivities } from '../../activities/storage-download.ts'
+import { sql, type Db } from '../../src/db/sql.ts'
+import { acceptJob, addEntries, claimEntries } from '../../src/domains/storages/job-store.ts'
+import { nameOf, textOf, type StoragePath } from '../../src/drivers/storage/paths.ts'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { until } from '../failures/programs.ts'
@@ -234,6 +239,45 @@ test('the URL of a download is stored nowhere; a repeated request gets a fresh o
   expect(
     issued.filter(({ summary }: { summary: string }) => summary === 'download of storage bucket prepared'),
   ).toHaveLength(2)
+})
+
+test('what an ended copy has left is removed until it is retried, and no upload of the retry', async () => {
+  const { db } = service
+  const again = async (tx: Db): Promise<void> => {
+    await tx.run(sql`update storage_downloads set generation = generation + 1 where id = 'tidied'`)
+    await claimEntries(tx, 'tidied', 2)
+  }
+  const job = { id: 'tidied', strategy: 'copy:b', onConflict: 'fail' as const }
+  await db.transaction(async (tx) => {
+    const [path, destinationPath] = [[nameOf('from')], [nameOf('to')]]
+    await acceptJob(tx, { ...job, storageId: 'a', path, destinationStorageId: 'b', destinationPath })
+    const files = ['x', 'y'].map((name) => ({ path: [nameOf(name)], type: 'file' as const, sizeBytes: 1 }))
+    await addEntries(tx, 'tidied', 0, files)
+    await claimEntries(tx, 'tidied', 2)
+    await tx.run(sql`update storage_downloads set status = 'failed' where id = 'tidied'`)
+  })
+  /** What is removed of generation `ended`; the retry comes where the destination does `retriedAt`. */
+  const removed = async (ended: number, retriedAt: 'open' | 'discard' | undefined): Promise<string[]> => {
+    const discarded: string[] = []
+    const discard = async (path: StoragePath): Promise<void> => {
+      discarded.push(path.map(textOf).join('/'))
+      if (retriedAt === 'discard') await again(db)
+    }
+    const open = async () => {
+      if (retriedAt === 'open') await again(db)
+      return { driver: { discard } }
+    }
+    const { tidyStorageDownload } = storageDownloadActivities({
+      ...{ db, engine: { taskQueue: 'any' }, draining: new AbortController().signal },
+      storages: { open: open as never },
+    })
+    await new MockActivityEnvironment().run(() => tidyStorageDownload('tidied', ended))
+    return discarded
+  }
+  expect(await removed(1, undefined)).toEqual(['to/x', 'to/y'])
+  expect(await removed(1, 'open')).toEqual([])
+  expect(await removed(1, undefined)).toEqual([])
+  expect(await removed(2, 'discard')).toEqual(['to/x'])
 })
 
 test('within one bucket the store copies, and no byte goes through the service', async () => {

@@ -1,8 +1,9 @@
-import type { Entry, StorageDriver } from '../../drivers/storage/contract.ts'
-import { textOf, type StoragePath } from '../../drivers/storage/paths.ts'
+import { StorageError, type Entry, type StorageDriver } from '../../drivers/storage/contract.ts'
+import { quotedPath, textOf, type StoragePath } from '../../drivers/storage/paths.ts'
 import { HttpRefusal } from '../../http/errors.ts'
 import { Reply } from '../../http/route.ts'
 import { refusing } from './errors.ts'
+import { isSameContent } from './send.ts'
 import { dateOf } from './view.ts'
 
 export interface ByteRange {
@@ -52,13 +53,16 @@ export const dispositionOf = (name: string): string => {
   return `attachment; filename="${plain}"; filename*=UTF-8''${encoded}`
 }
 
-/** Bytes of a file as an answer: all, or the one requested range. */
-export const contentReply = async (
+/** A file that is replaced between the look at it and its opening is looked at this many times in total. */
+const tries = 2
+
+/** Opens a file, or the one requested range of it. The size and the range are those of the opened file. */
+const opened = async (
   driver: StorageDriver,
   path: StoragePath,
   { headers, signal }: { headers: Readonly<Record<string, string | undefined>>; signal: AbortSignal },
-): Promise<Reply> =>
-  refusing('query', async () => {
+) => {
+  for (let left = tries - 1; ; left--) {
     const facts = await driver.stat(path, { signal })
     const sizeBytes = facts.sizeBytes ?? 0
     const range = isSame(headers['if-range'], facts) ? rangeOf(headers['range'], sizeBytes) : undefined
@@ -70,6 +74,24 @@ export const contentReply = async (
         416,
       )
     const { entry, stream } = await driver.read(path, { ...range, signal })
+    if (range === undefined || isSameContent(entry, facts)) return { entry, stream, range, sizeBytes }
+    stream.destroy()
+    if (left > 0) continue
+    throw new StorageError(
+      'busy',
+      `${quotedPath(path)} was replaced each of the ${tries} times that it was opened; try again`,
+    )
+  }
+}
+
+/** Bytes of a file as an answer: all, or the one requested range. */
+export const contentReply = async (
+  driver: StorageDriver,
+  path: StoragePath,
+  asked: { headers: Readonly<Record<string, string | undefined>>; signal: AbortSignal },
+): Promise<Reply> =>
+  refusing('query', async () => {
+    const { entry, stream, range, sizeBytes } = await opened(driver, path, asked)
     const { offset, length } = range ?? { offset: 0, length: entry.sizeBytes ?? 0 }
     const modified = dateOf(entry.modifiedAt)?.toUTCString()
     return new Reply({

@@ -22,7 +22,6 @@ import {
   recordUpload,
   recordWhole,
   removeEntries,
-  sendingEntries,
   sortArchive,
   type JobEntry,
   type NewEntry,
@@ -401,11 +400,22 @@ export const sendEntries = async (
   return true
 }
 
-/** Removes the unfinished uploads of an incomplete copy at the destination. */
-export const tidyCopy = async (db: Db, job: StorageJob, ends: Pick<Ends, 'target'>): Promise<void> => {
-  for (const entry of await sendingEntries(db, job.id)) {
+/**
+ * Removes the unfinished uploads that an incomplete copy has left at the destination, until it is
+ * retried and no longer `isOver`.
+ */
+export const tidyCopy = async (
+  job: StorageJob,
+  left: readonly JobEntry[],
+  ends: Pick<Ends, 'target'>,
+  isOver: () => Promise<boolean>,
+): Promise<void> => {
+  for (const entry of left) {
     const uploads = uploadsUpTo(job, entry, entry.attempt)
     const all = new Set(typeof entry.upload === 'string' ? [entry.upload, ...uploads] : uploads)
-    for (const upload of all) await discardUpload(job, ends, entry, upload)
+    for (const upload of all) {
+      if (!(await isOver())) return
+      await discardUpload(job, ends, entry, upload)
+    }
   }
 }

@@ -138,17 +138,16 @@ export const attributesOf = (
 ): Attributes | undefined =>
   source.setAttributes !== undefined && target.setAttributes !== undefined ? { mode, modifiedAt } : undefined
 
+/** Whether two looks at a file have seen the same content. */
+export const isSameContent = (one: Entry, { etag, sizeBytes, modifiedAt }: Entry): boolean =>
+  one.etag === etag && one.sizeBytes === sizeBytes && (etag !== undefined || one.modifiedAt === modifiedAt)
+
 /** Whether a file of the source is still the one that was seen. */
 export const isUnchanged = async (
   { source }: Pick<Ends, 'source'>,
   { from, signal }: Pick<Sending, 'from' | 'signal'>,
-  { etag, sizeBytes, modifiedAt }: Entry,
-): Promise<boolean> => {
-  const now = await source.stat(from, { signal })
-  return (
-    now.etag === etag && now.sizeBytes === sizeBytes && (etag !== undefined || now.modifiedAt === modifiedAt)
-  )
-}
+  seen: Entry,
+): Promise<boolean> => isSameContent(await source.stat(from, { signal }), seen)
 
 const writtenTo = (path: StoragePath): StorageError =>
   new StorageError('changed', `${quotedPath(path)} was written to while it was sent; retry`)
@@ -258,6 +257,7 @@ const copiedWithin = async (
       if (!faultIn(error, 'changed')) throw error
     }
     if (left > 0) continue
+    await withoutOwn()
     throw new StorageError(
       'changed',
       `${quotedPath(from)} was written to each of the ${tries} times that the store copied it; retry ` +

@@ -1,3 +1,4 @@
+import { behind } from '../../drivers/storage/continued.ts'
 import { StorageError, type WriteOptions, type Written } from '../../drivers/storage/contract.ts'
 import type { StoragePath } from '../../drivers/storage/paths.ts'
 import { ClientGone, HttpRefusal } from '../../http/errors.ts'
@@ -103,5 +104,13 @@ export const takeUpload = (
     // The first part of a file makes the directories above it.
     if ((options.part?.offset ?? 0) === 0)
       await ensureDirectory(driver, path.slice(0, -1), new Set(), options.signal)
+    const { part: written, sizeBytes = 0 } = options
+    // Where the service ended before a whole file got its name, the client repeats the last part. The
+    // kept bytes get the name, and the answer has their digest.
+    if (written?.last === true && (await driver.received?.(path, uploadName)) === sizeBytes)
+      return driver.write(path, behind(given.upload.stream, sizeBytes - written.offset), {
+        ...options,
+        part: { ...written, offset: sizeBytes },
+      })
     return driver.write(path, given.upload.stream, options)
   })

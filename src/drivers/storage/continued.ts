@@ -3,7 +3,7 @@ import type { WriteOptions } from './contract.ts'
 import { through } from './streams.ts'
 
 /** The bytes of a stream behind its first `count`. */
-const behind = (source: Readable, count: number): Readable => {
+export const behind = (source: Readable, count: number): Readable => {
   let left = count
   return through(
     source,

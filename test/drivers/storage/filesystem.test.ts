@@ -1,16 +1,21 @@
 import { expect, test } from '@jest/globals'
+import { fork } from 'node:child_process'
 import {
   mkdirSync,
   mkdtempSync,
   readdirSync,
+  readFileSync,
   readlinkSync,
   realpathSync,
   rmSync,
+  truncateSync,
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { openFilesystem } from '../../../src/drivers/storage/filesystem/driver.ts'
+import type { FromHost } from '../../../src/drivers/storage/filesystem/host.ts'
+import { temporaryName } from '../../../src/drivers/storage/paths.ts'
 import { runFolder } from '../../support/run-folder.ts'
 import { storageConformance, storageKinds } from './conformance.ts'
 import { hostileFolder } from './hostile.ts'
@@ -60,6 +65,99 @@ test('a file that is opened for a caller who has left is closed, and one that is
     await left((signal) => driver.write(target, Readable.from(['bytes']), { signal, part }))
     expect([openBelow(folder), readdirSync(folder).length]).toEqual([[], 2])
   } finally {
+    await driver.close()
+    await stop()
+  }
+})
+
+/** The process that touches the folder, with one thread for reads and writes. */
+const hostAt = (base: string) => {
+  const file = join(import.meta.dirname, '../../../src/drivers/storage/filesystem/host.ts')
+  const child = fork(file, [], {
+    serialization: 'advanced',
+    execArgv: [],
+    env: { UV_THREADPOOL_SIZE: '1', NODE_NO_WARNINGS: '1' },
+  })
+  const heard: FromHost[] = []
+  const answers = new Map<number, (message: FromHost) => void>()
+  child.on('message', (message: FromHost) => {
+    heard.push(message)
+    if (message !== 'reading') answers.get(message.id)?.(message)
+  })
+  child.send({ base, below: ['endpoint'] })
+  let last = 0
+  const ask = (call: string, ...args: unknown[]): Promise<FromHost> => {
+    last += 1
+    const { promise, resolve } = Promise.withResolvers<FromHost>()
+    answers.set(last, resolve)
+    child.send({ id: last, call, args })
+    return promise
+  }
+  return { ask, heard, stop: () => void child.kill('SIGKILL') }
+}
+
+test('the bytes of a dropped file that still wait for a thread go into no other file', async () => {
+  const { base, driver, folder, stop } = opened()
+  writeFileSync(join(folder, 'large'), '')
+  truncateSync(join(folder, 'large'), 64 * 1024 * 1024)
+  const host = hostAt(base)
+  try {
+    // The process numbers its files in order.
+    const [large, left, other] = [1, 2, 3]
+    await host.ask('open', ['large'])
+    await host.ask('create', ['left'], false, undefined, 0)
+    const answers = [
+      host.ask('read', large, 0, 64 * 1024 * 1024),
+      host.ask('append', left, Buffer.alloc(1_000, 'x')),
+      host.ask('drop', left),
+      host.ask('create', ['other'], false, undefined, 0),
+      host.ask('append', other, Buffer.from('of another client')),
+    ]
+    for (const answer of await Promise.all(answers)) expect(answer).toHaveProperty('answer')
+    expect(await host.ask('commit', other, {})).toHaveProperty('answer')
+    expect(readdirSync(folder).toSorted()).toEqual(['large', 'other'])
+    expect(readFileSync(join(folder, 'other'), 'utf8')).toBe('of another client')
+  } finally {
+    host.stop()
+    await driver.close()
+    await stop()
+  }
+})
+
+test('a file that has other bytes than were written gets no name', async () => {
+  const { driver, folder, stop } = opened()
+  const longer = async function* () {
+    yield Buffer.alloc(1024 * 1024, 'x')
+    const [temporary = ''] = readdirSync(folder)
+    truncateSync(join(folder, temporary), 8 * 1024 * 1024)
+    yield Buffer.from('end')
+  }
+  try {
+    const writing = driver.write(['file' as never], Readable.from(longer(), { objectMode: false }))
+    await expect(writing).rejects.toMatchObject({
+      fault: 'changed',
+      message: '"file" has 8388608 bytes at the storage, and 1048579 were written; send it again',
+    })
+    expect(readdirSync(folder)).toEqual([])
+  } finally {
+    await driver.close()
+    await stop()
+  }
+})
+
+test('the last part of a large file keeps its call alive while the whole file is read', async () => {
+  const { base, driver, folder, stop } = opened()
+  const size = 128 * 1024 * 1024
+  const temporary = join(folder, temporaryName(['file' as never], 'part'))
+  writeFileSync(temporary, '')
+  truncateSync(temporary, size)
+  const host = hostAt(base)
+  try {
+    await host.ask('create', ['file'], false, 'part', size)
+    expect(await host.ask('commit', 1, {})).toMatchObject({ answer: { entry: { sizeBytes: size } } })
+    expect(host.heard.filter((message) => message === 'reading')).toHaveLength(2)
+  } finally {
+    host.stop()
     await driver.close()
     await stop()
   }

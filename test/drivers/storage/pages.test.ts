@@ -269,6 +269,27 @@ test.each([true, false])(
   },
 )
 
+test('of a file that grows behind its record, as many bytes come as the record names', async () => {
+  const base = mkdtempSync(join(folder, 'growing-'))
+  writeFileSync(join(base, 'log'), 'four')
+  const shell = openLocalShell()
+  const scripts: string[] = []
+  const storage = openShellStorage({
+    base,
+    shell: {
+      ...shell,
+      open: (script, options) => {
+        scripts.push(script)
+        return shell.open(script.replace('\n  size=$(', '\n  printf more >>"./$1"\n  size=$('), options)
+      },
+    },
+  })
+  const { entry, stream } = await storage.read(parseNames(nameOf('log')))
+  expect([entry.sizeBytes, (await buffer(stream)).toString()]).toEqual([4, 'four'])
+  expect([scripts.length, readFileSync(join(base, 'log'), 'utf8')]).toEqual([1, 'fourmore'])
+  await shell.close()
+})
+
 test('a file that nobody reads ends its script', async () => {
   const { reading, ended } = await silentRead(false)
   const { stream } = await reading

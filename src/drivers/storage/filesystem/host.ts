@@ -98,6 +98,11 @@ const digestTurn = 64 * digestPiece
 
 interface OpenFile {
   fd: number
+  /**
+   * The reads and writes under way. The descriptor stays open until they end: the next file that is
+   * opened gets its number, and a write that still waits for a thread would go there.
+   */
+  work: Promise<unknown>
   /** The target of a file that is being written. */
   target?: {
     folder: number
@@ -315,10 +320,17 @@ const openRegular = (folder: number, name: ByteName, path: StoragePath): { fd: n
   throw notFile(path, typeOf(stats))
 }
 
-const kept = (file: OpenFile): number => {
+const kept = (file: Omit<OpenFile, 'work'>): number => {
   lastFile += 1
-  files.set(lastFile, file)
+  files.set(lastFile, { ...file, work: Promise.resolve() })
   return lastFile
+}
+
+/** Runs `use` behind the work that is under way at a file. */
+const inTurn = <T>(file: OpenFile, use: () => Promise<T>): Promise<T> => {
+  const done = file.work.then(use)
+  file.work = done.catch(() => undefined)
+  return done
 }
 
 const fileOf = (number: number): OpenFile => {
@@ -334,10 +346,11 @@ const targetOf = (number: number): { file: OpenFile; target: NonNullable<OpenFil
   return { file, target: file.target }
 }
 
-const forget = (number: number): void => {
+const forget = async (number: number): Promise<void> => {
   const file = files.get(number)
   files.delete(number)
   if (file === undefined) return
+  await file.work
   closeSync(file.fd)
   if (file.target !== undefined) closeSync(file.target.folder)
 }
@@ -428,42 +441,51 @@ const refuseAdopted = (fd: number, { folder, temporary, path }: NonNullable<Open
 const append = async (number: number, bytes: Buffer): Promise<void> => {
   const { file, target } = targetOf(number)
   try {
-    if (target.upload) refuseAdopted(file.fd, target)
-    for (let done = 0; done < bytes.length;) {
-      const { bytesWritten } = await writeAt(file.fd, bytes, done, bytes.length - done, target.size)
-      target.hash?.update(bytes.subarray(done, done + bytesWritten))
-      target.size += bytesWritten
-      done += bytesWritten
-    }
+    await inTurn(file, async () => {
+      if (target.upload) refuseAdopted(file.fd, target)
+      for (let done = 0; done < bytes.length;) {
+        const { bytesWritten } = await writeAt(file.fd, bytes, done, bytes.length - done, target.size)
+        target.hash?.update(bytes.subarray(done, done + bytesWritten))
+        target.size += bytesWritten
+        done += bytesWritten
+      }
+    })
   } catch (error) {
     throw faultOf(error, target.path)
   }
 }
 
 /** Removes the bytes since `create`; without an upload's name, all bytes. */
-const drop = (number: number): void => {
-  const file = files.get(number)
-  if (file?.target === undefined) return
-  const { folder, temporary, upload, begun } = file.target
+const removeBytes = (fd: number, target: NonNullable<OpenFile['target']>): void => {
+  const { folder, temporary, upload, begun } = target
   try {
-    if (upload && begun > 0) ftruncateSync(file.fd, begun)
+    if (upload && begun > 0) ftruncateSync(fd, begun)
     else unlinkSync(at(folder, temporary))
   } catch {
     // The next upload of the same name truncates it; other uploads use another name.
   }
-  forget(number)
+}
+
+/** Ends a file whose bytes are not wanted. */
+const drop = async (number: number): Promise<void> => {
+  const file = files.get(number)
+  if (file?.target === undefined) return
+  await file.work
+  if (files.get(number) !== file) return
+  removeBytes(file.fd, file.target)
+  await forget(number)
 }
 
 /** Ends a part; the bytes stay. */
 const keep = async (number: number): Promise<number> => {
   const { file, target } = targetOf(number)
   try {
-    await flush(file.fd)
+    await inTurn(file, () => flush(file.fd))
     return target.size
   } catch (error) {
     throw faultOf(error, target.path)
   } finally {
-    forget(number)
+    await forget(number)
   }
 }
 
@@ -475,6 +497,7 @@ const digestOfDescriptor = async (fd: number): Promise<Hash> => {
     if (bytesRead === 0) return hash
     hash.update(piece.subarray(0, bytesRead))
     place += bytesRead
+    if (place % digestTurn === 0) send('reading')
   }
 }
 
@@ -530,6 +553,12 @@ const commit = async (
         'changed',
         `${quotedPath(path)}: the bytes that were written are not those that were sent; look for faults of the disk`,
       )
+    const { size } = fstatSync(file.fd)
+    if (size !== target.size)
+      throw new StorageError(
+        'changed',
+        `${quotedPath(path)} has ${size} bytes at the storage, and ${target.size} were written; send it again`,
+      )
     if (attributes !== undefined) give(file.fd, attributes)
     await flush(file.fd)
     const [from, to] = [at(folder, temporary), at(folder, name)]
@@ -538,10 +567,10 @@ const commit = async (
     else putExclusively(from, to)
     if (!folderLater) await flush(folder)
     const entry = entryOf(name, fstatSync(file.fd, { bigint: true }), `/proc/self/fd/${file.fd}`)
-    forget(number)
+    await forget(number)
     return { entry, sha256: digest }
   } catch (error) {
-    drop(number)
+    await drop(number)
     throw faultOf(error, path)
   }
 }
@@ -600,7 +629,7 @@ const writeMany = async (
         whole.push(name)
       } catch {
         // The caller writes it alone, and gets the reason.
-        if (file !== undefined) drop(file)
+        if (file !== undefined) await drop(file)
       }
     })
     await flush(flushing)
@@ -680,8 +709,9 @@ const makeDirectory = (path: StoragePath): void =>
 
 /** Of an open file. */
 const readPiece = async (file: number, offset: number, length: number): Promise<Buffer> => {
+  const opened = fileOf(file)
   const piece = Buffer.allocUnsafe(length)
-  const { bytesRead } = await readAt(fileOf(file).fd, piece, 0, length, offset)
+  const { bytesRead } = await inTurn(opened, () => readAt(opened.fd, piece, 0, length, offset))
   return piece.subarray(0, bytesRead)
 }
 
@@ -721,6 +751,6 @@ process.on('message', (message: ToHost) => {
 // The parent has closed it or has ended: files that are being written are dropped, but uploads in
 // parts stay.
 process.on('disconnect', () => {
-  for (const [number, { target }] of files) if (target?.upload === false) drop(number)
+  for (const { fd, target } of files.values()) if (target?.upload === false) removeBytes(fd, target)
   process.exit()
 })

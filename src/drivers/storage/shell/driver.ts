@@ -382,15 +382,19 @@ const headOf = async (
   }
 }
 
-/** The bytes of a file; fails where the link breaks, or they are fewer than expected. */
+/**
+ * The expected bytes of a file; fails where the link breaks, or they are fewer. The site sends more
+ * where the file grows behind its record.
+ */
 const counted = (reading: Reading, rest: Buffer, expected: number, path: StoragePath): Readable => {
   const { stdout, done } = reading.stream
   let size = 0
   const bytes = new Transform({
     transform: (piece: Buffer, _, next) => {
       reading.heard()
-      size += piece.length
-      next(null, piece)
+      const bytes = piece.subarray(0, Math.max(0, expected - size))
+      size += bytes.length
+      next(null, bytes)
     },
     flush: (next) =>
       void done.finally(reading.end).then(
