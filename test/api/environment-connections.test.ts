@@ -698,6 +698,41 @@ describe('the health of a stored connection', () => {
     expect((await service.call('GET', `/environment-connections/${connection.id}/`)).status).toBe(404)
     expect((await service.call('POST', `/environment-connections/${connection.id}/health/`)).status).toBe(404)
   })
+
+  test('a connection with the id of a removed one is checked and discovered, and its events come behind the older ones', async () => {
+    const local = { type: 'local', name: 'here', configuration: { scheduler: 'none' } }
+    const id = `env-${String(++serial)}`
+    const document = (connections: Json[]): Json => ({
+      environment: { id, name: id },
+      version: { id: `${id}-v1`, version: 1 },
+      connections,
+    })
+    const whole = document([{ id: `${id}-here`, ...local }])
+    const use = async (): Promise<void> => {
+      expect((await health(`${id}-here`)).status).toBe('online')
+      const { snapshots } = await service.post(`/environment-connections/${id}-here/discover/`)
+      expect(snapshots).toHaveLength(1)
+      expect(await statusOf(id)).toBe('ready')
+    }
+    await service.post('/environments/', whole)
+    await use()
+    await service.ok('PUT', `/environments/${id}/`, document([]))
+    await service.ok('PUT', `/environments/${id}/`, whole)
+    await use()
+    await service.ok('DELETE', `/environments/${id}/`)
+    await service.post('/environments/', whole)
+    await use()
+    for (const [topic, each] of [
+      ['connection', ['connection.online']],
+      ['connection-discovery', ['resource.discovery.started', 'resource.discovery.completed']],
+    ] as const) {
+      const { items } = await service.get(`/events/?after=0&topic=${topic}`)
+      const own = items.filter(({ operationId }: Json) => operationId === `${id}-here`)
+      expect(own.map(({ event }: Json) => [event.sequence, event.eventType])).toEqual(
+        [...each, ...each, ...each].map((type, i) => [i + 1, type]),
+      )
+    }
+  })
 })
 
 describe('a login that asks', () => {
