@@ -531,6 +531,11 @@ describe('what an environment was registered with', () => {
   })
 })
 
+/** A connection that accepts the first key that its host shows. */
+const acceptNew = { configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: undefined } }
+const recordedFor = async (connectionId: string): Promise<Json[]> =>
+  service.get(`/audit-events/?eventType=connection.host-key-recorded&connectionId=${connectionId}`)
+
 describe('the health of a stored connection', () => {
   test('is recorded with its stages; the environment is connected, degraded, unreachable and connected again, each change an audit record', async () => {
     const first = await saved()
@@ -614,6 +619,28 @@ describe('the health of a stored connection', () => {
       configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: [host.fingerprint()] },
     })
     expect(await health(connection.id)).toMatchObject({ status: 'online' })
+  })
+
+  test.each([
+    ['saves the connection', (connection: Json) => put(connection.id, connection)],
+    [
+      'replaces its environment',
+      async (connection: Json) => {
+        const path = `/environments/${connection.environmentId}/`
+        return service.call('PUT', path, { ...(await service.get(path)), connections: [connection] })
+      },
+    ],
+  ])('a recorded key is refused where somebody pins another and %s', async (_how, save) => {
+    const connection = await saved(acceptNew)
+    expect(await health(connection.id)).toMatchObject({ status: 'online' })
+    const strict = { hostKeyPolicy: 'strict', scheduler: 'none' }
+    expect((await save({ ...connection, configuration: strict })).status).toBe(200)
+    expect(await health(connection.id)).toMatchObject({ status: 'online' })
+    const hostKeyFingerprints = [`SHA256:${'C'.repeat(43)}`]
+    expect((await save({ ...connection, configuration: { ...strict, hostKeyFingerprints } })).status).toBe(
+      200,
+    )
+    await hostKeyRefused(() => health(connection.id))
   })
 
   test('without a host key the offline health shows the fingerprint that was seen and a line that pins it', async () => {

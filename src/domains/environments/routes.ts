@@ -14,7 +14,7 @@ import {
   replaceEnvironment,
   requireEnvironment,
 } from './store.ts'
-import type { EnvironmentUse, KeptResources } from './users.ts'
+import type { EnvironmentUsers } from './users.ts'
 
 const idOf = ({ body }: { body: unknown }): string => (body as EnvironmentDefinition).environment.id
 const json = ['application/json']
@@ -49,13 +49,12 @@ const authored = (text: string): string =>
     .replace(/"status":"(?:[^"\\]|\\.)*"/, '')
     .replace(storageEnd, '$1}')
 
-export const environmentRoutes = ({
-  db,
-  uses,
-}: {
+export interface EnvironmentParts {
   db: Db
-  uses: { environment: readonly EnvironmentUse[]; keptResources: KeptResources }
-}): Route[] => {
+  uses: EnvironmentUsers
+}
+
+export const environmentRoutes = ({ db, uses }: EnvironmentParts): Route[] => {
   /**
    * Answers with the document as PostgreSQL built it: to parse and serialise it again would cost
    * more than the read.
@@ -123,7 +122,7 @@ export const environmentRoutes = ({
               'keeps its id',
           )
         }
-        await replaceEnvironment(db, body, uses.environment, uses.keptResources)
+        await replaceEnvironment(db, body, uses)
         return read(id)
       },
     }),
