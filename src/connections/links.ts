@@ -112,7 +112,13 @@ const hostKeysOf = async (
       fingerprints: settings.hostKeyFingerprints,
       hostKeyAlias: settings.hostKeyAlias,
     }),
-    record: trial === undefined ? (key) => recordHostKey(db, connection, key) : () => Promise.resolve(),
+    ...(trial === undefined
+      ? {
+          record: (key) => recordHostKey(db, connection, key),
+          // A key is compared with the record of one connection at each login, so the login is its own.
+          ...(policy === 'accept-new' ? { recordName: connection.id } : {}),
+        }
+      : { record: () => Promise.resolve() }),
   }
 }
 

@@ -643,6 +643,21 @@ describe('the health of a stored connection', () => {
     await hostKeyRefused(() => health(connection.id))
   })
 
+  test('two connections of one account record its key each for itself; one goes on when the other is deleted', async () => {
+    const host = site.hosts[1]!
+    const [one, two] = [await saved(acceptNew, 1), await saved(acceptNew, 1)]
+    for (const { id } of [one, two]) {
+      expect(await health(id)).toMatchObject({ status: 'online' })
+      expect(await recordedFor(id)).toHaveLength(1)
+    }
+    await service.ok('DELETE', `/environments/${one.environmentId}/`)
+    host.dropSessions()
+    await until('its login again', 60, async () => (await health(two.id)).status === 'online')
+    await host.changeHostKey()
+    host.dropSessions()
+    await hostKeyRefused(() => health(two.id))
+  })
+
   test('without a host key the offline health shows the fingerprint that was seen and a line that pins it', async () => {
     const connection = await saved({
       configuration: { hostKeyFingerprints: undefined, scheduler: 'none', note: "it's kept" },

@@ -51,6 +51,8 @@ export interface HostKeys {
   hostKeyAlias?: string
   /** Called at first contact under `accept-new`, before the login; a rejection refuses the key. */
   record?: (key: SshHostKey) => Promise<void>
+  /** Names the record that `record` keeps: only targets of one record share a connection. */
+  recordName?: string
 }
 
 export interface SshHostKey {
