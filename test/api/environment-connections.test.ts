@@ -7,8 +7,11 @@ import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { startLoopbackSsh, type LoopbackSite } from '../../sites/loopback.ts'
+import { keyFingerprint } from '../../sites/ssh.ts'
+import { poll } from '../../src/pacing/poll.ts'
 import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { makeServerKeys, startSshServer, type SshServer } from '../support/ssh-server.ts'
 import { tableCounts } from '../support/table-counts.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
@@ -63,6 +66,13 @@ afterAll(async () => {
   await service?.[Symbol.asyncDispose]()
   await site?.stop()
 })
+
+/** A code that a server asks after the key. */
+const codeAsked = {
+  rounds: [
+    { prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]: string[]) => given === '123456' },
+  ],
+}
 
 let serial = 0
 const environment = async (): Promise<string> => {
@@ -124,6 +134,29 @@ describe('testing a connection before it is saved', () => {
     const after = await tableCounts(service.db)
     for (const table of ['connections', 'connection_checks', 'connection_host_keys'])
       expect(after[table]).toBe(before[table])
+  })
+
+  test('leaves no login behind at the hosts on the way, also where one asks a person', async () => {
+    const keys = makeServerKeys()
+    const user = { private: site.key.privateKey, public: site.key.publicKey }
+    const open = await startSshServer({ keys: { ...keys, user } })
+    const asking = await startSshServer({ keys: { ...keys, user }, second: codeAsked })
+    const through = (...jumps: SshServer[]): Json => {
+      const at = login()
+      const hostKeyFingerprints = [...at.configuration.hostKeyFingerprints, keyFingerprint(keys.host.public)]
+      const proxyJump = jumps.map(({ port }) => `127.0.0.1:${String(port)}`)
+      return { ...at, configuration: { hostKeyFingerprints, proxyJump, scheduler: 'none' } }
+    }
+    try {
+      expect((await service.post('/connection-tests/', through(open))).healthy).toBe(true)
+      expectFailed(await service.post('/connection-tests/', through(open, asking)), 'route')
+      expect([open.logins, asking.attempts > 0]).toEqual([2, true])
+      // A login that nobody answers would end by itself after 100 s.
+      const none = () => (open.connections.size + asking.connections.size === 0 ? true : undefined)
+      expect(await poll(none, { everyMs: 50, deadlineMs: 60_000 })).toBe(true)
+    } finally {
+      await Promise.all([open.close(), asking.close()])
+    }
   })
 
   test('a configuration that is nested far too deep is 400', async () => {

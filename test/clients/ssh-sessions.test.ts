@@ -391,6 +391,15 @@ describe('ways', () => {
   })
 })
 
+const targetAt = (server: SshServer): SshTarget => ({
+  ...{ host: '127.0.0.1', port: server.port, username: 'ada' },
+  secret: () => Promise.resolve({ privateKey: server.privateKey }),
+  hostKeys: { policy: 'strict', knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}` },
+})
+const second: NonNullable<SshServerOptions['second']> = {
+  rounds: [{ prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]) => given === '123456' }],
+}
+
 describe('streams that last', () => {
   /** Streams that last, each of which has answered. */
   const lastingAt = (shell: SiteShell, count: number) =>
@@ -403,15 +412,7 @@ describe('streams that last', () => {
         return stream
       }),
     )
-  const targetAt = (server: SshServer): SshTarget => ({
-    ...{ host: '127.0.0.1', port: server.port, username: 'ada' },
-    secret: () => Promise.resolve({ privateKey: server.privateKey }),
-    hostKeys: { policy: 'strict', knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}` },
-  })
   const size = { rows: 24, columns: 80 }
-  const second: NonNullable<SshServerOptions['second']> = {
-    rounds: [{ prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]) => given === '123456' }],
-  }
 
   test('leave the channels to others: they have connections of their own, closed when nobody uses them', async () => {
     const sessions = open({ idleMs: 200, forgetMs: 200 })
@@ -605,6 +606,9 @@ describe('the connection', () => {
       }),
     )
     expect(new Set(connected)).toEqual(new Set(['here\n']))
+    const asking = await startSshServer({ second })
+    expect((await sessions.answer(targetAt(asking), [])).state).toBe('waiting for login')
+    await asking.close()
     const nothing = await poll(
       () => (sessions.count().logins + sessions.count().hosts === 0 ? true : undefined),
       {
