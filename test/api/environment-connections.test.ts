@@ -40,19 +40,19 @@ const serve = async (meet: (socket: Socket) => void): Promise<string> => {
   return `127.0.0.1:${String((server.address() as AddressInfo).port)}`
 }
 
+const keyFile = (): string => join(site.folder, 'vault.key')
+const settings = (): Record<string, string> => ({
+  SERVICE_VAULT_KEY_FILE: keyFile(),
+  SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+  SERVICE_DENIED_NETWORKS: '192.0.2.0/24',
+  SERVICE_MONITOR_INTERVAL_SECONDS: '3600',
+  SERVICE_DISCOVERY_WAIT_SECONDS: '90',
+})
+
 beforeAll(async () => {
   site = await startLoopbackSsh({ hosts: 2 })
-  const keyFile = join(site.folder, 'vault.key')
-  writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
-  service = await openService({
-    environment: {
-      SERVICE_VAULT_KEY_FILE: keyFile,
-      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
-      SERVICE_DENIED_NETWORKS: '192.0.2.0/24',
-      SERVICE_MONITOR_INTERVAL_SECONDS: '3600',
-      SERVICE_DISCOVERY_WAIT_SECONDS: '90',
-    },
-  })
+  writeFileSync(keyFile(), `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
+  service = await openService({ environment: settings() })
   credentialRef = (await service.post('/ssh-keys/import/', { id: 'key', privateKey: site.key.privateKey }))
     .credentialRef
   await service.post('/kubernetes-tokens/', { id: 'token', token: 'a-token-of-a-cluster' })
@@ -724,7 +724,7 @@ describe('the health of a stored connection', () => {
       environment: {
         SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
         SERVICE_SSH_TRUST_ON_FIRST_USE: 'true',
-        SERVICE_VAULT_KEY_FILE: join(site.folder, 'vault.key'),
+        SERVICE_VAULT_KEY_FILE: keyFile(),
       },
     })
     try {
@@ -826,6 +826,51 @@ describe('a login that asks', () => {
       404,
     )
   })
+})
+
+describe('a login that a person made', () => {
+  test.each([
+    ['another address', (c: Json) => other.call('PUT', `/environment-connections/${c.id}/`, c)],
+    [
+      'another address in its environment',
+      async (c: Json) => {
+        const path = `/environments/${c.environmentId}/`
+        return other.call('PUT', path, { ...(await other.get(path)), connections: [c] })
+      },
+    ],
+    [
+      'the deletion of its environment',
+      (c: Json) => other.call('DELETE', `/environments/${c.environmentId}/`),
+    ],
+  ])('ends with %s, at whatever process that is', async (_what, change) => {
+    const server = await startSshServer({ second: codeAsked })
+    try {
+      await service.post('/ssh-keys/import/', { id: `of-${String(++serial)}`, privateKey: server.privateKey })
+      const connection = await saved({
+        endpoint: `127.0.0.1:${String(server.port)}`,
+        credentialRef: `vault:ssh-key/of-${String(serial)}`,
+        configuration: { hostKeyFingerprints: [keyFingerprint(server.hostKey)], scheduler: 'none' },
+      })
+      const path = `/environment-connections/${connection.id}/login/`
+      await service.post(path, { answers: [] })
+      expect(await service.post(path, { answers: ['123456'] })).toMatchObject({ state: 'connected' })
+      await until('its check', 60, async () =>
+        (await service.get(`/environment-connections/${connection.id}/history/`)).some(
+          ({ status }: Json) => status === 'online',
+        ),
+      )
+      expect((await change({ ...connection, endpoint: '192.0.2.7' })).status).toBeLessThan(300)
+      const isOver = () => (server.connections.size === 0 ? true : undefined)
+      expect(await poll(isOver, { everyMs: 50, deadlineMs: 30_000 })).toBe(true)
+    } finally {
+      await server.close()
+    }
+  })
+  let other: TestService
+  beforeAll(async () => {
+    other = await openService({ databaseUrl: () => service.databaseUrl, environment: settings() })
+  })
+  afterAll(() => other?.[Symbol.asyncDispose]())
 })
 
 const discoveriesOf = async (connectionId: string): Promise<[type: string, outcome: string][]> =>

@@ -51,10 +51,12 @@ const authored = (text: string): string =>
 
 export interface EnvironmentParts {
   db: Db
+  /** Makes a change of an environment, and ends the logins of the connections that it changes. */
+  links: { changing: <T>(of: { environmentId: string }, change: () => Promise<T>) => Promise<T> }
   uses: EnvironmentUsers
 }
 
-export const environmentRoutes = ({ db, uses }: EnvironmentParts): Route[] => {
+export const environmentRoutes = ({ db, links, uses }: EnvironmentParts): Route[] => {
   /**
    * Answers with the document as PostgreSQL built it: to parse and serialise it again would cost
    * more than the read.
@@ -122,7 +124,7 @@ export const environmentRoutes = ({ db, uses }: EnvironmentParts): Route[] => {
               'keeps its id',
           )
         }
-        await replaceEnvironment(db, body, uses)
+        await links.changing({ environmentId: id }, () => replaceEnvironment(db, body, uses))
         return read(id)
       },
     }),
@@ -134,7 +136,8 @@ export const environmentRoutes = ({ db, uses }: EnvironmentParts): Route[] => {
         summary: 'environment {environmentId} deleted',
         environmentId: ({ params }) => params['environmentId'],
       },
-      handle: ({ params }) => deleteEnvironment(db, params.environmentId, uses.environment),
+      handle: ({ params: { environmentId } }) =>
+        links.changing({ environmentId }, () => deleteEnvironment(db, environmentId, uses.environment)),
     }),
   ]
 }
