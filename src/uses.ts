@@ -1,6 +1,7 @@
 import { locationsOfEnvironment } from './domains/artifacts/uses.ts'
 import { instancesOfEnvironment, resourcesOfTargets, targetsOfEnvironment } from './domains/cloud/uses.ts'
 import { commandsOfEnvironment, terminalsOfEnvironment } from './domains/console/uses.ts'
+import { dropChangedTrust } from './domains/environment-connections/store.ts'
 import {
   dataOfEnvironment,
   runsOfArtifact,
@@ -40,6 +41,7 @@ export const uses = {
   ],
   /** What a replacing document leaves as it is. */
   keptResources: resourcesOfTargets,
+  connectionsReplaced: dropChangedTrust,
   /** What prevents a change of a single resource: the plan or the candidate was made for it as it is. */
   resource: [assignmentsOfEnvironment, sessionsOfResource],
   executionScope: [topologiesOfScope, plansOfScope, sessionsOfScope],

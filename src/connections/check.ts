@@ -52,8 +52,8 @@ type Found = Pick<CheckResult, 'facts'> & { stages: CheckStage[]; message?: stri
 
 /**
  * Checks the health of a connection by stages, within 40 s. `trial` is a name that no other check
- * has, for a connection that is not stored: the check records nothing, and its login is its own and
- * ends with the check.
+ * has, for a connection that is not stored: the check records nothing, and its logins at the
+ * host and on the way there are its own and end with the check.
  */
 export const checkConnection = async (
   parts: CheckParts & PinParts,
@@ -169,7 +169,7 @@ const checkSsh = async (
         : 'if it is right, give it in configuration.hostKeyFingerprints'
     return { stages, facts, message: `${message}; ${remedy}` }
   } finally {
-    if (trial !== undefined) await links.sessions.forget(target)
+    if (trial !== undefined) await links.sessions.forget(target, { wayToo: true })
   }
 }
 

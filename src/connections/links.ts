@@ -18,7 +18,13 @@ import { recordAudit } from '../domains/audit-events/store.ts'
 import { parseHostPort, parseJump } from './endpoint.ts'
 import { connectionProblems, givesTrust } from './rules.ts'
 import type { ConnectionDocument } from '../domains/environment-connections/schemas.ts'
-import { keepHostKey, readConnection, recordedHostKeys } from '../domains/environment-connections/store.ts'
+import {
+  keepHostKey,
+  readConnection,
+  readConnections,
+  recordedHostKeys,
+  type ConnectionsOf,
+} from '../domains/environment-connections/store.ts'
 
 export interface LinkParts {
   db: Db
@@ -112,7 +118,13 @@ const hostKeysOf = async (
       fingerprints: settings.hostKeyFingerprints,
       hostKeyAlias: settings.hostKeyAlias,
     }),
-    record: trial === undefined ? (key) => recordHostKey(db, connection, key) : () => Promise.resolve(),
+    ...(trial === undefined
+      ? {
+          record: (key) => recordHostKey(db, connection, key),
+          // A key is compared with the record of one connection at each login, so the login is its own.
+          ...(policy === 'accept-new' ? { recordName: connection.id } : {}),
+        }
+      : { record: () => Promise.resolve() }),
   }
 }
 
@@ -200,6 +212,22 @@ const credentialProblem = async (secrets: SecretOpener, document: unknown): Prom
 
 const notSsh = (type: string): string => `is of type ${type}; only ssh connections log in`
 
+/** The members of a connection that decide the login and the host. */
+const loginMembers = ({
+  type,
+  endpoint,
+  username,
+  credentialRef,
+  configuration = {},
+}: ConnectionDocument): string =>
+  JSON.stringify([
+    type,
+    endpoint,
+    username,
+    credentialRef,
+    Object.entries(configuration).toSorted(([a], [b]) => (a < b ? -1 : 1)),
+  ])
+
 /** The logins and shells of stored connections, by connection id. */
 const openStored = (parts: LinkParts) => {
   const { db, sessions } = parts
@@ -214,6 +242,32 @@ const openStored = (parts: LinkParts) => {
     const old = targets.get(connectionId)
     targets.delete(connectionId)
     if (old !== undefined) await sessions.forget(old)
+  }
+
+  /** The login of a stored connection, also where this process has not used it. */
+  const storedLogin = async (connection: ConnectionDocument): Promise<SshTarget | undefined> => {
+    if (connection.type !== 'ssh') return undefined
+    return loginTarget(parts, connection, { purpose: 'end its login' }).catch((error: unknown) => {
+      // A document with a fault has no login.
+      if (error instanceof LinkError) return undefined
+      throw error
+    })
+  }
+
+  /** As `Links.changing`. */
+  const changing = async <T>(of: ConnectionsOf, change: () => Promise<T>): Promise<T> => {
+    const before: { connection: ConnectionDocument; login: SshTarget | undefined }[] = []
+    for (const connection of await readConnections(db, of))
+      before.push({ connection, login: await storedLogin(connection) })
+    const result = await change()
+    const after = new Map((await readConnections(db, of)).map((each) => [each.id, loginMembers(each)]))
+    for (const { connection, login } of before) {
+      // A session that a person opened by hand is not ended for a mere change of the name.
+      if (after.get(connection.id) === loginMembers(connection)) continue
+      await forget(connection.id)
+      if (login !== undefined) await sessions.forget(login)
+    }
+    return result
   }
 
   /** The login of a connection; undefined for this machine. @throws LinkError where there is none */
@@ -254,6 +308,14 @@ const openStored = (parts: LinkParts) => {
 
   return {
     forget,
+    changing,
+
+    /** The login that a document of the connection describes. */
+    described: async (connection: ConnectionDocument, purpose: LoginPurpose): Promise<SshTarget> => {
+      const target = await loginTarget(parts, connection, purpose)
+      if (purpose.trial === undefined) targets.set(connection.id, target)
+      return target
+    },
 
     /** @throws LinkError where a connection is not of type ssh */
     target: async (connectionId: string, purpose: string): Promise<SshTarget> =>
@@ -331,8 +393,7 @@ export const openLinks = (parts: LinkParts) => {
         ),
       ),
 
-    target: (connection: ConnectionDocument, purpose: LoginPurpose) =>
-      loginTarget(parts, connection, purpose),
+    target: stored.described,
 
     /**
      * The fault of a document's credential: it is missing, may not be read, or is of another kind
@@ -347,6 +408,12 @@ export const openLinks = (parts: LinkParts) => {
     localShell: parts.localShell,
     allowProxyCommand: parts.allowProxyCommand,
     forget: stored.forget,
+
+    /**
+     * Makes a change of stored connections, then ends the logins of those that it has deleted or led
+     * elsewhere, also those that a person made at other processes.
+     */
+    changing: stored.changing,
   }
 }
 

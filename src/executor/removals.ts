@@ -6,7 +6,7 @@ import { reasonText } from '../outside-text.ts'
 import { kindNamed } from '../drivers/runtime/registry.ts'
 import { quote } from '../shell/quote.ts'
 import type { SiteDrivers } from './drivers.ts'
-import { runScope } from './names.ts'
+import { intentName, runScope } from './names.ts'
 import { isOwnMachine, ownPlace, placer, placesOf, rehearsalSite, runsOnMachines } from './sites.ts'
 import { readSiteSnapshot, SnapshotRow } from './snapshot.ts'
 
@@ -25,27 +25,29 @@ const Facts = SnapshotRow.pick({
   ...{ hostId: true, runtimes: true, resources: true, runtimeBindings: true, storageMounts: true },
 }).extend({ pairs: z.array(Pair) })
 
-const StartedRow = Pair.extend({ name: z.string() })
+const BegunRow = Pair.extend({ name: z.string().optional(), position: z.number(), attempt: z.number() })
 
 /**
  * Records the work directories of a run for removal, in the transaction that deletes the run: a row
- * for each site where an attempt was started. Attempts that a silent site has not ended yet are
- * among them; the removal ends them first.
+ * for each site where an attempt was started, or may have been: an intent ahead of its turn has no
+ * start on record. Attempts that a silent site has not ended yet are among them; the removal ends them
+ * first.
  */
 export const recordRemovals = async (tx: Db, runId: string): Promise<void> => {
-  const started = await tx.many(
-    StartedRow,
-    sql`select runtime_id, planned_resource_id as resource_id, handle_name as name from task_executions
-      where execution_run_id = ${runId} and handle_name is not null and runtime_id is not null
+  const begun = await tx.many(
+    BegunRow,
+    sql`select runtime_id, planned_resource_id as resource_id, handle_name as name,
+        activity_position as position, attempt from task_executions
+      where execution_run_id = ${runId} and (handle_name is not null or ahead) and runtime_id is not null
         order by activity_position, attempt`,
   )
-  if (started.length === 0) return
+  if (begun.length === 0) return
   const { hostId, effectKey, runtimes, resources, runtimeBindings, storageMounts } = await readSiteSnapshot(
     tx,
     runId,
   )
-  const runtimeIds = new Set(started.map(({ runtimeId }) => runtimeId))
-  const resourceIds = new Set(started.map(({ resourceId }) => resourceId))
+  const runtimeIds = new Set(begun.map(({ runtimeId }) => runtimeId))
+  const resourceIds = new Set(begun.map(({ resourceId }) => resourceId))
   const used = {
     hostId,
     runtimes: runtimes.filter(({ id }) => runtimeIds.has(id)),
@@ -56,7 +58,7 @@ export const recordRemovals = async (tx: Db, runId: string): Promise<void> => {
     storageMounts: storageMounts.filter(({ runtimeId }) => runtimeIds.has(runtimeId)),
   }
   const placed = placer(used)
-  const bySite = Map.groupBy(started, (one) => placed(one.runtimeId, one.resourceId).site)
+  const bySite = Map.groupBy(begun, (one) => placed(one.runtimeId, one.resourceId).site)
   const insert = (
     site: string,
     host: string | undefined,
@@ -86,7 +88,7 @@ export const recordRemovals = async (tx: Db, runId: string): Promise<void> => {
     await insert(
       site,
       place.host,
-      attempts.map(({ name }) => name),
+      attempts.map(({ name, position, attempt }) => name ?? intentName(effectKey, position, attempt)),
       [...pairs.values()],
     )
   }

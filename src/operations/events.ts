@@ -32,7 +32,8 @@ export type EventSource = Pick<OperationKind, 'name' | 'table' | 'columns'>
 
 /**
  * Appends the next event of an operation, numbered under the lock of its row. The event's aggregate
- * is the operation itself.
+ * is the operation itself. The events of a connection stay when it is deleted: those of the next one
+ * of its id come behind them.
  */
 export const appendEvent = (
   tx: Db,
@@ -42,7 +43,8 @@ export const appendEvent = (
   payload: Record<string, unknown>,
 ) =>
   tx.run(sql`with numbered as (
-      update ${raw(kind.table)} set last_event_sequence = last_event_sequence + 1
+      update ${raw(kind.table)} set last_event_sequence = 1 + greatest(last_event_sequence, (
+        select max(sequence) from operation_events where kind = ${kind.name} and operation_id = ${id}))
       where ${raw(kind.columns?.id ?? 'id')} =
         ${id}${
           kind.columns?.generation === undefined

@@ -8,6 +8,9 @@ import { eventJson, OperationEvent } from './events.ts'
 import { feedEvents, type Feed } from './feed.ts'
 import { batchOf, batchSize, streamEvents } from './streams.ts'
 
+/** The sequence of a place behind all events of its position. Its text leaves it out. */
+const wholePosition = Number.MAX_SAFE_INTEGER
+
 /** A place in the order of all events: after the event `sequence` of the feed's `position`. */
 interface Cursor {
   position: number
@@ -19,9 +22,10 @@ const cursorOf = (text: string): Cursor | undefined => {
   const [, position, sequence] = cursorForm.exec(text) ?? []
   return position === undefined
     ? undefined
-    : { position: Number(position), sequence: Number(sequence ?? Number.MAX_SAFE_INTEGER) }
+    : { position: Number(position), sequence: Number(sequence ?? wholePosition) }
 }
-const textOf = ({ position, sequence }: Cursor): string => `${String(position)}.${String(sequence)}`
+const textOf = ({ position, sequence }: Cursor): string =>
+  sequence === wholePosition ? String(position) : `${String(position)}.${String(sequence)}`
 
 const FeedEvent = z.strictObject({
   cursor: z.string().describe('place in the order of all events; the id of a server-sent event'),
@@ -35,7 +39,9 @@ const FeedEvent = z.strictObject({
 })
 const FeedPage = z.strictObject({
   items: z.array(FeedEvent),
-  last: z.string().describe('give it as `after` to read on; the same as before where there was nothing'),
+  last: z
+    .string()
+    .describe('give it as `after` to read on: the last event here, or the end of the feed of other topics'),
 })
 
 const FeedRow = z.object({
@@ -72,20 +78,25 @@ const lastPosition = async (db: Db): Promise<Cursor> => {
     z.number(),
     sql`select coalesce(max(position), 0) as position from event_feed`,
   )
-  return { position, sequence: Number.MAX_SAFE_INTEGER }
+  return { position, sequence: wholePosition }
 }
 
 /**
- * Events after a cursor, `batchSize` at most. `last` is the cursor behind which the next read goes on:
+ * Events after a cursor, `limit` at most. `last` is the cursor behind which the next read goes on:
  * events of other topics are not read again.
  */
-export const feedBehind = async (db: Db, cursor: Cursor, topics: readonly string[] | undefined) => {
+export const feedBehind = async (
+  db: Db,
+  cursor: Cursor,
+  topics: readonly string[] | undefined,
+  limit = batchSize,
+) => {
   // Positions are given under a lock that ends with their commit, so the later statement sees all of
   // them up to this one.
   const head = topics === undefined ? cursor : await lastPosition(db)
-  const items = await readFeed(db, cursor, topics, batchSize)
+  const items = await readFeed(db, cursor, topics, limit)
   const seen = cursorOf(items.at(-1)?.cursor ?? '') ?? cursor
-  return { items, last: items.length < batchSize && head.position > seen.position ? head : seen }
+  return { items, last: items.length < limit && head.position > seen.position ? head : seen }
 }
 
 export interface FeedRouteParts {
@@ -142,8 +153,8 @@ export const feedRoutes = ({ db, feed, topics: known }: FeedRouteParts): Route[]
         if (!/\btext\/event-stream\b/.test(headers['accept'] ?? '')) {
           const from = given ?? { position: 0, sequence: 0 }
           const limit = Math.min(Math.max(1, query.limit ?? batchSize), batchSize)
-          const items = await readFeed(db, from, topics, limit)
-          return { items, last: items.at(-1)?.cursor ?? query.after ?? textOf(from) }
+          const { items, last } = await feedBehind(db, from, topics, limit)
+          return { items, last: textOf(last) }
         }
         const from = given ?? (await lastPosition(db))
         const read = (after: Cursor) => behind(JSON.stringify([after, topics ?? null]))

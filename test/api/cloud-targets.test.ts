@@ -32,7 +32,7 @@ beforeAll(async () => {
   app = await openRoutes((db) => {
     vault = openVault({ db, keys, outside, audit: (event) => recordAudit(db, event) })
     return [
-      ...environmentRoutes({ db, uses }),
+      ...environmentRoutes({ db, uses, links: { changing: (_of, change) => change() } }),
       ...resourceRoutes({ db, uses }),
       ...targetRoutes({ db, vault }),
       ...instanceRoutes({

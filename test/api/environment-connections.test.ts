@@ -7,8 +7,11 @@ import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { startLoopbackSsh, type LoopbackSite } from '../../sites/loopback.ts'
+import { keyFingerprint } from '../../sites/ssh.ts'
+import { poll } from '../../src/pacing/poll.ts'
 import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { makeServerKeys, startSshServer, type SshServer } from '../support/ssh-server.ts'
 import { tableCounts } from '../support/table-counts.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
@@ -37,19 +40,19 @@ const serve = async (meet: (socket: Socket) => void): Promise<string> => {
   return `127.0.0.1:${String((server.address() as AddressInfo).port)}`
 }
 
+const keyFile = (): string => join(site.folder, 'vault.key')
+const settings = (): Record<string, string> => ({
+  SERVICE_VAULT_KEY_FILE: keyFile(),
+  SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+  SERVICE_DENIED_NETWORKS: '192.0.2.0/24',
+  SERVICE_MONITOR_INTERVAL_SECONDS: '3600',
+  SERVICE_DISCOVERY_WAIT_SECONDS: '90',
+})
+
 beforeAll(async () => {
   site = await startLoopbackSsh({ hosts: 2 })
-  const keyFile = join(site.folder, 'vault.key')
-  writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
-  service = await openService({
-    environment: {
-      SERVICE_VAULT_KEY_FILE: keyFile,
-      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
-      SERVICE_DENIED_NETWORKS: '192.0.2.0/24',
-      SERVICE_MONITOR_INTERVAL_SECONDS: '3600',
-      SERVICE_DISCOVERY_WAIT_SECONDS: '90',
-    },
-  })
+  writeFileSync(keyFile(), `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
+  service = await openService({ environment: settings() })
   credentialRef = (await service.post('/ssh-keys/import/', { id: 'key', privateKey: site.key.privateKey }))
     .credentialRef
   await service.post('/kubernetes-tokens/', { id: 'token', token: 'a-token-of-a-cluster' })
@@ -63,6 +66,13 @@ afterAll(async () => {
   await service?.[Symbol.asyncDispose]()
   await site?.stop()
 })
+
+/** A code that a server asks after the key. */
+const codeAsked = {
+  rounds: [
+    { prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]: string[]) => given === '123456' },
+  ],
+}
 
 let serial = 0
 const environment = async (): Promise<string> => {
@@ -124,6 +134,29 @@ describe('testing a connection before it is saved', () => {
     const after = await tableCounts(service.db)
     for (const table of ['connections', 'connection_checks', 'connection_host_keys'])
       expect(after[table]).toBe(before[table])
+  })
+
+  test('leaves no login behind at the hosts on the way, also where one asks a person', async () => {
+    const keys = makeServerKeys()
+    const user = { private: site.key.privateKey, public: site.key.publicKey }
+    const open = await startSshServer({ keys: { ...keys, user } })
+    const asking = await startSshServer({ keys: { ...keys, user }, second: codeAsked })
+    const through = (...jumps: SshServer[]): Json => {
+      const at = login()
+      const hostKeyFingerprints = [...at.configuration.hostKeyFingerprints, keyFingerprint(keys.host.public)]
+      const proxyJump = jumps.map(({ port }) => `127.0.0.1:${String(port)}`)
+      return { ...at, configuration: { hostKeyFingerprints, proxyJump, scheduler: 'none' } }
+    }
+    try {
+      expect((await service.post('/connection-tests/', through(open))).healthy).toBe(true)
+      expectFailed(await service.post('/connection-tests/', through(open, asking)), 'route')
+      expect([open.logins, asking.attempts > 0]).toEqual([2, true])
+      // A login that nobody answers would end by itself after 100 s.
+      const none = () => (open.connections.size + asking.connections.size === 0 ? true : undefined)
+      expect(await poll(none, { everyMs: 50, deadlineMs: 60_000 })).toBe(true)
+    } finally {
+      await Promise.all([open.close(), asking.close()])
+    }
   })
 
   test('a configuration that is nested far too deep is 400', async () => {
@@ -531,6 +564,11 @@ describe('what an environment was registered with', () => {
   })
 })
 
+/** A connection that accepts the first key that its host shows. */
+const acceptNew = { configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: undefined } }
+const recordedFor = async (connectionId: string): Promise<Json[]> =>
+  service.get(`/audit-events/?eventType=connection.host-key-recorded&connectionId=${connectionId}`)
+
 describe('the health of a stored connection', () => {
   test('is recorded with its stages; the environment is connected, degraded, unreachable and connected again, each change an audit record', async () => {
     const first = await saved()
@@ -616,6 +654,43 @@ describe('the health of a stored connection', () => {
     expect(await health(connection.id)).toMatchObject({ status: 'online' })
   })
 
+  test.each([
+    ['saves the connection', (connection: Json) => put(connection.id, connection)],
+    [
+      'replaces its environment',
+      async (connection: Json) => {
+        const path = `/environments/${connection.environmentId}/`
+        return service.call('PUT', path, { ...(await service.get(path)), connections: [connection] })
+      },
+    ],
+  ])('a recorded key is refused where somebody pins another and %s', async (_how, save) => {
+    const connection = await saved(acceptNew)
+    expect(await health(connection.id)).toMatchObject({ status: 'online' })
+    const strict = { hostKeyPolicy: 'strict', scheduler: 'none' }
+    expect((await save({ ...connection, configuration: strict })).status).toBe(200)
+    expect(await health(connection.id)).toMatchObject({ status: 'online' })
+    const hostKeyFingerprints = [`SHA256:${'C'.repeat(43)}`]
+    expect((await save({ ...connection, configuration: { ...strict, hostKeyFingerprints } })).status).toBe(
+      200,
+    )
+    await hostKeyRefused(() => health(connection.id))
+  })
+
+  test('two connections of one account record its key each for itself; one goes on when the other is deleted', async () => {
+    const host = site.hosts[1]!
+    const [one, two] = [await saved(acceptNew, 1), await saved(acceptNew, 1)]
+    for (const { id } of [one, two]) {
+      expect(await health(id)).toMatchObject({ status: 'online' })
+      expect(await recordedFor(id)).toHaveLength(1)
+    }
+    await service.ok('DELETE', `/environments/${one.environmentId}/`)
+    host.dropSessions()
+    await until('its login again', 60, async () => (await health(two.id)).status === 'online')
+    await host.changeHostKey()
+    host.dropSessions()
+    await hostKeyRefused(() => health(two.id))
+  })
+
   test('without a host key the offline health shows the fingerprint that was seen and a line that pins it', async () => {
     const connection = await saved({
       configuration: { hostKeyFingerprints: undefined, scheduler: 'none', note: "it's kept" },
@@ -649,7 +724,7 @@ describe('the health of a stored connection', () => {
       environment: {
         SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
         SERVICE_SSH_TRUST_ON_FIRST_USE: 'true',
-        SERVICE_VAULT_KEY_FILE: join(site.folder, 'vault.key'),
+        SERVICE_VAULT_KEY_FILE: keyFile(),
       },
     })
     try {
@@ -698,6 +773,41 @@ describe('the health of a stored connection', () => {
     expect((await service.call('GET', `/environment-connections/${connection.id}/`)).status).toBe(404)
     expect((await service.call('POST', `/environment-connections/${connection.id}/health/`)).status).toBe(404)
   })
+
+  test('a connection with the id of a removed one is checked and discovered, and its events come behind the older ones', async () => {
+    const local = { type: 'local', name: 'here', configuration: { scheduler: 'none' } }
+    const id = `env-${String(++serial)}`
+    const document = (connections: Json[]): Json => ({
+      environment: { id, name: id },
+      version: { id: `${id}-v1`, version: 1 },
+      connections,
+    })
+    const whole = document([{ id: `${id}-here`, ...local }])
+    const use = async (): Promise<void> => {
+      expect((await health(`${id}-here`)).status).toBe('online')
+      const { snapshots } = await service.post(`/environment-connections/${id}-here/discover/`)
+      expect(snapshots).toHaveLength(1)
+      expect(await statusOf(id)).toBe('ready')
+    }
+    await service.post('/environments/', whole)
+    await use()
+    await service.ok('PUT', `/environments/${id}/`, document([]))
+    await service.ok('PUT', `/environments/${id}/`, whole)
+    await use()
+    await service.ok('DELETE', `/environments/${id}/`)
+    await service.post('/environments/', whole)
+    await use()
+    for (const [topic, each] of [
+      ['connection', ['connection.online']],
+      ['connection-discovery', ['resource.discovery.started', 'resource.discovery.completed']],
+    ] as const) {
+      const { items } = await service.get(`/events/?after=0&topic=${topic}`)
+      const own = items.filter(({ operationId }: Json) => operationId === `${id}-here`)
+      expect(own.map(({ event }: Json) => [event.sequence, event.eventType])).toEqual(
+        [...each, ...each, ...each].map((type, i) => [i + 1, type]),
+      )
+    }
+  })
 })
 
 describe('a login that asks', () => {
@@ -716,6 +826,51 @@ describe('a login that asks', () => {
       404,
     )
   })
+})
+
+describe('a login that a person made', () => {
+  test.each([
+    ['another address', (c: Json) => other.call('PUT', `/environment-connections/${c.id}/`, c)],
+    [
+      'another address in its environment',
+      async (c: Json) => {
+        const path = `/environments/${c.environmentId}/`
+        return other.call('PUT', path, { ...(await other.get(path)), connections: [c] })
+      },
+    ],
+    [
+      'the deletion of its environment',
+      (c: Json) => other.call('DELETE', `/environments/${c.environmentId}/`),
+    ],
+  ])('ends with %s, at whatever process that is', async (_what, change) => {
+    const server = await startSshServer({ second: codeAsked })
+    try {
+      await service.post('/ssh-keys/import/', { id: `of-${String(++serial)}`, privateKey: server.privateKey })
+      const connection = await saved({
+        endpoint: `127.0.0.1:${String(server.port)}`,
+        credentialRef: `vault:ssh-key/of-${String(serial)}`,
+        configuration: { hostKeyFingerprints: [keyFingerprint(server.hostKey)], scheduler: 'none' },
+      })
+      const path = `/environment-connections/${connection.id}/login/`
+      await service.post(path, { answers: [] })
+      expect(await service.post(path, { answers: ['123456'] })).toMatchObject({ state: 'connected' })
+      await until('its check', 60, async () =>
+        (await service.get(`/environment-connections/${connection.id}/history/`)).some(
+          ({ status }: Json) => status === 'online',
+        ),
+      )
+      expect((await change({ ...connection, endpoint: '192.0.2.7' })).status).toBeLessThan(300)
+      const isOver = () => (server.connections.size === 0 ? true : undefined)
+      expect(await poll(isOver, { everyMs: 50, deadlineMs: 30_000 })).toBe(true)
+    } finally {
+      await server.close()
+    }
+  })
+  let other: TestService
+  beforeAll(async () => {
+    other = await openService({ databaseUrl: () => service.databaseUrl, environment: settings() })
+  })
+  afterAll(() => other?.[Symbol.asyncDispose]())
 })
 
 const discoveriesOf = async (connectionId: string): Promise<[type: string, outcome: string][]> =>

@@ -5,7 +5,10 @@ import { once } from 'node:events'
 import { createHash } from 'node:crypto'
 import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
+import type { Duplex } from 'node:stream'
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
+import ssh2 from 'ssh2'
+import { KeyAgent } from '../../src/clients/ssh/agent.ts'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import { shellCommand } from '../../src/clients/ssh/session.ts'
 import type { SshSessionsOptions } from '../../src/clients/ssh/sessions-options.ts'
@@ -391,6 +394,36 @@ describe('ways', () => {
   })
 })
 
+test('an agent answers as much as is read, and the rest when it is read', async () => {
+  const key = ssh2.utils.parseKey(sshd.privateKey)
+  if (key instanceof Error) throw key
+  const stream = await new Promise<Duplex>((resolve, reject) => {
+    new KeyAgent(key).getStream((error, made) =>
+      made === undefined ? reject(error!) : resolve(made as Duplex),
+    )
+  })
+  const identities = Buffer.from([0, 0, 0, 1, 11])
+  const [chunks, inOne] = [20, 1_000]
+  let taken = 0
+  for (let chunk = 0; chunk < chunks; chunk++)
+    stream.write(Buffer.concat(Array.from({ length: inOne }, () => identities)), () => taken++)
+  stream.end()
+  for (let turn = 0; turn < 100; turn++) await setImmediate()
+  expect([taken, stream.readableLength < 100_000]).toEqual([0, true])
+  const answers = Buffer.concat(await stream.toArray())
+  const size = 4 + answers.readUInt32BE(0)
+  expect([answers.length, taken]).toEqual([chunks * inOne * size, chunks])
+})
+
+const targetAt = (server: SshServer): SshTarget => ({
+  ...{ host: '127.0.0.1', port: server.port, username: 'ada' },
+  secret: () => Promise.resolve({ privateKey: server.privateKey }),
+  hostKeys: { policy: 'strict', knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}` },
+})
+const second: NonNullable<SshServerOptions['second']> = {
+  rounds: [{ prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]) => given === '123456' }],
+}
+
 describe('streams that last', () => {
   /** Streams that last, each of which has answered. */
   const lastingAt = (shell: SiteShell, count: number) =>
@@ -403,15 +436,7 @@ describe('streams that last', () => {
         return stream
       }),
     )
-  const targetAt = (server: SshServer): SshTarget => ({
-    ...{ host: '127.0.0.1', port: server.port, username: 'ada' },
-    secret: () => Promise.resolve({ privateKey: server.privateKey }),
-    hostKeys: { policy: 'strict', knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}` },
-  })
   const size = { rows: 24, columns: 80 }
-  const second: NonNullable<SshServerOptions['second']> = {
-    rounds: [{ prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]) => given === '123456' }],
-  }
 
   test('leave the channels to others: they have connections of their own, closed when nobody uses them', async () => {
     const sessions = open({ idleMs: 200, forgetMs: 200 })
@@ -605,6 +630,9 @@ describe('the connection', () => {
       }),
     )
     expect(new Set(connected)).toEqual(new Set(['here\n']))
+    const asking = await startSshServer({ second })
+    expect((await sessions.answer(targetAt(asking), [])).state).toBe('waiting for login')
+    await asking.close()
     const nothing = await poll(
       () => (sessions.count().logins + sessions.count().hosts === 0 ? true : undefined),
       {

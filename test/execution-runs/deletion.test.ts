@@ -169,6 +169,7 @@ test('the files at a site that is away go when it answers, and what still runs t
           run: `cat here.txt; echo $$ > ${pidFile}; exec sleep 600`,
           lane: [1, 0],
         },
+        { name: 'intended', after: ['brought'], run: 'true', lane: [1, 0] },
       ],
       places: [undefined, onHost('site-c', { workDirectory: folder })],
       connections: [connection(server.port)],
@@ -186,14 +187,22 @@ test('the files at a site that is away go when it answers, and what still runs t
     await service.post('/execution-runs/far-run/cancel/')
     expect((await service.finished('far-run')).run.status).toBe('cancelled')
     expect(existsSync(`/proc/${pid}`)).toBe(true)
+    // As where the engine gave the run up: what was intended ahead of its turn may have been started.
+    await service.db.prepared(
+      'intended-ahead',
+      "update task_executions set ahead = true where execution_run_id = 'far-run' and handle_name is null",
+      [],
+    )
     expect((await remove('far-run')).status).toBe(204)
     await eventually('the site was asked', 60, async () => {
-      const rows = await service.db.prepared<{ site: string; last_error: string | null }>(
+      const rows = await service.db.prepared<{ site: string; names: string[]; last_error: string | null }>(
         'removals',
-        'select site, last_error from site_removals',
+        'select site, names, last_error from site_removals',
         [],
       )
-      return rows.length === 1 && rows[0]?.site === 'ssh/site-c' && rows[0].last_error !== null
+      if (rows.length !== 1 || rows[0]?.last_error === null) return false
+      expect([rows[0]?.site, rows[0]?.names.length]).toEqual(['ssh/site-c', 2])
+      return true
     })
     await move(server.port)
     await service.db.prepared('due', 'update site_removals set next_try_at = now()', [])

@@ -65,6 +65,17 @@ test('the summary of a failed run counts by state and type, and names the failur
   expect((await service.call('GET', '/execution-runs/nothing/summary/')).status).toBe(404)
 })
 
+test('the costs that are settled after the end of a run are in its summary', async () => {
+  const costOf = async (): Promise<number> => (await service.get('/execution-runs/failed/summary/')).run.cost
+  const before = await costOf()
+  await service.db.prepared(
+    'settled',
+    'update execution_runs set cost = cost + 1.5, cloud_cost = 1.5 where id = $1',
+    ['failed'],
+  )
+  expect(await costOf()).toBe(before + 1.5)
+})
+
 test('a simulation that runs has no expected end on the clock', async () => {
   const body = { id: 'imagined', schedulePlanId: world.planId, mode: 'simulation' }
   await service.post('/execution-runs/', body)

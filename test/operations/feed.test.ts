@@ -113,6 +113,24 @@ test('a read goes on behind the events of other topics', async () => {
   expect((await feedBehind(service.db, none.last, undefined)).items).toEqual([])
 })
 
+test('what a page gives as last reads on, from any place and behind the events of other topics', async () => {
+  const { items } = await service.get('/events/?after=0&limit=500')
+  const head = items.at(-1).cursor.split('.')[0]
+  const none = await service.get('/events/?topic=build-run')
+  expect(none).toEqual({ items: [], last: head })
+  expect(await service.get(`/events/?topic=build-run&after=${none.last}`)).toEqual(none)
+  for (const place of ['0', '1', '1.1', head, '999999999999999', '1.999999999999999'])
+    for (const topic of ['', '&topic=build-run', '&topic=execution-run'])
+      for (const limit of ['1', '500']) {
+        const answer = await service.call('GET', `/events/?limit=${limit}${topic}`, undefined, {
+          'last-event-id': place,
+        })
+        expect([place, answer.status]).toEqual([place, 200])
+        const next = await service.call('GET', `/events/?after=${answer.body.last}`)
+        expect([place, topic, answer.body.last, next.status]).toEqual([place, topic, answer.body.last, 200])
+      }
+})
+
 test('metrics know every kind of operation', async () => {
   const kindsOf = async (gauge: string) =>
     (await readGauges(service.db)).filter(({ name }) => name === gauge).map(({ labels }) => labels['kind'])

@@ -25,7 +25,7 @@ export const inventoryRoutes =
         },
         ...parts,
       }),
-      ...environmentRoutes({ db, uses }),
+      ...environmentRoutes({ db, uses, links: { changing: (_of, change) => change() } }),
       ...resourceRoutes({ db, uses }),
       ...networkTopologyRoutes({ db }),
       ...executionScopeRoutes({ db, uses }),

@@ -40,20 +40,32 @@ export class KeyAgent extends ssh2.BaseAgent<ParsedKey> {
   /**
    * A connection of a program at the site (draft-miller-ssh-agent). ssh2's own server loses its
    * position in the bytes at an unknown request, such as OpenSSH's `session-bind@openssh.com`,
-   * which comes first.
+   * which comes first. It answers no faster than the program reads.
    */
   override getStream(callback: GetStreamCallback): void {
     let held: Buffer = Buffer.alloc(0)
+    /** Answers what is held, once the earlier answers are read. */
+    let goOn: (() => void) | undefined
     const side = new Duplex({
-      read: () => undefined,
+      read: () => {
+        const next = goOn
+        goOn = undefined
+        next?.()
+      },
       write: (chunk: Buffer, _encoding, done) => {
         held = Buffer.concat([held, chunk])
-        while (held.length >= 4 && held.length >= 4 + held.readUInt32BE(0)) {
-          const size = held.readUInt32BE(0)
-          side.push(field(this.#answer(held.subarray(4, 4 + size))))
-          held = held.subarray(4 + size)
+        const answerHeld = (): void => {
+          while (held.length >= 4 && held.length >= 4 + held.readUInt32BE(0)) {
+            const size = held.readUInt32BE(0)
+            const request = held.subarray(4, 4 + size)
+            held = held.subarray(4 + size)
+            if (side.push(field(this.#answer(request)))) continue
+            goOn = answerHeld
+            return
+          }
+          done(held.length > longestRequest ? new Error('an agent request is too long') : null)
         }
-        done(held.length > longestRequest ? new Error('an agent request is too long') : null)
+        answerHeld()
       },
       final: (done) => {
         side.push(null)

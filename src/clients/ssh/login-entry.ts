@@ -385,11 +385,17 @@ export class LoginEntry {
     this.#usedAt = performance.now()
   }
 
-  /** Whether the entry is idle, has no pause pending, and was not requested in this time. */
+  /**
+   * Whether the entry is idle, has no pause pending, and was not requested in this time. One that waits
+   * for a person is idle once its connection has ended.
+   */
   isForgettable(forgetMs: number): boolean {
     const now = performance.now()
-    const { is } = this.#state
-    const isIdle = is !== 'connecting' && is !== 'waiting for login' && this.connected === undefined
+    const state = this.#state
+    const isIdle =
+      state.is === 'waiting for login'
+        ? state.login === undefined
+        : state.is !== 'connecting' && this.connected === undefined
     return isIdle && now >= this.#notBefore && now - this.#usedAt >= forgetMs
   }
 

@@ -394,10 +394,12 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
     files: (targetOf) => openTargetFiles(pool, targetOf),
     state: (target) => standing(pool, logins.of(target)),
     answer: (target, answers) => answerLogin(pool, logins.of(target), answers),
-    forget: async (target) => {
-      const key = keyOf(target)
-      logins.forget(key)
-      await pool.others?.forget(key)
+    forget: async (target, { wayToo = false } = {}) => {
+      for (let at: SshTarget | undefined = target; at !== undefined; at = wayToo ? jumpOf(at) : undefined) {
+        const key = keyOf(at)
+        logins.forget(key)
+        await pool.others?.forget(key)
+      }
     },
     count: () => logins.count,
     close: async () => {

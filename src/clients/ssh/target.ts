@@ -51,6 +51,8 @@ export interface HostKeys {
   hostKeyAlias?: string
   /** Called at first contact under `accept-new`, before the login; a rejection refuses the key. */
   record?: (key: SshHostKey) => Promise<void>
+  /** Names the record that `record` keeps: only targets of one record share a connection. */
+  recordName?: string
 }
 
 export interface SshHostKey {
@@ -155,9 +157,9 @@ export interface SshSessions {
   probe(target: SshTarget, options?: { fresh?: boolean }): Promise<SshProbe>
   /**
    * Ends the connection of the target, also those that a person made at other processes of the
-   * fleet, and removes its state.
+   * fleet, and removes its state. `wayToo`: also those of the hosts on the way to it.
    */
-  forget(target: SshTarget): Promise<void>
+  forget(target: SshTarget, options?: { wayToo?: boolean }): Promise<void>
   /** The logins that are kept, connected or not, and the hosts whose logins are counted. */
   count(): { logins: number; hosts: number }
   /** Ends all connections; later calls reject. */

@@ -66,8 +66,8 @@ export const requestDiscovery = (db: Db, connectionId: string, hostId: string): 
     if (open !== undefined) return open
     const made = await tx.one(
       DiscoveryRow,
-      sql`insert into connection_discoveries (connection_id, number, last_event_sequence, host_id)
-          select ${connectionId}, coalesce(max(number), 0) + 1, coalesce(max(last_event_sequence), 0),
+      sql`insert into connection_discoveries (connection_id, number, host_id)
+          select ${connectionId}, coalesce(max(number), 0) + 1,
             ${connection.type === 'local' ? hostId : null}::text
             from connection_discoveries where connection_id = ${connectionId} returning ${discoveryColumns}`,
     )

@@ -139,10 +139,7 @@ const save = async (
   const { db, links } = parts
   const problems = await problemsOfSaving(parts, body, id)
   if (problems.length > 0) throw unacceptable(problems)
-  const before = await readConnection(db, body.id)
-  const saved = await saveConnection(db, body)
-  // A session that a person opened by hand is not ended for a mere change of the name.
-  if (before !== undefined && loginOf(before) !== loginOf(saved)) await links.forget(saved.id)
+  const saved = await links.changing({ connectionId: body.id }, () => saveConnection(db, body))
   await wakeMonitor(parts, saved.id)
   return saved
 }
@@ -293,22 +290,6 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
 
 /** The connection of an audit record, from the path. */
 const ofPath = ({ params }: { params: Record<string, string> }): string | undefined => params['connectionId']
-
-/** The members of a connection that decide the login and the host. */
-const loginOf = ({
-  type,
-  endpoint,
-  username,
-  credentialRef,
-  configuration = {},
-}: ConnectionDocument): string =>
-  JSON.stringify([
-    type,
-    endpoint,
-    username,
-    credentialRef,
-    Object.entries(configuration).toSorted(([a], [b]) => (a < b ? -1 : 1)),
-  ])
 
 const ownerless = (document: unknown): Problem[] =>
   ['', undefined].includes((document as { environmentId?: string } | null)?.environmentId)

@@ -12,6 +12,7 @@ import { putConnection, setEnvironmentStatus } from '../environments/connections
 import { connectionSecretProblems, maskedConnection, unmaskedConnection } from '../environments/secrets.ts'
 import type { ConnectionChange } from './changes.ts'
 import { lockInventory } from '../environments/store.ts'
+import type { ConnectionsReplaced } from '../environments/users.ts'
 import { ConnectionCheck, ConnectionDocument } from './schemas.ts'
 import { environmentStatus } from './status.ts'
 
@@ -27,6 +28,20 @@ export const readConnection = async (db: Db, id: string): Promise<ConnectionDocu
   const connection = await storedConnection(db, id)
   return connection === undefined ? undefined : maskedConnection(connection)
 }
+
+/** One connection, or all of an environment. */
+export type ConnectionsOf = { connectionId: string } | { environmentId: string }
+
+const storedConnections = (db: Db, of: ConnectionsOf): Promise<ConnectionDocument[]> =>
+  db.many(
+    ConnectionDocument,
+    sql`select ${columns} from connections c
+      where ${'connectionId' in of ? sql`c.id = ${of.connectionId}` : sql`c.environment_id = ${of.environmentId}`}`,
+  )
+
+/** Stored connections with their secrets masked, as `readConnection`. */
+export const readConnections = async (db: Db, of: ConnectionsOf): Promise<ConnectionDocument[]> =>
+  (await storedConnections(db, of)).map(maskedConnection)
 
 const storedConnection = (db: Db, id: string): Promise<ConnectionDocument | undefined> =>
   db.maybe(ConnectionDocument, sql`select ${columns} from connections c where c.id = ${id}`)
@@ -83,7 +98,10 @@ export const storedProblems = async (db: Db, document: unknown): Promise<Problem
  * The members of a connection that decide which host keys are right. A change of them deletes the
  * recorded keys.
  */
-const trustOf = ({ endpoint, configuration = {} }: ConnectionDocument): string =>
+const trustOf = ({
+  endpoint,
+  configuration = {},
+}: Pick<ConnectionDocument, 'endpoint' | 'configuration'>): string =>
   JSON.stringify([
     endpoint,
     ...['port', 'knownHosts', 'hostKeyFingerprints', 'hostKeyAlias', 'proxyJump'].map(
@@ -113,6 +131,17 @@ export const saveConnection = (db: Db, connection: ConnectionDocument): Promise<
       await tx.run(sql`delete from connection_host_keys where connection_id = ${id}`)
     return (await readConnection(tx, id))!
   })
+
+/** Deletes the recorded host keys of connections that get another trust with their environment. */
+export const dropChangedTrust: ConnectionsReplaced = async (tx, environmentId, replacing) => {
+  const trusts = new Map(replacing.map((connection) => [connection.id, trustOf(connection)]))
+  const changed = (await storedConnections(tx, { environmentId })).filter(
+    (connection) => trusts.get(connection.id) !== trustOf(connection),
+  )
+  await tx.run(
+    sql`delete from connection_host_keys where connection_id = any(${changed.map(({ id }) => id)}::text[])`,
+  )
+}
 
 const KnownHostRow = z.object({ host: z.string(), fingerprint: z.string(), line: z.string() })
 

@@ -14,7 +14,7 @@ import {
   replaceEnvironment,
   requireEnvironment,
 } from './store.ts'
-import type { EnvironmentUse, KeptResources } from './users.ts'
+import type { EnvironmentUsers } from './users.ts'
 
 const idOf = ({ body }: { body: unknown }): string => (body as EnvironmentDefinition).environment.id
 const json = ['application/json']
@@ -49,13 +49,14 @@ const authored = (text: string): string =>
     .replace(/"status":"(?:[^"\\]|\\.)*"/, '')
     .replace(storageEnd, '$1}')
 
-export const environmentRoutes = ({
-  db,
-  uses,
-}: {
+export interface EnvironmentParts {
   db: Db
-  uses: { environment: readonly EnvironmentUse[]; keptResources: KeptResources }
-}): Route[] => {
+  /** Makes a change of an environment, and ends the logins of the connections that it changes. */
+  links: { changing: <T>(of: { environmentId: string }, change: () => Promise<T>) => Promise<T> }
+  uses: EnvironmentUsers
+}
+
+export const environmentRoutes = ({ db, links, uses }: EnvironmentParts): Route[] => {
   /**
    * Answers with the document as PostgreSQL built it: to parse and serialise it again would cost
    * more than the read.
@@ -123,7 +124,7 @@ export const environmentRoutes = ({
               'keeps its id',
           )
         }
-        await replaceEnvironment(db, body, uses.environment, uses.keptResources)
+        await links.changing({ environmentId: id }, () => replaceEnvironment(db, body, uses))
         return read(id)
       },
     }),
@@ -135,7 +136,8 @@ export const environmentRoutes = ({
         summary: 'environment {environmentId} deleted',
         environmentId: ({ params }) => params['environmentId'],
       },
-      handle: ({ params }) => deleteEnvironment(db, params.environmentId, uses.environment),
+      handle: ({ params: { environmentId } }) =>
+        links.changing({ environmentId }, () => deleteEnvironment(db, environmentId, uses.environment)),
     }),
   ]
 }

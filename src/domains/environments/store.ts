@@ -35,7 +35,7 @@ import {
   Version,
   type EnvironmentDefinition,
 } from './schemas.ts'
-import { usersOf, type EnvironmentUse, type KeptResources } from './users.ts'
+import { usersOf, type EnvironmentUse, type EnvironmentUsers } from './users.ts'
 
 /** An arbitrary number. It has to differ from the one in `migrate.ts`. */
 const inventoryLock = 7_355_608_152
@@ -199,8 +199,7 @@ const withKept = async (
 export const replaceEnvironment = (
   db: Db,
   sent: EnvironmentDefinition,
-  uses: readonly EnvironmentUse[],
-  keptResources: KeptResources,
+  { environment: uses, keptResources, connectionsReplaced }: EnvironmentUsers,
 ): Promise<void> =>
   db.transaction(async (tx) => {
     await lockInventory(tx)
@@ -215,6 +214,7 @@ export const replaceEnvironment = (
     const problems = [...lost, ...(await definitionProblems(tx, definition, id))]
     if (problems.length > 0) throw unacceptable(problems)
     unmaskEnvironment(definition, await behindMasks(tx, definition, id))
+    await connectionsReplaced(tx, id, definition.connections)
     await tx.run(
       sql`delete from connections where environment_id = ${id}
         and id <> all(${definition.connections.map((connection) => connection.id)})`,

@@ -1,5 +1,6 @@
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { findUsers, userText, type Use } from '../../db/uses.ts'
+import type { EnvironmentDefinition } from './schemas.ts'
 
 /** An environment from the view of its users: selections of ids. */
 interface Inventory {
@@ -12,6 +13,20 @@ export type EnvironmentUse = Use<Inventory> & { onlyDeletion?: true }
 
 /** Resources that a replacing document leaves as they are, with their bindings: their ids. */
 export type KeptResources = (tx: Db, environmentId: string) => Promise<string[]>
+
+/** Called before the connections of an environment are replaced with those of a document. */
+export type ConnectionsReplaced = (
+  tx: Db,
+  environmentId: string,
+  replacing: EnvironmentDefinition['connections'],
+) => Promise<void>
+
+/** What other domains know of an environment that is replaced or deleted. */
+export interface EnvironmentUsers {
+  environment: readonly EnvironmentUse[]
+  keptResources: KeptResources
+  connectionsReplaced: ConnectionsReplaced
+}
 
 /**
  * Records of other environments that refer to this one. Its deletion would delete them or leave

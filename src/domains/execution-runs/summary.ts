@@ -220,7 +220,7 @@ interface Version {
 }
 
 const versionText = `select ${runIdentity} as identity, status, generation,
-  last_event_sequence::int as sequence, concat(paused, cancel_requested_at, failure_reason) as flags
+  last_event_sequence::int as sequence, concat_ws('|', paused, cancel_requested_at, failure_reason, cost) as flags
   from execution_runs where id = $1`
 
 /**
