@@ -698,6 +698,31 @@ describe('the health of a stored connection', () => {
     expect((await service.call('GET', `/environment-connections/${connection.id}/`)).status).toBe(404)
     expect((await service.call('POST', `/environment-connections/${connection.id}/health/`)).status).toBe(404)
   })
+
+  test('of an id that a deleted environment had is checked and discovered like any other', async () => {
+    const environmentId = 'registered-twice'
+    for (const _ of [1, 2]) {
+      await service.post('/environments/', {
+        environment: { id: environmentId, name: environmentId },
+        version: { id: environmentId, version: 1 },
+        connections: [{ id: environmentId, name: 'here', type: 'local' }],
+      })
+      expect(await health(environmentId)).toMatchObject({ status: 'online' })
+      const { snapshots } = await service.post(`/environment-connections/${environmentId}/discover/`)
+      expect(snapshots).toHaveLength(1)
+      const events = await service.db.prepared<{ event_type: string }>(
+        'events of it',
+        'select event_type from operation_events where operation_id = $1 order by kind, sequence',
+        [environmentId],
+      )
+      expect(events.map((event) => event.event_type)).toEqual([
+        'connection.online',
+        'resource.discovery.started',
+        'resource.discovery.completed',
+      ])
+      expect((await service.call('DELETE', `/environments/${environmentId}/`)).status).toBe(204)
+    }
+  })
 })
 
 describe('a login that asks', () => {

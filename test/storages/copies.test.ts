@@ -23,7 +23,7 @@ import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { until } from '../failures/programs.ts'
 import { waitsAtHosts } from '../support/histories.ts'
 import { temporalAddress, type TestService } from '../support/service.ts'
-import { localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
+import { environmentOf, localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
 
 /** Copies between folders of this machine and a real S3 server, over HTTP. */
 
@@ -386,6 +386,17 @@ describe('where the destination has the name', () => {
     expect([late.status, late.body.state]).toEqual([409, 'completed'])
     expect((await service.call('POST', '/storage-downloads/again/cancel/')).status).toBe(409)
   })
+})
+
+test('a copy whose id one of a deleted environment had completes', async () => {
+  mkdirSync(join(root, 'twice'))
+  writeFileSync(join(root, 'twice', 'file'), 'x')
+  for (const destinationPath of ['first', 'second']) {
+    await service.post('/environments/', environmentOf('twice', [localStorage('twice', join(root, 'twice'))]))
+    const end = await copied('twice', 'file', 'twice', { id: 'twice', destinationPath })
+    expect([end.id, end.status]).toEqual(['twice', 'completed'])
+    expect((await service.call('DELETE', '/environments/twice/')).status).toBe(204)
+  }
 })
 
 test('of two copies to one place, one writes it', async () => {
