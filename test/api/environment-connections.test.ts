@@ -7,7 +7,20 @@ import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { startLoopbackSsh, type LoopbackSite } from '../../sites/loopback.ts'
+import { cancelDiscovery, discoverConnection, failDiscovery } from '../../src/connections/discover.ts'
+import {
+  beginDiscovery,
+  discoveryKind,
+  readDiscovery,
+  requestDiscovery,
+} from '../../src/domains/environment-connections/discoveries.ts'
+import { readOperation } from '../../src/operations/records.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { until } from '../failures/programs.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes } from '../support/open-routes.ts'
+import { quietReports } from '../support/quiet-reports.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
 import { needs } from '../support/needs.ts'
@@ -857,6 +870,48 @@ describe('discovery', () => {
     expect(history.filter(({ status }) => status === 'online')).toEqual([])
     expect((await service.get(`/environments/${connection.environmentId}/`)).resources).toEqual([])
   })
+})
+
+test('what was found behind a deleted connection is not recorded for the next one of its id', async () => {
+  const routes = await openRoutes(inventoryRoutes())
+  const id = 'again'
+  const accept = async () => {
+    const { status } = await routes.call('POST', '/environments/', {
+      environment: { id, name: id },
+      version: { id: `${id}-v1`, version: 1 },
+      connections: [{ id, name: id, type: 'local' }],
+    })
+    expect(status).toBe(201)
+    await requestDiscovery(routes.db, id, hostname())
+    return (await readOperation(routes.db, discoveryKind, { id }))!
+  }
+  const first = await accept()
+  const shell = openLocalShell()
+  let isReplaced = false
+  const localShell: Pick<SiteShell, 'run'> = {
+    run: async (...command) => {
+      if (!isReplaced) {
+        expect((await routes.call('DELETE', `/environments/${id}/`)).status).toBe(204)
+        await beginDiscovery(routes.db, await accept())
+      }
+      isReplaced = true
+      return shell.run(...command)
+    },
+  }
+  const parts = { db: routes.db, links: { localShell }, engineSockets: {}, reports: quietReports() } as never
+  try {
+    await expect(discoverConnection(parts, first, true)).rejects.toThrow('is over already')
+    await failDiscovery(parts, first, { problem: 'late', transient: true, reached: true })
+    expect(await cancelDiscovery(routes.db, first)).toBe(false)
+    expect((await readDiscovery(routes.db, id, 1))?.status).toBe('running')
+    const { body } = (await routes.call('GET', `/environments/${id}/`)) as { body: Json }
+    expect([body.resources, body.runtimes, body.connectionChecks]).toEqual([[], [], []])
+    // A workflow of an earlier version knows no key.
+    expect(await cancelDiscovery(routes.db, { id, generation: 1 })).toBe(true)
+  } finally {
+    await shell.close()
+    await routes.close()
+  }
 })
 
 test('a server that says nothing fails with its stage within the deadline', async () => {

@@ -257,7 +257,7 @@ test(`the model of the database is commit_site, over ${String(runs * stepsPerRun
     const runId = `model-${String(run)}`
     await service.db.prepared('model_free', 'delete from lane_leases', [])
     await service.post('/execution-runs/', { id: runId, schedulePlanId: world.planId, mode: 'real' })
-    await openRun(service.db, runId, 1)
+    await openRun(service.db, { id: runId, generation: 1 })
     const { epoch } = await claimSite(service.db, runId, site, 'test')
     const loaded = await loadRun(service.db, runId, world.workflowVersionId)
     const db = makeDb(

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client'
+import { MockActivityEnvironment } from '@temporalio/testing'
 import { randomBytes } from 'node:crypto'
 import { execFileSync } from 'node:child_process'
 import {
@@ -18,6 +19,9 @@ import {
 } from 'node:fs'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
+import { storageDownloadActivities } from '../../activities/storage-download.ts'
+import { downloadKind } from '../../src/domains/storages/job-kind.ts'
+import { readOperation } from '../../src/operations/records.ts'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { until } from '../failures/programs.ts'
@@ -388,13 +392,19 @@ describe('where the destination has the name', () => {
   })
 })
 
-test('a copy whose id one of a deleted environment had completes', async () => {
+test('a copy whose id one of a deleted environment had completes, and what was left of that one is its own', async () => {
+  const keys: string[] = []
+  const storages = { open: () => Promise.reject(new Error('asks its storage')) }
   mkdirSync(join(root, 'twice'))
   writeFileSync(join(root, 'twice', 'file'), 'x')
   for (const destinationPath of ['first', 'second']) {
     await service.post('/environments/', environmentOf('twice', [localStorage('twice', join(root, 'twice'))]))
     const end = await copied('twice', 'file', 'twice', { id: 'twice', destinationPath })
     expect([end.id, end.status]).toEqual(['twice', 'completed'])
+    keys.push((await readOperation(service.db, downloadKind, { id: 'twice' }))?.key ?? '')
+    const { tidyStorageDownload } = storageDownloadActivities({ db: service.db, storages } as never)
+    const tidied = new MockActivityEnvironment().run(() => tidyStorageDownload('twice', 1, keys[0]))
+    await expect(tidied).rejects.toThrow(keys.length === 1 ? 'asks its storage' : 'does not exist')
     expect((await service.call('DELETE', '/environments/twice/')).status).toBe(204)
   }
 })

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
 import { sql, type Db } from '../../db/sql.ts'
-import type { OperationKind } from '../../operations/kind.ts'
+import type { OperationKind, OperationRef } from '../../operations/kind.ts'
 import { beginOperation, endOperation } from '../../operations/records.ts'
 import { missing } from '../../refusal.ts'
 import { recordAudit } from '../audit-events/store.ts'
@@ -36,6 +36,9 @@ export const discoveryKind: OperationKind<'connectionDiscovery'> = {
       ? { eventType: 'resource.discovery.workflow-restarted', connectionId }
       : undefined,
 }
+
+/** A discovery: the id of its connection, its number as its generation, and its key. */
+export type DiscoveryRef = OperationRef
 
 const DiscoveryRow = z.object({
   connectionId: z.string(),
@@ -132,25 +135,20 @@ export const hostOfConnection = async (db: Db, connectionId: string): Promise<st
   )?.hostId
 
 /** Moves a discovery from queued to running. @returns undefined where it is over or gone */
-export const beginDiscovery = async (
-  db: Db,
-  connectionId: string,
-  number: number,
-): Promise<DiscoveryRow | undefined> => {
-  const begun = await beginOperation(db, discoveryKind, { id: connectionId, generation: number })
-  return begun?.status === 'running' ? readDiscovery(db, connectionId, number) : undefined
+export const beginDiscovery = async (db: Db, of: DiscoveryRef): Promise<DiscoveryRow | undefined> => {
+  const begun = await beginOperation(db, discoveryKind, of)
+  return begun?.status === 'running' ? readDiscovery(db, of.id, of.generation) : undefined
 }
 
 /** Ends a discovery, once, with its audit record. @returns true where this call ended it */
 export const endDiscovery = async (
   tx: Db,
   connection: Pick<ConnectionDocument, 'id' | 'environmentId'>,
-  number: number,
+  of: DiscoveryRef,
   end: { snapshotIds: readonly string[] } | { problem: string; transient: boolean; actorId?: string },
 ): Promise<boolean> => {
-  const connectionId = connection.id
+  const { id: connectionId, generation: number } = of
   const failed = 'problem' in end
-  const of = { id: connectionId, generation: number }
   if (
     !(await endOperation(
       tx,
