@@ -322,6 +322,18 @@ test('a step of a holder that was replaced changes nothing', async () => {
   expect(await facts('stale')).toEqual(before)
 })
 
+test('a step of a holder from before a deletion of its run changes nothing of the next run of its id', async () => {
+  await service.db.prepared('free', 'delete from lane_leases', [])
+  const stale = await opened('reused')
+  expect((await closeRun(service.db, { id: 'reused' })).status).toBe('failed')
+  expect((await service.call('DELETE', '/execution-runs/reused/')).status).toBe(204)
+  await opened('reused')
+  const before = await facts('reused')
+  for (const entry of story('reused'))
+    await expect(commitSite(service.db, 'reused', site, stale, entry)).rejects.toThrow(LeasePassedOn)
+  expect(await facts('reused')).toEqual(before)
+})
+
 test('late activities of a deleted run do not reach the next run of its id', async () => {
   const id = 'simulated'
   await using compute = openCompute({ threads: 1 })
