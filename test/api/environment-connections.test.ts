@@ -14,6 +14,7 @@ import {
   readDiscovery,
   requestDiscovery,
 } from '../../src/domains/environment-connections/discoveries.ts'
+import { readConnection, recordCheck } from '../../src/domains/environment-connections/store.ts'
 import { readOperation } from '../../src/operations/records.ts'
 import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
@@ -886,6 +887,7 @@ test('what was found behind a deleted connection is not recorded for the next on
     return (await readOperation(routes.db, discoveryKind, { id }))!
   }
   const first = await accept()
+  const connection = (await readConnection(routes.db, id))!
   const shell = openLocalShell()
   let isReplaced = false
   const localShell: Pick<SiteShell, 'run'> = {
@@ -903,6 +905,8 @@ test('what was found behind a deleted connection is not recorded for the next on
     await expect(discoverConnection(parts, first, true)).rejects.toThrow('is over already')
     await failDiscovery(parts, first, { problem: 'late', transient: true, reached: true })
     expect(await cancelDiscovery(routes.db, first)).toBe(false)
+    const check = { status: 'offline', message: 'late', latencyMs: 1, metadata: {} } as const
+    expect(await recordCheck(routes.db, connection, check)).toBeUndefined()
     expect((await readDiscovery(routes.db, id, 1))?.status).toBe('running')
     const { body } = (await routes.call('GET', `/environments/${id}/`)) as { body: Json }
     expect([body.resources, body.runtimes, body.connectionChecks]).toEqual([[], [], []])

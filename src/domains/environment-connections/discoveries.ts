@@ -59,7 +59,7 @@ const discoveryColumns = columnsOf(DiscoveryRow, 'connection_discoveries')
 export const requestDiscovery = (db: Db, connectionId: string, hostId: string): Promise<DiscoveryRow> =>
   db.transaction(async (tx) => {
     const connection = await readConnection(tx, connectionId)
-    if (connection === undefined || !(await lockConnection(tx, connection.environmentId, connectionId)))
+    if (connection === undefined || !(await lockConnection(tx, connection)))
       throw missing('connection', connectionId)
     const open = await tx.maybe(
       DiscoveryRow,
