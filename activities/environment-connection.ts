@@ -66,20 +66,28 @@ export const environmentConnectionActivities = (parts: EnvironmentConnectionPart
   },
 
   /** Discovers what a connection offers and records it; repeats while the fault may pass. */
-  discoverConnection: (connectionId: string, number: number): Promise<DiscoveryEnd> =>
+  discoverConnection: (connectionId: string, number: number, key?: string): Promise<DiscoveryEnd> =>
     beating(() =>
-      discoverConnection(parts, connectionId, number, Context.current().info.attempt >= discoveryTries),
+      discoverConnection(
+        parts,
+        { id: connectionId, generation: number, key },
+        Context.current().info.attempt >= discoveryTries,
+      ),
     ),
 
   /** Records that a discovery failed as a whole. */
-  failDiscovery: (connectionId: string, number: number, problem: string): Promise<void> =>
-    failDiscovery(parts, connectionId, number, { problem, transient: true, reached: undefined }),
+  failDiscovery: (connectionId: string, number: number, problem: string, key?: string): Promise<void> =>
+    failDiscovery(
+      parts,
+      { id: connectionId, generation: number, key },
+      { problem, transient: true, reached: undefined },
+    ),
 
   /**
    * Ends an open discovery after a cancel on Temporal's page; false when the discovery was over.
    */
-  cancelDiscovery: (connectionId: string, number: number): Promise<boolean> =>
-    cancelDiscovery(parts.db, connectionId, number),
+  cancelDiscovery: (connectionId: string, number: number, key?: string): Promise<boolean> =>
+    cancelDiscovery(parts.db, { id: connectionId, generation: number, key }),
 })
 
 export type EnvironmentConnectionActivities = ReturnType<typeof environmentConnectionActivities>

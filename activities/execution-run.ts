@@ -26,8 +26,8 @@ import {
   runKind,
   type RunEnd,
 } from '../src/domains/execution-runs/operation.ts'
-import { readExecutionRun } from '../src/domains/execution-runs/store.ts'
-import { requestCancel, temporalActor } from '../src/operations/records.ts'
+import type { OperationRef, RecordRef } from '../src/operations/kind.ts'
+import { readOperation, requestCancel, temporalActor } from '../src/operations/records.ts'
 import type { RunWakeUps } from '../src/executor/wake-ups.ts'
 import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
 import type { Storages } from '../src/domains/storages/open.ts'
@@ -158,12 +158,9 @@ const tidyBeforeClose = async (
 }
 
 /** Ends a run: records its sums and its state. */
-const end = async (
-  parts: ExecutionRunParts,
-  runId: string,
-  generation: number | undefined,
-): Promise<RunEnd> => {
-  const { status, completed, ...closed } = await closeRun(parts.db, runId, generation)
+const end = async (parts: ExecutionRunParts, of: Parameters<typeof closeRun>[1]): Promise<RunEnd> => {
+  const runId = of.id
+  const { status, completed, ...closed } = await closeRun(parts.db, of)
   if (status !== 'running' && status !== 'created')
     // The run is recorded as over: a failure here must not undo that, and the service's rounds end
     // what is left within a second.
@@ -174,9 +171,10 @@ const end = async (
   return status === 'failed' ? readRunEnd(parts.db, runId) : { status, completed }
 }
 /** created → running, once. Returns what has to be done, and at which sites. */
-const begin = async (parts: ExecutionRunParts, runId: string, generation: number): Promise<Opened> => {
-  if (await needsApproval(parts.db, runId)) return { state: 'approval', total: 0, sites: [] }
-  const run = await openRun(parts.db, runId, generation)
+const begin = async (parts: ExecutionRunParts, of: OperationRef): Promise<Opened> => {
+  const runId = of.id
+  if (await needsApproval(parts.db, of)) return { state: 'approval', total: 0, sites: [] }
+  const run = await openRun(parts.db, of)
   if (run?.change === 'started')
     parts.reports.runStarted({ runId, mode: run.mode, activities: run.activityCount })
   if (run?.change === 'ended') await reportRunEnd(parts, runId)
@@ -212,6 +210,7 @@ const begin = async (parts: ExecutionRunParts, runId: string, generation: number
 interface SiteCall {
   runId: string
   generation: number
+  key: string | undefined
   site: string
   context: Context
   /** Aborted when the worker is drained, or the activity cancelled. */
@@ -230,15 +229,16 @@ export interface AtSite {
 }
 
 /**
- * The run at a site; undefined where the run was deleted or opened again since. `created`: another run
- * of this id, accepted after this workflow's run was deleted.
+ * The run at a site; undefined where the run was deleted or opened again since. `created`, for a
+ * workflow that knows no key: another run of this id, accepted after its own was deleted.
  */
 const findSite = async (
   { db }: Pick<ExecutionRunParts, 'db'>,
-  { runId, generation, site }: SiteCall,
+  { runId, generation, key, site }: SiteCall,
 ): Promise<AtSite | undefined> => {
   const [snapshot, pairs] = await Promise.all([findSiteSnapshot(db, runId), usedPairs(db, runId)])
   if (snapshot?.generation !== generation || snapshot.status === 'created') return undefined
+  if (key !== undefined && snapshot.effectKey !== key) return undefined
   const places = placesOf(snapshot, pairs)
   const place = places.get(site)
   if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)
@@ -301,13 +301,13 @@ const executeAt = async (
 
 /** Executes a run at a site until the site is settled or rests. */
 const execute = async (parts: ExecutionRunParts, call: SiteCall): Promise<SiteOutcome> => {
-  const { runId, generation } = call
+  const { runId, generation, key } = call
   const at = await findSite(parts, call)
   // The run's only site has closed the run, and it is gone or open again.
   if (at === undefined) return nothingDone
   const outcome = runsOnMachines(at.place)
     ? await executeOnMachines(parts, {
-        ...{ runId, site: call.site, targetId: call.site.slice('cloud/'.length) },
+        ...{ runId, key, site: call.site, targetId: call.site.slice('cloud/'.length) },
         ...{ stop: call.stop, context: call.context },
         kind: at.place.kind,
         execute: async (differently) => {
@@ -320,7 +320,7 @@ const execute = async (parts: ExecutionRunParts, call: SiteCall): Promise<SiteOu
   // step finds it closed.
   if (outcome.settled && at.alone) {
     await finish(parts, runId, call.stop)
-    await end(parts, runId, generation)
+    await end(parts, { id: runId, generation, key })
   }
   return outcome
 }
@@ -329,11 +329,11 @@ const execute = async (parts: ExecutionRunParts, call: SiteCall): Promise<SiteOu
  * Ends a run with a fault of the engine itself, which a retry does not cure, instead of letting it
  * stand still.
  */
-const giveUp = (parts: ExecutionRunParts, runId: string, site: string, error: unknown): Promise<void> => {
-  parts.reports.siteGivenUp({ runId, site, error })
+const giveUp = (parts: ExecutionRunParts, of: RecordRef, site: string, error: unknown): Promise<void> => {
+  parts.reports.siteGivenUp({ runId: of.id, site, error })
   return abandonRun(
     parts.db,
-    runId,
+    of,
     site,
     `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
   )
@@ -348,53 +348,57 @@ const shownAs = (error: unknown, draining: AbortSignal): unknown => {
   return ApplicationFailure.create({ message, type: 'Draining' })
 }
 
+/**
+ * The activities of a run. `key` names its record among all that have its id; a workflow of an earlier
+ * version knows none.
+ */
 export const executionRunActivities = (parts: ExecutionRunParts) => {
   const tries = openTries(errorsBeforeGivingUp)
   const stopping = (): AbortSignal => AbortSignal.any([parts.draining, Context.current().cancellationSignal])
   return {
     /** created → running, once; returns what each site has to do. Ids and small facts only. */
-    openRun: (runId: string, generation: number): Promise<Opened> =>
-      beating(() => begin(parts, runId, generation)),
+    openRun: (id: string, generation: number, key?: string): Promise<Opened> =>
+      beating(() => begin(parts, { id, generation, key })),
 
     /**
      * Runs the tasks that are planned at one site until the site is settled or rests; see
      * `src/executor/loop.ts`.
      */
-    async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
+    async runSite(runId: string, generation: number, site: string, key?: string): Promise<SiteOutcome> {
       const context = Context.current()
-      const call: SiteCall = { runId, generation, site, context, stop: stopping() }
+      const call: SiteCall = { runId, generation, key, site, context, stop: stopping() }
       const work = (): Promise<SiteOutcome> =>
         execute(parts, call).catch((error: unknown) => {
           throw shownAs(error, parts.draining)
         })
       const endRun = async (error: unknown): Promise<never> => {
-        await giveUp(parts, runId, site, error)
+        await giveUp(parts, { id: runId, key }, site, error)
         // Where the site was not opened or does not confirm the ends, the sweeper asks for them.
         if (call.opened !== undefined) await stopLeftovers(parts.db, { site, runId }, call.opened.driver)
         throw ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
       }
-      return beating(() => tries([runId, generation, site], work, endRun), {
+      return beating(() => tries([runId, generation, key, site], work, endRun), {
         beat: () => context.heartbeat(call.progress?.heartbeat()),
       })
     },
 
     /** Simulates the run's plan and records it like an execution, with seconds from 0. */
-    simulateRun: (runId: string): Promise<void> =>
+    simulateRun: (id: string, key?: string): Promise<void> =>
       beating(async () => {
         const { cancellationSignal } = Context.current()
         await tries(
-          [runId, 'simulation'],
-          () => playRun(parts.db, parts.compute, runId, cancellationSignal),
-          (error) => giveUp(parts, runId, 'simulation', error),
+          [id, key, 'simulation'],
+          () => playRun(parts.db, parts.compute, { id, key }, cancellationSignal),
+          (error) => giveUp(parts, { id, key }, 'simulation', error),
         )
       }),
 
     /**
      * Applies a cancel of this workflow to the run; does nothing when the run was cancelled before,
-     * is over, or was opened again.
+     * is over, was opened again, or is gone.
      */
-    cancelRun: async (runId: string, generation: number): Promise<void> => {
-      await requestCancel(parts.db, runKind, runId, { actorId: temporalActor, generation })
+    cancelRun: async (id: string, generation: number, key?: string): Promise<void> => {
+      await requestCancel(parts.db, runKind, { id, generation, key }, { actorId: temporalActor })
     },
 
     /** Finishes the files of a run on this host, before the run is closed; however long it takes. */
@@ -413,10 +417,12 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
       runId: string,
       generation?: number,
       files?: FilesAtEnd,
+      key?: string,
     ): Promise<RunEnd | { filesAt: string }> =>
       beating(async () => {
-        const run = await readExecutionRun(parts.db, runId)
-        // `created`: another run of this id, accepted after this workflow's run was deleted.
+        const run = await readOperation(parts.db, runKind, { id: runId, key })
+        // `created`, for a workflow that knows no key: another run of this id, accepted after its own
+        // was deleted.
         if (run === undefined || run.status === 'created') return { status: 'cancelled', completed: 0 }
         if (run.status === 'running' && files !== 'finished') {
           // The workflow of a worker of an earlier version names no `files`, and knows no other host.
@@ -429,7 +435,7 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
           })
           if (typeof host === 'string') return { filesAt: queueOfHost(parts.engine.taskQueue, host) }
         }
-        return end(parts, runId, generation)
+        return end(parts, { id: runId, generation, key })
       }),
   }
 }

@@ -43,6 +43,7 @@ export interface Differently {
 /** A run at a site whose machine is made for it. */
 interface MachineSite {
   runId: string
+  key: string | undefined
   site: string
   targetId: string
   kind: KindName
@@ -91,7 +92,7 @@ export const endMachines = async (
 /** Why a failed machine failed: with the fault of the last of several, the run ends. */
 const replace = async (
   parts: MachineSiteParts,
-  { runId, site, targetId, stop }: MachineSite,
+  { runId, key, site, targetId, stop }: MachineSite,
   held: HeldMachine,
 ): Promise<void> => {
   const reason = held.used ? 'lost' : 'failed'
@@ -104,7 +105,7 @@ const replace = async (
   else
     await abandonRun(
       parts.db,
-      runId,
+      { id: runId, key },
       site,
       `no machine of capacity target ${JSON.stringify(targetId)} could be made in ${String(failures)} ` +
         `tries: ${held.reason ?? 'its provisioning was cancelled'}`,
@@ -122,7 +123,7 @@ const wordsOf = (targetId: string, { phase, instanceId, rests, wakes }: HeldMach
  */
 const acquire = async (
   parts: MachineSiteParts,
-  { runId, site, targetId }: MachineSite,
+  { runId, key, site, targetId }: MachineSite,
 ): Promise<string | undefined> => {
   try {
     const answer = await acquireMachine(parts, runId, targetId)
@@ -134,7 +135,12 @@ const acquire = async (
       // Another worker may have what this one lacks.
       throw ApplicationFailure.create({ message: error.message, type: 'MachineUnavailable' })
     }
-    await abandonRun(parts.db, runId, site, `no machine of ${targetId} can be made: ${error.message}`)
+    await abandonRun(
+      parts.db,
+      { id: runId, key },
+      site,
+      `no machine of ${targetId} can be made: ${error.message}`,
+    )
     return undefined
   }
 }

@@ -17,7 +17,7 @@ export interface OperationParts {
 
 /**
  * The records that workflows of every kind of operation write; each function takes the kind's name,
- * the record's id and its generation.
+ * the record's id, its generation and its key.
  */
 export const operationActivities = ({ db, kinds }: OperationParts) => {
   const kindOf = (name: string): OperationKind => {
@@ -37,9 +37,10 @@ export const operationActivities = ({ db, kinds }: OperationParts) => {
       name: string,
       id: string,
       generation: number,
+      key?: string,
     ): Promise<{ over: false } | { over: true; end: Partial<OperationEnd> }> => {
       const kind = kindOf(name)
-      const found = await beginOperation(db, kind, { id, generation })
+      const found = await beginOperation(db, kind, { id, generation, key })
       return found?.status === kind.states.running ? { over: false } : { over: true, end: endOf(found) ?? {} }
     },
 
@@ -49,17 +50,19 @@ export const operationActivities = ({ db, kinds }: OperationParts) => {
       id: string,
       generation: number,
       end: OperationEnd,
+      key?: string,
     ): Promise<Partial<OperationEnd>> =>
       db.transaction(async (tx) => {
         const kind = kindOf(name)
-        await endOperation(tx, kind, { id, generation }, end)
-        return endOf(await readOperation(tx, kind, id, generation)) ?? {}
+        const of = { id, generation, key }
+        await endOperation(tx, kind, of, end)
+        return endOf(await readOperation(tx, kind, of)) ?? {}
       }),
 
     /** Applies a cancel of the workflow to the record. True: the work has to stop. */
-    cancelOperation: async (name: string, id: string, generation: number): Promise<boolean> => {
+    cancelOperation: async (name: string, id: string, generation: number, key?: string): Promise<boolean> => {
       const kind = kindOf(name)
-      const found = await requestCancel(db, kind, id, { actorId: temporalActor, generation })
+      const found = await requestCancel(db, kind, { id, generation, key }, { actorId: temporalActor })
       return (
         found !== undefined &&
         (found.status === 'cancelled' ||

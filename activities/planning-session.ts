@@ -17,6 +17,7 @@ import type { Schedule } from '../src/schedulers/problem.ts'
 import type { Reports } from '../src/observability/reports.ts'
 import { loadProblem } from '../src/domains/schedule-plans/load-problem.ts'
 import { poll } from '../src/pacing/poll.ts'
+import type { RecordRef } from '../src/operations/kind.ts'
 import { requestCancel, temporalActor } from '../src/operations/records.ts'
 import { lifecycleOf } from '../src/domains/schedule-plans/lifecycle.ts'
 import { infeasibilities, predict } from '../src/domains/schedule-plans/prediction.ts'
@@ -73,7 +74,7 @@ const candidateOf = async (
 /** What one algorithm makes of a session's problem: candidates, or why there is none. */
 const candidatesOf = async (
   { db, compute, reports }: PlanningSessionParts,
-  sessionId: string,
+  of: RecordRef,
   algorithm: string,
   { session, configuration }: { session: sessions.SessionRow; configuration: Record<string, unknown> },
   watch: { signal: AbortSignal; onProgress: (step: { progress: number }) => void },
@@ -82,7 +83,7 @@ const candidatesOf = async (
   const { problem, networkModel } = loaded
   const known = algorithmOf(algorithm)
   if (known === undefined) return { failure: 'this version of the service does not have the algorithm' }
-  await sessions.recordProblem(db, sessionId, algorithm, {
+  await sessions.recordProblem(db, of, algorithm, {
     defaultedDurations: defaultedDurations(problem),
     networkModel,
     estimate: estimateOf(known, problemSize(problem), configuration),
@@ -112,24 +113,23 @@ const stepsOf = (parts: PlanningSessionParts) => {
   const { db, reports } = parts
   return {
     /** queued → running, once. Returns the algorithms to run; none when the session is over. */
-    openSession: (sessionId: string): Promise<{ algorithm: string }[]> => sessions.openSession(db, sessionId),
+    openSession: (of: RecordRef): Promise<{ algorithm: string }[]> => sessions.openSession(db, of),
 
     /**
      * Runs one algorithm on a thread of its own and records its schedule, or why it found none.
      * Idempotent: a candidate's id is derived from its schedule, and nothing is written once the
      * algorithm's run or the session is over. Throws only errors that may pass by themselves.
      */
-    async planAlgorithm(sessionId: string, algorithm: string): Promise<void> {
+    async planAlgorithm(of: RecordRef, algorithm: string): Promise<void> {
       const context = Context.current()
-      const begun = await sessions.beginAlgorithm(db, sessionId, algorithm)
+      const begun = await sessions.beginAlgorithm(db, of, algorithm)
       if (begun === undefined) return
-      const fail = (failure: string): Promise<void> =>
-        sessions.endAlgorithm(db, sessionId, algorithm, { failure })
+      const fail = (failure: string): Promise<void> => sessions.endAlgorithm(db, of, algorithm, { failure })
       /** An attempt that an outage ended counts for nothing, once the database takes that. */
       const giveBack = (attempts: number, until: AbortSignal): Promise<unknown> =>
         poll(
           () =>
-            sessions.giveBackAttempt(db, sessionId, algorithm, attempts).catch((error: unknown) => {
+            sessions.giveBackAttempt(db, of, algorithm, attempts).catch((error: unknown) => {
               if (!passes(error)) throw error
               return undefined
             }),
@@ -146,7 +146,7 @@ const stepsOf = (parts: PlanningSessionParts) => {
       // Each heartbeat writes the progress into the record and reads whether the record is over.
       const beats = setInterval(() => {
         context.heartbeat({ progress })
-        sessions.recordProgress(db, sessionId, algorithm, progress).then(
+        sessions.recordProgress(db, of, algorithm, progress).then(
           (open) => {
             if (!open) over.abort()
           },
@@ -156,11 +156,11 @@ const stepsOf = (parts: PlanningSessionParts) => {
         )
       }, heartbeatMs)
       try {
-        const found = await candidatesOf(parts, sessionId, algorithm, begun, {
+        const found = await candidatesOf(parts, of, algorithm, begun, {
           signal,
           onProgress: (step) => void (progress = step.progress),
         })
-        await sessions.endAlgorithm(db, sessionId, algorithm, found)
+        await sessions.endAlgorithm(db, of, algorithm, found)
       } catch (error) {
         if (over.signal.aborted) return
         if (context.cancellationSignal.aborted) throw error
@@ -174,7 +174,7 @@ const stepsOf = (parts: PlanningSessionParts) => {
             : undefined
         // A fault of the service fails this algorithm and not the session; the record does not show
         // its internals.
-        if (reason === undefined) reports.planningFailed({ sessionId, algorithm, error })
+        if (reason === undefined) reports.planningFailed({ sessionId: of.id, algorithm, error })
         await fail(reason ?? "the planner failed; the cause is in the worker's log")
       } finally {
         clearInterval(beats)
@@ -182,65 +182,70 @@ const stepsOf = (parts: PlanningSessionParts) => {
     },
 
     /** Records that an algorithm could not be run. */
-    failAlgorithm: (sessionId: string, algorithm: string, reason: string): Promise<void> =>
-      sessions.endAlgorithm(db, sessionId, algorithm, { failure: reason }),
-
-    /** Records that a step of the session was given up; returns how the session ended. */
-    failSession: async (sessionId: string, reason: string): Promise<sessions.SessionEnd> => {
-      if (await sessions.failSession(db, sessionId, reason))
-        reports.sessionEnded({ sessionId, status: 'failed', reason })
-      return sessions.readSessionEnd(db, sessionId)
-    },
+    failAlgorithm: (of: RecordRef, algorithm: string, reason: string): Promise<void> =>
+      sessions.endAlgorithm(db, of, algorithm, { failure: reason }),
 
     /** Ranks the candidates and ends the session; returns how it ended. */
-    rankSession: async (sessionId: string): Promise<sessions.SessionEnd> => {
-      const ended = await sessions.closeSession(db, sessionId, rankCandidates)
-      const end = await sessions.readSessionEnd(db, sessionId)
+    rankSession: async (of: RecordRef): Promise<sessions.SessionEnd> => {
+      const ended = await sessions.closeSession(db, of, rankCandidates)
+      const end = await sessions.readSessionEnd(db, of)
       if (ended)
         reports.sessionEnded({
-          sessionId,
+          sessionId: of.id,
           status: end.status ?? 'gone',
           ...(end.reason === undefined ? {} : { reason: end.reason }),
         })
       return end
     },
-
-    /** How a session ended, where it is over. */
-    sessionEnd: (sessionId: string): Promise<sessions.SessionEnd> => sessions.readSessionEnd(db, sessionId),
-
-    /** Applies a cancel from Temporal's page to the session; returns the state afterwards. */
-    cancelSession: async (sessionId: string): Promise<string | undefined> => {
-      const found = await requestCancel(db, sessionKind, sessionId, { actorId: temporalActor })
-      if (found?.change === 'ended') reports.sessionEnded({ sessionId, status: 'cancelled' })
-      return (await sessions.readSessionEnd(db, sessionId)).status
-    },
   }
 }
 
+/**
+ * The activities of a session. `key` names its record among all that have its id; a workflow of an
+ * earlier version knows none.
+ */
 export const planningSessionActivities = (parts: PlanningSessionParts) => {
+  const { db, reports } = parts
   const tries = openTries(attemptBound)
   const steps = stepsOf(parts)
   /** `step` names the step in the reason. */
-  const inStep = <T>(step: string, sessionId: string, work: () => Promise<T>): Promise<T> =>
-    tries([sessionId, step], work, (error) => {
-      parts.reports.planningFailed({ sessionId, error })
+  const inStep = <T>(step: string, of: RecordRef, work: () => Promise<T>): Promise<T> =>
+    tries([of.id, of.key, step], work, (error) => {
+      reports.planningFailed({ sessionId: of.id, error })
       throw ApplicationFailure.nonRetryable(
         `the service could not ${step} in ${attemptBound} tries; the cause is in the worker's log`,
         'SessionGivenUp',
       )
     })
   return {
-    ...steps,
-    openSession: (sessionId: string) =>
-      inStep('open the session', sessionId, () => steps.openSession(sessionId)),
-    planAlgorithm: (sessionId: string, algorithm: string) =>
-      inStep(`plan with ${algorithm}`, sessionId, () => steps.planAlgorithm(sessionId, algorithm)),
-    failAlgorithm: (sessionId: string, algorithm: string, reason: string) =>
-      inStep(`record the end of ${algorithm}`, sessionId, () =>
-        steps.failAlgorithm(sessionId, algorithm, reason),
+    openSession: (id: string, key?: string) =>
+      inStep('open the session', { id, key }, () => steps.openSession({ id, key })),
+    planAlgorithm: (id: string, algorithm: string, key?: string) =>
+      inStep(`plan with ${algorithm}`, { id, key }, () => steps.planAlgorithm({ id, key }, algorithm)),
+    failAlgorithm: (id: string, algorithm: string, reason: string, key?: string) =>
+      inStep(`record the end of ${algorithm}`, { id, key }, () =>
+        steps.failAlgorithm({ id, key }, algorithm, reason),
       ),
-    rankSession: (sessionId: string) =>
-      inStep('rank the candidates', sessionId, () => steps.rankSession(sessionId)),
+    rankSession: (id: string, key?: string) =>
+      inStep('rank the candidates', { id, key }, () => steps.rankSession({ id, key })),
+
+    /** Records that a step of the session was given up; returns how the session ended. */
+    failSession: async (id: string, reason: string, key?: string): Promise<sessions.SessionEnd> => {
+      if (await sessions.failSession(db, { id, key }, reason))
+        reports.sessionEnded({ sessionId: id, status: 'failed', reason })
+      return sessions.readSessionEnd(db, { id, key })
+    },
+
+    /** How a session ended, where it is over. */
+    sessionEnd: (id: string, key?: string): Promise<sessions.SessionEnd> =>
+      sessions.readSessionEnd(db, { id, key }),
+
+    /** Applies a cancel from Temporal's page to the session; returns the state afterwards. */
+    cancelSession: async (id: string, key?: string): Promise<string | undefined> => {
+      const found = await requestCancel(db, sessionKind, { id, key }, { actorId: temporalActor })
+      if (found?.change === 'ended') reports.sessionEnded({ sessionId: id, status: 'cancelled' })
+      return (await sessions.readSessionEnd(db, { id, key })).status
+    },
   }
 }
 

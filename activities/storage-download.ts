@@ -28,8 +28,8 @@ export interface StorageDownloadParts {
 const sliceMs = 300_000
 
 export const storageDownloadActivities = ({ db, storages, engine, draining }: StorageDownloadParts) => {
-  const jobOf = async (id: string): Promise<StorageJob> => {
-    const job = await readStorageJob(db, id)
+  const jobOf = async (id: string, key?: string): Promise<StorageJob> => {
+    const job = await readStorageJob(db, { id, key })
     if (job === undefined) throw ApplicationFailure.nonRetryable(`storage download ${id} does not exist`)
     return job
   }
@@ -99,14 +99,15 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
 
     /**
      * Removes the unfinished files that a job without success has left at the destination; with
-     * `ended` only those of a generation that is over and was not retried.
+     * `ended` only those of a generation that is over and was not retried. That may be tried for weeks:
+     * `key` names the record among all that have had its id by then.
      */
-    tidyStorageDownload: (id: string, ended?: number): Promise<void> =>
+    tidyStorageDownload: (id: string, ended?: number, key?: string): Promise<void> =>
       beating(async () => {
         const tidy = async (): Promise<void> => {
           // They are read before the check, so that no upload of a retry is among them.
           const left = await sendingEntries(db, id)
-          const job = await jobOf(id)
+          const job = await jobOf(id, key)
           if (ended !== undefined) {
             if (job.generation !== ended) return
             // The workflow that asks for this records the end of its job afterwards.

@@ -7,7 +7,7 @@ import {
   WorkflowNotFoundError,
 } from '@temporalio/client'
 import { defineSearchAttributeKey, SearchAttributeType, type DataConverter } from '@temporalio/common'
-import type { Signals, PageSummary, WorkflowKind } from './operations/kind.ts'
+import type { OperationRef, Signals, PageSummary, WorkflowKind } from './operations/kind.ts'
 import { earlierTemporalIdOf, temporalIdOf } from './operations/temporal-id.ts'
 import { attribute, harmless, plain } from './page-details.ts'
 import { ensureSearchAttributes } from './embedded/search-attributes.ts'
@@ -90,18 +90,14 @@ const temporalAway = (error: unknown): boolean => {
  * are Markdown.
  */
 const startOptions = (
-  [kind, id, generation]: Ref,
+  kind: WorkflowKind,
+  { id, generation, key }: OperationRef,
   pageSummary: PageSummary | undefined,
   apiUrl: string | undefined,
 ) => ({
   workflowId: temporalIdOf(kind, id, generation),
   // Continue-as-new keeps arguments, and loses the page's texts from the start.
-  args: [
-    id,
-    generation,
-    ...(kind.arguments ?? []),
-    ...(pageSummary === undefined ? [] : [{ line: pageSummary.line }]),
-  ],
+  args: [id, generation, ...(kind.arguments ?? []), pageSummary && { line: pageSummary.line }, key],
   workflowIdReusePolicy: 'ALLOW_DUPLICATE' as const,
   typedSearchAttributes: [
     { key: recordKind, value: kind.name },
@@ -187,12 +183,17 @@ const workflowIdOf = async ({ within }: Calls, ref: Ref, milliseconds = callDead
 const openStarts = (calls: Calls, { taskQueue, apiUrl }: EngineOptions) => {
   const { within } = calls
   let awayUntil = -Infinity
-  return async (ref: Ref, pageSummary?: PageSummary): Promise<'started' | 'open' | false> => {
+  return async (
+    kind: WorkflowKind,
+    of: OperationRef,
+    pageSummary?: PageSummary,
+  ): Promise<'started' | 'open' | false> => {
     if (performance.now() < awayUntil) return false
     try {
-      const wanted = { ...startOptions(ref, pageSummary, apiUrl?.()), taskQueue }
-      if ((await workflowIdOf(calls, ref, startDeadlineMs)) !== wanted.workflowId) return 'open'
-      await within((client) => client.workflow.start(ref[0].workflow, wanted), startDeadlineMs)
+      const wanted = { ...startOptions(kind, of, pageSummary, apiUrl?.()), taskQueue }
+      const standing = await workflowIdOf(calls, [kind, of.id, of.generation], startDeadlineMs)
+      if (standing !== wanted.workflowId) return 'open'
+      await within((client) => client.workflow.start(kind.workflow, wanted), startDeadlineMs)
       return 'started'
     } catch (error) {
       if (error instanceof WorkflowExecutionAlreadyStartedError) return 'open'
@@ -344,14 +345,14 @@ export const openEngine = (options: EngineOptions) => {
     dataConverter: options.dataConverter,
 
     /**
-     * Starts the workflow of a record. The call is idempotent: while one is open the server refuses
-     * a second start (`open`), and one started after the end finds a finished record and ends at
-     * once. So a record whose workflow was terminated or lost continues.
+     * Starts the workflow of a record, which works for the record with that key alone. The call is
+     * idempotent: while one is open the server refuses a second start (`open`), and one started after
+     * the end finds a finished record and ends at once. So a record whose workflow was terminated or
+     * lost continues.
      * @returns false where Temporal is unavailable: no workflow was started, and the dispatcher
      *   starts it later
      */
-    start: (kind: WorkflowKind, id: string, generation = 1, pageSummary?: PageSummary) =>
-      start([kind, id, generation], pageSummary),
+    start,
 
     /**
      * The state that the open workflow reports, within 250 ms or not at all; one query per second

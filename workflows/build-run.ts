@@ -17,7 +17,12 @@ const { placeBuildRun } = proxyActivities<BuildRunActivities>({
 /**
  * One run of a build: fetch, build, convert, verify and publish, on the host that has the context.
  */
-export async function buildRun(id: string, generation: number, headline?: Headline): Promise<void> {
+export async function buildRun(
+  id: string,
+  generation: number,
+  headline?: Headline,
+  key?: string,
+): Promise<void> {
   const live = { phase: 'placing' }
   let taskQueue: string | undefined
   const there = (summary: string, more: object = {}) =>
@@ -36,7 +41,7 @@ export async function buildRun(id: string, generation: number, headline?: Headli
         .catch(() => undefined)
   }
   await durably({
-    ...{ kind: 'build-run', failure: 'BuildRunFailed', id, generation, headline, live },
+    ...{ kind: 'build-run', failure: 'BuildRunFailed', id, generation, key, headline, live },
     steps: async (report) => {
       const queue = await placeBuildRun(id)
       taskQueue = queue

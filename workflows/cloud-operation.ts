@@ -27,10 +27,15 @@ const configuring = proxyActivities<CloudOperationActivities>({
 })
 
 /** One operation at a cloud provider: create, configure, stop, start, check or end a machine. */
-export async function cloudOperation(id: string, generation: number, headline?: Headline): Promise<void> {
+export async function cloudOperation(
+  id: string,
+  generation: number,
+  headline?: Headline,
+  key?: string,
+): Promise<void> {
   const live = { phase: 'queued' }
   await durably({
-    ...{ kind: 'cloud-operation', failure: 'CloudOperationFailed', id, generation, headline, live },
+    ...{ kind: 'cloud-operation', failure: 'CloudOperationFailed', id, generation, key, headline, live },
     steps: async (report) => {
       const phase = (name: string): void => {
         live.phase = name

@@ -15,7 +15,12 @@ const { placeConsoleCommand } = proxyActivities<ConsoleActivities>({
 })
 
 /** One console command: its run at its site, and the record of its output. */
-export async function consoleCommand(id: string, generation: number, headline?: Headline): Promise<void> {
+export async function consoleCommand(
+  id: string,
+  generation: number,
+  headline?: Headline,
+  key?: string,
+): Promise<void> {
   const live = { phase: 'placing' }
   let taskQueue: string | undefined
   const there = (summary: string, more: object = {}) =>
@@ -25,7 +30,7 @@ export async function consoleCommand(id: string, generation: number, headline?: 
       ...more,
     })
   await durably({
-    ...{ kind: 'console-command', failure: 'ConsoleCommandFailed', id, generation, headline, live },
+    ...{ kind: 'console-command', failure: 'ConsoleCommandFailed', id, generation, key, headline, live },
     steps: async (report) => {
       taskQueue = await placeConsoleCommand(id)
       live.phase = 'running'

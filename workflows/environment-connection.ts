@@ -115,19 +115,20 @@ export async function connectionDiscovery(
   connectionId: string,
   number: number,
   headline?: Headline,
+  key?: string,
 ): Promise<void> {
   const discover = async (): Promise<End> => {
     try {
       const taskQueue = patched(isPlaced)
         ? await recording('which host it describes').placeDiscovery(connectionId, number)
         : null
-      const end: End | string = await discoveringAt(taskQueue).discoverConnection(connectionId, number)
+      const end: End | string = await discoveringAt(taskQueue).discoverConnection(connectionId, number, key)
       // Histories of the version before hold the status alone.
       return typeof end === 'string' ? { status: end } : end
     } catch (error) {
       if (isCancellation(error) || !(error instanceof ActivityFailure)) throw error
       const reason = reasonOf(error)
-      await recording('record that nothing was discovered').failDiscovery(connectionId, number, reason)
+      await recording('record that nothing was discovered').failDiscovery(connectionId, number, reason, key)
       return { status: 'failed', reason }
     }
   }
@@ -135,7 +136,7 @@ export async function connectionDiscovery(
     {
       headline,
       failure: 'DiscoveryFailed',
-      cancel: () => recording("make the cancel the discovery's").cancelDiscovery(connectionId, number),
+      cancel: () => recording("make the cancel the discovery's").cancelDiscovery(connectionId, number, key),
     },
     discover,
   )

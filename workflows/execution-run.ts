@@ -97,6 +97,8 @@ type LiveSite = LiveRun['sites'][number]
 interface Run {
   id: string
   generation: number
+  /** Names the record; absent in workflows of earlier versions. */
+  key: string | undefined
   headline: Headline | undefined
   live: LiveRun
   /** By site: its last signal. */
@@ -195,7 +197,7 @@ const runSite = async (
     entry.state = 'in flight'
     let outcome
     try {
-      outcome = await detach.run(() => activities.runSite(run.id, run.generation, site))
+      outcome = await detach.run(() => activities.runSite(run.id, run.generation, site, run.key))
     } catch (error) {
       // What runs there goes on; the next history's activity adopts it.
       if (run.detaching && !isGivenUp(error)) return
@@ -257,7 +259,7 @@ const simulate = async (run: Run): Promise<void> => {
     scope.cancel()
   }
   try {
-    await scope.run(() => dispatched('simulate what the plan says').simulateRun(run.id))
+    await scope.run(() => dispatched('simulate what the plan says').simulateRun(run.id, run.key))
   } catch (error) {
     if (!isCancellation(error) || !scope.consideredCancelled) throw error
   }
@@ -267,7 +269,7 @@ const simulate = async (run: Run): Promise<void> => {
 const openOnceApproved = async (run: Run, near: typeof dispatched): Promise<Opened> => {
   for (;;) {
     const seen = run.wakes
-    const opened = await near('open the run, once').openRun(run.id, run.generation)
+    const opened = await near('open the run, once').openRun(run.id, run.generation, run.key)
     if (opened.state !== 'approval') {
       delete run.live.waitingFor
       return opened
@@ -307,7 +309,7 @@ const finishFiles = async ({ id }: Run, taskQueue: string): Promise<FilesAtEnd> 
 const close = async (run: Run, near: typeof dispatched) => {
   const { closeRun } = near('sum up and close the run')
   for (let files: FilesAtEnd = 'to finish'; ;) {
-    const closed = await closeRun(run.id, run.generation, files)
+    const closed = await closeRun(run.id, run.generation, files, run.key)
     if (!('filesAt' in closed)) return closed
     files = await finishFiles(run, closed.filesAt)
   }
@@ -353,10 +355,16 @@ const work = async (run: Run): Promise<End | undefined> => {
  * loss of this history loses no record. Temporal's cancel becomes the record's; the workflow ends
  * as its record.
  */
-export async function executionRun(runId: string, generation: number, headline?: Headline): Promise<void> {
+export async function executionRun(
+  runId: string,
+  generation: number,
+  headline?: Headline,
+  key?: string,
+): Promise<void> {
   const run: Run = {
     id: runId,
     generation,
+    key,
     headline,
     live: { phase: 'opening', sites: [], completed: 0, total: 0 },
     statuses: new Map(),
@@ -370,12 +378,12 @@ export async function executionRun(runId: string, generation: number, headline?:
   await outOfReach(
     async (cancel) => {
       const end = await work(run)
-      if (end === undefined) await continueAsNew<typeof executionRun>(runId, generation, headline)
+      if (end === undefined) await continueAsNew<typeof executionRun>(runId, generation, headline, key)
       else await endAsRecord(cancel, 'RunFailed', end)
     },
     async () => {
       run.wakes += 1
-      await alongside("make the cancel the record's").cancelRun(runId, generation)
+      await alongside("make the cancel the record's").cancelRun(runId, generation, key)
       run.stopSimulation()
     },
   )

@@ -82,6 +82,8 @@ export interface Work<Live extends Record<string, unknown>> {
   kind: string
   id: string
   generation: number
+  /** Names the record; absent in workflows of earlier versions. */
+  key: string | undefined
   headline: Headline | undefined
   failure: string
   /** Changed in place by the steps. */
@@ -189,20 +191,20 @@ const stepsEnd = async <Live extends Record<string, unknown>>({
  * left, and records the end.
  */
 export const durably = <Live extends Record<string, unknown>>(work: Work<Live>): Promise<void> => {
-  const { kind, id, generation, headline, failure, live } = work
+  const { kind, id, generation, key, headline, failure, live } = work
   setHandler(liveQuery, () => live)
   const noun = kind.replaceAll('-', ' ')
   const cancel = (): Promise<boolean> =>
-    record(`make the cancel the ${noun}'s`).cancelOperation(kind, id, generation)
+    record(`make the cancel the ${noun}'s`).cancelOperation(kind, id, generation, key)
   return operate({ headline, failure, cancel }, async () => {
     const begun = await CancellationScope.nonCancellable(() =>
-      record(`begin the ${noun}, once`).beginOperation(kind, id, generation),
+      record(`begin the ${noun}, once`).beginOperation(kind, id, generation, key),
     )
     if (begun.over) return begun.end
     const end = await stepsEnd(work)
     return CancellationScope.nonCancellable(async () => {
       if (end.status !== 'completed') await work.leave?.(end.reason)
-      return record(`end the ${noun}`).finishOperation(kind, id, generation, end)
+      return record(`end the ${noun}`).finishOperation(kind, id, generation, end, key)
     })
   })
 }

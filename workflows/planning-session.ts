@@ -52,6 +52,7 @@ export async function planningSession(
   sessionId: string,
   _generation: number,
   headline?: Headline,
+  key?: string,
 ): Promise<void> {
   const live: LiveSession & Record<string, unknown> = { phase: 'opening', ended: 0, total: 0 }
   setHandler(liveQuery, () => live)
@@ -60,7 +61,7 @@ export async function planningSession(
     stop()
   })
   const plan = async (): Promise<End> => {
-    const algorithms = await brief('open the session, once').openSession(sessionId)
+    const algorithms = await brief('open the session, once').openSession(sessionId, key)
     live.total = algorithms.length
     for (const { algorithm } of algorithms) {
       Object.assign(live, { phase: 'planning', algorithm })
@@ -68,21 +69,25 @@ export async function planningSession(
         sentence(headline, `${algorithm}: algorithm ${String(live.ended + 1)} of ${String(live.total)}`),
       )
       try {
-        await lasting(`plan with ${algorithm}`).planAlgorithm(sessionId, algorithm)
+        await lasting(`plan with ${algorithm}`).planAlgorithm(sessionId, algorithm, key)
       } catch (error) {
         if (isCancellation(error) || !(error instanceof ActivityFailure)) throw error
         await brief(`record that ${algorithm} could not be run`).failAlgorithm(
           sessionId,
           algorithm,
           error.cause?.message ?? error.message,
+          key,
         )
       }
       live.ended += 1
     }
     if (algorithms.length === 0)
-      return endBefore(() => brief('read how the session ended').sessionEnd(sessionId))
+      return endBefore(() => brief('read how the session ended').sessionEnd(sessionId, key))
     live.phase = 'ranking'
-    const end: End | string = await brief('rank the candidates and end the session').rankSession(sessionId)
+    const end: End | string = await brief('rank the candidates and end the session').rankSession(
+      sessionId,
+      key,
+    )
     // Histories of the version before hold the status alone.
     return typeof end === 'string' ? { status: end } : end
   }
@@ -91,7 +96,7 @@ export async function planningSession(
       headline,
       failure: 'SessionFailed',
       cancel: async () =>
-        (await brief("make the cancel the session's").cancelSession(sessionId)) === 'cancelled',
+        (await brief("make the cancel the session's").cancelSession(sessionId, key)) === 'cancelled',
     },
     async () => {
       const scope = new CancellationScope()
@@ -108,6 +113,7 @@ export async function planningSession(
         return brief('record that the session was given up').failSession(
           sessionId,
           error.cause?.message ?? error.message,
+          key,
         )
       }
     },

@@ -21,7 +21,12 @@ const { placeStorageDownload } = proxyActivities<StorageDownloadActivities>({
 })
 
 /** One copy between storages, of a file or of a tree, or one archive of a directory. */
-export async function storageDownload(id: string, generation: number, headline?: Headline): Promise<void> {
+export async function storageDownload(
+  id: string,
+  generation: number,
+  headline?: Headline,
+  key?: string,
+): Promise<void> {
   const live = { phase: 'placing' }
   let taskQueue: string | undefined
   const there = (summary: string, more: object = {}) =>
@@ -35,7 +40,7 @@ export async function storageDownload(id: string, generation: number, headline?:
       ...more,
     })
   await durably({
-    ...{ kind: 'storage-download', failure: 'StorageDownloadFailed', id, generation, headline, live },
+    ...{ kind: 'storage-download', failure: 'StorageDownloadFailed', id, generation, key, headline, live },
     steps: async (report) => {
       const queue = await placeStorageDownload(id)
       taskQueue = queue
@@ -62,7 +67,7 @@ export async function storageDownload(id: string, generation: number, headline?:
         await startChild(storageTidy, {
           // The id of a long record is cut there already.
           workflowId: workflowInfo().workflowId.replace(/^storage-download/, 'storage-tidy'),
-          args: [id, generation, taskQueue],
+          args: [id, generation, taskQueue, key],
           parentClosePolicy: ParentClosePolicy.ABANDON,
         })
       }
@@ -71,10 +76,15 @@ export async function storageDownload(id: string, generation: number, headline?:
 }
 
 /** Removes what an ended copy has left at a destination that did not answer at its end. */
-export async function storageTidy(id: string, generation: number, taskQueue: string): Promise<void> {
+export async function storageTidy(
+  id: string,
+  generation: number,
+  taskQueue: string,
+  key?: string,
+): Promise<void> {
   await proxyActivities<StorageDownloadActivities>({
     ...{ summary: 'remove what is unfinished', taskQueue, startToCloseTimeout: '1 day' },
     ...{ heartbeatTimeout: '10 seconds', scheduleToCloseTimeout: '30 days' },
     retry: { initialInterval: '2 seconds', backoffCoefficient: 2, maximumInterval: '10 minutes' },
-  }).tidyStorageDownload(id, generation)
+  }).tidyStorageDownload(id, generation, key)
 }

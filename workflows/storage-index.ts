@@ -15,7 +15,12 @@ const { placeStorageIndex } = proxyActivities<StorageIndexActivities>({
 })
 
 /** One index run of a storage: its directories are compared, then the differences recorded. */
-export async function storageIndex(id: string, generation: number, headline?: Headline): Promise<void> {
+export async function storageIndex(
+  id: string,
+  generation: number,
+  headline?: Headline,
+  key?: string,
+): Promise<void> {
   const live = { phase: 'placing' }
   let taskQueue: string | undefined
   const there = (summary: string, more: object = {}) =>
@@ -28,7 +33,7 @@ export async function storageIndex(id: string, generation: number, headline?: He
       ...more,
     })
   await durably({
-    ...{ kind: 'storage-index', failure: 'StorageIndexFailed', id, generation, headline, live },
+    ...{ kind: 'storage-index', failure: 'StorageIndexFailed', id, generation, key, headline, live },
     steps: async (report) => {
       const queue = await placeStorageIndex(id)
       taskQueue = queue

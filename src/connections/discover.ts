@@ -13,7 +13,11 @@ import { Refusal } from '../refusal.ts'
 import { withCluster, connectionNamespace, type CheckParts } from './check.ts'
 import { applyFound } from './inventory.ts'
 import type { Links } from './links.ts'
-import { beginDiscovery, endDiscovery } from '../domains/environment-connections/discoveries.ts'
+import {
+  beginDiscovery,
+  endDiscovery,
+  type DiscoveryRef,
+} from '../domains/environment-connections/discoveries.ts'
 import type { ConnectionDocument } from '../domains/environment-connections/schemas.ts'
 import { readConnection, recordCheck, settleEnvironment } from '../domains/environment-connections/store.ts'
 import { memberText } from '../json-object.ts'
@@ -134,12 +138,12 @@ export interface DiscoveryEnd {
  */
 export const discoverConnection = async (
   parts: DiscoverParts,
-  connectionId: string,
-  number: number,
+  of: DiscoveryRef,
   last: boolean,
 ): Promise<DiscoveryEnd> => {
   const { db } = parts
-  const begun = await beginDiscovery(db, connectionId, number)
+  const { id: connectionId, generation: number } = of
+  const begun = await beginDiscovery(db, of)
   const connection = begun === undefined ? undefined : await readConnection(db, connectionId)
   if (connection === undefined) return { status: 'over' }
   const startedAt = performance.now()
@@ -155,12 +159,12 @@ export const discoverConnection = async (
     const reached =
       error instanceof Refusal ? undefined : !(error instanceof LinkError || error instanceof KubernetesError)
     const problem = (error as Error).message
-    await failDiscovery(parts, connectionId, number, { problem, transient, reached })
+    await failDiscovery(parts, of, { problem, transient, reached })
     return { status: 'failed', reason: problem.slice(0, 2_000) }
   }
   const change = await db.transaction(async (tx) => {
     const { snapshotIds, changes } = await applyFound(tx, connection, found)
-    if (!(await endDiscovery(tx, connection, number, { snapshotIds })))
+    if (!(await endDiscovery(tx, connection, of, { snapshotIds })))
       throw new Error(`discovery ${number} of ${connectionId} is over already`)
     const warned =
       found.warnings.length === 0
@@ -193,24 +197,23 @@ export const discoverConnection = async (
  */
 export const failDiscovery = async (
   { db, reports }: Pick<DiscoverParts, 'db' | 'reports'>,
-  connectionId: string,
-  number: number,
+  of: DiscoveryRef,
   { problem, transient, reached }: { problem: string; transient: boolean; reached: boolean | undefined },
 ): Promise<void> => {
   const change = await db.transaction(async (tx) => {
-    const connection = await readConnection(tx, connectionId)
+    const connection = await readConnection(tx, of.id)
     if (connection === undefined) return undefined
-    if (!(await endDiscovery(tx, connection, number, { problem: problem.slice(0, 2_000), transient })))
+    if (!(await endDiscovery(tx, connection, of, { problem: problem.slice(0, 2_000), transient })))
       return undefined
     if (reached === undefined) {
-      await settleEnvironment(tx, connection.environmentId, connectionId, false)
+      await settleEnvironment(tx, connection.environmentId, of.id, false)
       return undefined
     }
     const recorded = await recordCheck(tx, connection, {
       status: reached ? 'online' : 'offline',
       message: `discovery failed: ${problem.slice(0, 2_000)}`,
       latencyMs: 0,
-      metadata: { endpoint: connection.endpoint, connectionType: connection.type, discovery: number },
+      metadata: { endpoint: connection.endpoint, connectionType: connection.type, discovery: of.generation },
     })
     return recorded?.change
   })
@@ -221,12 +224,12 @@ export const failDiscovery = async (
  * Ends an open discovery as failed after a cancel on Temporal's page; false when it was over. This
  * does not affect the health of its connection.
  */
-export const cancelDiscovery = (db: Db, connectionId: string, number: number): Promise<boolean> =>
+export const cancelDiscovery = (db: Db, of: DiscoveryRef): Promise<boolean> =>
   db.transaction(async (tx) => {
-    const connection = await readConnection(tx, connectionId)
+    const connection = await readConnection(tx, of.id)
     if (connection === undefined) return false
     const end = { problem: "cancelled on Temporal's page", transient: true, actorId: 'temporal' }
-    if (!(await endDiscovery(tx, connection, number, end))) return false
-    await settleEnvironment(tx, connection.environmentId, connectionId, false)
+    if (!(await endDiscovery(tx, connection, of, end))) return false
+    await settleEnvironment(tx, connection.environmentId, of.id, false)
     return true
   })

@@ -322,7 +322,8 @@ export const commitSite = async (
 
 /**
  * Takes the site over: from now on only commits with the returned epoch count. `before`: the holder
- * before, where it had not left the site.
+ * before, where it had not left the site. The first epoch is the time in microseconds: a holder from
+ * before a deletion of the run must not commit to the next run of its id.
  */
 export const claimSite = async (
   db: Db,
@@ -333,7 +334,8 @@ export const claimSite = async (
   const [row] = await db.prepared<{ epoch: number; before: string | null }>(
     'claim_site',
     `with known as (select l.holder from site_leases l where l.execution_run_id = $1 and l.site = $2)
-     insert into site_leases (execution_run_id, site, epoch, holder) values ($1, $2, 1, $3)
+     insert into site_leases (execution_run_id, site, epoch, holder)
+       values ($1, $2, extract(epoch from clock_timestamp()) * 1000000, $3)
      on conflict (execution_run_id, site) do update set epoch = site_leases.epoch + 1, holder =
        excluded.holder, renewed_at = clock_timestamp()
      returning epoch, (select nullif(k.holder, '') from known k) as before`,

@@ -52,7 +52,7 @@ export const dispatchedOperation = <Type extends string>(kind: OperationKind<Typ
   lookEverySeconds,
   noteRestart: async (tx, of, { cause, summary }) => {
     // The first event of an operation is its start, so a restart is recorded only after it.
-    const found = await lockOperation(tx, kind, of.id, of.generation)
+    const found = await lockOperation(tx, kind, of)
     if (found?.status === kind.states.running)
       await appendEvent(tx, kind, of, `${kind.events}.workflow-restarted`, { workflow: cause })
     await auditChange(tx, kind, of.id, 'workflow-restarted', {
@@ -146,7 +146,7 @@ export const openDispatcher = (
     }
     // The record and its workflow may have ended since the record was read.
     if (!(await of.isOpen(db, ref))) return true
-    const started = await engine.start(of.kind, id, generation, await of.pageSummary(db, id, generation))
+    const started = await engine.start(of.kind, ref, await of.pageSummary(db, id, generation))
     if (started === 'started') await noteRestart(of, ref, standing)
     return started !== false
   }
@@ -176,7 +176,7 @@ export const openDispatcher = (
   /** @returns false where Temporal is unavailable */
   const dispatch = async (of: Dispatched, ref: OperationRef): Promise<boolean> => {
     const { id, generation } = ref
-    const started = await engine.start(of.kind, id, generation, await of.pageSummary(db, id, generation))
+    const started = await engine.start(of.kind, ref, await of.pageSummary(db, id, generation))
     if (started === false) return false
     const others = met.get(of) ?? []
     if (started === 'open' && others.length < mostMet)

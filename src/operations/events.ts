@@ -32,8 +32,8 @@ export type EventSource = Pick<OperationKind, 'name' | 'table' | 'columns'>
 
 /**
  * Appends the next event of an operation, numbered under the lock of its row. The event's aggregate
- * is the operation itself. The events of a connection stay when it is deleted: those of the next one
- * of its id come behind them.
+ * is the operation itself. A record that went with its environment has left its events: the first
+ * event of the next record of its id removes them.
  */
 export const appendEvent = (
   tx: Db,
@@ -43,8 +43,7 @@ export const appendEvent = (
   payload: Record<string, unknown>,
 ) =>
   tx.run(sql`with numbered as (
-      update ${raw(kind.table)} set last_event_sequence = 1 + greatest(last_event_sequence, (
-        select max(sequence) from operation_events where kind = ${kind.name} and operation_id = ${id}))
+      update ${raw(kind.table)} set last_event_sequence = last_event_sequence + 1
       where ${raw(kind.columns?.id ?? 'id')} =
         ${id}${
           kind.columns?.generation === undefined
@@ -56,10 +55,16 @@ export const appendEvent = (
     ), unfed as (
       insert into event_feed_open as o (kind, operation_id) values (${kind.name}, ${id})
       on conflict on constraint event_feed_open_pkey do update set since = o.since
+    ), unlisted as (
+      delete from event_feed f using numbered n
+      where n.last_event_sequence = 1 and f.kind = ${kind.name} and f.operation_id = ${id}
+    ), removed as (
+      delete from operation_events e using numbered n
+      where n.last_event_sequence = 1 and e.kind = ${kind.name} and e.operation_id = ${id} returning 1
     )
     insert into operation_events (kind, operation_id, sequence, event_type, aggregate_type, aggregate_id, payload)
     select ${kind.name}, ${id}, last_event_sequence, ${type}, ${kind.name.replaceAll('-', '_')}, ${id},
-      ${storableJson(payload)}::jsonb from numbered`)
+      ${storableJson(payload)}::jsonb from numbered where (select count(*) from removed) >= 0`)
 
 /**
  * Events of an operation in order: those after `after`, or a page. For a page the caller's `limit`

@@ -52,9 +52,18 @@ export interface OperationEnd {
   reason?: string | undefined
 }
 
-/** One operation: a record with a workflow. A retry reopens it as the next generation. */
-export interface OperationRef {
+/**
+ * One record. Its id is free for another record after its deletion, so its workflow names it by its
+ * key too. Without a key (in a request, and in a workflow of an earlier version) it is the record
+ * that has the id.
+ */
+export interface RecordRef {
   id: string
+  key?: string | undefined
+}
+
+/** One operation: a record with a workflow. A retry reopens it as the next generation. */
+export interface OperationRef extends RecordRef {
   generation: number
 }
 
@@ -85,6 +94,8 @@ export interface OperationKind<Type extends string = string> extends WorkflowKin
   table: string
   /** Names of columns that are older than the common ones. */
   columns?: Partial<Record<'id' | 'generation' | 'created_at' | 'finished_at' | 'failure_reason', string>>
+  /** The column that is the key of a record; absent: its time of creation is. */
+  key?: string
   states: { accepted: string; running: string }
   /** First part of its events' types: `execution.run` for `execution.run.started`. */
   events: string

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { raw, sql, type Db, type Sql } from '../db/sql.ts'
+import { join, raw, sql, type Db, type Sql } from '../db/sql.ts'
 import { recordAudit } from '../domains/audit-events/store.ts'
 import { endDigests } from './end-digest.ts'
 import { appendEvent } from './events.ts'
@@ -9,9 +9,10 @@ import {
   type OperationEnd,
   type OperationKind,
   type OperationRef,
+  type RecordRef,
 } from './kind.ts'
 
-const Ref = z.object({ id: z.string(), generation: z.number() })
+const Ref = z.object({ id: z.string(), generation: z.number(), key: z.string() })
 const Operation = Ref.extend({
   status: z.string(),
   dispatchedAt: z.string().optional(),
@@ -30,10 +31,28 @@ const table = (kind: OperationKind): Sql => raw(kind.table)
  */
 const isOpenSql = ({ states }: OperationKind): Sql =>
   raw(`status in ('${states.accepted}', '${states.running}')`)
+const keyColumn = (kind: OperationKind): Sql =>
+  kind.key === undefined ? sql`extract(epoch from ${column(kind, 'created_at')})::text` : raw(kind.key)
 const ref = (kind: OperationKind): Sql =>
-  sql`${column(kind, 'id')} as id, ${column(kind, 'generation')} as generation`
-const isRef = (kind: OperationKind, { id, generation }: OperationRef): Sql =>
-  sql`${column(kind, 'id')} = ${id} and ${column(kind, 'generation')} = ${generation}`
+  sql`${column(kind, 'id')} as id, ${column(kind, 'generation')} as generation, ${keyColumn(kind)} as key`
+
+/** Like `OperationRef`; without a generation it is the operation in any. */
+type Wanted = RecordRef & Partial<Pick<OperationRef, 'generation'>>
+const isRef = (kind: OperationKind, { id, generation, key }: Wanted): Sql =>
+  join(
+    [
+      sql`${column(kind, 'id')} = ${id}`,
+      ...(generation === undefined ? [] : [sql`${column(kind, 'generation')} = ${generation}`]),
+      ...(key === undefined ? [] : [sql`${keyColumn(kind)} = ${key}`]),
+    ],
+    ' and ',
+  )
+
+/** SQL: the id of a record in any generation, or null where another record has it by now. */
+export const idOfRecord = (kind: OperationKind, { id, key }: RecordRef): Sql =>
+  key === undefined
+    ? sql`${id}`
+    : sql`(select ${column(kind, 'id')} from ${table(kind)} where ${isRef(kind, { id, key })})`
 
 /** Whether a state of the kind is open. */
 export const isOpenState = ({ states }: OperationKind, status: string): boolean =>
@@ -73,27 +92,16 @@ export const isOperationOpen = async (db: Db, kind: OperationKind, of: Operation
     sql`select ${ref(kind)} from ${table(kind)} where ${isRef(kind, of)} and ${isOpenSql(kind)}`,
   )) !== undefined
 
-const operationSql = (kind: OperationKind, id: string, generation: number | undefined): Sql =>
+const operationSql = (kind: OperationKind, of: Wanted): Sql =>
   sql`select ${ref(kind)}, status, dispatched_at, cancel_requested_at, ${column(kind, 'failure_reason')} as
-    failure_reason from ${table(kind)}
-      where ${column(kind, 'id')} =
-        ${id}${generation === undefined ? raw('') : sql` and ${column(kind, 'generation')} = ${generation}`}`
+    failure_reason from ${table(kind)} where ${isRef(kind, of)}`
 
-export const readOperation = (
-  db: Db,
-  kind: OperationKind,
-  id: string,
-  generation?: number,
-): Promise<Operation | undefined> => db.maybe(Operation, operationSql(kind, id, generation))
+export const readOperation = (db: Db, kind: OperationKind, of: Wanted): Promise<Operation | undefined> =>
+  db.maybe(Operation, operationSql(kind, of))
 
 /** The operation, locked until the transaction ends. Every change of its state holds this lock. */
-export const lockOperation = (
-  tx: Db,
-  kind: OperationKind,
-  id: string,
-  generation?: number,
-): Promise<Operation | undefined> =>
-  tx.maybe(Operation, sql`${operationSql(kind, id, generation)} for update`)
+export const lockOperation = (tx: Db, kind: OperationKind, of: Wanted): Promise<Operation | undefined> =>
+  tx.maybe(Operation, sql`${operationSql(kind, of)} for update`)
 
 /**
  * The end of an operation that is over; undefined while it is open, and where it does not exist.
@@ -147,7 +155,7 @@ const endByKind = (tx: Db, kind: OperationKind, of: OperationRef, end: Operation
 /**
  * Moves an operation from accepted to running, once, with its first event (`facts` are its
  * payload). An operation with an earlier request to cancel ends instead.
- * @returns the operation after the change; undefined where this generation does not exist
+ * @returns the operation after the change; undefined where this generation of the record does not exist
  */
 export const beginOperation = (
   db: Db,
@@ -156,7 +164,7 @@ export const beginOperation = (
   facts: Record<string, unknown> = {},
 ): Promise<Operation | undefined> =>
   db.transaction(async (tx) => {
-    const found = await lockOperation(tx, kind, of.id, of.generation)
+    const found = await lockOperation(tx, kind, of)
     if (found?.status !== kind.states.accepted) return found
     if (found.cancelRequestedAt !== undefined) {
       await endByKind(tx, kind, of, { status: 'cancelled' })
@@ -201,8 +209,6 @@ export const endOperation = (
 export interface CancelBy {
   actorId: string
   reason?: string | undefined
-  /** Restricts the cancel to this generation; absent: any. */
-  generation?: number
 }
 
 /** The actor of requests on Temporal's page. */
@@ -216,11 +222,12 @@ export const temporalActor = 'temporal'
 export const requestCancel = (
   db: Db,
   kind: OperationKind,
-  id: string,
+  of: Wanted,
   by: CancelBy,
 ): Promise<Operation | undefined> =>
   db.transaction(async (tx) => {
-    const found = await lockOperation(tx, kind, id, by.generation)
+    const { id } = of
+    const found = await lockOperation(tx, kind, of)
     if (found === undefined || !isOpenState(kind, found.status)) return found
     if (found.cancelRequestedAt === undefined) {
       await tx.run(sql`update ${table(kind)} set cancel_requested_at = now(), cancel_actor = ${by.actorId},
@@ -262,7 +269,7 @@ export const reopenOperation = async (
  */
 export const retryOperation = (db: Db, kind: OperationKind, id: string): Promise<Operation | undefined> =>
   db.transaction(async (tx) => {
-    const found = await lockOperation(tx, kind, id)
+    const found = await lockOperation(tx, kind, { id })
     if (found?.status === 'failed') await reopenOperation(tx, kind, found)
     return found
   })
@@ -273,7 +280,7 @@ export const retryOperation = (db: Db, kind: OperationKind, id: string): Promise
  */
 export const deleteOperation = (db: Db, kind: OperationKind, id: string): Promise<Operation | undefined> =>
   db.transaction(async (tx) => {
-    const found = await lockOperation(tx, kind, id)
+    const found = await lockOperation(tx, kind, { id })
     if (found === undefined || isOpenState(kind, found.status)) return found
     await kind.remove?.(tx, id)
     await tx.run(sql`delete from event_feed_open where kind = ${kind.name} and operation_id = ${id}`)

@@ -58,10 +58,14 @@ export const dispatchOperation = async (
   of: OperationRef,
 ): Promise<void> => {
   try {
-    const pageSummary = await kind.pageSummary(db, of.id, of.generation)
-    const started = await engine.start(kind, of.id, of.generation, pageSummary)
+    const [found, pageSummary] = await Promise.all([
+      readOperation(db, kind, of),
+      kind.pageSummary(db, of.id, of.generation),
+    ])
+    if (found === undefined) return
+    const started = await engine.start(kind, found, pageSummary)
     // An open workflow may be that of a removed record; the dispatcher watches it.
-    if (started === 'started') await markDispatched(db, kind, of)
+    if (started === 'started') await markDispatched(db, kind, found)
   } catch {
     // The dispatcher logs the cause when it meets it again.
   }
@@ -164,7 +168,7 @@ const readRoute = (api: Shape, spec: ReadSpec): Route =>
 const eventsRoute = (api: Shape, event: z.ZodType, as?: (event: OperationEvent) => unknown): Route => {
   const { db, kind } = api
   const isOver = async (id: string): Promise<boolean> => {
-    const found = await readOperation(db, kind, id)
+    const found = await readOperation(db, kind, { id })
     return found === undefined || !isOpenState(kind, found.status)
   }
   const reads = openEventReads(db, kind, isOver, as)
@@ -179,7 +183,7 @@ const eventsRoute = (api: Shape, event: z.ZodType, as?: (event: OperationEvent) 
     alsoStatus: [204],
     handle: async ({ params, query, headers, target }) => {
       const id = api.idOf(params)
-      const found = existing(await readOperation(db, kind, id), kind.noun, id)
+      const found = existing(await readOperation(db, kind, { id }), kind.noun, id)
       if (preferred(headers['accept'], ['application/json', streamType]) === streamType)
         return streamOf(api, reads, found, headers['last-event-id'])
       const page = pageOf(query, sizes)
@@ -289,7 +293,7 @@ const cancelOperation = async (
   id: string,
   actorId: string,
 ): Promise<Operation | undefined> => {
-  const found = await requestCancel(db, kind, id, { actorId })
+  const found = await requestCancel(db, kind, { id }, { actorId })
   if (found?.change === 'ended') await ended?.(id)
   return found
 }

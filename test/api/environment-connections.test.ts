@@ -9,7 +9,21 @@ import { promisify } from 'node:util'
 import { startLoopbackSsh, type LoopbackSite } from '../../sites/loopback.ts'
 import { keyFingerprint } from '../../sites/ssh.ts'
 import { poll } from '../../src/pacing/poll.ts'
+import { cancelDiscovery, discoverConnection, failDiscovery } from '../../src/connections/discover.ts'
+import {
+  beginDiscovery,
+  discoveryKind,
+  readDiscovery,
+  requestDiscovery,
+} from '../../src/domains/environment-connections/discoveries.ts'
+import { readConnection, recordCheck } from '../../src/domains/environment-connections/store.ts'
+import { readOperation } from '../../src/operations/records.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { until } from '../failures/programs.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes } from '../support/open-routes.ts'
+import { quietReports } from '../support/quiet-reports.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeServerKeys, startSshServer, type SshServer } from '../support/ssh-server.ts'
 import { tableCounts } from '../support/table-counts.ts'
@@ -774,38 +788,28 @@ describe('the health of a stored connection', () => {
     expect((await service.call('POST', `/environment-connections/${connection.id}/health/`)).status).toBe(404)
   })
 
-  test('a connection with the id of a removed one is checked and discovered, and its events come behind the older ones', async () => {
-    const local = { type: 'local', name: 'here', configuration: { scheduler: 'none' } }
-    const id = `env-${String(++serial)}`
-    const document = (connections: Json[]): Json => ({
-      environment: { id, name: id },
-      version: { id: `${id}-v1`, version: 1 },
-      connections,
-    })
-    const whole = document([{ id: `${id}-here`, ...local }])
-    const use = async (): Promise<void> => {
-      expect((await health(`${id}-here`)).status).toBe('online')
-      const { snapshots } = await service.post(`/environment-connections/${id}-here/discover/`)
+  test('of an id that a deleted environment had is checked and discovered like any other', async () => {
+    const environmentId = 'registered-twice'
+    for (const _ of [1, 2]) {
+      await service.post('/environments/', {
+        environment: { id: environmentId, name: environmentId },
+        version: { id: environmentId, version: 1 },
+        connections: [{ id: environmentId, name: 'here', type: 'local' }],
+      })
+      expect(await health(environmentId)).toMatchObject({ status: 'online' })
+      const { snapshots } = await service.post(`/environment-connections/${environmentId}/discover/`)
       expect(snapshots).toHaveLength(1)
-      expect(await statusOf(id)).toBe('ready')
-    }
-    await service.post('/environments/', whole)
-    await use()
-    await service.ok('PUT', `/environments/${id}/`, document([]))
-    await service.ok('PUT', `/environments/${id}/`, whole)
-    await use()
-    await service.ok('DELETE', `/environments/${id}/`)
-    await service.post('/environments/', whole)
-    await use()
-    for (const [topic, each] of [
-      ['connection', ['connection.online']],
-      ['connection-discovery', ['resource.discovery.started', 'resource.discovery.completed']],
-    ] as const) {
-      const { items } = await service.get(`/events/?after=0&topic=${topic}`)
-      const own = items.filter(({ operationId }: Json) => operationId === `${id}-here`)
-      expect(own.map(({ event }: Json) => [event.sequence, event.eventType])).toEqual(
-        [...each, ...each, ...each].map((type, i) => [i + 1, type]),
+      const events = await service.db.prepared<{ event_type: string }>(
+        'events of it',
+        'select event_type from operation_events where operation_id = $1 order by kind, sequence',
+        [environmentId],
       )
+      expect(events.map((event) => event.event_type)).toEqual([
+        'connection.online',
+        'resource.discovery.started',
+        'resource.discovery.completed',
+      ])
+      expect((await service.call('DELETE', `/environments/${environmentId}/`)).status).toBe(204)
     }
   })
 })
@@ -987,6 +991,51 @@ describe('discovery', () => {
     expect(history.filter(({ status }) => status === 'online')).toEqual([])
     expect((await service.get(`/environments/${connection.environmentId}/`)).resources).toEqual([])
   })
+})
+
+test('what was found behind a deleted connection is not recorded for the next one of its id', async () => {
+  const routes = await openRoutes(inventoryRoutes())
+  const id = 'again'
+  const accept = async () => {
+    const { status } = await routes.call('POST', '/environments/', {
+      environment: { id, name: id },
+      version: { id: `${id}-v1`, version: 1 },
+      connections: [{ id, name: id, type: 'local' }],
+    })
+    expect(status).toBe(201)
+    await requestDiscovery(routes.db, id, hostname())
+    return (await readOperation(routes.db, discoveryKind, { id }))!
+  }
+  const first = await accept()
+  const connection = (await readConnection(routes.db, id))!
+  const shell = openLocalShell()
+  let isReplaced = false
+  const localShell: Pick<SiteShell, 'run'> = {
+    run: async (...command) => {
+      if (!isReplaced) {
+        expect((await routes.call('DELETE', `/environments/${id}/`)).status).toBe(204)
+        await beginDiscovery(routes.db, await accept())
+      }
+      isReplaced = true
+      return shell.run(...command)
+    },
+  }
+  const parts = { db: routes.db, links: { localShell }, engineSockets: {}, reports: quietReports() } as never
+  try {
+    await expect(discoverConnection(parts, first, true)).rejects.toThrow('is over already')
+    await failDiscovery(parts, first, { problem: 'late', transient: true, reached: true })
+    expect(await cancelDiscovery(routes.db, first)).toBe(false)
+    const check = { status: 'offline', message: 'late', latencyMs: 1, metadata: {} } as const
+    expect(await recordCheck(routes.db, connection, check)).toBeUndefined()
+    expect((await readDiscovery(routes.db, id, 1))?.status).toBe('running')
+    const { body } = (await routes.call('GET', `/environments/${id}/`)) as { body: Json }
+    expect([body.resources, body.runtimes, body.connectionChecks]).toEqual([[], [], []])
+    // A workflow of an earlier version knows no key.
+    expect(await cancelDiscovery(routes.db, { id, generation: 1 })).toBe(true)
+  } finally {
+    await shell.close()
+    await routes.close()
+  }
 })
 
 test('a server that says nothing fails with its stage within the deadline', async () => {

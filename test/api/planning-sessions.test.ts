@@ -124,7 +124,7 @@ describe('planning sessions without an engine', () => {
       ],
     })
     expect((await send('GET', '/planning-sessions/')).map(({ id }: Json) => id)).toEqual(['s2', 's1'])
-    expect(await undispatchedOperations(app.db, sessionKind, 10)).toEqual([
+    expect(await undispatchedOperations(app.db, sessionKind, 10)).toMatchObject([
       { id: 's1', generation: 1 },
       { id: 's2', generation: 1 },
     ])

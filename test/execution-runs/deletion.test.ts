@@ -1,10 +1,13 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { Client, Connection } from '@temporalio/client'
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { runKind } from '../../src/domains/execution-runs/operation.ts'
+import { requestCancel } from '../../src/operations/records.ts'
 import { until } from '../failures/programs.ts'
 import { eventually, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
-import { openService, type TestService } from '../support/service.ts'
+import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { startSshServer } from '../support/ssh-server.ts'
 import { makeWorld, type World } from '../support/worlds.ts'
 import { environmentOf, localStorage } from '../storages/world.ts'
@@ -124,6 +127,29 @@ test('the end of a deleted run does not reach the next run of its id', async () 
   await eventually('it is over', 120, async () => (await remove('anew')).status === 204)
   const { run: next } = await run('anew', world)
   expect([next.status, next.failureReason]).toEqual(['completed', undefined])
+})
+
+test('a late cancel of a deleted run that waited for approval does not reach the next run of its id', async () => {
+  const world = await makeWorld(service, { name: 'asked', launch: 'none', tasks: [{ name: 'only' }] })
+  const ask = { id: 'asked', schedulePlanId: world.planId, mode: 'real', budget: 1e-9, onBudget: 'ask' }
+  await service.post('/execution-runs/', ask)
+  const waits = async () => (await service.get('/execution-runs/asked/')).live?.waitingFor === 'approval'
+  await eventually('it waits', 120, waits)
+  // As the API leaves a run that it cancels while Temporal is away.
+  await requestCancel(service.db, runKind, { id: 'asked' }, { actorId: 'test' })
+  expect((await remove('asked')).status).toBe(204)
+  await service.post('/execution-runs/', ask)
+  const connection = await Connection.connect({ address: temporalAddress() })
+  const handle = new Client({ connection, namespace: service.namespace }).workflow.getHandle(
+    'execution-run/asked/1',
+  )
+  const { runId } = await handle.describe()
+  await handle.cancel()
+  await eventually('the workflow of the next one', 120, async () => (await handle.describe()).runId !== runId)
+  await connection.close()
+  await eventually('the next one waits', 120, waits)
+  await service.post('/execution-runs/asked/approve/')
+  expect((await service.finished('asked')).run.status).toBe('completed')
 })
 
 test('promoted data that names the run is named, and stands in its way until its file is deleted', async () => {

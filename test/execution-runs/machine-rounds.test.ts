@@ -71,7 +71,7 @@ test.each([
     await clone.db.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status,
       activity_count, budget, on_budget)
     values (${id}, ${id}, 'version', 'real', 'created', 1, 2, 'ask')`)
-    expect(await needsApproval(clone.db, id)).toBe(asks)
+    expect(await needsApproval(clone.db, { id })).toBe(asks)
   },
 )
 

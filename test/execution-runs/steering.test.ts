@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { closeRun } from '../../src/domains/execution-runs/operation.ts'
+import { closeRun, runKind } from '../../src/domains/execution-runs/operation.ts'
+import { readOperation } from '../../src/operations/records.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { checked } from './checked.ts'
@@ -84,7 +85,8 @@ test('what is left of a failed run does not close it after it was opened again',
   await service.post('/execution-runs/late/retry/')
   // As the workflow of the first generation does when it hears late of the end of its site, and
   // again when its answer was lost.
-  expect(await closeRun(service.db, 'late', 1)).toMatchObject({ status: 'running' })
+  const { key } = (await readOperation(service.db, runKind, { id: 'late' }))!
+  expect(await closeRun(service.db, { id: 'late', generation: 1, key })).toMatchObject({ status: 'running' })
   writeFileSync(`${gate}-go`, '')
   expect((await service.finished('late')).run).toMatchObject({ status: 'completed', generation: 2 })
 })

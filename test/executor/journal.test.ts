@@ -1,4 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { MockActivityEnvironment } from '@temporalio/testing'
+import { executionRunActivities } from '../../activities/execution-run.ts'
+import { openCompute, type Compute } from '../../src/compute/compute.ts'
 import {
   claimSite,
   commitSite,
@@ -8,8 +11,10 @@ import {
   type JournalEntry,
   type TaskStart,
 } from '../../src/executor/journal.ts'
-import { closeRun, openRun } from '../../src/domains/execution-runs/operation.ts'
+import { abandonRun, closeRun, openRun, runKind } from '../../src/domains/execution-runs/operation.ts'
 import { retryRun } from '../../src/domains/execution-runs/steering.ts'
+import { readOperation, requestCancel } from '../../src/operations/records.ts'
+import { quietReports } from '../support/quiet-reports.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { runsOf } from '../support/share.ts'
 import { makeWorld, recordOf, type World } from '../support/worlds.ts'
@@ -84,7 +89,7 @@ const end = (
 })
 const opened = async (run: string): Promise<number> => {
   await service.post('/execution-runs/', { id: run, schedulePlanId: 'steps-plan', mode: 'real' })
-  await openRun(service.db, run, 1)
+  await openRun(service.db, { id: run, generation: 1 })
   return (await claimSite(service.db, run, site, 'test')).epoch
 }
 /** Everything on record, without the clock of the server. */
@@ -317,6 +322,71 @@ test('a step of a holder that was replaced changes nothing', async () => {
   expect(await facts('stale')).toEqual(before)
 })
 
+test('a step of a holder from before a deletion of its run changes nothing of the next run of its id', async () => {
+  await service.db.prepared('free', 'delete from lane_leases', [])
+  const stale = await opened('reused')
+  expect((await closeRun(service.db, { id: 'reused' })).status).toBe('failed')
+  expect((await service.call('DELETE', '/execution-runs/reused/')).status).toBe(204)
+  await opened('reused')
+  const before = await facts('reused')
+  for (const entry of story('reused'))
+    await expect(commitSite(service.db, 'reused', site, stale, entry)).rejects.toThrow(LeasePassedOn)
+  expect(await facts('reused')).toEqual(before)
+})
+
+test('late activities of a deleted run do not reach the next run of its id', async () => {
+  const id = 'simulated'
+  await using compute = openCompute({ threads: 1 })
+  const run = <T>(work: () => Promise<T>): Promise<T> => new MockActivityEnvironment().run(work)
+  const accept = async (): Promise<string> => {
+    await service.post('/execution-runs/', { id, schedulePlanId: world.planId, mode: 'simulation' })
+    return (await readOperation(service.db, runKind, { id }))?.key ?? ''
+  }
+  const replace = async (): Promise<void> => {
+    await requestCancel(service.db, runKind, { id }, { actorId: 'test' })
+    expect(await run(() => activities.closeRun(id, 1, 'finished', first))).toMatchObject({
+      status: 'cancelled',
+    })
+    expect((await service.call('DELETE', `/execution-runs/${id}/`)).status).toBe(204)
+    next = await accept()
+    expect(await run(() => activities.openRun(id, 1, next))).toMatchObject({ state: 'simulate' })
+  }
+  const activities = executionRunActivities({
+    ...{ db: service.db, engine: { taskQueue: 'q' }, reports: quietReports() },
+    draining: new AbortController().signal,
+    compute: {
+      simulate: async (...request: Parameters<Compute['simulate']>) => {
+        await replace()
+        return compute.simulate(...request)
+      },
+    },
+  } as never)
+  let next = ''
+  const first = await accept()
+  await run(() => activities.openRun(id, 1, first))
+  await run(() => activities.simulateRun(id, first))
+  const read = async () => (await service.get(`/execution-runs/${id}/`)).run
+  const before = await read()
+  expect(before).toMatchObject({ status: 'running', completedActivityCount: 0, activityCount: 3 })
+
+  expect(await run(() => activities.openRun(id, 1, first))).toMatchObject({ state: 'over' })
+  expect(await run(() => activities.runSite(id, 1, site, first))).toMatchObject({
+    settled: true,
+    completed: 0,
+  })
+  await run(() => activities.cancelRun(id, 1, first))
+  await abandonRun(service.db, { id, key: first }, site, 'the engine failed')
+  for (const files of ['to finish', 'left', 'finished'] as const)
+    expect(await run(() => activities.closeRun(id, 1, files, first))).toEqual({
+      status: 'cancelled',
+      completed: 0,
+    })
+  expect(await read()).toEqual(before)
+  expect((await readOperation(service.db, runKind, { id }))?.cancelRequestedAt).toBeUndefined()
+  // A workflow of an earlier version knows no key.
+  expect(await run(() => activities.closeRun(id, 1, 'finished'))).toMatchObject({ status: 'failed' })
+})
+
 test('a lane of the longest names is held by one task at a time, and its holder is told', async () => {
   await service.db.prepared('free', 'delete from lane_leases', [])
   const epoch = await opened('long')
@@ -483,7 +553,7 @@ test('a run that is opened again has the patience of a new one, and no name that
     { name: 'b', attempt: 2, first: 1, own: 2, suspects: 1, ahead: false },
     { name: 'c', attempt: 1, first: 1, own: 1, suspects: 0, ahead: true },
   ])
-  expect((await closeRun(db, 'again', 1)).status).toBe('failed')
+  expect((await closeRun(db, { id: 'again', generation: 1 })).status).toBe('failed')
 
   await retryRun(db, 'again')
   expect(await loaded()).toEqual([

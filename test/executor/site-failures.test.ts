@@ -92,7 +92,7 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
   const world: World = await makeWorld(service, { name, tasks, cores })
   const runId = `${name}-run`
   await service.post('/execution-runs/', { id: runId, schedulePlanId: world.planId, mode: 'real' })
-  await openRun(service.db, runId, 1)
+  await openRun(service.db, { id: runId, generation: 1 })
   const folder = mkdtempSync(join(service.dataDir, 'far-'))
   const directoryOf = (task: LoadedTask): string =>
     join(folder, `${String(task.position)}-${String(task.attempt)}`)
@@ -482,10 +482,10 @@ test.each([false, true])(
     const call = () => new MockActivityEnvironment().run(() => activity(run.runId, 1, site))
     for (let failures = 0; failures < 29; failures++) await expect(call()).rejects.toThrow('broken')
     await expect(call()).rejects.toThrow('site ssh/far was given up')
-    expect(await closeRun(service.db, run.runId, 1)).toMatchObject({ status: 'failed' })
+    expect(await closeRun(service.db, { id: run.runId, generation: 1 })).toMatchObject({ status: 'failed' })
     link.down = false
     await service.call('POST', `/execution-runs/${run.runId}/retry/`)
-    await openRun(service.db, run.runId, 2)
+    await openRun(service.db, { id: run.runId, generation: 2 })
     expect(await run.execute(far).done).toEqual({ settled: true, completed: 1, failed: 0 })
     expect(await run.task('only')).toMatchObject({ attempt: 2, status: 'completed' })
     const left = await service.db.prepared(
@@ -777,7 +777,7 @@ test('a holder that dies before it starts what it has committed: after a cancel 
     if (place === 'committed') throw dead
   }
   await expect(run.execute(local, { failpoint }).done).rejects.toBe(dead)
-  await requestCancel(service.db, runKind, run.runId, { actorId: 'test' })
+  await requestCancel(service.db, runKind, { id: run.runId }, { actorId: 'test' })
   expect(await run.execute(local).done).toEqual({ settled: true, completed: 0, failed: 0 })
   expect(run.intents).toEqual([])
   expect(await run.task('never')).toMatchObject({ attempt: 1, status: 'cancelled' })

@@ -159,6 +159,30 @@ test("Temporal's cancel is the record's; a terminated workflow goes on in a new 
   ])
 })
 
+test('a late cancel of a deleted operation does not reach the next one of its id', async () => {
+  const id = 'reused'
+  await accept(id, { stepMs: 60_000 })
+  await until('its first step', 30, async () => (await service.get(`/three-steps/${id}/`)).live?.step === 1)
+  // Its record ends while its workflow has a step under way.
+  await endOperation(service.db, threeStepsKind, { id, generation: 1 }, { status: 'cancelled' })
+  expect((await service.call('DELETE', `/three-steps/${id}/`)).status).toBe(204)
+  await accept(id)
+  await workflowOf(id).cancel()
+  await until('what the workflow makes of the cancel', 120, async () => {
+    const history = (await workflowOf(id).fetchHistory()).events ?? []
+    const asked = history.find(
+      ({ activityTaskScheduledEventAttributes: each }) => each?.activityType?.name === 'cancelOperation',
+    )
+    return history.some(
+      ({ activityTaskCompletedEventAttributes: each }) =>
+        each?.scheduledEventId?.toString() === (asked?.eventId?.toString() ?? 'none'),
+    )
+  })
+  expect((await service.get(`/three-steps/${id}/`)).operation.status).toBe('queued')
+  await workflowOf(id).terminate()
+  expect(await ended(id)).toMatchObject({ status: 'completed', done: 3 })
+})
+
 test('a failed one names its reason, is opened again by a retry, and only an ended one is deleted', async () => {
   await accept('broken', { failsAt: 2 })
   expect(await ended('broken')).toMatchObject({

@@ -34,7 +34,7 @@ const workflowOf = (kind: string, id: string) =>
 /** The state of the record; a command that was cancelled is shown as failed. */
 const stateOf = async (name: string, id: string): Promise<string | undefined> => {
   const kind = durableKinds.find((one) => one.name === name)
-  return kind && (await readOperation(service.db, kind, id))?.status
+  return kind && (await readOperation(service.db, kind, { id }))?.status
 }
 const audits = async (eventType: string, id: string): Promise<any[]> =>
   (await service.get(`/audit-events/?limit=1000&eventType=${eventType}`)).filter(

@@ -37,10 +37,15 @@ const untaken = (id: string, generation: number): Promise<void> => {
 }
 
 /** Three steps in order; each leaves a line in the operation's table. */
-export async function threeSteps(id: string, generation: number, headline?: Headline): Promise<void> {
+export async function threeSteps(
+  id: string,
+  generation: number,
+  headline?: Headline,
+  key?: string,
+): Promise<void> {
   const live = { step: 0 }
   await durably({
-    ...{ kind: 'three-steps', failure: 'ThreeStepsFailed', id, generation, headline, live },
+    ...{ kind: 'three-steps', failure: 'ThreeStepsFailed', id, generation, key, headline, live },
     steps: async (report) => {
       for (live.step = 1; live.step <= 3; live.step++) {
         report(`step ${String(live.step)} of 3`)

@@ -23,12 +23,14 @@ import { storageDownloadActivities } from '../../activities/storage-download.ts'
 import { sql, type Db } from '../../src/db/sql.ts'
 import { acceptJob, addEntries, claimEntries } from '../../src/domains/storages/job-store.ts'
 import { nameOf, textOf, type StoragePath } from '../../src/drivers/storage/paths.ts'
+import { downloadKind } from '../../src/domains/storages/job-kind.ts'
+import { readOperation } from '../../src/operations/records.ts'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { until } from '../failures/programs.ts'
 import { waitsAtHosts } from '../support/histories.ts'
 import { temporalAddress, type TestService } from '../support/service.ts'
-import { localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
+import { environmentOf, localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
 
 /** Copies between folders of this machine and a real S3 server, over HTTP. */
 
@@ -430,6 +432,23 @@ describe('where the destination has the name', () => {
     expect([late.status, late.body.state]).toEqual([409, 'completed'])
     expect((await service.call('POST', '/storage-downloads/again/cancel/')).status).toBe(409)
   })
+})
+
+test('a copy whose id one of a deleted environment had completes, and what was left of that one is its own', async () => {
+  const keys: string[] = []
+  const storages = { open: () => Promise.reject(new Error('asks its storage')) }
+  mkdirSync(join(root, 'twice'))
+  writeFileSync(join(root, 'twice', 'file'), 'x')
+  for (const destinationPath of ['first', 'second']) {
+    await service.post('/environments/', environmentOf('twice', [localStorage('twice', join(root, 'twice'))]))
+    const end = await copied('twice', 'file', 'twice', { id: 'twice', destinationPath })
+    expect([end.id, end.status]).toEqual(['twice', 'completed'])
+    keys.push((await readOperation(service.db, downloadKind, { id: 'twice' }))?.key ?? '')
+    const { tidyStorageDownload } = storageDownloadActivities({ db: service.db, storages } as never)
+    const tidied = new MockActivityEnvironment().run(() => tidyStorageDownload('twice', 1, keys[0]))
+    await expect(tidied).rejects.toThrow(keys.length === 1 ? 'asks its storage' : 'does not exist')
+    expect((await service.call('DELETE', '/environments/twice/')).status).toBe(204)
+  }
 })
 
 test('of two copies to one place, one writes it', async () => {

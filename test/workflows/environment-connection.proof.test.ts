@@ -129,7 +129,12 @@ test('a local connection is offline while the host that it was discovered at tak
   const document = { id: 'machine', name: 'machine', type: 'local', environmentId }
   await service.ok('PUT', '/environment-connections/machine/', document)
   const other = await requestDiscovery(service.db, 'machine', 'another')
-  await endDiscovery(service.db, { id: 'machine', environmentId }, other.number, { snapshotIds: [] })
+  await endDiscovery(
+    service.db,
+    { id: 'machine', environmentId },
+    { id: 'machine', generation: other.number },
+    { snapshotIds: [] },
+  )
   await workflow('connection-monitor/machine/1').signal('wake')
   const newest = async (): Promise<Json> =>
     (await service.get('/environment-connections/machine/history/?limit=1'))[0]
@@ -150,7 +155,12 @@ test('a check that waits for a host is due elsewhere once the connection has mov
   const document = { id: 'moved', name: 'moved', type: 'local', environmentId }
   await service.ok('PUT', '/environment-connections/moved/', document)
   const gone = await requestDiscovery(service.db, 'moved', 'gone')
-  await endDiscovery(service.db, { id: 'moved', environmentId }, gone.number, { snapshotIds: [] })
+  await endDiscovery(
+    service.db,
+    { id: 'moved', environmentId },
+    { id: 'moved', generation: gone.number },
+    { snapshotIds: [] },
+  )
   const monitor = workflow('connection-monitor/moved/1')
   await monitor.signal('wake')
   const scheduled = async (): Promise<string[]> =>

@@ -5,10 +5,19 @@ import { planningSessionActivities } from '../../activities/planning-session.ts'
 import { raw, type Db } from '../../src/db/sql.ts'
 import { createSession } from '../../src/domains/planning-sessions/create-session.ts'
 import { SessionDocument } from '../../src/domains/planning-sessions/schemas.ts'
-import { beginAlgorithm } from '../../src/domains/planning-sessions/store.ts'
+import {
+  beginAlgorithm,
+  giveBackAttempt,
+  recordProblem,
+  recordProgress,
+} from '../../src/domains/planning-sessions/store.ts'
 import { openCompute, type Compute } from '../../src/compute/compute.ts'
 import { violations } from '../schedulers/checker.ts'
 import { sessionKind } from '../../src/domains/planning-sessions/operation.ts'
+import { openLog } from '../../src/observability/log.ts'
+import { openMetrics } from '../../src/observability/metrics.ts'
+import { dispatchedOperation, openDispatcher } from '../../src/operations/dispatcher.ts'
+import { readOperation } from '../../src/operations/records.ts'
 import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
 import { planningDocuments, type PlanningDocuments } from '../support/planning-documents.ts'
 import { quietReports } from '../support/quiet-reports.ts'
@@ -23,22 +32,23 @@ let stopWorker: () => Promise<void>
 /** Holds planning back until it resolves, so that a test can act while an algorithm runs. */
 let gate: Promise<void> = Promise.resolve()
 
+const held = (compute: Compute): Compute => ({
+  ...compute,
+  plan: async (request, watch) => {
+    const signal = watch?.signal
+    const aborted = new Promise<never>((_, reject) => {
+      signal?.addEventListener('abort', () => {
+        reject(signal.reason as Error)
+      })
+    })
+    await Promise.race([gate, aborted])
+    return compute.plan(request, watch)
+  },
+})
+
 beforeAll(async () => {
   temporal = await startTemporal()
   app = await startPlanning(temporal)
-  const held = (compute: Compute): Compute => ({
-    ...compute,
-    plan: async (request, watch) => {
-      const signal = watch?.signal
-      const aborted = new Promise<never>((_, reject) => {
-        signal?.addEventListener('abort', () => {
-          reject(signal.reason as Error)
-        })
-      })
-      await Promise.race([gate, aborted])
-      return compute.plan(request, watch)
-    },
-  })
   stopWorker = await startPlanningWorker(temporal, app.db, held)
 }, 900_000)
 afterAll(async () => {
@@ -445,6 +455,78 @@ describe('a planning session', () => {
     expect(await send('GET', `/planning-sessions/${id}/candidates/`)).toEqual([])
   })
 
+  test('a cancelled session that no worker had taken leaves the next session of its id as it is', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const { id } = session(documents, versionId)
+    await stopWorker()
+    await send('POST', '/planning-sessions/', session(documents, versionId))
+    await send('POST', `/planning-sessions/${id}/cancel/`)
+    await send('DELETE', `/planning-sessions/${id}/`)
+    await send('POST', '/planning-sessions/', session(documents, versionId))
+    const dispatcher = openDispatcher(
+      { db: app.db, engine: app.engine, metrics: openMetrics(undefined) },
+      [dispatchedOperation(sessionKind)],
+      openLog('error'),
+    )
+    stopWorker = await startPlanningWorker(temporal, app.db, held)
+    const { body } = await app.ended(id)
+    await dispatcher.stop()
+    expect(body.session).toMatchObject({ status: 'completed', candidateCount: 1 })
+  })
+
+  test('late activities of a deleted session do not reach the next session of its id', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const id = 'replaced'
+    await using compute = openCompute({ threads: 1 })
+    const run = <T>(work: () => Promise<T>): Promise<T> => new MockActivityEnvironment().run(work)
+    // As if the engine had been away, so that nothing but this test works on it.
+    const accept = async (): Promise<string> => {
+      await createSession(app.db, SessionDocument.parse(session(documents, versionId, { id })))
+      return (await readOperation(app.db, sessionKind, { id }))?.key ?? ''
+    }
+    const activities = planningSessionActivities({
+      db: app.db,
+      compute: {
+        ...compute,
+        plan: async (request, watch) => {
+          const found = await compute.plan(request, watch)
+          await send('POST', `/planning-sessions/${id}/cancel/`)
+          await send('DELETE', `/planning-sessions/${id}/`)
+          const next = await accept()
+          await run(() => activities.openSession(id, next))
+          await beginAlgorithm(app.db, { id, key: next }, 'heft')
+          return found
+        },
+      },
+      reports: quietReports(),
+    })
+    const first = await accept()
+    await run(() => activities.openSession(id, first))
+    await run(() => activities.planAlgorithm(id, 'heft', first))
+    const before = await send('GET', `/planning-sessions/${id}/`)
+    expect(before).toMatchObject({
+      session: { status: 'running', progress: 0, candidateCount: 0 },
+      algorithmRuns: [{ status: 'running', progress: 0 }],
+    })
+
+    const of = { id, key: first }
+    expect(await run(() => activities.openSession(id, first))).toEqual([])
+    await run(() => activities.planAlgorithm(id, 'heft', first))
+    await run(() => activities.failAlgorithm(id, 'heft', 'late', first))
+    expect(await recordProgress(app.db, of, 'heft', 0.5)).toBe(false)
+    const estimate = before.algorithmRuns[0].estimate
+    await recordProblem(app.db, of, 'heft', { defaultedDurations: 7, networkModel: 'cm02', estimate })
+    await giveBackAttempt(app.db, of, 'heft', 1)
+    expect(await run(() => activities.rankSession(id, first))).toEqual({})
+    expect(await run(() => activities.failSession(id, 'late', first))).toEqual({})
+    expect(await run(() => activities.cancelSession(id, first))).toBeUndefined()
+    expect(await send('GET', `/planning-sessions/${id}/`)).toEqual(before)
+    // A workflow of an earlier version knows no key.
+    expect(await run(() => activities.cancelSession(id))).toBe('cancelled')
+  })
+
   test('repeated activities change nothing; a problem that keeps killing its workers is given up', async () => {
     const documents = fresh()
     const versionId = await post(documents)
@@ -465,7 +547,8 @@ describe('a planning session', () => {
     // As if the engine had been away, so that nothing but this test works on it.
     await createSession(app.db, SessionDocument.parse(session(documents, versionId, { id: 'deadly' })))
     expect(await run(() => activities.openSession('deadly'))).toEqual([{ algorithm: 'heft' }])
-    for (let k = 0; k < 5; k++) expect((await beginAlgorithm(app.db, 'deadly', 'heft'))?.attempts).toBe(k + 1)
+    for (let k = 0; k < 5; k++)
+      expect((await beginAlgorithm(app.db, { id: 'deadly' }, 'heft'))?.attempts).toBe(k + 1)
     await run(() => activities.planAlgorithm('deadly', 'heft'))
     expect(await run(() => activities.rankSession('deadly'))).toEqual({
       status: 'failed',

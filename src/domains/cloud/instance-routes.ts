@@ -159,7 +159,7 @@ export const cloudOperationRoutes = (parts: InstanceParts): Route[] => {
       response: CloudOperation,
       read: async (id) => {
         const document = await readCloudOperation(parts.db, id)
-        const state = await readOperation(parts.db, cloudKind, id)
+        const state = await readOperation(parts.db, cloudKind, { id })
         return document && state && { document, state }
       },
     }),

@@ -43,7 +43,7 @@ const renew = async (tx: Db, { vault }: AcceptParts, id: string): Promise<void> 
  */
 export const retryCloudOperation = (parts: AcceptParts, id: string): Promise<Operation | undefined> =>
   parts.db.transaction(async (tx) => {
-    const found = await lockOperation(tx, cloudKind, id)
+    const found = await lockOperation(tx, cloudKind, { id })
     if (found?.status !== 'failed') return found
     const of = await tx.one(
       Row,

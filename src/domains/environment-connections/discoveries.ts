@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
 import { sql, type Db } from '../../db/sql.ts'
-import type { OperationKind } from '../../operations/kind.ts'
+import type { OperationKind, OperationRef } from '../../operations/kind.ts'
 import { beginOperation, endOperation } from '../../operations/records.ts'
 import { missing } from '../../refusal.ts'
 import { recordAudit } from '../audit-events/store.ts'
@@ -37,6 +37,9 @@ export const discoveryKind: OperationKind<'connectionDiscovery'> = {
       : undefined,
 }
 
+/** A discovery: the id of its connection, its number as its generation, and its key. */
+export type DiscoveryRef = OperationRef
+
 const DiscoveryRow = z.object({
   connectionId: z.string(),
   number: z.number(),
@@ -56,7 +59,7 @@ const discoveryColumns = columnsOf(DiscoveryRow, 'connection_discoveries')
 export const requestDiscovery = (db: Db, connectionId: string, hostId: string): Promise<DiscoveryRow> =>
   db.transaction(async (tx) => {
     const connection = await readConnection(tx, connectionId)
-    if (connection === undefined || !(await lockConnection(tx, connection.environmentId, connectionId)))
+    if (connection === undefined || !(await lockConnection(tx, connection)))
       throw missing('connection', connectionId)
     const open = await tx.maybe(
       DiscoveryRow,
@@ -66,8 +69,8 @@ export const requestDiscovery = (db: Db, connectionId: string, hostId: string): 
     if (open !== undefined) return open
     const made = await tx.one(
       DiscoveryRow,
-      sql`insert into connection_discoveries (connection_id, number, host_id)
-          select ${connectionId}, coalesce(max(number), 0) + 1,
+      sql`insert into connection_discoveries (connection_id, number, last_event_sequence, host_id)
+          select ${connectionId}, coalesce(max(number), 0) + 1, coalesce(max(last_event_sequence), 0),
             ${connection.type === 'local' ? hostId : null}::text
             from connection_discoveries where connection_id = ${connectionId} returning ${discoveryColumns}`,
     )
@@ -132,25 +135,20 @@ export const hostOfConnection = async (db: Db, connectionId: string): Promise<st
   )?.hostId
 
 /** Moves a discovery from queued to running. @returns undefined where it is over or gone */
-export const beginDiscovery = async (
-  db: Db,
-  connectionId: string,
-  number: number,
-): Promise<DiscoveryRow | undefined> => {
-  const begun = await beginOperation(db, discoveryKind, { id: connectionId, generation: number })
-  return begun?.status === 'running' ? readDiscovery(db, connectionId, number) : undefined
+export const beginDiscovery = async (db: Db, of: DiscoveryRef): Promise<DiscoveryRow | undefined> => {
+  const begun = await beginOperation(db, discoveryKind, of)
+  return begun?.status === 'running' ? readDiscovery(db, of.id, of.generation) : undefined
 }
 
 /** Ends a discovery, once, with its audit record. @returns true where this call ended it */
 export const endDiscovery = async (
   tx: Db,
   connection: Pick<ConnectionDocument, 'id' | 'environmentId'>,
-  number: number,
+  of: DiscoveryRef,
   end: { snapshotIds: readonly string[] } | { problem: string; transient: boolean; actorId?: string },
 ): Promise<boolean> => {
-  const connectionId = connection.id
+  const { id: connectionId, generation: number } = of
   const failed = 'problem' in end
-  const of = { id: connectionId, generation: number }
   if (
     !(await endOperation(
       tx,

@@ -50,7 +50,8 @@ const stored = async ({ db }: ConnectionParts, id: string): Promise<ConnectionDo
  * checks later.
  */
 const wakeMonitor = async ({ db, engine }: ConnectionParts, id: string): Promise<void> => {
-  if (!(await engine.start(monitorKind, id, 1, await connectionPageSummary(db, id, 'watch')))) return
+  const of = { id, generation: 1 }
+  if (!(await engine.start(monitorKind, of, await connectionPageSummary(db, id, 'watch')))) return
   await markMonitored(db, id)
   await engine.signal(monitorKind, id, 1, 'wake').catch((error: unknown) => {
     if (!(error instanceof Refusal)) throw error

@@ -2,7 +2,7 @@ import { createHash, randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import type { SshHostKey } from '../../clients/ssh/target.ts'
 import { columnsOf, time } from '../../db/projection.ts'
-import { sql, type Db } from '../../db/sql.ts'
+import { raw, sql, type Db } from '../../db/sql.ts'
 import { appendEvent, type EventSource } from '../../operations/events.ts'
 import { storableJson } from '../../outside-text.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
@@ -21,7 +21,8 @@ export const keptChecks = 1_000
 /** The limit of connections per environment. */
 const maxConnections = 1_000
 
-const columns = columnsOf(ConnectionDocument, 'c', { createdAt: time('c.created_at') })
+const createdAtText = time('c.created_at')
+const columns = columnsOf(ConnectionDocument, 'c', { createdAt: createdAtText })
 
 /** A stored connection with its secrets masked: no code uses those secrets. */
 export const readConnection = async (db: Db, id: string): Promise<ConnectionDocument | undefined> => {
@@ -204,15 +205,17 @@ export interface NewCheck {
 
 /**
  * Locks an environment and its connection, in the order that the deletion of an environment uses.
- * @returns false where they are gone
+ * @returns false where they are gone; another connection may have the id by then
  */
 export const lockConnection = async (
   tx: Db,
-  environmentId: string,
-  connectionId: string,
+  { id, environmentId, createdAt }: ConnectionDocument,
 ): Promise<boolean> => {
   await tx.run(sql`select 1 from environments where id = ${environmentId} for no key update`)
-  return (await tx.run(sql`select 1 from connections where id = ${connectionId} for update`)) === 1
+  const locked = await tx.run(
+    sql`select 1 from connections c where id = ${id} and ${raw(createdAtText)} = ${createdAt} for update`,
+  )
+  return locked === 1
 }
 
 /** Marks the start of a check: an environment without any check becomes `connecting`. */
@@ -232,7 +235,7 @@ export const recordCheck = (
 ): Promise<{ check: ConnectionCheck; change: ConnectionChange | undefined } | undefined> =>
   db.transaction(async (tx) => {
     const { id: connectionId, environmentId } = connection
-    if (!(await lockConnection(tx, environmentId, connectionId))) return undefined
+    if (!(await lockConnection(tx, connection))) return undefined
     const [before] = await listChecks(tx, connectionId, 1)
     const recorded = await tx.one(
       ConnectionCheck,

@@ -2,10 +2,11 @@ import { z } from 'zod'
 import { eachInPages, type Turns } from '../../db/each-record.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Engine } from '../../engine.ts'
+import type { RecordRef } from '../../operations/kind.ts'
 import { requestCancel } from '../../operations/records.ts'
 import { type Problem, unacceptableAt } from '../../refusal.ts'
 import { roundingSlack } from '../../schedulers/limits.ts'
-import { appendRunEvent, runKind } from './operation.ts'
+import { appendRunEvent, idOfRun, runKind } from './operation.ts'
 import { cloudCostOf } from './receipt.ts'
 import { runStates } from './schemas.ts'
 import { resourcePrices, windowMoney, windowsOf } from './windows.ts'
@@ -74,18 +75,19 @@ export const approveRun = (db: Db, runId: string) =>
   })
 
 /** Whether a run may begin only after a person has approved its predicted cost. */
-export const needsApproval = async (db: Db, runId: string): Promise<boolean> =>
+export const needsApproval = async (db: Db, of: RecordRef): Promise<boolean> =>
   (await db.value(
     z.boolean(),
     sql`select r.on_budget = 'ask' and r.approved_at is null and r.status = 'created'
           and r.cancel_requested_at is null and (p.prediction_failure is not null
             or p.predicted_cost > r.budget * ${1 + roundingSlack}::float8) as asks
         from execution_runs r join schedule_plans p on p.id = r.schedule_plan_id
-        where r.id = ${runId} and r.mode = 'real' and r.on_budget is not null and r.budget is not null`,
+        where r.id = ${idOfRun(of)} and r.mode = 'real' and r.on_budget is not null and r.budget is not null`,
   )) ?? false
 
 const WatchedRow = z.object({
   id: z.string(),
+  key: z.string(),
   generation: z.number(),
   budget: z.number(),
   committed: z.number(),
@@ -98,7 +100,7 @@ const stopSeconds = 20
 const watched = (db: Db, after: string, limit: number) =>
   db.many(
     WatchedRow,
-    sql`select r.id, r.generation, r.budget,
+    sql`select r.id, r.effect_key as key, r.generation, r.budget,
         coalesce((select sum(i.compute_price_per_second + i.disk_price_per_second) * ${stopSeconds}
           from run_machines m join cloud_instances i on i.id = m.instance_id
           where m.execution_run_id = r.id and m.released_at is null and not i.machine_gone), 0) as committed
@@ -177,7 +179,7 @@ export const watchBudgets = async (
     const reason =
       `its budget ${String(run.budget)} is used up: ${spent.toFixed(6)} spent, ` +
       `${run.committed.toFixed(6)} committed`
-    await requestCancel(db, runKind, run.id, { actorId: 'service', reason })
+    await requestCancel(db, runKind, run, { actorId: 'service', reason })
     await engine.signal(runKind, run.id, run.generation, 'wake').catch(() => false)
     cancelled += 1
   }

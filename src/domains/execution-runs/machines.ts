@@ -361,10 +361,8 @@ const endUnused = (
     if ((await stillUnused(tx, id)) === undefined) return undefined
     if (operationId === undefined)
       return { start: await acceptAction(tx, id, action, { executionRunId: runId }) }
-    const found = await requestCancel(tx, cloudKind, operationId, {
-      actorId: 'service',
-      reason: 'no run needs the machine any more',
-    })
+    const by = { actorId: 'service', reason: 'no run needs the machine any more' }
+    const found = await requestCancel(tx, cloudKind, { id: operationId }, by)
     return found?.status === 'running' ? { cancel: operationId } : undefined
   })
 

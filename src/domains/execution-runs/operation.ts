@@ -1,13 +1,13 @@
 import { z } from 'zod'
-import { sql, type Db } from '../../db/sql.ts'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { findUsers, userText } from '../../db/uses.ts'
 import { intentName } from '../../executor/names.ts'
 import { recordRemovals } from '../../executor/removals.ts'
 import type { Reports } from '../../observability/reports.ts'
 import { endDigests } from '../../operations/end-digest.ts'
 import { appendEvent } from '../../operations/events.ts'
-import type { OperationKind } from '../../operations/kind.ts'
-import { beginOperation } from '../../operations/records.ts'
+import type { OperationKind, OperationRef, RecordRef } from '../../operations/kind.ts'
+import { beginOperation, idOfRecord } from '../../operations/records.ts'
 import { storableJson } from '../../outside-text.ts'
 import { mostBytes } from '../../ranges.ts'
 import { unacceptable } from '../../refusal.ts'
@@ -28,6 +28,7 @@ export const runKind: OperationKind<'executionRun'> = {
   noun: 'run',
   idInLog: 'runId',
   table: 'execution_runs',
+  key: 'effect_key',
   states: { accepted: 'created', running: 'running' },
   events: 'execution.run',
   cancelEnds: 'accepted',
@@ -37,7 +38,7 @@ export const runKind: OperationKind<'executionRun'> = {
     if (change === 'completed' || change === 'failed') return undefined
     return { eventType: `execution.run.${change === 'cancelled' ? 'cancel' : change}`, executionId: id }
   },
-  end: (tx, { id, generation }) => closeRun(tx, id, generation),
+  end: (tx, of) => closeRun(tx, of),
   remove: (tx, id) => removeRecords(tx, id),
 }
 
@@ -66,11 +67,14 @@ const Opened = z.object({ mode: z.string(), activityCount: z.number() })
  * Moves a run from created to running with its first event, once. A run with an earlier request to
  * cancel ends instead.
  */
-export const openRun = (db: Db, id: string, generation: number) =>
+export const openRun = (db: Db, of: OperationRef) =>
   db.transaction(async (tx) => {
-    const run = await tx.maybe(Opened, sql`select mode, activity_count from execution_runs where id = ${id}`)
+    const run = await tx.maybe(
+      Opened,
+      sql`select mode, activity_count from execution_runs where id = ${of.id}`,
+    )
     if (run === undefined) return undefined
-    const begun = await beginOperation(tx, runKind, { id, generation }, { mode: run.mode })
+    const begun = await beginOperation(tx, runKind, of, { mode: run.mode })
     return begun && { ...begun, ...run }
   })
 
@@ -82,6 +86,9 @@ export const appendRunEvent = (
   payload: Record<string, unknown>,
 ): Promise<number> => appendEvent(tx, runKind, { id, generation: 1 }, type, payload)
 
+/** SQL: the id of a run, or null where another run has it by now. */
+export const idOfRun = (of: RecordRef): Sql => idOfRecord(runKind, of)
+
 const AttemptRow = z.object({ activityPosition: z.number(), attempt: z.number() })
 
 /**
@@ -89,16 +96,18 @@ const AttemptRow = z.object({ activityPosition: z.number(), attempt: z.number() 
  * will be closed as failed for `reason`. Attempts that may be alive at the site are recorded as left
  * there, so that they are ended before others take their place.
  */
-export const abandonRun = (db: Db, runId: string, site: string, reason: string): Promise<void> =>
+export const abandonRun = (db: Db, of: RecordRef, site: string, reason: string): Promise<void> =>
   db.transaction(async (tx) => {
+    const runId = of.id
     await tx.run(
       sql`update execution_runs set failure_reason = coalesce(failure_reason, ${reason}), cancel_requested_at
-        = coalesce(cancel_requested_at, now()) where id = ${runId} and status = 'running'`,
+        = coalesce(cancel_requested_at, now()) where id = ${idOfRun(of)} and status = 'running'`,
     )
-    const effectKey = await tx.only(
+    const effectKey = await tx.value(
       z.string(),
-      sql`select effect_key from execution_runs where id = ${runId}`,
+      sql`select effect_key from execution_runs where id = ${idOfRun(of)}`,
     )
+    if (effectKey === undefined) return
     // Includes attempts that wait in a site's queue, and intents recorded ahead of their turn.
     const alive = await tx.many(
       AttemptRow,
@@ -179,13 +188,14 @@ const SettlementRow = z.object({
  * reopened since `generation`: the call was meant for the earlier one. `costBefore`: this call
  * ended the run; its cost at an earlier end.
  */
-export const closeRun = (db: Db, runId: string, generation?: number) =>
+export const closeRun = (db: Db, of: RecordRef & { generation?: number | undefined }) =>
   db.transaction(async (tx) => {
+    const { id: runId, generation } = of
     const run = await tx.one(
       SettlementRow,
       sql`select status, generation, cancel_requested_at is not null
         and failure_reason is null as cancelled, completed_activity_count as completed, activity_count as
-          total, mode, cost from execution_runs where id = ${runId} for update`,
+          total, mode, cost from execution_runs where id = ${idOfRun(of)} for update`,
     )
     const reopened = generation !== undefined && generation !== run.generation
     if (reopened || (run.status !== 'created' && run.status !== 'running'))

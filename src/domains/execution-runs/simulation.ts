@@ -20,6 +20,8 @@ import {
 import { plannedGraph } from '../schedule-plans/graph.ts'
 import type { TransferRoute } from '../../executor/journal.ts'
 import { dataTransferId } from '../../executor/names.ts'
+import type { RecordRef } from '../../operations/kind.ts'
+import { idOfRun } from './operation.ts'
 
 const Accepted = z.object({
   schedulePlanId: z.string(),
@@ -44,18 +46,18 @@ const Accepted = z.object({
 export const playRun = async (
   db: Db,
   compute: Compute,
-  runId: string,
+  of: RecordRef,
   signal: AbortSignal,
 ): Promise<void> => {
-  const accepted = await db.one(
+  const accepted = await db.maybe(
     Accepted,
     sql`select r.schedule_plan_id, p.lifecycle_actions,
       p.metadata -> 'taskOverheadSeconds' as overheads, r.content_version_id, r.status, r.generation,
       r.network_model, s.resources, s.network_topology, s.activity_profiles, s.execution_scope
       from execution_runs r join run_snapshots s on s.execution_run_id = r.id
-      join schedule_plans p on p.id = r.schedule_plan_id where r.id = ${runId}`,
+      join schedule_plans p on p.id = r.schedule_plan_id where r.id = ${idOfRun(of)}`,
   )
-  if (accepted.status !== 'running') return
+  if (accepted?.status !== 'running') return
   const [graph, tasks, versions] = await Promise.all([
     plannedGraph(db, accepted.contentVersionId),
     planAssignments(db, accepted.schedulePlanId),
@@ -92,7 +94,7 @@ export const playRun = async (
         }).cost
   await record(
     db,
-    { runId, cloudCost },
+    { of, cloudCost },
     result,
     tasks.map((task) => task.activityId),
     tasks.map((task) => task.resourceId),
@@ -111,20 +113,21 @@ const ProgressRow = z.object({
 
 const record = (
   db: Db,
-  { runId, cloudCost }: { runId: string; cloudCost: number },
+  { of, cloudCost }: { of: RecordRef; cloudCost: number },
   result: SimulationResult,
   activityIds: string[],
   resourceIds: string[],
   sources: string[],
 ): Promise<void> =>
   db.transaction(async (tx) => {
-    const run = await tx.one(
+    const runId = of.id
+    const run = await tx.maybe(
       ProgressRow,
       sql`select status, last_event_sequence as sequence, completed_activity_count > 0
         or failure_reason is not null as done, cancel_requested_at is not null as cancelled
-        from execution_runs where id = ${runId} for update`,
+        from execution_runs where id = ${idOfRun(of)} for update`,
     )
-    if (run.status !== 'running' || run.done || run.cancelled) return
+    if (run?.status !== 'running' || run.done || run.cancelled) return
     if (result.state === 'failed') {
       await tx.run(sql`update execution_runs set failure_reason = ${result.reason} where id = ${runId}`)
       return

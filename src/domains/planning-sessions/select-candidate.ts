@@ -65,7 +65,7 @@ const ownMembers = [
  */
 export const selectCandidate = (db: Db, sessionId: string, candidateId: string): Promise<Plan> =>
   db.transaction(async (tx) => {
-    const session = await lockSession(tx, sessionId)
+    const session = await lockSession(tx, { id: sessionId })
     if (session === undefined) throw missing('planning session', sessionId)
     const candidate = await readCandidate(tx, sessionId, candidateId)
     if (candidate === undefined) throw missing('planning candidate', candidateId)

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
 import { readPage } from '../../db/rows.ts'
 import { orderOf } from '../../db/orders.ts'
-import { sql, where, type Db } from '../../db/sql.ts'
+import { sql, where, type Db, type Sql } from '../../db/sql.ts'
 import type { NetworkModel } from '../../simulator/channel.ts'
 import type { Page } from '../../http/paging.ts'
 import type { Problem } from '../../refusal.ts'
@@ -12,7 +12,8 @@ import { sessionWarnings } from './warnings.ts'
 import type { Lifecycle } from '../schedule-plans/lifecycle.ts'
 import { ScheduleColumns } from './candidate-plan.ts'
 import type { Ranked } from './ranking.ts'
-import { beginOperation, endOperation } from '../../operations/records.ts'
+import type { RecordRef } from '../../operations/kind.ts'
+import { beginOperation, endOperation, idOfRecord } from '../../operations/records.ts'
 import { sessionKind } from './operation.ts'
 
 const FreeObject = z.record(z.string(), z.unknown())
@@ -28,6 +29,7 @@ const SessionRow = z.object({
 export type SessionRow = z.output<typeof SessionRow>
 
 const sessionColumns = columnsOf(SessionRow, 's')
+const idOf = (of: RecordRef): Sql => idOfRecord(sessionKind, of)
 
 /** A session in the form of the API. */
 export const sessionDocument = ({ deadlineSeconds, budget, ...row }: SessionRow): Session => ({
@@ -90,8 +92,11 @@ export const readSession = (db: Db, id: string): Promise<SessionRow | undefined>
 /**
  * The row, locked until the transaction ends. Every change of a session's state holds this lock.
  */
-export const lockSession = (tx: Db, id: string): Promise<SessionRow | undefined> =>
-  tx.maybe(SessionRow, sql`select ${sessionColumns} from planning_sessions s where s.id = ${id} for update`)
+export const lockSession = (tx: Db, of: RecordRef): Promise<SessionRow | undefined> =>
+  tx.maybe(
+    SessionRow,
+    sql`select ${sessionColumns} from planning_sessions s where s.id = ${idOf(of)} for update`,
+  )
 
 /** `completedAt` of an open session is the end of all times. */
 export const sessionOrders = {
@@ -152,20 +157,20 @@ const SessionEnd = z.object({ status: z.enum(sessionStates).optional(), reason: 
 /** State of a session, and why it failed; no state where there is none. */
 export type SessionEnd = z.output<typeof SessionEnd>
 
-export const readSessionEnd = async (db: Db, id: string): Promise<SessionEnd> =>
+export const readSessionEnd = async (db: Db, of: RecordRef): Promise<SessionEnd> =>
   (await db.maybe(
     SessionEnd,
-    sql`select status, failure_reason as reason from planning_sessions where id = ${id}`,
+    sql`select status, failure_reason as reason from planning_sessions where id = ${idOf(of)}`,
   )) ?? {}
 
 /**
  * Moves a session from queued to running, once.
  * @returns the algorithms in order while the session is open, else none
  */
-export const openSession = (db: Db, id: string): Promise<{ algorithm: string }[]> =>
+export const openSession = (db: Db, of: RecordRef): Promise<{ algorithm: string }[]> =>
   db.transaction(async (tx) => {
-    const begun = await beginOperation(tx, sessionKind, { id, generation: 1 })
-    const session = begun?.status === 'running' ? await readSession(tx, id) : undefined
+    const begun = await beginOperation(tx, sessionKind, { ...of, generation: 1 })
+    const session = begun?.status === 'running' ? await readSession(tx, of.id) : undefined
     return session?.algorithms.map(({ id: algorithm }) => ({ algorithm })) ?? []
   })
 
@@ -182,17 +187,17 @@ const Attempted = z.object({
  */
 export const beginAlgorithm = (
   db: Db,
-  sessionId: string,
+  of: RecordRef,
   algorithm: string,
 ): Promise<{ session: SessionRow; attempts: number; configuration: Record<string, unknown> } | undefined> =>
   db.transaction(async (tx) => {
-    const session = await lockSession(tx, sessionId)
+    const session = await lockSession(tx, of)
     if (session?.status !== 'running') return undefined
     const run = await tx.maybe(
       Attempted,
       sql`update planning_algorithm_runs set status = 'running', attempts = attempts + 1, started_at =
         coalesce(started_at, clock_timestamp())
-        where planning_session_id = ${sessionId} and algorithm = ${algorithm}
+        where planning_session_id = ${of.id} and algorithm = ${algorithm}
           and status in ('queued', 'running') returning status, attempts, configuration`,
     )
     return run === undefined
@@ -203,24 +208,24 @@ export const beginAlgorithm = (
 /** Takes back the newest attempt at an algorithm, the `attempts`th, where it is the newest still. */
 export const giveBackAttempt = (
   db: Db,
-  sessionId: string,
+  of: RecordRef,
   algorithm: string,
   attempts: number,
 ): Promise<number> =>
   db.run(sql`update planning_algorithm_runs set attempts = ${attempts - 1} where status = 'running'
-    and planning_session_id = ${sessionId} and algorithm = ${algorithm} and attempts = ${attempts}`)
+    and planning_session_id = ${idOf(of)} and algorithm = ${algorithm} and attempts = ${attempts}`)
 
 /** Records the facts of the problem after it was read. */
 export const recordProblem = (
   db: Db,
-  sessionId: string,
+  of: RecordRef,
   algorithm: string,
   facts: { defaultedDurations: number; networkModel: NetworkModel; estimate: AlgorithmRun['estimate'] },
 ): Promise<number> =>
   db.run(sql`with counted as (update planning_sessions set defaulted_durations = ${facts.defaultedDurations},
-    network_model = ${facts.networkModel} where id = ${sessionId} and status = 'running')
+    network_model = ${facts.networkModel} where id = ${idOf(of)} and status = 'running')
     update planning_algorithm_runs set estimate = ${json(facts.estimate)}
-      where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status = 'running'`)
+      where planning_session_id = ${idOf(of)} and algorithm = ${algorithm} and status = 'running'`)
 
 /**
  * Records the progress of an algorithm, 0…1. The session's progress is the mean over its
@@ -229,17 +234,17 @@ export const recordProblem = (
  */
 export const recordProgress = async (
   db: Db,
-  sessionId: string,
+  of: RecordRef,
   algorithm: string,
   progress: number,
 ): Promise<boolean> =>
   (await db.run(sql`with recorded as (
       update planning_algorithm_runs set progress = greatest(progress, ${progress})
-        where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status = 'running' returning progress
+        where planning_session_id = ${idOf(of)} and algorithm = ${algorithm} and status = 'running' returning progress
     ) update planning_sessions s set progress = greatest(s.progress, m.mean)
       from (select avg(case when r.algorithm = ${algorithm} then greatest(r.progress, ${progress})
-        else r.progress end) as mean from planning_algorithm_runs r where r.planning_session_id = ${sessionId}) m
-      where s.id = ${sessionId} and s.status = 'running'`)) > 0
+        else r.progress end) as mean from planning_algorithm_runs r where r.planning_session_id = ${of.id}) m
+      where s.id = ${idOf(of)} and s.status = 'running'`)) > 0
 
 export interface NewCandidate {
   id: string
@@ -261,13 +266,14 @@ export interface NewCandidate {
  */
 export const endAlgorithm = (
   db: Db,
-  sessionId: string,
+  of: RecordRef,
   algorithm: string,
   outcome: { candidates: readonly NewCandidate[] } | { failure: string },
 ): Promise<void> =>
   db.transaction(async (tx) => {
-    const session = await lockSession(tx, sessionId)
+    const session = await lockSession(tx, of)
     if (session?.status !== 'running') return
+    const sessionId = of.id
     const candidates = 'candidates' in outcome ? outcome.candidates : []
     for (const candidate of candidates)
       await tx.run(sql`insert into planning_candidates (id, planning_session_id, algorithm_run_id, algorithm,
@@ -315,12 +321,13 @@ const noCandidate = (tx: Db, id: string): Promise<string> =>
  */
 export const closeSession = (
   db: Db,
-  id: string,
+  of: RecordRef,
   rank: (candidates: readonly z.output<typeof RankableRow>[]) => Ranked[],
 ): Promise<boolean> =>
   db.transaction(async (tx) => {
-    const session = await lockSession(tx, id)
+    const session = await lockSession(tx, of)
     if (session?.status !== 'running') return false
+    const { id } = of
     const candidates = await tx.many(
       RankableRow,
       sql`select id, feasible, predicted_makespan_seconds as makespan_seconds, predicted_cost as cost
@@ -350,12 +357,12 @@ export const closeSession = (
  * Ends an open session as failed, with those of its algorithms that have not ended.
  * @returns whether this call ended it
  */
-export const failSession = (db: Db, id: string, reason: string): Promise<boolean> =>
+export const failSession = (db: Db, of: RecordRef, reason: string): Promise<boolean> =>
   db.transaction(async (tx) => {
-    if (!(await endOperation(tx, sessionKind, { id, generation: 1 }, { status: 'failed', reason })))
+    if (!(await endOperation(tx, sessionKind, { ...of, generation: 1 }, { status: 'failed', reason })))
       return false
     await tx.run(sql`update planning_algorithm_runs set status = 'failed', failure_reason = ${reason},
-      completed_at = clock_timestamp() where planning_session_id = ${id} and status in ('queued', 'running')`)
+      completed_at = clock_timestamp() where planning_session_id = ${of.id} and status in ('queued', 'running')`)
     return true
   })
 

@@ -90,7 +90,7 @@ export const indexRoutes = (parts: StorageJobParts): Route[] => {
       handle: async ({ params, actor }) => {
         const { storageId, runId } = params
         await runAt(storageId, runId)
-        const asked = await requestCancel(db, indexKind, runId, { actorId: actor.id })
+        const asked = await requestCancel(db, indexKind, { id: runId }, { actorId: actor.id })
         const found = existing(asked, 'storage index run', runId)
         if (!isOpenState(indexKind, found.status) && found.status !== 'cancelled')
           throw new Refusal(

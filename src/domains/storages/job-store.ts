@@ -7,8 +7,11 @@ import {
   type ByteName,
   type StoragePath,
 } from '../../drivers/storage/paths.ts'
+import type { RecordRef } from '../../operations/kind.ts'
+import { idOfRecord } from '../../operations/records.ts'
 import { storableJson } from '../../outside-text.ts'
 import { unacceptableAt } from '../../refusal.ts'
+import { downloadKind } from './job-kind.ts'
 import type { CopyWay, LiveJob } from './schemas.ts'
 
 /**
@@ -64,13 +67,13 @@ export const acceptJob = async (db: Db, job: NewJob): Promise<void> => {
   if (added === 0) throw unacceptableAt('id', `${JSON.stringify(job.id)} is taken; choose another id`)
 }
 
-export const readStorageJob = async (db: Db, id: string): Promise<StorageJob | undefined> => {
+export const readStorageJob = async (db: Db, of: RecordRef): Promise<StorageJob | undefined> => {
   const row = await db.maybe(
     JobRow,
     sql`select id, generation, storage_id, path, destination_storage_id, destination_path, on_conflict,
       bytes_per_second, host_id, strategy,
           listed_at is not null as is_listed, status in ('queued', 'streaming') as is_open
-        from storage_downloads where id = ${id} and destination_storage_id is not null`,
+        from storage_downloads where id = ${idOfRecord(downloadKind, of)} and destination_storage_id is not null`,
   )
   return row && { ...row, path: pathOfStored(row.path), destinationPath: pathOfStored(row.destinationPath) }
 }

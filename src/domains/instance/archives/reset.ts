@@ -158,7 +158,7 @@ const stopWork = async (parts: ResetParts, actorId: string): Promise<void> => {
       if (name === terminalKind) await requestClose(ownDb, id)
       const kind = kinds.find((one) => one.name === name)
       if (kind === undefined) continue
-      const found = await requestCancel(ownDb, kind, id, { actorId, reason: 'factory reset' })
+      const found = await requestCancel(ownDb, kind, { id }, { actorId, reason: 'factory reset' })
       if (found !== undefined) await engine.cancel(kind, id, found.generation)
     }
     return undefined
