@@ -115,8 +115,11 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
           }
           const target = (await storages.open(job.destinationStorageId)).driver
           await endReplaced(db, job, { target, promoted: promotedData }, stopping())
-          // A retry may go on with the upload of an earlier attempt.
-          const isOver = async (): Promise<boolean> => (await jobOf(id)).generation === job.generation
+          // A retry, or the next job of the id, may go on with the upload of an earlier attempt.
+          const isOver = async (): Promise<boolean> => {
+            if ((await readStorageJob(db, { id })) === undefined) return true
+            return (await readStorageJob(db, { id, key }))?.generation === job.generation
+          }
           await tidyCopy(job, left, { target }, isOver)
         }
         // The record of an open job does not wait for what people must change; an ended one may.

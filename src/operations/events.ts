@@ -35,14 +35,16 @@ export type EventSource = Pick<OperationKind, 'name' | 'table' | 'columns'>
  * is the operation itself. A record that went with its environment has left its events: the first
  * event of the next record of its id removes them.
  */
-export const appendEvent = (
+export const appendEvent = async (
   tx: Db,
   kind: EventSource,
   { id, generation }: OperationRef,
   type: string,
   payload: Record<string, unknown>,
-) =>
-  tx.run(sql`with numbered as (
+): Promise<void> => {
+  const sequence = await tx.value(
+    z.number(),
+    sql`with numbered as (
       update ${raw(kind.table)} set last_event_sequence = last_event_sequence + 1
       where ${raw(kind.columns?.id ?? 'id')} =
         ${id}${
@@ -55,16 +57,19 @@ export const appendEvent = (
     ), unfed as (
       insert into event_feed_open as o (kind, operation_id) values (${kind.name}, ${id})
       on conflict on constraint event_feed_open_pkey do update set since = o.since
-    ), unlisted as (
-      delete from event_feed f using numbered n
-      where n.last_event_sequence = 1 and f.kind = ${kind.name} and f.operation_id = ${id}
     ), removed as (
-      delete from operation_events e using numbered n
-      where n.last_event_sequence = 1 and e.kind = ${kind.name} and e.operation_id = ${id} returning 1
+      delete from operation_events where kind = ${kind.name} and operation_id = ${id}
+        and (select last_event_sequence from numbered) = 1 returning 1
     )
     insert into operation_events (kind, operation_id, sequence, event_type, aggregate_type, aggregate_id, payload)
     select ${kind.name}, ${id}, last_event_sequence, ${type}, ${kind.name.replaceAll('-', '_')}, ${id},
-      ${storableJson(payload)}::jsonb from numbered where (select count(*) from removed) >= 0`)
+      ${storableJson(payload)}::jsonb from numbered where (select count(*) from removed) >= 0
+    returning sequence`,
+  )
+  // A statement of its own: it sees what a reader of all events has put there until the mark above.
+  if (sequence === 1)
+    await tx.run(sql`delete from event_feed where kind = ${kind.name} and operation_id = ${id}`)
+}
 
 /**
  * Events of an operation in order: those after `after`, or a page. For a page the caller's `limit`

@@ -84,7 +84,7 @@ export const appendRunEvent = (
   id: string,
   type: string,
   payload: Record<string, unknown>,
-): Promise<number> => appendEvent(tx, runKind, { id, generation: 1 }, type, payload)
+): Promise<void> => appendEvent(tx, runKind, { id, generation: 1 }, type, payload)
 
 /** SQL: the id of a run, or null where another run has it by now. */
 export const idOfRun = (of: RecordRef): Sql => idOfRecord(runKind, of)
