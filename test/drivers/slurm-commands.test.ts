@@ -273,44 +273,6 @@ for id in 7 8; do echo "$id|0|$(cat "\${0%/*}/name")|RUNNING|1|2|n1|None"; done`
   await driver.close()
 })
 
-test('a task that runs in the job of an earlier submission, which the controller took late, is not lost with the later one', async () => {
-  for (const name of ['sinfo', 'scontrol', 'sacct']) command(name, 'exit 0')
-  // Job 7 is the later one: its element finds the record of job 6, and exits.
-  command(
-    'sbatch',
-    `for each; do case $each in --job-name=*) echo "\${each#*=}" > "\${0%/*}/name" ;; esac; done
-SLURM_ARRAY_JOB_ID=6 SLURM_ARRAY_TASK_ID=0 setsid sh "$each" > /dev/null 2>&1 < /dev/null &
-echo 7`,
-  )
-  command(
-    'squeue',
-    `echo "6|0|$(cat "\${0%/*}/name")|RUNNING|1|2|n1|None"
-echo "7|0|$(cat "\${0%/*}/name")|COMPLETED|1|2|n1|None"`,
-  )
-  command('scancel', `echo "$*" >> "\${0%/*}/cancelled"; : > "\${0%/*}/late-go"`)
-  const root = join(folder, 'late')
-  const driver = openSlurmDriver({
-    ...{ shell, root, runtime: 'cluster', taskVariable: 'ORRERY_TASK', pollMilliseconds: 300 },
-    configuration: { settleSeconds: 0 },
-  })
-  const script = 'until [ -e "$1" ]; do sleep 0.1; done'
-  const argv = ['sh', '-c', script, 'sh', join(folder, 'bin', 'late-go')]
-  const task = plainIntent('late', join(root, 'work', '1'), argv)
-  expect(await driver.submit([task])).toMatchObject([{ ok: true, externalId: '7_0' }])
-  const started = join(root, 'tasks', 'late.task')
-  await until(
-    'its start',
-    120,
-    () => existsSync(started) && readFileSync(started, 'utf8').includes('\ntask '),
-  )
-  for (let times = 0; times < 3; times++)
-    expect((await driver.find(['late'])).get('late')).toMatchObject({ state: 'running', externalId: '6_0' })
-  await driver.cancel(['late'], 0)
-  expect(readFileSync(join(folder, 'bin', 'cancelled'), 'utf8')).toContain(' 6_[0]\n')
-  expect((await driver.find(['late'])).get('late')).toMatchObject({ state: 'ended', externalId: '6_0' })
-  await driver.close()
-})
-
 test('times of a cluster whose clock is an hour wrong are this machine’s', async () => {
   const now = Math.floor(Date.now() / 1000)
   command('date', `echo ${now - 3600}`)

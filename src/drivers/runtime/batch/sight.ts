@@ -11,7 +11,6 @@ import {
   type BatchEvidence,
   type BatchJudgement,
   type BatchScheduler,
-  type QueuedElement,
 } from './scheduler.ts'
 import type { BatchSite } from './site.ts'
 import { stateOfVerdict } from './verdict.ts'
@@ -150,12 +149,7 @@ export class BatchSight<Request, Listing> {
   ): FoundTask | { open: Open } {
     // The task started before it could be buried.
     const verdict = written?.verdict?.end === 'never' && !neverStarts(sight) ? undefined : written?.verdict
-    // A scheduler may take a submission long after its command gave it up, and then runs the task in
-    // the place of the later one.
-    const place: QueuedElement = {
-      ...(written?.place ?? { array: name, index: 0, submittedAt: 0 }),
-      ...('element' in sight ? sight.element : {}),
-    }
+    const place = written?.place ?? { array: name, index: 0, submittedAt: 0 }
     if (sight.form === 'claimed' && written === undefined)
       return { state: unplaced(sight, externalIdIn(this.#scheduler, place)), sight }
     const cancelAsked = written?.cancelAsked ?? false

@@ -31,18 +31,11 @@ export const claimedSeconds = 5
 export const isOverdue = (sight: RemoteSight | undefined): boolean =>
   sight?.form === 'claimed' && sight.givenUp !== true && sight.ageSeconds >= claimedSeconds
 
-interface ArrayPlace {
-  job: string
-  index: number
-}
-
 export interface StartedSight {
   form: 'started'
   /** Process id of its supervisor. */
   pid: number
   node: string
-  /** The element of a scheduler's array that runs it, by the supervisor's own word. */
-  element?: ArrayPlace
   startedAt: number
   submittedAt: number
   /**
@@ -63,8 +56,6 @@ export interface EndedSight {
   form: 'ended'
   pid: number
   node: string
-  /** As in `StartedSight`. */
-  element?: ArrayPlace
   submittedAt: number
   startedAt: number
   finishedAt: number
@@ -128,7 +119,6 @@ export interface TaskRecord {
   boot: string
   node: string
   began: number
-  element?: ArrayPlace
   /** Seconds since epoch by the clock of the node; absent where it was not read. */
   date?: number
   limits?: MemoryLimit
@@ -206,8 +196,6 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
       if (date !== '-') record.date = Number.parseFloat(date ?? '')
     }
     if (record === undefined) continue
-    const [, job, index] = /^job (\d+) (\d+)$/.exec(line) ?? []
-    if (job !== undefined) record.element = { job, index: Number(index) }
     const killed = /^Command terminated by signal (\d+)$/.exec(line)
     if (killed !== null) record.killedBy = Number(killed[1])
     const limits = words[0] === 'limits' ? memoryLimits.find((limit) => limit === words[1]) : undefined
@@ -270,7 +258,7 @@ export function sightOf(
   const startedAt = Math.max(submittedAt, byClock ?? (facts?.zero ?? 0) + began / 100)
   const restarted = (seen.host?.booted.here ?? 0) > submittedAt
   const rebooted = seen.host === undefined ? {} : { rebooted: record.boot !== seen.host.boot || restarted }
-  const common = { pid, node, submittedAt, startedAt, ...rebooted, ...present({ element: record.element }) }
+  const common = { pid, node, submittedAt, startedAt, ...rebooted }
   const { supervised, marked, cancelAsked } = seen
   if (exit === undefined)
     return {

@@ -14,7 +14,6 @@
 # exclusively and grows by lines:
 #
 #     start SCRIPT PID BIRTH BOOT NODE UPTIME DATE     DATE is `-` unless asked for
-#     job ID INDEX                                     the element of a Slurm array that runs it
 #     limits cgroup FOLDER                             what holds its memory and processors: a line for each of
 #                                                      its cgroups,
 #     limits rlimit                                    or RLIMIT_DATA of each process, or nothing (`none`); the
@@ -347,7 +346,6 @@ supervise() {
     echo "failed $name cannot write its record"
     return 97
   fi 2> /dev/null
-  [ -z "${SLURM_ARRAY_JOB_ID-}" ] || echo "job $SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID" >&3 2> /dev/null
   # The task was given up or cancelled before this record had a line.
   [ ! -e "$name.lost" ] || reason=stopped
   [ ! -e "$name.cancel" ] || reason=cancelled
