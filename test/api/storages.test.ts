@@ -689,29 +689,40 @@ describe('what may be looked into', () => {
     expect((await app.call('GET', at('here', 'many', '&limit=501'))).body.entries).toHaveLength(100)
   })
 
-  test('a range is of the version that is sent, also where the file is replaced meanwhile', async () => {
+  test('a range is of the version that is sent, also where the file is replaced or grows meanwhile', async () => {
+    const path = join(root, 'data', 'replaced')
     const name = nameOf('replaced')
-    writeFileSync(join(root, 'data', 'replaced'), 'first version')
     const driver = openFilesystem({ base: join(root, 'data') })
-    let replacements = 1
+    let meanwhile: string[] = []
     const replacing: StorageDriver = {
       ...driver,
       stat: async (...given) => {
         const entry = await driver.stat(...given)
-        if (replacements-- > 0) {
-          writeFileSync(join(root, 'data', 'new'), 'second')
-          renameSync(join(root, 'data', 'new'), join(root, 'data', 'replaced'))
+        const next = meanwhile.shift()
+        if (next !== undefined) {
+          writeFileSync(`${path}.new`, next)
+          renameSync(`${path}.new`, path)
         }
         return entry
       },
     }
     const { signal } = new AbortController()
-    const asked = { headers: { range: 'bytes=2-7' }, signal }
-    const { status, headers, stream } = await contentReply(replacing, [name], asked)
-    expect([status, headers['content-length'], headers['content-range']]).toEqual([206, '4', 'bytes 2-5/6'])
-    expect(await text(stream as Readable)).toBe('cond')
-    replacements = 2
-    await expect(contentReply(replacing, [name], asked)).rejects.toMatchObject({ code: 'unavailable' })
+    const ask = async (next: string[], more: Record<string, string> = {}) => {
+      writeFileSync(path, 'first version')
+      meanwhile = next
+      const asked = { headers: { range: 'bytes=2-7', ...more }, signal }
+      const { status, headers, stream } = await contentReply(replacing, [name], asked)
+      return [status, headers['content-length'], headers['content-range'], await text(stream as Readable)]
+    }
+    const shorter = [206, '4', 'bytes 2-5/6', 'cond']
+    expect(await ask(['second'])).toEqual(shorter)
+    expect(await ask(['first version, and more'])).toEqual([206, '6', 'bytes 2-7/23', 'rst ve'])
+    writeFileSync(path, 'first version')
+    const { etag = '' } = await driver.stat([name], { signal })
+    expect(await ask(['first version, and more'], { 'if-range': etag })).toEqual([
+      ...[200, '23', undefined, 'first version, and more'],
+    ])
+    await expect(ask(['second', 's'])).rejects.toMatchObject({ code: 'unavailable' })
     await driver.close()
   })
 

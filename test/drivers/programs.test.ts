@@ -541,9 +541,7 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
       for (const name of ['a', 'b']) writeFileSync(join(tasks, `${name}.array`), '')
       const old = Date.now() / 1000 - 3600
       utimesSync(join(tasks, 'a.array'), old, old)
-      expect(keep(call('claim', 'two', '0', '2', 'a', 'b'))).toBe(
-        'ours 0\nfailed b another submission has b.array, without a line\n',
-      )
+      expect(keep(call('claim', 'two', '0', '2', 'a', 'b'))).toBe('ours 0\nfailed b\n')
       expect(read(tasks, 'a.array')).toBe('two 0 0 2\n')
     },
   )
@@ -657,6 +655,13 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
     writeFileSync(record, '')
     expect(begin()).toMatchObject({ status: 1, stdout: '' })
     utimesSync(record, 0, 0)
+    for (const mark of ['cancel', 'lost'].map((kind) => join(keeper, `tasks/n.${kind}`))) {
+      writeFileSync(mark, '')
+      expect(begin()).toMatchObject({ status: 0, stdout: 'cancelled\n' })
+      rmSync(mark)
+      writeFileSync(record, '')
+      utimesSync(record, 0, 0)
+    }
     for (let k = 0; k < 2; k++) expect(begin()).toMatchObject({ status: 0, stdout: 'start\n' })
     expect(read(record)).toMatch(/^start n\.1 0 0 - node 0 \d+\.\d+\n$/)
     expect(run(courier.startScript(pod, '.in-w_1', directory), pod).code).toBe(0)

@@ -510,6 +510,16 @@ select q.quote_nullable from (select id from runs) q
 with q as (select id from runs) select q.row_to_json from q
 select (select r.quote_literal) from runs r
 select count(*) filter (where r.pg_column_size > 1) from runs r
+select r.json_agg from task_executions r, task_executions b
+select r.json_agg, q.json_agg from runs r, (select json_agg(id) from runs) q
+select a.quote_literal, 1 as quote_literal from runs a
+select (select z.v from (select 1 as to_json) x, (select x.to_json as v) z limit 1) from runs x
+select (select x.to_json from (runs a join (select 1 as to_json) x on true) as j limit 1) from runs x
+select (select z.to_json from (select * from runs) z) from (select 1 as to_json from runs) o
+select (select 1 from (select 1 as num_nulls) x, (runs a join runs b on x.num_nulls > 1)) from runs x
+select j.text from runs a join runs b using (id) as j
+with q(a) as (select id from runs) select q.to_jsonb from q
+select provenance.runs.to_json from runs
 `
   .split('\n')
   .filter((line) => line !== '')
@@ -581,12 +591,10 @@ export const growing: readonly (readonly [statement: string, ...params: unknown[
   [`select ${nested(40, 'id', (inner) => `like_escape(${inner}, '#')`)} from runs`],
   [`select ${nested(40, 'id', (inner) => `to_char(now(), ${inner})`)} from runs`],
   [
-    `select y.to_json from
-      ${nested(30, 'runs', (inner) => `(select x.to_json as a, x.to_json as b from ${inner} x)`)} y`,
-  ],
-  [
-    `select y.quote_literal from
-      ${nested(30, 'runs', (inner) => `(select x.quote_literal as a, x.quote_literal as b from ${inner} x)`)} y,
-      (select 1 as quote_literal) z`,
+    `with t0 as (select ?::text as x from runs limit 1)${Array.from(
+      { length: 40 },
+      (_, i) => `, t${i + 1} as (select j::text as x from t${i} a join t${i} b using (x) as j)`,
+    ).join('')} select length(x) from t40`,
+    long,
   ],
 ]

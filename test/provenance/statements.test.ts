@@ -291,6 +291,20 @@ describe('honest statements', () => {
         (select 1 as n, count(*), 'x'::text, case when true then 1 end from runs) q`,
     ],
     ['with q(a, b) as (select id, status from runs) select q.a, r.c, q.b from q join runs r(c) on r.c = q.a'],
+    ['select z.id, z.place from (select *, row_number() over () as place from runs) z'],
+    [
+      'select j.id, k.x from runs a join runs b using (id) as j, (runs c join (select 1 as x) d on true) as k',
+    ],
+    ['select r.id from runs r where exists (select from (select id as k from runs) r where r.k = r.k)'],
+    [
+      `select l.y, u.a from runs r, lateral (select r.id as y) l,
+        (select id as a from runs union select id from runs) u`,
+    ],
+    [
+      `select s.greatest, s.array, s.exists, s.nullif, s.coalesce, s.current_date, s.row, s.id from
+        (select greatest(1, 2), array[1], exists(select 1), nullif(1, 2), coalesce(1, 2), current_date, row(1),
+          (select id from runs limit 1) from runs) s`,
+    ],
     ['select (array[r.id])[1] as first, r.*, provenance.runs.id as other from runs r, provenance.runs'],
     ['select id from runs where id = ? or id = ?', 'a'.repeat(200_000), 'b'],
     [

@@ -1,5 +1,6 @@
 /**
- * A bound for what the values of a statement may come to, read from its tree. PostgreSQL holds each
+ * A bound for what the values of a statement may come to, read from its tree, and whether each name
+ * behind the name of a row is one of its columns. PostgreSQL holds each
  * value whole in memory, and a short statement can make long ones: by replacements, separators,
  * paddings, quotes inside quotes, aggregates, and subqueries that repeat a column. A value without
  * such a rule here is no longer than its parts together.
@@ -17,7 +18,7 @@ interface Scope {
   /** The longest column that can be named. */
   column: Size
   /** Whole rows by name. */
-  rows: Map<string, Size>
+  rows: Map<string, Row>
   /** What the names of WITH give. */
   named: ReadonlyMap<string, Selected>
   /** What an aggregate over the rows of FROM comes to, as a multiple of what it is over one entity. */
@@ -25,11 +26,19 @@ interface Scope {
   lengthOf: (parameter: number) => number
 }
 
-/** What a SELECT gives: its longest column, all of them together, and its rows as a multiple of an entity's. */
-interface Selected {
+/**
+ * What a SELECT gives: its longest column, all of them together, the names of its columns, and its rows
+ * as a multiple of an entity's.
+ */
+interface Selected extends Row {
   column: Size
-  row: Size
   width: number
+}
+
+/** A row that has a name: its size, and the names of its columns. */
+interface Row {
+  row: Size
+  names: ReadonlySet<string>
 }
 
 type Node = Record<string, unknown>
@@ -49,6 +58,9 @@ const rowsOfJoin = 100
 const mostDigits = 150_000
 
 class TooLong extends Error {}
+
+/** The message is the name of a row and a name that is none of its columns. */
+export class NoColumn extends Error {}
 
 const nothing: Size = { written: 0, stored: 0 }
 const aStored: Size = { written: 0, stored: 1 }
@@ -155,10 +167,18 @@ const kinds: Record<string, (node: Node, scope: Scope) => Size> = {
   ParamRef: ({ number }, { lengthOf }) => ({ written: lengthOf(number as number), stored: 0 }),
   ColumnRef: ({ fields }, { column, rows }) => {
     const names = textsOf(fields)
-    // `r.to_json` is `to_json(r)` where no column of `r` has the name.
-    const whole = names.length === 1 ? names[0] : columnNames.has(names.at(-1) ?? '') ? '' : names.at(-2)
-    const row = rows.get(whole ?? '')
-    return row === undefined ? column : quoted(longest([row, column]))
+    const [name = '', of] = names.toReversed()
+    const whole = isStar({ ColumnRef: { fields } }) ? of : of === undefined ? name : undefined
+    if (whole !== undefined) {
+      const row = rows.get(whole)
+      return row === undefined ? column : quoted(longest([row.row, column]))
+    }
+    if (of === undefined) return column
+    // PostgreSQL calls a function where no column has the name: `r.pg_typeof` is `pg_typeof(r)`. Behind
+    // the name of a schema there is an entity.
+    const known = names.length === 3 ? columnNames : (rows.get(of)?.names ?? columnNames)
+    if (!known.has(name)) throw new NoColumn(`${of}.${name}`)
+    return column
   },
   FuncCall: (node, scope) => {
     const { funcname, args = [], ...others } = node
@@ -193,30 +213,60 @@ const sizeOf = (value: unknown, scope: Scope): Size => {
   return size
 }
 
-const nameOf = ({ alias, relname }: { alias?: { aliasname?: string }; relname?: string }): string =>
-  alias?.aliasname ?? relname ?? ''
+interface Source {
+  alias?: { aliasname?: string; colnames?: unknown }
+  join_using_alias?: { aliasname?: string }
+  relname?: string
+}
+const nameOf = ({ alias, relname }: Source): string => alias?.aliasname ?? relname ?? ''
+
+/** A row under other names of columns: those behind them keep theirs. */
+const renamed = (names: ReadonlySet<string>, given: unknown): ReadonlySet<string> =>
+  given === undefined ? names : new Set([...textsOf(given), ...names])
 
 /** What one entity, name of WITH or subquery of FROM gives. */
 const givenBy = ({ subquery, schemaname, relname }: Node, scope: Scope): Selected =>
   subquery !== undefined
     ? selected((subquery as Node)['SelectStmt'] as Node, scope)
     : ((schemaname === undefined ? scope.named.get(String(relname)) : undefined) ?? {
-        ...{ column: aStored, row: aStored, width: 1 },
+        ...{ column: aStored, row: aStored, width: 1, names: columnNames },
       })
 
-/** Adds what a part of FROM gives to the names of a scope. */
-const addSource = (source: Node, scope: Scope): void => {
-  for (const [kind, part] of Object.entries(source) as [string, Node][]) {
+const joined = (rows: Iterable<Row>): Row => {
+  const all = [...rows]
+  return { row: plus(all.map(({ row }) => row)), names: new Set(all.flatMap(({ names }) => [...names])) }
+}
+
+/** The rows that one scope has beside those of another. */
+const rowsBeside = (inner: ReadonlyMap<string, Row>, outer: ReadonlyMap<string, Row>): [string, Row][] =>
+  [...inner].filter(([name, row]) => outer.get(name) !== row)
+
+/**
+ * Adds what a part of FROM gives to the names of a scope. `around`: that of the SELECT. A subquery sees
+ * only that, unless it is LATERAL, and so do conditions of a join, beside the two sides.
+ */
+const addSource = (source: Node, scope: Scope, around: Scope): void => {
+  for (const [kind, part] of Object.entries(source) as [string, Node & Source][]) {
     if (kind === 'RangeVar' || kind === 'RangeSubselect') {
-      const { column, row, width } = givenBy(part, scope)
-      scope.rows.set(nameOf(part), row)
+      const { column, row, names, width } = givenBy(part, part['lateral'] === true ? scope : around)
+      // No name of PostgreSQL has the character NUL.
+      const name = nameOf(part) || `\0${String(scope.rows.size)}`
+      scope.rows.set(name, { row, names: renamed(names, part.alias?.colnames) })
       scope.column = longest([scope.column, column])
       scope.width = scope.width === 0 ? width : scope.width * width * rowsOfJoin
     } else if (kind === 'JoinExpr') {
-      addSource(part['larg'] as Node, scope)
-      addSource(part['rarg'] as Node, scope)
-      if (part['alias'] !== undefined) scope.rows.set(nameOf(part), plus([...scope.rows.values()]))
-      sizeOf(part['quals'], scope)
+      const inside: Scope = { ...scope, rows: new Map(scope.rows) }
+      addSource(part['larg'] as Node, inside, around)
+      addSource(part['rarg'] as Node, inside, around)
+      const both = rowsBeside(inside.rows, scope.rows)
+      sizeOf(part['quals'], { ...inside, rows: new Map([...around.rows, ...both]) })
+      scope.column = inside.column
+      scope.width = inside.width
+      const whole = joined(both.map(([, row]) => row))
+      // An alias hides the names of both sides.
+      if (part.alias === undefined) for (const [name, row] of both) scope.rows.set(name, row)
+      else scope.rows.set(nameOf(part), { ...whole, names: renamed(whole.names, part.alias.colnames) })
+      if (part.join_using_alias !== undefined) scope.rows.set(nameOf({ alias: part.join_using_alias }), whole)
     }
   }
 }
@@ -224,15 +274,78 @@ const addSource = (source: Node, scope: Scope): void => {
 const isStar = (val: unknown): boolean =>
   ((val as { ColumnRef?: { fields?: Node[] } }).ColumnRef?.fields ?? []).some((field) => 'A_Star' in field)
 
+interface Target {
+  name?: string
+  val?: unknown
+}
+
+/** The first side of a UNION, whose columns give it their names. */
+const firstSelect = (select: Node): Node =>
+  select['larg'] === undefined ? select : firstSelect(select['larg'] as Node)
+
+const words: Record<string, string> = {
+  ...{ GroupingFunc: 'grouping', A_ArrayExpr: 'array', RowExpr: 'row', CoalesceExpr: 'coalesce' },
+  ...{ IS_GREATEST: 'greatest', IS_LEAST: 'least', EXISTS_SUBLINK: 'exists', ARRAY_SUBLINK: 'array' },
+}
+
+/**
+ * The name that PostgreSQL gives a column without one (FigureColname of its parser), and whether a cast
+ * around it leaves it.
+ */
+const nameOfTarget = ({ name, val }: Target): { name: string; stays: boolean } => {
+  if (name !== undefined) return { name, stays: true }
+  const [[kind, node]] = [...Object.entries((val ?? {}) as Record<string, Node>), ['', {}] as [string, Node]]
+  const named = (given: string | undefined, stays = true) =>
+    given === undefined ? { name: '?column?', stays: false } : { name: given, stays }
+  const last = (list: unknown): string | undefined => textsOf(list ?? []).at(-1)
+  const inner = (part: unknown) => nameOfTarget({ val: part })
+  switch (kind) {
+    case 'ColumnRef':
+      return named(last(node['fields']))
+    case 'FuncCall':
+      return named(last(node['funcname']))
+    case 'A_Indirection':
+    case 'CollateClause':
+      return inner(node['arg'])
+    case 'TypeCast': {
+      const of = inner(node['arg'])
+      return of.stays ? of : named(last((node['typeName'] as Node)['names']), false)
+    }
+    case 'CaseExpr': {
+      const of = inner(node['defresult'])
+      return of.stays ? of : named('case', false)
+    }
+    case 'SubLink': {
+      const { targetList } = firstSelect((node['subselect'] as Node)['SelectStmt'] as Node)
+      const [first] = (targetList ?? []) as { ResTarget?: Target }[]
+      return node['subLinkType'] === 'EXPR_SUBLINK'
+        ? nameOfTarget(first?.ResTarget ?? {})
+        : named(words[String(node['subLinkType'])])
+    }
+    case 'A_Expr':
+      return named(node['kind'] === 'AEXPR_NULLIF' ? 'nullif' : undefined)
+    case 'MinMaxExpr':
+      return named(words[String(node['op'])])
+    case 'SQLValueFunction':
+      return named(
+        String(node['op'])
+          .replace(/^SVFOP_|_N$/g, '')
+          .toLowerCase(),
+      )
+    default:
+      return named(words[kind])
+  }
+}
+
 /** The names of a WITH beside those of the scope around it. */
 const withNames = (withClause: unknown, scope: Scope): Scope['named'] => {
   const named = new Map(scope.named)
   const { ctes = [] } = (withClause ?? {}) as { ctes?: { CommonTableExpr: Node }[] }
-  for (const { CommonTableExpr: one } of ctes)
-    named.set(
-      String(one['ctename']),
-      selected((one['ctequery'] as Node)['SelectStmt'] as Node, { ...scope, named: new Map(named) }),
-    )
+  for (const { CommonTableExpr: one } of ctes) {
+    const query = (one['ctequery'] as Node)['SelectStmt'] as Node
+    const given = selected(query, { ...scope, named: new Map(named) })
+    named.set(String(one['ctename']), { ...given, names: renamed(given.names, one['aliascolnames']) })
+  }
   return named
 }
 
@@ -241,14 +354,14 @@ const selected = (select: Node, around: Scope): Selected => {
   const outer: Scope = { ...around, named: withNames(withClause, around) }
   const sides = [larg, rarg].flatMap((side) => (side === undefined ? [] : [selected(side as Node, outer)]))
   const scope: Scope = { ...outer, rows: new Map(outer.rows), width: 0 }
-  for (const source of fromClause as Node[]) addSource(source, scope)
+  for (const source of fromClause as Node[]) addSource(source, scope, outer)
   // Without FROM there is one row.
   scope.width ||= 1
-  const all = plus([...scope.rows.values()])
-  const targets = (targetList as { ResTarget?: { val?: unknown } }[]).map(({ ResTarget: { val } = {} }) => {
-    if (isStar(val)) return { column: scope.column, row: all }
-    const size = sizeOf(val, scope)
-    return { column: size, row: size }
+  const all = joined(rowsBeside(scope.rows, outer.rows).map(([, row]) => row))
+  const targets = (targetList as { ResTarget?: Target }[]).map(({ ResTarget: target = {} }) => {
+    if (isStar(target.val)) return { column: scope.column, ...all }
+    const size = sizeOf(target.val, scope)
+    return { column: size, row: size, names: new Set([nameOfTarget(target).name]) }
   })
   const row = plus(targets.map((target) => target.row))
   // All values of a row are in memory at once, with those of its conditions.
@@ -256,6 +369,8 @@ const selected = (select: Node, around: Scope): Selected => {
   return {
     column: longest([...sides, ...targets].map(({ column }) => column)),
     row: longest([row, ...sides.map((side) => side.row)]),
+    // The columns of a UNION have the names of its first side.
+    names: sides[0]?.names ?? new Set(targets.flatMap(({ names }) => [...names])),
     width: sides.length === 0 ? scope.width : sides.reduce((sum, { width }) => sum + width, 0),
   }
 }
@@ -264,6 +379,7 @@ const selected = (select: Node, around: Scope): Selected => {
  * Whether the values of one row may come to more than `mostCharacters`.
  * @param select the members of a judged SELECT
  * @param lengthOf the characters of a parameter, by its number
+ * @throws NoColumn
  */
 export const mayGrow = (select: object, lengthOf: (parameter: number) => number): boolean => {
   try {

@@ -1,7 +1,6 @@
 import { loadModule, parseSync } from 'libpg-query'
 import { invalid } from '../../refusal.ts'
-import { columnNames } from './catalogue.ts'
-import { mayGrow, mostCharacters } from './growth.ts'
+import { mayGrow, mostCharacters, NoColumn } from './growth.ts'
 
 /**
  * The first check of statements from clients: PostgreSQL's own grammar, and of its tree only the
@@ -29,10 +28,6 @@ interface Context {
   qualified: number[]
   /** Names of WITH that are in scope, in the order in which they were given. */
   named: readonly string[]
-  /** Names of columns that the statement gives. */
-  given: Set<string>
-  /** Names that stand behind the name of a row: `r.id`. */
-  ofRows: Set<string>
 }
 
 const refuse = (reason: string): never => {
@@ -66,11 +61,6 @@ const functions = words(`
     jsonb_build_array json_build_array
   array_length array_position array_lower array_upper array_ndims array_to_string cardinality
 `)
-/** What PostgreSQL calls a column without a name that is no column, function or type. */
-const unnamed = words(
-  '?column? case coalesce nullif greatest least array row exists grouping current_date current_time ' +
-    'current_timestamp localtime localtimestamp',
-)
 const operators = words(
   '= <> != < <= > >= + - * / % ^ || ~ ~* !~ !~* ~~ ~~* !~~ !~~* -> ->> #> #>> @> <@ ? ?| ?& && & ' +
     '| # << >> @ |/ ||/ ^@ -|-',
@@ -117,25 +107,10 @@ const never =
   () =>
     refuse(`${what} is not possible`)
 
-const column = (fields: (Text & { A_Star?: object })[], context: Context): void => {
+const column = (fields: (Text & { A_Star?: object })[]): void => {
   const names = fields.map((field) => (field.A_Star === undefined ? (field.String?.sval ?? '') : '*'))
   if (names.length > 3 || (names.length === 3 && names[0] !== 'provenance'))
     refuse(`${names.join('.').slice(0, 80)} is not a column of an entity`)
-  if (names.length > 1) context.ofRows.add(names.at(-1) ?? '')
-}
-/** Adds to the names that the statement gives. */
-const gives = (names: string | Text[], context: Context): void => {
-  for (const name of typeof names === 'string' ? [names] : textsOf(names)) context.given.add(name)
-}
-/**
- * PostgreSQL calls a function where no column has the name: `r.quote_literal` is `quote_literal(r)`.
- * What remains possible where a statement gives one of its columns the name of another function is a
- * function of whole rows, and those only write them.
- */
-const refuseCalls = ({ ofRows, given }: Context): void => {
-  for (const name of ofRows)
-    if (![new Set(['*']), columnNames, given, functions, types, unnamed].some((names) => names.has(name)))
-      refuse(`no entity has a column ${JSON.stringify(name.slice(0, 80))}`)
 }
 
 const select = {
@@ -170,11 +145,11 @@ const nodes: Record<string, Record<string, Member>> = {
     ctename: (name: string) =>
       // Every table of PostgreSQL's own begins so.
       name.startsWith('pg_') ? refuse(`${name.slice(0, 80)} is not a name that WITH may give`) : undefined,
-    aliascolnames: gives,
+    aliascolnames: 'walk',
     ctematerialized: 'plain',
     ctequery: 'walk',
   },
-  ResTarget: { name: gives, indirection: 'walk', val: 'walk' },
+  ResTarget: { name: 'plain', indirection: 'walk', val: 'walk' },
   ColumnRef: { fields: column },
   A_Star: {},
   String: { sval: 'plain' },
@@ -270,7 +245,7 @@ const nodes: Record<string, Record<string, Member>> = {
     alias: { bare: 'Alias' },
     rtindex: 'plain',
   },
-  Alias: { aliasname: 'plain', colnames: gives },
+  Alias: { aliasname: 'plain', colnames: 'walk' },
 }
 
 /** Readable names of refused nodes whose grammar name is unclear. */
@@ -381,6 +356,15 @@ const withoutSchema = (text: string, qualified: readonly number[]): string => {
   return bytes.toString()
 }
 
+const grows: typeof mayGrow = (statement, lengthOf) => {
+  try {
+    return mayGrow(statement, lengthOf)
+  } catch (error) {
+    if (error instanceof NoColumn) return refuse(`${error.message.slice(0, 160)} is not a column`)
+    throw error
+  }
+}
+
 /** A value up to this length needs no judgement of its own. */
 export const shortValue = 8
 
@@ -402,13 +386,9 @@ export const judge = (
     refuse(stmts.length === 0 ? 'it is empty' : `it is ${String(stmts.length)} statements; send one`)
   const [[kind, statement] = ['', {}]] = Object.entries(stmts[0]?.stmt ?? {})
   if (kind !== 'SelectStmt') refuse(`${kind.replace(/Stmt$/, '')} is not a read; only SELECT is`)
-  const context: Context = {
-    ...{ entities, read: new Set(), placeholders: 0, depth: 0, qualified: [], named: [] },
-    ...{ given: new Set(), ofRows: new Set() },
-  }
+  const context: Context = { entities, read: new Set(), placeholders: 0, depth: 0, qualified: [], named: [] }
   walkMembers('SelectStmt', statement ?? {}, context)
-  refuseCalls(context)
-  if (mayGrow(statement ?? {}, lengthOf))
+  if (grows(statement ?? {}, lengthOf))
     refuse(
       `the values of one row may come to more than ${String(mostCharacters)} characters; use shorter values, ` +
         'or fewer replacements, aggregates and repetitions of a column in each other',

@@ -53,10 +53,13 @@ export const dispositionOf = (name: string): string => {
   return `attachment; filename="${plain}"; filename*=UTF-8''${encoded}`
 }
 
-/** A file that is replaced between the look at it and its opening is looked at this many times in total. */
+/** A file that changes between the look at it and its opening is looked at this many times in total. */
 const tries = 2
 
-/** Opens a file, or the one requested range of it. The size and the range are those of the opened file. */
+/**
+ * Opens a file, or the one requested range of it. The size and the range are those of the opened file.
+ * A file that has only grown since the look has the range, too: a log of a running job.
+ */
 const opened = async (
   driver: StorageDriver,
   path: StoragePath,
@@ -64,17 +67,24 @@ const opened = async (
 ) => {
   for (let left = tries - 1; ; left--) {
     const facts = await driver.stat(path, { signal })
-    const sizeBytes = facts.sizeBytes ?? 0
-    const range = isSame(headers['if-range'], facts) ? rangeOf(headers['range'], sizeBytes) : undefined
+    const range = isSame(headers['if-range'], facts)
+      ? rangeOf(headers['range'], facts.sizeBytes ?? 0)
+      : undefined
     if (range === 'none')
       throw new HttpRefusal(
         'invalid',
-        `the file has ${sizeBytes} bytes, and none of them are in the range that was asked for`,
-        { 'Content-Range': `bytes */${sizeBytes}` },
+        `the file has ${facts.sizeBytes ?? 0} bytes, and none of them are in the range that was asked for`,
+        { 'Content-Range': `bytes */${facts.sizeBytes ?? 0}` },
         416,
       )
     const { entry, stream } = await driver.read(path, { ...range, signal })
-    if (range === undefined || isSameContent(entry, facts)) return { entry, stream, range, sizeBytes }
+    const sizeBytes = entry.sizeBytes ?? 0
+    if (
+      range === undefined ||
+      isSameContent(entry, facts) ||
+      (headers['if-range'] === undefined && sizeBytes >= range.offset + range.length)
+    )
+      return { entry, stream, range, sizeBytes }
     stream.destroy()
     if (left > 0) continue
     throw new StorageError(

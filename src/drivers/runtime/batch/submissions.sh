@@ -44,7 +44,8 @@ put() {
 }
 
 # admit NAME: puts the name into our array, unless another one has it. Prints `ours INDEX`, the entry
-# of the other one, `failed NAME WORDS`, or nothing: the task has a record, so it must not start.
+# of the other one, `failed NAME WORDS` (no words: another submission has created its file, without
+# a line), or nothing: the task has a record, so it must not start.
 admit() {
   [ ! -e "$1.task" ] || { entry "$1"; return; }
   if put "$1.array" "$own $number $seconds $now"; then
@@ -63,7 +64,7 @@ admit() {
   else
     set -f
     # shellcheck disable=SC2086 # one line of whatever was said
-    echo "failed $1" ${words:-another submission has $1.array, without a line}
+    echo "failed $1" $words
     set +f
   fi
 }

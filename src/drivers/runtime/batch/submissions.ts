@@ -73,9 +73,12 @@ const parseClaim = (text: string): Claim => {
   if (open !== null) return { state: 'open', ageSeconds: Number(open[1]) }
   const indexes = [...text.matchAll(/^ours (\d+)$/gm)].map((line) => Number(line[1]))
   const failed = new Map(
-    [...text.matchAll(/^failed (\S+) (.*)$/gm)].map(([, name = '', words = '']) => [
+    [...text.matchAll(/^failed (\S+) ?(.*)$/gm)].map(([, name = '', words = '']) => [
       name,
-      new DriverError('infrastructure', `the site cannot record ${name}: ${errorTextOf(words)}`),
+      // The other submission may still write its line, and then submits the task.
+      words === ''
+        ? new DriverError('unknown', `another submission has ${name}.array, without a line`)
+        : new DriverError('infrastructure', `the site cannot record ${name}: ${errorTextOf(words)}`),
     ]),
   )
   return { state: 'ours', indexes, held: parseEntries(text), failed }
