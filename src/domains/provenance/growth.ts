@@ -38,7 +38,8 @@ interface Selected extends Row {
 /** A row that has a name: its size, and the names of its columns. */
 interface Row {
   row: Size
-  names: ReadonlySet<string>
+  /** In order; of an entity all names that any of them has, in the place of those it has. */
+  names: readonly string[]
 }
 
 type Node = Record<string, unknown>
@@ -168,7 +169,8 @@ const kinds: Record<string, (node: Node, scope: Scope) => Size> = {
   ColumnRef: ({ fields }, { column, rows }) => {
     const names = textsOf(fields)
     const [name = '', of] = names.toReversed()
-    const whole = isStar({ ColumnRef: { fields } }) ? of : of === undefined ? name : undefined
+    const whole =
+      starOf({ ColumnRef: { fields } }) === undefined && of !== undefined ? undefined : (of ?? name)
     if (whole !== undefined) {
       const row = rows.get(whole)
       return row === undefined ? column : quoted(longest([row.row, column]))
@@ -176,8 +178,8 @@ const kinds: Record<string, (node: Node, scope: Scope) => Size> = {
     if (of === undefined) return column
     // PostgreSQL calls a function where no column has the name: `r.pg_typeof` is `pg_typeof(r)`. Behind
     // the name of a schema there is an entity.
-    const known = names.length === 3 ? columnNames : (rows.get(of)?.names ?? columnNames)
-    if (!known.has(name)) throw new NoColumn(`${of}.${name}`)
+    const known = names.length === 3 ? ofEntities : (rows.get(of)?.names ?? ofEntities)
+    if (!known.includes(name)) throw new NoColumn(`${of}.${name}`)
     return column
   },
   FuncCall: (node, scope) => {
@@ -220,21 +222,30 @@ interface Source {
 }
 const nameOf = ({ alias, relname }: Source): string => alias?.aliasname ?? relname ?? ''
 
-/** A row under other names of columns: those behind them keep theirs. */
-const renamed = (names: ReadonlySet<string>, given: unknown): ReadonlySet<string> =>
-  given === undefined ? names : new Set([...textsOf(given), ...names])
+const ofEntities: readonly string[] = [...columnNames]
+
+/**
+ * A row under other names for its first columns. Where the columns of an entity are among them their
+ * places are unknown: only names of entities stay then, none of which is a function of a row.
+ */
+const renamed = (names: readonly string[], given: unknown): readonly string[] => {
+  if (given === undefined) return names
+  const first = textsOf(given)
+  const stays = names.length < ofEntities.length ? names.slice(first.length) : ofEntities
+  return [...first, ...stays]
+}
 
 /** What one entity, name of WITH or subquery of FROM gives. */
 const givenBy = ({ subquery, schemaname, relname }: Node, scope: Scope): Selected =>
   subquery !== undefined
     ? selected((subquery as Node)['SelectStmt'] as Node, scope)
     : ((schemaname === undefined ? scope.named.get(String(relname)) : undefined) ?? {
-        ...{ column: aStored, row: aStored, width: 1, names: columnNames },
+        ...{ column: aStored, row: aStored, width: 1, names: ofEntities },
       })
 
 const joined = (rows: Iterable<Row>): Row => {
   const all = [...rows]
-  return { row: plus(all.map(({ row }) => row)), names: new Set(all.flatMap(({ names }) => [...names])) }
+  return { row: plus(all.map(({ row }) => row)), names: all.flatMap(({ names }) => names) }
 }
 
 /** The rows that one scope has beside those of another. */
@@ -263,16 +274,24 @@ const addSource = (source: Node, scope: Scope, around: Scope): void => {
       scope.column = inside.column
       scope.width = inside.width
       const whole = joined(both.map(([, row]) => row))
-      // An alias hides the names of both sides.
-      if (part.alias === undefined) for (const [name, row] of both) scope.rows.set(name, row)
-      else scope.rows.set(nameOf(part), { ...whole, names: renamed(whole.names, part.alias.colnames) })
-      if (part.join_using_alias !== undefined) scope.rows.set(nameOf({ alias: part.join_using_alias }), whole)
+      const { alias, join_using_alias: using } = part
+      // An alias hides all names inside.
+      if (alias !== undefined) {
+        scope.rows.set(nameOf(part), { ...whole, names: renamed(whole.names, alias.colnames) })
+        continue
+      }
+      for (const [name, row] of both) scope.rows.set(name, row)
+      if (using !== undefined)
+        scope.rows.set(nameOf({ alias: using }), { ...whole, names: textsOf(part['usingClause'] ?? []) })
     }
   }
 }
 
-const isStar = (val: unknown): boolean =>
-  ((val as { ColumnRef?: { fields?: Node[] } }).ColumnRef?.fields ?? []).some((field) => 'A_Star' in field)
+/** Of `*` and `q.*` the names before the star. */
+const starOf = (val: unknown): string[] | undefined => {
+  const fields = (val as { ColumnRef?: { fields?: Node[] } }).ColumnRef?.fields ?? []
+  return fields.some((field) => 'A_Star' in field) ? textsOf(fields.slice(0, -1)) : undefined
+}
 
 interface Target {
   name?: string
@@ -319,7 +338,7 @@ const nameOfTarget = ({ name, val }: Target): { name: string; stays: boolean } =
       const { targetList } = firstSelect((node['subselect'] as Node)['SelectStmt'] as Node)
       const [first] = (targetList ?? []) as { ResTarget?: Target }[]
       return node['subLinkType'] === 'EXPR_SUBLINK'
-        ? nameOfTarget(first?.ResTarget ?? {})
+        ? { name: nameOfTarget(first?.ResTarget ?? {}).name, stays: true }
         : named(words[String(node['subLinkType'])])
     }
     case 'A_Expr':
@@ -359,9 +378,11 @@ const selected = (select: Node, around: Scope): Selected => {
   scope.width ||= 1
   const all = joined(rowsBeside(scope.rows, outer.rows).map(([, row]) => row))
   const targets = (targetList as { ResTarget?: Target }[]).map(({ ResTarget: target = {} }) => {
-    if (isStar(target.val)) return { column: scope.column, ...all }
+    const star = starOf(target.val)?.at(-1)
+    if (starOf(target.val) !== undefined)
+      return { column: scope.column, ...((star === undefined ? undefined : scope.rows.get(star)) ?? all) }
     const size = sizeOf(target.val, scope)
-    return { column: size, row: size, names: new Set([nameOfTarget(target).name]) }
+    return { column: size, row: size, names: [nameOfTarget(target).name] }
   })
   const row = plus(targets.map((target) => target.row))
   // All values of a row are in memory at once, with those of its conditions.
@@ -370,7 +391,7 @@ const selected = (select: Node, around: Scope): Selected => {
     column: longest([...sides, ...targets].map(({ column }) => column)),
     row: longest([row, ...sides.map((side) => side.row)]),
     // The columns of a UNION have the names of its first side.
-    names: sides[0]?.names ?? new Set(targets.flatMap(({ names }) => [...names])),
+    names: sides[0]?.names ?? targets.flatMap(({ names }) => names),
     width: sides.length === 0 ? scope.width : sides.reduce((sum, { width }) => sum + width, 0),
   }
 }

@@ -207,6 +207,7 @@ const nodes: Record<string, Record<string, Member>> = {
       // `(1).name` is `name(1)`.
       if (parts.some((part) => 'String' in part))
         refuse('a name behind (…). is not possible; write row.column')
+      if (parts.some((part) => 'A_Star' in part)) refuse('(…).* is not possible; write row.*')
       walk(parts, context)
     },
   },
