@@ -68,6 +68,8 @@ interface State {
   operations: Map<string, Operation>
   firewalls: Map<string, { sourceRanges: string[] }>
   metadata: Map<CloudMachine, { key: string; value: string }[]>
+  /** Of the stopped machines, those that only `resume` brings back. */
+  suspended: Set<CloudMachine>
 }
 
 const statuses: Readonly<Record<CloudMachine['state'], string>> = {
@@ -77,8 +79,9 @@ const statuses: Readonly<Record<CloudMachine['state'], string>> = {
 
 const nameOf = ({ id }: CloudMachine): string => id.slice(id.indexOf('/') + 1)
 
-const shown = ({ metadata }: State, machine: CloudMachine): object => ({
-  ...{ kind: 'compute#instance', name: nameOf(machine), status: statuses[machine.state] },
+const shown = ({ metadata, suspended }: State, machine: CloudMachine): object => ({
+  ...{ kind: 'compute#instance', name: nameOf(machine) },
+  status: machine.state === 'stopped' && suspended.has(machine) ? 'SUSPENDED' : statuses[machine.state],
   zone: `https://www.googleapis.com/compute/v1/projects/${project}/zones/${machine.zone}`,
   labels: Object.fromEntries(machine.tags),
   metadata: { items: metadata.get(machine) ?? [] },
@@ -132,6 +135,15 @@ const exhausted = (zone: string) => ({
   code: 'ZONE_RESOURCE_POOL_EXHAUSTED',
   message: `The zone '${zone}' has no such machine now`,
 })
+
+/** The end of a stop or of a suspension. */
+const poweredOn = (state: State, zone: string, machine: CloudMachine): Operation => {
+  if (machine.state !== 'stopped') return begun(state)
+  if (!hasCapacity(state.world, zone)) return begun(state, { error: { errors: [exhausted(zone)] } })
+  state.suspended.delete(machine)
+  powerOn(state.world, machine)
+  return begun(state)
+}
 
 const insert = (state: State, zone: string, requestId: string | null, given: Insert): Operation => {
   const known = requestId === null ? undefined : state.requests.get(requestId)
@@ -356,10 +368,31 @@ const actions: readonly [
     /^POST \/zones\/([^/]+)\/instances\/([^/]+)\/start$/,
     (state, [zone = '', name = '']) => {
       const machine = found(state, zone, name)
-      if (machine.state !== 'stopped') return begun(state)
-      if (!hasCapacity(state.world, zone)) return begun(state, { error: { errors: [exhausted(zone)] } })
-      powerOn(state.world, machine)
+      if (state.suspended.has(machine))
+        throw new Refused(400, 'resourceNotReady', `The instance '${name}' is suspended; resume it`)
+      return poweredOn(state, zone, machine)
+    },
+  ],
+  [
+    'instances.suspend',
+    /^POST \/zones\/([^/]+)\/instances\/([^/]+)\/suspend$/,
+    (state, [zone = '', name = '']) => {
+      const machine = found(state, zone, name)
+      if (machine.state !== 'running')
+        throw new Refused(400, 'resourceNotReady', `The instance '${name}' does not run`)
+      halt(machine)
+      state.suspended.add(machine)
       return begun(state)
+    },
+  ],
+  [
+    'instances.resume',
+    /^POST \/zones\/([^/]+)\/instances\/([^/]+)\/resume$/,
+    (state, [zone = '', name = '']) => {
+      const machine = found(state, zone, name)
+      if (!state.suspended.has(machine))
+        throw new Refused(400, 'resourceNotReady', `The instance '${name}' is not suspended`)
+      return poweredOn(state, zone, machine)
     },
   ],
   [
@@ -454,6 +487,7 @@ export const openGoogleSite = (world: World): { serve: RequestListener; account:
   const account = accountNamed('site', project)
   const state: State = {
     ...{ world, requests: new Map(), operations: new Map(), firewalls: new Map(), metadata: new Map() },
+    suspended: new Set(),
   }
   return {
     account,

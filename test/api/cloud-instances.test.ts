@@ -517,6 +517,38 @@ test('a machine without a record is an orphan, and a sweep ends it and no other'
   await act('kept', 'destroy')
 })
 
+test('a machine whose provider never answered about it is recorded with its bill by a sweep, and stays', async () => {
+  const sweep = () => service.post('/environments/clouds/cloud-orphans/sweep/')
+  site.faults.loseAnswers('RunInstances', 1_000)
+  site.faults.hideNew(3_600_000)
+  const { body } = await calls.provision({ capacityTargetId: 'small', instanceId: 'unanswered' })
+  await until('the machine', 120, () => living().length === 1)
+  site.faults.expired(true)
+  const { status, finishedAt } = await calls.over(body.id)
+  expect(status).toBe('failed')
+  site.faults.expired(false)
+  site.faults.loseAnswers('RunInstances', 0)
+  site.faults.hideNew(0)
+  const [machine] = living()
+  const failed = await calls.instance('unanswered')
+  expect([failed.status, failed.providerId, failed.billing]).toEqual(['failed', undefined, undefined])
+  expect(await service.get('/environments/clouds/cloud-orphans/')).toEqual([])
+
+  expect(await sweep()).toEqual([])
+  const { billing, ...found } = await calls.instance('unanswered')
+  expect(found).toMatchObject({
+    ...{ status: 'failed', providerId: machine },
+    failureReason: expect.stringMatching(`Expired.*; its machine ${machine!} was found later`),
+  })
+  expect([billing.startedAt, billing.finishedAt]).toEqual([billing.computeStartedAt, undefined])
+  expect(Date.parse(billing.startedAt)).toBeLessThan(Date.parse(finishedAt))
+  expect(await sweep()).toEqual([])
+  expect(await service.get('/audit-events/?eventType=cloud.instance.found')).toEqual([
+    expect.objectContaining({ externalId: machine, metadata: { instanceId: 'unanswered' } }),
+  ])
+  expect(await act('unanswered', 'destroy')).toMatchObject({ status: 'completed' })
+})
+
 test('a machine that others stop or end is in the audit, once, with the reason', async () => {
   for (const [id, state] of [
     ['stopped', 'stopped'],

@@ -5,6 +5,7 @@ import { sql } from '../../src/db/sql.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { usableTarget } from '../../src/domains/cloud/accept.ts'
 import type { CloudConnection, Clouds } from '../../src/domains/cloud/clouds.ts'
+import { openConfigurations } from '../../src/domains/cloud/configurations.ts'
 import { instanceRoutes, type InstanceParts } from '../../src/domains/cloud/instance-routes.ts'
 import { listOrphans } from '../../src/domains/cloud/orphans.ts'
 import { moveVariables, openVariables } from '../../src/domains/cloud/target-secrets.ts'
@@ -506,6 +507,26 @@ describe('secret variables of playbooks', () => {
     expect(opened[1]!.variables).toEqual(given)
     expect(await moveVariables(app.db, vault)).toBe(0)
   })
+})
+
+test('a version that a target names twice runs twice, also where its worker dies in between', async () => {
+  await app.db.run(sql`insert into machine_configurations (id, name) values ('disks', 'disks')`)
+  await app.db.run(sql`insert into machine_configuration_versions
+      (id, machine_configuration_id, version, status, playbook_yaml, content_sha256)
+    values ('disk', 'disks', 1, 'published', '- hosts: all', 'x')`)
+  const uses = ['a', 'b'].map((disk, place) => ({
+    ...{ configurationVersionId: 'disk', executionOrder: place + 1, variables: { disk } },
+  }))
+  const { body } = await post({ id: 'disks', name: 'disks', machineConfigurations: uses })
+  const ended: string[] = []
+  const open = () => openConfigurations(body.machineConfigurations, ended)
+  const disks = () => open().map(({ named }) => named.variables?.['disk'])
+  expect(disks()).toEqual([undefined, 'a', 'b'])
+  // As the record of a version that knows ids alone.
+  ended.push('disk', 'akoflow-scientific-worker-v7')
+  expect(disks()).toEqual(['b'])
+  ended.push(open()[0]!.end)
+  expect(disks()).toEqual([])
 })
 
 test('a target stays while an instance of it may cost money, also one that has failed', async () => {

@@ -45,6 +45,17 @@ const { privateKey: otherKey } = await (async () => {
   })
 })()
 
+const google = (secret?: 'wrong') => {
+  const { endpoint, region, credential } = site.google
+  return openComputeEngine({
+    ...{ http, place: { project: credential.project_id, region, endpoint } },
+    key: {
+      clientEmail: credential.client_email,
+      privateKey: secret === undefined ? credential.private_key : otherKey,
+    },
+  })
+}
+
 const providers: Record<string, Provider> = {
   aws: {
     open: (secret) =>
@@ -60,18 +71,7 @@ const providers: Record<string, Provider> = {
     ...{ perHour: 0.096, disk: 'gp2', unpriced: 'm7g.large' },
   },
   gcp: {
-    open: (secret) => {
-      const { endpoint, region, credential } = site.google
-      return gcpDriver(
-        openComputeEngine({
-          ...{ http, place: { project: credential.project_id, region, endpoint } },
-          key: {
-            clientEmail: credential.client_email,
-            privateKey: secret === undefined ? credential.private_key : otherKey,
-          },
-        }),
-      )
-    },
+    open: (secret) => gcpDriver(google(secret)),
     foreign: () => site.google.foreign(),
     ...{ type: 'e2-standard-2', image: 'projects/debian-cloud/global/images/family/debian-12' },
     zones: ['us-east1-b', 'us-east1-c', 'us-east1-d'],
@@ -241,6 +241,18 @@ describe.each(Object.keys(providers))('%s', (name) => {
       const { id, zone } = await driver.create(wish())
       site.faults.unsupported(undefined)
       expect(zone).toBe(provider.zones[1])
+      await driver.destroy(id)
+    })
+
+  if (name === 'gcp')
+    test('a machine that a person has suspended is started by its resumption', async () => {
+      const { id } = await driver.create(wish())
+      await reached(id, 'running')
+      const [zone, own] = id.split('/')
+      await google().change('POST', `zones/${zone!}/instances/${own!}/suspend`)
+      await reached(id, 'stopped')
+      await driver.start(id)
+      await reached(id, 'running')
       await driver.destroy(id)
     })
 

@@ -49,7 +49,7 @@ beforeAll(async () => {
     ...{ imageReference: 'ami-debian12', maximumInstances: 5 },
     machineConfigurations: [
       ...withoutPlaybooks.machineConfigurations,
-      ...['first', 'second'].map((configurationVersionId, place) => ({
+      ...['first', 'second', 'second'].map((configurationVersionId, place) => ({
         ...{ configurationVersionId, executionOrder: place + 1 },
       })),
     ],
@@ -74,9 +74,10 @@ const sandboxes = (): string[] =>
   })
 
 test.each([
-  ['in the middle of a playbook', undefined, ['first', 'first', 'second']],
-  ['behind a playbook, before that is recorded', 'cloud-configured', ['first', 'first', 'second']],
-  ['behind the second one', 'cloud-configured=2', ['first', 'second', 'second']],
+  ['in the middle of a playbook', undefined, ['first', 'first', 'second', 'second']],
+  ['behind a playbook, before that is recorded', 'cloud-configured', ['first', 'first', 'second', 'second']],
+  ['behind the second one', 'cloud-configured=2', ['first', 'second', 'second', 'second']],
+  ['behind the second use of a version', 'cloud-configured=3', ['first', 'second', 'second', 'second']],
 ])('a worker that dies %s', async (name, failpoint, ran) => {
   const instanceId = name.replaceAll(/[^a-z]+/g, '-')
   if (failpoint !== undefined) programs.setFailpoint(failpoint)

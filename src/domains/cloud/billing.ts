@@ -14,9 +14,9 @@ export const computeSecondsOf = (alias: string): string =>
   `(${alias}.accumulated_compute_seconds + case when ${alias}.compute_started_at is null then 0
     else ${spanSeconds(`${alias}.compute_started_at`, 'now()')} end)`
 
-/** The time from a moment until now, as SQL; none where it is null or the clock was set back. */
-const spanSince = (start: string): string =>
-  `(case when ${start} < now() then tstzmultirange(tstzrange(${start}, now())) else '{}' end)`
+/** The time from a moment to another one, as SQL; none where it is null or the clock was set back. */
+const spanSince = (start: string, end = 'now()'): string =>
+  `(case when ${start} < ${end} then tstzmultirange(tstzrange(${start}, ${end})) else '{}' end)`
 
 /** Times as SQL: JSON of spans `{from, to}` in seconds since the epoch. */
 const spansJson = (times: string): string =>
@@ -49,9 +49,19 @@ export const diskSecondsOf = (alias: string): string =>
     from unnest(tstzmultirange(tstzrange(${alias}.billing_started_at,
       greatest(${alias}.billing_started_at, coalesce(${billingEndOf(alias)}, now())))) - ${alias}.billing_gaps) s)`
 
-/** Columns of an instance whose machine was made; a retry makes another one after the end of the first. */
-export const billingBegins: Sql = sql`billing_gaps = billing_gaps + ${raw(spanSince('billing_finished_at'))},
-  billing_started_at = coalesce(billing_started_at, now()), billing_finished_at = null`
+/**
+ * Columns of an instance whose machine was made at this time, as SQL; a retry makes another one after the end of
+ * the first.
+ */
+const billingBeginsAt = (at: string): Sql => sql`billing_gaps = billing_gaps
+    + ${raw(spanSince('billing_finished_at', at))},
+  billing_started_at = coalesce(billing_started_at, ${raw(at)}), billing_finished_at = null`
+
+/** Columns of an instance whose machine was made. */
+export const billingBegins: Sql = billingBeginsAt('now()')
+
+/** Columns of an instance whose machine was asked for, and was found much later: it ran meanwhile. */
+export const askedBillingBegins: Sql = sql`${billingBeginsAt('asked_at')}, compute_started_at = asked_at`
 
 /** Columns of an instance whose machine runs from now on. */
 export const computeBegins: Sql = sql`compute_started_at = coalesce(compute_started_at, now()),

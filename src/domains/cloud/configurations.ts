@@ -34,6 +34,23 @@ export const wantedConfigurations = (
 ): TargetMachineConfiguration[] =>
   given.filter(({ enabled }) => enabled).toSorted((a, b) => a.executionOrder - b.executionOrder)
 
+/**
+ * The wanted configurations that have not ended well yet, each with the text that records its end. A
+ * target may name a version several times: a further use is recorded with its place, because the id
+ * alone stands for the first one.
+ */
+export const openConfigurations = (
+  wanted: readonly TargetMachineConfiguration[],
+  ended: readonly string[],
+): { named: TargetMachineConfiguration; end: string }[] =>
+  wanted
+    .map((named, place) => {
+      const { configurationVersionId: id } = named
+      const isFirst = wanted.findIndex((other) => other.configurationVersionId === id) === place
+      return { named, end: isFirst ? id : JSON.stringify([id, place]) }
+    })
+    .filter(({ end }) => !ended.includes(end))
+
 /** The variables of a configuration, with the defaults of its schema. */
 export const variablesOf = (
   { variables = {} }: Pick<TargetMachineConfiguration, 'variables'>,

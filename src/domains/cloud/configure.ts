@@ -3,7 +3,7 @@ import { sql, type Db } from '../../db/sql.ts'
 import type { PlayEnd, PlayEvent } from '../../drivers/ansible/play.ts'
 import { CloudError } from '../../drivers/cloud/contract.ts'
 import { missing, existing } from '../../refusal.ts'
-import { programsFault, variablesOf, wantedConfigurations } from './configurations.ts'
+import { openConfigurations, programsFault, variablesOf, wantedConfigurations } from './configurations.ts'
 import { maskOf } from './masks.ts'
 import type { TargetMachineConfiguration } from './schemas.ts'
 import { readTarget } from './store.ts'
@@ -149,16 +149,16 @@ export const configureMachine = async (
     DoneRow,
     sql`select configured from cloud_operations where id = ${operationId}`,
   )
-  const open = wanted.filter(({ configurationVersionId: id }) => !configured.includes(id))
+  const open = openConfigurations(wanted, configured)
   if (open.length === 0) return
   await whileThere(parts.clouds, watchedOf(job), signal, async (stop) => {
     const system = await systemOf(parts, job)
-    for (const named of open) {
+    for (const { named, end } of open) {
       const version = versions.get(named.configurationVersionId)
       if (version === undefined) throw missing('machine configuration version', named.configurationVersionId)
       await configureOne(parts, job, { named, version, system }, stop)
       parts.failpoint('cloud-configured')
-      await db.run(sql`update cloud_operations set configured = configured || ${JSON.stringify([version.id])}::jsonb
+      await db.run(sql`update cloud_operations set configured = configured || ${JSON.stringify([end])}::jsonb
         where id = ${operationId}`)
     }
   })

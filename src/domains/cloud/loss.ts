@@ -3,7 +3,7 @@ import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { Machine } from '../../drivers/cloud/contract.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import { dropCredential } from '../credentials/store.ts'
-import { billingEnds, computeEnds } from './billing.ts'
+import { askedBillingBegins, billingEnds, computeEnds } from './billing.ts'
 import type { Clouds, MachinePlace } from './clouds.ts'
 import { keyIdOf } from './instance-keys.ts'
 
@@ -100,6 +100,37 @@ export const recordLost = (
       metadata: { instanceId },
     })
     return true
+  })
+
+const FoundRow = LostRow.extend({ instanceId: z.string() })
+
+/**
+ * Records the machines of failed instances whose providers gave no answer about them: their ids, and
+ * their bills, from the requests on. Like each failed instance, such an instance can be retried and
+ * destroyed. Of two machines of an instance one is recorded, and the other one is an orphan; a stopped
+ * one is not recorded.
+ */
+export const recordFound = (db: Db, machines: readonly Machine[]): Promise<void> =>
+  db.transaction(async (tx) => {
+    const running = machines.filter((machine) => lossOf(machine) === undefined)
+    const found = await tx.many(
+      FoundRow,
+      sql`update cloud_instances i set provider_id = m.id, zone = m.zone, ${askedBillingBegins},
+          failure_reason = concat_ws('; ', failure_reason, 'its machine ' || m.id ||
+            ' was found later and costs money; retry the operation, or destroy the instance')
+        from unnest(${running.map(({ id }) => id)}::text[], ${running.map(({ zone }) => zone ?? null)}::text[],
+          ${running.map(({ reference }) => reference ?? null)}::text[]) as m (id, zone, reference)
+        where i.reference::text = m.reference and i.provider_id is null and ${isAtRest}
+        returning environment_id, connection_id, execution_run_id as execution_id, provider_id as external_id,
+          i.id as instance_id`,
+    )
+    for (const { instanceId, ...of } of found)
+      await recordAudit(tx, {
+        ...{ eventType: 'cloud.instance.found', outcome: 'succeeded', ...of },
+        ...{ actorId: 'service', actorType: 'service' },
+        summary: `machine ${of.externalId ?? ''} of the failed cloud instance ${instanceId} found`,
+        metadata: { instanceId },
+      })
   })
 
 const LivingRow = z.object({

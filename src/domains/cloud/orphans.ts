@@ -5,7 +5,7 @@ import type { Machine } from '../../drivers/cloud/contract.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import { builtProviders, connectionsOf, refusalOfCloud } from './clouds.ts'
 import type { Cloud, CloudConnection, Clouds } from './clouds.ts'
-import { noteLosses } from './loss.ts'
+import { noteLosses, recordFound } from './loss.ts'
 import { serviceReference } from './work.ts'
 
 /** A machine with the tags of this service and no living record. It costs money without use. */
@@ -70,12 +70,13 @@ const untracked = async (db: Db, machines: readonly Machine[]): Promise<Machine[
 
 /**
  * `failed` gets the error of one connection, region or project, as its provider answers; the others
- * are searched all the same.
+ * are searched all the same. `seen` gets the machines of each before they are compared with the records.
  */
 const findOrphans = async (
   { db, clouds }: { db: Db; clouds: Clouds },
   environmentId: string,
   failed: (error: unknown) => void,
+  seen: (machines: readonly Machine[]) => Promise<void> = async () => {},
 ): Promise<(Orphan & { cloud: Cloud })[]> => {
   const service = await serviceReference(db)
   const found: (Orphan & { cloud: Cloud })[] = []
@@ -83,6 +84,7 @@ const findOrphans = async (
     if (!builtProviders.has(connection.provider)) return
     const searchAt = async ([cloud, region]: readonly [Cloud, string]): Promise<void> => {
       const machines = await cloud.driver.list(service)
+      await seen(machines)
       for (const { id, instanceId, state } of await untracked(db, machines))
         found.push({
           ...{ connectionId: connection.id, region, providerId: id, state, cloud },
@@ -111,9 +113,9 @@ export const listOrphans = async (
 ): Promise<Orphan[]> => (await findOrphans(parts, environmentId, refuse)).map(shown)
 
 /**
- * Ends the orphans, and no other machine, with an audit record of each. `failed` gets the error of
- * one connection or machine; by default it is thrown as a refusal, else the others are ended all the
- * same.
+ * Ends the orphans, and no other machine, with an audit record of each, and records machines of
+ * failed instances. `failed` gets the error of one connection or machine; by default it is thrown as
+ * a refusal, else the others are ended all the same.
  * @returns those that were ended
  */
 export const sweepOrphans = async (
@@ -133,7 +135,8 @@ export const sweepOrphans = async (
     })
     ended.push(shown(orphan))
   }
-  await eachRecord(await findOrphans(parts, environmentId, failed), end, failed)
+  const found = await findOrphans(parts, environmentId, failed, (machines) => recordFound(parts.db, machines))
+  await eachRecord(found, end, failed)
   return ended
 }
 

@@ -503,7 +503,8 @@ export const recordFailure = async (db: Db, operationId: string, reason: string)
 
 /**
  * Ends everything that a provisioning has made. Where the provider refuses for good, the instance
- * stays failed with a machine that may cost money, until a destroy or the sweep ends it.
+ * stays failed with a machine that may cost money, until a person destroys it or the idle time of its
+ * target is over. A machine whose id is not on record is recorded by the sweep.
  */
 const takeBack = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSignal): Promise<void> => {
   if (job.askedAt == null) return recordGone(parts.db, job, 'failed')

@@ -363,7 +363,10 @@ export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
     list: (service) => named(listed(compute, `labels.${labels.service}=${service}`)),
     async start(id) {
       const [zone = ''] = id.split('/')
-      const begun = await named(compute.change('POST', `${pathOf(id)}/start`))
+      // Google starts no suspended machine.
+      const { status } = await named(compute.get(pathOf(id), Instance))
+      const verb = status === 'SUSPENDED' ? '/resume' : '/start'
+      const begun = await named(compute.change('POST', `${pathOf(id)}${verb}`))
       try {
         await named(compute.settle(zonePath(zone), begun))
       } catch (error) {
