@@ -59,7 +59,7 @@ export interface RelayOptions {
   renewMs?: number
 }
 
-/** Records of other processes are this old at most. */
+/** Records of other processes are this old at most, where the caller does not ask for fresh ones. */
 const recordAgeMs = 1_000
 const recordDeadlineMs = 2_000
 /** Pause before a process that cannot be reached is tried again; it doubles after each failure. */
@@ -67,12 +67,14 @@ const awayMs = { firstMs: 2_000, longestMs: 60_000 }
 
 const late = (): Error => new Error(`the database did not answer within ${recordDeadlineMs / 1_000} s`)
 
+type Others = (options?: { isFresh?: boolean }) => Promise<LoginRecord[]>
+
 /** The logins of the other processes, read again when the records are older than `recordAgeMs`. */
-const openOthers = (records: LoginRecords, own: string): (() => Promise<LoginRecord[]>) => {
+const openOthers = (records: LoginRecords, own: string): Others => {
   let known: { at: number; records: Promise<LoginRecord[]> } | undefined
-  return () => {
+  return ({ isFresh = false } = {}) => {
     const now = performance.now()
-    if (known !== undefined && now - known.at < recordAgeMs) return known.records
+    if (!isFresh && known !== undefined && now - known.at < recordAgeMs) return known.records
     const before = known?.records
     const read = within(records.read(), recordDeadlineMs, late).then(
       (all) => all.filter(({ process }) => process !== own),
@@ -85,7 +87,7 @@ const openOthers = (records: LoginRecords, own: string): (() => Promise<LoginRec
 }
 
 /** The links to other processes, and the processes that can be asked for a login now. */
-const openHolders = (keys: FleetKeys, others: () => Promise<LoginRecord[]>) => {
+const openHolders = (keys: FleetKeys, others: Others) => {
   const links = new Map<string, RelayLink>()
   const away = openRetries(awayMs)
   /** The logins that a process has lost, by process and login: `since` of the wrong record. */
@@ -103,8 +105,8 @@ const openHolders = (keys: FleetKeys, others: () => Promise<LoginRecord[]>) => {
       else lost.set(`${process} ${login}`, since)
     })
 
-  const holders = async (login: string): Promise<LoginRecord[]> => {
-    const all = await others()
+  const holders = async (login: string, options?: { isFresh: boolean }): Promise<LoginRecord[]> => {
+    const all = await others(options)
     for (const name of lost.keys())
       if (!all.some((record) => `${record.process} ${record.login}` === name)) lost.delete(name)
     for (const [address, link] of links)
@@ -204,8 +206,9 @@ export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcess
     waits: async (login) => (await others()).some((record) => record.login === login && record.waiting),
     changed,
     async forget(login) {
+      // A login that is younger than the records at hand has to end too.
       await Promise.all(
-        (await holding.holders(login)).map((record) =>
+        (await holding.holders(login, { isFresh: true })).map((record) =>
           holding
             .sessionOf(record)
             .forget()
