@@ -54,6 +54,7 @@ interface Operation {
 
 interface Insert {
   name?: string
+  description?: string
   machineType?: string
   labels?: Record<string, string>
   disks?: { initializeParams?: { sourceImage?: string } }[]
@@ -154,9 +155,8 @@ const insert = (state: State, zone: string, requestId: string | null, given: Ins
   if (world.machines.has(id) && world.machines.get(id)!.state !== 'terminated')
     throw new Refused(409, 'alreadyExists', `The resource '${id}' already exists`)
   const items = given.metadata?.items ?? []
-  const keys = (items.find(({ key }) => key === 'ssh-keys')?.value ?? '')
-    .split('\n')
-    .map((line) => line.slice(line.indexOf(':') + 1))
+  const userData = items.find(({ key }) => key === 'ssh-keys')?.value ?? ''
+  const keys = userData.split('\n').map((line) => line.slice(line.indexOf(':') + 1))
   const { noQuota } = world.settings
   if (noQuota === 'machines')
     throw new Refused(403, 'quotaExceeded', "Quota 'INSTANCES' exceeded.  Limit: 0.0 in region us-east1.")
@@ -170,7 +170,8 @@ const insert = (state: State, zone: string, requestId: string | null, given: Ins
   if (requestId !== null) state.requests.set(requestId, operation)
   if (refusal !== undefined) return operation
   const machine = makeMachine(world, {
-    ...{ id, zone, keys, token: requestId ?? undefined, type: given.machineType ?? '' },
+    ...{ id, zone, keys, userData, token: requestId ?? undefined, type: given.machineType ?? '' },
+    description: given.description ?? '',
     ...{
       image: given.disks?.[0]?.initializeParams?.sourceImage ?? '',
       tags: new Map(Object.entries(given.labels ?? {})),

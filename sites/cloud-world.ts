@@ -56,7 +56,10 @@ export interface CloudMachine {
   readonly type: string
   readonly image: string
   readonly spot: boolean
+  /** What the machine's first start reads: cloud-config at EC2, the item `ssh-keys` at Compute Engine. */
   readonly userData: string
+  /** At Compute Engine. */
+  readonly description: string
   /** The public keys that may log in. */
   readonly keys: readonly string[]
   readonly launchedAt: number
@@ -205,7 +208,8 @@ export const boot = async (world: World, machine: CloudMachine): Promise<void> =
 export const makeMachine = (world: World, given: Partial<CloudMachine>): CloudMachine => {
   const machine: CloudMachine = {
     ...{ id: `i-${hex(9).slice(0, 17)}`, state: 'pending', tags: new Map(), token: undefined },
-    ...{ zone: '', type: '', image: '', spot: false, userData: '', keys: [] },
+    ...{ zone: '', type: '', image: '', spot: false, userData: '', description: '' },
+    keys: [],
     ...{
       launchedAt: Date.now(),
       address: undefined,

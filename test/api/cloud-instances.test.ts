@@ -89,6 +89,8 @@ test('a machine is made with its disk, stopped, started with another address, an
     sshUsername: userInfo().username,
   })
   expect(machine.sshd!.log()).toContain(`Accepted publickey for ${userInfo().username}`)
+  // The instance's id, which is a text of a user, is no part of what the machine boots with.
+  expect(machine.userData).toMatch(/- "ssh-ed25519 [\w+/=]+"\n/)
   const key = (await service.get('/ssh-keys/')).find(({ usedBy }: any) => usedBy[0]?.instanceId === 'one')
   const kept = await service.call('DELETE', `/ssh-keys/${key.id}/`)
   expect([kept.status, kept.body.error]).toEqual([422, expect.stringMatching(/instance "one".*destroy/)])

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { createServer } from 'node:http'
 import { Agent } from 'node:https'
 import type { AddressInfo } from 'node:net'
+import { parse } from 'yaml'
 import { openComputeEngine } from '../../src/clients/compute-engine.ts'
 import { Ec2Error, openEc2 } from '../../src/clients/ec2.ts'
 import { openHttp, type Http } from '../../src/clients/http.ts'
@@ -131,6 +132,18 @@ describe.each(Object.keys(providers))('%s', (name) => {
     await driver.destroy(machine.id)
     expect(await driver.list(service)).toEqual([])
     expect((await driver.look([machine.id])).every(({ state }) => state === 'gone')).toBe(true)
+  })
+
+  test('an id and a name of any script arrive whole, and a name of an account is a name to YAML', async () => {
+    const text = '🔭'.repeat(255)
+    const login = { ...wish().login, username: 'null' }
+    const { id } = await driver.create(wish({ instanceId: text, name: text, login }))
+    expect((await driver.look([id])).map(({ instanceId }) => instanceId)).toEqual([text])
+    const { tags, description, userData } = site.machines.get(id)!
+    expect(tags.get('Name') ?? description).toMatch(text)
+    if (name === 'aws') expect(parse(userData).users).toMatchObject([{ name: 'null' }])
+    else expect(userData).toBe(`null:${login.publicKey}`)
+    await driver.destroy(id)
   })
 
   test('what others own is neither listed nor found, and many are looked at in one request, with some that are not there', async () => {

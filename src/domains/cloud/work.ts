@@ -111,7 +111,8 @@ const wishOf = async (parts: CloudWorkParts, job: CloudJob, target: CapacityTarg
     ...{ name: job.name, machineType: target.providerMachineType, image: target.imageReference },
     ...{ spot: target.provisioningMode === 'spot', diskGiB: diskSizeGiB, diskType, subnet: network },
     ...{ sshPort, sshSourceRanges: sourceRanges(target, parts.cloudSshSourceRanges) },
-    login: { username: job.sshUsername, publicKey: job.sshPublicKey ?? '' },
+    // The comment of the key holds the instance's id. No text of a user becomes part of what boots a machine.
+    login: { username: job.sshUsername, publicKey: (job.sshPublicKey ?? '').split(' ', 2).join(' ') },
   }
 }
 

@@ -222,7 +222,7 @@ const runIn = async (
     ...{ Name: wish.name, [tags.service]: wish.service, [tags.reference]: wish.reference },
     [tags.instance]: wish.instanceId,
   }
-  const own = Object.entries(marks).map(([Key, Value]) => ({ Key, Value: Value.slice(0, 255) }))
+  const own = Object.entries(marks).map(([Key, Value]) => ({ Key, Value }))
   const { Instances } = await ec2.ask((client, sdk) =>
     client.send(
       new sdk.RunInstancesCommand({

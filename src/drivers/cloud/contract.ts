@@ -50,6 +50,7 @@ export interface MachineWish {
   reference: string
   /** The service that owns the machine; the sweep ends no machine of another service. */
   service: string
+  /** As the name, of at most 255 characters, of any script. */
   instanceId: string
   name: string
   machineType: string
@@ -65,6 +66,7 @@ export interface MachineWish {
   sshPort: number
   /** Networks that may reach SSH. */
   sshSourceRanges: readonly string[]
+  /** The key without a comment. */
   login: { username: string; publicKey: string }
 }
 
@@ -177,7 +179,8 @@ export const userDataOf = ({ username, publicKey }: MachineWish['login']): strin
   [
     '#cloud-config',
     'users:',
-    `  - name: ${username}`,
+    // Bare, YAML reads null, on and yes as other things than names.
+    `  - name: ${JSON.stringify(username)}`,
     '    shell: /bin/bash',
     '    sudo: "ALL=(ALL) NOPASSWD:ALL"',
     '    ssh_authorized_keys:',
