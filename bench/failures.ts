@@ -8,6 +8,7 @@
  *   scheduler                Slurm's commands fail, hang and print nonsense, for hours by the
  *                            driver's clock
  *   texts                    strings of metacharacters in every value that reaches a shell or sbatch
+ *   texts-cloud              the same as ids, names, accounts and variables of cloud machines
  *   cancels                  runs are cancelled at random moments
  *   evictions                Pods are evicted while they run
  *   pods                     2,000 Pods at once on 200 nodes
@@ -31,6 +32,7 @@ import { openBuildKills, openDeliveryKills } from '../test/failures/artifact-kil
 import { openCancelRaces } from '../test/failures/cancel-races.ts'
 import { openCloudKills, openSpots } from '../test/failures/cloud-runs.ts'
 import { openCloudCrashes } from '../test/failures/cloud-crashes.ts'
+import { openCloudTexts } from '../test/failures/cloud-texts.ts'
 import { openCutLinks } from '../test/failures/cut-links.ts'
 import { openEvictions } from '../test/failures/evictions.ts'
 import { openHostileTexts } from '../test/failures/hostile-texts.ts'
@@ -47,6 +49,7 @@ const kinds: Readonly<Record<string, () => Promise<Failures>>> = {
   'links-slurm': () => openCutLinks('slurm'),
   scheduler: openSilentScheduler,
   texts: openHostileTexts,
+  'texts-cloud': openCloudTexts,
   cancels: openCancelRaces,
   evictions: openEvictions,
   pods: openPods,

@@ -7,7 +7,7 @@ import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
 import { startSlurm } from '../../sites/slurm.ts'
 import type { Failures } from '../../bench/tally.ts'
 
-const perRound = 50
+export const perRound = 50
 /** Each of them is a word of sbatch's. */
 const words = ['partition', 'account', 'qos', 'reservation', 'constraint'] as const
 
@@ -40,12 +40,33 @@ const pieces = [
 ]
 const lines = ['\n', '\r', '\t', '\u0001', '\u007f']
 const others = ['é', '😀', '# facts {', '--wrap', '--', '..', "'\\''"]
+export const parts = { ofOneLine: [...pieces, ...others], all: [...pieces, ...lines, ...others] }
+
+/**
+ * The strings of a round, of these parts and of baits: what any of them would do, if something
+ * executed it, is to make the file `bait`.
+ */
+export const hostileTexts = (from: readonly string[], bait: string, number: number): string[] => {
+  const baits = [
+    `touch ${bait}`,
+    `>${bait}`,
+    `$(touch ${bait})`,
+    `\`touch ${bait}\``,
+    `;touch ${bait};`,
+    `'; touch ${bait}; '`,
+    `"$(touch ${bait})"`,
+  ]
+  const some = fc.array(fc.constantFrom(...from, ...baits), { minLength: 1, maxLength: 8 })
+  return fc.sample(
+    some.map((chosen) => chosen.join('')),
+    { seed: number + 1, numRuns: perRound },
+  )
+}
 
 /**
  * A round: fifty strings, each as a word of sbatch's (a real one, which refuses it or not), as an
  * argument, a variable, a part of the work directory, the folder within it, an expected output and
- * a staged file of one task, which prints what it got. Each case is a string. What any of them
- * would do, if something executed it, is to make a file.
+ * a staged file of one task, which prints what it got. Each case is a string.
  */
 export async function openHostileTexts(): Promise<Failures> {
   const site = await startSlurm({ slurmConf: ['MaxJobCount=100000'] })
@@ -58,25 +79,12 @@ export async function openHostileTexts(): Promise<Failures> {
     ...{ shell, root, runtime: 'c', taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 },
     configuration: { settleSeconds: 5, outputPatienceSeconds: 0 },
   })
-  const baits = [
-    `touch ${bait}`,
-    `>${bait}`,
-    `$(touch ${bait})`,
-    `\`touch ${bait}\``,
-    `;touch ${bait};`,
-    `'; touch ${bait}; '`,
-    `"$(touch ${bait})"`,
-  ]
-  const textOf = (parts: readonly string[]): fc.Arbitrary<string> =>
-    fc.array(fc.constantFrom(...parts, ...baits), { minLength: 1, maxLength: 8 }).map((some) => some.join(''))
-
   return {
     what: 'strings of metacharacters in every value that reaches a shell or sbatch: none executed',
     async play(number) {
       const violations: string[] = []
-      const seed = { seed: number + 1, numRuns: perRound }
-      const strings = fc.sample(textOf([...pieces, ...lines, ...others]), seed)
-      const oneLine = fc.sample(textOf([...pieces, ...others]), seed).map((text) => text.slice(0, 255))
+      const strings = hostileTexts(parts.all, bait, number)
+      const oneLine = hostileTexts(parts.ofOneLine, bait, number).map((text) => text.slice(0, 255))
       // A file's name has no slash and at most 255 bytes.
       const asName = (text: string): string =>
         [...text.replaceAll('/', '\u2215')].slice(0, 40).join('').replace(/^\.+$/, 'dots')

@@ -84,7 +84,9 @@ export const machineOfInstance = async (
   site.machines.get((await service.get(`/cloud-instances/${instanceId}/`)).providerId)!
 
 /** Requests about instances, and waits for their operations. */
-export const cloudCalls = (service: TestService) => {
+export const cloudCalls = (service: {
+  call: (method: string, path: string, body?: unknown) => Promise<{ status: number; body: any }>
+}) => {
   const over = async (id: string): Promise<any> => {
     for (const began = performance.now(); ;) {
       const { body } = await service.call('GET', `/cloud-operations/${id}/`)
