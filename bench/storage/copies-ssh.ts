@@ -1,4 +1,4 @@
-import { mkdirSync, rmSync } from 'node:fs'
+import { mkdirSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { run } from '../../sites/ground.ts'
 import { sshMissing, startSsh } from '../../sites/ssh.ts'
@@ -52,6 +52,26 @@ export const copiesSsh: Benchmark = {
       const sftp = (path: string): string =>
         `:sftp,host=${host.address},user=${host.user},key_file=${identity},` +
         `known_hosts_file=${site.knownHostsFile},shell_type=unix:${path}`
+      const remote = (path: string): string => `${host.user}@${host.address}:${path}`
+      const scp = (from: string, to: string) => (): Promise<unknown> =>
+        run('scp', ['-q', '-r', ...site.sshOptions, from, to], { deadlineMs: 900_000 })
+      const rclone = (from: string, to: string) => (): Promise<unknown> =>
+        run('rclone', ['copy', '--config', '/dev/null', '--transfers', '4', from, to], {
+          deadlineMs: 900_000,
+        })
+      const theirs = join(root, 'theirs')
+      const uploaded = async (work: () => Promise<unknown>): Promise<number> => {
+        const seconds = await secondsOf(work)
+        await clear()
+        return seconds
+      }
+      const downloaded = async (load: string, work: () => Promise<unknown>): Promise<number> => {
+        const seconds = await secondsOf(work)
+        const namesIn = (folder: string): number => readdirSync(folder, { recursive: true }).length
+        if (namesIn(theirs) !== namesIn(join(root, load))) throw new Error('a download lacks files')
+        rmSync(theirs, { recursive: true })
+        return seconds
+      }
       let number = 0
       const sides = (load: string) => ({
         'Orrery, up': async () => {
@@ -70,33 +90,12 @@ export const copiesSsh: Benchmark = {
           rmSync(join(root, `back-${number}`), { recursive: true })
           return seconds
         },
-        'scp, up': async () => {
-          const seconds = await secondsOf(() =>
-            run('scp', [
-              ...['-q', '-r', ...site.sshOptions],
-              ...[join(root, load), `${host.user}@${host.address}:/srv/theirs`],
-            ]),
-          )
-          await clear()
-          return seconds
-        },
-        'rclone 4, up': async () => {
-          const seconds = await secondsOf(() =>
-            run(
-              'rclone',
-              ['copy', '--config', '/dev/null', '--transfers', '4', join(root, load), sftp('/srv/theirs')],
-              { deadlineMs: 900_000 },
-            ),
-          )
-          await clear()
-          return seconds
-        },
+        'scp, up': () => uploaded(scp(join(root, load), remote('/srv/theirs'))),
+        'scp, down': () => downloaded(load, scp(remote(`/srv/kept-${load}`), theirs)),
+        'rclone 4, up': () => uploaded(rclone(join(root, load), sftp('/srv/theirs'))),
+        'rclone 4, down': () => downloaded(load, rclone(sftp(`/srv/kept-${load}`), theirs)),
       })
-      for (const load of ['large', 'small'])
-        await run('scp', [
-          ...['-q', '-r', ...site.sshOptions, join(root, load)],
-          `${host.user}@${host.address}:/srv/kept-${load}`,
-        ])
+      for (const load of ['large', 'small']) await scp(join(root, load), remote(`/srv/kept-${load}`))()
       const loads = {
         large: await interleaved(rounds, sides('large')),
         small: await interleaved(rounds, sides('small')),
@@ -109,16 +108,15 @@ export const copiesSsh: Benchmark = {
             ...{ warm: loads[load].warm[name], cold: loads[load].cold[name] },
           })),
         ),
-        goals: [
-          ...(['scp, up', 'rclone 4, up'] as const).map((other) => ({
-            ...{ what: `${names.large}: rate over ${other}`, unit: '×', sense: 'least' as const, goal: 1 },
-            measured: medianRatio(loads.large.warm[other], loads.large.warm['Orrery, up']),
-          })),
-          {
-            ...{ what: `${names.small}: rate over rclone 4, up`, unit: '×', sense: 'least', goal: 3 },
-            measured: medianRatio(loads.small.warm['rclone 4, up'], loads.small.warm['Orrery, up']),
-          },
-        ],
+        goals: (['large', 'small'] as const).flatMap((load) =>
+          (['scp', 'rclone 4'] as const).flatMap((other) =>
+            (['up', 'down'] as const).map((way) => ({
+              ...{ what: `${names[load]}: rate over ${other}, ${way}`, unit: '×', sense: 'least' as const },
+              goal: load === 'small' && other !== 'scp' ? 3 : 1,
+              measured: medianRatio(loads[load].warm[`${other}, ${way}`], loads[load].warm[`Orrery, ${way}`]),
+            })),
+          ),
+        ),
         notes: [
           'Both ends share this machine; Orrery records each entry and the end durably.',
           'A profile of the daemon over the whole benchmark: it waits 279 of 329 s; of the 50 it works, 16 are ' +

@@ -3,6 +3,7 @@ import { execFile } from 'node:child_process'
 import { mkdirSync, mkdtempSync, realpathSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
+import { startLoopbackSsh } from '../../sites/loopback.ts'
 import { startS3 } from '../../sites/s3.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -14,6 +15,8 @@ test('the script of the storages runs to its end, and again', async () => {
   mkdirSync(folder)
   await using site = await startS3()
   site.bucket('data')
+  await using hosts = await startLoopbackSsh({ hosts: 1 })
+  const [host] = hosts.hosts
   await using service = await openService({
     environment: {
       SERVICE_LOCAL_STORAGE_ROOT: root,
@@ -26,6 +29,8 @@ test('the script of the storages runs to its end, and again', async () => {
     provider: 'aws',
     credential: site.accessKey,
   })
+  const key = await service.post('/ssh-keys/', { id: 'host' })
+  host!.authorize(key.publicKey)
   // The second run finds the environment of the first.
   for (let round = 0; round < 2; round++) {
     const { stdout } = await promisify(execFile)(
@@ -35,10 +40,13 @@ test('the script of the storages runs to its end, and again', async () => {
         env: {
           ...{ PATH: process.env['PATH'], api: service.baseUrl, folder },
           ...{ endpoint: site.endpoint, reference: credentialRef },
+          ...{ host: `${host!.address}:${host!.port}`, user: host!.user, key: key.credentialRef },
+          ...{ fingerprint: host!.fingerprint(), place: host!.folder },
         },
       },
     )
     expect(stdout).toMatch(/"status":"completed"/)
+    expect(stdout).toMatch(/"checksum":"sha256:/)
     expect(stdout).toMatch(/"path":"results-\d+\/large"/)
     expect(stdout).toMatch(/\{"id":"table-\d+"\}/)
   }

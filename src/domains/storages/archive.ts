@@ -4,6 +4,7 @@ import { pack, type Pack } from 'tar-stream'
 import type { Db } from '../../db/sql.ts'
 import { StorageError, type SmallFile, type StorageDriver } from '../../drivers/storage/contract.ts'
 import {
+  bytesOf,
   isText,
   nameOf,
   quotedPath,
@@ -34,31 +35,43 @@ export const archivePath = (path: StoragePath): StoragePath | undefined => {
   return name === undefined ? undefined : [...path.slice(0, -1), (name + nameOf('.tar.gz')) as ByteName]
 }
 
-/** Omits owners, modes and the path above the directory: equal files yield equal bytes. */
-const headerOf = (
-  path: StoragePath,
-  type: JobEntry['type'],
-  modifiedAt: number,
-  size: number,
-): Parameters<Pack['entry']>[0] => {
-  const name = path.join('/') as ByteName
-  if (!isText(name))
-    throw new StorageError(
-      'name',
-      `${quotedPath(path)} is not UTF-8, and an archive cannot hold that name; rename it`,
-    )
-  return {
-    ...{ name: type === 'directory' ? `${textOf(name)}/` : textOf(name), type, size },
-    ...{ mode: type === 'directory' ? 0o755 : 0o644, uid: 0, gid: 0, uname: '', gname: '' },
-    ...tarTime(modifiedAt),
-  }
+/**
+ * GNU tar's entry with the name of the next one, which tar-stream would write as UTF-8. It counts
+ * before the name in the head of that one.
+ */
+const longName = (name: ByteName): Buffer => {
+  const bytes = bytesOf(name)
+  const head = Buffer.alloc(512)
+  head.write('././@LongLink')
+  // Mode, owner, group, size with the NUL behind the name, time, and spaces for the sum.
+  head.write(`0000644\0${'0000000\0'.repeat(2)}`, 100)
+  head.write(`${(bytes.length + 1).toString(8).padStart(11, '0')}\0${'0'.repeat(11)}\0${' '.repeat(8)}L`, 124)
+  head.write('ustar  \0', 257)
+  const sum = head.reduce((before, byte) => before + byte, 0)
+  head.write(`${sum.toString(8).padStart(6, '0')}\0 `, 148)
+  return Buffer.concat([head, bytes, Buffer.alloc(512 - (bytes.length % 512))])
 }
 
-/** Begins the entry of a file. `done` settles once all its bytes are packed, or with its error. */
-const begunEntry = (tar: Pack, header: ReturnType<typeof headerOf>) => {
+/**
+ * Begins an entry, once the one before is `done`: when all its bytes are packed, or with its error.
+ * Omits owners, modes and the path above the directory: equal files yield equal bytes.
+ */
+const begunEntry = (
+  tar: Pack,
+  path: StoragePath,
+  { type, modifiedAt, size }: { type: 'file' | 'directory'; modifiedAt: number; size: number },
+) => {
   const { promise: done, resolve, reject } = Promise.withResolvers<undefined>()
   // The promise may reject before it is awaited.
   done.catch(() => undefined)
+  const name = (type === 'directory' ? `${path.join('/')}/` : path.join('/')) as ByteName
+  if (!isText(name)) tar.push(longName(name))
+  const header = {
+    // With an empty one tar-stream writes no PAX record of the name, which readers would take instead.
+    ...{ name: isText(name) ? textOf(name) : '', type, size },
+    ...{ mode: type === 'directory' ? 0o755 : 0o644, uid: 0, gid: 0, uname: '', gname: '' },
+    ...tarTime(modifiedAt),
+  }
   const sink = tar.entry(header, (error) => (error == null ? resolve(undefined) : reject(error)))
   // `done` reports the error.
   sink.on('error', () => undefined)
@@ -82,7 +95,7 @@ export const packFile = async (
       `${quotedPath(from)} was written to while it was packed; retry when nothing writes to it`,
     )
   try {
-    const { sink, done } = begunEntry(tar, headerOf(name, 'file', modifiedAt, sizeBytes))
+    const { sink, done } = begunEntry(tar, name, { type: 'file', modifiedAt, size: sizeBytes })
     let size = 0
     for await (const bytes of stream as AsyncIterable<Buffer>) {
       signal.throwIfAborted()
@@ -105,7 +118,7 @@ const addSmall = async (
   name: StoragePath,
   { bytes, modifiedAt = 0 }: SmallFile,
 ): Promise<void> => {
-  const { sink, done } = begunEntry(tar, headerOf(name, 'file', modifiedAt, bytes.length))
+  const { sink, done } = begunEntry(tar, name, { type: 'file', modifiedAt, size: bytes.length })
   sink.end(bytes)
   await done
 }
@@ -184,7 +197,8 @@ const fill = async (
       [...job.path, ...entry.path],
       [top, ...entry.path],
     ]
-    if (entry.type !== 'file') tar.entry(headerOf(name, 'directory', entry.modifiedAt ?? 0, 0))
+    if (entry.type !== 'file')
+      await begunEntry(tar, name, { type: 'directory', modifiedAt: entry.modifiedAt ?? 0, size: 0 }).done
     else if (small === undefined) await packFile(tar, source, from, name, counted, signal)
     else {
       await addSmall(tar, name, small)
