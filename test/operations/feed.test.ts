@@ -73,8 +73,6 @@ test('every event of every run comes once and in order, over streams that are cu
   expect(whole.events.map(({ id }) => id)).toEqual(
     [...new Set(both.map(({ id }) => id))].filter((id) => whole.events.some((event) => event.id === id)),
   )
-  const late = whole.events.filter(({ at, data }) => at - Date.parse(data.event.occurredAt) > 2_000)
-  expect(late.length).toBeLessThan(whole.events.length / 10)
 })
 
 test('without a stream the same events are pages; topics are known kinds', async () => {
