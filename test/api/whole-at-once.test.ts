@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { until } from '../failures/programs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
@@ -73,8 +74,11 @@ test('64 equal selections of a candidate make one plan', async () => {
     executionScopeId: 'base-scope',
     algorithms: [{ id: 'heft' }],
   })
-  while ((await service.get('/planning-sessions/session/')).session.status !== 'completed')
-    await new Promise((resolve) => setTimeout(resolve, 20))
+  await until(
+    'the session',
+    120,
+    async () => (await service.get('/planning-sessions/session/')).session.status === 'completed',
+  )
   const [candidate] = await service.get('/planning-sessions/session/candidates/')
   const grown = await growth(async () => {
     const statuses = await sixtyFour(

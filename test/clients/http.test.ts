@@ -24,6 +24,7 @@ import {
 import { openKubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
 import { openSlurmrestd } from '../../src/clients/slurmrestd.ts'
 import { openLog } from '../../src/observability/log.ts'
+import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 /** The client's own machine, and the machines of somebody else. */
@@ -131,10 +132,6 @@ const failureOf = (promise: Promise<unknown>): Promise<HttpError> =>
 /** Its failure, whether it comes before the head of the answer or within the body. */
 const failing = (http: Http, request: Partial<HttpRequest> = {}, path = '/'): Promise<HttpError> =>
   failureOf(http.request(url(path), { ...within, ...request }).then((answer) => answer.bytes()))
-const until = async (what: string, now: () => boolean): Promise<void> => {
-  for (const end = performance.now() + 120_000; !now(); await sleep(5))
-    if (performance.now() > end) throw new Error(`not within 120 s: ${what}`)
-}
 
 describe('addresses', () => {
   test('a second answer of DNS is never connected to, and nothing is sent to it', async () => {
@@ -267,7 +264,7 @@ describe('answers', () => {
       fault: 'large',
       message: expect.stringContaining(`${mebibyte} bytes`),
     })
-    await until('the connection is closed', () => allowed.open.size === 0)
+    await until('the connection is closed', 120, () => allowed.open.size === 0)
   })
 
   test('one that does not say so is cut off where the limit is', async () => {
@@ -280,7 +277,7 @@ describe('answers', () => {
       write()
     }
     expect(await failing(open())).toMatchObject({ fault: 'large', stage: 'body' })
-    await until('the connection is closed', () => allowed.open.size === 0)
+    await until('the connection is closed', 120, () => allowed.open.size === 0)
     // What lies in buffers of both systems: a few MiB on loopback.
     expect(sent).toBeLessThan(32 * mebibyte)
     const answer = await open().request(url(), { ...within, limitBytes: Infinity })
@@ -288,7 +285,7 @@ describe('answers', () => {
       fault: 'large',
       message: expect.stringContaining('1000 bytes'),
     })
-    await until('the connection is closed', () => allowed.open.size === 0)
+    await until('the connection is closed', 120, () => allowed.open.size === 0)
   })
 
   test('one that breaks off is an error, not a short answer', async () => {
@@ -327,7 +324,7 @@ describe('deadlines', () => {
       fault: 'late',
       stage: 'body',
     })
-    await until('the connections are closed', () => allowed.open.size === 0)
+    await until('the connections are closed', 120, () => allowed.open.size === 0)
   })
 
   test('a body that stands still ends after the silence; a reader that takes its time is no silence', async () => {
@@ -336,7 +333,7 @@ describe('deadlines', () => {
       fault: 'late',
       message: expect.stringContaining('did not send a byte'),
     })
-    await until('the connection is closed', () => allowed.open.size === 0)
+    await until('the connection is closed', 120, () => allowed.open.size === 0)
     const size = 4 * mebibyte
     allowed.answer = (_, response) => response.end(Buffer.alloc(size))
     const answer = await open().request(url(), { ...within, limitBytes: size, idleMs: 200 })
@@ -365,7 +362,7 @@ describe('deadlines', () => {
     expect(body.destroyed).toBe(true)
     // Who does not read does not see the end either.
     allowed.requests[0]?.resume()
-    await until('the connection is closed', () => allowed.open.size === 0)
+    await until('the connection is closed', 120, () => allowed.open.size === 0)
   })
 
   test('a connection that is not answered, in TLS too, ends after its own time', async () => {
@@ -408,7 +405,7 @@ describe('an aborted request closes its connection', () => {
     expect(await failing(open(), { ...request, signal: controller.signal })).toMatchObject({
       fault: 'aborted',
     })
-    await until('the connection is closed', () => allowed.open.size === 0)
+    await until('the connection is closed', 120, () => allowed.open.size === 0)
   }
 
   test('before it began', () => aborting({}, (abort) => abort()))
@@ -436,7 +433,7 @@ describe('an aborted request closes its connection', () => {
     allowed.answer = (_, response) => response.writeHead(200).write('first')
     const answer = await open().request(url(), within)
     for await (const chunk of answer.body) if (String(chunk) === 'first') break
-    await until('the connection is closed', () => allowed.open.size === 0)
+    await until('the connection is closed', 120, () => allowed.open.size === 0)
   })
 })
 
@@ -526,7 +523,7 @@ describe('bodies of requests', () => {
     )
     const answer = await open().request(url(), { ...within, method: 'PUT', body })
     expect([answer.status, String(await answer.bytes())]).toEqual([403, 'not you'])
-    await until('the connection is closed', () => allowed.open.size === 0)
+    await until('the connection is closed', 120, () => allowed.open.size === 0)
     const then = given
     await sleep(100)
     expect([body.destroyed, given]).toEqual([true, then])
@@ -560,7 +557,7 @@ describe('connections', () => {
     for (let turn = 0; turn < 2; turn++) await (await http.request(url(), { ...within, fresh: true })).bytes()
     expect(allowed.connections).toBe(3)
     http.close()
-    await until('all are closed', () => allowed.open.size === 0)
+    await until('all are closed', 120, () => allowed.open.size === 0)
     expect(await failing(http)).toMatchObject({ fault: 'aborted', sent: false })
     expect(allowed.connections).toBe(3)
   })
@@ -569,7 +566,7 @@ describe('connections', () => {
     const http = open({ connections: 1 })
     allowed.answer = () => undefined
     const failures = [failing(http), failing(http)]
-    await until('the first is under way', () => allowed.requests.length === 1)
+    await until('the first is under way', 120, () => allowed.requests.length === 1)
     http.close()
     for (const failure of failures)
       expect(await failure).toMatchObject({ fault: expect.stringMatching(/^(lost|aborted)$/) })

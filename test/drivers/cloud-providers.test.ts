@@ -11,6 +11,7 @@ import { awsDriver } from '../../src/drivers/cloud/aws.ts'
 import { gcpDriver } from '../../src/drivers/cloud/gcp.ts'
 import type { CloudDriver, MachineWish } from '../../src/drivers/cloud/contract.ts'
 import { startCloud, type CloudMachine, type CloudSite } from '../../sites/cloud.ts'
+import { until } from '../failures/programs.ts'
 
 /** The contract of providers: every driver keeps all of it. */
 
@@ -99,14 +100,10 @@ describe.each(Object.keys(providers))('%s', (name) => {
     },
     ...more,
   })
-  const reached = async (id: string, state: string) => {
-    for (let round = 0; round < 100; round++) {
-      const [machine] = await driver.look([id])
-      if (machine?.state === state) return machine
-      await new Promise((resolve) => setTimeout(resolve, 20))
-    }
-    throw new Error(`${id} is not ${state}`)
-  }
+  const reached = (id: string, state: string) =>
+    until(`${id} is ${state}`, 120, async () =>
+      (await driver.look([id])).find((machine) => machine.state === state),
+    )
   const living = () => [...site.machines.values()].filter(({ state }) => state !== 'terminated').length
 
   test('a machine is made once by its reference, found, looked at, listed, stopped, started, ended', async () => {

@@ -14,12 +14,12 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout as delay } from 'node:timers/promises'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
 import { outputManifest } from '../../src/drivers/runtime/local/manifest.ts'
 import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { stage, type StagedFile } from '../../src/drivers/runtime/local/staging.ts'
+import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { plainIntent, taskName } from './intent.ts'
@@ -288,9 +288,7 @@ test(
       const task = intent(`echo > running; until [ -e full ]; do sleep .01; done; kill -TERM $PPID
         echo > signalled; sleep 600`)
       await driver.submit([task])
-      const seen = async (file: string): Promise<void> => {
-        while (!existsSync(join(task.directory, file))) await delay(10)
-      }
+      const seen = (file: string) => until(file, 120, () => existsSync(join(task.directory, file)))
       await seen('running')
       // A full disk.
       symlinkSync('/dev/full', join(scratch, 'control', `${task.name}.cancel`))

@@ -27,7 +27,7 @@ export const runToEnd = async (
 ): Promise<RunRecord> => {
   const { seconds, ...members } = run
   await service.post('/execution-runs/', { schedulePlanId: world.planId, mode: 'real', ...members })
-  await service.finished(run.id, seconds ?? 60)
+  await service.finished(run.id, seconds)
   return checked(service, world, run.id)
 }
 

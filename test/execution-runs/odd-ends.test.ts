@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { MockActivityEnvironment } from '@temporalio/testing'
-import { existsSync, rmSync, truncateSync } from 'node:fs'
+import { existsSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { availableParallelism, hostname } from 'node:os'
@@ -431,11 +431,12 @@ test('a function that answers against the protocol fails its own activity alone'
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   try {
     const { port } = server.address() as AddressInfo
+    const go = join(service.dataDir, 'answers-go')
     const world = await makeWorld(service, {
       name: 'answers',
       tasks: [
         { name: 'called', run: 'true', lane: [0, 0] },
-        { name: 'good', run: 'sleep 1', lane: [1, 0] },
+        { name: 'good', run: `until [ -e ${go} ]; do sleep 0.05; done`, lane: [1, 0] },
       ],
       cores: [1, 1],
       places: [
@@ -443,7 +444,16 @@ test('a function that answers against the protocol fails its own activity alone'
         { driver: 'local', configuration: {} },
       ],
     })
-    const record = await runToEnd(service, world, { id: 'answers-run', onFailure: 'finish-independent' })
+    const run = { id: 'answers-run', schedulePlanId: world.planId, mode: 'real' }
+    await service.post('/execution-runs/', { ...run, onFailure: 'finish-independent' })
+    await until(
+      'the failure',
+      120,
+      async () => (await service.get('/execution-runs/answers-run/')).run.failedActivityCount === 1,
+    )
+    writeFileSync(go, '')
+    await service.finished('answers-run')
+    const record = await checked(service, world, 'answers-run')
     expect(activityOf(record, world, 'called')).toMatchObject({
       status: 'failed',
       attempt: 1,

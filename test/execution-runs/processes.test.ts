@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { createHash } from 'node:crypto'
-import { existsSync, readFileSync, readdirSync } from 'node:fs'
+import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'
-import { activityOf, runToEnd } from './checked.ts'
+import { activityOf, checked, runToEnd } from './checked.ts'
 
 let service: TestService
 beforeAll(async () => {
@@ -215,7 +215,7 @@ describe('a task', () => {
   })
 
   test('is measured: wall time, CPU seconds, peak memory, and by what', async () => {
-    const { of } = await run([
+    const { record, of } = await run([
       {
         name: 'busy',
         run: `perl -e '$x = "x" x 80_000_000; $t = times; 1 while times() - $t < 0.3'`,
@@ -225,13 +225,16 @@ describe('a task', () => {
     ])
     const busy = of('busy')
     expect(busy.cpuSeconds).toBeGreaterThan(0.28)
-    expect(busy.cpuSeconds).toBeLessThan(5)
+    // It has one thread.
+    expect(busy.cpuSeconds).toBeLessThan(busy.runtimeSeconds)
     expect(busy.peakMemoryBytes).toBeGreaterThan(80_000_000)
-    expect(busy.peakMemoryBytes).toBeLessThan(400_000_000)
+    // The most that it may have.
+    expect(busy.peakMemoryBytes).toBeLessThanOrEqual(512 * 1024 ** 2)
     const idle = of('idle')
     expect(idle.runtimeSeconds).toBeGreaterThanOrEqual(0.4)
-    expect(idle.runtimeSeconds).toBeLessThan(5)
-    expect(idle.cpuSeconds).toBeLessThan(0.2)
+    expect(idle.runtimeSeconds).toBeLessThanOrEqual(record.run.makespanSeconds)
+    expect(idle.cpuSeconds).toBeLessThan(busy.cpuSeconds)
+    expect(idle.peakMemoryBytes).toBeLessThan(busy.peakMemoryBytes)
     expect(idle.measuredBy).toMatch(/^(time|rusage|cgroup|sampled)$/)
     expect(idle.cost).toBeCloseTo((idle.finishedAt - idle.startedAt) * 0.001, 9)
   })
@@ -261,15 +264,14 @@ describe('a task', () => {
       {
         name: 'slow',
         run:
-          `(setsid sh -c 'echo $$ >> ${pids}; sleep 60' &) ; sh -c 'echo $$ >> ${pids}; sleep 60' & ` +
-          `sleep 0.3; echo $$ >> ${pids}; sleep 60`,
+          `(setsid sh -c 'echo $$ >> ${pids}; sleep 86400' &) ; sh -c 'echo $$ >> ${pids}; sleep 86400' & ` +
+          `sleep 0.3; echo $$ >> ${pids}; sleep 86400`,
         policy: { timeoutSeconds: 1 },
       },
     ])
     expect(of('slow')).toMatchObject({ status: 'failed', failureClass: 'user' })
     expect(record.run.failureReason).toMatch(/slow.*timeoutSeconds of 1/)
     expect(of('slow').finishedAt - of('slow').startedAt).toBeGreaterThanOrEqual(1)
-    expect(of('slow').finishedAt - of('slow').startedAt).toBeLessThan(15)
     const started = readFileSync(pids, 'utf8').trim().split('\n')
     expect(started).toHaveLength(3)
     expect(started.filter((pid) => existsSync(`/proc/${pid}`))).toEqual([])
@@ -370,14 +372,36 @@ describe('attempts', () => {
 
   test('a failure stops what has not begun, and lets what runs end; on request the other branches go on', async () => {
     const mark = (name: string): string => join(service.dataDir, `mark-${name}`)
-    const tasks = (id: string): WorldTask[] => [
-      { name: 'bad', run: 'sleep 0.3; exit 1', lane: [0, 0] },
-      { name: 'beside', run: `sleep 1; echo done > ${mark(`${id}-beside`)}`, lane: [0, 1] },
-      { name: 'later', run: `echo done > ${mark(`${id}-later`)}`, lane: [0, 0], after: ['beside'] },
-      { name: 'behind', lane: [0, 0], after: ['bad'] },
-      { name: 'last', run: `echo done > ${mark(`${id}-last`)}`, lane: [0, 0], after: ['later'] },
-    ]
-    const stopped = await run(tasks('stop'))
+    const waitFor = (path: string): string => `until [ -e ${path} ]; do sleep 0.05; done`
+    /** The task `beside` runs until the failure of `bad` is on record. */
+    const failing = async (id: string, members: Record<string, unknown> = {}) => {
+      const [begun, go] = [mark(`${id}-begun`), mark(`${id}-go`)]
+      const world = await makeWorld(service, {
+        name: id,
+        tasks: [
+          { name: 'bad', run: `${waitFor(begun)}; exit 1`, lane: [0, 0] },
+          {
+            name: 'beside',
+            run: `echo > ${begun}; ${waitFor(go)}; echo done > ${mark(`${id}-beside`)}`,
+            lane: [0, 1],
+          },
+          { name: 'later', run: `echo done > ${mark(`${id}-later`)}`, lane: [0, 0], after: ['beside'] },
+          { name: 'behind', lane: [0, 0], after: ['bad'] },
+          { name: 'last', run: `echo done > ${mark(`${id}-last`)}`, lane: [0, 0], after: ['later'] },
+        ],
+      })
+      const body = { id: `${id}-run`, schedulePlanId: world.planId, mode: 'real', ...members }
+      await service.post('/execution-runs/', body)
+      await until(
+        'the failure',
+        120,
+        async () => (await service.get(`/execution-runs/${id}-run/`)).run.failedActivityCount === 1,
+      )
+      writeFileSync(go, '')
+      await service.finished(`${id}-run`)
+      return { world, record: await checked(service, world, `${id}-run`) }
+    }
+    const stopped = await failing('stop')
     expect(stopped.record.run).toMatchObject({
       status: 'failed',
       completedActivityCount: 1,
@@ -386,14 +410,14 @@ describe('attempts', () => {
     expect(readFileSync(mark('stop-beside'), 'utf8')).toBe('done\n')
     expect(existsSync(mark('stop-later'))).toBe(false)
 
-    const independent = await run(tasks('go'), { onFailure: 'finish-independent' })
+    const independent = await failing('go', { onFailure: 'finish-independent' })
     expect(independent.record.run).toMatchObject({
       status: 'failed',
       completedActivityCount: 3,
       failedActivityCount: 1,
     })
     expect(readFileSync(mark('go-last'), 'utf8')).toBe('done\n')
-    expect(independent.of('behind')).toMatchObject({ status: 'cancelled' })
+    expect(activityOf(independent.record, independent.world, 'behind')).toMatchObject({ status: 'cancelled' })
   })
 })
 

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { raw, sql } from '../../src/db/sql.ts'
+import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { allOf, makeWorld, worldDocuments, type World } from '../support/worlds.ts'
 import { activityOf, runToEnd } from './checked.ts'
@@ -28,8 +29,6 @@ beforeAll(async () => {
   })
 })
 afterAll(() => service[Symbol.asyncDispose]())
-
-const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 
 /** Reads server-sent events until the stream ends or `enough` have come; then it hangs up. */
 const stream = async (
@@ -284,30 +283,37 @@ describe('the lists of runs and of their parts', () => {
   })
 })
 
-test('a poller sees a run move: at least ten different counts, states, and what the workflow says of itself', async () => {
-  const world = await makeWorld(service, {
-    name: 'moving',
-    tasks: Array.from({ length: 20 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.5' })),
-  })
+test('a poller sees a run move: each count, states, and what the workflow says of itself', async () => {
+  const go = (i: number): string => join(service.dataDir, `moving-${String(i)}`)
+  const tasks = Array.from({ length: 12 }, (_, i) => ({
+    name: `t${String(i)}`,
+    run: `until [ -e ${go(i)} ]; do sleep 0.05; done`,
+  }))
+  const world = await makeWorld(service, { name: 'moving', tasks })
   await service.post('/execution-runs/', { id: 'moving-run', schedulePlanId: world.planId, mode: 'real' })
   const counts = new Set<number>()
   const states = new Set<string>()
   const lives: any[] = []
-  for (;;) {
-    const detail = await service.get('/execution-runs/moving-run/')
-    counts.add(detail.run.completedActivityCount)
-    for (const task of detail.activities) states.add(task.status)
-    if (detail.live !== undefined) lives.push(detail.live)
-    if (detail.run.status === 'completed') {
-      expect(detail.live).toBeUndefined()
-      break
-    }
-    await pause(50)
+  const seen = (what: string, holds: (detail: any) => boolean): Promise<any> =>
+    until(what, 120, async () => {
+      const detail = await service.get('/execution-runs/moving-run/')
+      counts.add(detail.run.completedActivityCount)
+      for (const task of detail.activities) states.add(task.status)
+      if (detail.live !== undefined) lives.push(detail.live)
+      return holds(detail) && detail
+    })
+  await seen('a task that runs', ({ activities }) =>
+    activities.some((task: any) => task.status === 'running'),
+  )
+  for (const i of tasks.keys()) {
+    writeFileSync(go(i), '')
+    await seen(`end ${String(i)}`, ({ run }) => run.completedActivityCount === i + 1)
   }
-  expect(counts.size).toBeGreaterThanOrEqual(10)
+  expect((await seen('the end', ({ run }) => run.status === 'completed')).live).toBeUndefined()
+  expect(counts.size).toBe(tasks.length + 1)
   expect([...states]).toEqual(expect.arrayContaining(['blocked', 'running', 'completed']))
   expect(lives.length).toBeGreaterThan(3)
-  expect(lives.at(-1)).toMatchObject({ phase: expect.stringMatching(/running|closing/), total: 20 })
+  expect(lives.at(-1)).toMatchObject({ phase: expect.stringMatching(/running|closing/), total: tasks.length })
   const told = lives.map((live) => live.completed)
   expect(told).toEqual([...told].sort((a, b) => a - b))
   expect(told.at(-1)).toBeGreaterThan(0)

@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { closeRun, runKind } from '../../src/domains/execution-runs/operation.ts'
 import { readOperation } from '../../src/operations/records.ts'
+import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { checked } from './checked.ts'
@@ -15,13 +17,6 @@ beforeAll(async () => {
   folder = mkdtempSync(join(runFolder(), 'orrery-steering-'))
 })
 afterAll(() => service[Symbol.asyncDispose]())
-
-const until = async (what: () => Promise<boolean> | boolean): Promise<void> => {
-  for (let tries = 0; !(await what()); tries++) {
-    expect(tries).toBeLessThan(2_400)
-    await new Promise((resolve) => setTimeout(resolve, 50))
-  }
-}
 
 test('a failed run is opened again: what completed stays, what failed and what waited behind it is run', async () => {
   const world = await makeWorld(service, {
@@ -92,22 +87,30 @@ test('what is left of a failed run does not close it after it was opened again',
 })
 
 test('a paused run starts nothing until it is resumed', async () => {
+  const go = (i: number): string => join(folder, `pause-${String(i)}`)
   const world = await makeWorld(service, {
     name: 'pause',
     cores: [1],
-    tasks: Array.from({ length: 6 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.4' })),
+    tasks: Array.from({ length: 4 }, (_, i) => ({
+      name: `t${String(i)}`,
+      run: `until [ -e ${go(i)} ]; do sleep 0.05; done`,
+    })),
   })
   await service.post('/execution-runs/', { id: 'pause', schedulePlanId: world.planId, mode: 'real' })
-  await until(async () => (await service.get('/execution-runs/pause/')).run.completedActivityCount >= 1)
+  const states = async (): Promise<string[]> =>
+    (await service.get('/execution-runs/pause/')).activities.map((task: any) => task.status)
+  writeFileSync(go(0), '')
+  await until('the second runs', 120, async () => (await states())[1] === 'running')
   await service.post('/execution-runs/pause/pause/')
   expect((await service.call('POST', '/execution-runs/pause/pause/')).status).toBe(202)
-  await new Promise((resolve) => setTimeout(resolve, 1_000))
-  const resting = await service.get('/execution-runs/pause/')
-  expect(resting.run).toMatchObject({ status: 'running', paused: true })
-  await new Promise((resolve) => setTimeout(resolve, 1_200))
-  expect((await service.get('/execution-runs/pause/')).run.completedActivityCount).toBe(
-    resting.run.completedActivityCount,
-  )
+  writeFileSync(go(1), '')
+  await until('the end of what ran', 120, async () => (await states())[1] === 'completed')
+  // A start that should not be would come with the next steps of the site.
+  await sleep(1_200)
+  const { run, activities } = await service.get('/execution-runs/pause/')
+  expect(run).toMatchObject({ status: 'running', paused: true, completedActivityCount: 2 })
+  expect(activities.map((task: any) => task.startedAt !== undefined)).toEqual([true, true, false, false])
+  for (const i of [2, 3]) writeFileSync(go(i), '')
   await service.post('/execution-runs/pause/resume/')
   expect((await service.finished('pause')).run).toMatchObject({ status: 'completed', paused: false })
   await checked(service, world, 'pause')
@@ -118,12 +121,12 @@ test('a paused run can be cancelled, and an unknown one is missing', async () =>
     name: 'pc',
     cores: [1],
     tasks: [
-      { name: 'a', run: 'sleep 30' },
+      { name: 'a', run: 'sleep 86400' },
       { name: 'b', run: `touch ${join(folder, 'never')}` },
     ],
   })
   await service.post('/execution-runs/', { id: 'pc', schedulePlanId: world.planId, mode: 'real' })
-  await until(async () =>
+  await until('the first runs', 120, async () =>
     (await service.get('/execution-runs/pc/')).activities.some((task: any) => task.status === 'running'),
   )
   await service.post('/execution-runs/pc/pause/')

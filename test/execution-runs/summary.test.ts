@@ -1,4 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import fc from '../support/fast-check.ts'
 import { fitSummary, preferredWait, summaryBytes } from '../../src/domains/execution-runs/summary.ts'
 import { taskStates } from '../../src/domains/execution-runs/schemas.ts'
@@ -96,12 +98,13 @@ test('a simulation that runs has no expected end on the clock', async () => {
 })
 
 test('a client that waits is answered when the summary changes, not before two seconds, and unchanged at the end of its wait', async () => {
+  const go = join(service.dataDir, 'slow-go')
   const slow = await makeWorld(service, {
     name: 'slow',
     cores: [1],
     tasks: [
-      { name: 'a', run: 'sleep 2' },
-      { name: 'b', run: 'sleep 300', after: ['a'] },
+      { name: 'a', run: `until [ -e ${go} ]; do sleep 0.05; done` },
+      { name: 'b', run: 'sleep 86400', after: ['a'] },
     ],
   })
   // As where its machine is made first.
@@ -125,8 +128,10 @@ test('a client that waits is answered when the summary changes, not before two s
   const first = await summaryOf('slow')
   const tag = first.headers.get('etag') ?? ''
   await first.text()
-  const next = await summaryOf('slow', { 'if-none-match': tag, prefer: 'wait=30' })
-  expect([next.status, next.headers.get('preference-applied')]).toEqual([200, 'wait=30'])
+  const changed = summaryOf('slow', { 'if-none-match': tag, prefer: 'wait=60' })
+  writeFileSync(go, '')
+  const next = await changed
+  expect([next.status, next.headers.get('preference-applied')]).toEqual([200, 'wait=60'])
   await next.text()
   const asked = performance.now()
   expect((await summaryOf('slow', { 'if-none-match': '"another"', prefer: 'wait=30' })).status).toBe(200)

@@ -25,6 +25,7 @@ import { openLog } from '../../src/observability/log.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
 import { openReports } from '../../src/observability/reports.ts'
 import { requestCancel } from '../../src/operations/records.ts'
+import { until } from '../failures/programs.ts'
 import { quietReports } from '../support/quiet-reports.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { openService, type TestService } from '../support/service.ts'
@@ -43,12 +44,6 @@ afterAll(async () => {
 })
 
 const site = 'ssh/far'
-const until = async (what: string, holds: () => Promise<boolean> | boolean): Promise<void> => {
-  for (const end = Date.now() + 120_000; !(await holds());) {
-    if (Date.now() > end) throw new Error(`waited 120 s for ${what}`)
-    await new Promise((resolve) => setTimeout(resolve, 20))
-  }
-}
 
 /** A site behind a link that can be cut: real processes, and no answer while it is down. */
 const behindLink = (driver: RuntimeDriver) => {
@@ -203,6 +198,7 @@ test('a site that cannot be reached is asked again under the same names: nothing
   const before = run.execute(far)
   await until(
     'the row says for what it waits',
+    120,
     async () => (await run.task('first')).metadata?.queueReason !== undefined,
   )
   expect(await run.task('first')).toMatchObject({
@@ -211,8 +207,8 @@ test('a site that cannot be reached is asked again under the same names: nothing
     metadata: { queueReason: 'waiting for ssh/far: connection reset by peer', waitsFor: 'site' },
   })
   link.down = false
-  await until('both started', () => run.lines('ledger').length === 2)
-  await until('the row says that it runs', async () => (await run.task('first')).status === 'running')
+  await until('both started', 120, () => run.lines('ledger').length === 2)
+  await until('the row says that it runs', 120, async () => (await run.task('first')).status === 'running')
   expect((await run.task('first')).metadata).toBeUndefined()
   // Another holder takes over while the site is away, and its end falls into the outage.
   link.down = true
@@ -220,13 +216,14 @@ test('a site that cannot be reached is asked again under the same names: nothing
   await before.done.catch(() => undefined)
   const after = run.execute(far)
   writeFileSync(join(run.folder, 'go'), '')
-  await until('the new holder waits', async () =>
+  await until('the new holder waits', 120, async () =>
     /^waiting for ssh\/far/.test((await run.task('first')).metadata?.queueReason ?? ''),
   )
   link.person = true
   link.words = 'a one-time code is asked for'
   await until(
     'a login is waited for',
+    120,
     async () =>
       (await run.task('first')).metadata?.queueReason ===
       'waiting for login to ssh/far: a one-time code is asked for',
@@ -244,13 +241,13 @@ test('a submit without an answer is what its tasks wait for: the files that are 
   let answer: () => void = () => undefined
   const held = (): Promise<void> => new Promise((resolve) => (answer = resolve))
   const { done } = run.execute({ ...local, submit: (intents) => held().then(() => local.submit(intents)) })
-  await until('the first waits', async () => (await run.task('first')).metadata?.waitsFor === 'site')
+  await until('the first waits', 120, async () => (await run.task('first')).metadata?.waitsFor === 'site')
   expect(await run.task('first')).toMatchObject({
     status: 'queued',
     metadata: { queueReason: 'waiting for ssh/far: it has not answered yet' },
   })
   answer()
-  await until('the second waits', async () => (await run.task('second')).metadata?.waitsFor === 'data')
+  await until('the second waits', 120, async () => (await run.task('second')).metadata?.waitsFor === 'data')
   expect(await run.task('second')).toMatchObject({
     status: 'preparing',
     metadata: { queueReason: 'waiting for data: first' },
@@ -274,17 +271,18 @@ test('silence and take-overs are told to those who watch, once each', async () =
   const { far, link } = behindLink(local)
   link.down = true
   const frozen = run.execute(far, { reports })
-  await until('the silence is told', () => told('a site does not answer').length > 0)
+  await until('the silence is told', 120, () => told('a site does not answer').length > 0)
   expect(told('a site does not answer')).toMatchObject([
     { level: 'info', ...of, reason: 'connection reset by peer' },
   ])
   link.down = false
-  await until('the answer is told', () => told('a site answers again').length > 0)
+  await until('the answer is told', 120, () => told('a site answers again').length > 0)
   expect(told('a site answers again')).toMatchObject([
     { site, connectionId: 'far-c', seconds: expect.any(Number) },
   ])
   await until(
     'both run',
+    120,
     async () => (await run.task('b')).status === 'running' && (await run.task('a')).status === 'running',
   )
   const { done } = run.execute(far, { reports }, 'another')
@@ -324,7 +322,7 @@ test('what waits for its own answer keeps nothing else waiting', async () => {
       name === mute && silent ? Promise.reject(new DriverError('unknown', 'no answer')) : local.collect(name),
   }
   const { done } = run.execute(driver)
-  await until('the others are done', async () => (await run.task('c')).status === 'completed')
+  await until('the others are done', 120, async () => (await run.task('c')).status === 'completed')
   expect((await run.task('mute')).metadata.queueReason).toBe('waiting for ssh/far: no answer')
   silent = false
   expect(await done).toEqual({ settled: true, completed: 4, failed: 0 })
@@ -348,7 +346,7 @@ test('a site that is silent for longer than it is waited for costs an attempt of
       }),
   })
   const { done } = run.execute(far, { patience: { silentSeconds: 1.5, firstPauseSeconds: 0.1 } })
-  await until('it was given up', async () => (await run.task('only')).attempt === 2)
+  await until('it was given up', 120, async () => (await run.task('only')).attempt === 2)
   link.down = false
   expect(await done).toEqual({ settled: true, completed: 1, failed: 0 })
   const attempts = (await recordOf(service, run.runId)).activities
@@ -409,10 +407,10 @@ test.each([false, true])(
       },
     }
     const { done } = run.execute(asked, { monotonic: () => performance.now() / 1_000 + passedSeconds })
-    await until('it runs', () => run.lines('ledger').length === 1)
+    await until('it runs', 120, () => run.lines('ledger').length === 1)
     Object.assign(link, { down: true, hangs })
     expect((await service.call('POST', `/execution-runs/${run.runId}/cancel/`)).status).toBe(202)
-    await until('the site is asked to stop it', () => isAsked)
+    await until('the site is asked to stop it', 120, () => isAsked)
     // The time for a site that answers nothing, or that is out of reach.
     passedSeconds = hangs ? 15 : 5
     expect(await done).toMatchObject({ settled: true, completed: 0 })
@@ -467,7 +465,7 @@ test.each([false, true])(
     )
     const { far, link } = behindLink(local)
     const { done, stop } = run.execute(far)
-    await until('it runs', () => existsSync(join(run.folder, 'first')))
+    await until('it runs', 120, () => existsSync(join(run.folder, 'first')))
     stop.abort(new Error('drained'))
     await expect(done).rejects.toThrow('drained')
     link.down = true
@@ -583,17 +581,18 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
     },
   }
   const first = run.execute(bringing, { onTransfer })
-  await until('it is queued', async () => (await run.task('job')).status === 'queued')
+  await until('it is queued', 120, async () => (await run.task('job')).status === 'queued')
   expect(await run.task('job')).toMatchObject({
     metadata: { queueReason: 'at the site: Priority', waitsFor: 'queue' },
   })
   queued = 'Resources'
   await until(
     'the cause changes',
+    120,
     async () => (await run.task('job')).metadata?.queueReason === 'at the site: Resources',
   )
   queued = undefined
-  await until('it runs', async () => (await run.task('job')).status === 'running')
+  await until('it runs', 120, async () => (await run.task('job')).status === 'running')
   expect((await run.task('job')).metadata).toBeUndefined()
   first.stop.abort(new Error('drained'))
   await first.done.catch(() => undefined)
@@ -659,7 +658,7 @@ test('what is on its way to a site when its executor leaves is given up, and its
     onTransfer: (listener) => void (tell = listener),
     leave: () => left.resolve(undefined),
   })
-  await until('its files are on their way', () => arrived !== undefined)
+  await until('its files are on their way', 120, () => arrived !== undefined)
   first.stop.abort(new Error('drained'))
   await first.done.catch(() => undefined)
   await expect(arrived).rejects.toMatchObject({ trouble: 'unknown' })

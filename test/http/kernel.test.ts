@@ -8,6 +8,7 @@ import { z } from 'zod'
 import { createApp } from '../../src/http/app.ts'
 import { usualStallMs } from '../../src/http/followed-stream.ts'
 import { route } from '../../src/http/route.ts'
+import { until } from '../failures/programs.ts'
 import { json, raw, openStars, statusOf, type Stars } from './stars.ts'
 
 let service: Stars
@@ -664,8 +665,7 @@ describe('streams', () => {
     expect(Buffer.from(first?.value ?? []).toString()).toContain('data: 1')
     await reader?.read()
     controller.abort()
-    for (let i = 0; i < 100 && service.aborted.length < 2; i++)
-      await new Promise((resolve) => setTimeout(resolve, 20))
+    await until('both ends', 120, () => service.aborted.length >= 2)
     expect(service.aborted.toSorted()).toEqual(['stream', 'ticks'])
     expect(service.logged.filter((line) => line.level === 'error')).toEqual([])
   })
@@ -711,8 +711,7 @@ describe('streams', () => {
       expect((await reader?.read())?.value?.length).toBeGreaterThan(0)
       expect(paced.aborted).toEqual([])
       // The reader takes what has come by then, and nothing more.
-      for (let i = 0; i < 500 && paced.aborted.length === 0; i++)
-        await new Promise((resolve) => setTimeout(resolve, 20))
+      await until('the end', 120, () => paced.aborted.length > 0)
       expect(paced.aborted).toEqual(['sky'])
       expect(paced.logged.filter((line) => line.level === 'error')).toEqual([])
       await reader?.cancel().catch(() => undefined)

@@ -5,6 +5,7 @@ import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { WebSocket, type ClientOptions } from 'ws'
 import { PeerGone, usualPeerPace } from '../../src/http/peer.ts'
+import { until } from '../failures/programs.ts'
 import { megabyte } from './flow-routes.ts'
 import { raw, openStars, statusOf, type Stars } from './stars.ts'
 
@@ -29,11 +30,6 @@ beforeEach(() => {
   service.answers.length = 0
   service.logged.length = 0
 })
-
-const until = async (holds: () => boolean, ms = 120_000): Promise<void> => {
-  for (const end = Date.now() + ms; !holds() && Date.now() < end;) await sleep(10)
-  expect(holds()).toBe(true)
-}
 
 const talk = async (
   id: string,
@@ -87,7 +83,7 @@ describe('a WebSocket', () => {
     const got: string[] = []
     ws.on('message', (data) => got.push((data as Buffer).toString()))
     for (const one of many) ws.send(one)
-    await until(() => got.length === many.length)
+    await until('all messages', 120, () => got.length === many.length)
     expect(got).toEqual(many.map((one) => one.toUpperCase()))
     ws.close(1000)
     expect((await ended(ws))[0]).toBe(1000)
@@ -295,7 +291,7 @@ describe('an open WebSocket', () => {
     const [peer] = service.flows.peers
     expect(peer?.signal.aborted).toBe(false)
     ws.terminate()
-    await until(() => peer?.signal.aborted === true)
+    await until('the end of the peer', 120, () => peer?.signal.aborted === true)
     await expect(peer?.send('too late')).rejects.toThrow(PeerGone)
   })
 
@@ -311,7 +307,7 @@ describe('an open WebSocket', () => {
     ws.on('message', (data) => (back += (data as Buffer).length))
     service.flows.gate = undefined
     open()
-    await until(() => back === size, 20_000)
+    await until('all bytes', 120, () => back === size)
     ws.terminate()
   })
 
@@ -347,7 +343,7 @@ describe('the pace of a WebSocket', () => {
     const dead = await talk('held', { autoPong: false }, paced)
     const [code] = await ended(dead)
     expect(code).toBe(1006)
-    await until(() => pings >= 4)
+    await until('four pings', 120, () => pings >= 4)
     expect(ws.readyState).toBe(WebSocket.OPEN)
     ws.terminate()
   })
@@ -362,7 +358,7 @@ describe('the pace of a WebSocket', () => {
     open()
     const got: string[] = []
     ws.on('message', (data) => got.push((data as Buffer).toString()))
-    await until(() => got.length === 5)
+    await until('five messages', 120, () => got.length === 5)
     ws.terminate()
   })
 
@@ -376,7 +372,7 @@ describe('the pace of a WebSocket', () => {
       for (;;) await peer?.send(Buffer.alloc(256 * 1024))
     }
     await expect(sends()).rejects.toThrow(PeerGone)
-    await until(() => peer?.signal.aborted === true)
+    await until('the end of the peer', 120, () => peer?.signal.aborted === true)
     expect(Date.now() - began).toBeGreaterThan(pace.stallMs)
     ws.terminate()
   })
@@ -394,7 +390,7 @@ describe('the pace of a WebSocket', () => {
         ) ?? Promise.resolve(true),
       )
     expect((await Promise.all(outcomes)).filter((went) => !went).length).toBeGreaterThan(100)
-    await until(() => peer?.signal.aborted === true)
+    await until('the end of the peer', 120, () => peer?.signal.aborted === true)
     ws.terminate()
   })
 })

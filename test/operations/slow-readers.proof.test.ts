@@ -21,6 +21,17 @@ afterAll(() => service[Symbol.asyncDispose]())
 
 const textOf = async (url: string): Promise<string> => (await fetch(url)).text()
 
+test('nine of ten events of a run are with a reader within two seconds', async () => {
+  const tasks = Array.from({ length: 20 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.05' }))
+  const world = await makeWorld(service, { name: 'soon', cores: [2], tasks })
+  const { events, stop } = listenTo(`${service.baseUrl}/events/?topic=execution-run`)
+  await service.post('/execution-runs/', { id: 'soon', schedulePlanId: world.planId, mode: 'real' })
+  await until('its end', 30, () => events.at(-1)?.type === 'execution.run.completed')
+  await stop()
+  const late = events.filter(({ at, data }) => at - Date.parse(data.event.occurredAt) > 2_000)
+  expect(late.length).toBeLessThan(events.length / 10)
+})
+
 test('a log is cut for a reader 1 MiB behind, which goes on by offset; others have it whole', async () => {
   const folder = mkdtempSync(join(runFolder(), 'slow-'))
   const go = join(folder, 'go')

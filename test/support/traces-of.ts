@@ -5,6 +5,7 @@ import { z } from 'zod'
 import { sql, raw, type Db } from '../../src/db/sql.ts'
 import { openVaultKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
+import { descendants } from '../../sites/ground.ts'
 import { temporalAddress } from './service.ts'
 
 /** What a service has written and started, as texts in which a secret is looked for. */
@@ -56,23 +57,36 @@ export const historiesOf = async (namespace: string, keyFile: string): Promise<s
   }
 }
 
-/** Command lines and environments of all other processes, looked at again and again until `stop`. */
-export const watchProcesses = (): { stop: () => string } => {
+/** A file of a process; empty when the process has ended. */
+const textOf = (pid: string, file: string): string => {
+  try {
+    return readFileSync(`/proc/${pid}/${file}`, 'latin1')
+  } catch {
+    return ''
+  }
+}
+
+/**
+ * Command lines and environments of other processes, looked at again and again until `stop`. With
+ * `folders` only of those below this process, and of those that name one of the folders there.
+ */
+export const watchProcesses = (folders?: readonly string[], everyMs = 200): { stop: () => string } => {
   const seen = new Set<string>()
   const look = (): void => {
-    for (const pid of readdirSync('/proc'))
-      if (/^\d+$/.test(pid) && pid !== String(process.pid))
-        for (const file of ['cmdline', 'environ'])
-          try {
-            seen.add(readFileSync(`/proc/${pid}/${file}`, 'latin1'))
-          } catch {
-            // It has ended.
-          }
+    const below = new Set(descendants(process.pid).map(String))
+    for (const pid of readdirSync('/proc')) {
+      if (!/^\d+$/.test(pid) || pid === String(process.pid)) continue
+      const text = ['cmdline', 'environ'].map((file) => textOf(pid, file)).join('\n')
+      if (folders === undefined || below.has(pid) || folders.some((folder) => text.includes(folder)))
+        seen.add(text)
+    }
   }
-  const timer = setInterval(look, 200)
+  look()
+  const timer = setInterval(look, everyMs)
   return {
     stop: () => {
       clearInterval(timer)
+      look()
       return [...seen].join('\n')
     },
   }

@@ -17,6 +17,7 @@ import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { attachTo, openTerminal } from '../support/console-streams.ts'
 import { makeNamespace, temporalAddress } from '../support/service.ts'
+import { watchProcesses } from '../support/traces-of.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
@@ -45,19 +46,8 @@ const namespace = `canaries-${randomBytes(6).toString('hex')}`
 let log = ''
 /** All that was answered. */
 let answered = ''
-/** Command lines and environments of all processes, looked at as often as the machine allows. */
-const processes = new Set<string>()
-let looking: NodeJS.Timeout
-
-const lookAtProcesses = (): void => {
-  for (const pid of readdirSync('/proc').filter((name) => /^\d+$/.test(name) && name !== String(process.pid)))
-    for (const file of ['cmdline', 'environ'])
-      try {
-        processes.add(readFileSync(`/proc/${pid}/${file}`, 'latin1'))
-      } catch {
-        // It has ended.
-      }
-}
+/** Command lines and environments of the daemon, the hosts, and what they start. */
+let processes: ReturnType<typeof watchProcesses>
 
 beforeAll(async () => {
   folder = dataFolder()
@@ -83,11 +73,10 @@ beforeAll(async () => {
   for (const stream of [daemon.child.stdout, daemon.child.stderr])
     stream?.on('data', (chunk: Buffer) => (log += chunk.toString()))
   ;({ baseUrl: url, adminUrl } = await readyOf(daemon, folder))
-  lookAtProcesses()
-  looking = setInterval(lookAtProcesses, 500)
+  processes = watchProcesses([folder, site.folder], 500)
 })
 afterAll(async () => {
-  clearInterval(looking)
+  processes?.stop()
   daemon?.child.kill('SIGTERM')
   await daemon?.ended
   await site?.stop()
@@ -567,8 +556,8 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
   expect(histories.page).toContain('"RunState"')
   expect(histories.page).toContain('canaries-plan')
   expect(log).toContain('"program"')
-  lookAtProcesses()
-  expect([...processes].some((one) => one.includes('src/main.ts'))).toBe(true)
+  const seen = processes.stop()
+  for (const own of ['src/main.ts', 'sshd_config']) expect(seen).toContain(own)
 
   // What the daemon and the logins left: in the homes of the hosts, and in the common folders of this
   // machine. Folders of the run hold what other tests write.
@@ -593,7 +582,7 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
     ...hits('histories', histories.plain),
     ...hits('decoded histories', histories.decoded),
     ...hits('search attributes, summaries and details', histories.page),
-    ...hits('processes', [...processes].join('\n')),
+    ...hits('processes', seen),
     ...hits('metrics', metrics),
     ...hits('data folder', filesBelow(folder)),
     ...hits('files of the hosts', left.stdout),

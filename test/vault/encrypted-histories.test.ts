@@ -6,6 +6,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
+import { until } from '../failures/programs.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -92,10 +93,10 @@ test('with a vault key, histories hold only encrypted payloads; over a rotation 
   expect([...used].sort()).toEqual((await keys.all()).map(({ id }) => id).sort())
   // People still find a record's workflow by its id.
   const found: string[] = []
-  for (let tries = 0; found.length === 0 && tries < 300; tries++) {
+  await until('the workflow by its id', 120, async () => {
     for await (const one of client.workflow.list({ query: 'RecordId = "after"' })) found.push(one.workflowId)
-    if (found.length === 0) await new Promise((resolve) => setTimeout(resolve, 100))
-  }
+    return found.length > 0
+  })
   expect(found).toEqual(['execution-run/after/1'])
 })
 

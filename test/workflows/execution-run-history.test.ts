@@ -84,7 +84,7 @@ test('simulation, failure, cancel and planning replay as well', async () => {
     tasks: [
       { name: 'a', run: 'true' },
       { name: 'b', run: 'exit 3', after: ['a'] },
-      { name: 'c', run: 'sleep 60' },
+      { name: 'c', run: 'sleep 86400' },
     ],
   })
   await service.post('/execution-runs/', {
@@ -99,11 +99,11 @@ test('simulation, failure, cancel and planning replay as well', async () => {
     onFailure: 'finish-independent',
   })
   await service.finished('simulated')
-  for (;;) {
-    const { run } = await service.get('/execution-runs/failed/')
-    if (run.failedActivityCount === 1) break
-    await new Promise((resolve) => setTimeout(resolve, 50))
-  }
+  await until(
+    'the failure',
+    120,
+    async () => (await service.get('/execution-runs/failed/')).run.failedActivityCount === 1,
+  )
   await service.post('/execution-runs/failed/cancel/')
   expect((await service.finished('failed')).run.status).toBe('cancelled')
   await service.post('/planning-sessions/', {
@@ -113,11 +113,11 @@ test('simulation, failure, cancel and planning replay as well', async () => {
     networkTopologyId: 'shapes-network',
     algorithms: [{ id: 'heft' }],
   })
-  for (;;) {
-    const { session } = await service.get('/planning-sessions/planned/')
-    if (session.status === 'completed') break
-    await new Promise((resolve) => setTimeout(resolve, 50))
-  }
+  await until(
+    'the session',
+    120,
+    async () => (await service.get('/planning-sessions/planned/')).session.status === 'completed',
+  )
   for (const [name, workflowId, end] of [
     ['execution-run-simulation', 'execution-run/simulated/1', 'COMPLETED'],
     ['execution-run-cancelled', 'execution-run/failed/1', 'CANCELLED'],
@@ -139,7 +139,7 @@ test('a workflow ends as its record, and each end replays', async () => {
   const long = await makeWorld(service, {
     name: 'ends',
     cores: [4],
-    tasks: [{ name: 'a' }, { name: 'b', run: 'sleep 300', after: ['a'] }],
+    tasks: [{ name: 'a' }, { name: 'b', run: 'sleep 86400', after: ['a'] }],
   })
   const broken = await makeWorld(service, { name: 'broken', tasks: [{ name: 'a', run: 'exit 3' }] })
   const start = (id: string, planId: string) =>
@@ -147,8 +147,11 @@ test('a workflow ends as its record, and each end replays', async () => {
   await start('broken', broken.planId)
   for (const id of ['pressed', 'unheard']) {
     await start(id, long.planId)
-    while ((await service.get(`/execution-runs/${id}/`)).run.completedActivityCount === 0)
-      await new Promise((resolve) => setTimeout(resolve, 50))
+    await until(
+      `the first end of ${id}`,
+      120,
+      async () => (await service.get(`/execution-runs/${id}/`)).run.completedActivityCount > 0,
+    )
   }
   await client.workflow.getHandle('execution-run/pressed/1').cancel()
   // As the API leaves a run that it cancels while Temporal is away.
@@ -186,6 +189,58 @@ test('a workflow ends as its record, and each end replays', async () => {
       end,
     ])
     await replayed(name, workflowId)
+  }
+})
+
+test('a site that rests goes on when another site has ended what it waits for', async () => {
+  const gate = join(runFolder(), 'resting-site-go')
+  const waits = (name: string): string => `until [ -e ${gate}-${name} ]; do sleep 0.05; done`
+  const world = await makeWorld(service, {
+    name: 'resting',
+    cores: [1, 1],
+    tasks: [
+      { name: 'a', run: waits('a'), lane: [0, 0] },
+      { name: 'b', after: ['a'], lane: [1, 0], launch: 'none' },
+      { name: 'c', run: waits('c'), after: ['b'], lane: [0, 0] },
+      { name: 'd', after: ['c'], lane: [1, 0], launch: 'none' },
+      { name: 'e', run: 'true', after: ['d'], lane: [0, 0] },
+    ],
+  })
+  await service.post('/execution-runs/', { id: 'resting', schedulePlanId: world.planId, mode: 'real' })
+  for (const name of ['a', 'c']) {
+    await until(`the other site rests while ${name} runs`, 120, async () => {
+      const { activities, live } = await service.get('/execution-runs/resting/')
+      const task = activities.find(({ externalId }: any) => externalId === name)
+      return (
+        task?.status === 'running' &&
+        live?.sites.some(
+          ({ site, state }: any) => site === 'rehearsal' && state === 'waiting for other sites',
+        )
+      )
+    })
+    writeFileSync(`${gate}-${name}`, '')
+  }
+  const { run, activities } = await service.finished('resting')
+  expect(run).toMatchObject({ status: 'completed', completedActivityCount: 5 })
+  expect(activities.map((task: any) => task.runtimeId)).toEqual(
+    ['local', 'none', 'local', 'none', 'local'].map((way) => `resting-${way}`),
+  )
+  // A site rests until a timer fires. The end elsewhere comes as a wake: the workflow's next task after
+  // it ends each rest, however long the timers are.
+  const { json } = await historyOf('execution-run/resting/1')
+  const types = json.events.map(({ eventType }: any) => eventType.replace('EVENT_TYPE_', ''))
+  const wakes = json.events.flatMap(({ workflowExecutionSignaledEventAttributes: signal }: any, at: number) =>
+    signal?.signalName === 'wake' ? [at] : [],
+  )
+  expect(wakes.length).toBeGreaterThan(0)
+  for (const wake of wakes) {
+    const handled = types.indexOf('WORKFLOW_TASK_COMPLETED', types.indexOf('WORKFLOW_TASK_STARTED', wake))
+    const late = json.events
+      .slice(handled)
+      .flatMap(({ timerFiredEventAttributes: fired }: any) =>
+        fired !== undefined && Number(fired.startedEventId) <= wake ? [fired] : [],
+      )
+    expect([wake, late]).toEqual([wake, []])
   }
 })
 
@@ -349,10 +404,7 @@ test('a finished run is read whole when every history is gone', async () => {
           () => false,
           () => true,
         )
-    for (let tries = 0; !(await gone()); tries++) {
-      expect(tries).toBeLessThan(1_200)
-      await new Promise((resolve) => setTimeout(resolve, 100))
-    }
+    await until(`${workflowId} is deleted`, 120, gone)
   })
   await Promise.all(deleted)
   expect(await service.get('/execution-runs/failed/')).toEqual(before)

@@ -18,6 +18,7 @@ import { openLog } from '../../src/observability/log.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
 import { dispatchedOperation, openDispatcher } from '../../src/operations/dispatcher.ts'
 import { readOperation } from '../../src/operations/records.ts'
+import { until } from '../failures/programs.ts'
 import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
 import { planningDocuments, type PlanningDocuments } from '../support/planning-documents.ts'
 import { quietReports } from '../support/quiet-reports.ts'
@@ -425,12 +426,10 @@ describe('a planning session', () => {
     gate = new Promise((resolve) => (open = resolve))
     try {
       await send('POST', '/planning-sessions/', session(documents, versionId))
-      let detail: Json
-      for (let tries = 0; tries < 100; tries++) {
-        detail = await send('GET', `/planning-sessions/${id}/`)
-        if (detail.live?.phase === 'planning') break
-        await new Promise((resolve) => setTimeout(resolve, 100))
-      }
+      const detail = await until('the planning', 120, async () => {
+        const answer = await send('GET', `/planning-sessions/${id}/`)
+        return answer.live?.phase === 'planning' && answer
+      })
       expect(detail).toMatchObject({
         session: { status: 'running' },
         algorithmRuns: [{ status: 'running' }],
@@ -443,8 +442,11 @@ describe('a planning session', () => {
       gate = Promise.resolve()
     }
     // The workflow ends by itself; nothing that it still does changes the record.
-    for (let tries = 0; (await app.engine.signal(sessionKind, id, 1, 'cancel')) && tries < 200; tries++)
-      await new Promise((resolve) => setTimeout(resolve, 50))
+    await until(
+      'the end of the workflow',
+      120,
+      async () => !(await app.engine.signal(sessionKind, id, 1, 'cancel')),
+    )
     const { session: ended, algorithmRuns, live } = await send('GET', `/planning-sessions/${id}/`)
     expect([ended.status, ended.candidateCount, algorithmRuns[0].status, live]).toEqual([
       'cancelled',
