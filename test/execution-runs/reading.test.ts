@@ -5,6 +5,7 @@ import { raw, sql } from '../../src/db/sql.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { allOf, makeWorld, worldDocuments, type World } from '../support/worlds.ts'
 import { activityOf, runToEnd } from './checked.ts'
+import { proved } from '../support/share.ts'
 
 let service: TestService
 let small: World
@@ -179,7 +180,7 @@ describe('the detail of a large run', () => {
     expect((await service.call('GET', '/execution-runs/nothing/')).status).toBe(404)
   })
 
-  test('has counts instead of arrays above 10,000 activities', async () => {
+  proved('has counts instead of arrays above 10,000 activities', async () => {
     const world = await makeWorld(service, {
       name: 'wide',
       tasks: Array.from({ length: 10_001 }, (_, i) => ({ name: `t${String(i)}`, seconds: 1 })),
