@@ -11,6 +11,7 @@ import { openTemporal } from '../src/embedded/temporal.ts'
 import { openLog } from '../src/observability/log.ts'
 import { cacheDir, childEnvironment, temporaryFolder } from './embedded/folder.ts'
 import { runFolder } from './support/run-folder.ts'
+import { proved } from './support/share.ts'
 
 const root = new URL('../', import.meta.url).pathname
 const text = (name: string): string => readFileSync(join(root, name), 'utf8')
@@ -317,44 +318,48 @@ describe('the Dockerfile', () => {
   })
 })
 
-test('temporal-config/namespace.sh makes the namespace on a real server, and again without harm', async () => {
-  using folder = temporaryFolder()
-  const quiet = { log: openLog('silent'), environment: childEnvironment, onProgress: () => undefined }
-  const program = await findTemporalProgram({ ...quiet, named: undefined, cacheDir })
-  const server = await openTemporal({
-    ...quiet,
-    dataDir: folder.path,
-    cacheDir,
-    namespace: 'default',
-    program,
-  })
-  const tools = mkdtempSync(join(runFolder(), 'orrery-tools-'))
-  try {
-    symlinkSync(program, join(tools, 'temporal'))
-    const env = { PATH: `${tools}:/usr/bin:/bin`, HOME: folder.path, TEMPORAL_ADDRESS: server.address }
-    const settings = readTemporalSettings()
-    for (let round = 0; round < 2; round++)
-      execFileSync('/bin/sh', [join(root, 'temporal-config/namespace.sh'), 'fresh'], { env, stdio: 'pipe' })
-    const say = (...args: string[]): string =>
-      execFileSync(
-        join(tools, 'temporal'),
-        ['operator', ...args, '--namespace', 'fresh', '--output', 'json'],
-        { env, encoding: 'utf8' },
+proved(
+  'temporal-config/namespace.sh makes the namespace on a real server, and again without harm',
+  async () => {
+    using folder = temporaryFolder()
+    const quiet = { log: openLog('silent'), environment: childEnvironment, onProgress: () => undefined }
+    const program = await findTemporalProgram({ ...quiet, named: undefined, cacheDir })
+    const server = await openTemporal({
+      ...quiet,
+      dataDir: folder.path,
+      cacheDir,
+      namespace: 'default',
+      program,
+    })
+    const tools = mkdtempSync(join(runFolder(), 'orrery-tools-'))
+    try {
+      symlinkSync(program, join(tools, 'temporal'))
+      const env = { PATH: `${tools}:/usr/bin:/bin`, HOME: folder.path, TEMPORAL_ADDRESS: server.address }
+      const settings = readTemporalSettings()
+      for (let round = 0; round < 2; round++)
+        execFileSync('/bin/sh', [join(root, 'temporal-config/namespace.sh'), 'fresh'], { env, stdio: 'pipe' })
+      const say = (...args: string[]): string =>
+        execFileSync(
+          join(tools, 'temporal'),
+          ['operator', ...args, '--namespace', 'fresh', '--output', 'json'],
+          { env, encoding: 'utf8' },
+        )
+      const attributes = z
+        .object({ customAttributes: z.record(z.string(), z.string()) })
+        .parse(JSON.parse(say('search-attribute', 'list'))).customAttributes
+      expect(attributes).toEqual(
+        Object.fromEntries(
+          Object.entries(settings.searchAttributes).map(([name, type]) => [
+            name,
+            `INDEXED_VALUE_TYPE_${type.toUpperCase()}`,
+          ]),
+        ),
       )
-    const attributes = z
-      .object({ customAttributes: z.record(z.string(), z.string()) })
-      .parse(JSON.parse(say('search-attribute', 'list'))).customAttributes
-    expect(attributes).toEqual(
-      Object.fromEntries(
-        Object.entries(settings.searchAttributes).map(([name, type]) => [
-          name,
-          `INDEXED_VALUE_TYPE_${type.toUpperCase()}`,
-        ]),
-      ),
-    )
-    expect(say('namespace', 'describe')).toContain(`"${Number.parseInt(settings.retention, 10) * 3600}s"`)
-  } finally {
-    rmSync(tools, { recursive: true, force: true })
-    await server.stop()
-  }
-}, 900_000)
+      expect(say('namespace', 'describe')).toContain(`"${Number.parseInt(settings.retention, 10) * 3600}s"`)
+    } finally {
+      rmSync(tools, { recursive: true, force: true })
+      await server.stop()
+    }
+  },
+  900_000,
+)

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { epigenomics, montage, type WfInstance } from '../bench/workloads.ts'
 import type { TestService } from './support/service.ts'
 import { expectSimulated, openSite } from './support/simulated-instances.ts'
+import { openShare } from './support/share.ts'
 
 /** Tasks, edges and files, and the number of tasks of each program. */
 const shapeOf = ({ workflow: { specification, execution } }: WfInstance) => ({
@@ -52,8 +53,13 @@ describe('generated workflows are imported, planned and simulated over HTTP', ()
   })
   afterAll(() => service[Symbol.asyncDispose]())
 
-  test.each([
+  const kinds: [name: string, generate: () => object][] = [
     ['montage', () => montage()],
     ['epigenomics', () => epigenomics()],
-  ])('%s', (name, generate) => expectSimulated(service, name, JSON.stringify(generate())), 60_000)
+  ]
+  test.each(kinds.filter(openShare(2)))(
+    '%s',
+    (name, generate) => expectSimulated(service, name, JSON.stringify(generate())),
+    60_000,
+  )
 })

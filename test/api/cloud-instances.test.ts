@@ -22,6 +22,7 @@ import { replayed } from '../support/histories.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, temporalAddress } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 
 /** Machines of an EC2 endpoint, each an sshd on loopback, from the request to the end, over HTTP. */
 
@@ -126,29 +127,32 @@ test('a machine is made with its disk, stopped, started with another address, an
   await connection.close()
 })
 
-test('a start waits for the end of a stop, and fails with the reason where the machine falls back to stopped', async () => {
-  await made('fallen')
-  await act('fallen', 'stop')
-  const machine = await machineOfInstance(service, site, 'fallen')
-  // As others stop it: the record is `stopped` before the machine is.
-  machine.state = 'stopping'
-  site.faults.noStart(true)
-  const looks = site.calls.get('DescribeInstances') ?? 0
-  const { id } = (await calls.act('fallen', 'start')).body
-  await until('a look at it', 120, () => (site.calls.get('DescribeInstances') ?? 0) > looks)
-  machine.state = 'stopped'
-  const failed = await calls.over(id)
-  site.faults.noStart(false)
-  expect([failed.status, failed.failureReason]).toEqual([
-    ...['failed', expect.stringMatching(/was stopped at its provider \(Server.InternalError\).*retry/)],
-  ])
-  expect((await calls.instance('fallen')).failureReason).toBe(failed.failureReason)
-  await service.post(`/cloud-operations/${id}/retry/`)
-  expect((await calls.over(id)).status).toBe('completed')
-  await act('fallen', 'destroy')
-})
+proved(
+  'a start waits for the end of a stop, and fails with the reason where the machine falls back to stopped',
+  async () => {
+    await made('fallen')
+    await act('fallen', 'stop')
+    const machine = await machineOfInstance(service, site, 'fallen')
+    // As others stop it: the record is `stopped` before the machine is.
+    machine.state = 'stopping'
+    site.faults.noStart(true)
+    const looks = site.calls.get('DescribeInstances') ?? 0
+    const { id } = (await calls.act('fallen', 'start')).body
+    await until('a look at it', 120, () => (site.calls.get('DescribeInstances') ?? 0) > looks)
+    machine.state = 'stopped'
+    const failed = await calls.over(id)
+    site.faults.noStart(false)
+    expect([failed.status, failed.failureReason]).toEqual([
+      ...['failed', expect.stringMatching(/was stopped at its provider \(Server.InternalError\).*retry/)],
+    ])
+    expect((await calls.instance('fallen')).failureReason).toBe(failed.failureReason)
+    await service.post(`/cloud-operations/${id}/retry/`)
+    expect((await calls.over(id)).status).toBe('completed')
+    await act('fallen', 'destroy')
+  },
+)
 
-test.each(['runs', 'falls back'])('a machine whose start is cancelled can be used: it %s', async (end) => {
+proved.each(['runs', 'falls back'])('a machine whose start is cancelled can be used: it %s', async (end) => {
   const instance = `called-off-${end.slice(0, 4)}`
   await made(instance)
   await act(instance, 'stop')
@@ -175,7 +179,7 @@ test.each(['runs', 'falls back'])('a machine whose start is cancelled can be use
   await act(instance, 'destroy')
 })
 
-test('a machine whose start is refused for its address counts while it runs', async () => {
+proved('a machine whose start is refused for its address counts while it runs', async () => {
   await makeTarget('of-address', { configuration: { sshAddress: 'public' } })
   await made('unreached', 'of-address')
   await act('unreached', 'stop')
@@ -294,75 +298,81 @@ test('a machine whose making fails is ended, and a retry makes another one, also
   })
 })
 
-test('a machine without a public address is used at its private one, unless its target wants the public one', async () => {
-  site.faults.noPublicAddress(true)
-  await makeTarget('public', { configuration: { sshAddress: 'public' } })
-  const failed = await made('no-address', 'public')
-  expect(failed.failureReason).toMatch(
-    /^the machine i-[0-9a-f]+ runs without a public address; name a subnet .*let sshAddress be private$/,
-  )
-  expect(living()).toEqual([])
-  expect((await made('private')).status).toBe('completed')
-  site.faults.noPublicAddress(false)
-  const instance = await calls.instance('private')
-  expect([instance.status, instance.publicAddress]).toEqual(['ready', undefined])
-  expect(instance.privateAddress).toMatch(/^127\./)
-  expect((await act('private', 'validate')).status).toBe('completed')
-  await act('private', 'destroy')
-})
+proved(
+  'a machine without a public address is used at its private one, unless its target wants the public one',
+  async () => {
+    site.faults.noPublicAddress(true)
+    await makeTarget('public', { configuration: { sshAddress: 'public' } })
+    const failed = await made('no-address', 'public')
+    expect(failed.failureReason).toMatch(
+      /^the machine i-[0-9a-f]+ runs without a public address; name a subnet .*let sshAddress be private$/,
+    )
+    expect(living()).toEqual([])
+    expect((await made('private')).status).toBe('completed')
+    site.faults.noPublicAddress(false)
+    const instance = await calls.instance('private')
+    expect([instance.status, instance.publicAddress]).toEqual(['ready', undefined])
+    expect(instance.privateAddress).toMatch(/^127\./)
+    expect((await act('private', 'validate')).status).toBe('completed')
+    await act('private', 'destroy')
+  },
+)
 
-test('what a failed check says is masked before it is cut; one that writes too much fails, and any ends with its operation and its machine', async () => {
-  const { db } = service
-  await makeTarget('checked')
-  await made('checked', 'checked')
-  const command = `printf '%0493d%s' 1 "$api_token" >&2; exit 3`
-  await db.run(sql`insert into machine_configurations (id, name) values ('checks', 'checks')`)
-  await db.run(sql`insert into machine_configuration_versions
+proved(
+  'what a failed check says is masked before it is cut; one that writes too much fails, and any ends with its operation and its machine',
+  async () => {
+    const { db } = service
+    await makeTarget('checked')
+    await made('checked', 'checked')
+    const command = `printf '%0493d%s' 1 "$api_token" >&2; exit 3`
+    await db.run(sql`insert into machine_configurations (id, name) values ('checks', 'checks')`)
+    await db.run(sql`insert into machine_configuration_versions
       (id, machine_configuration_id, version, status, playbook_yaml, content_sha256, validation_checks)
     values ('checks-v1', 'checks', 1, 'published', '- hosts: all', 'x',
       ${JSON.stringify([{ name: 'tells', command }])}::jsonb)`)
-  const variables = { api_token: 'canary-0123456789' }
-  const own = {
-    configurationVersionId: 'checks-v1',
-    executionOrder: 1,
-    required: true,
-    enabled: true,
-    variables,
-  }
-  await db.run(sql`update cloud_capacity_targets set machine_configurations = ${JSON.stringify([own])}::jsonb
+    const variables = { api_token: 'canary-0123456789' }
+    const own = {
+      configurationVersionId: 'checks-v1',
+      executionOrder: 1,
+      required: true,
+      enabled: true,
+      variables,
+    }
+    await db.run(sql`update cloud_capacity_targets set machine_configurations = ${JSON.stringify([own])}::jsonb
     where id = 'checked'`)
-  const { id, failureReason } = await act('checked', 'validate')
-  expect(failureReason).toMatch(/^the check "tells" of checks-v1 ended with 3: …0+1\*{8}$/)
-  expect(JSON.stringify(await calls.events(id))).not.toContain('canary')
+    const { id, failureReason } = await act('checked', 'validate')
+    expect(failureReason).toMatch(/^the check "tells" of checks-v1 ended with 3: …0+1\*{8}$/)
+    expect(JSON.stringify(await calls.events(id))).not.toContain('canary')
 
-  const folder = mkdtempSync(join(runFolder(), 'checks-'))
-  const check = (name: string, script: string) =>
-    db.run(sql`update machine_configuration_versions
+    const folder = mkdtempSync(join(runFolder(), 'checks-'))
+    const check = (name: string, script: string) =>
+      db.run(sql`update machine_configuration_versions
       set validation_checks = ${JSON.stringify([{ name, command: script }])}::jsonb where id = 'checks-v1'`)
-  await check('writes', 'head -c 2000000 /dev/zero')
-  const long = await act('checked', 'validate')
-  expect([long.status, long.failureReason]).toEqual([
-    ...['failed', 'the check "writes" of checks-v1 wrote more than 1048576 bytes'],
-  ])
-  const begun = async (name: string): Promise<string> => {
-    await check(name, `touch ${folder}/${name}; while [ -e ${folder}/${name} ]; do sleep 0.1; done`)
-    const { body } = await calls.act('checked', 'validate')
-    await until('the check', 120, () => existsSync(`${folder}/${name}`))
-    return body.id
-  }
-  const cancelled = await begun('cancelled')
-  await service.post(`/cloud-operations/${cancelled}/cancel/`)
-  await until('the end of the check', 30, async () => {
-    const { status } = await service.get(`/cloud-operations/${cancelled}/`)
-    return status === 'cancelled'
-  })
-  const lost = await begun('lost')
-  site.faults.takeBack((await machineOfInstance(service, site, 'checked')).id)
-  expect(await calls.over(lost)).toMatchObject({
-    ...{ status: 'failed', failureReason: expect.stringMatching(/ended at its provider .*worked on it/) },
-  })
-  await act('checked', 'destroy')
-})
+    await check('writes', 'head -c 2000000 /dev/zero')
+    const long = await act('checked', 'validate')
+    expect([long.status, long.failureReason]).toEqual([
+      ...['failed', 'the check "writes" of checks-v1 wrote more than 1048576 bytes'],
+    ])
+    const begun = async (name: string): Promise<string> => {
+      await check(name, `touch ${folder}/${name}; while [ -e ${folder}/${name} ]; do sleep 0.1; done`)
+      const { body } = await calls.act('checked', 'validate')
+      await until('the check', 120, () => existsSync(`${folder}/${name}`))
+      return body.id
+    }
+    const cancelled = await begun('cancelled')
+    await service.post(`/cloud-operations/${cancelled}/cancel/`)
+    await until('the end of the check', 30, async () => {
+      const { status } = await service.get(`/cloud-operations/${cancelled}/`)
+      return status === 'cancelled'
+    })
+    const lost = await begun('lost')
+    site.faults.takeBack((await machineOfInstance(service, site, 'checked')).id)
+    expect(await calls.over(lost)).toMatchObject({
+      ...{ status: 'failed', failureReason: expect.stringMatching(/ended at its provider .*worked on it/) },
+    })
+    await act('checked', 'destroy')
+  },
+)
 
 test('a machine of Google is made, looked at and ended in the project of its target', async () => {
   const { credential, endpoint, region } = site.google
@@ -466,7 +476,7 @@ test('a connection that leads to another account says nothing about a machine', 
   expect(machine.state).toBe('terminated')
 })
 
-test('what others end is noted in every state of its record, and its bill is closed', async () => {
+proved('what others end is noted in every state of its record, and its bill is closed', async () => {
   const { db } = service
   await makeTarget('watched', { maximumInstances: 4, lifecyclePolicy: 'keep' })
   const ids = ['broken', 'halted', 'idle', 'resting']
@@ -551,7 +561,7 @@ test('a machine whose provider never answered about it is recorded with its bill
   expect(await act('unanswered', 'destroy')).toMatchObject({ status: 'completed' })
 })
 
-test('a machine that others stop or end is in the audit, once, with the reason', async () => {
+proved('a machine that others stop or end is in the audit, once, with the reason', async () => {
   for (const [id, state] of [
     ['stopped', 'stopped'],
     ['ended', 'terminated'],
@@ -688,52 +698,55 @@ describe('a run whose plan stops and starts its machine', () => {
     expect(await kindsOf(instance)).toEqual(['provision', 'stop', 'start', 'destroy'])
   })
 
-  test('a start takes the machine of a person that it names, which is stopped again; no other one', async () => {
-    await made('sleeping')
-    await act('sleeping', 'stop')
-    await planned('wakes', 'small', ['cloud'], [{ action: 'start', cloudInstanceId: 'sleeping' }])
-    expect((await start('wakes')).status).toBe(202)
-    expect((await service.finished('wakes')).run.status).toBe('completed')
-    await until(
-      'the stop of the machine',
-      120,
-      async () => (await calls.instance('sleeping')).status === 'stopped',
-    )
-    const kinds = ['provision', 'stop', 'start', 'stop']
-    expect(await kindsOf('sleeping')).toEqual(kinds)
-    await planned('wakes-any', 'small', ['cloud'], [{ action: 'start' }])
-    expect((await start('wakes-any')).status).toBe(202)
-    expect((await service.finished('wakes-any')).run.status).toBe('completed')
-    expect(await kindsOf('sleeping')).toEqual(kinds)
-    await until('the end of the other machine', 120, () => living().length === 1)
-    // As a stop that failed long ago leaves it.
-    const { db } = service
-    await db.run(
-      sql`update cloud_operations set finished_at = now() - interval '1 year' where instance_id = 'sleeping'`,
-    )
-    await db.run(sql`update cloud_instances set status = 'failed' where id = 'sleeping'`)
-    const turns = openTurns(
-      ({ id }: { id: string }) => id,
-      (error) => expect(error).toBeUndefined(),
-    )
-    const engine = { start: () => Promise.resolve(), cancel: () => Promise.resolve(true) } as never
-    await endUnusedMachines({ db, engine }, turns)
-    expect(await kindsOf('sleeping')).toEqual(kinds)
-    // As a version that did not check them has stored them.
-    const wrong = { sshPort: 'none', idleSeconds: 'long', sshSourceRanges: 7, connectionId: null }
-    const targets = await service.get('/environments/clouds/cloud-capacity-targets/')
-    const { configuration } = targets.find(({ id }: { id: string }) => id === 'small')
-    const configure = (members: object) =>
-      db.run(
-        sql`update cloud_capacity_targets set configuration = ${JSON.stringify(members)}::jsonb where id = 'small'`,
+  proved(
+    'a start takes the machine of a person that it names, which is stopped again; no other one',
+    async () => {
+      await made('sleeping')
+      await act('sleeping', 'stop')
+      await planned('wakes', 'small', ['cloud'], [{ action: 'start', cloudInstanceId: 'sleeping' }])
+      expect((await start('wakes')).status).toBe(202)
+      expect((await service.finished('wakes')).run.status).toBe('completed')
+      await until(
+        'the stop of the machine',
+        120,
+        async () => (await calls.instance('sleeping')).status === 'stopped',
       )
-    await configure({ ...configuration, ...wrong })
-    await endUnusedMachines({ db, engine }, turns)
-    expect(await act('sleeping', 'destroy')).toMatchObject({ status: 'completed' })
-    await configure(configuration)
-  })
+      const kinds = ['provision', 'stop', 'start', 'stop']
+      expect(await kindsOf('sleeping')).toEqual(kinds)
+      await planned('wakes-any', 'small', ['cloud'], [{ action: 'start' }])
+      expect((await start('wakes-any')).status).toBe(202)
+      expect((await service.finished('wakes-any')).run.status).toBe('completed')
+      expect(await kindsOf('sleeping')).toEqual(kinds)
+      await until('the end of the other machine', 120, () => living().length === 1)
+      // As a stop that failed long ago leaves it.
+      const { db } = service
+      await db.run(
+        sql`update cloud_operations set finished_at = now() - interval '1 year' where instance_id = 'sleeping'`,
+      )
+      await db.run(sql`update cloud_instances set status = 'failed' where id = 'sleeping'`)
+      const turns = openTurns(
+        ({ id }: { id: string }) => id,
+        (error) => expect(error).toBeUndefined(),
+      )
+      const engine = { start: () => Promise.resolve(), cancel: () => Promise.resolve(true) } as never
+      await endUnusedMachines({ db, engine }, turns)
+      expect(await kindsOf('sleeping')).toEqual(kinds)
+      // As a version that did not check them has stored them.
+      const wrong = { sshPort: 'none', idleSeconds: 'long', sshSourceRanges: 7, connectionId: null }
+      const targets = await service.get('/environments/clouds/cloud-capacity-targets/')
+      const { configuration } = targets.find(({ id }: { id: string }) => id === 'small')
+      const configure = (members: object) =>
+        db.run(
+          sql`update cloud_capacity_targets set configuration = ${JSON.stringify(members)}::jsonb where id = 'small'`,
+        )
+      await configure({ ...configuration, ...wrong })
+      await endUnusedMachines({ db, engine }, turns)
+      expect(await act('sleeping', 'destroy')).toMatchObject({ status: 'completed' })
+      await configure(configuration)
+    },
+  )
 
-  test('a machine that a run has left is the machine of the person who asks for one', async () => {
+  proved('a machine that a run has left is the machine of the person who asks for one', async () => {
     await makeTarget('left', { lifecyclePolicy: 'keep' })
     await made('left', 'left')
     await act('left', 'stop')
@@ -773,7 +786,7 @@ describe('a run whose plan stops and starts its machine', () => {
     expect(paid[0]! + paid[1]!).toBeCloseTo(billing.accumulatedComputeSeconds, 3)
   })
 
-  test('a run pays for the disks of both machines where a retry has made another one', async () => {
+  proved('a run pays for the disks of both machines where a retry has made another one', async () => {
     const { db } = service
     await makeTarget('again', { configuration: { pricePerHour: 3_600, diskPricePerGiBMonth: 131_400 } })
     site.faults.otherHostKey(true)

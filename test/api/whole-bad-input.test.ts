@@ -198,7 +198,7 @@ describe('what is no document', () => {
   ].join('\n')
 
   const isSent = openShare(10)
-  const isTyped = openShare(3)
+  const isTyped = openShare(8)
   test.each(named)('%s refuses it with 400', async (_name, example) => {
     const whole = JSON.stringify(example.body('never'))
     await refusingAll(async (expectStatus) => {
@@ -276,7 +276,7 @@ describe('what is no document', () => {
   })
 
   test('32 MiB and one byte is 413 everywhere, and 32 MiB is not', async () => {
-    const isLarge = openShare(4)
+    const isLarge = openShare(12)
     const limit = 32 * 1024 * 1024
     const padded = (bytes: number): Buffer =>
       Buffer.concat([
@@ -342,7 +342,7 @@ describe('what is no document', () => {
 const typed = (schema: Json): boolean => schema['type'] === 'number' || schema['type'] === 'integer'
 
 /** Of the values of fields. */
-const isPlayed = openShare(10)
+const isPlayed = openShare(25)
 
 const samplesOf: Record<string, unknown> = { string: 'text', number: 7, boolean: true, array: [], object: {} }
 
@@ -444,7 +444,7 @@ describe('a blank text counts as left out where it may be left out', () => {
 
   test('in every document of every route, as far as its schema goes', async () => {
     const differing: string[] = []
-    const isAsked = openShare(4)
+    const isAsked = openShare(8)
     let found = 0
     for (const [path, item] of Object.entries<Json>(document['paths']))
       for (const [method, operation] of Object.entries<Json>(item)) {
@@ -513,7 +513,7 @@ describe('every path and query', () => {
       )
 
   test('an id that cannot be one is 400, one that nobody has 404', async () => {
-    const isAsked = openShare(4)
+    const isAsked = openShare(8)
     await refusingAll(async (expectStatus) => {
       for (const { method, path, operation } of operations()) {
         // Preferences are made for any client, and a document is looked at before its path.
@@ -586,7 +586,7 @@ describe('a value that PostgreSQL does not take', () => {
     ...['2026-02-30T00:00:00Z', '2026-01-01T24:00:00Z', '2026-01-01T23:59:60Z', '+10000-01-01T00:00:00Z'],
     ...['null', '[]', '{}', 'true', '😀', "'", '\\', '%', 'a\u2028b', ' '],
   ].map(encodeURIComponent)
-  const isTried = openShare(10)
+  const isTried = openShare(20)
 
   test('is an answer or 400 in every query of a list', async () => {
     const refused: string[] = []

@@ -4,6 +4,7 @@ import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { examples, makeBaseWorld, worldVariables } from './whole-documents.ts'
 import { changed, openPlaces } from './whole-places.ts'
+import { proved } from '../support/share.ts'
 
 type Json = Record<string, any>
 
@@ -97,7 +98,7 @@ test('every value has a type', () => {
   expect(untyped).toEqual([])
 })
 
-test('no value that the document offers is refused for itself', async () => {
+proved('no value that the document offers is refused for itself', async () => {
   const places = openPlaces(document)
   const refused: string[] = []
   let made = 0

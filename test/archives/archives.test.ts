@@ -27,7 +27,7 @@ import { finishResets } from '../../src/domains/instance/archives/reset.ts'
 import { until } from '../failures/programs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
-import { runsOf } from '../support/share.ts'
+import { proved, runsOf } from '../support/share.ts'
 import { tableCounts } from '../support/table-counts.ts'
 import { forged, isUnread, mutated, numbersOf, ofEmptyFiles } from './zip-forms.ts'
 
@@ -515,7 +515,7 @@ const put = async (id: string, bytes: Buffer): Promise<string> => {
   return hex
 }
 
-test('the bytes of artifacts travel on wish, but for those in which a secret stands', async () => {
+proved('the bytes of artifacts travel on wish, but for those in which a secret stands', async () => {
   const image = randomBytes(300_000)
   const hex = await put('clean', image)
   // The secret begins in one piece of what an export looks at, and ends in the next.
@@ -557,121 +557,130 @@ test('the bytes of artifacts travel on wish, but for those in which a secret sta
   expect(readdirSync(join(service.dataDir, 'instances'))).toEqual([])
 })
 
-test('an image that leaves the store while it is exported arrives whole, one that shrinks breaks the answer off', async () => {
-  const image = Buffer.alloc(64 * 1024 ** 2)
-  const hex = await put('large', image)
-  const emptied = () =>
-    until(
-      'an empty folder of exports',
-      60,
-      () => readdirSync(join(service.dataDir, 'instances')).length === 0,
+proved(
+  'an image that leaves the store while it is exported arrives whole, one that shrinks breaks the answer off',
+  async () => {
+    const image = Buffer.alloc(64 * 1024 ** 2)
+    const hex = await put('large', image)
+    const emptied = () =>
+      until(
+        'an empty folder of exports',
+        60,
+        () => readdirSync(join(service.dataDir, 'instances')).length === 0,
+      )
+    /** An export whose answer has begun, and is longer than what the connection holds. */
+    const begun = async () => {
+      const answer = await fetch(`${service.baseUrl}/instances/default/export/?includeArtifacts=true`)
+      expect(answer.status).toBe(200)
+      return answer
+    }
+
+    const removed = await begun()
+    rmSync(imagePath(hex))
+    const whole = Buffer.from(await removed.arrayBuffer())
+    expect(whole.length).toBe(Number(removed.headers.get('content-length')))
+    await emptied()
+    const { status, body } = await upload(whole)
+    expect([status, body.error]).toEqual([201, undefined])
+    await service.ok('DELETE', `/instances/${String(body.id)}/`)
+
+    writeFileSync(imagePath(hex), image)
+    const shrunk = await begun()
+    truncateSync(imagePath(hex), 1_000)
+    await expect(shrunk.arrayBuffer()).rejects.toThrow()
+    await emptied()
+
+    writeFileSync(imagePath(hex), image)
+    const left = await begun()
+    await left.body?.cancel()
+    await emptied()
+    rmSync(imagePath(hex))
+  },
+)
+
+proved(
+  'an archive that cannot be migrated keeps no service from its start, and is not activated',
+  async () => {
+    const [one, other] = [(await upload(await download())).body, (await upload(await download())).body]
+    const client = await service.db.session()
+    const { rows } = await client.query<{ schema: string }>(
+      'select schema_name as schema from instance_archives where id = $1',
+      [one.id],
     )
-  /** An export whose answer has begun, and is longer than what the connection holds. */
-  const begun = async () => {
-    const answer = await fetch(`${service.baseUrl}/instances/default/export/?includeArtifacts=true`)
-    expect(answer.status).toBe(200)
-    return answer
-  }
+    const schema = `"${rows[0]?.schema ?? ''}"`
+    // Its views are older, and a table that they read is gone.
+    await client.query(`drop table ${schema}.execution_runs cascade`)
+    await client.query(`update ${schema}.schema_definitions set hash = 'older'`)
+    await client.end()
+    expect((await migrate(service.db)).old).toEqual([{ id: one.id, error: expect.any(Error) }])
+    const { status, body } = await service.call('POST', `/instance-activations/${String(one.id)}/`)
+    expect([status, body.error]).toEqual([409, expect.stringMatching(/delete it and import it again/)])
+    await service.ok('POST', `/instance-activations/${String(other.id)}/`)
+    await service.ok('POST', '/instance-activations/default/')
+    for (const { id } of [one, other]) await service.ok('DELETE', `/instances/${String(id)}/`)
+  },
+)
 
-  const removed = await begun()
-  rmSync(imagePath(hex))
-  const whole = Buffer.from(await removed.arrayBuffer())
-  expect(whole.length).toBe(Number(removed.headers.get('content-length')))
-  await emptied()
-  const { status, body } = await upload(whole)
-  expect([status, body.error]).toEqual([201, undefined])
-  await service.ok('DELETE', `/instances/${String(body.id)}/`)
+proved(
+  'two imports at once, a cut one, one beside an activation, and a reader that does not read',
+  async () => {
+    const honest = await download()
+    const both = await Promise.all([upload(honest), upload(honest)])
+    expect(both.map(({ status }) => status)).toEqual([201, 201])
+    const [one, other] = both.map(({ body }) => String(body.id))
 
-  writeFileSync(imagePath(hex), image)
-  const shrunk = await begun()
-  truncateSync(imagePath(hex), 1_000)
-  await expect(shrunk.arrayBuffer()).rejects.toThrow()
-  await emptied()
-
-  writeFileSync(imagePath(hex), image)
-  const left = await begun()
-  await left.body?.cancel()
-  await emptied()
-  rmSync(imagePath(hex))
-})
-
-test('an archive that cannot be migrated keeps no service from its start, and is not activated', async () => {
-  const [one, other] = [(await upload(await download())).body, (await upload(await download())).body]
-  const client = await service.db.session()
-  const { rows } = await client.query<{ schema: string }>(
-    'select schema_name as schema from instance_archives where id = $1',
-    [one.id],
-  )
-  const schema = `"${rows[0]?.schema ?? ''}"`
-  // Its views are older, and a table that they read is gone.
-  await client.query(`drop table ${schema}.execution_runs cascade`)
-  await client.query(`update ${schema}.schema_definitions set hash = 'older'`)
-  await client.end()
-  expect((await migrate(service.db)).old).toEqual([{ id: one.id, error: expect.any(Error) }])
-  const { status, body } = await service.call('POST', `/instance-activations/${String(one.id)}/`)
-  expect([status, body.error]).toEqual([409, expect.stringMatching(/delete it and import it again/)])
-  await service.ok('POST', `/instance-activations/${String(other.id)}/`)
-  await service.ok('POST', '/instance-activations/default/')
-  for (const { id } of [one, other]) await service.ok('DELETE', `/instances/${String(id)}/`)
-})
-
-test('two imports at once, a cut one, one beside an activation, and a reader that does not read', async () => {
-  const honest = await download()
-  const both = await Promise.all([upload(honest), upload(honest)])
-  expect(both.map(({ status }) => status)).toEqual([201, 201])
-  const [one, other] = both.map(({ body }) => String(body.id))
-
-  /** Sends half of the archive. @returns the request, and its answer */
-  const half = () => {
-    const begun = request(`${service.baseUrl}/instances/import/`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/zip', 'content-length': String(honest.length) },
-    })
-    begun.write(honest.subarray(0, honest.length / 2))
-    const answer = new Promise<number>((resolve, reject) => {
-      begun.once('response', (response) => {
-        response.resume()
-        resolve(response.statusCode ?? 0)
+    /** Sends half of the archive. @returns the request, and its answer */
+    const half = () => {
+      const begun = request(`${service.baseUrl}/instances/import/`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/zip', 'content-length': String(honest.length) },
       })
-      begun.once('error', reject)
+      begun.write(honest.subarray(0, honest.length / 2))
+      const answer = new Promise<number>((resolve, reject) => {
+        begun.once('response', (response) => {
+          response.resume()
+          resolve(response.statusCode ?? 0)
+        })
+        begun.once('error', reject)
+      })
+      answer.catch(() => undefined)
+      return { begun, answer }
+    }
+    const onDisk = () => readdirSync(join(service.dataDir, 'instances'))
+    const cut = half()
+    await until('the upload', 45, () => onDisk().length === 1)
+    cut.begun.destroy()
+    await until('its removal', 45, () => onDisk().length === 0)
+
+    const beside = half()
+    await until('the upload', 45, () => onDisk().length === 1)
+    await service.ok('POST', `/instance-activations/${String(one)}/`)
+    beside.begun.end(honest.subarray(honest.length / 2))
+    // What began before the activation may end; it is whole or not there.
+    const status = await beside.answer
+    expect([201, 423]).toContain(status)
+    expect((await service.get('/instances/')).length).toBe(status === 201 ? 4 : 3)
+    await service.ok('POST', '/instance-activations/default/')
+
+    const stalled = await fetch(`${service.baseUrl}/instances/default/export/`)
+    // The reader holds no transaction; a short one of the service may be between two statements.
+    await until('the end of all transactions', 45, async () => {
+      const [sessions] = await service.db.prepared<{ n: string }>(
+        'sessions',
+        "select count(*) as n from pg_stat_activity where datname = current_database() and state like 'idle in%'",
+        [],
+      )
+      return Number(sessions?.n) === 0
     })
-    answer.catch(() => undefined)
-    return { begun, answer }
-  }
-  const onDisk = () => readdirSync(join(service.dataDir, 'instances'))
-  const cut = half()
-  await until('the upload', 45, () => onDisk().length === 1)
-  cut.begun.destroy()
-  await until('its removal', 45, () => onDisk().length === 0)
+    expect(onDisk()).toEqual([])
+    await stalled.body?.cancel()
+    for (const { id } of (await service.get('/instances/')).slice(1))
+      await service.ok('DELETE', `/instances/${String(id)}/`)
+    expect([other, await schemas()]).toEqual([other, []])
+  },
+)
 
-  const beside = half()
-  await until('the upload', 45, () => onDisk().length === 1)
-  await service.ok('POST', `/instance-activations/${String(one)}/`)
-  beside.begun.end(honest.subarray(honest.length / 2))
-  // What began before the activation may end; it is whole or not there.
-  const status = await beside.answer
-  expect([201, 423]).toContain(status)
-  expect((await service.get('/instances/')).length).toBe(status === 201 ? 4 : 3)
-  await service.ok('POST', '/instance-activations/default/')
-
-  const stalled = await fetch(`${service.baseUrl}/instances/default/export/`)
-  // The reader holds no transaction; a short one of the service may be between two statements.
-  await until('the end of all transactions', 45, async () => {
-    const [sessions] = await service.db.prepared<{ n: string }>(
-      'sessions',
-      "select count(*) as n from pg_stat_activity where datname = current_database() and state like 'idle in%'",
-      [],
-    )
-    return Number(sessions?.n) === 0
-  })
-  expect(onDisk()).toEqual([])
-  await stalled.body?.cancel()
-  for (const { id } of (await service.get('/instances/')).slice(1))
-    await service.ok('DELETE', `/instances/${String(id)}/`)
-  expect([other, await schemas()]).toEqual([other, []])
-})
-
-test('a read that began before another instance was activated goes on', async () => {
+proved('a read that began before another instance was activated goes on', async () => {
   const { id } = (await upload(await download())).body
   const selected = openSelected(service.db)
   await using selection = openSelection({ db: service.db, selected })
@@ -694,7 +703,7 @@ test('a read that began before another instance was activated goes on', async ()
   await service.ok('DELETE', `/instances/${String(id)}/`)
 })
 
-test('an import ends with its time: while bytes arrive, and while the database works', async () => {
+proved('an import ends with its time: while bytes arrive, and while the database works', async () => {
   const { db, dataDir } = service
   const spool = join(dataDir, 'late')
   const stream = new PassThrough()
@@ -858,7 +867,7 @@ test('a factory reset empties records, credentials and files, keeps archives and
   expect(await service.get(`/instances/${String(id)}/`)).toMatchObject({ contents: { environments: 33 } })
 })
 
-test('a reset whose workflows cannot be removed yet removes no later file at the next start', async () => {
+proved('a reset whose workflows cannot be removed yet removes no later file at the next start', async () => {
   const { db, dataDir } = service
   const [closed, later] = ['work/closed', 'work/later'].map((path) => join(dataDir, path)) as [string, string]
   mkdirSync(join(closed, 'a'), { recursive: true })
@@ -877,7 +886,7 @@ test('a reset whose workflows cannot be removed yet removes no later file at the
   expect((await tableCounts(db))['instance_cleanups']).toBe(0)
 })
 
-test('a reset that could not move files takes no later ones at the next start', async () => {
+proved('a reset that could not move files takes no later ones at the next start', async () => {
   const { db, dataDir } = service
   const later = join(dataDir, 'work/of-a-later-run')
   mkdirSync(join(dataDir, 'removed/blocked'), { recursive: true })
@@ -958,7 +967,7 @@ test('an archive gives no files, logs or states of runs that have the same ids h
   expect(await counted()).toBe(here)
 })
 
-test('a factory reset names an open run, and cancels it where it is asked to', async () => {
+proved('a factory reset names an open run, and cancels it where it is asked to', async () => {
   const refused = await service.call('POST', '/factory-reset/')
   expect([refused.status, refused.body.details]).toEqual([
     409,

@@ -16,6 +16,7 @@ import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { arrayScript, packOf, type ArrayElement } from '../../src/drivers/runtime/batch/array-script.ts'
 import { openSubmissions } from '../../src/drivers/runtime/batch/submissions.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { runsOf } from '../support/share.ts'
 
 /**
  * What is kept at the site of arrays, and what a task of an array makes itself at its start: its
@@ -67,7 +68,7 @@ test('each takes its own text and directory out of the file of all, whatever the
         expect(statSync(packed.directory).mode & 0o777).toBe(0o700)
       }
     }),
-    { numRuns: 60 },
+    { numRuns: runsOf(10, 60) },
   )
 })
 
@@ -96,7 +97,7 @@ test('nothing starts whose text is not there, whose directory cannot be made or 
 test('many who claim in the same moment, the first ones at this root too: an array each, and one array once', async () => {
   const shells = Array.from({ length: 4 }, () => openLocalShell())
   try {
-    for (let round = 0; round < 20; round += 1) {
+    for (let round = 0; round < runsOf(5, 20); round += 1) {
       const site = join(root, String(round))
       mkdirSync(join(site, 'tasks'), { recursive: true })
       const claims = await Promise.all(

@@ -12,6 +12,7 @@ import { plainIntent } from './intent.ts'
 import { withScripts } from './scripts.ts'
 import { openTableDriver, startTable } from './table.ts'
 import { tortureConformance } from './torture.ts'
+import { runsOf } from '../support/share.ts'
 
 /** What batch schedulers share, over the smallest one: a table in memory. */
 
@@ -67,7 +68,7 @@ const makeSite = (): ConformanceSite => {
 }
 runtimeDriverConformance('batch, over a table in memory', makeSite, { hides: true, restless: false })
 // The files of hosts, which are listed and staged in the same way, get them all.
-tortureConformance('batch, over a table in memory', makeSite, { cases: 16 })
+tortureConformance('batch, over a table in memory', makeSite, { cases: runsOf(5, 40) })
 
 test('an array whose id no answer gave is found by its name: its task runs once, and a cancel ends it', async () => {
   const scratch = mkdtempSync(join(folder, 'lost-answer-'))

@@ -29,6 +29,7 @@ import { runFolder } from '../support/run-folder.ts'
 import { plainIntent, taskName } from './intent.ts'
 import { asOrdinary, withScripts } from './scripts.ts'
 import { tortureConformance } from './torture.ts'
+import { runsOf } from '../support/share.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.sshd)
 
@@ -66,11 +67,15 @@ afterAll(async () => {
 })
 
 describe('over sshd', () => {
-  tortureConformance('ssh', () => {
-    const folder = mkdtempSync(join(scratch, 'torture-'))
-    const open = (): RuntimeDriver => openDriver(sessions.shell(sshd.target()), folder)
-    return { scratch: folder, open, submitter: [], close: () => Promise.resolve() }
-  })
+  tortureConformance(
+    'ssh',
+    () => {
+      const folder = mkdtempSync(join(scratch, 'torture-'))
+      const open = (): RuntimeDriver => openDriver(sessions.shell(sshd.target()), folder)
+      return { scratch: folder, open, submitter: [], close: () => Promise.resolve() }
+    },
+    { cases: runsOf(12, 40) },
+  )
 })
 
 let count = 0

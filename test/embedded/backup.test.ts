@@ -20,6 +20,7 @@ import { tryHold } from '../../src/embedded/hold.ts'
 import { openPostgres, postgresFiles } from '../../src/embedded/postgres.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { cacheDir, temporaryFolder } from './folder.ts'
+import { proved } from '../support/share.ts'
 
 const log = openLog('silent')
 
@@ -77,44 +78,47 @@ test('backup, loss of everything, restore: the same rows, also when the server h
   expect(await withDatabase(folder.path, fingerprint)).toEqual(before)
 })
 
-test('neither touches a folder that a daemon holds, and a restore refuses what is no whole backup before it changes anything', async () => {
-  using folder = temporaryFolder()
-  using elsewhere = temporaryFolder()
-  await expect(backUp({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'x'))).rejects.toThrow(
-    /no embedded database/,
-  )
-  const before = await withDatabase(folder.path, async (client) => {
-    await client.query("create table sample as select 1 as id, 'a' as body")
-    return fingerprint(client)
-  })
-  const archive = join(elsewhere.path, 'good')
-  const held = await tryHold(folder.path, 'daemon')
-  await expect(backUp({ dataDir: folder.path, cacheDir, log }, archive)).rejects.toThrow(/stop it first/)
-  await held?.release()
-  await backUp({ dataDir: folder.path, cacheDir, log }, archive)
-  const cut = join(elsewhere.path, 'cut')
-  const whole = readFileSync(archive)
-  writeFileSync(cut, whole.subarray(0, whole.length / 2))
-  await expect(restore({ dataDir: folder.path, cacheDir, log }, cut)).rejects.toThrow(/not a whole backup/)
-  await expect(
-    restore({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'absent')),
-  ).rejects.toThrow(/does not exist/)
-  const older = join(elsewhere.path, 'older')
-  const unpacked = join(elsewhere.path, 'unpacked')
-  mkdirSync(unpacked)
-  execFileSync('tar', ['-xzf', archive, '-C', unpacked])
-  const manifest = join(unpacked, 'orrery-backup.json')
-  writeFileSync(
-    manifest,
-    readFileSync(manifest, 'utf8').replace(/"postgresMajor":"\d+"/, '"postgresMajor":"9"'),
-  )
-  execFileSync('tar', ['-czf', older, '-C', unpacked, ...readdirSync(unpacked)])
-  await expect(restore({ dataDir: folder.path, cacheDir, log }, older)).rejects.toThrow(
-    /made by PostgreSQL 9, this is \d+: restore it with a checkout of its version/,
-  )
-  expect(readdirSync(folder.path).filter((name) => name.includes('restore'))).toEqual([])
-  expect(await withDatabase(folder.path, fingerprint)).toEqual(before)
-})
+proved(
+  'neither touches a folder that a daemon holds, and a restore refuses what is no whole backup before it changes anything',
+  async () => {
+    using folder = temporaryFolder()
+    using elsewhere = temporaryFolder()
+    await expect(backUp({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'x'))).rejects.toThrow(
+      /no embedded database/,
+    )
+    const before = await withDatabase(folder.path, async (client) => {
+      await client.query("create table sample as select 1 as id, 'a' as body")
+      return fingerprint(client)
+    })
+    const archive = join(elsewhere.path, 'good')
+    const held = await tryHold(folder.path, 'daemon')
+    await expect(backUp({ dataDir: folder.path, cacheDir, log }, archive)).rejects.toThrow(/stop it first/)
+    await held?.release()
+    await backUp({ dataDir: folder.path, cacheDir, log }, archive)
+    const cut = join(elsewhere.path, 'cut')
+    const whole = readFileSync(archive)
+    writeFileSync(cut, whole.subarray(0, whole.length / 2))
+    await expect(restore({ dataDir: folder.path, cacheDir, log }, cut)).rejects.toThrow(/not a whole backup/)
+    await expect(
+      restore({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'absent')),
+    ).rejects.toThrow(/does not exist/)
+    const older = join(elsewhere.path, 'older')
+    const unpacked = join(elsewhere.path, 'unpacked')
+    mkdirSync(unpacked)
+    execFileSync('tar', ['-xzf', archive, '-C', unpacked])
+    const manifest = join(unpacked, 'orrery-backup.json')
+    writeFileSync(
+      manifest,
+      readFileSync(manifest, 'utf8').replace(/"postgresMajor":"\d+"/, '"postgresMajor":"9"'),
+    )
+    execFileSync('tar', ['-czf', older, '-C', unpacked, ...readdirSync(unpacked)])
+    await expect(restore({ dataDir: folder.path, cacheDir, log }, older)).rejects.toThrow(
+      /made by PostgreSQL 9, this is \d+: restore it with a checkout of its version/,
+    )
+    expect(readdirSync(folder.path).filter((name) => name.includes('restore'))).toEqual([])
+    expect(await withDatabase(folder.path, fingerprint)).toEqual(before)
+  },
+)
 
 test('a restore that was cut off keeps the service from its start, and is completed by the next one', async () => {
   using folder = temporaryFolder()

@@ -13,6 +13,7 @@ import { openTemporal, temporalFiles } from '../../src/embedded/temporal.ts'
 import type { EmbeddedTemporal } from '../../src/embedded/temporal.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { cacheDir, childEnvironment, temporaryFolder, until } from './folder.ts'
+import { proved } from '../support/share.ts'
 
 const log = openLog('silent')
 const quiet = { log, environment: childEnvironment, onProgress: () => undefined }
@@ -95,7 +96,7 @@ describe('the embedded Temporal server', () => {
     await server.stop()
   })
 
-  test('says which search attribute has another type than it needs, and what to do', async () => {
+  proved('says which search attribute has another type than it needs, and what to do', async () => {
     const first = await open()
     await withClient(first.address, async ({ connection }) => {
       await connection.operatorService.removeSearchAttributes({
@@ -113,73 +114,76 @@ describe('the embedded Temporal server', () => {
     )
   })
 
-  test('adds to a data folder of an earlier version the search attributes that it lacks; its open workflows go on', async () => {
-    const older = join(folder.path, 'older')
-    mkdirSync(join(older, 'temporal'), { recursive: true })
-    const program = await findTemporalProgram({ ...quiet, named: undefined, cacheDir })
-    const port = await freePort()
-    const before = ['RecordKind', 'RecordId', 'RunState', 'RunMode']
-    const server = spawn(
-      program,
-      [
-        ...[
-          'server',
-          'start-dev',
-          '--headless',
-          '--ip',
-          '127.0.0.1',
-          '--port',
-          String(port),
-          '--db-filename',
-          temporalFiles(older).data,
+  proved(
+    'adds to a data folder of an earlier version the search attributes that it lacks; its open workflows go on',
+    async () => {
+      const older = join(folder.path, 'older')
+      mkdirSync(join(older, 'temporal'), { recursive: true })
+      const program = await findTemporalProgram({ ...quiet, named: undefined, cacheDir })
+      const port = await freePort()
+      const before = ['RecordKind', 'RecordId', 'RunState', 'RunMode']
+      const server = spawn(
+        program,
+        [
+          ...[
+            'server',
+            'start-dev',
+            '--headless',
+            '--ip',
+            '127.0.0.1',
+            '--port',
+            String(port),
+            '--db-filename',
+            temporalFiles(older).data,
+          ],
+          ...before.flatMap((name) => ['--search-attribute', `${name}=Keyword`]),
+          ...['--log-level', 'error', '--disable-config-file', '--disable-config-env'],
         ],
-        ...before.flatMap((name) => ['--search-attribute', `${name}=Keyword`]),
-        ...['--log-level', 'error', '--disable-config-file', '--disable-config-env'],
-      ],
-      { stdio: 'ignore', env: { HOME: older, PATH: '/usr/bin:/bin' } },
-    )
-    const ended = new Promise((resolve) => server.once('exit', resolve))
-    const attributes = (address: string): Promise<string[]> =>
-      withClient(address, async ({ connection }) =>
-        Object.keys(
-          (await connection.operatorService.listSearchAttributes({ namespace: 'default' }))
-            .customAttributes ?? {},
-        ),
+        { stdio: 'ignore', env: { HOME: older, PATH: '/usr/bin:/bin' } },
       )
-    const address = `127.0.0.1:${String(port)}`
-    await until(
-      () => withClient(address, (client) => startOne(client, 'open-1')).catch(() => undefined),
-      'the older server has started one',
-    )
-    expect(await attributes(address)).toEqual(expect.not.arrayContaining(['WaitsFor']))
-    server.kill('SIGTERM')
-    await ended
+      const ended = new Promise((resolve) => server.once('exit', resolve))
+      const attributes = (address: string): Promise<string[]> =>
+        withClient(address, async ({ connection }) =>
+          Object.keys(
+            (await connection.operatorService.listSearchAttributes({ namespace: 'default' }))
+              .customAttributes ?? {},
+          ),
+        )
+      const address = `127.0.0.1:${String(port)}`
+      await until(
+        () => withClient(address, (client) => startOne(client, 'open-1')).catch(() => undefined),
+        'the older server has started one',
+      )
+      expect(await attributes(address)).toEqual(expect.not.arrayContaining(['WaitsFor']))
+      server.kill('SIGTERM')
+      await ended
 
-    const today = await openTemporal({
-      ...quiet,
-      dataDir: older,
-      cacheDir,
-      namespace: 'default',
-      program: undefined,
-    })
-    try {
-      expect(await attributes(today.address)).toEqual(
-        expect.arrayContaining([...before, 'WorkflowName', 'PlanId', 'WaitsFor']),
-      )
-      await withClient(today.address, async (client) => {
-        expect((await client.workflow.getHandle('open-1').describe()).status.name).toBe('RUNNING')
-        const searchAttributes = {
-          RecordId: ['new-1'],
-          WorkflowName: ['mosaic'],
-          PlanId: ['plan'],
-          WaitsFor: ['lane here'],
-        }
-        await client.workflow.start('none', { taskQueue: 'nobody', workflowId: 'new-1', searchAttributes })
+      const today = await openTemporal({
+        ...quiet,
+        dataDir: older,
+        cacheDir,
+        namespace: 'default',
+        program: undefined,
       })
-    } finally {
-      await today.stop()
-    }
-  })
+      try {
+        expect(await attributes(today.address)).toEqual(
+          expect.arrayContaining([...before, 'WorkflowName', 'PlanId', 'WaitsFor']),
+        )
+        await withClient(today.address, async (client) => {
+          expect((await client.workflow.getHandle('open-1').describe()).status.name).toBe('RUNNING')
+          const searchAttributes = {
+            RecordId: ['new-1'],
+            WorkflowName: ['mosaic'],
+            PlanId: ['plan'],
+            WaitsFor: ['lane here'],
+          }
+          await client.workflow.start('none', { taskQueue: 'nobody', workflowId: 'new-1', searchAttributes })
+        })
+      } finally {
+        await today.stop()
+      }
+    },
+  )
 
   test('says with the end of its log why it cannot start', async () => {
     mkdirSync(join(folder.path, 'other', 'temporal'), { recursive: true })

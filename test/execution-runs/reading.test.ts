@@ -6,6 +6,7 @@ import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { allOf, makeWorld, worldDocuments, type World } from '../support/worlds.ts'
 import { activityOf, runToEnd } from './checked.ts'
+import { proved } from '../support/share.ts'
 
 let service: TestService
 let small: World
@@ -178,7 +179,7 @@ describe('the detail of a large run', () => {
     expect((await service.call('GET', '/execution-runs/nothing/')).status).toBe(404)
   })
 
-  test('has counts instead of arrays above 10,000 activities', async () => {
+  proved('has counts instead of arrays above 10,000 activities', async () => {
     const world = await makeWorld(service, {
       name: 'wide',
       tasks: Array.from({ length: 10_001 }, (_, i) => ({ name: `t${String(i)}`, seconds: 1 })),

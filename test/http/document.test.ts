@@ -5,6 +5,7 @@ import { createYamlReader } from '../../src/http/yaml-reader.ts'
 import { usualBodyPace } from '../../src/http/pace.ts'
 import { json, raw, openStars, statusOf, yaml, type Stars } from './stars.ts'
 import { growth } from '../support/growth.ts'
+import { proved } from '../support/share.ts'
 
 let service: Stars
 beforeAll(async () => {
@@ -379,7 +380,7 @@ describe('YAML', () => {
     }
   })
 
-  test('a map of many keys is read without quadratic work', async () => {
+  proved('a map of many keys is read without quadratic work', async () => {
     const read = async (count: number): Promise<void> => {
       const text = `any:\n${Array.from({ length: count }, (_, i) => `  k${i}: ${i}`).join('\n')}\n`
       expect((await service.request('/api/echo/', yaml(text))).status).toBe(200)
@@ -387,7 +388,7 @@ describe('YAML', () => {
     expect(await growth(read, 2_500)).toBeLessThan(1.6)
   })
 
-  test('a large document is read aside: others are served meanwhile, and its bounds hold', async () => {
+  proved('a large document is read aside: others are served meanwhile, and its bounds hold', async () => {
     const text = (items: number, last: string) =>
       `any:\n${Array.from(
         { length: items },
@@ -465,26 +466,30 @@ describe('size and pace of a body', () => {
     ).toBe(413)
   })
 
-  test('a body of millions of tiny values is refused before they are built; one long text is not', async () => {
-    for (const [part, fine] of [
-      ['[],', false],
-      ['1,', false],
-      [`"${'a,[{'.repeat(500)}",`, true],
-    ] as const) {
-      const body = Buffer.from(`{"any":[${part.repeat(Math.floor((limit - 100) / part.length))}1]}`)
-      const answer = await service.request('/api/echo/', { method: 'POST', body })
-      expect([part.slice(0, 4), answer.status]).toEqual([part.slice(0, 4), fine ? 200 : 413])
-    }
-    const keys = Array.from({ length: 900_000 }, (_, i) => `"k${i}":1`).join(',')
-    expect(
-      (await service.request('/api/echo/', { method: 'POST', body: Buffer.from(`{"any":{${keys}}}`) })).body,
-    ).toMatchObject({
-      code: 'too_large',
-      error: expect.stringMatching(/250000 keys/),
-    })
-    const quoted = await service.request('/api/echo/', yaml(`any: "${'x'.repeat(5_000_000)}"`))
-    expect([quoted.status, quoted.body['error']]).toEqual([400, expect.stringMatching(/quoted text/)])
-  })
+  proved(
+    'a body of millions of tiny values is refused before they are built; one long text is not',
+    async () => {
+      for (const [part, fine] of [
+        ['[],', false],
+        ['1,', false],
+        [`"${'a,[{'.repeat(500)}",`, true],
+      ] as const) {
+        const body = Buffer.from(`{"any":[${part.repeat(Math.floor((limit - 100) / part.length))}1]}`)
+        const answer = await service.request('/api/echo/', { method: 'POST', body })
+        expect([part.slice(0, 4), answer.status]).toEqual([part.slice(0, 4), fine ? 200 : 413])
+      }
+      const keys = Array.from({ length: 900_000 }, (_, i) => `"k${i}":1`).join(',')
+      expect(
+        (await service.request('/api/echo/', { method: 'POST', body: Buffer.from(`{"any":{${keys}}}`) }))
+          .body,
+      ).toMatchObject({
+        code: 'too_large',
+        error: expect.stringMatching(/250000 keys/),
+      })
+      const quoted = await service.request('/api/echo/', yaml(`any: "${'x'.repeat(5_000_000)}"`))
+      expect([quoted.status, quoted.body['error']]).toEqual([400, expect.stringMatching(/quoted text/)])
+    },
+  )
 
   test('a larger limit of bytes allows more values', async () => {
     const body = Buffer.from(`[${'1,'.repeat(4_200_000)}1]`)

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { afterAll, expect, test } from '@jest/globals'
 import { temporaryFolder } from '../embedded/folder.ts'
 import { compiledOnce } from '../support/run-folder.ts'
+import { openShare } from '../support/share.ts'
 
 const root = new URL('../../', import.meta.url).pathname
 const { scripts, version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
@@ -63,7 +64,7 @@ test('the scripts of ours are known', () => {
   )
 })
 
-test.each(names)(
+test.each(names.filter(openShare(3)))(
   '%s: --help and --version answer and do nothing, an unknown argument is refused by name with 2 and no stack',
   async (name) => {
     const help = await run(name, '--help')

@@ -9,6 +9,7 @@ import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
 import { openStatements } from '../../src/domains/provenance/sql.ts'
 import { until } from '../failures/programs.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
+import { proved } from '../support/share.ts'
 
 let app: OpenedRoutes
 let reader: Reader
@@ -55,7 +56,7 @@ const stalled = async (): Promise<Socket> => {
   return socket
 }
 
-test('readers that stop reading are cut off, and hold up no later statement', async () => {
+proved('readers that stop reading are cut off, and hold up no later statement', async () => {
   const sockets = await Promise.all(Array.from({ length: 4 }, stalled))
   expect((await ask('select id from runs')).status).toBe(503)
   const began = performance.now()
@@ -73,7 +74,7 @@ test('readers that stop reading are cut off, and hold up no later statement', as
   for (const socket of sockets) socket.destroy()
 })
 
-test('the time that PostgreSQL needs for its rows is not that of the reader', async () => {
+proved('the time that PostgreSQL needs for its rows is not that of the reader', async () => {
   const slow = async function* (): AsyncGenerator<Buffer> {
     for (const text of ['id\n', 'one\n', 'two\n']) {
       await setTimeout(3_000)

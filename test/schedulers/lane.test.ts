@@ -3,6 +3,7 @@ import fc from '../support/fast-check.ts'
 import { LanePool } from '../../src/schedulers/lane-pool.ts'
 import { Lane } from '../../src/schedulers/lane.ts'
 import { growth } from '../support/growth.ts'
+import { proved } from '../support/share.ts'
 
 type Interval = readonly [start: number, end: number]
 
@@ -98,7 +99,7 @@ test('a pool finds the same lanes as a look at everything on all of them, howeve
   )
 })
 
-test.each([
+proved.each([
   ['one lane each', 1, false],
   ['three lanes each', 3, false],
   ['one lane each, the longest first and then the shorter ones on all lanes', 1, true],

@@ -1,3 +1,5 @@
+import { test } from '@jest/globals'
+
 /**
  * Long loops over values that are alike: the gate plays a share of them, the same at every run, and
  * a proof that imports the same file behind `playWhole` plays all.
@@ -20,3 +22,12 @@ export const openShare = (each: number): (() => boolean) => {
   let asked = 0
   return () => isWhole || (asked++ * 0.6180339887498949) % 1 < 1 / each
 }
+
+/** A test that the gate leaves out; the proof that imports its file plays it with the rest. */
+export const proved = ((...of: Parameters<typeof test>) => {
+  if (isWhole) test(...of)
+}) as typeof test
+proved.each = ((table: readonly never[]) =>
+  (...of: [string, () => void]) => {
+    if (isWhole) test.each(table)(...of)
+  }) as typeof test.each

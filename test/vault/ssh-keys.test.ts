@@ -7,6 +7,7 @@ import ssh2 from 'ssh2'
 import { importSshKey, KeyProblem, makeSshKey } from '../../src/clients/ssh/keys.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
+import { openShare } from '../support/share.ts'
 
 const { afterAll, beforeAll, describe, test } = needs('openssh-client', 'openssl')
 
@@ -81,8 +82,10 @@ const forms: [name: string, convert: (file: string, phrase: string) => string][]
   ],
 ]
 
+const isRead = openShare(2)
+
 describe.each(kinds)('a key of the kind %s', (_kind, args) => {
-  test.each(forms)(
+  test.each(forms.filter(isRead))(
     'in %s form is read, with and without passphrase, as OpenSSH reads it',
     (form, convert) => {
       for (const phrase of ['', passphrase]) {

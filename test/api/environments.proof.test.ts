@@ -1,0 +1,5 @@
+import { playWhole } from '../support/share.ts'
+
+// Documents and lists of megabytes.
+playWhole()
+await import('./environments.test.ts')

@@ -1,0 +1,5 @@
+import { playWhole } from '../support/share.ts'
+
+// Data folders of earlier versions.
+playWhole()
+await import('./temporal.test.ts')
