@@ -26,7 +26,7 @@ export type Shown = Readonly<Record<string, string>>
 /** Opaque to clients. */
 export const referenceOf = (kind: SecretKind, id: string): string => `vault:${kind}/${id}`
 
-const kinds: readonly SecretKind[] = [
+export const kinds: readonly SecretKind[] = [
   'ssh-key',
   'kubernetes-token',
   'cloud-credential',

@@ -65,6 +65,27 @@ test.each([
   expect(lines.toString()).toBe(line(kept))
 })
 
+test('references of the vault go from texts, and nothing that only looks like a reference', () => {
+  const table = { name: 'things', key: ['id', 'name'] }
+  const given = {
+    ...{ id: 'vault:ssh-key/a', name: 'vault:ssh-key/b', environment_id: 'vault:ssh-key/c' },
+    ...{ image: 'registry.example.org/env:latest', version_id: 'artifact-version:env:v1:system:' },
+    facts: {
+      ...{ 'env:lab': 1, 'env:cloud': 2, resourceId: 'vault:ssh-key/d', credentialRef: 'env:LAB_KEY' },
+      ...{ paths: ['file:/scratch/in.fits', 'vault:ssh-keys/none'], n: 1 },
+    },
+  }
+  const line = (summary: string, more: object = {}): string =>
+    `${JSON.stringify({ ...given, ...more, summary })}\n`
+  const redaction = openRedaction([])
+  const lines = redaction.lines(table, line('opened:\nvault:ssh-key/lab-1, "vault:signing-key/x"'), true)
+  expect(lines.toString()).toBe(
+    line('opened:\n[redacted], "[redacted]"', { facts: { ...given.facts, credentialRef: '' } }),
+  )
+  redaction.lines(table, line('vault:ssh-key/lab-2'), true)
+  expect(redaction.references()).toEqual([{ table: 'things', column: 'summary', texts: 2 }])
+})
+
 test('a removed value is named by the whole key of its row; the list ends before a manifest is too long', () => {
   const secret = 'the-secret-value'
   const table = { name: 'events', key: ['kind', 'number', 'id'] }
@@ -73,7 +94,7 @@ test('a removed value is named by the whole key of its row; the list ends before
   const few = openRedaction([secret])
   few.lines(table, row(1, 'a/b') + row(2, 'vault:ssh-key/mine'), false)
   expect(few.hits).toEqual(
-    ['1/a/b', '2/[redacted]'].flatMap((rest) =>
+    ['1/a/b', '2/vault:ssh-key/mine'].flatMap((rest) =>
       ['kind', 'text'].map((column) => ({ table: 'events', id: `of [redacted]/${rest}`, column })),
     ),
   )

@@ -4,6 +4,7 @@ import type { ArchiveTable } from '../../../db/archive-schema.ts'
 import { isFields, type Fields } from '../../../json-object.ts'
 import { endpointWithout, type Addressed } from '../../environments/address-passwords.ts'
 import { asWritten, normalisedKey, withoutEscapes } from '../../environments/secret-keys.ts'
+import { kinds, referenceOf } from '../../../vault/vault.ts'
 
 /** Removes secrets from an export: by the names of keys, by references, and by value. */
 
@@ -19,12 +20,23 @@ const writtenKey = new RegExp(`${asWritten(secretParts)}|"endpoint":\\s*"[^"@]*@
 /** Finds every row that may have such a key in a configuration or an environment, or a password in an endpoint. */
 const mayHold = (text: string): boolean => writtenKey.test(withoutEscapes(text))
 
-/** References of credentials, anywhere in a text; `file:` of a URL has two slashes. */
-const references = /(?<![\w-])(?:vault:[a-z-]+\/[\w-]+|env:[A-Za-z_]\w*|(?:cloud-)?file:\/(?!\/)[^\s"\\]+)/g
+/**
+ * References of the vault, anywhere in a text. Other forms (`env:`, `file:`) are also those of ids, images and
+ * paths: they go where a member names a credential, and nowhere else.
+ */
+const references = new RegExp(
+  `(?<![\\w-])(?:${kinds.map((kind) => referenceOf(kind, '')).join('|')})[\\w-]+`,
+  'g',
+)
 
 /** Finds every row that may have such a reference. */
-const mayRefer = (text: string): boolean =>
-  text.includes('vault:') || text.includes('env:') || text.includes('file:/')
+const mayRefer = (text: string): boolean => text.includes('vault:')
+
+/** Columns and members that hold ids, which clients choose: they stay, whatever they look like. */
+const idName = /(?:^|_)ids?$|Ids?$/
+/** An audit record names a credential by its reference. */
+const isId = (table: string, column: string): boolean =>
+  idName.test(column) && !(table === 'audit_events' && column === 'resource_id')
 
 /** Columns that name a credential. */
 export const credentialColumns: ReadonlySet<string> = new Set(['credential_ref', 'credential_reference'])
@@ -89,6 +101,23 @@ const walked = (value: unknown, addressed: Addressed): unknown => {
   )
 }
 
+/** A value without references of the vault. */
+const withoutReferences = (value: unknown, found: () => void): unknown => {
+  if (typeof value === 'string') {
+    const kept = value.replace(references, gone)
+    if (kept !== value) found()
+    return kept
+  }
+  if (Array.isArray(value)) return value.map((item: unknown) => withoutReferences(item, found))
+  if (!hasMembers(value)) return value
+  return Object.fromEntries(
+    Object.entries(value).map(([key, item]) => [
+      key,
+      idName.test(key) ? item : withoutReferences(item, found),
+    ]),
+  )
+}
+
 const base64Forms = (bytes: Buffer): string[] =>
   [0, 1, 2].flatMap((shift) => {
     // The bytes around the secret change its first and last characters; those between are its own.
@@ -148,6 +177,15 @@ export interface Redaction {
   /** The first hits with their place, and the number of all hits. */
   hits: Hit[]
   count: number
+  /** The columns with texts from which references of the vault were removed, and the number of those texts. */
+  references(): ReferenceHits[]
+}
+
+/** Audit records repeat the reference of a credential at each use: they are counted by their column. */
+interface ReferenceHits {
+  table: string
+  column: string
+  texts: number
 }
 
 const anyOf = (forms: readonly string[]): RegExp | undefined =>
@@ -219,7 +257,7 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
   const withoutValues = ({ name: table, key }: Pick<ArchiveTable, 'name' | 'key'>, line: string): string => {
     const row = parsed(line)
     const keys = key.map((column) => keyText(without(row[column], () => undefined)))
-    const id = keys.join('/').replace(references, gone)
+    const id = keys.join('/')
     const kept = Object.entries(row).map(([column, value]) => {
       let any = false
       const rest = without(value, () => {
@@ -231,18 +269,36 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
     return JSON.stringify(Object.fromEntries(kept))
   }
 
-  const oneLine = (table: Pick<ArchiveTable, 'name' | 'key'>, line: string, keyed: boolean): string => {
-    const text = found(inRows, line) ? withoutValues(table, line) : line
-    const addressed = table.name === 'connections' ? 'connection' : 'storage'
-    return (keyed && mayHold(text) ? JSON.stringify(walked(parsed(text), addressed)) : text).replace(
-      references,
-      gone,
+  const referring = new Map<string, ReferenceHits>()
+  const referred = (table: string, column: string): void => {
+    const at = `${table}.${column}`
+    const { texts } = referring.get(at) ?? { texts: 0 }
+    referring.set(at, { table, column, texts: texts + 1 })
+  }
+
+  const unreferred = ({ name: table, key }: Pick<ArchiveTable, 'name' | 'key'>, row: Fields): Fields =>
+    Object.fromEntries(
+      Object.entries(row).map(([column, value]) => [
+        column,
+        key.includes(column) || isId(table, column)
+          ? value
+          : withoutReferences(value, () => {
+              referred(table, column)
+            }),
+      ]),
     )
+
+  const oneLine = (table: Pick<ArchiveTable, 'name' | 'key'>, line: string, keyed: boolean): string => {
+    let text = found(inRows, line) ? withoutValues(table, line) : line
+    const addressed = table.name === 'connections' ? 'connection' : 'storage'
+    if (keyed && mayHold(text)) text = JSON.stringify(walked(parsed(text), addressed))
+    return mayRefer(text) ? JSON.stringify(unreferred(table, parsed(text))) : text
   }
 
   const redaction: Redaction = {
     hits: [],
     count: 0,
+    references: () => [...referring.values()],
     heldIn: held,
     longest,
     lines: (table, text, keyed) => {
