@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
-import { openAnyOf } from '../../src/domains/instance/archives/any-of.ts'
+import { openAnyOf } from '../../src/any-of.ts'
 import { openRedaction } from '../../src/domains/instance/archives/redaction.ts'
 
 const bytes = (most: number, least = 0) =>
@@ -8,10 +8,14 @@ const bytes = (most: number, least = 0) =>
     .uint8Array({ minLength: least, maxLength: most, max: 2 })
     .map((values) => Buffer.from(values.map((value) => value * 120 + 7)))
 
-test('one of many strings is found where it stands, and nowhere else', () => {
+test('of many strings the first in a text is found, of those that begin there the longest', () => {
   fc.assert(
-    fc.property(fc.array(bytes(9, 3), { maxLength: 6 }), bytes(80), (strings, text) => {
-      expect(openAnyOf(strings)(text)).toBe(strings.some((one) => text.includes(one)))
+    fc.property(fc.array(bytes(9, 3), { maxLength: 6 }), bytes(80), fc.nat(20), (strings, text, from) => {
+      const [first] = strings
+        .map((one) => ({ at: text.indexOf(one, from), end: text.indexOf(one, from) + one.length }))
+        .filter(({ at }) => at >= 0)
+        .toSorted((a, b) => a.at - b.at || b.end - a.end)
+      expect(openAnyOf(strings)(text, from)).toEqual(first)
     }),
     { numRuns: 2_000 },
   )
@@ -19,11 +23,11 @@ test('one of many strings is found where it stands, and nowhere else', () => {
 
 test('a string is found at every place of a text, and next to its ends', () => {
   const strings = Array.from({ length: 500 }, (_, n) => Buffer.from(`secret-${String(n)}-value`))
-  const holds = openAnyOf(strings)
+  const find = openAnyOf(strings)
   for (const [n, each] of strings.entries()) {
     const text = Buffer.concat([Buffer.alloc(n, 's'), each, Buffer.alloc(n % 7, 'e')])
-    expect(holds(text)).toBe(true)
-    expect(holds(text.subarray(0, n + each.length - 1))).toBe(false)
+    expect(find(text)).toEqual({ at: n, end: n + each.length })
+    expect(find(text.subarray(0, n + each.length - 1))).toBeUndefined()
   }
 })
 

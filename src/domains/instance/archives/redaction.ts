@@ -1,5 +1,5 @@
 import { greatest } from '../../../lists.ts'
-import { openAnyOf } from './any-of.ts'
+import { openAnyOf } from '../../../any-of.ts'
 import type { ArchiveTable } from '../../../db/archive-schema.ts'
 import { isFields, type Fields } from '../../../json-object.ts'
 import { endpointWithout, type Addressed } from '../../environments/address-passwords.ts'
@@ -299,11 +299,11 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
     hits: [],
     count: 0,
     references: () => [...referring.values()],
-    heldIn: held,
+    heldIn: (bytes) => held(bytes) !== undefined,
     longest,
     lines: (table, text, keyed) => {
       const bytes = Buffer.from(text)
-      if (!(keyed && mayHold(text)) && !mayRefer(text) && !inLines(bytes)) return bytes
+      if (!(keyed && mayHold(text)) && !mayRefer(text) && inLines(bytes) === undefined) return bytes
       return Buffer.from(
         text
           .split('\n')
