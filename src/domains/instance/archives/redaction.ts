@@ -10,6 +10,7 @@ import { kinds, referenceOf } from '../../../vault/vault.ts'
 
 /** The replacement for a removed value. */
 const gone = '[redacted]'
+const goneBytes = Buffer.from(gone)
 
 /** Parts of normalised names of keys that hold secrets (domain-reference 2). */
 const secretParts =
@@ -188,56 +189,41 @@ interface ReferenceHits {
   texts: number
 }
 
-const anyOf = (forms: readonly string[]): RegExp | undefined =>
-  forms.length === 0
-    ? undefined
-    : new RegExp(
-        [...new Set(forms)]
-          .toSorted((a, b) => b.length - a.length)
-          .map((form) => form.replace(/[\\^$.*+?()[\]{}|/-]/g, '\\$&'))
-          .join('|'),
-        'g',
-      )
-
-const found = (pattern: RegExp | undefined, text: string): boolean => {
-  if (pattern === undefined) return false
-  pattern.lastIndex = 0
-  return pattern.test(text)
-}
-
 /** Redacts rows by the values that this installation holds as secrets. */
 export const openRedaction = (secrets: readonly string[]): Redaction => {
-  const forms = secrets.filter((text) => text.length >= leastSecret).flatMap(formsOf)
-  const inTexts = anyOf(forms)
+  const forms = [...new Set(secrets.filter((text) => text.length >= leastSecret).flatMap(formsOf))]
+  const search = openAnyOf(forms.map((form) => Buffer.from(form)))
   /** In the form of a row. Each match is checked again in the texts themselves. */
-  const inRows = anyOf(forms.map(escaped))
-
-  /** In UTF-8. */
-  const inLines = openAnyOf([...new Set(forms.map(escaped))].map((form) => Buffer.from(form)))
-  const held = openAnyOf([...new Set(forms)].map((form) => Buffer.from(form)))
-  /** Each byte as one character. */
-  const formsInBytes = forms.map((form) => Buffer.from(form).toString('latin1'))
-  const inBytes = anyOf(formsInBytes)
+  const inRows = openAnyOf([...new Set(forms.map(escaped))].map((form) => Buffer.from(form)))
   const longest = greatest(
-    formsInBytes.map((form) => form.length),
+    forms.map((form) => Buffer.byteLength(form)),
     0,
   )
 
-  /** Bytes as PostgreSQL writes them stay bytes. */
-  const withoutInBytes = (value: string): string => {
-    const text = Buffer.from(value.slice(2), 'hex').toString('latin1')
-    return `\\x${Buffer.from(text.replace(inBytes ?? '', gone), 'latin1').toString('hex')}`
+  /** Bytes without the values; undefined where they have none. */
+  const bytesWithout = (bytes: Buffer): Buffer | undefined => {
+    const kept: Buffer[] = []
+    let from = 0
+    for (let one = search(bytes); one !== undefined; one = search(bytes, one.end)) {
+      kept.push(bytes.subarray(from, one.at), goneBytes)
+      from = one.end
+    }
+    return from === 0 ? undefined : Buffer.concat([...kept, bytes.subarray(from)])
   }
 
   /** Texts and member names without the values; a number that equals one becomes null. */
   const without = (value: unknown, hit: () => void): unknown => {
     if (typeof value === 'string') {
-      if (inTexts === undefined || !found(inTexts, value)) return value
+      const kept = bytesWithout(Buffer.from(value))
+      if (kept === undefined) return value
       hit()
-      return bytesText.test(value) ? withoutInBytes(value) : value.replace(inTexts, gone)
+      if (!bytesText.test(value)) return kept.toString()
+      // Bytes as PostgreSQL writes them stay bytes.
+      const bytes = Buffer.from(value.slice(2), 'hex')
+      return `\\x${(bytesWithout(bytes) ?? bytes).toString('hex')}`
     }
     if (Array.isArray(value)) return value.map((item: unknown) => without(item, hit))
-    if (json.isRawJSON(value) && found(inTexts, (value as { rawJSON: string }).rawJSON)) {
+    if (json.isRawJSON(value) && search(Buffer.from((value as { rawJSON: string }).rawJSON)) !== undefined) {
       hit()
       return null
     }
@@ -289,7 +275,7 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
     )
 
   const oneLine = (table: Pick<ArchiveTable, 'name' | 'key'>, line: string, keyed: boolean): string => {
-    let text = found(inRows, line) ? withoutValues(table, line) : line
+    let text = inRows(Buffer.from(line)) === undefined ? line : withoutValues(table, line)
     const addressed = table.name === 'connections' ? 'connection' : 'storage'
     if (keyed && mayHold(text)) text = JSON.stringify(walked(parsed(text), addressed))
     return mayRefer(text) ? JSON.stringify(unreferred(table, parsed(text))) : text
@@ -299,11 +285,11 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
     hits: [],
     count: 0,
     references: () => [...referring.values()],
-    heldIn: (bytes) => held(bytes) !== undefined,
+    heldIn: (bytes) => search(bytes) !== undefined,
     longest,
     lines: (table, text, keyed) => {
       const bytes = Buffer.from(text)
-      if (!(keyed && mayHold(text)) && !mayRefer(text) && inLines(bytes) === undefined) return bytes
+      if (!(keyed && mayHold(text)) && !mayRefer(text) && inRows(bytes) === undefined) return bytes
       return Buffer.from(
         text
           .split('\n')
