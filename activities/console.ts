@@ -10,7 +10,7 @@ import {
   type Output,
 } from '../src/domains/console/store.ts'
 import { cancelGraceSeconds, commandDriver, commandName } from '../src/domains/console/command-site.ts'
-import { leastBytes, maskCut, maskWhole } from '../src/domains/console/masks.ts'
+import { leastBytes, openMasks, type Masks } from '../src/domains/console/masks.ts'
 import {
   DriverError,
   type Intent,
@@ -123,20 +123,20 @@ export const consoleActivities = ({ db, engine, sites, vault, workRoot, hostId, 
     driver: RuntimeDriver,
     name: string,
     stream: 'stdout' | 'stderr',
-    secrets: readonly string[],
+    masks: Masks,
   ): Promise<Output> => {
     const { bytes, totalBytes } = await driver.logs(name, stream, { offset: 0, limit: mostBytes })
     const isCut = totalBytes > bytes.length
-    const masked = (isCut ? maskCut : maskWhole)(bytes, secrets)
+    const masked = isCut ? masks.cut(bytes) : masks.whole(bytes)
     return { bytes: masked.subarray(0, mostBytes), truncated: isCut || masked.length > mostBytes }
   }
   /** Records a command's output, and removes its folder. @returns the reason of its failure */
   const keep = async (row: CommandRow, driver: RuntimeDriver, state: Ended): Promise<string | undefined> => {
     const name = commandName(row.id)
-    const secrets = await vault.values(leastBytes)
+    const masks = openMasks(await vault.values(leastBytes))
     const [stdout, stderr] = await Promise.all([
-      outputOf(driver, name, 'stdout', secrets),
-      outputOf(driver, name, 'stderr', secrets),
+      outputOf(driver, name, 'stdout', masks),
+      outputOf(driver, name, 'stderr', masks),
     ])
     const exitCode = state.state === 'ended' && state.exitCode !== null ? state.exitCode : undefined
     const failure = failureOf(row, state)

@@ -1,5 +1,5 @@
 import { createHash, createSecretKey, randomBytes, type KeyObject } from 'node:crypto'
-import { readFile, rename, stat } from 'node:fs/promises'
+import { chown, readFile, realpath, rename, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../config.ts'
 import { createOnce, writeBeside } from '../whole-file.ts'
@@ -80,15 +80,29 @@ const stateOf = (facts: { ino: number; mtimeMs: number; size: number }): string 
 
 /**
  * Opens a key file.
+ * @param onUnusable where it is given, a later state of the file that cannot be used is passed to it
+ *   once, and the keys that were read before stay in use
  * @throws Error naming file and remedy when it is absent, is readable by others, or has other
  *   content
  */
-export const openVaultKeys = async (file: string): Promise<VaultKeys> => {
+export const openVaultKeys = async (
+  file: string,
+  onUnusable?: (error: Error) => void,
+): Promise<VaultKeys> => {
   let held = await readKeys(file)
+  let unusable = ''
   const refresh = async (): Promise<void> => {
     const facts = await stat(file).catch(() => undefined)
     // A file that is missing for a moment, or is being replaced, does not affect a running service.
-    if (facts !== undefined && stateOf(facts) !== held.state) held = await readKeys(file)
+    if (facts === undefined || stateOf(facts) === held.state) return
+    try {
+      held = await readKeys(file)
+    } catch (error) {
+      if (onUnusable === undefined) throw error
+      // A chown or a chmod mends the file without a change of its state: each refresh reads it again.
+      if (unusable !== stateOf(facts)) onUnusable(error as Error)
+      unusable = stateOf(facts)
+    }
   }
   const first = ({ keys }: { keys: VaultKey[] }): VaultKey => keys[0] as VaultKey
   return {
@@ -127,25 +141,32 @@ export const ensureKeyFile = async (file: string): Promise<void> => {
  * database is embedded; else none.
  * @throws Error as `openVaultKeys`
  */
-export const openServiceKeys = async ({
-  vaultKeyFile,
-  databaseUrl,
-  dataDir,
-}: Pick<Config, 'vaultKeyFile' | 'databaseUrl' | 'dataDir'>): Promise<VaultKeys | undefined> => {
-  if (vaultKeyFile !== undefined) return openVaultKeys(vaultKeyFile)
+export const openServiceKeys = async (
+  { vaultKeyFile, databaseUrl, dataDir }: Pick<Config, 'vaultKeyFile' | 'databaseUrl' | 'dataDir'>,
+  onUnusable: (error: Error) => void,
+): Promise<VaultKeys | undefined> => {
+  if (vaultKeyFile !== undefined) return openVaultKeys(vaultKeyFile, onUnusable)
   if (databaseUrl !== undefined) return undefined
   const file = join(dataDir, 'vault.key')
   await ensureKeyFile(file)
-  return openVaultKeys(file)
+  return openVaultKeys(file, onUnusable)
 }
 
 /**
- * Replaces the keys of a file in one step. @throws Error naming the file when it cannot be written
+ * Replaces the keys of a file in one step: of the file that a link leads to, and its owner keeps it,
+ * since root may run this beside a service of another account.
+ * @throws Error naming the file when it cannot be written
  */
 export const replaceKeys = async (file: string, keys: readonly VaultKey[]): Promise<void> => {
+  let beside: string | undefined
   try {
-    await rename(await writeBeside(file, textOf(keys)), file)
+    const target = await realpath(file)
+    const { uid, gid } = await stat(target)
+    beside = await writeBeside(target, textOf(keys))
+    if ((await stat(beside)).uid !== uid) await chown(beside, uid, gid)
+    await rename(beside, target)
   } catch (error) {
+    if (beside !== undefined) await rm(beside, { force: true })
     throw problem(
       file,
       `cannot be written here (${codeOf(error)}): put the new key into its first line where the ` +

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { append } from '../lists.ts'
+import { privateLines } from '../clients/ssh/keys.ts'
 import { sql, type Db, type Sql } from '../db/sql.ts'
 import type { NewAuditEvent } from '../domains/audit-events/schemas.ts'
 import { Refusal, unacceptableAt } from '../refusal.ts'
@@ -26,7 +27,7 @@ export type Shown = Readonly<Record<string, string>>
 /** Opaque to clients. */
 export const referenceOf = (kind: SecretKind, id: string): string => `vault:${kind}/${id}`
 
-const kinds: readonly SecretKind[] = [
+export const kinds: readonly SecretKind[] = [
   'ssh-key',
   'kubernetes-token',
   'cloud-credential',
@@ -108,7 +109,7 @@ const secretTexts = (secret: Secret | undefined, least: number): string[] => {
   if (secret === undefined) return []
   const whole =
     secret.kind === 'ssh-key' || secret.kind === 'signing-key'
-      ? [secret.privateKey]
+      ? [secret.privateKey, ...(secret.kind === 'ssh-key' ? privateLines(secret.privateKey) : [])]
       : secret.kind === 'kubernetes-token'
         ? [secret.token]
         : secret.kind === 'registry-credential'

@@ -154,6 +154,15 @@ describe('SSH keys', () => {
     expect([taken.status, plain.status]).toEqual([201, 201])
     expect(taken.body.fingerprint).toBe(plain.body.fingerprint)
     expect(taken.body.publicKey).toMatch(/^ecdsa-sha2-nistp256 /)
+    // Its owner may print the form from which it was imported.
+    const texts = await vault.values(8)
+    for (const line of key
+      .export({ type: 'pkcs8', format: 'pem' })
+      .toString()
+      .trim()
+      .split('\n')
+      .slice(1, -1))
+      expect(texts.filter((text) => line.includes(text))).not.toEqual([])
   })
 
   test('everything wrong with a document is said in one answer, and nothing is stored', async () => {
@@ -365,7 +374,38 @@ test.each([
   })
 })
 
-describe('a credential that a connection is just being given', () => {
+test.each([
+  ['serverless', (credentialRef: string) => ({ endpoint: 'https://f.example/', credentialRef })],
+  [
+    'slurm',
+    (credentialRef: string) => ({ slurmrestd: { url: 'https://s.example/', user: 'ada', credentialRef } }),
+  ],
+])(
+  'a token that a %s runtime names is used by it, and stays until the runtime is gone',
+  async (driver, of) => {
+    const id = `token-${driver}`
+    const { credentialRef } = (await app.call('POST', '/kubernetes-tokens/', { id, token: 't' })).body
+    const inventory = (configuration: object) => ({
+      environment: { id, name: id },
+      version: { id: `${id}-v`, version: 1 },
+      runtimes: [{ id: `${id}-r`, name: 'site', driver, mode: 'execution', configuration }],
+    })
+    const made = await app.call('POST', '/environments/', inventory(of(credentialRef)))
+    expect([made.status, made.body.error]).toEqual([201, undefined])
+    expect((await app.call('GET', `/kubernetes-tokens/${id}/`)).body.usedBy).toEqual([
+      { runtimeId: `${id}-r`, environmentId: id, name: 'site' },
+    ])
+    const refused = await app.call('DELETE', `/kubernetes-tokens/${id}/`)
+    expect([refused.status, refused.body.error]).toEqual([
+      422,
+      `the Kubernetes token is used by the runtime "${id}-r"; give the runtime another credential first`,
+    ])
+    expect((await app.call('PUT', `/environments/${id}/`, inventory(of('vault:none/x')))).status).toBe(200)
+    expect((await app.call('DELETE', `/kubernetes-tokens/${id}/`)).status).toBe(204)
+  },
+)
+
+describe('a credential that a record is just being given', () => {
   /** Until a statement waits for a lock of another transaction, or the call is over. */
   const stuck = async (call: Promise<unknown>): Promise<void> => {
     let over = false
@@ -391,12 +431,17 @@ describe('a credential that a connection is just being given', () => {
       username: 'ada',
       credentialRef,
     })
-  const inventory = (id: string, connections: unknown[] = []) =>
+  const inventory = (id: string, connections: unknown[] = [], runtimes: unknown[] = []) =>
     EnvironmentDefinition.parse({
       environment: { id, name: id },
       version: { id: `${id}-v`, version: 1 },
       connections,
+      runtimes,
     })
+  const calling = (id: string, credentialRef: string) => ({
+    ...{ id, name: 'site', driver: 'serverless', mode: 'execution' },
+    configuration: { endpoint: 'https://f.example/', credentialRef },
+  })
 
   test.each([
     [
@@ -413,6 +458,12 @@ describe('a credential that a connection is just being given', () => {
       (tx: Db, reference: string) =>
         createEnvironment(tx, inventory('listed', [login('listed-c', 'listed', reference)])),
     ],
+    [
+      'as that of a runtime',
+      'called',
+      (tx: Db, reference: string) =>
+        createEnvironment(tx, inventory('called', [], [calling('called-r', reference)])),
+    ],
   ])('%s, is not deleted meanwhile', async (_, id, give) => {
     const { credentialRef } = (await app.call('POST', '/ssh-keys/', { id })).body
     let deleting: ReturnType<typeof app.call> | undefined
@@ -423,7 +474,7 @@ describe('a credential that a connection is just being given', () => {
     })
     expect(await deleting).toMatchObject({
       status: 422,
-      body: { error: expect.stringContaining('is used by connection') },
+      body: { error: expect.stringMatching(/is used by (?:connection|the runtime)/) },
     })
   })
 

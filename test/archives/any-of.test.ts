@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
-import { openAnyOf } from '../../src/domains/instance/archives/any-of.ts'
+import { openAnyOf } from '../../src/any-of.ts'
 import { openRedaction } from '../../src/domains/instance/archives/redaction.ts'
 
 const bytes = (most: number, least = 0) =>
@@ -8,10 +8,14 @@ const bytes = (most: number, least = 0) =>
     .uint8Array({ minLength: least, maxLength: most, max: 2 })
     .map((values) => Buffer.from(values.map((value) => value * 120 + 7)))
 
-test('one of many strings is found where it stands, and nowhere else', () => {
+test('of many strings the first in a text is found, of those that begin there the longest', () => {
   fc.assert(
-    fc.property(fc.array(bytes(9, 3), { maxLength: 6 }), bytes(80), (strings, text) => {
-      expect(openAnyOf(strings)(text)).toBe(strings.some((one) => text.includes(one)))
+    fc.property(fc.array(bytes(9, 3), { maxLength: 6 }), bytes(80), fc.nat(20), (strings, text, from) => {
+      const [first] = strings
+        .map((one) => ({ at: text.indexOf(one, from), end: text.indexOf(one, from) + one.length }))
+        .filter(({ at }) => at >= 0)
+        .toSorted((a, b) => a.at - b.at || b.end - a.end)
+      expect(openAnyOf(strings)(text, from)).toEqual(first)
     }),
     { numRuns: 2_000 },
   )
@@ -19,11 +23,11 @@ test('one of many strings is found where it stands, and nowhere else', () => {
 
 test('a string is found at every place of a text, and next to its ends', () => {
   const strings = Array.from({ length: 500 }, (_, n) => Buffer.from(`secret-${String(n)}-value`))
-  const holds = openAnyOf(strings)
+  const find = openAnyOf(strings)
   for (const [n, each] of strings.entries()) {
     const text = Buffer.concat([Buffer.alloc(n, 's'), each, Buffer.alloc(n % 7, 'e')])
-    expect(holds(text)).toBe(true)
-    expect(holds(text.subarray(0, n + each.length - 1))).toBe(false)
+    expect(find(text)).toEqual({ at: n, end: n + each.length })
+    expect(find(text.subarray(0, n + each.length - 1))).toBeUndefined()
   }
 })
 
@@ -65,6 +69,27 @@ test.each([
   expect(lines.toString()).toBe(line(kept))
 })
 
+test('references of the vault go from texts, and nothing that only looks like a reference', () => {
+  const table = { name: 'things', key: ['id', 'name'] }
+  const given = {
+    ...{ id: 'vault:ssh-key/a', name: 'vault:ssh-key/b', environment_id: 'vault:ssh-key/c' },
+    ...{ image: 'registry.example.org/env:latest', version_id: 'artifact-version:env:v1:system:' },
+    facts: {
+      ...{ 'env:lab': 1, 'env:cloud': 2, resourceId: 'vault:ssh-key/d', credentialRef: 'env:LAB_KEY' },
+      ...{ paths: ['file:/scratch/in.fits', 'vault:ssh-keys/none'], n: 1 },
+    },
+  }
+  const line = (summary: string, more: object = {}): string =>
+    `${JSON.stringify({ ...given, ...more, summary })}\n`
+  const redaction = openRedaction([])
+  const lines = redaction.lines(table, line('opened:\nvault:ssh-key/lab-1, "vault:signing-key/x"'), true)
+  expect(lines.toString()).toBe(
+    line('opened:\n[redacted], "[redacted]"', { facts: { ...given.facts, credentialRef: '' } }),
+  )
+  redaction.lines(table, line('vault:ssh-key/lab-2'), true)
+  expect(redaction.references()).toEqual([{ table: 'things', column: 'summary', texts: 2 }])
+})
+
 test('a removed value is named by the whole key of its row; the list ends before a manifest is too long', () => {
   const secret = 'the-secret-value'
   const table = { name: 'events', key: ['kind', 'number', 'id'] }
@@ -73,7 +98,7 @@ test('a removed value is named by the whole key of its row; the list ends before
   const few = openRedaction([secret])
   few.lines(table, row(1, 'a/b') + row(2, 'vault:ssh-key/mine'), false)
   expect(few.hits).toEqual(
-    ['1/a/b', '2/[redacted]'].flatMap((rest) =>
+    ['1/a/b', '2/vault:ssh-key/mine'].flatMap((rest) =>
       ['kind', 'text'].map((column) => ({ table: 'events', id: `of [redacted]/${rest}`, column })),
     ),
   )

@@ -192,6 +192,31 @@ test('an export holds every table, its manifest last, and no secret in any form'
     expect(rows).not.toContain(`"table":"${table}"`)
 })
 
+test('ids in the form of a reference outlive an export and its import; references of the vault are counted', async () => {
+  const description = 'image registry.example.org/env:latest of file:/scratch/in.fits'
+  const ids = ['env:lab', 'env:cloud']
+  for (const id of ids)
+    await service.ok('POST', '/environments/', {
+      environment: { id, name: id, description: `${description} by vault:ssh-key/mine` },
+      version: { id: `${id}-v`, version: 1 },
+    })
+  const zip = await download()
+  const texts = await unpacked(zip)
+  const rows = texts['database/instance.ndjson'] ?? ''
+  for (const id of ids) expect(rows).toContain(`"id":"${id}"`)
+  expect(rows).toContain(`${description} by [redacted]`)
+  expect(manifestOf(texts).redacted.references).toEqual(
+    expect.arrayContaining([
+      { table: 'environments', column: 'description', texts: 2 },
+      { table: 'audit_events', column: 'resource_id', texts: expect.any(Number) },
+    ]),
+  )
+  const imported = await upload(zip)
+  expect([imported.status, imported.body.error]).toEqual([201, undefined])
+  await service.ok('DELETE', `/instances/${String(imported.body.id)}/`)
+  for (const id of ids) await service.ok('DELETE', `/environments/${encodeURIComponent(id)}/`)
+})
+
 test('an export imports again, is read while it is activated, and every change is refused then', async () => {
   const before = await tableCounts(service.db)
   const imported = await upload(await download())

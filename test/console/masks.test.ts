@@ -1,7 +1,7 @@
 import { expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import type { Frame } from '../../src/domains/console/frames.ts'
-import { maskCut, maskWhole } from '../../src/domains/console/masks.ts'
+import { openMasks } from '../../src/domains/console/masks.ts'
 import { Served } from '../../src/domains/console/served.ts'
 
 /** What a session records does not depend on how its output is cut into pieces. */
@@ -24,7 +24,8 @@ test('a secret is masked in whatever pieces it comes, and however often they are
       ),
       (secrets, steps) => {
         const session = new Served()
-        session.secrets = secrets
+        const masks = openMasks(secrets)
+        session.masks = masks
         const given = { i: '', o: '' }
         const kept: Record<string, Buffer[]> = { input: [], output: [] }
         let at = 0
@@ -57,7 +58,7 @@ test('a secret is masked in whatever pieces it comes, and however often they are
           ['output', given.o],
         ] as const)
           expect(Buffer.concat(kept[direction] ?? []).toString()).toBe(
-            maskWhole(Buffer.from(text), secrets).toString(),
+            masks.whole(Buffer.from(text)).toString(),
           )
       },
     ),
@@ -67,14 +68,19 @@ test('a secret is masked in whatever pieces it comes, and however often they are
 
 test('masking replaces the longest secret that begins first', () => {
   const secrets = ['abcdefgh', 'abcdefghij', 'xxabcdefgh']
-  expect(maskWhole(Buffer.from('1 abcdefghij 2 xxabcdefgh 3 abcdefgh 4'), secrets).toString()).toBe(
+  expect(openMasks(secrets).whole(Buffer.from('1 abcdefghij 2 xxabcdefgh 3 abcdefgh 4')).toString()).toBe(
     '1 ******** 2 ******** 3 ******** 4',
   )
 })
 
+test('a secret that overlaps itself is masked behind another one, too', () => {
+  const masks = openMasks(['abababab', 'xxxxxxab'])
+  expect(masks.whole(Buffer.from('xxxxxxababababab-')).toString()).toBe('****************-')
+})
+
 test('what comes at once after an outage is recorded with its times, in its order', () => {
   const session = new Served()
-  session.secrets = ['a-secret']
+  session.masks = openMasks(['a-secret'])
   const given = [
     ['o', 1, 'one '],
     ['o', 1.01, 'more '],
@@ -107,7 +113,7 @@ test('what comes at once after an outage is recorded with its times, in its orde
 
 test('what may begin a secret does not hold more than 1 MiB back', () => {
   const session = new Served()
-  session.secrets = ['abcdefgh']
+  session.masks = openMasks(['abcdefgh'])
   session.take([{ kind: 'i', atSeconds: 0, content: Buffer.from('abcd'), end: 17 }])
   expect(session.due(false)).toBeUndefined()
   session.take([{ kind: 'o', atSeconds: 0, content: Buffer.alloc(2 * 1024 * 1024), end: 3 * 1024 * 1024 }])
@@ -118,7 +124,9 @@ test('the beginning of longer bytes ends before what may begin a secret', () => 
   const secret = 'a-secret-of-a-person'
   const text = `see ${secret} and ${secret}`
   for (let cut = 0; cut <= text.length; cut++) {
-    const kept = maskCut(Buffer.from(text.slice(0, cut)), [secret]).toString()
+    const kept = openMasks([secret])
+      .cut(Buffer.from(text.slice(0, cut)))
+      .toString()
     expect(kept).not.toMatch(/a-s|person/)
     expect('see ******** and ********').toContain(kept)
   }

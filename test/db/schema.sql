@@ -1690,6 +1690,10 @@ CREATE UNIQUE INDEX run_machines_one ON public.run_machines USING btree (executi
 
 CREATE INDEX run_machines_unsettled ON public.run_machines USING btree (execution_run_id) WHERE (NOT settled);
 
+CREATE INDEX runtimes_of_credential ON public.runtimes USING hash (((configuration ->> 'credentialRef'::text))) WHERE (driver = 'serverless'::text);
+
+CREATE INDEX runtimes_of_slurm_credential ON public.runtimes USING hash (((configuration #>> '{slurmrestd,credentialRef}'::text[]))) WHERE (driver = 'slurm'::text);
+
 CREATE INDEX schedule_plan_assignments_on_resource ON public.schedule_plan_assignments USING btree (resource_id);
 
 CREATE INDEX schedule_plans_by_cost ON public.schedule_plans USING btree (predicted_cost, id);
@@ -2184,7 +2188,25 @@ UNION ALL
     'storage'::text AS kind
    FROM (storages s
      JOIN environment_versions v ON (((v.id)::text = (s.environment_version_id)::text)))
-  WHERE ((s.credential_reference <> ''::text) AND ((s.configuration -> 'signed'::text) = 'true'::jsonb));
+  WHERE ((s.credential_reference <> ''::text) AND ((s.configuration -> 'signed'::text) = 'true'::jsonb))
+UNION ALL
+ SELECT (r.configuration ->> 'credentialRef'::text) AS credential_ref,
+    r.id AS connection_id,
+    v.environment_id,
+    r.name,
+    'runtime'::text AS kind
+   FROM (runtimes r
+     JOIN environment_versions v ON (((v.id)::text = (r.environment_version_id)::text)))
+  WHERE ((r.driver = 'serverless'::text) AND ((r.configuration ->> 'credentialRef'::text) <> ''::text))
+UNION ALL
+ SELECT (r.configuration #>> '{slurmrestd,credentialRef}'::text[]) AS credential_ref,
+    r.id AS connection_id,
+    v.environment_id,
+    r.name,
+    'runtime'::text AS kind
+   FROM (runtimes r
+     JOIN environment_versions v ON (((v.id)::text = (r.environment_version_id)::text)))
+  WHERE ((r.driver = 'slurm'::text) AND ((r.configuration #>> '{slurmrestd,credentialRef}'::text[]) <> ''::text));
 
 create view recorded_connection_checks as
  SELECT id,

@@ -1,5 +1,15 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { chmodSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  chownSync,
+  lstatSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import fc from '../support/fast-check.ts'
 import { rewrap, seal, SealBroken, unseal, type Sealed } from '../../src/vault/envelope.ts'
@@ -136,6 +146,36 @@ describe('a key file', () => {
     expect(await running.find('0000000000000000')).toBeUndefined()
     // A file that is away for a moment takes nothing.
     rmSync(file)
+    expect((await running.primary()).id).toBe(next.id)
+  })
+
+  test('that is rotated stays behind its link, and with its owner', async () => {
+    const [kept, file] = [join(folder, 'kept.key'), join(folder, 'linked.key')]
+    await ensureKeyFile(kept)
+    symlinkSync(kept, file)
+    // Root may rotate the keys of a service of another account.
+    const owner = process.getuid?.() === 0 ? 65_534 : statSync(kept).uid
+    chownSync(kept, owner, statSync(kept).gid)
+    const next = makeKey()
+    await replaceKeys(file, [next])
+    expect(lstatSync(file).isSymbolicLink()).toBe(true)
+    expect(statSync(kept)).toMatchObject({ uid: owner, mode: 0o100_600 })
+    expect((await (await openVaultKeys(kept)).primary()).id).toBe(next.id)
+  })
+
+  test('that becomes unusable leaves a running service its keys, and is named once for each state', async () => {
+    const file = join(folder, 'damaged.key')
+    await ensureKeyFile(file)
+    const named: string[] = []
+    const running = await openVaultKeys(file, ({ message }) => named.push(message))
+    const { id } = await running.primary()
+    writeFileSync(file, 'no key\n')
+    expect((await running.primary()).id).toBe(id)
+    expect((await running.all()).map((one) => one.id)).toEqual([id])
+    expect(await running.find('0000000000000000')).toBeUndefined()
+    expect(named).toEqual([expect.stringMatching(/damaged\.key .*holds no key in line 1/)])
+    const next = makeKey()
+    await replaceKeys(file, [next])
     expect((await running.primary()).id).toBe(next.id)
   })
 })

@@ -4,7 +4,7 @@ import { createPrivateKey, generateKeyPairSync } from 'node:crypto'
 import { chmodSync, copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import ssh2 from 'ssh2'
-import { importSshKey, KeyProblem, makeSshKey } from '../../src/clients/ssh/keys.ts'
+import { importSshKey, KeyProblem, makeSshKey, privateLines } from '../../src/clients/ssh/keys.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
 import { openShare } from '../support/share.ts'
@@ -42,6 +42,26 @@ const problemOf = (text: string, phrase?: string): KeyProblem => {
     throw error
   }
   throw new Error('the key was taken')
+}
+/** The characters of a key's text that hold bits of a private number alone, and stand in none of the parts. */
+const openOf = (text: string, parts: readonly string[], number: Buffer): number => {
+  const lines = text.split('\n').filter((line) => /^[A-Za-z0-9+/=]+$/.test(line))
+  const covered = lines.flatMap((line) => {
+    const found = Array.from(line, () => false)
+    for (const part of parts)
+      for (let at = line.indexOf(part); at >= 0; at = line.indexOf(part, at + 1))
+        found.fill(true, at, at + part.length)
+    return found
+  })
+  const at = Buffer.from(lines.join(''), 'base64').indexOf(number)
+  expect(at).toBeGreaterThan(0)
+  const places = covered.slice(Math.ceil((at * 4) / 3), Math.floor(((at + number.length) * 4) / 3))
+  return places.filter((one) => !one).length
+}
+/** Without the zeros in front that a form may leave out. */
+const digitsOf = (number: string): Buffer => {
+  const bytes = Buffer.from(number, 'base64url')
+  return bytes.subarray(bytes.findIndex((byte) => byte !== 0))
 }
 const typed = (line: string): string => line.split(' ').slice(0, 2).join(' ')
 
@@ -103,7 +123,16 @@ describe.each(kinds)('a key of the kind %s', (_kind, args) => {
           importSshKey(`  \r\n${text.replaceAll('\n', '\r\n')}\r\n `, phrase === '' ? undefined : phrase)
             .fingerprint,
         ).toBe(key.fingerprint)
-        if (phrase === '') continue
+        if (phrase === '') {
+          // Masks take whole parts of at least 8 characters.
+          const parts = [...key.privateKey.split('\n'), ...privateLines(key.privateKey)].filter(
+            ({ length }) => length >= 8,
+          )
+          const jwk = createPrivateKey(parsed.getPrivatePEM()).export({ format: 'jwk' })
+          for (const number of [jwk.d, jwk.p, jwk.q, jwk.qi])
+            if (number !== undefined) expect(openOf(text, parts, digitsOf(number))).toBeLessThan(8)
+          continue
+        }
         expect(problemOf(text)).toMatchObject({
           field: 'passphrase',
           message: 'is required: the key is encrypted',

@@ -5,6 +5,7 @@ import {
   randomBytes,
   sign,
   verify,
+  type JsonWebKey,
   type KeyObject,
 } from 'node:crypto'
 import ssh2 from 'ssh2'
@@ -50,27 +51,104 @@ export const field = (bytes: Buffer | string): Buffer => {
   return Buffer.concat([length, content])
 }
 
+/** A positive number as OpenSSH writes it: without zeros in front, but for one before a set sign bit. */
+const numberField = (bytes: Buffer): Buffer => {
+  const from = bytes.findIndex((byte) => byte !== 0)
+  const content = from < 0 ? Buffer.alloc(0) : bytes.subarray(from)
+  return field((content[0] ?? 0) > 127 ? Buffer.concat([Buffer.from([0]), content]) : content)
+}
+
+const curves: Readonly<Record<string, string>> = {
+  'P-256': 'nistp256',
+  'P-384': 'nistp384',
+  'P-521': 'nistp521',
+}
+
+type Part = 'd' | 'e' | 'n' | 'p' | 'q' | 'qi' | 'x' | 'y'
+
+/** A key as PROTOCOL.key has it: its public blob, and the open and the hidden fields of its private part. */
+const openSshFields = (jwk: JsonWebKey): { publicKey: Buffer; open: Buffer; hidden: Buffer } => {
+  const of = (name: Part): Buffer => Buffer.from(jwk[name] ?? '', 'base64url')
+  const numbers = (...names: Part[]): Buffer => Buffer.concat(names.map((name) => numberField(of(name))))
+  if (jwk.kty === 'RSA') {
+    const type = field('ssh-rsa')
+    return {
+      publicKey: Buffer.concat([type, numbers('e', 'n')]),
+      open: Buffer.concat([type, numbers('n', 'e')]),
+      hidden: numbers('d', 'qi', 'p', 'q'),
+    }
+  }
+  const curve = curves[jwk.crv ?? '']
+  const publicKey =
+    curve === undefined
+      ? Buffer.concat([field('ssh-ed25519'), field(of('x'))])
+      : Buffer.concat([
+          ...[`ecdsa-sha2-${curve}`, curve].map(field),
+          field(Buffer.concat([Buffer.from([4]), of('x'), of('y')])),
+        ])
+  const hidden = curve === undefined ? field(Buffer.concat([of('d'), of('x')])) : numbers('d')
+  return { publicKey, open: publicKey, hidden }
+}
+
+/** The begin of OpenSSH text without encryption, up to its private part. */
+const openSshBegin = (publicKey: Buffer): Buffer =>
+  Buffer.concat([
+    Buffer.from('openssh-key-v1\0'),
+    ...['none', 'none', ''].map(field),
+    Buffer.from([0, 0, 0, 1]),
+    field(publicKey),
+  ])
+
+/** Bytes of the private part's length and of its check number, which it has twice. */
+const lengthAndChecks = 4 + 4 + 4
+const openSshColumns = 70
+const pemColumns = 64
+
 /**
  * OpenSSH text of an ed25519 key (PROTOCOL.key, without encryption). ssh2 does not read Node's own
  * PKCS#8 of these.
  */
 const openSshText = (key: KeyObject, comment: string): string => {
-  const { d = '', x = '' } = key.export({ format: 'jwk' })
-  const [seed, point] = [d, x].map((member) => Buffer.from(member, 'base64url')) as [Buffer, Buffer]
-  const publicKey = Buffer.concat([field('ssh-ed25519'), field(point)])
+  const { publicKey, open: shown, hidden } = openSshFields(key.export({ format: 'jwk' }))
   const check = randomBytes(4)
-  const open = Buffer.concat([check, check, publicKey, field(Buffer.concat([seed, point])), field(comment)])
+  const open = Buffer.concat([check, check, shown, hidden, field(comment)])
   const padding = Buffer.from(Array.from({ length: (8 - (open.length % 8)) % 8 }, (_, i) => i + 1))
-  const body = Buffer.concat([
-    Buffer.from('openssh-key-v1\0'),
-    ...['none', 'none', ''].map(field),
-    Buffer.from([0, 0, 0, 1]),
-    field(publicKey),
-    field(Buffer.concat([open, padding])),
-  ])
-  const lines = body.toString('base64').match(/.{1,70}/g) ?? []
+  const body = Buffer.concat([openSshBegin(publicKey), field(Buffer.concat([open, padding]))])
+  const lines = body.toString('base64').match(new RegExp(`.{1,${openSshColumns}}`, 'g')) ?? []
   const name = 'OPENSSH PRIVATE KEY'
   return [`-----BEGIN ${name}-----`, ...lines, `-----END ${name}-----`, ''].join('\n')
+}
+
+/** What the bytes `from` `to` of a body alone decide of the lines of its base64 text. */
+const linesBetween = (body: Buffer, from: number, to: number, columns: number): string[] => {
+  const text = body.toString('base64')
+  const [first, end] = [Math.ceil((from * 4) / 3), Math.floor((to * 4) / 3)]
+  const lines: string[] = []
+  for (let at = first; at < end; at = (Math.floor(at / columns) + 1) * columns)
+    lines.push(text.slice(at, Math.min(end, (Math.floor(at / columns) + 1) * columns)))
+  return lines
+}
+
+/**
+ * The parts of lines that hold private numbers of a key, in the forms in which its owner may have it
+ * beside that of `privateKey`: OpenSSH, whose comment and check number are unknown here, and PKCS#8.
+ * None where the text is no key.
+ */
+export const privateLines = (privateKey: string): string[] => {
+  try {
+    const { key } = privateKeyOf(privateKey, undefined)
+    const jwk = key.export({ format: 'jwk' })
+    const { publicKey, open, hidden } = openSshFields(jwk)
+    const openSsh = Buffer.concat([openSshBegin(publicKey), Buffer.alloc(lengthAndChecks), open, hidden])
+    const pkcs8 = key.export({ format: 'der', type: 'pkcs8' })
+    const number = pkcs8.indexOf(Buffer.from(jwk.d ?? '', 'base64url'))
+    return [
+      ...linesBetween(openSsh, openSsh.length - hidden.length, openSsh.length, openSshColumns),
+      ...linesBetween(pkcs8, Math.max(0, number), pkcs8.length, pemColumns),
+    ]
+  } catch {
+    return []
+  }
 }
 
 const sshKeyOf = (key: KeyObject, comment: string): SshKeyPair => {
@@ -170,6 +248,11 @@ const fromPem = (text: string, passphrase: string | undefined): KeyObject => {
   }
 }
 
+const privateKeyOf = (text: string, passphrase: string | undefined): { key: KeyObject; comment: string } =>
+  text.includes('-----BEGIN OPENSSH PRIVATE KEY-----')
+    ? fromOpenSsh(text, passphrase)
+    : { key: fromPem(text, passphrase), comment: '' }
+
 const challenge = Buffer.from('what is signed to see that both halves belong together')
 
 /**
@@ -219,10 +302,7 @@ export const importSshKey = (text: string, passphrase?: string): SshKeyPair => {
   if (/PUBLIC|CERTIFICATE/.test(begin))
     throw new KeyProblem('privateKey', `is a ${begin.toLowerCase()}; give the private key`)
   try {
-    const { key, comment } =
-      begin === 'OPENSSH PRIVATE KEY'
-        ? fromOpenSsh(trimmed, passphrase)
-        : { key: fromPem(trimmed, passphrase), comment: '' }
+    const { key, comment } = privateKeyOf(trimmed, passphrase)
     refuseUnfit(key)
     return sshKeyOf(key, oneLine(comment))
   } catch (error) {

@@ -17,4 +17,14 @@ union all
 select s.credential_reference, s.id, v.environment_id, s.name, 'storage'::text
 from storages s
 join environment_versions v on v.id = s.environment_version_id
-where s.credential_reference <> '' and s.configuration -> 'signed' = 'true'::jsonb;
+where s.credential_reference <> '' and s.configuration -> 'signed' = 'true'::jsonb
+union all
+select r.configuration ->> 'credentialRef', r.id, v.environment_id, r.name, 'runtime'::text
+from runtimes r
+join environment_versions v on v.id = r.environment_version_id
+where r.driver = 'serverless' and r.configuration ->> 'credentialRef' <> ''
+union all
+select r.configuration #>> '{slurmrestd,credentialRef}', r.id, v.environment_id, r.name, 'runtime'::text
+from runtimes r
+join environment_versions v on v.id = r.environment_version_id
+where r.driver = 'slurm' and r.configuration #>> '{slurmrestd,credentialRef}' <> '';

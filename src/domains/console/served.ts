@@ -2,7 +2,7 @@ import type { Writable } from 'node:stream'
 import { append } from '../../lists.ts'
 import type { ShellStream } from '../../shell/site-shell.ts'
 import { frameOf, offsetContent, type Frame } from './frames.ts'
-import { maskPieces, openCuts } from './masks.ts'
+import { openMasks } from './masks.ts'
 import type { ConsoleRecord } from './sessions.ts'
 
 /** The output of one frame, with the offset after it in the recording. */
@@ -52,7 +52,8 @@ export class Served {
   stream: ShellStream | undefined
   usedAt = performance.now()
   shownAt = performance.now()
-  secrets: readonly string[] = []
+  /** Of the secrets that its record must not hold. */
+  masks = openMasks([])
   /** When the end of its terminal was first asked for. */
   closingAt: number | undefined
   /** Whether the end of its terminal was ever asked for. */
@@ -193,7 +194,7 @@ export class Served {
 
   #masked(frames: readonly Frame[], kind: 'i' | 'o'): Iterator<Buffer, undefined> {
     const pieces = frames.filter((frame) => frame.kind === kind).map(({ content }) => content)
-    return maskPieces(pieces, this.secrets).values()
+    return this.masks.pieces(pieces).values()
   }
 
   /** The number of frames from the first on that no secret ties to what comes. */
@@ -201,7 +202,7 @@ export class Served {
     const directions = (['i', 'o'] as const).map((kind) => {
       const places = frames.flatMap((frame, place) => (frame.kind === kind ? [place] : []))
       const pieces = frames.filter((frame) => frame.kind === kind).map(({ content }) => content)
-      return { places, most: openCuts(pieces, this.secrets) }
+      return { places, most: this.masks.cuts(pieces) }
     })
     // A cut of one direction may split a secret of the other.
     let sure = frames.length

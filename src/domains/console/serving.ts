@@ -5,7 +5,7 @@ import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import { LinkError } from '../../shell/site-shell.ts'
 import type { Vault } from '../../vault/vault.ts'
 import { openFrames, type Frame } from './frames.ts'
-import { leastBytes } from './masks.ts'
+import { leastBytes, openMasks } from './masks.ts'
 import type { Served } from './served.ts'
 import {
   appendRecords,
@@ -84,7 +84,7 @@ const record = async (
     while (!over.aborted) {
       await session.changed()
       if (performance.now() - secretsAt > secretsMs) {
-        session.secrets = await vault.values(leastBytes)
+        session.masks = openMasks(await vault.values(leastBytes))
         secretsAt = performance.now()
       }
       await store(db, row.id, session, flushes)
@@ -210,7 +210,7 @@ export const serveSession = async (
   let refusals = 0
   for (let waitMs = 250; !stopped.aborted; waitMs = Math.min(waitMs * 2, 10_000)) {
     try {
-      session.secrets = await vault.values(leastBytes)
+      session.masks = openMasks(await vault.values(leastBytes))
       const now = (await readConsoleSession(db, row.id)) ?? row
       if (stopped.aborted || now.finishedAt !== undefined) return
       first = now.status === 'starting'

@@ -3,7 +3,7 @@ import { columnsOf } from '../../db/projection.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Place } from '../../executor/sites.ts'
 import { deleteOperation } from '../../operations/records.ts'
-import { maskWhole } from './masks.ts'
+import { openMasks } from './masks.ts'
 import { commandKind } from './operation.ts'
 import { ConsolePlace, type Console } from './place.ts'
 import type { Command, CommandDocument } from './schemas.ts'
@@ -79,7 +79,8 @@ const maskedTexts = (
   { command, workingDirectory, environment }: CommandDocument,
   secrets: readonly string[],
 ): string | null => {
-  const mask = (text: string): string => textOf(maskWhole(Buffer.from(text), secrets))
+  const masks = openMasks(secrets)
+  const mask = (text: string): string => textOf(masks.whole(Buffer.from(text)))
   const variables = Object.entries(environment ?? {}).map(([name, value]): [string, string] => [
     mask(name),
     mask(value),

@@ -146,6 +146,7 @@ const Facts = z.strictObject({
         z.strictObject({ connectionId: z.string(), ...inEnvironment }),
         z.strictObject({ instanceId: z.string(), ...inEnvironment }),
         z.strictObject({ storageId: z.string(), ...inEnvironment }),
+        z.strictObject({ runtimeId: z.string(), ...inEnvironment }),
         z.strictObject({ buildId: z.string() }),
       ]),
     )

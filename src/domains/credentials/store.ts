@@ -20,6 +20,7 @@ export const nouns: Record<SecretKind, string> = {
 const remedies: Readonly<Record<string, string>> = {
   instance: 'destroy that',
   storage: 'give the storage another credential',
+  runtime: 'give the runtime another credential',
 }
 
 /** The most connections that a credential, or the refusal of its deletion, names. */
@@ -161,3 +162,14 @@ export const holdCredential = async (tx: Db, reference: string): Promise<boolean
   (await tx.run(
     sql`select from credentials c where ${reference} = 'vault:' || c.kind || '/' || c.id for key share`,
   )) > 0
+
+/**
+ * As `holdCredential`, of all that an environment, as it is written already, uses. References to
+ * missing credentials count for nothing.
+ */
+export const holdCredentialsOf = async (tx: Db, environmentId: string): Promise<void> => {
+  await tx.run(
+    sql`select from credentials c join credential_users u on u.credential_ref = 'vault:' || c.kind || '/' || c.id
+        where u.environment_id = ${environmentId} order by c.kind, c.id for key share of c`,
+  )
+}

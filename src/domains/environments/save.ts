@@ -1,6 +1,6 @@
 import { fromExcluded, insertRows } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
-import { holdCredential } from '../credentials/store.ts'
+import { holdCredentialsOf } from '../credentials/store.ts'
 import { storableJson } from '../../outside-text.ts'
 import { changingResourceMembers } from './document-sql.ts'
 import type { EnvironmentDefinition, Resource } from './schemas.ts'
@@ -159,10 +159,6 @@ export const writeVersion = async (tx: Db, definition: EnvironmentDefinition): P
       runtimeStddevSeconds: profile.runtimeStdDevSeconds,
     })),
   )
-  // The lock keeps the referenced credentials from deletion. A reference to a missing credential is
-  // stored unchanged, because the document may come from another installation.
-  for (const reference of new Set(definition.connections.map(({ credentialRef }) => credentialRef)))
-    if (reference !== '') await holdCredential(tx, reference)
   // A connection that stays keeps its creation time and its recorded checks.
   const changing = 'position name type endpoint username credentialRef configuration'
   await insert(
@@ -172,6 +168,9 @@ export const writeVersion = async (tx: Db, definition: EnvironmentDefinition): P
     sql`on conflict on constraint connections_pkey do update set ${fromExcluded(changing)}
         where kept.environment_id = excluded.environment_id`,
   )
+  // The locks keep the referenced credentials from deletion. A reference to a missing credential is
+  // stored unchanged, because the document may come from another installation.
+  await holdCredentialsOf(tx, environment.id)
 }
 
 /** Inserts resources, each with its version and its position there. */

@@ -212,7 +212,11 @@ const packDatabase = (
         Object.entries(counted).map(([name, table]) => [name, written.counts.get(table) ?? 0]),
       ) as Contents
       const { size: packedSize } = await stat(path)
-      const redacted = { values: redaction.count, places: [...redaction.hits] }
+      const redacted = {
+        values: redaction.count,
+        places: [...redaction.hits],
+        references: redaction.references(),
+      }
       const identity = identityOf(redaction, await readSystemInstance(db))
       return { ...written, packedSize, contents, redacted, identity }
     },

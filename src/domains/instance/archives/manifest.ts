@@ -59,6 +59,11 @@ export const Manifest = z.object({
   redacted: z.object({
     values: Count,
     places: z.array(z.object({ table: z.string(), id: z.string(), column: z.string() })).max(1_000),
+    /** Columns with texts from which references of credentials were removed. */
+    references: z
+      .array(z.object({ table: z.string(), column: z.string(), texts: Count }))
+      .max(limits.entries)
+      .optional(),
     /** Digests of artifacts whose bytes were left out, because a secret stands in them. */
     artifacts: z.array(z.string()).max(limits.entries).optional(),
   }),

@@ -1,14 +1,16 @@
 import { greatest } from '../../../lists.ts'
-import { openAnyOf } from './any-of.ts'
+import { openAnyOf } from '../../../any-of.ts'
 import type { ArchiveTable } from '../../../db/archive-schema.ts'
 import { isFields, type Fields } from '../../../json-object.ts'
 import { endpointWithout, type Addressed } from '../../environments/address-passwords.ts'
 import { asWritten, normalisedKey, withoutEscapes } from '../../environments/secret-keys.ts'
+import { kinds, referenceOf } from '../../../vault/vault.ts'
 
 /** Removes secrets from an export: by the names of keys, by references, and by value. */
 
 /** The replacement for a removed value. */
 const gone = '[redacted]'
+const goneBytes = Buffer.from(gone)
 
 /** Parts of normalised names of keys that hold secrets (domain-reference 2). */
 const secretParts =
@@ -19,12 +21,23 @@ const writtenKey = new RegExp(`${asWritten(secretParts)}|"endpoint":\\s*"[^"@]*@
 /** Finds every row that may have such a key in a configuration or an environment, or a password in an endpoint. */
 const mayHold = (text: string): boolean => writtenKey.test(withoutEscapes(text))
 
-/** References of credentials, anywhere in a text; `file:` of a URL has two slashes. */
-const references = /(?<![\w-])(?:vault:[a-z-]+\/[\w-]+|env:[A-Za-z_]\w*|(?:cloud-)?file:\/(?!\/)[^\s"\\]+)/g
+/**
+ * References of the vault, anywhere in a text. Other forms (`env:`, `file:`) are also those of ids, images and
+ * paths: they go where a member names a credential, and nowhere else.
+ */
+const references = new RegExp(
+  `(?<![\\w-])(?:${kinds.map((kind) => referenceOf(kind, '')).join('|')})[\\w-]+`,
+  'g',
+)
 
 /** Finds every row that may have such a reference. */
-const mayRefer = (text: string): boolean =>
-  text.includes('vault:') || text.includes('env:') || text.includes('file:/')
+const mayRefer = (text: string): boolean => text.includes('vault:')
+
+/** Columns and members that hold ids, which clients choose: they stay, whatever they look like. */
+const idName = /(?:^|_)ids?$|Ids?$/
+/** An audit record names a credential by its reference. */
+const isId = (table: string, column: string): boolean =>
+  idName.test(column) && !(table === 'audit_events' && column === 'resource_id')
 
 /** Columns that name a credential. */
 export const credentialColumns: ReadonlySet<string> = new Set(['credential_ref', 'credential_reference'])
@@ -89,6 +102,23 @@ const walked = (value: unknown, addressed: Addressed): unknown => {
   )
 }
 
+/** A value without references of the vault. */
+const withoutReferences = (value: unknown, found: () => void): unknown => {
+  if (typeof value === 'string') {
+    const kept = value.replace(references, gone)
+    if (kept !== value) found()
+    return kept
+  }
+  if (Array.isArray(value)) return value.map((item: unknown) => withoutReferences(item, found))
+  if (!hasMembers(value)) return value
+  return Object.fromEntries(
+    Object.entries(value).map(([key, item]) => [
+      key,
+      idName.test(key) ? item : withoutReferences(item, found),
+    ]),
+  )
+}
+
 const base64Forms = (bytes: Buffer): string[] =>
   [0, 1, 2].flatMap((shift) => {
     // The bytes around the secret change its first and last characters; those between are its own.
@@ -148,58 +178,52 @@ export interface Redaction {
   /** The first hits with their place, and the number of all hits. */
   hits: Hit[]
   count: number
+  /** The columns with texts from which references of the vault were removed, and the number of those texts. */
+  references(): ReferenceHits[]
 }
 
-const anyOf = (forms: readonly string[]): RegExp | undefined =>
-  forms.length === 0
-    ? undefined
-    : new RegExp(
-        [...new Set(forms)]
-          .toSorted((a, b) => b.length - a.length)
-          .map((form) => form.replace(/[\\^$.*+?()[\]{}|/-]/g, '\\$&'))
-          .join('|'),
-        'g',
-      )
-
-const found = (pattern: RegExp | undefined, text: string): boolean => {
-  if (pattern === undefined) return false
-  pattern.lastIndex = 0
-  return pattern.test(text)
+/** Audit records repeat the reference of a credential at each use: they are counted by their column. */
+interface ReferenceHits {
+  table: string
+  column: string
+  texts: number
 }
 
 /** Redacts rows by the values that this installation holds as secrets. */
 export const openRedaction = (secrets: readonly string[]): Redaction => {
-  const forms = secrets.filter((text) => text.length >= leastSecret).flatMap(formsOf)
-  const inTexts = anyOf(forms)
+  const forms = [...new Set(secrets.filter((text) => text.length >= leastSecret).flatMap(formsOf))]
+  const search = openAnyOf(forms.map((form) => Buffer.from(form)))
   /** In the form of a row. Each match is checked again in the texts themselves. */
-  const inRows = anyOf(forms.map(escaped))
-
-  /** In UTF-8. */
-  const inLines = openAnyOf([...new Set(forms.map(escaped))].map((form) => Buffer.from(form)))
-  const held = openAnyOf([...new Set(forms)].map((form) => Buffer.from(form)))
-  /** Each byte as one character. */
-  const formsInBytes = forms.map((form) => Buffer.from(form).toString('latin1'))
-  const inBytes = anyOf(formsInBytes)
+  const inRows = openAnyOf([...new Set(forms.map(escaped))].map((form) => Buffer.from(form)))
   const longest = greatest(
-    formsInBytes.map((form) => form.length),
+    forms.map((form) => Buffer.byteLength(form)),
     0,
   )
 
-  /** Bytes as PostgreSQL writes them stay bytes. */
-  const withoutInBytes = (value: string): string => {
-    const text = Buffer.from(value.slice(2), 'hex').toString('latin1')
-    return `\\x${Buffer.from(text.replace(inBytes ?? '', gone), 'latin1').toString('hex')}`
+  /** Bytes without the values; undefined where they have none. */
+  const bytesWithout = (bytes: Buffer): Buffer | undefined => {
+    const kept: Buffer[] = []
+    let from = 0
+    for (let one = search(bytes); one !== undefined; one = search(bytes, one.end)) {
+      kept.push(bytes.subarray(from, one.at), goneBytes)
+      from = one.end
+    }
+    return from === 0 ? undefined : Buffer.concat([...kept, bytes.subarray(from)])
   }
 
   /** Texts and member names without the values; a number that equals one becomes null. */
   const without = (value: unknown, hit: () => void): unknown => {
     if (typeof value === 'string') {
-      if (inTexts === undefined || !found(inTexts, value)) return value
+      const kept = bytesWithout(Buffer.from(value))
+      if (kept === undefined) return value
       hit()
-      return bytesText.test(value) ? withoutInBytes(value) : value.replace(inTexts, gone)
+      if (!bytesText.test(value)) return kept.toString()
+      // Bytes as PostgreSQL writes them stay bytes.
+      const bytes = Buffer.from(value.slice(2), 'hex')
+      return `\\x${(bytesWithout(bytes) ?? bytes).toString('hex')}`
     }
     if (Array.isArray(value)) return value.map((item: unknown) => without(item, hit))
-    if (json.isRawJSON(value) && found(inTexts, (value as { rawJSON: string }).rawJSON)) {
+    if (json.isRawJSON(value) && search(Buffer.from((value as { rawJSON: string }).rawJSON)) !== undefined) {
       hit()
       return null
     }
@@ -219,7 +243,7 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
   const withoutValues = ({ name: table, key }: Pick<ArchiveTable, 'name' | 'key'>, line: string): string => {
     const row = parsed(line)
     const keys = key.map((column) => keyText(without(row[column], () => undefined)))
-    const id = keys.join('/').replace(references, gone)
+    const id = keys.join('/')
     const kept = Object.entries(row).map(([column, value]) => {
       let any = false
       const rest = without(value, () => {
@@ -231,23 +255,41 @@ export const openRedaction = (secrets: readonly string[]): Redaction => {
     return JSON.stringify(Object.fromEntries(kept))
   }
 
-  const oneLine = (table: Pick<ArchiveTable, 'name' | 'key'>, line: string, keyed: boolean): string => {
-    const text = found(inRows, line) ? withoutValues(table, line) : line
-    const addressed = table.name === 'connections' ? 'connection' : 'storage'
-    return (keyed && mayHold(text) ? JSON.stringify(walked(parsed(text), addressed)) : text).replace(
-      references,
-      gone,
+  const referring = new Map<string, ReferenceHits>()
+  const referred = (table: string, column: string): void => {
+    const at = `${table}.${column}`
+    const { texts } = referring.get(at) ?? { texts: 0 }
+    referring.set(at, { table, column, texts: texts + 1 })
+  }
+
+  const unreferred = ({ name: table, key }: Pick<ArchiveTable, 'name' | 'key'>, row: Fields): Fields =>
+    Object.fromEntries(
+      Object.entries(row).map(([column, value]) => [
+        column,
+        key.includes(column) || isId(table, column)
+          ? value
+          : withoutReferences(value, () => {
+              referred(table, column)
+            }),
+      ]),
     )
+
+  const oneLine = (table: Pick<ArchiveTable, 'name' | 'key'>, line: string, keyed: boolean): string => {
+    let text = inRows(Buffer.from(line)) === undefined ? line : withoutValues(table, line)
+    const addressed = table.name === 'connections' ? 'connection' : 'storage'
+    if (keyed && mayHold(text)) text = JSON.stringify(walked(parsed(text), addressed))
+    return mayRefer(text) ? JSON.stringify(unreferred(table, parsed(text))) : text
   }
 
   const redaction: Redaction = {
     hits: [],
     count: 0,
-    heldIn: held,
+    references: () => [...referring.values()],
+    heldIn: (bytes) => search(bytes) !== undefined,
     longest,
     lines: (table, text, keyed) => {
       const bytes = Buffer.from(text)
-      if (!(keyed && mayHold(text)) && !mayRefer(text) && !inLines(bytes)) return bytes
+      if (!(keyed && mayHold(text)) && !mayRefer(text) && inRows(bytes) === undefined) return bytes
       return Buffer.from(
         text
           .split('\n')
