@@ -1,31 +1,47 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { mkdtempSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { writeReady } from '../../src/embedded/ready-file.ts'
+import { configFromEnvironment } from '../../src/config.ts'
+import type { ReadyFacts } from '../../src/embedded/ready-file.ts'
+import { openLog } from '../../src/observability/log.ts'
+import { openTraces } from '../../src/observability/traces.ts'
 import { openKeys } from '../../src/programs/console-keys.ts'
+import { openDaemon } from '../../src/programs/daemon.ts'
+import type { Stoppable } from '../../src/programs/program.ts'
 import { until } from '../failures/programs.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
 import { compiledOnce, runFolder } from '../support/run-folder.ts'
-import { openService, type TestService } from '../support/service.ts'
+import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { ctrlC, openTerminal, type Terminal } from './terminal.ts'
 
 /** `npm run console`, in a terminal of its own, on a resource of this machine. */
 
 const program = join(import.meta.dirname, '../../src/programs/console.ts')
 const folder = mkdtempSync(join(runFolder(), 'console-'))
+const everywhere = '0.0.0.0:0'
 let service: TestService
+let daemon: Stoppable
 beforeAll(async () => {
-  service = await openService({ environment: { SERVICE_CONSOLE_ENABLED: 'true' } })
-  writeReady(join(folder, 'ready.json'), {
-    ...{ baseUrl: service.baseUrl, rootUrl: service.baseUrl, adminUrl: service.baseUrl },
-    ...{ temporalAddress: '127.0.0.1:1', temporalUiUrl: null, databaseUrl: 'postgres://127.0.0.1:1/none' },
-    pids: { daemon: process.pid, workers: [], postgres: null, temporal: null },
+  service = await openService({
+    environment: { SERVICE_CONSOLE_ENABLED: 'true', SERVICE_LISTEN_ADDRESS: everywhere },
   })
+  const config = configFromEnvironment({
+    SERVICE_DATA_DIR: folder,
+    SERVICE_LISTEN_ADDRESS: everywhere,
+    SERVICE_ADMIN_ADDRESS: everywhere,
+    SERVICE_DATABASE_URL: service.databaseUrl,
+    SERVICE_TEMPORAL_ADDRESS: temporalAddress(),
+  })
+  const traces = await openTraces({ tracesEndpoint: undefined }, 'test')
+  daemon = await openDaemon({ config, log: openLog('error'), metrics: service.metrics, traces }, () =>
+    Promise.resolve({ ...service.service, stop: () => Promise.resolve() }),
+  )
   await service.post('/environments/', consoleEnvironment('desk', { here: { driver: 'local' } }))
 })
 afterAll(async () => {
   for (const { id } of (await service?.get('/console-sessions/')) ?? [])
     await service.call('DELETE', `/console-sessions/${id}/`)
+  await daemon?.stop()
   await service?.[Symbol.asyncDispose]()
 })
 
@@ -58,6 +74,14 @@ describe('keys', () => {
     expect(all.map((one) => one.input).join('')).toBe(input)
     expect(all.some((one) => one.leaves)).toBe(leaves)
   })
+})
+
+test('the ready file of a service that listens on all addresses names one that answers here', async () => {
+  const ready = JSON.parse(readFileSync(join(folder, 'ready.json'), 'utf8')) as ReadyFacts
+  expect(service.service.address.host).toBe('0.0.0.0')
+  for (const url of [`${ready.baseUrl}/execution-runs/`, ready.rootUrl, `${ready.adminUrl}/livez`])
+    expect([url, (await fetch(url)).status]).toEqual([url, 200])
+  expect(ready.adminUrl).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/)
 })
 
 test('opens a terminal, leaves it open, joins it, watches it, ends it and plays its recording', async () => {
