@@ -579,6 +579,24 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
     },
   )
 
+  always('of executables at a site go those that were used longest ago, whenever they were made', () => {
+    const at = place()
+    const program = (name: string): string => readFileSync(join(root, 'src/drivers/transfer', name), 'utf8')
+    const day = 86_400
+    for (const [name, daysAgo] of [
+      ['used-once', 2],
+      ['arrived', 9],
+    ] as const) {
+      writeFileSync(join(at, name), name)
+      utimesSync(join(at, name), Date.now() / 1_000 - daysAgo * day, Date.now() / 1_000 - daysAgo * day)
+    }
+    const settle = { ROOT: at, FROM: 'arrived', NAME: 'brought-now', ARRIVED: 'arriving/x', MANIFEST: 'x.m' }
+    run(`${assign(settle)}${program('artifact-settle.sh')}`, at)
+    const claim = { ROOT: at, NAME: 'next', HEX: '0', SIZE: 5, SCOPE: 'run', LIMIT: 20 }
+    expect(run(`${assign(claim)}${program('artifact-claim.sh')}`, at).out).toBe('absent\n')
+    expect(readdirSync(at).filter((name) => /used-once|brought-now/.test(name))).toEqual(['brought-now'])
+  })
+
   always('records, slices and marks', () => {
     const at = place()
     const tasks = join(at, 'tasks')
