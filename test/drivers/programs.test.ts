@@ -1,12 +1,15 @@
 import { afterAll, beforeAll, describe, expect, test as always } from '@jest/globals'
 import { bytesOfPath } from '../../src/outside-path.ts'
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { hash } from 'node:crypto'
 import { once } from 'node:events'
 import {
+  closeSync,
   existsSync,
   globSync,
   mkdirSync,
   mkdtempSync,
+  openSync,
   readdirSync,
   readFileSync,
   rmSync,
@@ -31,6 +34,7 @@ import * as transfer from '../../src/drivers/transfer/scripts.ts'
 import { parseTree } from '../../src/drivers/transfer/tree.ts'
 import { processesGiven } from '../../src/embedded/processes.ts'
 import { assign, call } from '../../src/shell/program.ts'
+import { quote } from '../../src/shell/quote.ts'
 import { until } from '../failures/programs.ts'
 import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -279,6 +283,58 @@ describe.each(shells)('%s', (shell) => {
     })
     expect(launched('apptainer', 'tools/a:1', false).told).toBe('-q build')
   })
+
+  always(
+    'a file of an image that leaves the site during a run, or changes there, is noticed by the next task',
+    () => {
+      const at = place()
+      const [base, image] = [join(at, 'containers'), join(at, 'an image.sif')]
+      for (const path of ['bin', 'containers/records']) mkdirSync(join(at, path), { recursive: true })
+      const script = [
+        '#!/bin/sh',
+        'case $* in *" orrery "*) ;; *) echo /usr/bin/env; exit ;; esac',
+        `[ ! -e ${join(at, 'removes')} ] || rm ${quote(image)}`,
+        `[ -e ${quote(image)} ] || {`,
+        `echo "FATAL: could not open image ${image}: no such file or directory" >&2; exit 255; }`,
+        'echo the test starts nothing >&2; exit 1',
+      ].join('\n')
+      writeFileSync(join(at, 'bin', 'apptainer'), script, { mode: 0o755 })
+      const digest = `sha256:${hash('sha256', 'image')}`
+      let tasks = 0
+      const trouble = (): string | undefined => {
+        const name = `task-${String(++tasks)}`
+        const container = {
+          ...{ image: `${image}@${digest}`, engine: 'apptainer' as const, network: true },
+          ...{ reuse: false, scope: 'run' },
+        }
+        const contact = { base, home: at, path: `${at}/bin:/usr/bin:/bin`, account: '1:1' }
+        const intent = { ...plainIntent(name, join(at, 'work'), ['true']), container }
+        const { argv, environment } = containerized(intent, contact, {
+          engine: 'apptainer',
+          taskVariable: 'MARK',
+        })
+        mkdirSync(join(argv[1] ?? '', '..'), { recursive: true })
+        writeFileSync(argv[1] ?? '', launcher)
+        // As at a site: output that is no file would need a reader.
+        const output = openSync(join(at, 'output'), 'w')
+        spawnSync(shell, argv.slice(1), { env: environment, stdio: ['ignore', output, output] })
+        closeSync(output)
+        return /^trouble .*$/m.exec(read(base, 'records', name))?.[0]
+      }
+      const started = expect.stringMatching(/^trouble infrastructure .*the test starts nothing$/)
+      writeFileSync(image, 'image')
+      expect([trouble(), trouble()]).toEqual([started, started])
+      rmSync(image)
+      expect(trouble()).toMatch(/^trouble refused .* has no image at .*\.sif: no such file$/)
+      writeFileSync(image, 'image')
+      expect(trouble()).toEqual(started)
+      writeFileSync(image, 'another image')
+      expect(trouble()).toMatch(/^trouble refused the digest of .* differs/)
+      writeFileSync(image, 'image')
+      writeFileSync(join(at, 'removes'), '')
+      expect(trouble()).toMatch(/^trouble infrastructure .* was taken away from apptainer/)
+    },
+  )
 
   always(
     'an engine that does not answer is a failure of the site that names it, and is asked once',
