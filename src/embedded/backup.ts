@@ -4,8 +4,8 @@ import {
   existsSync,
   fsyncSync,
   mkdirSync,
-  mkdtempSync,
   openSync,
+  readdirSync,
   readFileSync,
   renameSync,
   rmSync,
@@ -17,7 +17,15 @@ import { z } from 'zod'
 import type { Log } from '../observability/log.ts'
 import { reasonText } from '../outside-text.ts'
 import { writeWhole } from '../whole-file.ts'
-import { makeDataFolder, readRestoring, refuseHalfRestored, restoringFile, witnessFile } from './folders.ts'
+import {
+  makeDataFolder,
+  readRestoring,
+  refuseHalfRestored,
+  removeUnfinished,
+  restoringFile,
+  unfinishedFolder,
+  witnessFile,
+} from './folders.ts'
 import { tryHold } from './hold.ts'
 import { openPostgres, postgresFiles } from './postgres.ts'
 import { findPostgresPrograms, postgresAccount } from './postgres-programs.ts'
@@ -59,13 +67,13 @@ export const backUp = async ({ dataDir, cacheDir, log }: BackupOptions, file: st
   if (!existsSync(postgresFiles(dataDir).data))
     throw new Error(`there is no embedded database in SERVICE_DATA_DIR=${dataDir}`)
   if (existsSync(file)) throw new Error(`${file} exists: name another file or remove it`)
-  await whileStopped(dataDir, async () => {
+  await whileStopped(dataDir, async (folder) => {
     refuseHalfRestored(dataDir)
     // A start and a stop make every page in the files and the log complete, whatever the last end
     // was.
     const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
     await postgres.stop()
-    const folder = mkdtempSync(join(dataDir, 'backup-'))
+    removeParts(file)
     const temporary = `${file}.${process.pid}.new`
     try {
       const about: z.output<typeof manifest> = {
@@ -92,10 +100,16 @@ export const backUp = async ({ dataDir, cacheDir, log }: BackupOptions, file: st
       renameSync(temporary, file)
       sync(dirname(file))
     } finally {
-      rmSync(folder, { recursive: true, force: true })
       rmSync(temporary, { force: true })
     }
   })
+}
+
+/** Removes what backups into a file left of it that were killed. */
+const removeParts = (file: string): void => {
+  for (const name of readdirSync(dirname(file)))
+    if (name.startsWith(`${basename(file)}.`) && /^\.\d+\.new$/.test(name.slice(basename(file).length)))
+      rmSync(join(dirname(file), name))
 }
 
 /**
@@ -111,50 +125,45 @@ export const restore = async (
 ): Promise<string | undefined> => {
   if (!existsSync(file)) throw new Error(`${file} does not exist: name a file that was written by a backup`)
   makeDataFolder(dataDir)
-  return whileStopped(dataDir, async () => {
-    const folder = mkdtempSync(join(dataDir, 'restore-'))
+  return whileStopped(dataDir, async (folder) => {
+    await run('tar', [
+      '--extract',
+      '--gzip',
+      '--no-same-owner',
+      '--preserve-permissions',
+      '--file',
+      file,
+      '-C',
+      folder,
+    ]).catch((error: unknown) => {
+      throw notUnpacked(file, folder, error)
+    })
+    const about = existsSync(join(folder, manifestName))
+      ? manifest.safeParse(JSON.parse(readFileSync(join(folder, manifestName), 'utf8')))
+      : undefined
+    if (about?.success !== true || !existsSync(join(folder, 'postgresql', 'PG_VERSION')))
+      throw new Error(`${file} is not a backup of this program`)
+    rmSync(join(folder, manifestName))
+    const account = postgresAccount(log)
+    const { major } = await findPostgresPrograms(cacheDir, account)
+    if (about.data.postgresMajor !== major)
+      throw new Error(
+        `${file} was made by PostgreSQL ${about.data.postgresMajor}, this is ${major}: restore it with a ` +
+          'checkout of its version, then see "Upgrade" in docs/operations.md',
+      )
+    // User ids differ between machines: the database belongs to the account that runs it here.
+    if (account !== undefined)
+      await run('chown', ['-R', `${account.uid}:${account.gid}`, join(folder, 'postgresql')])
+    const { names: present, aside } = exchange(dataDir, folder)
     try {
-      await run('tar', [
-        '--extract',
-        '--gzip',
-        '--no-same-owner',
-        '--preserve-permissions',
-        '--file',
-        file,
-        '-C',
-        folder,
-      ]).catch((error: unknown) => {
-        throw notUnpacked(file, folder, error)
-      })
-      const about = existsSync(join(folder, manifestName))
-        ? manifest.safeParse(JSON.parse(readFileSync(join(folder, manifestName), 'utf8')))
-        : undefined
-      if (about?.success !== true || !existsSync(join(folder, 'postgresql', 'PG_VERSION')))
-        throw new Error(`${file} is not a backup of this program`)
-      rmSync(join(folder, manifestName))
-      const account = postgresAccount(log)
-      const { major } = await findPostgresPrograms(cacheDir, account)
-      if (about.data.postgresMajor !== major)
-        throw new Error(
-          `${file} was made by PostgreSQL ${about.data.postgresMajor}, this is ${major}: restore it with a ` +
-            'checkout of its version, then see "Upgrade" in docs/operations.md',
-        )
-      // User ids differ between machines: the database belongs to the account that runs it here.
-      if (account !== undefined)
-        await run('chown', ['-R', `${account.uid}:${account.gid}`, join(folder, 'postgresql')])
-      const { names: present, aside } = exchange(dataDir, folder)
-      try {
-        const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
-        await postgres.stop()
-      } catch (error) {
-        if (present.length === 0) throw error
-        const { message } = error as Error
-        throw new Error(`${message}; the databases that were there before are in ${aside}`, { cause: error })
-      }
-      return present.length > 0 ? aside : undefined
-    } finally {
-      rmSync(folder, { recursive: true, force: true })
+      const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
+      await postgres.stop()
+    } catch (error) {
+      if (present.length === 0) throw error
+      const { message } = error as Error
+      throw new Error(`${message}; the databases that were there before are in ${aside}`, { cause: error })
     }
+    return present.length > 0 ? aside : undefined
   })
 }
 
@@ -197,12 +206,17 @@ const notUnpacked = (file: string, folder: string, error: unknown): Error => {
   )
 }
 
-const whileStopped = async <T>(dataDir: string, work: () => Promise<T>): Promise<T> => {
+/** Works in a stopped service's data folder, with a folder there that goes at the end. */
+const whileStopped = async <T>(dataDir: string, work: (folder: string) => Promise<T>): Promise<T> => {
   const held = await tryHold(dataDir, 'daemon')
   if (held === undefined) throw new Error(`a daemon runs on SERVICE_DATA_DIR=${dataDir}: stop it first`)
+  const folder = unfinishedFolder(dataDir)
   try {
-    return await work()
+    removeUnfinished(dataDir)
+    mkdirSync(folder, { mode: 0o700 })
+    return await work(folder)
   } finally {
+    removeUnfinished(dataDir)
     await held.release()
   }
 }

@@ -1,6 +1,6 @@
 import { formatAddress, type Config } from '../config.ts'
 import type { Log } from '../observability/log.ts'
-import { makeDataFolder, refuseHalfRestored } from './folders.ts'
+import { makeDataFolder, refuseHalfRestored, removeUnfinished } from './folders.ts'
 import { openPostgres } from './postgres.ts'
 import { openTemporal } from './temporal.ts'
 
@@ -46,7 +46,10 @@ export const openEmbedded = async (
 ): Promise<Embedded> => {
   const { dataDir, cacheDir } = config
   makeDataFolder(dataDir)
-  if (config.databaseUrl === undefined) refuseHalfRestored(dataDir)
+  if (config.databaseUrl === undefined) {
+    refuseHalfRestored(dataDir)
+    removeUnfinished(dataDir)
+  }
   const starting = [
     config.databaseUrl === undefined
       ? openPostgres({ dataDir, cacheDir, log, fsync: true, onRestart })

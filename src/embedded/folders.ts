@@ -1,4 +1,4 @@
-import { accessSync, constants, existsSync, mkdirSync, readFileSync } from 'node:fs'
+import { accessSync, constants, existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { z } from 'zod'
 import { StartError } from '../config.ts'
@@ -47,6 +47,13 @@ export const makeDataFolder = (dataDir: string): void => {
 
 /** The file with a link of the audit chain, which goes with the database of the folder. */
 export const witnessFile = (dataDir: string): string => join(dataDir, 'audit-witness.json')
+
+/** The folder in which a backup or a restore works, one at a time. */
+export const unfinishedFolder = (dataDir: string): string => join(dataDir, 'unfinished')
+
+/** Removes what a backup or a restore that was killed left; the caller holds the data folder. */
+export const removeUnfinished = (dataDir: string): void =>
+  rmSync(unfinishedFolder(dataDir), { recursive: true, force: true })
 
 /** The file that a folder has while a restore exchanges its databases. */
 export const restoringFile = (dataDir: string): string => join(dataDir, 'restoring.json')

@@ -1,5 +1,5 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import { formatAddress, type Address } from '../config.ts'
+import { reachedHere, type Address } from '../config.ts'
 import { listen } from '../listen.ts'
 import type { Metrics } from '../observability/metrics.ts'
 import { orAfter } from '../pacing/within.ts'
@@ -19,6 +19,7 @@ export interface AdminOptions {
 }
 
 export interface Admin {
+  /** The listener, for programs of this machine. */
   readonly url: string
   /** The address of the listener. */
   readonly address: Address
@@ -76,7 +77,7 @@ export const openAdmin = async ({ address, metrics, checks, beside }: AdminOptio
   })
   const bound = await listen(server, 'SERVICE_ADMIN_ADDRESS', address)
   return {
-    url: `http://${formatAddress(bound)}`,
+    url: `http://${reachedHere(bound)}`,
     address: bound,
     close: () =>
       new Promise((resolve) => {

@@ -1,5 +1,5 @@
-import { once } from 'node:events'
 import { existsSync, readFileSync } from 'node:fs'
+import { text as textOf } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { WebSocket } from 'ws'
 import { ConfigError, configFromEnvironment } from '../config.ts'
@@ -20,6 +20,8 @@ npm run console -- --help | --version
 const requestMs = 60_000
 /** A restarting service is back within this time. */
 const backMs = 120_000
+/** A connection that was open for longer had found its terminal. */
+const steadyMs = 5_000
 /** A pause of a recording is shortened to this. */
 const longestPauseMs = 2_000
 /** A terminal answers an escape sequence within this time. */
@@ -34,6 +36,17 @@ interface Api {
   headers: Record<string, string>
 }
 
+/** The text of an answer that is no: its status, and what its body names as the error. */
+const refusalText = (status: number, phrase: string, body: string): string => {
+  let error: unknown
+  try {
+    error = (JSON.parse(body) as { error?: unknown } | null)?.error
+  } catch {
+    // Not an answer of the service.
+  }
+  return `${String(status)}: ${typeof error === 'string' ? error : phrase}`
+}
+
 const ask = async (api: Api, method: string, path: string, body?: object): Promise<Response> => {
   const answer = await fetch(`${api.url}${path}`, {
     method,
@@ -42,8 +55,7 @@ const ask = async (api: Api, method: string, path: string, body?: object): Promi
     signal: AbortSignal.timeout(requestMs),
   })
   if (answer.ok) return answer
-  const { error = answer.statusText } = (await answer.json().catch(() => ({}))) as { error?: string }
-  throw new Error(`${String(answer.status)}: ${error}`)
+  throw new Error(refusalText(answer.status, answer.statusText, await answer.text().catch(() => '')))
 }
 
 interface Session {
@@ -72,46 +84,105 @@ const sizeFrame = (): string =>
     columns: process.stdout.columns || 80,
   })
 
-/** One connection to the stream. @returns the code that closed it, 0 for one that never opened */
+/** What came of one connection to the stream. */
+interface Outcome {
+  /** The code that closed it, 0 for one that was lost or never opened. */
+  code: number
+  reason: string
+  /** The time for which it was open. */
+  openMs: number
+  /** The answer to the request for it was no, and stays so. */
+  isRefused: boolean
+}
+
+/** One connection to the stream. `keys` has the user's input for as long as it is open. */
 const attach = async (
   api: Api,
   id: string,
-  { watch, left }: { watch: boolean; left: AbortController },
+  { watch, left, keys }: { watch: boolean; left: AbortController; keys: TerminalKeys },
   again: boolean,
-): Promise<{ code: number; reason: string }> => {
+): Promise<Outcome> => {
   const search = watch ? '?mode=watch' : '?takeOver=true'
   const ws = new WebSocket(`${api.url.replace(/^http/, 'ws')}/console-sessions/${id}/stream/${search}`, {
     headers: api.headers,
     handshakeTimeout: requestMs,
   })
-  let reason = ''
-  ws.on('error', (error) => (reason = error.message))
-  const closed = once(ws, 'close') as Promise<[number, Buffer]>
+  const outcome: Outcome = { code: 0, reason: '', openMs: 0, isRefused: false }
+  ws.on('error', (error) => (outcome.reason ||= error.message))
+  ws.on('unexpected-response', (_request, answer) => {
+    const status = answer.statusCode ?? 0
+    void textOf(answer)
+      .catch(() => '')
+      .then((body) => {
+        outcome.reason = refusalText(status, answer.statusMessage ?? '', body)
+        // What the service cannot do now it may do later: 503 while it starts, or takes the terminal up.
+        outcome.isRefused = status < 500
+        ws.terminate()
+      })
+  })
+  // The close follows an error, too, at which `once` of node:events would reject.
+  const closed = new Promise<[code: number, why: Buffer]>((resolve) =>
+    ws.once('close', (...end) => resolve(end)),
+  )
   const stop = (): void => ws.close()
   left.signal.addEventListener('abort', stop)
   const resize = (): void => ws.send(sizeFrame())
-  const keysOf = openKeys()
-  const onKeys = (piece: Buffer): void => {
-    const { input, leaves } = keysOf(piece.toString('latin1'))
-    if (input !== '' && !watch) ws.send(Buffer.from(input, 'latin1'))
-    if (leaves) left.abort()
-  }
+  let openedAt: number | undefined
   ws.on('open', () => {
+    openedAt = Date.now()
     // The last MiB arrives again: it is shown on an empty screen.
     if (again) process.stdout.write('\x1b[2J\x1b[H')
     if (!watch) {
       resize()
       process.stdout.on('resize', resize)
     }
-    process.stdin.on('data', onKeys)
+    keys.open((input) => watch || ws.send(Buffer.from(input, 'latin1')))
   })
   ws.on('message', (bytes: Buffer) => process.stdout.write(bytes))
-  const [code, text] = await closed
+  const [code, why] = await closed
+  keys.close()
   process.stdout.off('resize', resize)
-  process.stdin.off('data', onKeys)
   left.signal.removeEventListener('abort', stop)
-  return { code: code === 1006 ? 0 : code, reason: text.length > 0 ? text.toString() : reason }
+  return {
+    ...outcome,
+    code: code === 1006 ? 0 : code,
+    ...(why.length > 0 ? { reason: why.toString() } : {}),
+    openMs: openedAt === undefined ? 0 : Date.now() - openedAt,
+  }
 }
+
+/**
+ * The user's keys for as long as a session is shown. What is typed while no connection is open waits
+ * for the next one; `~.` is read then, too, and so is Ctrl-C, which no terminal would receive.
+ */
+const readKeys = (left: AbortController) => {
+  let keysOf = openKeys()
+  let send: ((input: string) => unknown) | undefined
+  let waiting = ''
+  const { stdin } = process
+  const onKeys = (piece: Buffer): void => {
+    const { input, leaves } = keysOf(piece.toString('latin1'))
+    if (leaves || (send === undefined && stdin.isTTY && piece.includes(interrupt))) return left.abort()
+    if (send !== undefined) return void send(input)
+    waiting += input
+    // A file has more input than a person types.
+    if (!stdin.isTTY) stdin.pause()
+  }
+  stdin.on('data', onKeys)
+  return {
+    open(to: (input: string) => unknown): void {
+      send = to
+      if (waiting !== '') to(waiting)
+      waiting = ''
+      stdin.resume()
+    },
+    close(): void {
+      send = undefined
+      keysOf = openKeys()
+    },
+  }
+}
+type TerminalKeys = ReturnType<typeof readKeys>
 
 /**
  * Keeps the keys of the terminal, and its answers to escape sequences, from the shell behind while
@@ -134,18 +205,26 @@ const withRawKeys = async (work: (left: AbortController) => Promise<void>): Prom
 /** Shows a session until it ends or the user leaves; a lost connection is opened again. */
 const show = (api: Api, id: string, watch: boolean): Promise<void> =>
   withRawKeys(async (left) => {
+    const { signal } = left
+    const keys = readKeys(left)
     let lostAt: number | undefined
-    for (let times = 0; ; times++) {
-      const began = Date.now()
-      const { code, reason } = await attach(api, id, { watch, left }, times > 0)
-      if (left.signal.aborted) return void process.stderr.write(`\r\nleft; go on with --join ${id}\r\n`)
+    for (let times = 0; !signal.aborted; times++) {
+      const { code, reason, openMs, isRefused } = await attach(api, id, { watch, left, keys }, times > 0)
+      if (signal.aborted) break
+      if (isRefused) throw new Error(reason)
       if (ended.has(code))
         return void process.stderr.write(`\r\n${code === 1000 ? 'the session is over' : reason}\r\n`)
-      if (Date.now() - began > 5_000) lostAt = undefined
+      if (openMs > steadyMs) lostAt = undefined
+      if (times === 0 || openMs > 0)
+        process.stderr.write(
+          `\r\nthe connection is lost${reason === '' ? '' : ` (${reason})`} and is tried again for ` +
+            `${String(backMs / 1_000)} s; ~. or Ctrl-C leaves the terminal open\r\n`,
+        )
       lostAt ??= Date.now()
       if (Date.now() - lostAt > backMs) throw new Error(`the service cannot be reached: ${reason}`)
-      await sleep(1_000)
+      await sleep(1_000, undefined, { signal }).catch(() => undefined)
     }
+    process.stderr.write(`\r\nleft; go on with --join ${id}\r\n`)
   })
 
 /**

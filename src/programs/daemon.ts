@@ -1,6 +1,6 @@
 import { dirname } from 'node:path'
 import { openAdmin, type Checks } from './admin.ts'
-import { formatAddress, reachedHere, StartError, withoutPassword } from '../config.ts'
+import { reachedHere, StartError, withoutPassword } from '../config.ts'
 import type { Address, Config } from '../config.ts'
 import { openEmbedded, type Embedded, type Endpoints } from '../embedded/embedded.ts'
 import { makeDataFolder, makeFolder } from '../embedded/folders.ts'
@@ -79,7 +79,7 @@ export const openDaemon = async (
   const progress = openProgress(log, process.stderr)
   const publish = (): void => {
     if (service === undefined || embedded === undefined) return
-    const rootUrl = `http://${formatAddress(service.address)}`
+    const rootUrl = `http://${reachedHere(service.address)}`
     const pids = embedded.pids()
     writeReady(config.readyFile, {
       baseUrl: rootUrl + config.apiPrefix,
@@ -110,7 +110,7 @@ export const openDaemon = async (
     log.warn('the API listens beyond loopback without SERVICE_API_TOKEN: other machines are answered 403')
   log.info(
     {
-      baseUrl: `http://${formatAddress(service.address)}${config.apiPrefix}`,
+      baseUrl: `http://${reachedHere(service.address)}${config.apiPrefix}`,
       adminUrl: admin.url,
       temporalUiUrl: embedded.temporalUiUrl,
       seconds: seconds(performance.now() - startedAt),

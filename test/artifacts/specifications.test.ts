@@ -4,6 +4,7 @@ import { connect } from 'node:net'
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { sql } from '../../src/db/sql.ts'
+import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { runsOf } from '../support/share.ts'
 import { contextOf, describedBuild, retyped, send, sha256, tarOf, type Planted } from './world.ts'
@@ -412,6 +413,22 @@ describe('a build', () => {
     const answer = await service.call('POST', '/artifact-builds/defined/runs/')
     expect([answer.status, answer.body.error]).toEqual([503, expect.stringMatching(/container engine|no /)])
     expect(await service.get('/artifact-builds/defined/runs/')).toEqual([])
+  })
+
+  test('whose context is at another host is begun while the engine here is away', async () => {
+    const { contextDigest } = await describedBuild(service, 'elsewhere', { Dockerfile: 'FROM a:1\n' })
+    expect((await service.call('POST', '/artifact-builds/elsewhere/runs/')).status).toBe(503)
+    await service.db.run(
+      sql`update build_contexts set host_id = 'another-host' where digest = ${contextDigest as string}`,
+    )
+    const { status, body } = await service.call('POST', '/artifact-builds/elsewhere/runs/')
+    expect([status, body.error]).toEqual([202, undefined])
+    expect((await service.call('POST', `/build-runs/${body.id}/cancel/`)).status).toBe(202)
+    await until(
+      'the end of the run',
+      120,
+      async () => (await service.get(`/build-runs/${body.id}/`)).status === 'cancelled',
+    )
   })
 
   test('with usual recipes is stored', async () => {

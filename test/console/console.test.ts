@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { spawn } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import type { IncomingMessage } from 'node:http'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
@@ -269,6 +269,25 @@ test('what the record of an open terminal has is no longer at the resource', asy
   const [program = ''] = readdirSync(dirname(externalId)).filter((name) => name.startsWith('console-holder-'))
   const early = spawn(join(dirname(externalId), program), ['attach', externalId, '0'])
   expect(await textOf(early.stdout)).toContain('the recording lacks the bytes from 0 to ')
+  await service.call('DELETE', `/console-sessions/${id}/`)
+  expect((await sessionEnd(id)).status).toBe('closed')
+})
+
+test('a holder that can start no shell says so and leaves no recording, so the session can begin there', async () => {
+  const id = await openTerminal(service, 'here')
+  const { externalId } = await service.get(`/console-sessions/${id}/`)
+  const [program = ''] = readdirSync(dirname(externalId)).filter((name) => name.startsWith('console-holder-'))
+  const directory = join(folder, 'no-shell')
+  const holder = (...words: string[]) =>
+    spawnSync(join(dirname(externalId), program), words, { encoding: 'utf8' })
+  const failed = holder('start', directory, '24', '80', 'no-such-srun', '--pty')
+  expect([failed.status, failed.stderr]).toEqual([
+    1,
+    expect.stringMatching(/^no-such-srun cannot be started: /),
+  ])
+  expect(existsSync(join(directory, 'recording'))).toBe(false)
+  expect(holder('start', directory, '24', '80').status).toBe(0)
+  expect(holder('end', directory).status).toBe(0)
   await service.call('DELETE', `/console-sessions/${id}/`)
   expect((await sessionEnd(id)).status).toBe('closed')
 })

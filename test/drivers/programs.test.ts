@@ -1,12 +1,15 @@
 import { afterAll, beforeAll, describe, expect, test as always } from '@jest/globals'
 import { bytesOfPath } from '../../src/outside-path.ts'
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { hash } from 'node:crypto'
 import { once } from 'node:events'
 import {
+  closeSync,
   existsSync,
   globSync,
   mkdirSync,
   mkdtempSync,
+  openSync,
   readdirSync,
   readFileSync,
   rmSync,
@@ -31,6 +34,7 @@ import * as transfer from '../../src/drivers/transfer/scripts.ts'
 import { parseTree } from '../../src/drivers/transfer/tree.ts'
 import { processesGiven } from '../../src/embedded/processes.ts'
 import { assign, call } from '../../src/shell/program.ts'
+import { quote } from '../../src/shell/quote.ts'
 import { until } from '../failures/programs.ts'
 import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -279,6 +283,58 @@ describe.each(shells)('%s', (shell) => {
     })
     expect(launched('apptainer', 'tools/a:1', false).told).toBe('-q build')
   })
+
+  always(
+    'a file of an image that leaves the site during a run, or changes there, is noticed by the next task',
+    () => {
+      const at = place()
+      const [base, image] = [join(at, 'containers'), join(at, 'an image.sif')]
+      for (const path of ['bin', 'containers/records']) mkdirSync(join(at, path), { recursive: true })
+      const script = [
+        '#!/bin/sh',
+        'case $* in *" orrery "*) ;; *) echo /usr/bin/env; exit ;; esac',
+        `[ ! -e ${join(at, 'removes')} ] || rm ${quote(image)}`,
+        `[ -e ${quote(image)} ] || {`,
+        `echo "FATAL: could not open image ${image}: no such file or directory" >&2; exit 255; }`,
+        'echo the test starts nothing >&2; exit 1',
+      ].join('\n')
+      writeFileSync(join(at, 'bin', 'apptainer'), script, { mode: 0o755 })
+      const digest = `sha256:${hash('sha256', 'image')}`
+      let tasks = 0
+      const trouble = (): string | undefined => {
+        const name = `task-${String(++tasks)}`
+        const container = {
+          ...{ image: `${image}@${digest}`, engine: 'apptainer' as const, network: true },
+          ...{ reuse: false, scope: 'run' },
+        }
+        const contact = { base, home: at, path: `${at}/bin:/usr/bin:/bin`, account: '1:1' }
+        const intent = { ...plainIntent(name, join(at, 'work'), ['true']), container }
+        const { argv, environment } = containerized(intent, contact, {
+          engine: 'apptainer',
+          taskVariable: 'MARK',
+        })
+        mkdirSync(join(argv[1] ?? '', '..'), { recursive: true })
+        writeFileSync(argv[1] ?? '', launcher)
+        // As at a site: output that is no file would need a reader.
+        const output = openSync(join(at, 'output'), 'w')
+        spawnSync(shell, argv.slice(1), { env: environment, stdio: ['ignore', output, output] })
+        closeSync(output)
+        return /^trouble .*$/m.exec(read(base, 'records', name))?.[0]
+      }
+      const started = expect.stringMatching(/^trouble infrastructure .*the test starts nothing$/)
+      writeFileSync(image, 'image')
+      expect([trouble(), trouble()]).toEqual([started, started])
+      rmSync(image)
+      expect(trouble()).toMatch(/^trouble refused .* has no image at .*\.sif: no such file$/)
+      writeFileSync(image, 'image')
+      expect(trouble()).toEqual(started)
+      writeFileSync(image, 'another image')
+      expect(trouble()).toMatch(/^trouble refused the digest of .* differs/)
+      writeFileSync(image, 'image')
+      writeFileSync(join(at, 'removes'), '')
+      expect(trouble()).toMatch(/^trouble infrastructure .* was taken away from apptainer/)
+    },
+  )
 
   always(
     'an engine that does not answer is a failure of the site that names it, and is asked once',
@@ -578,6 +634,24 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
       expect(start(1)).toEqual({ code: 0, out: '' })
     },
   )
+
+  always('of executables at a site go those that were used longest ago, whenever they were made', () => {
+    const at = place()
+    const program = (name: string): string => readFileSync(join(root, 'src/drivers/transfer', name), 'utf8')
+    const day = 86_400
+    for (const [name, daysAgo] of [
+      ['used-once', 2],
+      ['arrived', 9],
+    ] as const) {
+      writeFileSync(join(at, name), name)
+      utimesSync(join(at, name), Date.now() / 1_000 - daysAgo * day, Date.now() / 1_000 - daysAgo * day)
+    }
+    const settle = { ROOT: at, FROM: 'arrived', NAME: 'brought-now', ARRIVED: 'arriving/x', MANIFEST: 'x.m' }
+    run(`${assign(settle)}${program('artifact-settle.sh')}`, at)
+    const claim = { ROOT: at, NAME: 'next', HEX: '0', SIZE: 5, SCOPE: 'run', LIMIT: 20 }
+    expect(run(`${assign(claim)}${program('artifact-claim.sh')}`, at).out).toBe('absent\n')
+    expect(readdirSync(at).filter((name) => /used-once|brought-now/.test(name))).toEqual(['brought-now'])
+  })
 
   always('records, slices and marks', () => {
     const at = place()

@@ -1,6 +1,6 @@
 import type { Readable } from 'node:stream'
 import busboy from 'busboy'
-import type { z } from 'zod'
+import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import { readContext } from '../../drivers/build/context.ts'
 import { BuildError, fullStore, isFull } from '../../drivers/build/errors.ts'
@@ -115,6 +115,10 @@ const registerContext = (
           returning digest, storage_uri, size_bytes, media_type`,
     )
   })
+
+/** The host that has a build context; undefined for a digest that is none's. */
+export const hostOfContext = (db: Db, digest: string): Promise<string | undefined> =>
+  db.value(z.string(), sql`select host_id from build_contexts where digest = ${digest}`)
 
 /** Registers bytes that the store of this host holds. @throws Refusal 422 for others */
 export const registerStored = async (

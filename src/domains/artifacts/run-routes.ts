@@ -14,6 +14,7 @@ import { dispatchOperation, operationRoutes, type OperationApi } from '../../ope
 import { Refusal, existing } from '../../refusal.ts'
 import { buildRunKind } from './build-kind.ts'
 import { needsEngine, readBuild, type BuildParts } from './builds.ts'
+import { hostOfContext } from './contexts.ts'
 import { attestationKey, attestationOf, type AttestationParts } from './attestation.ts'
 import { readRunLog } from './logs.ts'
 import { startRun } from './repeats.ts'
@@ -46,11 +47,16 @@ const refuseWithoutEngine = async (socket: string): Promise<void> => {
   }
 }
 
-/** @throws Refusal 503 where this host lacks what the build needs */
+/**
+ * A build runs where its context is; one without a context runs here. @throws Refusal 503 where that is
+ * this host, and it lacks what the build needs
+ */
 const refuseUnbuildable = async (
   parts: BuildRunParts,
   build: Awaited<ReturnType<typeof readBuild>>,
 ): Promise<void> => {
+  const host = await hostOfContext(parts.db, build.contextDigest)
+  if (host !== undefined && host !== parts.hostId) return
   const lack =
     (build.sourceType === 'definition' ? apptainerLack() : undefined) ??
     (build.targetFormat === 'sif' ? packingLack() : undefined)

@@ -406,14 +406,19 @@ func hold(rows, columns uint32, via []string) {
 	if err != nil {
 		return
 	}
+	// Whoever starts this finds no begun session where no shell ran.
+	unbegun := func(format string, words ...any) {
+		os.Remove("recording")
+		fail(format, words...)
+	}
 	terminal, path, err := openTerminal()
 	if err != nil {
-		fail("no pseudo terminal can be opened: %v", err)
+		unbegun("no pseudo terminal can be opened: %v", err)
 	}
 	resize(terminal, rows, columns)
 	side, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
-		fail("the pseudo terminal %s cannot be opened: %v", path, err)
+		unbegun("the pseudo terminal %s cannot be opened: %v", path, err)
 	}
 	name, home := "", "/"
 	if account, err := user.Current(); err == nil {
@@ -439,14 +444,16 @@ func hold(rows, columns uint32, via []string) {
 	}
 	command.Stdin, command.Stdout, command.Stderr = side, side, side
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
-	os.Remove("socket")
-	server, err := net.Listen("unix", "socket")
+	// It has its own name once the shell runs: whoever starts this waits for that.
+	os.Remove("unnamed")
+	server, err := net.Listen("unix", "unnamed")
 	if err != nil {
-		fail("%v", err)
+		unbegun("%v", err)
 	}
 	if err := command.Start(); err != nil {
-		fail("%s cannot be started: %v", command.Path, err)
+		unbegun("%s cannot be started: %v", command.Path, err)
 	}
+	os.Rename("unnamed", "socket")
 	side.Close()
 	h := &holder{terminal: terminal, file: file, began: time.Now(), process: command.Process}
 	h.waiting = make(chan []byte, mostWaiting)
@@ -483,6 +490,7 @@ func hold(rows, columns uint32, via []string) {
 		end = "the recording has reached 64 MiB"
 	}
 	h.ended(end)
+	os.Remove("socket")
 	server.Close()
 	givers.Wait()
 }

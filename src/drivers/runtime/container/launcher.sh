@@ -13,7 +13,8 @@
 # takes 128 KiB.
 #
 # Below `<root>/containers`: `images/KEY.HOST` is the resolved image, once per run and host (FIFO
-# order by flock, one pull for all), and `images/KEY.HOST.passwd` its accounts with ours, if needed;
+# order by flock, one pull for all), with the length of its file, and
+# `images/KEY.HOST.passwd` its accounts with ours, if needed;
 # `images/KEY.HOST.silent` has the time since boot when an engine did not answer, and words about it;
 # `records/NAME` is the record of the task's container;
 # `tasks/NAME` is `/.orrery` in the container; `lanes/KEY.HOST.N` is the same of a kept container,
@@ -220,9 +221,22 @@ ask_removal() {
 
 # ---- the image
 
+# A file's length, without reading it; of what else an image is at a site, none.
+length_of() {
+  length=-
+  [ ! -f "$1" ] || length=$(stat -L -c %s -- "$1" 2> /dev/null)
+}
+
+# A file may leave the site during the run, or be replaced: it is looked for by each task.
 know() {
-  [ -s "$known" ] && read -r engine digest entry remove id < "$known" && [ -n "$id" ] && tool=$engine &&
-    remove=${remove#-}
+  [ -s "$known" ] && { read -r engine digest entry remove id && read -r known_length; } < "$known" &&
+    [ -n "$id" ] || return
+  case $id in
+    /*)
+      length_of "$id"
+      [ -e "$id" ] && [ "$length" = "$known_length" ] || return ;;
+  esac
+  tool=$engine remove=${remove#-}
 }
 
 inspect() {
@@ -413,7 +427,8 @@ resolve() {
     case $engine in apptainer) file_image ;; *) layered_image ;; esac
     probe
     name_account || give_up infrastructure "$node cannot write $base/$known.passwd"
-    printf '%s\n' "$engine $digest $entry -$remove $id" > "$known.$$" && mv -f -- "$known.$$" "$known" ||
+    length_of "$id"
+    printf '%s\n' "$engine $digest $entry -$remove $id" "$length" > "$known.$$" && mv -f -- "$known.$$" "$known" ||
       give_up infrastructure "$node cannot write $base/$known"
   fi
   exec 8>&-
@@ -656,7 +671,7 @@ leave_kept() {
 
 fail_start() {
   case $said in
-    *"No such image"* | *"image not known"* | *"no such image"*)
+    *"No such image"* | *"image not known"* | *"no such image"* | *"could not open image"*"no such file"*)
       rm -f -- "$known"
       give_up infrastructure "$image was taken away from $engine on $node: $said" ;;
   esac
