@@ -122,7 +122,7 @@ proved(
   },
 )
 
-test('what a killed backup and a killed restore leave goes with the next one, and with a start', async () => {
+proved('what a killed backup and a killed restore leave goes with the next one, and with a start', async () => {
   using folder = temporaryFolder()
   using elsewhere = temporaryFolder()
   const options = { dataDir: folder.path, cacheDir, log }
