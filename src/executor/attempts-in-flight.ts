@@ -45,7 +45,10 @@ export interface AttemptParts {
   /** Seconds of a monotonic clock: what is due here stays so where the time of day is set back. */
   monotonic: () => number
   failpoint: (name: string) => void
-  /** A silent site is queried for this long. */
+  /**
+   * A silent site is queried for this long, by `monotonic`: time in which no process of the service
+   * ran does not count.
+   */
   silentSeconds: number
   intentOf: (position: number) => Intent
   /**
@@ -100,8 +103,10 @@ interface Attempt {
   query: Query | undefined
   dueAt: number
   pause: number
-  /** Since when the site has not answered about it. */
+  /** Since when the site has not answered about it, also to earlier holders. */
   silentSince: number | undefined
+  /** Seconds of `monotonic` at the first query of this holder that it has not answered. */
+  unansweredFrom: number | undefined
   /** The last silence of the site; undefined: none since the take-over. */
   trouble: Pick<Silence, 'reason' | 'needsLogin'> | undefined
   /**
@@ -255,6 +260,7 @@ const add = (
     dueAt: Infinity,
     pause: firstPauseSeconds,
     silentSince,
+    unansweredFrom: undefined,
     trouble: undefined,
     slowSubmitAt: Infinity,
     stages: '',
@@ -296,6 +302,7 @@ const answered = (attempts: Attempts, task: Attempt): void => {
   task.dueAt = Infinity
   task.pause = firstPauseSeconds
   task.linkLost = false
+  task.unansweredFrom = undefined
   if (task.silentSince === undefined) return
   task.silentSince = undefined
   if (task.reason !== undefined) report(attempts, task, { reason: null })
@@ -303,12 +310,13 @@ const answered = (attempts: Attempts, task: Attempt): void => {
 
 const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: DriverError): void => {
   if (!attempts.byName.has(task.name)) return
-  const now = attempts.parts.clock()
-  task.silentSince ??= now
+  const now = attempts.parts.monotonic()
+  task.silentSince ??= attempts.parts.clock()
+  task.unansweredFrom ??= now
   const link = linkErrorOf(error)
   const needsLogin = link?.waitsForPerson === true
   const words = `waiting for ${needsLogin ? 'login to ' : ''}${attempts.parts.site}: ${reasonText(error.message)}`
-  if (now - task.silentSince >= attempts.parts.silentSeconds) {
+  if (now - task.unansweredFrom >= attempts.parts.silentSeconds) {
     finish(attempts, task, { kind: 'silent', words: error.message })
     return
   }
@@ -317,7 +325,7 @@ const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: Driv
   // A task that is being ended does not start any more.
   task.query = query === 'submit' && attempts.cancelledAt !== undefined ? 'collect' : query
   task.linkLost = link !== undefined
-  task.dueAt = attempts.parts.monotonic() + task.pause
+  task.dueAt = now + task.pause
   task.pause = Math.min(task.pause * 2, longestPauseSeconds)
   // A task that was never accepted does not run, whatever its row shows.
   const status = query === 'submit' ? ({ status: 'queued' } as const) : {}

@@ -437,6 +437,52 @@ test('a question without an answer is repeated also where the time of day was se
   attempts.close()
 })
 
+test('time in which nobody asked is no silence of the site: the patience begins anew at a take-over', async () => {
+  let [now, time, asked] = [0, 1e6, 0]
+  const [ends, seen]: [Outcome[], Observation[]] = [[], []]
+  const driver = {
+    capabilities: sshCapabilities,
+    find: () => {
+      asked++
+      return Promise.reject(new DriverError('unknown', 'no answer'))
+    },
+  } as unknown as RuntimeDriver
+  const attempts = openAttempts({
+    ...{ driver, site: 'far', failpoint: () => undefined, silentSeconds: 60, monotonic: () => now },
+    clock: () => time,
+    intentOf: () => plainIntent('task', '/w', ['true']),
+    endEarlier: () => Promise.resolve(),
+    ended: (_, outcome) => ends.push(outcome),
+    observed: (_, observation) => seen.push(observation),
+    programEnded: () => undefined,
+    fault: (error) => {
+      throw error
+    },
+  })
+  const nextQuestion = async (): Promise<void> => {
+    const before = asked
+    attempts.runDue()
+    await until(
+      'the next question',
+      120,
+      () => asked > before && (attempts.dueAt < Infinity || ends.length > 0),
+    )
+  }
+  // The holder before asked for an hour, and the service was off for days.
+  attempts.adopt([{ position: 0, name: 'task', silentSince: 500 }])
+  await until('the first question', 120, () => seen.length > 0 || ends.length > 0)
+  expect([ends, seen]).toMatchObject([[], [{ silentSince: 500, reason: 'waiting for far: no answer' }]])
+  // The machine was asleep: the time of day went on, and no second of the process.
+  time += 1e6
+  now = 59
+  await nextQuestion()
+  expect(ends).toEqual([])
+  now += 30
+  await nextQuestion()
+  expect(ends).toEqual([{ kind: 'silent', words: 'no answer' }])
+  attempts.close()
+})
+
 test('what was committed and not started does not start at a take-over of a run that was cancelled', () => {
   for (let steps = 0; steps < 8; steps++) {
     const kinds = [...Array<'go'>(steps).fill('go'), 'kill', 'cancel', 'go', 'go', 'go', 'go'] as const
