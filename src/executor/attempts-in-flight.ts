@@ -52,6 +52,11 @@ export interface AttemptParts {
   silentSeconds: number
   intentOf: (position: number) => Intent
   /**
+   * Why nothing starts that has not begun; undefined: it may. In a pause it waits, after a failure
+   * of the run it ends.
+   */
+  held: () => 'paused' | 'failed' | undefined
+  /**
    * Ends earlier attempts that the site has not confirmed to be over. Rejects with a `DriverError`
    * where it does not; another error is a fault.
    */
@@ -457,11 +462,42 @@ const launch = (attempts: Attempts, starts: readonly Start[]): void => {
   if (together.length > 0) submit(attempts, together)
   for (const start of starts) if (!isPlain(start)) submit(attempts, [start])
 }
+/**
+ * Submits tasks of earlier commits. While nothing may start, the site is asked for those that it may
+ * have; the others wait for the end of the pause, or end.
+ */
 const launchAgain = (attempts: Attempts, tasks: readonly Attempt[]): void => {
-  launch(
-    attempts,
-    tasks.map((task) => ({ task, intent: attempts.parts.intentOf(task.position) })),
-  )
+  if (tasks.length === 0) return
+  const held = attempts.parts.held()
+  if (held === undefined) {
+    launch(
+      attempts,
+      tasks.map((task) => ({ task, intent: attempts.parts.intentOf(task.position) })),
+    )
+    return
+  }
+  const unsure = tasks.filter(({ maybeThere }) => maybeThere)
+  if (unsure.length > 0) find(attempts, unsure)
+  const absent = tasks.filter(({ maybeThere }) => !maybeThere)
+  if (held === 'failed') endAbsent(attempts, absent)
+  else
+    for (const task of absent)
+      Object.assign(task, { query: 'submit', dueAt: attempts.parts.monotonic() + firstPauseSeconds })
+}
+
+/** Ends names that the site does not have: a submit that is still on its way then starts nothing. */
+const endAbsentNow = async (attempts: Attempts, tasks: readonly Attempt[]): Promise<void> => {
+  for (const task of tasks) Object.assign(task, { query: undefined, dueAt: Infinity })
+  const names = tasks.map(({ name }) => name)
+  const trouble = await attempts.parts.driver
+    .cancel(names, cancelGraceSeconds)
+    .then(() => undefined, driverErrorOf)
+  for (const task of tasks)
+    if (trouble === undefined) collect(attempts, task)
+    else finish(attempts, task, { kind: 'unstopped', words: trouble.message })
+}
+const endAbsent = (attempts: Attempts, tasks: readonly Attempt[]): void => {
+  if (tasks.length > 0) void endAbsentNow(attempts, tasks).catch(attempts.parts.fault)
 }
 
 /**

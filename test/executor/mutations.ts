@@ -87,6 +87,13 @@ export const mutations: readonly NamedMutation[] = [
     by: 'if (state.draining) {',
   },
   {
+    name: 'a pause is not seen at a take-over',
+    file: adoption,
+    function: 'holdsRead',
+    replace: 'state.paused = paused',
+    by: '',
+  },
+  {
     name: 'the lease of the holder before is not waited out',
     file: adoption,
     function: 'begin',
