@@ -500,6 +500,18 @@ test('what was committed and not started does not start at a take-over of a run 
   }
 })
 
+test('in a pause a site commits no intents, and takes no cores of its host', () => {
+  const goesOn = Array.from({ length: 8 }, () => [move('go', 0), move('pass', 7)]).flat()
+  playScenario(
+    { decide, openScheduling },
+    {
+      tasks: [0, 1, 2].map((core) => ({ site: 0, lanes: [core], free: false, cpu: 1, fates: [] })),
+      ...{ edges: [], orders: [0, 1, 2], hostCores: 2, aheadPerLane: 0, maxAttempts: 1 },
+      ...{ onFailure: 'finish-independent', moves: [move('pause', 0), ...goesOn] },
+    },
+  )
+})
+
 describe('a site that answers and does not mention an attempt', () => {
   test('at any moment of any run, take-overs among them: nothing starts twice, and the attempt waits', () => {
     fc.assert(

@@ -456,7 +456,10 @@ const proceed = (play: Play, holder: Holder, hurry: boolean): void => {
   }
   holder.pause = undefined
   holder.woken = false
+  const { paused } = holder.state
   holder.step = happen(play, holder, { type: 'tick', cores: holder.cores?.inTurn() })
+  if (paused && (holder.step?.entry.intents.length ?? 0) > 0)
+    broken(laws.paused, `an intent at ${String(play.ms)}`)
   holder.sentAt = play.ms
 }
 

@@ -73,6 +73,13 @@ export const mutations: readonly NamedMutation[] = [
     by: '',
   },
   {
+    name: 'a pause keeps no task from being intended',
+    file: choosing,
+    function: 'choose',
+    replace: ' || state.paused',
+    by: '',
+  },
+  {
     name: 'tasks that an earlier holder started ahead are taken for waiting',
     file: adoption,
     function: 'aheadFound',
