@@ -2,7 +2,7 @@ import { transferIds } from './scheduling-adoption.ts'
 import type { SiteEvent } from './scheduling.ts'
 import { nameAt, taskAt } from './scheduling-state.ts'
 import type { Question } from './effect-runner.ts'
-import { isRunStopping, loadCores, loadEnds, loadTransfers, outlastingOutage } from './journal.ts'
+import { loadCores, loadEnds, loadFlags, loadTransfers, outlastingOutage } from './journal.ts'
 import type { HeldSite } from './site-parts.ts'
 
 /** Reads the answer to the scheduling's question, from the record or from the site. */
@@ -18,8 +18,8 @@ export const answerTo = async (question: Question, site: HeldSite): Promise<Site
       const transfers = await asking(() => loadTransfers(db, ids))
       const cores = await asking(() => coresHeld(positions, site))
       // Last: what is adopted starts next.
-      const stopping = await asking(() => isRunStopping(db, state.facts.runId))
-      return { type: 'holdsRead', cores, transfers, stopping }
+      const flags = await asking(() => loadFlags(db, state.facts.runId))
+      return { type: 'holdsRead', cores, transfers, ...flags }
     }
     case 'readCommands': {
       const commands = await asking(() => plan.commandsOf([...question.positions]))

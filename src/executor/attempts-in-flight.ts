@@ -45,9 +45,17 @@ export interface AttemptParts {
   /** Seconds of a monotonic clock: what is due here stays so where the time of day is set back. */
   monotonic: () => number
   failpoint: (name: string) => void
-  /** A silent site is queried for this long. */
+  /**
+   * A silent site is queried for this long, by `monotonic`: time in which no process of the service
+   * ran does not count.
+   */
   silentSeconds: number
   intentOf: (position: number) => Intent
+  /**
+   * Why nothing starts that has not begun; undefined: it may. In a pause it waits, after a failure
+   * of the run it ends.
+   */
+  held: () => 'paused' | 'failed' | undefined
   /**
    * Ends earlier attempts that the site has not confirmed to be over. Rejects with a `DriverError`
    * where it does not; another error is a fault.
@@ -100,8 +108,10 @@ interface Attempt {
   query: Query | undefined
   dueAt: number
   pause: number
-  /** Since when the site has not answered about it. */
+  /** Since when the site has not answered about it, also to earlier holders. */
   silentSince: number | undefined
+  /** Seconds of `monotonic` at the first query of this holder that it has not answered. */
+  unansweredFrom: number | undefined
   /** The last silence of the site; undefined: none since the take-over. */
   trouble: Pick<Silence, 'reason' | 'needsLogin'> | undefined
   /**
@@ -255,6 +265,7 @@ const add = (
     dueAt: Infinity,
     pause: firstPauseSeconds,
     silentSince,
+    unansweredFrom: undefined,
     trouble: undefined,
     slowSubmitAt: Infinity,
     stages: '',
@@ -296,6 +307,7 @@ const answered = (attempts: Attempts, task: Attempt): void => {
   task.dueAt = Infinity
   task.pause = firstPauseSeconds
   task.linkLost = false
+  task.unansweredFrom = undefined
   if (task.silentSince === undefined) return
   task.silentSince = undefined
   if (task.reason !== undefined) report(attempts, task, { reason: null })
@@ -303,12 +315,13 @@ const answered = (attempts: Attempts, task: Attempt): void => {
 
 const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: DriverError): void => {
   if (!attempts.byName.has(task.name)) return
-  const now = attempts.parts.clock()
-  task.silentSince ??= now
+  const now = attempts.parts.monotonic()
+  task.silentSince ??= attempts.parts.clock()
+  task.unansweredFrom ??= now
   const link = linkErrorOf(error)
   const needsLogin = link?.waitsForPerson === true
   const words = `waiting for ${needsLogin ? 'login to ' : ''}${attempts.parts.site}: ${reasonText(error.message)}`
-  if (now - task.silentSince >= attempts.parts.silentSeconds) {
+  if (now - task.unansweredFrom >= attempts.parts.silentSeconds) {
     finish(attempts, task, { kind: 'silent', words: error.message })
     return
   }
@@ -317,7 +330,7 @@ const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: Driv
   // A task that is being ended does not start any more.
   task.query = query === 'submit' && attempts.cancelledAt !== undefined ? 'collect' : query
   task.linkLost = link !== undefined
-  task.dueAt = attempts.parts.monotonic() + task.pause
+  task.dueAt = now + task.pause
   task.pause = Math.min(task.pause * 2, longestPauseSeconds)
   // A task that was never accepted does not run, whatever its row shows.
   const status = query === 'submit' ? ({ status: 'queued' } as const) : {}
@@ -449,11 +462,42 @@ const launch = (attempts: Attempts, starts: readonly Start[]): void => {
   if (together.length > 0) submit(attempts, together)
   for (const start of starts) if (!isPlain(start)) submit(attempts, [start])
 }
+/**
+ * Submits tasks of earlier commits. While nothing may start, the site is asked for those that it may
+ * have; the others wait for the end of the pause, or end.
+ */
 const launchAgain = (attempts: Attempts, tasks: readonly Attempt[]): void => {
-  launch(
-    attempts,
-    tasks.map((task) => ({ task, intent: attempts.parts.intentOf(task.position) })),
-  )
+  if (tasks.length === 0) return
+  const held = attempts.parts.held()
+  if (held === undefined) {
+    launch(
+      attempts,
+      tasks.map((task) => ({ task, intent: attempts.parts.intentOf(task.position) })),
+    )
+    return
+  }
+  const unsure = tasks.filter(({ maybeThere }) => maybeThere)
+  if (unsure.length > 0) find(attempts, unsure)
+  const absent = tasks.filter(({ maybeThere }) => !maybeThere)
+  if (held === 'failed') endAbsent(attempts, absent)
+  else
+    for (const task of absent)
+      Object.assign(task, { query: 'submit', dueAt: attempts.parts.monotonic() + firstPauseSeconds })
+}
+
+/** Ends names that the site does not have: a submit that is still on its way then starts nothing. */
+const endAbsentNow = async (attempts: Attempts, tasks: readonly Attempt[]): Promise<void> => {
+  for (const task of tasks) Object.assign(task, { query: undefined, dueAt: Infinity })
+  const names = tasks.map(({ name }) => name)
+  const trouble = await attempts.parts.driver
+    .cancel(names, cancelGraceSeconds)
+    .then(() => undefined, driverErrorOf)
+  for (const task of tasks)
+    if (trouble === undefined) collect(attempts, task)
+    else finish(attempts, task, { kind: 'unstopped', words: trouble.message })
+}
+const endAbsent = (attempts: Attempts, tasks: readonly Attempt[]): void => {
+  if (tasks.length > 0) void endAbsentNow(attempts, tasks).catch(attempts.parts.fault)
 }
 
 /**

@@ -38,6 +38,7 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
     ...{ driver, site, clock, monotonic, failpoint },
     silentSeconds: state.facts.patience.silentSeconds,
     intentOf: intents.of,
+    held: () => (state.stopping === 'failed' ? 'failed' : state.paused ? 'paused' : undefined),
     endEarlier: async (positions) => {
       const earlier = positions.flatMap((position) => earlierNames(state, position))
       if (earlier.length === 0) return

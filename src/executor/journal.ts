@@ -450,14 +450,15 @@ export const loadEnds = (db: Db, runId: string, after: number): Promise<ForeignE
     [runId, after],
   )
 
-/** Whether a run was asked to end, or is over: nothing may start any more. */
-export const isRunStopping = async (db: Db, runId: string): Promise<boolean> => {
-  const [run] = await db.prepared<{ stopping: boolean }>(
-    'run_stopping',
-    `select cancel_requested_at is not null or status <> 'running' as stopping from execution_runs where id = $1`,
+/** Whether a run was asked to end, or is over: nothing may start any more; and whether it is paused. */
+export const loadFlags = async (db: Db, runId: string): Promise<{ stopping: boolean; paused: boolean }> => {
+  const [run] = await db.prepared<{ stopping: boolean; paused: boolean }>(
+    'run_flags',
+    `select cancel_requested_at is not null or status <> 'running' as stopping, paused from execution_runs
+      where id = $1`,
     [runId],
   )
-  return run?.stopping ?? true
+  return run ?? { stopping: true, paused: false }
 }
 
 /** Cores of a host that the intents of tasks have leased, as numbers, by id of the task. */

@@ -69,10 +69,12 @@ export interface Holds {
   transfers: readonly TaskTransfer[]
   /** The run was asked to end, or is over. */
   stopping: boolean
+  /** What has not begun waits for the end of the pause. */
+  paused: boolean
 }
 
 /** The earlier holder's attempts go on; where the run is being stopped they end, and none starts. */
-export const holdsRead = (state: SchedulingState, { cores, transfers, stopping }: Holds): void => {
+export const holdsRead = (state: SchedulingState, { cores, transfers, stopping, paused }: Holds): void => {
   const positions = ownTasks(state, (i) => isInFlight(state, i))
   const consumers = new Map(transferIds(state, positions).map(({ id, i }) => [id, i]))
   for (const transfer of transfers) {
@@ -87,6 +89,7 @@ export const holdsRead = (state: SchedulingState, { cores, transfers, stopping }
     state.submitted.add(i)
   }
   state.phase = 'resting'
+  state.paused = paused
   if (stopping) {
     state.stopping = 'cancelled'
     state.effects.push({ type: 'stopAll' })

@@ -129,7 +129,11 @@ const conclude = (state: SchedulingState, i: number, outcome: Outcome, copied: r
   const end = endAs(state, i, outcome)
   // An attempt that was lost while it was being ended counts as ended.
   const ended = end.failureClass === 'infrastructure' && state.stopping === 'cancelled'
-  settle(state, i, ended ? { ...end, status: 'cancelled' } : end, copied)
+  if (ended) end.status = 'cancelled'
+  // Its site never had it: nothing else is ended after a failure.
+  if (outcome.kind === 'collected' && end.status === 'cancelled' && state.stopping === 'failed')
+    end.failureReason = 'not run: the run failed before'
+  settle(state, i, end, copied)
 }
 
 const endAs = (state: SchedulingState, i: number, outcome: Outcome): AttemptEnd => {

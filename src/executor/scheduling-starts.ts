@@ -124,10 +124,10 @@ const showShortOfCores = (state: SchedulingState, i: number): void => {
  */
 const choose = (state: SchedulingState, cores: readonly number[] | undefined): number[] => {
   const chosen: number[] = []
-  if (state.stopping !== 'no') return chosen
   state.coresShort = false
+  if (state.stopping !== 'no' || state.paused) return chosen
   const first = state.queue.splice(0, roomOf(cores))
-  showBehind(state, !state.paused && cores !== undefined && cores.length < intentsPerCommit)
+  showBehind(state, cores !== undefined && cores.length < intentsPerCommit)
   const free = cores === undefined ? [] : [...cores]
   const taken: number[] = []
   for (const i of first) {

@@ -150,7 +150,8 @@ export type Effect =
   | { type: 'start'; positions: readonly number[] }
   /**
    * Takes over the commits of an earlier holder: the driver is queried by name, and starts those
-   * that it does not know, but for a `stopAll` before.
+   * that it does not know, but for a `stopAll` before. In a pause they start at its end; where the run
+   * has failed they end.
    */
   | { type: 'adopt'; positions: readonly number[] }
   /** Ends everything at the site; repeated. */

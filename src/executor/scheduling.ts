@@ -218,7 +218,8 @@ const afterCommit = (state: SchedulingState, freeCores: number): void => {
     return
   }
   if (startable(state, freeCores) || state.entry.takenBack.length > 0) return
-  const usual = coreRetryIsDue(state) ? coreRetryMs : waits ? laneRetryMs : tickMs
+  // In a pause the empty step brings its end.
+  const usual = state.paused || !waits ? tickMs : coreRetryIsDue(state) ? coreRetryMs : laneRetryMs
   state.effects.push({
     type: 'rest',
     ms: Math.min(usual, untilNextAttempt(state)),

@@ -8,18 +8,36 @@ const Digests = z.object({
   operation: z.object({ kind: z.string(), id: z.string() }).optional(),
   events: z.number(),
   eventsDigest: z.string(),
+  /** The digest is one over the digests of the events; absent in earlier records: over their text. */
+  eventsDigestForm: z.literal('digests').optional(),
   recordingDigest: z.string().optional(),
 })
 
-/** SHA-256 over the events of an operation up to a given one. */
-const digestOfEvents = (tx: Db, kind: string, id: string, last: number): Promise<string> =>
-  tx.only(
+type DigestForm = z.output<typeof Digests>['eventsDigestForm']
+
+/**
+ * SHA-256 over the events of an operation up to a given one. Over their digests: the text of all
+ * events can be longer than PostgreSQL's longest value, 1 GB.
+ */
+const digestOfEvents = (
+  tx: Db,
+  kind: string,
+  id: string,
+  last: number,
+  form: DigestForm,
+): Promise<string> => {
+  const event = sql`concat_ws('|', e.sequence, e.event_type, e.aggregate_type, e.aggregate_id, e.payload,
+    extract(epoch from e.occurred_at))`
+  const whole =
+    form === 'digests'
+      ? sql`coalesce(string_agg(sha256(convert_to(${event}, 'UTF8')), '' order by e.sequence), '')`
+      : sql`convert_to(coalesce(string_agg(${event}, chr(10) order by e.sequence), ''), 'UTF8')`
+  return tx.only(
     z.string(),
-    sql`select encode(sha256(convert_to(coalesce(string_agg(
-          concat_ws('|', e.sequence, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, extract(epoch
-            from e.occurred_at)), chr(10) order by e.sequence), ''), 'UTF8')), 'hex') as digest
+    sql`select encode(sha256(${whole}), 'hex') as digest
         from operation_events e where e.kind = ${kind} and e.operation_id = ${id} and e.sequence <= ${last}`,
   )
+}
 
 type Ended = Pick<OperationKind, 'name' | 'noun' | 'table' | 'columns' | 'recordingDigest'>
 
@@ -37,7 +55,8 @@ export const endDigests = async (tx: Db, kind: Ended, id: string): Promise<z.out
   return {
     operation: { kind: kind.name, id },
     events,
-    eventsDigest: await digestOfEvents(tx, kind.name, id, events),
+    eventsDigest: await digestOfEvents(tx, kind.name, id, events, 'digests'),
+    eventsDigestForm: 'digests',
     ...(recordingDigest === undefined ? {} : { recordingDigest }),
   }
 }
@@ -52,7 +71,7 @@ export const endProof =
   async (tx, { executionId, metadata, occurredAt }) => {
     const recorded = Digests.safeParse(metadata)
     if (!recorded.success) return undefined
-    const { events, eventsDigest, recordingDigest } = recorded.data
+    const { events, eventsDigest, eventsDigestForm: form, recordingDigest } = recorded.data
     // Records of earlier versions are those of runs and name the run only.
     const operation =
       recorded.data.operation ??
@@ -67,7 +86,7 @@ export const endProof =
     )
     if (!present) return undefined
     const noun = `${kind.noun} ${operation.id}`
-    if ((await digestOfEvents(tx, kind.name, operation.id, events)) !== eventsDigest)
+    if ((await digestOfEvents(tx, kind.name, operation.id, events, form)) !== eventsDigest)
       return `changed: the events of ${noun} are not those that it ended with`
     return recordingDigest !== undefined &&
       (await kind.recordingDigest?.(tx, operation.id)) !== recordingDigest

@@ -11,7 +11,9 @@ import {
   releaseMachines,
   showMachineWait,
 } from '../../src/domains/execution-runs/machines.ts'
+import { chargeWindows } from '../../src/domains/execution-runs/windows.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
+import { growth } from '../support/growth.ts'
 
 /** The rounds that look after machines and money, over rows whose times the tests choose. */
 
@@ -317,4 +319,44 @@ test('tasks wait for a machine until it takes work, and for other things still',
   await db.run(sql`update task_executions set metadata = ${JSON.stringify(lane)}::jsonb where id = 'waits:2'`)
   await markUsed(db, 'waits', 'm')
   expect(await waits()).toEqual([undefined, { other: 1 }, lane, machine])
+})
+
+test('what windows and transfers cost is charged in time that grows with the number of tasks, not with its square', async () => {
+  const { db } = clone
+  const sizes = [200, 800]
+  for (const n of sizes) {
+    const id = `windows-${String(n)}`
+    await db.run(
+      sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status, activity_count)
+        values (${id}, 'plan', 'version', 'real', 'running', ${n})`,
+    )
+    await db.run(
+      sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings, execution_scope,
+          activity_profiles, documents_hash)
+        values (${id}, '[{"id": "paid", "pricePerSecond": 0.5, "executionTarget": "provisioned"}]', '[]', '[]', '{}',
+          '[]', '')`,
+    )
+    await db.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
+        activity_id, external_id, planned_resource_id, runtime_id, started_at, finished_at, runtime_seconds)
+      select ${id} || n, ${id}, n, 'assignment', 'a' || n, 'a', 'paid', 'runtime', 0, 8, 8
+      from generate_series(1, ${n}) n`)
+    // Each task but the first is brought two files.
+    await db.run(sql`insert into data_transfer_observations (id, execution_run_id, producer_activity_id,
+        consumer_activity_id, source_resource_id, target_resource_id, bytes, started_at, finished_at,
+        duration_seconds, cost)
+      select ${id} || n || '-' || file, ${id}, 'a1', 'a' || n, 'one', 'other', 1, 0, 1, 1, n
+      from generate_series(2, ${n}) n, generate_series(1, 2) file`)
+  }
+  const charge = (n: number) => db.transaction((tx) => chargeWindows(tx, `windows-${String(n)}`))
+  expect(await growth(charge, 200)).toBeLessThan(1.6)
+  for (const n of sizes)
+    expect(
+      await db.many(
+        z.object({ n: z.number(), cost: z.number() }),
+        sql`select activity_position as n, cost from task_executions
+          where execution_run_id = ${`windows-${String(n)}`} and activity_position <= 3 order by 1`,
+      ),
+    ).toEqual(
+      [1, 2, 3].map((i) => ({ n: i, cost: expect.closeTo((8 * 0.5) / n + (i === 1 ? 0 : 2 * i), 9) })),
+    )
 })

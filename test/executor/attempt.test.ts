@@ -388,6 +388,7 @@ test('files that arrive late are a wait for data with its reason, and give the c
     },
     intentOf: () => plainIntent(name, '/w', ['true']),
     endEarlier: () => Promise.resolve(),
+    held: () => undefined,
     ended: (_, outcome) => ends.push(outcome),
     observed: (_, observation) => seen.push(observation),
     programEnded: (position) => freed.push(position),
@@ -421,6 +422,7 @@ test('a question without an answer is repeated also where the time of day was se
     clock: () => (seen.length === 0 ? 100_000 : 96_400),
     intentOf: () => plainIntent('task', '/w', ['true']),
     endEarlier: () => Promise.resolve(),
+    held: () => undefined,
     ended: () => undefined,
     observed: (_, observation) => seen.push(observation),
     programEnded: () => undefined,
@@ -437,6 +439,53 @@ test('a question without an answer is repeated also where the time of day was se
   attempts.close()
 })
 
+test('time in which nobody asked is no silence of the site: the patience begins anew at a take-over', async () => {
+  let [now, time, asked] = [0, 1e6, 0]
+  const [ends, seen]: [Outcome[], Observation[]] = [[], []]
+  const driver = {
+    capabilities: sshCapabilities,
+    find: () => {
+      asked++
+      return Promise.reject(new DriverError('unknown', 'no answer'))
+    },
+  } as unknown as RuntimeDriver
+  const attempts = openAttempts({
+    ...{ driver, site: 'far', failpoint: () => undefined, silentSeconds: 60, monotonic: () => now },
+    clock: () => time,
+    intentOf: () => plainIntent('task', '/w', ['true']),
+    endEarlier: () => Promise.resolve(),
+    held: () => undefined,
+    ended: (_, outcome) => ends.push(outcome),
+    observed: (_, observation) => seen.push(observation),
+    programEnded: () => undefined,
+    fault: (error) => {
+      throw error
+    },
+  })
+  const nextQuestion = async (): Promise<void> => {
+    const before = asked
+    attempts.runDue()
+    await until(
+      'the next question',
+      120,
+      () => asked > before && (attempts.dueAt < Infinity || ends.length > 0),
+    )
+  }
+  // The holder before asked for an hour, and the service was off for days.
+  attempts.adopt([{ position: 0, name: 'task', silentSince: 500 }])
+  await until('the first question', 120, () => seen.length > 0 || ends.length > 0)
+  expect([ends, seen]).toMatchObject([[], [{ silentSince: 500, reason: 'waiting for far: no answer' }]])
+  // The machine was asleep: the time of day went on, and no second of the process.
+  time += 1e6
+  now = 59
+  await nextQuestion()
+  expect(ends).toEqual([])
+  now += 30
+  await nextQuestion()
+  expect(ends).toEqual([{ kind: 'silent', words: 'no answer' }])
+  attempts.close()
+})
+
 test('what was committed and not started does not start at a take-over of a run that was cancelled', () => {
   for (let steps = 0; steps < 8; steps++) {
     const kinds = [...Array<'go'>(steps).fill('go'), 'kill', 'cancel', 'go', 'go', 'go', 'go'] as const
@@ -449,6 +498,18 @@ test('what was committed and not started does not start at a take-over of a run 
       },
     )
   }
+})
+
+test('in a pause a site commits no intents, and takes no cores of its host', () => {
+  const goesOn = Array.from({ length: 8 }, () => [move('go', 0), move('pass', 7)]).flat()
+  playScenario(
+    { decide, openScheduling },
+    {
+      tasks: [0, 1, 2].map((core) => ({ site: 0, lanes: [core], free: false, cpu: 1, fates: [] })),
+      ...{ edges: [], orders: [0, 1, 2], hostCores: 2, aheadPerLane: 0, maxAttempts: 1 },
+      ...{ onFailure: 'finish-independent', moves: [move('pause', 0), ...goesOn] },
+    },
+  )
 })
 
 describe('a site that answers and does not mention an attempt', () => {
@@ -507,6 +568,7 @@ describe('a site that answers and does not mention an attempt', () => {
       },
       intentOf: () => plainIntent(name, '/w', ['true']),
       endEarlier: () => Promise.resolve(),
+      held: () => undefined,
       ended: (_, outcome) => ends.push(outcome),
       observed: (_, observation) => seen.push(observation),
       programEnded: () => undefined,
@@ -565,6 +627,7 @@ describe('a site that answers and does not mention an attempt', () => {
         },
         intentOf: () => plainIntent(name, '/w', ['true']),
         endEarlier: () => Promise.resolve(),
+        held: () => undefined,
         ended: (_, outcome) => ends.push(outcome),
         observed: (_, observation) => seen.push(observation),
         programEnded: () => undefined,

@@ -97,6 +97,8 @@ interface Holder {
   sawCancel: boolean
   /** Its driver was asked to end everything, what comes later too. */
   stopsAll: boolean
+  /** Adopted positions of which the driver knows nothing, in a pause. */
+  held: Set<number>
 }
 
 interface Play {
@@ -220,6 +222,7 @@ const takeOver = (play: Play, site: string): void => {
     frozen: false,
     sawCancel: false,
     stopsAll: false,
+    held: new Set(),
   }
   play.holders.push(holder)
   happen(play, holder, { type: 'begin' })
@@ -328,13 +331,23 @@ const launch = (play: Play, holder: Holder, i: number): void => {
   })
 }
 
-/** What the driver does not know starts now, unless it was asked to end everything. */
-const adopt = (play: Play, holder: Holder, i: number): void => {
+type Flags = Pick<CommitResult, 'paused' | 'cancelled'>
+
+/**
+ * What the driver does not know starts now, or at the end of a pause, unless the driver was asked to
+ * end everything or the run has failed. `flags`: as the holder has read them.
+ */
+const adopt = (play: Play, holder: Holder, i: number, flags: Flags = play.db.run): void => {
   const { attempt, id } = holder.state.tasks[i] as ModelTask
   const name = nameOf(holder, i)
   const known = play.things.get(name)
-  if (known === undefined && !holder.stopsAll) {
-    if (play.db.run.cancelled) broken(laws.cancelled, `${id} at ${String(play.ms)}, adopted`)
+  if (known === undefined && !holder.stopsAll && holder.state.stopping !== 'failed') {
+    if (holder.state.paused) {
+      holder.held.add(i)
+      return
+    }
+    if (flags.paused) broken(laws.paused, `${id} at ${String(play.ms)}, adopted`)
+    if (flags.cancelled) broken(laws.cancelled, `${id} at ${String(play.ms)}, adopted`)
     launch(play, holder, i)
     return
   }
@@ -443,7 +456,10 @@ const proceed = (play: Play, holder: Holder, hurry: boolean): void => {
   }
   holder.pause = undefined
   holder.woken = false
+  const { paused } = holder.state
   holder.step = happen(play, holder, { type: 'tick', cores: holder.cores?.inTurn() })
+  if (paused && (holder.step?.entry.intents.length ?? 0) > 0)
+    broken(laws.paused, `an intent at ${String(play.ms)}`)
   holder.sentAt = play.ms
 }
 
@@ -462,6 +478,7 @@ const answerTo = (play: Play, holder: Holder, question: Question): SiteEvent => 
         cores,
         transfers: [],
         stopping: db.run.cancelled || db.run.status !== 'running',
+        paused: db.run.paused,
       }
     }
     case 'readCommands':
@@ -524,6 +541,9 @@ const answered = (play: Play, holder: Holder, result: CommitResult): void => {
     failed,
     runStatus,
   })
+  const held = [...holder.held]
+  holder.held.clear()
+  for (const i of held) adopt(play, holder, i, result)
 }
 
 const leave = (play: Play, holder: Holder, why: string): void => {

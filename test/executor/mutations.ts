@@ -73,6 +73,13 @@ export const mutations: readonly NamedMutation[] = [
     by: '',
   },
   {
+    name: 'a pause keeps no task from being intended',
+    file: choosing,
+    function: 'choose',
+    replace: ' || state.paused',
+    by: '',
+  },
+  {
     name: 'tasks that an earlier holder started ahead are taken for waiting',
     file: adoption,
     function: 'aheadFound',
@@ -85,6 +92,13 @@ export const mutations: readonly NamedMutation[] = [
     function: 'holdsRead',
     replace: 'if (stopping) {',
     by: 'if (state.draining) {',
+  },
+  {
+    name: 'a pause is not seen at a take-over',
+    file: adoption,
+    function: 'holdsRead',
+    replace: 'state.paused = paused',
+    by: '',
   },
   {
     name: 'the lease of the holder before is not waited out',

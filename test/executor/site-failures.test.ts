@@ -366,6 +366,87 @@ test('a site that is silent for longer than it is waited for costs an attempt of
   expect((await local.find([first])).get(first)).toMatchObject({ state: 'ended', reason: 'cancelled' })
 })
 
+test('what a silent site never had does not start in a pause, whoever holds the site, and starts when the run goes on', async () => {
+  const run = await makeRun([{ name: 'only', run: 'echo only >> $FOLDER/ledger' }])
+  const { far, link } = behindLink(local)
+  const renewals = async (count: number): Promise<void> => {
+    const seen = new Set<string>()
+    await until('the pause is seen', async () => {
+      const [row] = await service.db.prepared<{ at: string }>(
+        'renewed',
+        'select renewed_at::text as at from site_leases where execution_run_id = $1',
+        [run.runId],
+      )
+      return seen.add((row as { at: string }).at).size > count
+    })
+  }
+  const finds: string[] = []
+  const asked: RuntimeDriver = {
+    ...far,
+    find: (names) => far.find(names).finally(() => finds.push(...names)),
+  }
+  link.down = true
+  const first = run.execute(asked)
+  await until('it waits for its site', async () => (await run.task('only')).metadata?.waitsFor === 'site')
+  expect((await service.call('POST', `/execution-runs/${run.runId}/pause/`)).status).toBe(202)
+  await renewals(2)
+  const submits = run.intents.length
+  link.down = false
+  await until('the site has answered', async () => (await run.task('only')).metadata?.waitsFor === undefined)
+  expect(run.intents.length).toBe(submits)
+  await renewals(2)
+  expect([run.intents.length - submits, run.lines('ledger')]).toEqual([0, []])
+  first.stop.abort(new Error('drained'))
+  await first.done.catch(() => undefined)
+  finds.length = 0
+  const { done } = run.execute(asked)
+  await until('the next holder asks', () => finds.length > 0)
+  await renewals(2)
+  expect([run.intents.length - submits, run.lines('ledger')]).toEqual([0, []])
+  expect((await service.call('POST', `/execution-runs/${run.runId}/resume/`)).status).toBe(202)
+  expect(await done).toEqual({ settled: true, completed: 1, failed: 0 })
+  expect(run.lines('ledger')).toEqual(['only'])
+})
+
+test('what a silent site never had ends as cancelled where the run stops after a failure', async () => {
+  const run = await makeRun([
+    {
+      name: 'fails',
+      run: 'until [ -e $FOLDER/go ]; do sleep 0.05; done; exit 3',
+      policy: { maxAttempts: 1 },
+    },
+    { name: 'never', run: 'echo never >> $FOLDER/ledger' },
+  ])
+  const never = intentName(run.runId, await run.position('never'), 1)
+  let away = true
+  const driver: RuntimeDriver = {
+    ...local,
+    submit: async (intents) => {
+      const lost = intents.filter(({ name }) => away && name === never)
+      return [
+        ...(await local.submit(intents.filter((intent) => !lost.includes(intent)))),
+        ...lost.map(({ name }) => ({
+          name,
+          ok: false as const,
+          error: new DriverError('unknown', 'link cut'),
+        })),
+      ]
+    },
+  }
+  const { done } = run.execute(driver)
+  await until('it waits for its site', async () => (await run.task('never')).metadata?.waitsFor === 'site')
+  writeFileSync(join(run.folder, 'go'), '')
+  await until('the failure', async () => (await run.task('fails')).status === 'failed')
+  away = false
+  expect(await done).toEqual({ settled: true, completed: 0, failed: 1 })
+  expect(await run.task('never')).toMatchObject({
+    ...{ attempt: 1, status: 'cancelled', failureReason: 'not run: the run failed before' },
+  })
+  expect(run.lines('ledger')).toEqual([])
+  // Nor does a submit that arrives late start it.
+  expect((await local.find([never])).get(never)).toMatchObject({ state: 'ended', reason: 'cancelled' })
+})
+
 test('an error of the database before another attempt is no trouble of the site: the activity repeats it', async () => {
   const run = await makeRun([{ name: 'only' }])
   const first = intentName(run.runId, await run.position('only'), 1)

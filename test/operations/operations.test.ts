@@ -6,6 +6,7 @@ import { raw, sql } from '../../src/db/sql.ts'
 import { durableKinds } from '../../src/kinds.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { dispatchedOperation, openDispatcher } from '../../src/operations/dispatcher.ts'
+import { endProof } from '../../src/operations/end-digest.ts'
 import { endOperation } from '../../src/operations/records.ts'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { until } from '../failures/programs.ts'
@@ -112,12 +113,50 @@ test('a cancel stops the step under way, takes back what was done, and again is 
     operation: { kind: 'three-steps', id: 'stopped' },
     events: 2,
     eventsDigest: expect.stringMatching(/^[0-9a-f]{64}$/),
+    eventsDigestForm: 'digests',
   })
   await until(
     'its workflow to end as Canceled',
     10,
     async () => (await workflowOf('stopped').describe()).status.name === 'CANCELLED',
   )
+})
+
+test('an end is proven by the digests of its events; one of an earlier version, by their text', async () => {
+  await accept('proven')
+  await ended('proven')
+  const [end] = (await service.get('/audit-events/?eventType=three.steps.completed')) as {
+    metadata: Record<string, unknown>
+    occurredAt: string
+    externalId: string
+  }[]
+  expect(end).toMatchObject({ externalId: 'proven', metadata: { eventsDigestForm: 'digests' } })
+  const { eventsDigestForm, ...facts } = end!.metadata
+  const ofText = await service.db.only(
+    z.string(),
+    sql`select encode(sha256(convert_to(string_agg(concat_ws('|', sequence, event_type, aggregate_type, aggregate_id,
+        payload, extract(epoch from occurred_at)), chr(10) order by sequence), 'UTF8')), 'hex')
+      from operation_events where kind = 'three-steps' and operation_id = 'proven'`,
+  )
+  expect(facts.eventsDigest).not.toBe(ofText)
+  const verdicts = () =>
+    Promise.all(
+      [
+        end!.metadata,
+        { ...facts, eventsDigest: ofText },
+        { ...facts, eventsDigest: ofText, eventsDigestForm },
+      ].map((metadata) =>
+        endProof([threeStepsKind])(service.db, {
+          ...{ executionId: undefined, sessionId: undefined, metadata },
+          occurredAt: end!.occurredAt.replace('Z', ''),
+        }),
+      ),
+    )
+  const changed = 'changed: the events of operation of three steps proven are not those that it ended with'
+  expect(await verdicts()).toEqual([undefined, undefined, changed])
+  await service.db.run(sql`update operation_events set payload = '{"other": 1}'
+    where kind = 'three-steps' and operation_id = 'proven' and sequence = 1`)
+  expect(await verdicts()).toEqual([changed, changed, changed])
 })
 
 test('a failure whose text holds NUL ends its operation, in its record, its event and its audit record', async () => {
