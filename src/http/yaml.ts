@@ -31,6 +31,11 @@ export const yamlBounds = {
   quoted: 4_194_304,
   /** Values after expansion. */
   values: 1_000_000,
+  /**
+   * Characters of all values, keys, findings and paths with a line, after expansion: twice those of
+   * the largest body. A copy for another thread holds the text of an alias once for each use.
+   */
+  characters: 67_108_864,
 } as const
 
 const nested = `it is nested deeper than ${yamlBounds.depth} levels`
@@ -142,9 +147,31 @@ const valueOf = (
 ): unknown => {
   let aliases = 0
   let values = 0
+  let characters = 0
   const anchors = new Map<string, YamlNode>()
 
+  const count = (...texts: string[]): void => {
+    for (const { length } of texts) characters += length
+    if (characters > yamlBounds.characters)
+      throw new BoundReached(
+        `it has more than ${yamlBounds.characters} characters where aliases are replaced by what they name; ` +
+          'shorten its texts and keys, or use fewer aliases',
+      )
+  }
+
+  const report = (path: string, message: string): void => {
+    count(path, message)
+    problems.push({ path, message })
+  }
+
+  const noteLine = (path: string, start: number | undefined): void => {
+    if (note === undefined || start === undefined) return
+    count(path)
+    note(path, start)
+  }
+
   const scalar = (value: unknown): unknown => {
+    if (typeof value === 'string') count(value)
     if (typeof value !== 'bigint') return value
     const number = Number(value)
     return Number.isSafeInteger(number) ? number : value
@@ -161,7 +188,7 @@ const valueOf = (
     )
       return String(value)
     if (value === null) return 'null'
-    problems.push({ path, message: 'a collection cannot be a key' })
+    report(path, 'a collection cannot be a key')
     return undefined
   }
 
@@ -169,7 +196,7 @@ const valueOf = (
   const mergedMaps = (value: unknown, path: string): Record<string, unknown>[] => {
     const maps: unknown[] = Array.isArray(value) ? value : [value]
     if (maps.every(isFields)) return maps
-    problems.push({ path, message: 'a merge key takes a map or a list of maps' })
+    report(path, 'a merge key takes a map or a list of maps')
     return []
   }
 
@@ -181,7 +208,7 @@ const valueOf = (
         throw new BoundReached(`its aliases expand more than ${yamlBounds.aliases} times`)
       const target = anchors.get(item.source)
       if (target !== undefined) return convert(target, path, depth)
-      problems.push({ path, message: `alias *${item.source} names no anchor before it` })
+      report(path, `alias *${item.source} names no anchor before it`)
       return undefined
     }
     if (isScalar(item)) {
@@ -192,8 +219,7 @@ const valueOf = (
       if (item.anchor !== undefined) anchors.set(item.anchor, item)
       return item.items.map((child, index) => {
         const at = `${path}${path === '' ? '' : '.'}${index}`
-        const start = (child as YamlNode | null)?.range?.[0]
-        if (start !== undefined) note?.(at, start)
+        noteLine(at, (child as YamlNode | null)?.range?.[0])
         return convert(child, at, depth + 1)
       })
     }
@@ -206,10 +232,10 @@ const valueOf = (
         if (isScalar(pair.key) && pair.key.anchor !== undefined) anchors.set(pair.key.anchor, pair.key)
         const key = keyText(pair.key, path)
         if (key === undefined) continue
+        count(key)
         const at = path === '' ? key : `${path}.${key}`
-        const start = (pair.key as YamlNode | null)?.range?.[0]
-        if (start !== undefined) note?.(at, start)
-        if (seen.has(key)) problems.push({ path: at, message: `key ${JSON.stringify(key)} is given twice` })
+        noteLine(at, (pair.key as YamlNode | null)?.range?.[0])
+        if (seen.has(key)) report(at, `key ${JSON.stringify(key)} is given twice`)
         seen.add(key)
         const value = convert(pair.value, at, depth + 1)
         if (isMergeKey(pair.key)) append(merged, mergedMaps(value, at))

@@ -2,12 +2,17 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/g
 import fc from '../support/fast-check.ts'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
-import type { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
+import type {
+  WfFormatDocument,
+  WorkflowVersionDocument,
+} from '../../src/domains/workflow-definitions/schemas.ts'
 import { startable } from '../../src/domains/workflow-definitions/script.ts'
 import { embedWorkflow, loadCommands } from '../../src/domains/workflow-definitions/store.ts'
+import { readWfFormat } from '../../src/domains/workflow-definitions/wfformat.ts'
 import { sql } from '../../src/db/sql.ts'
 import { inputVariables } from '../../src/domains/workflow-definitions/names.ts'
 import { uses } from '../../src/uses.ts'
+import { growth } from '../support/growth.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
 const seed = 20_260
@@ -1005,6 +1010,11 @@ describe('bad input', () => {
     ['no activities', workflow('x', []), 422, /at least one activity/],
     ['a cycle of one', workflow('x', [simulated('a', ['a'])]), 422, /a -> a/],
     ['a null name', workflow(null as unknown as string, [simulated('a')]), 422, /name: must not be null/],
+    [
+      'an image of 4,097 characters for all activities',
+      workflow('x', [simulated('a')], { image: 'i'.repeat(4_097) }),
+      ...([422, /spec\.image: must be at most/] as const),
+    ],
     ['a name of 1,000 characters', workflow('x'.repeat(1_000), [simulated('a')]), 422, /name/],
     ['NUL', workflow('x\0y', [simulated('a')]), 422, /NUL/],
     [
@@ -1140,6 +1150,18 @@ describe('bad input', () => {
   })
 })
 
+test('items of the list carry arrays of up to 32 Mi characters in all', async () => {
+  const run = '#'.repeat(1_048_576)
+  for (let i = 0; i < 33; i++)
+    await create(workflow(`long-${String(i).padStart(2, '0')}`, [{ name: 'a', run, image: 'i' }]))
+  const { body } = await service.call<Definition[]>('GET', '/workflow-definitions/')
+  expect(body.map(({ version }) => Object.hasOwn(version, 'activities'))).toEqual([
+    ...Array.from({ length: 31 }, () => true),
+    ...[false, false],
+  ])
+  expect(body[32]?.version.activityCount).toBe(1)
+})
+
 describe('names that become the same', () => {
   test.each([
     ['sample.1', 'sample_1', 'sample-1'],
@@ -1190,6 +1212,65 @@ describe('names that become the same', () => {
       NameSpace: 7,
     })
     expect([refused.status, paths(refused.body.details)]).toEqual([422, ['name']])
+  })
+
+  /** A chain of tasks that all read and write the same files. */
+  const inPlace = (count: number, ids = ['db'], sizeInBytes = 10): WfFormatDocument => ({
+    name: 'in place',
+    schemaVersion: '1.5',
+    workflow: {
+      specification: {
+        tasks: Array.from({ length: count }, (_, i) => ({
+          id: `t${i}`,
+          ...{ inputFiles: ids, outputFiles: ids, parents: i === 0 ? [] : [`t${i - 1}`] },
+        })),
+        files: ids.map((id) => ({ id, sizeInBytes })),
+      },
+    },
+  })
+
+  test('a file comes from each parent that writes it, and warnings name up to 100 other tasks', async () => {
+    const { status, body } = await create(inPlace(3))
+    expect([status, body.version.dataDependencies]).toEqual([
+      201,
+      [0, 1].map((i) => ({
+        ...{ producerActivityId: `in-place-t${i}`, consumerActivityId: `in-place-t${i + 1}` },
+        ...{ logicalName: 'db', sizeBytes: 10 },
+      })),
+    ])
+    expect(
+      body.warnings.map(({ path, message }) => [/\d/.exec(path)?.[0], /from "(\w+)"/.exec(message)?.[1]]),
+    ).toEqual([
+      ['0', 't1'],
+      ['0', 't2'],
+      ['1', 't2'],
+      ['2', 't0'],
+    ])
+    const { warnings } = readWfFormat(inPlace(20), {})
+    expect([warnings.length, warnings.at(-1)?.message]).toEqual([
+      101,
+      `${20 * 19 - 19 - 100} more files are shared without an edge`,
+    ])
+  })
+
+  test('the time of an import does not grow with the square of the tasks that share files', async () => {
+    const files = Array.from({ length: 50 }, (_, i) => `f${i}`)
+    expect(await growth((count) => readWfFormat(inPlace(count, files, 0), {}), 300)).toBeLessThan(1.5)
+  })
+
+  test('files that each of many tasks takes from each of many others are 422', async () => {
+    const each = (name: string, make: (i: number) => object = () => ({})): { id: string }[] =>
+      Array.from({ length: 130 }, (_, i) => ({ id: `${name}${i}`, ...make(i) }))
+    const files = each('f')
+    const ids = (items: { id: string }[]): string[] => items.map(({ id }) => id)
+    const writers = each('w', () => ({ outputFiles: ids(files) }))
+    const readers = each('r', () => ({ inputFiles: ids(files), parents: ids(writers) }))
+    const specification = {
+      tasks: [...writers, ...readers],
+      files: files.map(({ id }) => ({ id, sizeInBytes: 1 })),
+    }
+    const refused = await create({ name: 'many', schemaVersion: '1.5', workflow: { specification } })
+    expect([refused.status, paths(refused.body.details)]).toEqual([422, ['workflow.specification.tasks']])
   })
 
   test('what is imported from a WfFormat document can be exported and duplicated', async () => {
@@ -1573,6 +1654,8 @@ describe('embedded versions', () => {
         activities: [
           { id: 'prepare', simulation: { durationSeconds: 4 } },
           { id: 'old-analyze', externalId: 'analyze', command: { entrypoint: 'run' } },
+          { id: 'both', simulation: {}, command: { entrypoint: 'run', image: 'i' } },
+          { id: 'modelled', simulation: {}, command: { entrypoint: 'run' } },
         ],
         dependencies: [{ activityId: 'old-analyze', dependsOnActivityId: 'prepare' }],
         dataDependencies: [
@@ -1597,6 +1680,8 @@ describe('embedded versions', () => {
           policy: { timeoutSeconds: 3600 },
         },
         { id: 'old-analyze', capabilities: ['real'] },
+        { id: 'both', capabilities: ['real', 'simulation'] },
+        { id: 'modelled', capabilities: ['simulation'] },
       ],
       edges: [{ from: 0, to: 1, bytes: 0 }],
     })

@@ -320,6 +320,7 @@ describe('YAML', () => {
     expect([answer.status, answer.body]).toEqual([200, { any: value }])
   })
 
+  const long = 'y'.repeat(700_000)
   const bombs = (levels: number): string =>
     [
       'a0: &a0 [x, x]',
@@ -332,6 +333,7 @@ describe('YAML', () => {
   test.each([
     ['101 aliases', `any: {a: &x v, b: [${Array(101).fill('*x').join(', ')}]}`],
     ['a billion laughs', bombs(9)],
+    ['a long text in 100 aliases', `a: &x |\n  ${long}\nany: [${Array(100).fill('*x').join(', ')}]\n`],
     ['an anchor inside itself', 'any: &a [*a]'],
     ['an unknown alias', 'any: *nobody'],
     ['a custom tag', 'any: !shell "rm -rf /"'],

@@ -9,6 +9,7 @@ import { durationSources, type DurationSource } from '../../schedulers/problem.t
 import { networkModels } from '../../simulator/channel.ts'
 import { scopesWith } from '../execution-scopes/store.ts'
 import { detailBound } from '../workflow-definitions/definitions.ts'
+import { dropUnusedCopy, type WorkflowUse } from '../workflow-definitions/store.ts'
 import { infeasibilities } from './prediction.ts'
 import type { Assignment, LifecycleAction, Plan, PlanSummary, Times } from './schemas.ts'
 
@@ -25,6 +26,7 @@ type DerivedMember =
   | 'predictedFeasible'
   | 'predictionFailure'
   | 'assignmentCount'
+  | 'embeddedNames'
   | 'createdAt'
 
 /**
@@ -105,6 +107,11 @@ const PlanRow = z.object({
   defaultedDurations: z.number(),
   assignmentCount: z.number(),
   lifecycleActions: z.array(z.custom<LifecycleAction>()).optional(),
+  embeddedNames: z.array(z.string()),
+  metadata: FreeObject.optional(),
+  createdAt: z.string(),
+})
+const HeaderRow = PlanRow.extend({
   embedded: z
     .object({
       resources: z.array(FreeObject).optional(),
@@ -112,17 +119,20 @@ const PlanRow = z.object({
       networkTopology: FreeObject.optional(),
     })
     .optional(),
-  metadata: FreeObject.optional(),
-  createdAt: z.string(),
 })
 /** A plan's row without its assignments. */
-export type PlanHeader = z.output<typeof PlanRow>
+export type PlanHeader = z.output<typeof HeaderRow>
 
-const columns = columnsOf(PlanRow, 'p')
+/** A plan of a list does without its embedded documents, which may be large. */
+const derived = { embeddedNames: 'array(select jsonb_object_keys(p.embedded))' }
+const columns = columnsOf(PlanRow, 'p', derived)
 
 /** A plan without its assignments; undefined where no plan has the id. */
 export const readPlan = (db: Db, id: string): Promise<PlanHeader | undefined> =>
-  db.maybe(PlanRow, sql`select ${columns} from schedule_plans p where p.id = ${id}`)
+  db.maybe(
+    HeaderRow,
+    sql`select ${columnsOf(HeaderRow, 'p', derived)} from schedule_plans p where p.id = ${id}`,
+  )
 
 export const planOrders = {
   createdAt: 'p.created_at',
@@ -159,11 +169,11 @@ export const listPlans = (db: Db, filter: PlanFilter, page: Page) => {
 }
 
 /** A plan in the API's form for lists. */
-export const planSummary = (row: PlanHeader): PlanSummary => {
+export const planSummary = (row: z.output<typeof PlanRow>): PlanSummary => {
   const embedded = [
     ...(row.contentVersionId === row.workflowVersionId ? [] : (['workflow'] as const)),
-    ...(['resources', 'executionScope', 'networkTopology'] as const).filter(
-      (name) => row.embedded?.[name] !== undefined,
+    ...(['resources', 'executionScope', 'networkTopology'] as const).filter((name) =>
+      row.embeddedNames.includes(name),
     ),
   ]
   const predicted = { makespanSeconds: row.predictedMakespanSeconds, cost: row.predictedCost }
@@ -339,12 +349,29 @@ export interface PlanUse {
   text: string
 }
 
-/** Deletes a plan; 422 while a record names it. @returns false for an unknown id */
-export const deletePlan = async (db: Db, id: string, uses: readonly PlanUse[]): Promise<boolean> => {
+/**
+ * Deletes a plan, and the workflow embedded with it where nothing else uses that; 422 while a record
+ * names the plan. @returns false for an unknown id
+ */
+export const deletePlan = async (
+  db: Db,
+  id: string,
+  uses: { plan: readonly PlanUse[]; workflow: readonly WorkflowUse[] },
+): Promise<boolean> => {
   try {
-    return (await db.run(sql`delete from schedule_plans where id = ${id}`)) > 0
+    return await db.transaction(async (tx) => {
+      const contentVersionId = await tx.value(
+        z.string(),
+        sql`delete from schedule_plans where id = ${id} returning content_version_id`,
+      )
+      if (contentVersionId === undefined) return false
+      await dropUnusedCopy(tx, contentVersionId, uses.workflow)
+      return true
+    })
   } catch (error) {
-    const use = uses.find(({ constraint }) => constraint === (error as { constraint?: string }).constraint)
+    const use = uses.plan.find(
+      ({ constraint }) => constraint === (error as { constraint?: string }).constraint,
+    )
     if (use === undefined) throw error
     throw unacceptableAt('planId', `the plan ${JSON.stringify(id)} cannot be deleted: ${use.text}`)
   }
