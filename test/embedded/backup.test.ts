@@ -122,54 +122,58 @@ proved(
   },
 )
 
-proved('what a killed backup and a killed restore leave goes with the next one, and with a start', async () => {
-  using folder = temporaryFolder()
-  using elsewhere = temporaryFolder()
-  const options = { dataDir: folder.path, cacheDir, log }
-  const archive = join(elsewhere.path, 'backup.tar.gz')
-  const tools = join(elsewhere.path, 'tools')
-  const started = join(tools, 'started')
-  mkdirSync(tools)
-  writeFileSync(join(tools, 'tar'), `#!/bin/sh\necho > ${started}; exec sleep 86400\n`, { mode: 0o755 })
-  /** Kills the program while its `tar` works, with all that it has started. */
-  const killed = async (verb: 'backup' | 'restore'): Promise<void> => {
-    rmSync(started, { force: true })
-    const program = spawn(
-      process.execPath,
-      [join(import.meta.dirname, '../../src/programs/backup.ts'), verb, archive],
-      {
-        env: {
-          ...{ PATH: `${tools}:${String(process.env['PATH'])}`, HOME: elsewhere.path, ...compiledOnce() },
-          ...{ SERVICE_DATA_DIR: folder.path, SERVICE_CACHE_DIR: cacheDir },
+proved(
+  'what a killed backup and a killed restore leave goes with the next one, and with a start',
+  async () => {
+    using folder = temporaryFolder()
+    using elsewhere = temporaryFolder()
+    const options = { dataDir: folder.path, cacheDir, log }
+    const archive = join(elsewhere.path, 'backup.tar.gz')
+    const tools = join(elsewhere.path, 'tools')
+    const started = join(tools, 'started')
+    mkdirSync(tools)
+    writeFileSync(join(tools, 'tar'), `#!/bin/sh\necho > ${started}; exec sleep 86400\n`, { mode: 0o755 })
+    /** Kills the program while its `tar` works, with all that it has started. */
+    const killed = async (verb: 'backup' | 'restore'): Promise<void> => {
+      rmSync(started, { force: true })
+      const program = spawn(
+        process.execPath,
+        [join(import.meta.dirname, '../../src/programs/backup.ts'), verb, archive],
+        {
+          env: {
+            ...{ PATH: `${tools}:${String(process.env['PATH'])}`, HOME: elsewhere.path, ...compiledOnce() },
+            ...{ SERVICE_DATA_DIR: folder.path, SERVICE_CACHE_DIR: cacheDir },
+          },
+          stdio: ['ignore', 'inherit', 'inherit'],
+          detached: true,
         },
-        stdio: ['ignore', 'inherit', 'inherit'],
-        detached: true,
-      },
-    )
-    const ended = once(program, 'close')
-    await until(() => existsSync(started), `tar of the ${verb}`, 120_000)
-    process.kill(-Number(program.pid), 'SIGKILL')
-    await ended
-  }
-  await withDatabase(folder.path, (client) => client.query('create table sample as select 1 as id'))
-  const names = (): string[] => readdirSync(folder.path).sort()
-  const usual = names()
+      )
+      const ended = once(program, 'close')
+      await until(() => existsSync(started), `tar of the ${verb}`, 120_000)
+      process.kill(-Number(program.pid), 'SIGKILL')
+      await ended
+    }
+    await withDatabase(folder.path, (client) => client.query('create table sample as select 1 as id'))
+    const names = (): string[] => readdirSync(folder.path).sort()
+    const usual = names()
 
-  await killed('backup')
-  await backUp(options, archive)
-  expect([names(), readdirSync(elsewhere.path).sort()]).toEqual([usual, ['backup.tar.gz', 'tools']])
-  await killed('restore')
-  expect(names()).not.toEqual(usual)
-  const temporalAddress = { host: '127.0.0.1', port: 1 }
-  const embedded = await openEmbedded({ dataDir: folder.path, cacheDir, temporalAddress } as Config, {
-    ...{ log, onProgress: () => undefined, onRestart: () => undefined },
-  })
-  await embedded[Symbol.asyncDispose]()
-  expect(names()).toEqual(usual)
-  await killed('restore')
-  const aside = await restore(options, archive)
-  expect(names()).toEqual([basename(String(aside)), ...usual].sort())
-}, 600_000)
+    await killed('backup')
+    await backUp(options, archive)
+    expect([names(), readdirSync(elsewhere.path).sort()]).toEqual([usual, ['backup.tar.gz', 'tools']])
+    await killed('restore')
+    expect(names()).not.toEqual(usual)
+    const temporalAddress = { host: '127.0.0.1', port: 1 }
+    const embedded = await openEmbedded({ dataDir: folder.path, cacheDir, temporalAddress } as Config, {
+      ...{ log, onProgress: () => undefined, onRestart: () => undefined },
+    })
+    await embedded[Symbol.asyncDispose]()
+    expect(names()).toEqual(usual)
+    await killed('restore')
+    const aside = await restore(options, archive)
+    expect(names()).toEqual([basename(String(aside)), ...usual].sort())
+  },
+  600_000,
+)
 
 test('a restore that was cut off keeps the service from its start, and is completed by the next one', async () => {
   using folder = temporaryFolder()

@@ -387,12 +387,20 @@ test('what a silent site never had does not start in a pause, whoever holds the 
   }
   link.down = true
   const first = run.execute(asked)
-  await until('it waits for its site', async () => (await run.task('only')).metadata?.waitsFor === 'site')
+  await until(
+    'it waits for its site',
+    120,
+    async () => (await run.task('only')).metadata?.waitsFor === 'site',
+  )
   expect((await service.call('POST', `/execution-runs/${run.runId}/pause/`)).status).toBe(202)
   await renewals(2)
   const submits = run.intents.length
   link.down = false
-  await until('the site has answered', async () => (await run.task('only')).metadata?.waitsFor === undefined)
+  await until(
+    'the site has answered',
+    120,
+    async () => (await run.task('only')).metadata?.waitsFor === undefined,
+  )
   expect(run.intents.length).toBe(submits)
   await renewals(2)
   expect([run.intents.length - submits, run.lines('ledger')]).toEqual([0, []])
@@ -400,7 +408,7 @@ test('what a silent site never had does not start in a pause, whoever holds the 
   await first.done.catch(() => undefined)
   finds.length = 0
   const { done } = run.execute(asked)
-  await until('the next holder asks', () => finds.length > 0)
+  await until('the next holder asks', 120, () => finds.length > 0)
   await renewals(2)
   expect([run.intents.length - submits, run.lines('ledger')]).toEqual([0, []])
   expect((await service.call('POST', `/execution-runs/${run.runId}/resume/`)).status).toBe(202)
@@ -434,9 +442,13 @@ test('what a silent site never had ends as cancelled where the run stops after a
     },
   }
   const { done } = run.execute(driver)
-  await until('it waits for its site', async () => (await run.task('never')).metadata?.waitsFor === 'site')
+  await until(
+    'it waits for its site',
+    120,
+    async () => (await run.task('never')).metadata?.waitsFor === 'site',
+  )
   writeFileSync(join(run.folder, 'go'), '')
-  await until('the failure', async () => (await run.task('fails')).status === 'failed')
+  await until('the failure', 120, async () => (await run.task('fails')).status === 'failed')
   away = false
   expect(await done).toEqual({ settled: true, completed: 0, failed: 1 })
   expect(await run.task('never')).toMatchObject({
