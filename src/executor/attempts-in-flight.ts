@@ -34,6 +34,7 @@ export interface Observation {
   waitsFor?: WaitKind
   /** Since when the site has not answered about it, if that is the reason. */
   silentSince?: number
+  silentFor?: number
 }
 
 export interface AttemptParts {
@@ -72,6 +73,8 @@ export interface AttemptParts {
 /** Pause before an unanswered query is repeated, doubled up to the other. */
 const firstPauseSeconds = 0.5
 const longestPauseSeconds = 30
+/** Pause between records of how long a site was asked without an answer. */
+const silentRecordSeconds = 60
 /**
  * A task still alive after this long is polled, to be shown as running or queued; shorter ones go
  * from `preparing` to their end in one write.
@@ -98,6 +101,14 @@ const cancelGraceSeconds = 5
 
 type Query = 'submit' | 'find' | 'collect'
 
+/** An intent of an earlier holder. */
+interface Adopted {
+  position: number
+  name: string
+  silentSince: number | undefined
+  silentFor?: number
+}
+
 interface Attempt {
   position: number
   name: string
@@ -110,8 +121,10 @@ interface Attempt {
   pause: number
   /** Since when the site has not answered about it, also to earlier holders. */
   silentSince: number | undefined
-  /** Seconds of `monotonic` at the first query of this holder that it has not answered. */
+  /** Seconds of `monotonic` from which on this and earlier holders have asked without an answer. */
   unansweredFrom: number | undefined
+  /** The seconds of that which are on record, for the next holder. */
+  silentFor: number
   /** The last silence of the site; undefined: none since the take-over. */
   trouble: Pick<Silence, 'reason' | 'needsLogin'> | undefined
   /**
@@ -201,13 +214,15 @@ export const openAttempts = (parts: AttemptParts) => {
     },
     /**
      * Adopts the intents of an earlier holder. `silentSince`: since when the site has not answered
-     * about it.
+     * about it; `silentFor`: the seconds of that in which a holder asked.
      */
-    adopt(tasks: readonly { position: number; name: string; silentSince: number | undefined }[]): void {
+    adopt(tasks: readonly Adopted[]): void {
       if (tasks.length === 0) return
       find(
         attempts,
-        tasks.map(({ position, name, silentSince }) => add(attempts, position, name, silentSince)),
+        tasks.map(({ position, name, silentSince, silentFor }) =>
+          add(attempts, position, name, silentSince, silentFor),
+        ),
       )
     },
     /**
@@ -257,6 +272,7 @@ const add = (
   position: number,
   name: string,
   silentSince: number | undefined,
+  silentFor = 0,
 ): Attempt => {
   const task: Attempt = {
     position,
@@ -265,7 +281,8 @@ const add = (
     dueAt: Infinity,
     pause: firstPauseSeconds,
     silentSince,
-    unansweredFrom: undefined,
+    unansweredFrom: silentSince === undefined ? undefined : attempts.parts.monotonic() - silentFor,
+    silentFor,
     trouble: undefined,
     slowSubmitAt: Infinity,
     stages: '',
@@ -307,7 +324,7 @@ const answered = (attempts: Attempts, task: Attempt): void => {
   task.dueAt = Infinity
   task.pause = firstPauseSeconds
   task.linkLost = false
-  task.unansweredFrom = undefined
+  Object.assign(task, { unansweredFrom: undefined, silentFor: 0 })
   if (task.silentSince === undefined) return
   task.silentSince = undefined
   if (task.reason !== undefined) report(attempts, task, { reason: null })
@@ -321,7 +338,8 @@ const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: Driv
   const link = linkErrorOf(error)
   const needsLogin = link?.waitsForPerson === true
   const words = `waiting for ${needsLogin ? 'login to ' : ''}${attempts.parts.site}: ${reasonText(error.message)}`
-  if (now - task.unansweredFrom >= attempts.parts.silentSeconds) {
+  const silentFor = now - task.unansweredFrom
+  if (silentFor >= attempts.parts.silentSeconds) {
     finish(attempts, task, { kind: 'silent', words: error.message })
     return
   }
@@ -332,6 +350,11 @@ const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: Driv
   task.linkLost = link !== undefined
   task.dueAt = now + task.pause
   task.pause = Math.min(task.pause * 2, longestPauseSeconds)
+  // Another holder goes on from what is on record.
+  if (silentFor - task.silentFor >= silentRecordSeconds) {
+    task.silentFor = silentFor
+    task.reason = undefined
+  }
   // A task that was never accepted does not run, whatever its row shows.
   const status = query === 'submit' ? ({ status: 'queued' } as const) : {}
   report(attempts, task, {
@@ -339,6 +362,7 @@ const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: Driv
     reason: words,
     waitsFor: needsLogin ? 'login' : 'site',
     silentSince: task.silentSince,
+    silentFor,
   })
 }
 

@@ -85,6 +85,7 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
               position,
               name: nameAt(state, position),
               silentSince: taskAt(state, position).silent_since ?? undefined,
+              silentFor: taskAt(state, position).silent_for ?? 0,
             })),
           )
           return

@@ -91,6 +91,8 @@ export interface TaskStateChange {
   waitsFor?: WaitKind
   /** Since when the site has not answered about it, if that is the reason. */
   silentSince?: number
+  /** Seconds for which holders of the site asked meanwhile, without an answer. */
+  silentFor?: number
   /** Its program has ended: the cores of the host are free. */
   freesCores?: boolean
   externalId?: string
@@ -386,6 +388,8 @@ export interface LoadedTask {
    */
   host_id?: string | null
   silent_since: number | null
+  /** As `silentFor` of a state. */
+  silent_for?: number | null
 }
 
 export interface LoadedRun {
@@ -404,6 +408,7 @@ export const taskColumns = `t.id, t.activity_position as position, t.activity_id
   t.order_on_resource, t.ready_at, t.queued_at, t.started_at, t.finished_at, t.not_before,
   t.handle_name is not null as intended, t.ahead, t.walltime_extensions, t.host_id,
   (t.metadata ->> 'silentSince')::double precision as silent_since,
+  (t.metadata ->> 'silentFor')::double precision as silent_for,
   case when t.attempt = 1 then 1 else (select min(e.attempt) ${ofGeneration}) end as first_attempt,
   case when t.attempt = 1 then 0 else (select count(*)::integer ${ofGeneration}
     and e.attempt < t.attempt and e.metadata @> '{"suspect": true}') end as suspects`

@@ -251,6 +251,7 @@ const tryAgain = (state: SchedulingState, i: number, next: TaskRetry): void => {
   task.ready_at = next.readyAt
   task.not_before = next.notBefore
   task.silent_since = null
+  task.silent_for = null
   task.host_id = null
   task.queued_at = null
   task.started_at = null

@@ -439,7 +439,10 @@ test('a question without an answer is repeated also where the time of day was se
   attempts.close()
 })
 
-test('time in which nobody asked is no silence of the site: the patience begins anew at a take-over', async () => {
+test.each([
+  ['nobody had asked', 0],
+  ['an earlier holder had asked for 20 s', 20],
+])('time in which nobody asked is no silence of the site, at a take-over where %s', async (_, silentFor) => {
   let [now, time, asked] = [0, 1e6, 0]
   const [ends, seen]: [Outcome[], Observation[]] = [[], []]
   const driver = {
@@ -472,12 +475,12 @@ test('time in which nobody asked is no silence of the site: the patience begins 
     )
   }
   // The holder before asked for an hour, and the service was off for days.
-  attempts.adopt([{ position: 0, name: 'task', silentSince: 500 }])
+  attempts.adopt([{ position: 0, name: 'task', silentSince: 500, silentFor }])
   await until('the first question', 120, () => seen.length > 0 || ends.length > 0)
   expect([ends, seen]).toMatchObject([[], [{ silentSince: 500, reason: 'waiting for far: no answer' }]])
   // The machine was asleep: the time of day went on, and no second of the process.
   time += 1e6
-  now = 59
+  now = 59 - silentFor
   await nextQuestion()
   expect(ends).toEqual([])
   now += 30

@@ -371,7 +371,7 @@ test('what a silent site never had does not start in a pause, whoever holds the 
   const { far, link } = behindLink(local)
   const renewals = async (count: number): Promise<void> => {
     const seen = new Set<string>()
-    await until('the pause is seen', async () => {
+    await until('the pause is seen', 120, async () => {
       const [row] = await service.db.prepared<{ at: string }>(
         'renewed',
         'select renewed_at::text as at from site_leases where execution_run_id = $1',

@@ -56,7 +56,8 @@ export const retryRun = (db: Db, runId: string): Promise<Steered | undefined> =>
     const untouched = left.filter(({ named }) => !named).map(({ id }) => id)
     await tx.run(sql`update task_executions set status = 'blocked', failure_reason = null, failure_class =
       null, finished_at = null, ready_at = null, queued_at = null, not_before = null, user_attempts = 1,
-      generation = ${generation}, metadata = nullif(metadata - 'queueReason' - 'waitsFor' - 'silentSince', '{}')
+      generation = ${generation}, metadata =
+        nullif(metadata - 'queueReason' - 'waitsFor' - 'silentSince' - 'silentFor', '{}')
       where id = any(${untouched}::text[])`)
     const again = left.filter(({ named }) => named)
     await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
