@@ -127,9 +127,7 @@ const openRecords = async ({ config, log, opened, endpoints }: Opening & { endpo
   await mkdir(workFolder(config), { recursive: true, mode: 0o711 })
   await mkdir(taskFolder(config), { recursive: true, mode: 0o700 })
   await assertKeyFile(config, ownDb)
-  const vaultKeys = await openServiceKeys(config, ({ message }) => {
-    log.error({ reason: message }, 'the key file changed and cannot be used; the keys of before stay in use')
-  })
+  const vaultKeys = await openServiceKeys(config)
   signing.keys = vaultKeys
   const vault = openVault({
     db,

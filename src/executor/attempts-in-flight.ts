@@ -518,6 +518,8 @@ const endAbsentNow = async (attempts: Attempts, tasks: readonly Attempt[]): Prom
     .then(() => undefined, driverErrorOf)
   for (const task of tasks)
     if (trouble === undefined) collect(attempts, task)
+    // The site may have received a submit meanwhile: it is asked anew.
+    else if (trouble.trouble === 'unknown') unanswered(attempts, task, 'find', trouble)
     else finish(attempts, task, { kind: 'unstopped', words: trouble.message })
 }
 const endAbsent = (attempts: Attempts, tasks: readonly Attempt[]): void => {

@@ -80,29 +80,15 @@ const stateOf = (facts: { ino: number; mtimeMs: number; size: number }): string 
 
 /**
  * Opens a key file.
- * @param onUnusable where it is given, a later state of the file that cannot be used is passed to it
- *   once, and the keys that were read before stay in use
  * @throws Error naming file and remedy when it is absent, is readable by others, or has other
  *   content
  */
-export const openVaultKeys = async (
-  file: string,
-  onUnusable?: (error: Error) => void,
-): Promise<VaultKeys> => {
+export const openVaultKeys = async (file: string): Promise<VaultKeys> => {
   let held = await readKeys(file)
-  let unusable = ''
   const refresh = async (): Promise<void> => {
     const facts = await stat(file).catch(() => undefined)
     // A file that is missing for a moment, or is being replaced, does not affect a running service.
-    if (facts === undefined || stateOf(facts) === held.state) return
-    try {
-      held = await readKeys(file)
-    } catch (error) {
-      if (onUnusable === undefined) throw error
-      // A chown or a chmod mends the file without a change of its state: each refresh reads it again.
-      if (unusable !== stateOf(facts)) onUnusable(error as Error)
-      unusable = stateOf(facts)
-    }
+    if (facts !== undefined && stateOf(facts) !== held.state) held = await readKeys(file)
   }
   const first = ({ keys }: { keys: VaultKey[] }): VaultKey => keys[0] as VaultKey
   return {
@@ -141,15 +127,16 @@ export const ensureKeyFile = async (file: string): Promise<void> => {
  * database is embedded; else none.
  * @throws Error as `openVaultKeys`
  */
-export const openServiceKeys = async (
-  { vaultKeyFile, databaseUrl, dataDir }: Pick<Config, 'vaultKeyFile' | 'databaseUrl' | 'dataDir'>,
-  onUnusable: (error: Error) => void,
-): Promise<VaultKeys | undefined> => {
-  if (vaultKeyFile !== undefined) return openVaultKeys(vaultKeyFile, onUnusable)
+export const openServiceKeys = async ({
+  vaultKeyFile,
+  databaseUrl,
+  dataDir,
+}: Pick<Config, 'vaultKeyFile' | 'databaseUrl' | 'dataDir'>): Promise<VaultKeys | undefined> => {
+  if (vaultKeyFile !== undefined) return openVaultKeys(vaultKeyFile)
   if (databaseUrl !== undefined) return undefined
   const file = join(dataDir, 'vault.key')
   await ensureKeyFile(file)
-  return openVaultKeys(file, onUnusable)
+  return openVaultKeys(file)
 }
 
 /**

@@ -162,22 +162,6 @@ describe('a key file', () => {
     expect(statSync(kept)).toMatchObject({ uid: owner, mode: 0o100_600 })
     expect((await (await openVaultKeys(kept)).primary()).id).toBe(next.id)
   })
-
-  test('that becomes unusable leaves a running service its keys, and is named once for each state', async () => {
-    const file = join(folder, 'damaged.key')
-    await ensureKeyFile(file)
-    const named: string[] = []
-    const running = await openVaultKeys(file, ({ message }) => named.push(message))
-    const { id } = await running.primary()
-    writeFileSync(file, 'no key\n')
-    expect((await running.primary()).id).toBe(id)
-    expect((await running.all()).map((one) => one.id)).toEqual([id])
-    expect(await running.find('0000000000000000')).toBeUndefined()
-    expect(named).toEqual([expect.stringMatching(/damaged\.key .*holds no key in line 1/)])
-    const next = makeKey()
-    await replaceKeys(file, [next])
-    expect((await running.primary()).id).toBe(next.id)
-  })
 })
 
 describe('the payload codec', () => {
