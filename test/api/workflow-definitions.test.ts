@@ -1573,6 +1573,8 @@ describe('embedded versions', () => {
         activities: [
           { id: 'prepare', simulation: { durationSeconds: 4 } },
           { id: 'old-analyze', externalId: 'analyze', command: { entrypoint: 'run' } },
+          { id: 'both', simulation: {}, command: { entrypoint: 'run', image: 'i' } },
+          { id: 'modelled', simulation: {}, command: { entrypoint: 'run' } },
         ],
         dependencies: [{ activityId: 'old-analyze', dependsOnActivityId: 'prepare' }],
         dataDependencies: [
@@ -1597,6 +1599,8 @@ describe('embedded versions', () => {
           policy: { timeoutSeconds: 3600 },
         },
         { id: 'old-analyze', capabilities: ['real'] },
+        { id: 'both', capabilities: ['real', 'simulation'] },
+        { id: 'modelled', capabilities: ['simulation'] },
       ],
       edges: [{ from: 0, to: 1, bytes: 0 }],
     })

@@ -1,5 +1,5 @@
 import type { Problem } from '../../refusal.ts'
-import { policyOf, type Content } from './content.ts'
+import { madeCapabilities, policyOf, type Content } from './content.ts'
 import { executableProblems, keptExecutable } from './executable.ts'
 import { activityIdOf, defaultTypeIdOf, identifierTrouble, slug, typeIdOf, unlessBlank } from './names.ts'
 import { pathProblems } from './rules.ts'
@@ -167,10 +167,7 @@ function quantity<T>(
   return { value: standard, legacy: false }
 }
 
-/**
- * The activity's command, and so its capabilities: `real` with entrypoint and executable,
- * `simulation` with `simulation`.
- */
+/** The activity's command, and so its capabilities. */
 function commandOf(
   activity: Partial<AuthoringActivity>,
   path: string,
@@ -238,20 +235,15 @@ function commandOf(
         'an activity without simulation needs an executable: its own image, spec.image or command.executable',
       )
   }
-  return {
-    command: {
-      ...(image === undefined ? {} : { image }),
-      ...(executable === undefined ? {} : { executable }),
-      entrypoint,
-      ...(args === undefined ? {} : { arguments: args }),
-      ...(given?.environment === undefined ? {} : { environment: given.environment }),
-      ...(given?.workingDirectory === undefined ? {} : { workingDirectory: given.workingDirectory }),
-    },
-    capabilities: [
-      ...(entrypoint !== '' && executable !== undefined ? (['real'] as const) : []),
-      ...(activity.simulation === undefined ? [] : (['simulation'] as const)),
-    ],
+  const command = {
+    ...(image === undefined ? {} : { image }),
+    ...(executable === undefined ? {} : { executable }),
+    entrypoint,
+    ...(args === undefined ? {} : { arguments: args }),
+    ...(given?.environment === undefined ? {} : { environment: given.environment }),
+    ...(given?.workingDirectory === undefined ? {} : { workingDirectory: given.workingDirectory }),
   }
+  return { command, capabilities: madeCapabilities({ command, simulation: activity.simulation }) }
 }
 
 /** Whether a member is left out. */

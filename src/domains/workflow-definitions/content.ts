@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { withSortedKeys } from '../../json-object.ts'
 import type { Activity, Policy, PolicyInput, WorkflowVersionDocument } from './schemas.ts'
 import { keptExecutable } from './executable.ts'
-import { activityIdOf, defaultTypeIdOf } from './names.ts'
+import { activityIdOf, defaultTypeIdOf, unlessBlank } from './names.ts'
 import { defaultCpu, defaultMemoryBytes } from './quantities.ts'
 
 /** A control edge by activity position: `to` waits for `from`. */
@@ -97,6 +97,27 @@ export function contentHash({ activities, edges, data }: Content): string {
 export const workflowIdOf = (document: Pick<WorkflowVersionDocument, 'id' | 'workflowId'>): string =>
   document.workflowId ?? document.id.replace(/-v\d+$/, '')
 
+type Embedded = WorkflowVersionDocument['activities'][number]
+
+/** `real` with entrypoint and executable, `simulation` with `simulation`. */
+export const madeCapabilities = ({
+  command,
+  simulation,
+}: Pick<Embedded, 'command' | 'simulation'>): Activity['capabilities'] => [
+  ...((command?.entrypoint ?? '') !== '' &&
+  (command?.executable !== undefined || unlessBlank(command?.image) !== undefined)
+    ? (['real'] as const)
+    : []),
+  ...(simulation === undefined ? [] : (['simulation'] as const)),
+]
+
+/**
+ * The capabilities of an activity of an embedded version: those given, else those of its members. One
+ * without `simulation` is for real also where its runtime needs no executable.
+ */
+export const embeddedCapabilities = (activity: Embedded): Activity['capabilities'] =>
+  activity.capabilities ?? (activity.simulation === undefined ? ['real'] : madeCapabilities(activity))
+
 const commandOf = (given: Activity['command'] = {}): Activity['command'] => ({
   entrypoint: '',
   ...given,
@@ -134,8 +155,7 @@ export function versionContent(document: WorkflowVersionDocument): Content {
         externalId,
         name: activity.name ?? externalId,
         kind: activity.kind ?? 'task',
-        capabilities:
-          activity.capabilities ?? (activity.simulation === undefined ? ['real'] : ['simulation']),
+        capabilities: embeddedCapabilities(activity),
         command: commandOf(activity.command),
         resources: {
           ...activity.resources,

@@ -1,7 +1,7 @@
 import { append } from '../../lists.ts'
 import { notBuilt } from '../../not-built.ts'
 import type { Problem } from '../../refusal.ts'
-import { workflowIdOf } from './content.ts'
+import { embeddedCapabilities, workflowIdOf } from './content.ts'
 import { executableProblems } from './executable.ts'
 import {
   cycleProblem,
@@ -14,10 +14,6 @@ import {
 } from './rules.ts'
 import type { WorkflowVersionDocument } from './schemas.ts'
 import { commandProblems, variableProblems } from './script.ts'
-
-/** Whether an activity has, or gets, the capability real. */
-const runsForReal = (activity: WorkflowVersionDocument['activities'][number] | undefined): boolean =>
-  activity?.capabilities?.includes('real') ?? activity?.simulation === undefined
 
 /**
  * All problems of an embedded workflow version (domain-reference 9.2) that its schema does not
@@ -43,20 +39,20 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
       throw notBuilt(`kind ${activity.kind} at ${path}.${at}.kind`, 'give task')
     if (activity.workflowVersionId !== undefined && activity.workflowVersionId !== document.id)
       report(`${at}.workflowVersionId`, `must be ${JSON.stringify(document.id)}, the version it is part of`)
-    const capabilities = activity.capabilities ?? []
+    const capabilities = embeddedCapabilities(activity)
+    const isReal = capabilities.includes('real')
     if (capabilities.includes('simulation') && activity.simulation === undefined)
       report(`${at}.simulation`, 'is required by the capability simulation')
-    if (capabilities.includes('real') && (activity.command?.entrypoint ?? '') === '')
-      report(`${at}.command.entrypoint`, 'is required by the capability real')
-    if (
-      activity.capabilities === undefined &&
-      activity.simulation === undefined &&
-      (activity.command?.entrypoint ?? '') === ''
-    )
-      report(`${at}.command.entrypoint`, 'is required for an activity without simulation')
+    if (isReal && (activity.command?.entrypoint ?? '') === '')
+      report(
+        `${at}.command.entrypoint`,
+        activity.capabilities === undefined
+          ? 'is required for an activity without simulation'
+          : 'is required by the capability real',
+      )
     for (const { path: part, message } of variableProblems(activity.command ?? {}))
       report(`${at}.${part}`, message)
-    if (activity.command !== undefined && runsForReal(activity))
+    if (activity.command !== undefined && isReal)
       for (const { path: part, message } of commandProblems(activity.command))
         report(`${at}.${part}`, message)
     const ofPaths = pathProblems(
@@ -67,7 +63,7 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
       },
     )
     // A simulation has no folders.
-    if (runsForReal(activity)) for (const problem of ofPaths) report(problem.path, problem.message)
+    if (isReal) for (const problem of ofPaths) report(problem.path, problem.message)
     if (activity.command?.executable !== undefined)
       append(problems, executableProblems(activity.command.executable, `${path}.${at}.command.executable`))
   })
@@ -115,7 +111,10 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
         consumer: positions.get(consumerActivityId),
         logicalName,
       })),
-      (position) => runsForReal(document.activities[position]),
+      (position) => {
+        const consumer = document.activities[position]
+        return consumer !== undefined && embeddedCapabilities(consumer).includes('real')
+      },
       (i) => `${path}.dataDependencies.${i}.logicalName`,
     ),
   )
