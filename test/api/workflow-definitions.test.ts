@@ -2,12 +2,14 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/g
 import fc from '../support/fast-check.ts'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
-import type { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
+import type { WfFormatDocument, WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
 import { startable } from '../../src/domains/workflow-definitions/script.ts'
 import { embedWorkflow, loadCommands } from '../../src/domains/workflow-definitions/store.ts'
+import { readWfFormat } from '../../src/domains/workflow-definitions/wfformat.ts'
 import { sql } from '../../src/db/sql.ts'
 import { inputVariables } from '../../src/domains/workflow-definitions/names.ts'
 import { uses } from '../../src/uses.ts'
+import { growth } from '../support/growth.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
 const seed = 20_260
@@ -1190,6 +1192,62 @@ describe('names that become the same', () => {
       NameSpace: 7,
     })
     expect([refused.status, paths(refused.body.details)]).toEqual([422, ['name']])
+  })
+
+  /** A chain of tasks that all read and write the same files. */
+  const inPlace = (count: number, ids = ['db'], sizeInBytes = 10): WfFormatDocument => ({
+    name: 'in place',
+    schemaVersion: '1.5',
+    workflow: {
+      specification: {
+        tasks: Array.from({ length: count }, (_, i) => ({
+          id: `t${i}`,
+          ...{ inputFiles: ids, outputFiles: ids, parents: i === 0 ? [] : [`t${i - 1}`] },
+        })),
+        files: ids.map((id) => ({ id, sizeInBytes })),
+      },
+    },
+  })
+
+  test('a file comes from each parent that writes it, and warnings name up to 100 other tasks', async () => {
+    const { status, body } = await create(inPlace(3))
+    expect([status, body.version.dataDependencies]).toEqual([
+      201,
+      [0, 1].map((i) => ({
+        ...{ producerActivityId: `in-place-t${i}`, consumerActivityId: `in-place-t${i + 1}` },
+        ...{ logicalName: 'db', sizeBytes: 10 },
+      })),
+    ])
+    expect(
+      body.warnings.map(({ path, message }) => [/\d/.exec(path)?.[0], /from "(\w+)"/.exec(message)?.[1]]),
+    ).toEqual([
+      ['0', 't1'],
+      ['0', 't2'],
+      ['1', 't2'],
+      ['2', 't0'],
+    ])
+    const { warnings } = readWfFormat(inPlace(20), {})
+    expect([warnings.length, warnings.at(-1)?.message]).toEqual([
+      101,
+      `${20 * 19 - 19 - 100} more files are shared without an edge`,
+    ])
+  })
+
+  test('the time of an import does not grow with the square of the tasks that share files', async () => {
+    const files = Array.from({ length: 50 }, (_, i) => `f${i}`)
+    expect(await growth((count) => readWfFormat(inPlace(count, files, 0), {}), 300)).toBeLessThan(1.5)
+  })
+
+  test('files that each of many tasks takes from each of many others are 422', async () => {
+    const each = (name: string, make: (i: number) => object = () => ({})): { id: string }[] =>
+      Array.from({ length: 130 }, (_, i) => ({ id: `${name}${i}`, ...make(i) }))
+    const files = each('f')
+    const ids = (items: { id: string }[]): string[] => items.map(({ id }) => id)
+    const writers = each('w', () => ({ outputFiles: ids(files) }))
+    const readers = each('r', () => ({ inputFiles: ids(files), parents: ids(writers) }))
+    const specification = { tasks: [...writers, ...readers], files: files.map(({ id }) => ({ id, sizeInBytes: 1 })) }
+    const refused = await create({ name: 'many', schemaVersion: '1.5', workflow: { specification } })
+    expect([refused.status, paths(refused.body.details)]).toEqual([422, ['workflow.specification.tasks']])
   })
 
   test('what is imported from a WfFormat document can be exported and duplicated', async () => {

@@ -9,6 +9,11 @@ import type { AuthoringActivity, AuthoringDataDependency, WfFormatDocument } fro
 
 /** The number of warnings of one kind that are listed. One more warning counts the rest. */
 const listed = 100
+/**
+ * The limit of pairs of a producer and a consumer of one file: a few thousand tasks that all read and
+ * write the same files would have billions.
+ */
+const mostPairs = 2_000_000
 const defaultNamespace = 'default'
 /** The limit of a description: metadata has at most 1,048,576 characters in all. */
 const longestDescription = 1_000_000
@@ -45,7 +50,7 @@ export function readWfFormat(
   const names = distinctSlugs(tasks.map(({ id }) => id))
   append(warnings, renamed(tasks, names))
   const parents = controlParents(tasks, problems)
-  const flows = fileFlows(specification, names, parents, warnings)
+  const flows = fileFlows(specification, names, parents, problems, warnings)
   const measured = measurements(document, problems, warnings)
   const { description } = document
   if (description !== undefined && description.length > longestDescription)
@@ -227,12 +232,14 @@ function fileFlows(
   { tasks, files }: Specification,
   names: readonly string[],
   parents: readonly ReadonlySet<number>[],
+  problems: Problem[],
   warnings: Problem[],
 ): { data: AuthoringDataDependency[]; external: { count: number; bytes: number } } {
   const sizes = fileSizes(files ?? [], warnings)
+  const written = tasks.map(({ outputFiles }) => new Set(outputFiles))
   const producers = new Map<string, number[]>()
-  tasks.forEach(({ outputFiles }, i) => {
-    for (const file of new Set(outputFiles)) {
+  written.forEach((files, i) => {
+    for (const file of files) {
       const others = producers.get(file)
       if (others === undefined) producers.set(file, [i])
       else others.push(i)
@@ -243,33 +250,51 @@ function fileFlows(
   const external = new Set<string>()
   const unlisted = new Set<string>()
   let loose = 0
-  tasks.forEach(({ inputFiles }, i) => {
+  let listedLoose = 0
+  let pairs = 0
+  for (const [i, { inputFiles }] of tasks.entries()) {
+    const before = parents[i] ?? new Set<number>()
     for (const file of new Set(inputFiles)) {
       const size = sizes.get(file)
-      const from = producers.get(file)
-      if (from === undefined) external.add(file)
+      const from = producers.get(file) ?? []
+      if (from.length === 0) external.add(file)
       if (size === undefined) unlisted.add(file)
-      for (const producer of from ?? []) {
-        if (producer === i) continue
-        if (parents[i]?.has(producer) === true) {
-          if (size !== undefined && size > 0)
-            data.push({
-              producerActivity: names[producer] ?? '',
-              consumerActivity: names[i] ?? '',
-              logicalName: file,
-              sizeBytes: size,
-            })
-        } else if (loose++ < listed) {
-          warnings.push({
-            path: `${tasksPath}.${i}.inputFiles`,
-            message:
-              `${JSON.stringify(file)} comes from ${JSON.stringify(tasks[producer]?.id)}, which is no ` +
-              'parent; it is not transferred',
+      pairs += Math.min(from.length, before.size)
+      if (pairs > mostPairs) break
+      const isOfParent = (producer: number): boolean =>
+        producer !== i && before.has(producer) && written[producer]?.has(file) === true
+      const known = (from.length <= before.size ? from : [...before]).filter(isOfParent)
+      if (size !== undefined && size > 0)
+        for (const producer of known)
+          data.push({
+            producerActivity: names[producer] ?? '',
+            consumerActivity: names[i] ?? '',
+            logicalName: file,
+            sizeBytes: size,
           })
-        }
+      const others = from.length - known.length - (written[i]?.has(file) === true ? 1 : 0)
+      loose += others
+      if (others === 0) continue
+      for (const producer of from) {
+        if (listedLoose === listed) break
+        if (producer === i || before.has(producer)) continue
+        listedLoose++
+        warnings.push({
+          path: `${tasksPath}.${i}.inputFiles`,
+          message:
+            `${JSON.stringify(file)} comes from ${JSON.stringify(tasks[producer]?.id)}, which is no ` +
+            'parent; it is not transferred',
+        })
       }
     }
-  })
+  }
+  if (pairs > mostPairs)
+    problems.push({
+      path: tasksPath,
+      message:
+        `has more than ${mostPairs} pairs of a task that writes a file and one that reads it; ` +
+        'split the workflow, or give tasks files of their own',
+    })
   if (loose > listed)
     warnings.push({ path: tasksPath, message: `${loose - listed} more files are shared without an edge` })
   if (unlisted.size > 0) {
