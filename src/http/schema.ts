@@ -149,6 +149,12 @@ export const withDefault = <Schema extends z.ZodType>(schema: Schema, usual: str
 const isTexts = (value: unknown): boolean =>
   Array.isArray(value) && value.every((item) => typeof item === 'string')
 
+/** Reports a value beyond `jsonObjectBounds`. */
+export const withinObjectBounds = (value: unknown, context: z.RefinementCtx): void => {
+  const message = oversize(value)
+  if (message !== undefined) context.addIssue({ code: 'custom', message })
+}
+
 /**
  * A free-form object: any JSON below string keys, within `jsonObjectBounds`. A list of texts at the
  * key `uncounted` does not count.
@@ -156,8 +162,7 @@ const isTexts = (value: unknown): boolean =>
 export const freeObject = (uncounted?: string) =>
   z.record(z.string(), z.unknown()).superRefine((value, context) => {
     const counted = Object.entries(value).filter(([key, item]) => key !== uncounted || !isTexts(item))
-    const message = oversize(Object.fromEntries(counted))
-    if (message !== undefined) context.addIssue({ code: 'custom', message })
+    withinObjectBounds(Object.fromEntries(counted), context)
   })
 export const JsonObject = freeObject()
 /** Facts of the client's own about a record. */

@@ -320,6 +320,24 @@ describe('planning sessions without an engine', () => {
     })
   })
 
+  test('a large configuration stands in the session and not in the list, and options have bounds', async () => {
+    const entries = Array.from({ length: 1_000 }, (_, i) => ({
+      ...{ affectedActivityId: `a-${i}`, interferingActivityId: `b-${i}`, slowdownFactor: 2 },
+    }))
+    const configuration = { interferenceMatrix: { schemaVersion: '1', model: 'pairwise-slowdown', entries } }
+    await send('POST', '/planning-sessions/', session('large', { configuration }))
+    expect((await send('GET', '/planning-sessions/large/')).session.configuration).toEqual(configuration)
+    const item = (await send('GET', '/planning-sessions/')).find(({ id }: Json) => id === 'large')
+    expect([item.configuration, item.warnings]).toEqual([
+      undefined,
+      [{ path: 'configuration', message: expect.stringContaining('left out of lists') }],
+    ])
+    const many = Object.fromEntries(Array.from({ length: 10_000 }, (_, i) => [`o${i}`, i]))
+    expect(await refused(session('x', { algorithms: [{ id: 'heft', configuration: many }] }))).toEqual([
+      'algorithms.0.configuration',
+    ])
+  })
+
   test('keys that nothing reads are kept and named in warnings, and the answer can be sent again', async () => {
     const configuration = {
       interferenceMatrix: { schemaVersion: '1', model: 'pairwise-slowdown', author: 'ada' },

@@ -219,6 +219,8 @@ describe('plans', () => {
       envelope('e2', { resources: faster, workflow: longer, executionScope: { ...scope, name: 'renamed' } }),
     )
     expect(made.embedded).toEqual(['workflow', 'resources', 'executionScope'])
+    const listed = (await send('GET', '/schedule-plans/')).find(({ id }: Json) => id === 'e2')
+    expect(listed.embedded).toEqual(made.embedded)
     expect(
       (await send('GET', '/resources/')).filter((resource: Json) => resource.computeSpeedup === 3),
     ).toEqual([])

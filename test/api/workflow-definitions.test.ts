@@ -1142,6 +1142,18 @@ describe('bad input', () => {
   })
 })
 
+test('items of the list carry arrays of up to 32 Mi characters in all', async () => {
+  const run = '#'.repeat(1_048_576)
+  for (let i = 0; i < 33; i++)
+    await create(workflow(`long-${String(i).padStart(2, '0')}`, [{ name: 'a', run, image: 'i' }]))
+  const { body } = await service.call<Definition[]>('GET', '/workflow-definitions/')
+  expect(body.map(({ version }) => Object.hasOwn(version, 'activities'))).toEqual([
+    ...Array.from({ length: 31 }, () => true),
+    ...[false, false],
+  ])
+  expect(body[32]?.version.activityCount).toBe(1)
+})
+
 describe('names that become the same', () => {
   test.each([
     ['sample.1', 'sample_1', 'sample-1'],

@@ -171,7 +171,7 @@ const candidateSummary = (session: SessionRow, row: CandidateRow): z.output<type
   const { predicted, ...header } = candidatePlan(session, row)
   const plan = planSummary({
     ...header,
-    embedded: undefined,
+    embeddedNames: [],
     predictedMakespanSeconds: predicted.makespanSeconds,
     predictedCost: predicted.cost,
     predictedFeasible: row.feasible,

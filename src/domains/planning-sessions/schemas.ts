@@ -14,6 +14,7 @@ import {
   Text,
   Timestamp,
   withDefault,
+  withinObjectBounds,
 } from '../../http/schema.ts'
 import { Plan, PlanSummary, Predicted } from '../schedule-plans/schemas.ts'
 import { Warning } from '../workflow-definitions/schemas.ts'
@@ -46,7 +47,7 @@ export const SearchOptions = z.object({
 })
 
 /** An option that the algorithm does not read is stored, and the session's warnings name it. */
-export const AlgorithmConfiguration = SearchOptions.loose()
+export const AlgorithmConfiguration = SearchOptions.loose().superRefine(withinObjectBounds)
 
 const Choice = z.strictObject({
   id: z.string().min(1, 'must not be blank'),

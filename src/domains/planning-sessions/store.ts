@@ -117,11 +117,20 @@ export interface SessionFilter {
   sort?: string | undefined
 }
 
+/** The limit of bytes of a configuration that an item of the list carries. */
+const itemConfigurationBytes = 65_536
+
+const ItemRow = SessionRow.extend({ configurationBytes: z.number() })
+const itemColumns = columnsOf(ItemRow, 's', {
+  configuration: `case when octet_length(s.configuration::text) <= ${itemConfigurationBytes} then s.configuration end`,
+  configurationBytes: 'coalesce(octet_length(s.configuration::text), 0)',
+})
+
 /**
  * Sessions in the order asked for, one more than the page, and the number of all, counted to one
- * above the bound.
+ * above the bound. A session has no configuration here where it is large: a warning says so.
  */
-export const listSessions = (
+export const listSessions = async (
   db: Db,
   filter: SessionFilter,
   page: Page,
@@ -135,12 +144,21 @@ export const listSessions = (
     since !== undefined && sql`s.created_at >= ${since}`,
     until !== undefined && sql`s.created_at < ${until}`,
   )
-  return readPage(db, SessionRow, {
-    select: sessionColumns,
+  const { rows, total } = await readPage(db, ItemRow, {
+    select: itemColumns,
     from: sql`planning_sessions s ${condition}`,
     order: orderOf(sessionOrders, sort, 's'),
     page,
   })
+  return { rows: rows.map(withoutLarge), total }
+}
+
+const withoutLarge = ({ configurationBytes, ...row }: z.output<typeof ItemRow>): SessionRow => {
+  if (configurationBytes <= itemConfigurationBytes) return row
+  const message =
+    `has more than ${itemConfigurationBytes} bytes and is left out of lists; ` +
+    'GET /planning-sessions/{sessionId}/ has it'
+  return { ...row, warnings: [...(row.warnings ?? []), { path: 'configuration', message }] }
 }
 
 const runColumns = columnsOf(AlgorithmRun, 'r')

@@ -25,6 +25,7 @@ type DerivedMember =
   | 'predictedFeasible'
   | 'predictionFailure'
   | 'assignmentCount'
+  | 'embeddedNames'
   | 'createdAt'
 
 /**
@@ -105,6 +106,11 @@ const PlanRow = z.object({
   defaultedDurations: z.number(),
   assignmentCount: z.number(),
   lifecycleActions: z.array(z.custom<LifecycleAction>()).optional(),
+  embeddedNames: z.array(z.string()),
+  metadata: FreeObject.optional(),
+  createdAt: z.string(),
+})
+const HeaderRow = PlanRow.extend({
   embedded: z
     .object({
       resources: z.array(FreeObject).optional(),
@@ -112,17 +118,20 @@ const PlanRow = z.object({
       networkTopology: FreeObject.optional(),
     })
     .optional(),
-  metadata: FreeObject.optional(),
-  createdAt: z.string(),
 })
 /** A plan's row without its assignments. */
-export type PlanHeader = z.output<typeof PlanRow>
+export type PlanHeader = z.output<typeof HeaderRow>
 
-const columns = columnsOf(PlanRow, 'p')
+/** A plan of a list does without its embedded documents, which may be large. */
+const derived = { embeddedNames: 'array(select jsonb_object_keys(p.embedded))' }
+const columns = columnsOf(PlanRow, 'p', derived)
 
 /** A plan without its assignments; undefined where no plan has the id. */
 export const readPlan = (db: Db, id: string): Promise<PlanHeader | undefined> =>
-  db.maybe(PlanRow, sql`select ${columns} from schedule_plans p where p.id = ${id}`)
+  db.maybe(
+    HeaderRow,
+    sql`select ${columnsOf(HeaderRow, 'p', derived)} from schedule_plans p where p.id = ${id}`,
+  )
 
 export const planOrders = {
   createdAt: 'p.created_at',
@@ -159,11 +168,11 @@ export const listPlans = (db: Db, filter: PlanFilter, page: Page) => {
 }
 
 /** A plan in the API's form for lists. */
-export const planSummary = (row: PlanHeader): PlanSummary => {
+export const planSummary = (row: z.output<typeof PlanRow>): PlanSummary => {
   const embedded = [
     ...(row.contentVersionId === row.workflowVersionId ? [] : (['workflow'] as const)),
-    ...(['resources', 'executionScope', 'networkTopology'] as const).filter(
-      (name) => row.embedded?.[name] !== undefined,
+    ...(['resources', 'executionScope', 'networkTopology'] as const).filter((name) =>
+      row.embeddedNames.includes(name),
     ),
   ]
   const predicted = { makespanSeconds: row.predictedMakespanSeconds, cost: row.predictedCost }

@@ -18,6 +18,8 @@ export const detailBound = 10_000
 const itemBound = 1_000
 /** The limit of activities over all items of one list. Items beyond it hold counts only. */
 const listBound = 20_000
+/** The same for their characters. */
+const listCharacters = 33_554_432
 
 const Row = z.object({
   id: z.string(),
@@ -148,9 +150,30 @@ async function readContents(db: Db, versionIds: readonly string[]): Promise<Map<
   )
 }
 
+/** About the characters of a version's arrays in an answer. */
+const sizeOfArrays = sql`
+  128::bigint * v.dependency_count
+  + (select coalesce(sum(512 + octet_length(concat(a.name, a.command_spec, a.simulation_spec, a.service_spec,
+      a.metadata))), 0) from activity_definitions a where a.workflow_version_id = v.id)
+  + (select coalesce(sum(256 + octet_length(x.logical_name)), 0) from workflow_data_dependencies x
+      where x.workflow_version_id = v.id)`
+
+const SizeRow = z.object({ id: z.string(), size: z.number() })
+
+/** The versions, in the order given, whose arrays together have at most `listCharacters` characters. */
+async function withinCharacters(db: Db, versionIds: readonly string[]): Promise<string[]> {
+  const rows = await db.many(
+    SizeRow,
+    sql`select v.id, ${sizeOfArrays} as size from unnest(${[...versionIds]}::text[]) with ordinality asked (id, place)
+      join workflow_versions v using (id) order by asked.place`,
+  )
+  let characters = 0
+  return rows.filter(({ size }) => (characters += size) <= listCharacters).map(({ id }) => id)
+}
+
 /**
  * Definitions by namespace, name and id; `limit` rows from `offset` on. Big ones, and those beyond
- * 20,000 activities in all, carry no arrays.
+ * 20,000 activities or 32 Mi characters in all, carry no arrays.
  */
 export async function listWorkflows(db: Db, page: { limit: number; offset: number }) {
   const { rows, total } = await readPage(db, Row, {
@@ -161,12 +184,10 @@ export async function listWorkflows(db: Db, page: { limit: number; offset: numbe
     counted: sql`workflow_definitions`,
   })
   let listed = 0
-  const whole = new Set(
-    rows
-      .filter(({ activityCount }) => activityCount <= itemBound && (listed += activityCount) <= listBound)
-      .map(({ versionId }) => versionId),
-  )
-  const contents = await readContents(db, [...whole])
+  const small = rows
+    .filter(({ activityCount }) => activityCount <= itemBound && (listed += activityCount) <= listBound)
+    .map(({ versionId }) => versionId)
+  const contents = await readContents(db, await withinCharacters(db, small))
   return { rows: rows.map((row) => definitionOf(row, contents.get(row.versionId))), total }
 }
 
