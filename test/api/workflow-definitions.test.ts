@@ -2,7 +2,10 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/g
 import fc from '../support/fast-check.ts'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
-import type { WfFormatDocument, WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
+import type {
+  WfFormatDocument,
+  WorkflowVersionDocument,
+} from '../../src/domains/workflow-definitions/schemas.ts'
 import { startable } from '../../src/domains/workflow-definitions/script.ts'
 import { embedWorkflow, loadCommands } from '../../src/domains/workflow-definitions/store.ts'
 import { readWfFormat } from '../../src/domains/workflow-definitions/wfformat.ts'
@@ -1007,6 +1010,11 @@ describe('bad input', () => {
     ['no activities', workflow('x', []), 422, /at least one activity/],
     ['a cycle of one', workflow('x', [simulated('a', ['a'])]), 422, /a -> a/],
     ['a null name', workflow(null as unknown as string, [simulated('a')]), 422, /name: must not be null/],
+    [
+      'an image of 4,097 characters for all activities',
+      workflow('x', [simulated('a')], { image: 'i'.repeat(4_097) }),
+      ...([422, /spec\.image: must be at most/] as const),
+    ],
     ['a name of 1,000 characters', workflow('x'.repeat(1_000), [simulated('a')]), 422, /name/],
     ['NUL', workflow('x\0y', [simulated('a')]), 422, /NUL/],
     [
@@ -1257,7 +1265,10 @@ describe('names that become the same', () => {
     const ids = (items: { id: string }[]): string[] => items.map(({ id }) => id)
     const writers = each('w', () => ({ outputFiles: ids(files) }))
     const readers = each('r', () => ({ inputFiles: ids(files), parents: ids(writers) }))
-    const specification = { tasks: [...writers, ...readers], files: files.map(({ id }) => ({ id, sizeInBytes: 1 })) }
+    const specification = {
+      tasks: [...writers, ...readers],
+      files: files.map(({ id }) => ({ id, sizeInBytes: 1 })),
+    }
     const refused = await create({ name: 'many', schemaVersion: '1.5', workflow: { specification } })
     expect([refused.status, paths(refused.body.details)]).toEqual([422, ['workflow.specification.tasks']])
   })

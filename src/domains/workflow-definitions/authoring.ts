@@ -54,6 +54,9 @@ export interface Reading {
   id: string | undefined
 }
 
+/** Each activity without an image of its own repeats the shared one twice. */
+const longestSharedImage = 4_096
+
 /**
  * The workflow that an authoring document (domain-reference 9.1) describes, or all its problems at
  * once. Problems at paths whose form was reported before may appear again; the caller drops them.
@@ -75,6 +78,9 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
   for (const key of ['legacy'])
     if (raw.metadata !== undefined && key in raw.metadata)
       report(`spec.metadata.${key}`, 'is reserved; choose another key')
+
+  if ((raw.image ?? '').length > longestSharedImage)
+    report('spec.image', `must be at most ${longestSharedImage} characters long`)
 
   const slugs = given.map((activity) => (activity.name === undefined ? undefined : slug(activity.name)))
   const namePath = (i: number): string => `spec.activities.${i}.name`
