@@ -24,6 +24,13 @@ const textOf =
       (_, name: string) => params[name] ?? String((body as Record<string, unknown>)[name]),
     )
 
+/** Characters of a summary. */
+const longestSummary = 4_096
+
+/** A body that its route judges itself may hold a name of any size. */
+const bounded = (text: string): string =>
+  text.length <= longestSummary ? text : `${text.slice(0, longestSummary).toWellFormed()}…`
+
 /**
  * The record of an answered mutation. The route's own fields read parameters and the checked body.
  * Where they fail, the record lacks them.
@@ -58,7 +65,7 @@ export const auditRecord = (
     executionId: read(fields?.executionId),
     outcome:
       answer.status >= 400 ? 'failed' : (fields?.outcome?.(JSON.parse(String(answer.body))) ?? 'succeeded'),
-    summary: answer.status < 400 ? deed : `${answer.status === 500 ? 'failed' : 'refused'}: ${deed}`,
+    summary: bounded(answer.status < 400 ? deed : `${answer.status === 500 ? 'failed' : 'refused'}: ${deed}`),
     metadata: {
       method: route.method,
       path: route.path,

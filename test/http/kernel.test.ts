@@ -6,6 +6,7 @@ import { createServer } from 'node:http'
 import { connect, type AddressInfo } from 'node:net'
 import { z } from 'zod'
 import { createApp } from '../../src/http/app.ts'
+import { auditRecord } from '../../src/http/audit.ts'
 import { usualStallMs } from '../../src/http/followed-stream.ts'
 import { route } from '../../src/http/route.ts'
 import { json, raw, openStars, statusOf, type Stars } from './stars.ts'
@@ -583,6 +584,18 @@ describe('the audit trail', () => {
       requestId: 'r-1',
     })
   })
+})
+
+test('an audit record keeps the first characters of a long name', () => {
+  const named = route('postNamed', 'POST /named/', {
+    ...{ summary: '', tag: 'named', body: z.looseObject({}) },
+    audit: { eventType: 'named', summary: ({ body }) => `${(body as { name: string }).name} created` },
+    handle: () => undefined,
+  })
+  const call = { params: {}, body: { name: 'x'.repeat(100_000) }, requestId: 'r' }
+  const actor = { id: 'ada', type: 'local' } as const
+  const { summary } = auditRecord(named, { ...call, actor }, { status: 422, code: 'unacceptable' })
+  expect([summary.length, summary.slice(0, 12)]).toEqual([4_097, 'refused: xxx'])
 })
 
 describe('Idempotency-Key', () => {
