@@ -154,27 +154,22 @@ describe('the timeline as data', () => {
     ])
   })
 
-  test('speaks of what was measured, else simulated, else planned; of nothing it says nothing', () => {
+  test('has the phases of the run itself; of what has not started it says nothing', () => {
     const planned: TimelineBand = { label: 'planned', bars: [bar('a', 0, 1)] }
     const simulated: TimelineBand = { label: 'simulated', bars: [bar('a', 0, 2)] }
     const measured: TimelineBand = { label: 'measured', bars: [bar('a', 0, 3)] }
-    expect(timelineSummary(inputOf([planned, measured, simulated])).phases[0]).toMatchObject({
-      source: 'measured',
-      durationSeconds: 3,
-    })
-    expect(
-      timelineSummary(inputOf([planned, simulated, { label: 'measured', bars: [] }])).phases[0],
-    ).toMatchObject({ source: 'simulated' })
-    expect(timelineSummary(inputOf([planned])).phases[0]).toMatchObject({
-      source: 'planned',
-      durationSeconds: 1,
-    })
-    expect(timelineSummary(inputOf([]))).toMatchObject({
-      wallSeconds: 0,
-      computeMakespanSeconds: 0,
-      coveredWallSeconds: 0,
-      phases: [],
-    })
+    const phaseOf = (mode: string, bands: TimelineBand[]) =>
+      timelineSummary(inputOf(bands, { mode })).phases[0]
+    const all = [planned, measured, simulated]
+    expect(phaseOf('real', all)).toMatchObject({ source: 'measured', durationSeconds: 3 })
+    expect(phaseOf('simulation', all)).toMatchObject({ source: 'simulated', durationSeconds: 2 })
+    for (const mode of ['real', 'simulation'])
+      for (const bands of [[], [planned], [planned, { label: 'measured' as const, bars: [] }]])
+        expect(timelineSummary(inputOf(bands, { mode, startedAt: 1000 }))).toMatchObject({
+          ...{ startedAt: 1000, finishedAt: 1000, wallSeconds: 0, computeMakespanSeconds: 0 },
+          ...{ coveredWallSeconds: 0, phases: [] },
+          totals: { runtimeSeconds: 0 },
+        })
   })
 
   test('refuses times that no clock shows, naming the activity', () => {

@@ -321,6 +321,10 @@ test('with the engine away the same answer comes without live', async () => {
     const detail = await away.get('/execution-runs/quiet-run/')
     expect(detail.live).toBeUndefined()
     expect(detail.run.status).toBe('created')
+    // What the plan predicts is no phase of a run that has not started.
+    const timeline = await away.get('/execution-runs/quiet-run/timeline/')
+    expect(timeline).toMatchObject({ wallSeconds: 0, phases: [], totals: { runtimeSeconds: 0 } })
+    expect(timeline.startedAt).toBeCloseTo(Date.parse(detail.run.createdAt) / 1000, 2)
   } finally {
     await away[Symbol.asyncDispose]()
   }

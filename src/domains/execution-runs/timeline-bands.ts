@@ -12,6 +12,7 @@ const Header = z.object({
   makespanSeconds: z.number(),
   cost: z.number(),
   startedAt: z.number().optional(),
+  acceptedAt: z.number(),
   wallSeconds: z.number().optional(),
   origin: z.number().optional(),
 })
@@ -38,7 +39,7 @@ const header = (db: Db, runId: string) =>
   db.maybe(
     Header,
     sql`select r.id, r.schedule_plan_id, r.status, r.mode, r.title, r.makespan_seconds, r.cost, extract(epoch
-      from r.started_at)::float8 as started_at,
+      from r.started_at)::float8 as started_at, extract(epoch from r.created_at)::float8 as accepted_at,
       extract(epoch from coalesce(r.finished_at, clock_timestamp()) - r.started_at)::float8 as wall_seconds,
       case when r.mode = 'simulation' then 0 else extract(epoch from r.started_at)::float8 end as origin
     from execution_runs r where r.id = ${runId}`,
@@ -149,6 +150,7 @@ export const timelineOf = async (
       id: run.id,
       status: run.status,
       mode: run.mode,
+      ...(run.mode === 'simulation' ? {} : { acceptedAt: run.acceptedAt }),
       ...(run.mode === 'simulation' || run.startedAt === undefined ? {} : { startedAt: run.startedAt }),
       ...(run.mode === 'simulation' || run.wallSeconds === undefined ? {} : { wallSeconds: run.wallSeconds }),
       makespanSeconds: run.makespanSeconds,

@@ -17,6 +17,8 @@ export interface TimelineInput {
      * at 0.
      */
     startedAt?: number
+    /** Stands for the start of a run that has not started, in seconds since epoch. */
+    acceptedAt?: number
     /**
      * Seconds from the run's start to its recorded end, where the closing of the run makes that
      * later than its last task.
@@ -189,27 +191,24 @@ export const assertBar = (bar: TimelineBar): void => {
 }
 
 /**
- * The most reliable band: measured before simulated before planned. The times of a simulation count
- * from its start, so what another run measured is none of its phases.
+ * What happened in the run itself. The plan, and another run of it, are for comparison: none of their
+ * times are phases of this run.
  */
-const truest = ({ bands, run }: TimelineInput): TimelineBand | undefined =>
-  (run.mode === 'simulation'
-    ? (['simulated', 'planned'] as const)
-    : (['measured', 'simulated', 'planned'] as const)
-  )
-    .map((label) => bands.find((band) => band.label === label && band.bars.length > 0))
-    .find((band) => band !== undefined)
+const ownBars = ({ bands, run }: TimelineInput): TimelineBar[] =>
+  bands.find(({ label }) => label === sourceOf(run))?.bars ?? []
+
+const sourceOf = ({ mode }: TimelineInput['run']): 'simulated' | 'measured' =>
+  mode === 'simulation' ? 'simulated' : 'measured'
 
 /**
- * The timeline as data, from the most reliable band that has bars. Phases are in order of their
- * start; empty ones are left out.
+ * The timeline as data. Phases are in order of their start; empty ones, and those of tasks that have
+ * not started, are left out.
  * @throws RangeError naming the activity whose times are not finite or not in order.
  */
 export const timelineSummary = (input: TimelineInput): z.output<typeof Timeline> => {
-  const band = truest(input)
-  const bars = band?.bars ?? []
+  const bars = ownBars(input)
   bars.forEach(assertBar)
-  const origin = input.run.startedAt ?? 0
+  const origin = input.run.startedAt ?? input.run.acceptedAt ?? 0
   const pieces = bars.flatMap((bar) =>
     Object.entries(partsOf(bar))
       .filter(([, part]) => part.to > part.from)
@@ -265,7 +264,7 @@ export const timelineSummary = (input: TimelineInput): z.output<typeof Timeline>
         category,
         activityId: bar.activityId,
         status: bar.status ?? 'completed',
-        source: band?.label ?? 'planned',
+        source: sourceOf(input.run),
         startedAt: origin + part.from,
         finishedAt: origin + part.to,
         durationSeconds: part.to - part.from,
