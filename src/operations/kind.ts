@@ -122,6 +122,9 @@ export interface OperationKind<Type extends string = string> extends WorkflowKin
    * undefined where nothing was recorded.
    */
   recordingDigest?: (tx: Db, id: string) => Promise<string | undefined>
-  /** Deletes the records that refer to an ended operation, before its own row. */
-  remove?: (tx: Db, id: string) => Promise<unknown>
+  /**
+   * Deletes the records that refer to an ended operation, before its own row, and gives what deletes
+   * those that the row refers to.
+   */
+  remove?: (tx: Db, id: string) => Promise<(() => Promise<unknown>) | undefined>
 }

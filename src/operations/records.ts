@@ -282,10 +282,11 @@ export const deleteOperation = (db: Db, kind: OperationKind, id: string): Promis
   db.transaction(async (tx) => {
     const found = await lockOperation(tx, kind, { id })
     if (found === undefined || isOpenState(kind, found.status)) return found
-    await kind.remove?.(tx, id)
+    const removeReferred = await kind.remove?.(tx, id)
     await tx.run(sql`delete from event_feed_open where kind = ${kind.name} and operation_id = ${id}`)
     await tx.run(sql`delete from event_feed where kind = ${kind.name} and operation_id = ${id}`)
     await tx.run(sql`delete from operation_events where kind = ${kind.name} and operation_id = ${id}`)
     await tx.run(sql`delete from ${table(kind)} where ${column(kind, 'id')} = ${id}`)
+    await removeReferred?.()
     return found
   })

@@ -253,14 +253,18 @@ describe('plans', () => {
     return (await send('GET', `/workflow-definitions/${name}/`)).version
   }
 
-  test('a workflow that is deleted takes the copies of it that nothing uses with it', async () => {
+  test('a copy of a workflow goes with its last plan, or with the workflow where nothing uses it', async () => {
     const counted = async () => (await app.counts())['workflow_versions']!
     const before = await counted()
     const [brief, kept] = [await versionOf('brief'), await versionOf('kept')]
     await send('POST', '/schedule-plans/', altered('unused', brief, 7))
     const used = await send('POST', '/schedule-plans/', altered('used', kept, 8, { workflowId: 'brief' }))
-    await send('DELETE', '/schedule-plans/unused/')
+    await send('POST', '/schedule-plans/', altered('unused-too', brief, 7))
     expect([await counted(), used.embedded]).toEqual([before + 4, ['workflow']])
+    await send('DELETE', '/schedule-plans/unused/')
+    expect(await counted()).toBe(before + 4)
+    await send('DELETE', '/schedule-plans/unused-too/')
+    expect(await counted()).toBe(before + 3)
     await send('DELETE', '/workflow-definitions/brief/')
     // The copy that a plan of another workflow places is left.
     expect(await counted()).toBe(before + 2)

@@ -121,6 +121,25 @@ test('a run that is over goes with its rows and files; another run of its plan, 
   expect((await service.call('DELETE', `/schedule-plans/${world.planId}/`)).status).toBe(204)
 })
 
+test('the copy of a workflow goes with the last run that uses it', async () => {
+  const world = await makeWorld(service, { name: 'copied', tasks: [{ name: 'only' }] })
+  const { version } = await service.get('/workflow-definitions/copied/')
+  const workflow = {
+    ...version,
+    activities: version.activities.map((activity: object) => ({ ...activity, priority: 7 })),
+  }
+  const copies = () =>
+    service.db.prepared('copies', "select 1 from workflow_versions where id like 'copied-v1#%'", [])
+  for (const id of ['copied-1', 'copied-2']) {
+    const made = { id, schedulePlanId: world.planId, mode: 'simulation' }
+    await service.post('/execution-runs/', { run: made, workflow })
+    await service.finished(id)
+  }
+  expect(await copies()).toHaveLength(1)
+  expect([(await remove('copied-1')).status, await copies()]).toMatchObject([204, [{}]])
+  expect([(await remove('copied-2')).status, await copies()]).toEqual([204, []])
+})
+
 test('the end of a deleted run does not reach the next run of its id', async () => {
   const world = await makeWorld(service, { name: 'anew', tasks: [{ name: 'only' }] })
   await start('anew', world)

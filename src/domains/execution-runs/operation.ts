@@ -13,9 +13,12 @@ import { mostBytes } from '../../ranges.ts'
 import { unacceptable } from '../../refusal.ts'
 import { endDeliveries, forgetDeliveries } from '../artifacts/deliveries.ts'
 import { recordAudit } from '../audit-events/store.ts'
+import { sessionsOfWorkflow } from '../planning-sessions/uses.ts'
+import { plansOfWorkflow } from '../schedule-plans/uses.ts'
+import { dropUnusedCopy } from '../workflow-definitions/store.ts'
 import { runStates } from './schemas.ts'
 import { runPageSummary } from './page-summary.ts'
-import { usesOfRun } from './uses.ts'
+import { runsOfWorkflow, usesOfRun } from './uses.ts'
 import { cloudCostOf } from './receipt.ts'
 import { chargeWindows } from './windows.ts'
 
@@ -43,10 +46,11 @@ export const runKind: OperationKind<'executionRun'> = {
 }
 
 /**
- * Deletes what refers to a run that is over, and records its files for removal at their sites.
+ * Deletes what refers to a run that is over, and records its files for removal at their sites. What it
+ * gives removes the workflow embedded with the run where nothing else uses that.
  * @throws Refusal 422 that names what still refers to the run
  */
-const removeRecords = async (tx: Db, runId: string): Promise<void> => {
+const removeRecords = async (tx: Db, runId: string): Promise<() => Promise<void>> => {
   const users = await findUsers(tx, usesOfRun, runId)
   if (users.length > 0)
     throw unacceptable(
@@ -59,6 +63,11 @@ const removeRecords = async (tx: Db, runId: string): Promise<void> => {
   await forgetDeliveries(tx, runId)
   await tx.run(sql`delete from site_leftovers where execution_run_id = ${runId}`)
   await tx.run(sql`delete from lane_leases where execution_run_id = ${runId}`)
+  const contentVersionId = await tx.only(
+    z.string(),
+    sql`select content_version_id from execution_runs where id = ${runId}`,
+  )
+  return () => dropUnusedCopy(tx, contentVersionId, [plansOfWorkflow, sessionsOfWorkflow, runsOfWorkflow])
 }
 
 const Opened = z.object({ mode: z.string(), activityCount: z.number() })

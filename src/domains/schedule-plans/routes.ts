@@ -24,7 +24,6 @@ import {
   readPlan,
   readPlanDocument,
   usualPlanOrder,
-  type PlanUse,
 } from './store.ts'
 
 /** A plan with the documents that it was made for. */
@@ -47,7 +46,7 @@ const planIdIn = (body: unknown): string => (body as z.output<typeof PlanImport>
 interface SchedulePlanParts {
   db: Db
   compute: Pick<Compute, 'simulate'>
-  uses: { plan: readonly PlanUse[] }
+  uses: Parameters<typeof deletePlan>[2]
 }
 
 export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Route[] => [
@@ -99,7 +98,7 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     refuses: [422],
     audit: { eventType: 'plan.deleted', summary: 'schedule plan {planId} deleted' },
     handle: async ({ params }) => {
-      if (!(await deletePlan(db, params.planId, uses.plan))) throw missing('schedule plan', params.planId)
+      if (!(await deletePlan(db, params.planId, uses))) throw missing('schedule plan', params.planId)
     },
   }),
   route('listPlanAssignments', 'GET /schedule-plans/{planId}/assignments/', {

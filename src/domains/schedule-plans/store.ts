@@ -9,6 +9,7 @@ import { durationSources, type DurationSource } from '../../schedulers/problem.t
 import { networkModels } from '../../simulator/channel.ts'
 import { scopesWith } from '../execution-scopes/store.ts'
 import { detailBound } from '../workflow-definitions/definitions.ts'
+import { dropUnusedCopy, type WorkflowUse } from '../workflow-definitions/store.ts'
 import { infeasibilities } from './prediction.ts'
 import type { Assignment, LifecycleAction, Plan, PlanSummary, Times } from './schemas.ts'
 
@@ -348,12 +349,29 @@ export interface PlanUse {
   text: string
 }
 
-/** Deletes a plan; 422 while a record names it. @returns false for an unknown id */
-export const deletePlan = async (db: Db, id: string, uses: readonly PlanUse[]): Promise<boolean> => {
+/**
+ * Deletes a plan, and the workflow embedded with it where nothing else uses that; 422 while a record
+ * names the plan. @returns false for an unknown id
+ */
+export const deletePlan = async (
+  db: Db,
+  id: string,
+  uses: { plan: readonly PlanUse[]; workflow: readonly WorkflowUse[] },
+): Promise<boolean> => {
   try {
-    return (await db.run(sql`delete from schedule_plans where id = ${id}`)) > 0
+    return await db.transaction(async (tx) => {
+      const contentVersionId = await tx.value(
+        z.string(),
+        sql`delete from schedule_plans where id = ${id} returning content_version_id`,
+      )
+      if (contentVersionId === undefined) return false
+      await dropUnusedCopy(tx, contentVersionId, uses.workflow)
+      return true
+    })
   } catch (error) {
-    const use = uses.find(({ constraint }) => constraint === (error as { constraint?: string }).constraint)
+    const use = uses.plan.find(
+      ({ constraint }) => constraint === (error as { constraint?: string }).constraint,
+    )
     if (use === undefined) throw error
     throw unacceptableAt('planId', `the plan ${JSON.stringify(id)} cannot be deleted: ${use.text}`)
   }

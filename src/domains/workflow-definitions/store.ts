@@ -120,14 +120,18 @@ export async function embedWorkflow(
   )
   if (stored === hash) return document.id
   const id = `${document.id}#${hash.slice('sha256:'.length, 'sha256:'.length + 16)}`
-  const fresh = await tx.run(sql`
-    insert into workflow_versions (id, workflow_id, version, definition_hash, embedded, activity_count,
-      dependency_count)
-    values (${id}, ${workflowIdOf(document)}, ${document.version ?? 1}, ${hash}, true,
-      ${content.activities.length}, ${content.edges.length})
-    on conflict (id) do nothing`)
-  if (fresh > 0) await insertContent(tx, id, content)
-  return id
+  for (;;) {
+    const fresh = await tx.run(sql`
+      insert into workflow_versions (id, workflow_id, version, definition_hash, embedded, activity_count,
+        dependency_count)
+      values (${id}, ${workflowIdOf(document)}, ${document.version ?? 1}, ${hash}, true,
+        ${content.activities.length}, ${content.edges.length})
+      on conflict (id) do nothing`)
+    if (fresh > 0) await insertContent(tx, id, content)
+    // A version that is found may go with its last user before it is locked.
+    if (fresh > 0 || (await tx.run(sql`select 1 from workflow_versions where id = ${id} for key share`)) > 0)
+      return id
+  }
 }
 
 export const workflowExists = (db: Db, id: string): Promise<boolean> =>
@@ -171,6 +175,16 @@ export async function deleteWorkflow(tx: Db, id: string, uses: readonly Workflow
   await tx.run(sql`delete from workflow_versions v where v.workflow_id = ${id}
     and not (v.embedded and (${join([sql`false`, ...used], ' or ')}))`)
   return (await tx.run(sql`delete from workflow_definitions where id = ${id}`)) > 0
+}
+
+/** Removes an embedded version that nothing uses; the caller has deleted one of its users. */
+export async function dropUnusedCopy(tx: Db, versionId: string, uses: readonly WorkflowUse[]): Promise<void> {
+  // What is stored meanwhile keeps the version (`for key share`), and is a user after that.
+  const copies = await tx.run(
+    sql`select 1 from workflow_versions where id = ${versionId} and embedded for update`,
+  )
+  if (copies === 0 || (await findUsers(tx, uses, versionId)).length > 0) return
+  await tx.run(sql`delete from workflow_versions where id = ${versionId}`)
 }
 
 // ---------------------------------------------------------------------------------------------------
