@@ -594,11 +594,8 @@ test('an audit record keeps the first characters of a long name', () => {
     handle: () => undefined,
   })
   const call = { params: {}, body: { name: 'x'.repeat(100_000) }, requestId: 'r' }
-  const { summary } = auditRecord(
-    named,
-    { ...call, actor: { id: 'ada', type: 'local' } as never },
-    { status: 422, code: 'unacceptable' },
-  )
+  const actor = { id: 'ada', type: 'local' } as const
+  const { summary } = auditRecord(named, { ...call, actor }, { status: 422, code: 'unacceptable' })
   expect([summary.length, summary.slice(0, 12)]).toEqual([4_097, 'refused: xxx'])
 })
 

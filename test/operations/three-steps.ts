@@ -30,10 +30,7 @@ export const threeStepsKind: OperationKind = {
   cancelEnds: 'accepted',
   pageSummary: (_db, id) => Promise.resolve({ line: `three steps of ${id}`, path: `/three-steps/${id}/` }),
   audit: (id, change) => ({ eventType: `three.steps.${change}`, externalId: id }),
-  remove: async (tx, id) => {
-    await tx.run(sql`delete from three_steps_done where id = ${id}`)
-    return undefined
-  },
+  remove: (tx, id) => tx.run(sql`delete from three_steps_done where id = ${id}`).then(() => undefined),
 }
 
 const [text, number] = [z.string(), z.number()]

@@ -115,7 +115,7 @@ export const madeCapabilities = ({
  * The capabilities of an activity of an embedded version: those given, else those of its members. One
  * without `simulation` is for real also where its runtime needs no executable.
  */
-export const capabilitiesOf = (activity: Embedded): Activity['capabilities'] =>
+export const embeddedCapabilities = (activity: Embedded): Activity['capabilities'] =>
   activity.capabilities ?? (activity.simulation === undefined ? ['real'] : madeCapabilities(activity))
 
 const commandOf = (given: Activity['command'] = {}): Activity['command'] => ({
@@ -155,7 +155,7 @@ export function versionContent(document: WorkflowVersionDocument): Content {
         externalId,
         name: activity.name ?? externalId,
         kind: activity.kind ?? 'task',
-        capabilities: capabilitiesOf(activity),
+        capabilities: embeddedCapabilities(activity),
         command: commandOf(activity.command),
         resources: {
           ...activity.resources,

@@ -158,10 +158,12 @@ const sizeOfArrays = sql`
   + (select coalesce(sum(256 + octet_length(x.logical_name)), 0) from workflow_data_dependencies x
       where x.workflow_version_id = v.id)`
 
+const SizeRow = z.object({ id: z.string(), size: z.number() })
+
 /** The versions, in the order given, whose arrays together have at most `listCharacters` characters. */
 async function withinCharacters(db: Db, versionIds: readonly string[]): Promise<string[]> {
   const rows = await db.many(
-    z.object({ id: z.string(), size: z.number() }),
+    SizeRow,
     sql`select v.id, ${sizeOfArrays} as size from unnest(${[...versionIds]}::text[]) with ordinality asked (id, place)
       join workflow_versions v using (id) order by asked.place`,
   )

@@ -1,7 +1,7 @@
 import { append } from '../../lists.ts'
 import { notBuilt } from '../../not-built.ts'
 import type { Problem } from '../../refusal.ts'
-import { capabilitiesOf, workflowIdOf } from './content.ts'
+import { embeddedCapabilities, workflowIdOf } from './content.ts'
 import { executableProblems } from './executable.ts'
 import {
   cycleProblem,
@@ -39,7 +39,7 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
       throw notBuilt(`kind ${activity.kind} at ${path}.${at}.kind`, 'give task')
     if (activity.workflowVersionId !== undefined && activity.workflowVersionId !== document.id)
       report(`${at}.workflowVersionId`, `must be ${JSON.stringify(document.id)}, the version it is part of`)
-    const capabilities = capabilitiesOf(activity)
+    const capabilities = embeddedCapabilities(activity)
     const isReal = capabilities.includes('real')
     if (capabilities.includes('simulation') && activity.simulation === undefined)
       report(`${at}.simulation`, 'is required by the capability simulation')
@@ -113,7 +113,7 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
       })),
       (position) => {
         const consumer = document.activities[position]
-        return consumer !== undefined && capabilitiesOf(consumer).includes('real')
+        return consumer !== undefined && embeddedCapabilities(consumer).includes('real')
       },
       (i) => `${path}.dataDependencies.${i}.logicalName`,
     ),

@@ -253,7 +253,7 @@ function fileFlows(
   let listedLoose = 0
   let pairs = 0
   for (const [i, { inputFiles }] of tasks.entries()) {
-    const before = parents[i] ?? new Set()
+    const before = parents[i] ?? new Set<number>()
     for (const file of new Set(inputFiles)) {
       const size = sizes.get(file)
       const from = producers.get(file) ?? []
