@@ -167,8 +167,14 @@ async function withinCharacters(db: Db, versionIds: readonly string[]): Promise<
     sql`select v.id, ${sizeOfArrays} as size from unnest(${[...versionIds]}::text[]) with ordinality asked (id, place)
       join workflow_versions v using (id) order by asked.place`,
   )
-  let characters = 0
-  return rows.filter(({ size }) => (characters += size) <= listCharacters).map(({ id }) => id)
+  let room = listCharacters
+  const kept: string[] = []
+  for (const { id, size } of rows)
+    if (size <= room) {
+      room -= size
+      kept.push(id)
+    }
+  return kept
 }
 
 /**
