@@ -1791,7 +1791,7 @@ begin
       update task_executions t set status = 'preparing', ready_at = x."readyAt",
         queued_at = coalesce(t.queued_at, x."startedAt"), started_at = x."startedAt",
         handle_name = x.name, handle_started_at = x."startedAt", allocated_resource_id = t.planned_resource_id,
-        ahead = false, metadata = nullif(t.metadata - 'queueReason' - 'waitsFor' - 'silentSince', '{}')
+        ahead = false, metadata = nullif(t.metadata - 'queueReason' - 'waitsFor' - 'silentSince' - 'silentFor', '{}')
       from jsonb_to_recordset(coalesce(p_starts, '[]')) as x(id text, name text, "readyAt" double precision,
         "startedAt" double precision, "order" integer)
       where t.id = x.id and t.ahead
@@ -1823,7 +1823,7 @@ begin
         site_queue_seconds = g."siteQueueSeconds",
         external_id_at_site = coalesce(g."externalId", t.external_id_at_site),
         metadata = case when t.metadata is null and g.place is null then null
-          else nullif(coalesce(t.metadata, '{}') - 'queueReason' - 'waitsFor' - 'silentSince' ||
+          else nullif(coalesce(t.metadata, '{}') - 'queueReason' - 'waitsFor' - 'silentSince' - 'silentFor' ||
             coalesce(g.place, '{}'), '{}') end
       from given g where t.id = g.id and t.status not in ('completed', 'failed', 'cancelled')
       returning t.id, t.activity_id, t.attempt, t.planned_resource_id, t.status, g."exitCode", g."failureReason",
@@ -1925,12 +1925,13 @@ begin
       ready_at = coalesce(x."readyAt", t.ready_at), queued_at = coalesce(x."queuedAt", t.queued_at),
       external_id_at_site = coalesce(x."externalId", t.external_id_at_site),
       metadata = case when x.reason is null then t.metadata
-        when x.reason = '' then nullif(t.metadata - 'queueReason' - 'waitsFor' - 'silentSince', '{}')
-        else coalesce(t.metadata, '{}') - 'waitsFor' - 'silentSince' || jsonb_strip_nulls(jsonb_build_object(
-          'queueReason', x.reason, 'waitsFor', x."waitsFor", 'silentSince', x."silentSince")) end
+        when x.reason = '' then nullif(t.metadata - 'queueReason' - 'waitsFor' - 'silentSince' - 'silentFor', '{}')
+        else coalesce(t.metadata, '{}') - 'waitsFor' - 'silentSince' - 'silentFor' ||
+          jsonb_strip_nulls(jsonb_build_object('queueReason', x.reason, 'waitsFor', x."waitsFor",
+            'silentSince', x."silentSince", 'silentFor', x."silentFor")) end
     from jsonb_to_recordset(p_states) as x(id text, status text, "atSite" boolean, "readyAt" double precision,
       "queuedAt" double precision, reason text, "waitsFor" text,
-      "silentSince" double precision, "externalId" text)
+      "silentSince" double precision, "silentFor" double precision, "externalId" text)
     -- Given again after a lost answer, a state from before the intent must not undo the intent that
     -- the first call recorded.
     where t.id = x.id and t.status not in ('completed', 'failed', 'cancelled')
@@ -1994,7 +1995,7 @@ begin
         allocated_resource_id = case when not g.ahead then t.planned_resource_id end,
         -- What it waited for it has.
         metadata = case when g.ahead then t.metadata
-          else nullif(t.metadata - 'queueReason' - 'waitsFor' - 'silentSince', '{}') end
+          else nullif(t.metadata - 'queueReason' - 'waitsFor' - 'silentSince' - 'silentFor', '{}') end
       from given g
       where t.id = g.id and t.status in ('blocked', 'ready', 'queued') and t.handle_name is null and not t.ahead
       returning t.id, t.activity_id, t.attempt, t.planned_resource_id, g."startedAt", g.ahead

@@ -111,7 +111,10 @@ test('names that are not UTF-8 keep their bytes', async () => {
   expect(await archived('a', 'odd', { id: 'odd' })).toMatchObject({ status: 'ready', entries: 6 })
   const input = await content('odd')
   const listed = (more: string): string =>
-    execFileSync('tar', [more, '-', '--quoting-style=literal', '--utc'], { input }).toString('latin1')
+    execFileSync('tar', [more, '-', '--quoting-style=literal'], {
+      input,
+      env: { ...process.env, TZ: 'UTC' },
+    }).toString('latin1')
   expect(listed('-tzf').split('\n').toSorted()).toEqual(
     ['', 'odd/', 'odd/caf\xe9/', `odd/${early}`, 'odd/plain', 'odd/\xff', `odd/${long}`].toSorted(),
   )

@@ -182,9 +182,9 @@ begin
       external_id_at_site = coalesce(x."externalId", t.external_id_at_site),
       metadata = case when x.reason is null then t.metadata
         when x.reason = '' then nullif(t.metadata - 'queueReason' - 'waitsFor' - 'silentSince' - 'silentFor', '{}')
-        else coalesce(t.metadata, '{}') - 'waitsFor' - 'silentSince' - 'silentFor' || jsonb_strip_nulls(jsonb_build_object(
-          'queueReason', x.reason, 'waitsFor', x."waitsFor", 'silentSince', x."silentSince",
-          'silentFor', x."silentFor")) end
+        else coalesce(t.metadata, '{}') - 'waitsFor' - 'silentSince' - 'silentFor' ||
+          jsonb_strip_nulls(jsonb_build_object('queueReason', x.reason, 'waitsFor', x."waitsFor",
+            'silentSince', x."silentSince", 'silentFor', x."silentFor")) end
     from jsonb_to_recordset(p_states) as x(id text, status text, "atSite" boolean, "readyAt" double precision,
       "queuedAt" double precision, reason text, "waitsFor" text,
       "silentSince" double precision, "silentFor" double precision, "externalId" text)
