@@ -89,7 +89,8 @@ export const recordLineage: Benchmark = {
           [task],
         )
         await client.query(
-          'insert into bench_edges select $1::text, $2::text union all select $2::text, b from bench_edges where a = $3',
+          'insert into bench_edges select $1::text, $2::text union all ' +
+            'select $2::text, b from bench_edges where a = $3',
           [task, file, beside],
         )
         await client.query('commit')

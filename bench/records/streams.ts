@@ -84,7 +84,8 @@ export const recordStreams: Benchmark = {
         ],
         notes: [
           `bytes that were sent over the streams, a third of them of each kind: ${JSON.stringify(received)}`,
-          'the terminal prints a line ten times a second, at rest too; a reader of the file rests 100 ms after each piece',
+          'the terminal prints a line ten times a second, at rest too; a reader of the file rests 100 ms ' +
+            'after each piece',
         ],
         versions: {},
       }
