@@ -759,32 +759,35 @@ describe('a run whose plan stops and starts its machine', () => {
     await act('left', 'destroy')
   })
 
-  test('a run pays for the time in which the machine ran while the run had it, and not while it was stopped', async () => {
-    const { db } = service
-    const [{ id, billing }] = await service.get(
-      '/environments/clouds/cloud-instances/?capacityTargetId=resting',
-    )
-    // As if another run had taken it at its stop.
-    await db.run(sql`update run_machines set released_at = (select min(upper(ran)) from cloud_instances i,
+  proved(
+    'a run pays for the time in which the machine ran while the run had it, and not while it was stopped',
+    async () => {
+      const { db } = service
+      const [{ id, billing }] = await service.get(
+        '/environments/clouds/cloud-instances/?capacityTargetId=resting',
+      )
+      // As if another run had taken it at its stop.
+      await db.run(sql`update run_machines set released_at = (select min(upper(ran)) from cloud_instances i,
       unnest(i.compute_spans) ran where i.id = instance_id) where execution_run_id = 'rests'`)
-    await db.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id, acquired_at,
+      await db.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id, acquired_at,
         released_at, settled) select 'wakes', capacity_target_id, ordinal, instance_id, released_at, now(), true
       from run_machines where execution_run_id = 'rests'`)
-    const times = await db.many(
-      z.object({ seconds: z.number() }),
-      sql`select extract(epoch from upper(ran) - lower(ran))::double precision as seconds
+      const times = await db.many(
+        z.object({ seconds: z.number() }),
+        sql`select extract(epoch from upper(ran) - lower(ran))::double precision as seconds
         from cloud_instances i, unnest(i.compute_spans) ran where i.id = ${id} order by ran`,
-    )
-    const paid = await Promise.all(
-      ['rests', 'wakes'].map(async (run): Promise<number> => {
-        const { instances } = await service.get(`/execution-runs/${run}/receipt/`)
-        return instances.find(({ instanceId }: any) => instanceId === id).actual.seconds
-      }),
-    )
-    expect(times).toHaveLength(2)
-    times.forEach(({ seconds }, at) => expect(paid[at]).toBeCloseTo(seconds, 3))
-    expect(paid[0]! + paid[1]!).toBeCloseTo(billing.accumulatedComputeSeconds, 3)
-  })
+      )
+      const paid = await Promise.all(
+        ['rests', 'wakes'].map(async (run): Promise<number> => {
+          const { instances } = await service.get(`/execution-runs/${run}/receipt/`)
+          return instances.find(({ instanceId }: any) => instanceId === id).actual.seconds
+        }),
+      )
+      expect(times).toHaveLength(2)
+      times.forEach(({ seconds }, at) => expect(paid[at]).toBeCloseTo(seconds, 3))
+      expect(paid[0]! + paid[1]!).toBeCloseTo(billing.accumulatedComputeSeconds, 3)
+    },
+  )
 
   proved('a run pays for the disks of both machines where a retry has made another one', async () => {
     const { db } = service
