@@ -842,7 +842,9 @@ test('a factory reset empties records, credentials and files, keeps archives and
   })
   await service.finished('before-reset')
   await until('its workflow', 30, async () => (await workflows()).length > 0)
-  const left = ['work/left', 'artifacts/logs/left'].map((path) => join(service.dataDir, path))
+  const left = ['work/left', 'artifacts/logs/left', 'artifacts/images/left'].map((path) =>
+    join(service.dataDir, path),
+  )
   for (const path of left) mkdirSync(path, { recursive: true })
   await service.db.run(sql`update task_executions set handle_name = 't', site = ${'slurm/lab'}
     where execution_run_id = 'leaky-run'`)
