@@ -73,8 +73,10 @@ export interface AttemptParts {
 /** Pause before an unanswered query is repeated, doubled up to the other. */
 const firstPauseSeconds = 0.5
 const longestPauseSeconds = 30
-/** Pause between records of how long a site was asked without an answer. */
+/** Least pause between records of how long a site was asked without an answer; else a tenth of that time. */
 const silentRecordSeconds = 60
+/** Of the time between two questions without an answer this much counts: the process may have been frozen. */
+const longestSilentStep = 300
 /**
  * A task still alive after this long is polled, to be shown as running or queued; shorter ones go
  * from `preparing` to their end in one write.
@@ -121,10 +123,14 @@ interface Attempt {
   pause: number
   /** Since when the site has not answered about it, also to earlier holders. */
   silentSince: number | undefined
-  /** Seconds of `monotonic` from which on this and earlier holders have asked without an answer. */
-  unansweredFrom: number | undefined
-  /** The seconds of that which are on record, for the next holder. */
+  /** Seconds in which this and earlier holders have asked without an answer. */
   silentFor: number
+  /** Seconds of `monotonic` of the last such question of this holder. */
+  unansweredAt: number | undefined
+  /** The part of `silentFor` that is on record, for the next holder. */
+  recordedFor: number
+  /** Seconds of `monotonic` at which its end was first asked for, since nothing may start any more. */
+  endAskedAt: number | undefined
   /** The last silence of the site; undefined: none since the take-over. */
   trouble: Pick<Silence, 'reason' | 'needsLogin'> | undefined
   /**
@@ -281,8 +287,10 @@ const add = (
     dueAt: Infinity,
     pause: firstPauseSeconds,
     silentSince,
-    unansweredFrom: silentSince === undefined ? undefined : attempts.parts.monotonic() - silentFor,
     silentFor,
+    unansweredAt: silentSince === undefined ? undefined : attempts.parts.monotonic(),
+    recordedFor: silentFor,
+    endAskedAt: undefined,
     trouble: undefined,
     slowSubmitAt: Infinity,
     stages: '',
@@ -324,7 +332,7 @@ const answered = (attempts: Attempts, task: Attempt): void => {
   task.dueAt = Infinity
   task.pause = firstPauseSeconds
   task.linkLost = false
-  Object.assign(task, { unansweredFrom: undefined, silentFor: 0 })
+  Object.assign(task, { silentFor: 0, unansweredAt: undefined, recordedFor: 0 })
   if (task.silentSince === undefined) return
   task.silentSince = undefined
   if (task.reason !== undefined) report(attempts, task, { reason: null })
@@ -334,12 +342,12 @@ const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: Driv
   if (!attempts.byName.has(task.name)) return
   const now = attempts.parts.monotonic()
   task.silentSince ??= attempts.parts.clock()
-  task.unansweredFrom ??= now
+  task.silentFor += Math.min(now - (task.unansweredAt ?? now), longestSilentStep)
+  task.unansweredAt = now
   const link = linkErrorOf(error)
   const needsLogin = link?.waitsForPerson === true
   const words = `waiting for ${needsLogin ? 'login to ' : ''}${attempts.parts.site}: ${reasonText(error.message)}`
-  const silentFor = now - task.unansweredFrom
-  if (silentFor >= attempts.parts.silentSeconds) {
+  if (task.silentFor >= attempts.parts.silentSeconds) {
     finish(attempts, task, { kind: 'silent', words: error.message })
     return
   }
@@ -351,8 +359,8 @@ const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: Driv
   task.dueAt = now + task.pause
   task.pause = Math.min(task.pause * 2, longestPauseSeconds)
   // Another holder goes on from what is on record.
-  if (silentFor - task.silentFor >= silentRecordSeconds) {
-    task.silentFor = silentFor
+  if (task.silentFor - task.recordedFor >= Math.max(silentRecordSeconds, task.recordedFor / 10)) {
+    task.recordedFor = task.silentFor
     task.reason = undefined
   }
   // A task that was never accepted does not run, whatever its row shows.
@@ -362,7 +370,7 @@ const unanswered = (attempts: Attempts, task: Attempt, query: Query, error: Driv
     reason: words,
     waitsFor: needsLogin ? 'login' : 'site',
     silentSince: task.silentSince,
-    silentFor,
+    silentFor: task.silentFor,
   })
 }
 
@@ -509,18 +517,27 @@ const launchAgain = (attempts: Attempts, tasks: readonly Attempt[]): void => {
       Object.assign(task, { query: 'submit', dueAt: attempts.parts.monotonic() + firstPauseSeconds })
 }
 
+const unconfirmed = ({ parts }: Attempts): string =>
+  `${parts.site} did not confirm it within ${String(silentStopSeconds)} s`
+
 /** Ends names that the site does not have: a submit that is still on its way then starts nothing. */
 const endAbsentNow = async (attempts: Attempts, tasks: readonly Attempt[]): Promise<void> => {
-  for (const task of tasks) Object.assign(task, { query: undefined, dueAt: Infinity })
+  const now = attempts.parts.monotonic()
+  for (const task of tasks)
+    Object.assign(task, { query: undefined, dueAt: Infinity, endAskedAt: task.endAskedAt ?? now })
   const names = tasks.map(({ name }) => name)
   const trouble = await attempts.parts.driver
     .cancel(names, cancelGraceSeconds)
     .then(() => undefined, driverErrorOf)
-  for (const task of tasks)
-    if (trouble === undefined) collect(attempts, task)
+  for (const task of tasks) {
+    const isLate = now - (task.endAskedAt ?? now) >= silentStopSeconds
+    if (isLate)
+      finish(attempts, task, { kind: 'unstopped', words: trouble?.message ?? unconfirmed(attempts) })
+    else if (trouble === undefined) collect(attempts, task)
     // The site may have received a submit meanwhile: it is asked anew.
     else if (trouble.trouble === 'unknown') unanswered(attempts, task, 'find', trouble)
     else finish(attempts, task, { kind: 'unstopped', words: trouble.message })
+  }
 }
 const endAbsent = (attempts: Attempts, tasks: readonly Attempt[]): void => {
   if (tasks.length > 0) void endAbsentNow(attempts, tasks).catch(attempts.parts.fault)
@@ -640,12 +657,7 @@ const askToStop = async (attempts: Attempts): Promise<void> => {
 }
 const seeToStop = (attempts: Attempts, now: number, since: number): void => {
   if (attempts.byName.size === 0) return
-  if (now - since >= silentStopSeconds)
-    abandon(
-      attempts,
-      attempts.stopTrouble ??
-        `${attempts.parts.site} did not confirm it within ${String(silentStopSeconds)} s`,
-    )
+  if (now - since >= silentStopSeconds) abandon(attempts, attempts.stopTrouble ?? unconfirmed(attempts))
   else if (attempts.asking) return
   else if (attempts.stopTrouble !== undefined && now - since >= unreachableStopSeconds)
     abandon(attempts, attempts.stopTrouble)

@@ -365,8 +365,11 @@ export const readyAt = (state: SchedulingState, i: number): number => {
 
 /** A change of a row in the next commit, over an earlier one of the same row. */
 export const change = (state: SchedulingState, next: TaskStateChange): void => {
-  const known = state.changes.get(next.id)
-  state.changes.set(next.id, known === undefined ? next : { ...known, ...next })
+  const known = { ...state.changes.get(next.id) }
+  // What belongs to another reason goes with it.
+  if (next.reason !== undefined)
+    for (const member of ['waitsFor', 'silentSince', 'silentFor'] as const) delete known[member]
+  state.changes.set(next.id, { ...known, ...next })
 }
 
 /**

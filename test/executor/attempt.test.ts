@@ -489,6 +489,91 @@ test.each([
   attempts.close()
 })
 
+/** Attempts at a site that gives these answers, with a clock that the test sets. */
+const atSite = (
+  answers: Partial<RuntimeDriver>,
+  { silentSeconds, held }: { silentSeconds: number; held?: 'paused' | 'failed' },
+) => {
+  const seen = { ends: [] as Outcome[], asked: 0, now: 0 }
+  const counted = Object.fromEntries(
+    Object.entries(answers).map(([name, answer]) => [
+      name,
+      (...given: never[]) => {
+        seen.asked++
+        return (answer as (...of: never[]) => unknown)(...given)
+      },
+    ]),
+  )
+  const attempts = openAttempts({
+    driver: {
+      capabilities: sshCapabilities,
+      watch: () => () => undefined,
+      ...counted,
+    } as unknown as RuntimeDriver,
+    ...{
+      site: 'far',
+      failpoint: () => undefined,
+      silentSeconds,
+      monotonic: () => seen.now,
+      clock: () => 1e6,
+    },
+    intentOf: () => plainIntent('task', '/w', ['true']),
+    endEarlier: () => Promise.resolve(),
+    held: () => held,
+    ended: (_, outcome) => seen.ends.push(outcome),
+    observed: () => undefined,
+    programEnded: () => undefined,
+    fault: (error) => {
+      throw error
+    },
+  })
+  return {
+    seen,
+    attempts,
+    /** Waits for the next question, or the end. */
+    next: async (): Promise<void> => {
+      const before = seen.asked
+      attempts.runDue()
+      await until('a question', 120, () => seen.asked > before || seen.ends.length > 0)
+      await until('its answer', 120, () => attempts.dueAt < Infinity || seen.ends.length > 0)
+    },
+  }
+}
+
+test('the time in which a process was frozen is no silence of a site', async () => {
+  const find = () => Promise.reject(new DriverError('unknown', 'no answer'))
+  const { seen, attempts, next } = atSite({ find }, { silentSeconds: 86_400 })
+  attempts.adopt([{ position: 0, name: 'task', silentSince: 500 }])
+  await until('the first question', 120, () => attempts.dueAt < Infinity)
+  seen.now += 7 * 86_400
+  await next()
+  expect(seen.ends).toEqual([])
+  for (let asked = 0; asked < 300; asked++) {
+    seen.now += 300
+    await next()
+  }
+  expect(seen.ends).toMatchObject([{ kind: 'silent' }])
+  attempts.close()
+})
+
+test('a task that its site does not have, and whose end it never takes, is given up', async () => {
+  const { seen, attempts, next } = atSite(
+    {
+      find: () => Promise.resolve(new Map()),
+      cancel: () => Promise.reject(new DriverError('unknown', 'no space left')),
+    },
+    { silentSeconds: 86_400, held: 'failed' },
+  )
+  attempts.adopt([{ position: 0, name: 'task', silentSince: undefined }])
+  await until('the first question', 120, () => attempts.dueAt < Infinity)
+  for (let asked = 0; asked < 40 && seen.ends.length === 0; asked++) {
+    seen.now += 1
+    await next()
+  }
+  expect(seen.ends).toEqual([{ kind: 'unstopped', words: 'no space left' }])
+  attempts.close()
+})
+
 test('what was committed and not started does not start at a take-over of a run that was cancelled', () => {
   for (let steps = 0; steps < 8; steps++) {
     const kinds = [...Array<'go'>(steps).fill('go'), 'kill', 'cancel', 'go', 'go', 'go', 'go'] as const
