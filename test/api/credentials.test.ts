@@ -385,10 +385,20 @@ test.each([
   async (driver, of) => {
     const id = `token-${driver}`
     const { credentialRef } = (await app.call('POST', '/kubernetes-tokens/', { id, token: 't' })).body
-    const inventory = (configuration: object) => ({
+    const inventory = (configuration: object, ofBinding?: object) => ({
       environment: { id, name: id },
       version: { id: `${id}-v`, version: 1 },
       runtimes: [{ id: `${id}-r`, name: 'site', driver, mode: 'execution', configuration }],
+      ...(ofBinding === undefined
+        ? {}
+        : {
+            resources: [
+              { id: `${id}-m`, name: 'm', providerId: 'm', cpuCores: 1, cpuCapacity: 1, schedulable: true },
+            ],
+            resourceRuntimeBindings: [
+              { resourceId: `${id}-m`, runtimeId: `${id}-r`, enabled: true, configuration: ofBinding },
+            ],
+          }),
     })
     const made = await app.call('POST', '/environments/', inventory(of(credentialRef)))
     expect([made.status, made.body.error]).toEqual([201, undefined])
@@ -400,6 +410,9 @@ test.each([
       422,
       `the Kubernetes token is used by the runtime "${id}-r"; give the runtime another credential first`,
     ])
+    const bound = inventory(of('vault:none/x'), of(credentialRef))
+    expect((await app.call('PUT', `/environments/${id}/`, bound)).status).toBe(200)
+    expect((await app.call('DELETE', `/kubernetes-tokens/${id}/`)).body.error).toBe(refused.body.error)
     expect((await app.call('PUT', `/environments/${id}/`, inventory(of('vault:none/x')))).status).toBe(200)
     expect((await app.call('DELETE', `/kubernetes-tokens/${id}/`)).status).toBe(204)
   },

@@ -27,4 +27,20 @@ union all
 select r.configuration #>> '{slurmrestd,credentialRef}', r.id, v.environment_id, r.name, 'runtime'::text
 from runtimes r
 join environment_versions v on v.id = r.environment_version_id
-where r.driver = 'slurm' and r.configuration #>> '{slurmrestd,credentialRef}' <> '';
+where r.driver = 'slurm' and r.configuration #>> '{slurmrestd,credentialRef}' <> ''
+union all
+-- A binding's configuration stands over that of its runtime.
+select distinct b.configuration ->> 'credentialRef', r.id, v.environment_id, r.name, 'runtime'::text
+from resource_runtime_bindings b
+join runtimes r on r.id = b.runtime_id
+join environment_versions v on v.id = r.environment_version_id
+where r.driver = 'serverless' and b.configuration ->> 'credentialRef' <> ''
+  and b.configuration ->> 'credentialRef' is distinct from r.configuration ->> 'credentialRef'
+union all
+select distinct b.configuration #>> '{slurmrestd,credentialRef}', r.id, v.environment_id, r.name, 'runtime'::text
+from resource_runtime_bindings b
+join runtimes r on r.id = b.runtime_id
+join environment_versions v on v.id = r.environment_version_id
+where r.driver = 'slurm' and b.configuration #>> '{slurmrestd,credentialRef}' <> ''
+  and b.configuration #>> '{slurmrestd,credentialRef}' is distinct from
+    r.configuration #>> '{slurmrestd,credentialRef}';
