@@ -1506,6 +1506,10 @@ CREATE UNIQUE INDEX audit_events_sealed ON public.audit_events USING btree (seal
 
 CREATE INDEX audit_events_unsealed ON public.audit_events USING btree (sequence) WHERE (seal_number IS NULL);
 
+CREATE INDEX bindings_of_credential ON public.resource_runtime_bindings USING hash (((configuration ->> 'credentialRef'::text))) WHERE ((configuration ->> 'credentialRef'::text) IS NOT NULL);
+
+CREATE INDEX bindings_of_slurm_credential ON public.resource_runtime_bindings USING hash (((configuration #>> '{slurmrestd,credentialRef}'::text[]))) WHERE ((configuration #>> '{slurmrestd,credentialRef}'::text[]) IS NOT NULL);
+
 CREATE INDEX build_runs_of_build ON public.build_runs USING btree (artifact_build_id, created_at DESC, id DESC);
 
 CREATE INDEX build_runs_open ON public.build_runs USING btree (created_at, id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
@@ -2207,7 +2211,27 @@ UNION ALL
     'runtime'::text AS kind
    FROM (runtimes r
      JOIN environment_versions v ON (((v.id)::text = (r.environment_version_id)::text)))
-  WHERE ((r.driver = 'slurm'::text) AND ((r.configuration #>> '{slurmrestd,credentialRef}'::text[]) <> ''::text));
+  WHERE ((r.driver = 'slurm'::text) AND ((r.configuration #>> '{slurmrestd,credentialRef}'::text[]) <> ''::text))
+UNION ALL
+ SELECT DISTINCT (b.configuration ->> 'credentialRef'::text) AS credential_ref,
+    r.id AS connection_id,
+    v.environment_id,
+    r.name,
+    'runtime'::text AS kind
+   FROM ((resource_runtime_bindings b
+     JOIN runtimes r ON (((r.id)::text = (b.runtime_id)::text)))
+     JOIN environment_versions v ON (((v.id)::text = (r.environment_version_id)::text)))
+  WHERE ((r.driver = 'serverless'::text) AND ((b.configuration ->> 'credentialRef'::text) <> ''::text) AND ((b.configuration ->> 'credentialRef'::text) IS DISTINCT FROM (r.configuration ->> 'credentialRef'::text)))
+UNION ALL
+ SELECT DISTINCT (b.configuration #>> '{slurmrestd,credentialRef}'::text[]) AS credential_ref,
+    r.id AS connection_id,
+    v.environment_id,
+    r.name,
+    'runtime'::text AS kind
+   FROM ((resource_runtime_bindings b
+     JOIN runtimes r ON (((r.id)::text = (b.runtime_id)::text)))
+     JOIN environment_versions v ON (((v.id)::text = (r.environment_version_id)::text)))
+  WHERE ((r.driver = 'slurm'::text) AND ((b.configuration #>> '{slurmrestd,credentialRef}'::text[]) <> ''::text) AND ((b.configuration #>> '{slurmrestd,credentialRef}'::text[]) IS DISTINCT FROM (r.configuration #>> '{slurmrestd,credentialRef}'::text[])));
 
 create view recorded_connection_checks as
  SELECT id,
