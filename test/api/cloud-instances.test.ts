@@ -770,7 +770,8 @@ describe('a run whose plan stops and starts its machine', () => {
       await db.run(sql`update run_machines set released_at = (select min(upper(ran)) from cloud_instances i,
       unnest(i.compute_spans) ran where i.id = instance_id) where execution_run_id = 'rests'`)
       await db.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id,
-        acquired_at, released_at, settled) select 'wakes', capacity_target_id, ordinal, instance_id, released_at, now(), true
+        acquired_at, released_at, settled)
+        select 'wakes', capacity_target_id, ordinal, instance_id, released_at, now(), true
       from run_machines where execution_run_id = 'rests'`)
       const times = await db.many(
         z.object({ seconds: z.number() }),
