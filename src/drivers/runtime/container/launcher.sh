@@ -237,6 +237,7 @@ know() {
       [ -e "$id" ] && [ "$length" = "$known_length" ] || return ;;
   esac
   tool=$engine remove=${remove#-}
+  [ "$engine" != apptainer ] || works apptainer
 }
 
 inspect() {
