@@ -353,6 +353,14 @@ describe.each(shells)('%s', (shell) => {
     expect([trouble(), trouble()]).toEqual([startsNothing, startsNothing])
   })
 
+  always('a start that fails ends what would have passed on the output of its task', async () => {
+    const { next, troubleOf } = fileHost('apptainer')
+    const task = next()
+    // Its output is no file: it ends with all that has it open.
+    await once(spawn(shell, task.arguments, { env: task.env, stdio: ['ignore', 'pipe', 'pipe'] }), 'close')
+    expect(troubleOf(task.name)).toEqual(startsNothing)
+  })
+
   always(
     'an engine that does not answer is a failure of the site that names it, and is asked once',
     async () => {

@@ -52,6 +52,10 @@ record() {
 }
 
 clear_away() {
+  # A pump that no container has written to finds its end.
+  for each in "$place/$name".out "$place/$name".err; do
+    [ ! -p "$each" ] || rm -f -- "$each" 4<> "$each"
+  done
   case $place in
     tasks/*)
       rm -rf -- "$place"
