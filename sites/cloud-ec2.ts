@@ -110,10 +110,11 @@ const runInstances = (world: World, groups: Groups, given: URLSearchParams): Clo
   const token = given.get('ClientToken') ?? undefined
   const known = token === undefined ? [] : [...world.machines.values()].filter((one) => one.token === token)
   const [type, image] = [given.get('InstanceType') ?? '', given.get('ImageId') ?? '']
+  const userData = Buffer.from(given.get('UserData') ?? '', 'base64').toString()
   const subnet = given.get('SubnetId') ?? undefined
   const zone = given.get('Placement.AvailabilityZone') ?? subnets[subnet ?? ''] ?? zones[0]!
   if (known.length > 0) {
-    if (known[0]!.type !== type)
+    if (known[0]!.type !== type || known[0]!.userData !== userData)
       throw new Refused('IdempotentParameterMismatch', 'The client token was used with other parameters')
     return known
   }
@@ -131,7 +132,6 @@ const runInstances = (world: World, groups: Groups, given: URLSearchParams): Clo
     throw new Refused('InvalidGroup.NotFound', `The security group '${group}' does not exist`)
   if (!hasCapacity(world, zone)) throw lacking(type, zone)
   if (world.settings.noQuota !== undefined) throw quotas[world.settings.noQuota]()
-  const userData = Buffer.from(given.get('UserData') ?? '', 'base64').toString()
   const disks = new Map([[root, imageGiB]])
   for (let n = 1; given.has(`BlockDeviceMapping.${String(n)}.DeviceName`); n++) {
     const of = `BlockDeviceMapping.${String(n)}`

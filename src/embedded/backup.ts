@@ -18,7 +18,9 @@ import type { Log } from '../observability/log.ts'
 import { reasonText } from '../outside-text.ts'
 import { writeWhole } from '../whole-file.ts'
 import {
+  archivedNames,
   makeDataFolder,
+  manifestName,
   readRestoring,
   refuseHalfRestored,
   removeUnfinished,
@@ -32,7 +34,6 @@ import { findPostgresPrograms, postgresAccount } from './postgres-programs.ts'
 import { temporalFiles } from './temporal.ts'
 
 const run = promisify(execFile)
-const manifestName = 'orrery-backup.json'
 const manifest = z.strictObject({
   format: z.literal(1),
   createdAt: z.iso.datetime(),
@@ -187,7 +188,7 @@ const exchange = (dataDir: string, unpacked: string): { aside: string; names: st
     if (names.includes(name) && !existsSync(join(aside, name))) renameSync(path, join(aside, name))
     else rmSync(path, { recursive: true })
   }
-  for (const name of ['postgresql', 'postgresql.password', 'temporal', basename(witnessFile(dataDir))])
+  for (const name of archivedNames)
     if (existsSync(join(unpacked, name))) renameSync(join(unpacked, name), join(dataDir, name))
   for (const path of names.length > 0 ? [aside, dataDir] : [dataDir]) sync(path)
   rmSync(restoringFile(dataDir))

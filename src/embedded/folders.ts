@@ -1,4 +1,13 @@
-import { accessSync, constants, existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
+import {
+  accessSync,
+  constants,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { z } from 'zod'
 import { StartError } from '../config.ts'
@@ -45,15 +54,38 @@ export const makeDataFolder = (dataDir: string): void => {
   makeFolder('SERVICE_DATA_DIR', dataDir, process.getuid?.() === 0 ? 0o711 : 0o700)
 }
 
+const witnessName = 'audit-witness.json'
 /** The file with a link of the audit chain, which goes with the database of the folder. */
-export const witnessFile = (dataDir: string): string => join(dataDir, 'audit-witness.json')
+export const witnessFile = (dataDir: string): string => join(dataDir, witnessName)
 
 /** The folder in which a backup or a restore works, one at a time. */
 export const unfinishedFolder = (dataDir: string): string => join(dataDir, 'unfinished')
 
+/** The file of an archive, and of the folder of its backup or restore, that says what it is. */
+export const manifestName = 'orrery-backup.json'
+/** What an archive has beside its manifest, as it stands in the data folder. */
+export const archivedNames = ['postgresql', 'postgresql.password', 'temporal', witnessName]
+
+/**
+ * Whether a folder is one in which a backup or a restore of an earlier version was killed: it has
+ * the name and mode that such a program gives it, the manifest, and nothing that the program does
+ * not write. A copy that a person makes has no manifest.
+ */
+const isEarlierUnfinished = (dataDir: string, name: string): boolean => {
+  const [, verb] = /^(backup|restore)-[A-Za-z0-9]{6}$/.exec(name) ?? []
+  const path = join(dataDir, name)
+  if (verb === undefined || (lstatSync(path).mode & 0o170777) !== 0o040700) return false
+  const names = readdirSync(path)
+  const written = verb === 'backup' ? [manifestName] : [manifestName, ...archivedNames]
+  return names.includes(manifestName) && names.every((one) => written.includes(one))
+}
+
 /** Removes what a backup or a restore that was killed left; the caller holds the data folder. */
-export const removeUnfinished = (dataDir: string): void =>
-  rmSync(unfinishedFolder(dataDir), { recursive: true, force: true })
+export const removeUnfinished = (dataDir: string): void => {
+  const earlier = readdirSync(dataDir).filter((name) => isEarlierUnfinished(dataDir, name))
+  for (const path of [unfinishedFolder(dataDir), ...earlier.map((name) => join(dataDir, name))])
+    rmSync(path, { recursive: true, force: true })
+}
 
 /** The file that a folder has while a restore exchanges its databases. */
 export const restoringFile = (dataDir: string): string => join(dataDir, 'restoring.json')

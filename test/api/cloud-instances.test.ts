@@ -845,6 +845,24 @@ describe('a run whose plan stops and starts its machine', () => {
     ])
   })
 
+  test('a simulation counts the measured times of a machine that no action of the plan sets up', async () => {
+    await makeTarget('measured')
+    await made('known', 'measured')
+    await act('known', 'destroy')
+    await planned('rehearsed', 'measured', ['cloud'], [{ action: 'destroy', earliestStart: 100 }])
+    const { assignments, metadata } = await service.get('/schedule-plans/rehearsed/')
+    const { predictedStartAt } = assignments[0]
+    expect(predictedStartAt).not.toBe(95)
+    expect(metadata.machineSetupSeconds).toEqual({ measured: predictedStartAt })
+    await service.post('/execution-runs/', {
+      ...{ id: 'rehearsed', schedulePlanId: 'rehearsed', mode: 'simulation' },
+      runtimes: [{ id: 'rehearsal', name: 'rehearsal', driver: 'simgrid', mode: 'simulation' }],
+      runtimeBindings: [{ resourceId: 'measured', runtimeId: 'rehearsal', enabled: true }],
+    })
+    const { run, activities } = await service.finished('rehearsed')
+    expect([run.status, activities[0].startedAt]).toEqual(['completed', predictedStartAt])
+  })
+
   test('a start of an instance that the target does not have is refused', async () => {
     await planned('unknown', 'small', ['cloud'], [{ action: 'start', cloudInstanceId: 'nobody' }])
     const { status, body } = await start('unknown')

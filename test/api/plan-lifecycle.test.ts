@@ -6,6 +6,7 @@ import {
   lifecycleOf,
   taskOverheads,
   withOverheads,
+  type TimedAction,
 } from '../../src/domains/schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../../src/domains/schedule-plans/schemas.ts'
 import type { PlannedResource } from '../../src/domains/schedule-plans/problem.ts'
@@ -126,6 +127,17 @@ test('what tasks hold their lanes for beside their runtimes is an overhead of th
   )
 })
 
+test('a plan keeps the measured time of a machine that its own actions do not set up', () => {
+  const known = new Map([['t', { provision: 3, waitForSsh: 2, configure: 1 }]])
+  const own = { capacityTargetId: 't', action: 'destroy', earliestStart: 300, expectedDuration: 0 }
+  const setups = (given: object) =>
+    lifecycleMembers(of(target(), given), { machineSetupSeconds: 'mine' }).metadata?.['machineSetupSeconds']
+  expect(setups({ measured: known, actions: [own] })).toEqual({ t: 6 })
+  expect(availability([target()], measured, [own as TimedAction], { t: 6 }).get('t')).toBe(6)
+  // The steps that the service adds, and the usual times, need no record.
+  expect([setups({ measured: known }), setups({ actions: [own] })]).toEqual([undefined, undefined])
+})
+
 describe('the machine costs beside its tasks', () => {
   test('idle time from running to gone, and its disk from made to gone', () => {
     const monthly = 730 * 3_600
@@ -166,6 +178,7 @@ describe('the machine costs beside its tasks', () => {
       actions: [],
       cloudCost: {},
       overheads: {},
+      setups: {},
       cost: 0,
     })
   })

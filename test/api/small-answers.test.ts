@@ -1,4 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { z } from 'zod'
+import { sql } from '../../src/db/sql.ts'
+import { until } from '../failures/programs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { examples, makeBaseWorld, worldVariables } from './whole-documents.ts'
@@ -62,6 +65,33 @@ test('a used plan cannot be deleted, and the refusal speaks of the plan', async 
     422,
     'planId: the plan "used-plan" cannot be deleted: a run executes it',
   ])
+})
+
+test('a plan is not deleted while a run of it with the same embedded workflow is accepted', async () => {
+  const planned = exampleOf('POST', '/schedule-plans/', 'raced-plan')
+  planned.workflow.activities[0].simulation = { durationSeconds: 3 }
+  await service.post('/schedule-plans/', planned)
+  const waiting = (count: number) =>
+    until(`${String(count)} statements that wait for locks`, 120, async () => {
+      const found = await service.db.only(
+        z.number(),
+        sql`select count(*)::int from pg_stat_activity where datname = current_database()
+          and wait_event_type = 'Lock'`,
+      )
+      return found === count
+    })
+  const calls = await service.db.transaction(async (tx) => {
+    // The acceptance has locked the workflow when it reads this table.
+    await tx.run(sql`lock table activity_resource_profiles in access exclusive mode`)
+    const run = { id: 'racing-run', schedulePlanId: 'raced-plan', mode: 'simulation' }
+    const accepted = service.call('POST', '/execution-runs/', { run, workflow: planned.workflow })
+    await waiting(1)
+    const deleted = service.call('DELETE', '/schedule-plans/raced-plan/')
+    await waiting(2)
+    return { accepted, deleted }
+  })
+  expect([(await calls.accepted).status, (await calls.deleted).status]).toEqual([202, 422])
+  await service.finished('racing-run')
 })
 
 test('a refusal of a value is in the words of the service', async () => {

@@ -172,6 +172,15 @@ describe.each(Object.keys(providers))('%s', (name) => {
       await driver.destroy(id)
     })
 
+    test('a machine that was asked for with other user data is found by its reference', async () => {
+      const asked = wish()
+      const { id } = await driver.create(asked)
+      const login = { ...asked.login, username: 'eve' }
+      await expect(driver.create({ ...asked, login })).rejects.toMatchObject({ fault: 'away', passes: true })
+      expect((await driver.find(asked.reference)).map((machine) => machine.id)).toEqual([id])
+      await driver.destroy(id)
+    })
+
     test('an endpoint at AWS is that of EC2 alone; any other one is asked for the account too', async () => {
       const hosts: string[] = []
       class Noting extends Agent {

@@ -284,50 +284,62 @@ describe.each(shells)('%s', (shell) => {
     expect(launched('apptainer', 'tools/a:1', false).told).toBe('-q build')
   })
 
+  /** A host whose engine for files, under a name of its own, starts no container. */
+  const fileHost = (engine: 'apptainer' | 'singularity') => {
+    const at = place()
+    const [base, image, bin] = [join(at, 'containers'), join(at, 'an image.sif'), join(at, 'bin')]
+    for (const path of [bin, join(base, 'records')]) mkdirSync(path, { recursive: true })
+    for (const name of readdirSync('/usr/bin'))
+      if (!/^(apptainer|singularity)$/.test(name)) symlinkSync(join('/usr/bin', name), join(bin, name))
+    const script = [
+      '#!/bin/sh',
+      'case $* in *" orrery "*) ;; *) echo /usr/bin/env; exit ;; esac',
+      `[ ! -e ${join(at, 'removes')} ] || rm ${quote(image)}`,
+      `[ -e ${quote(image)} ] || {`,
+      `echo "FATAL: could not open image ${image}: no such file or directory" >&2; exit 255; }`,
+      'echo the test starts nothing >&2; exit 1',
+    ].join('\n')
+    writeFileSync(join(bin, engine), script, { mode: 0o755 })
+    writeFileSync(image, 'image')
+    let tasks = 0
+    const next = () => {
+      const name = `task-${String(++tasks)}`
+      const container = {
+        ...{ image: `${image}@sha256:${hash('sha256', 'image')}`, engine: 'apptainer' as const },
+        ...{ network: true, reuse: false, scope: 'run' },
+      }
+      const contact = { base, home: at, path: bin, account: '1:1' }
+      const intent = { ...plainIntent(name, join(at, 'work'), ['true']), container }
+      const { argv, environment } = containerized(intent, contact, {
+        engine: 'apptainer',
+        taskVariable: 'MARK',
+      })
+      mkdirSync(join(argv[1] ?? '', '..'), { recursive: true })
+      writeFileSync(argv[1] ?? '', launcher)
+      return { name, arguments: argv.slice(1), env: environment }
+    }
+    const troubleOf = (name: string) => /^trouble .*$/m.exec(read(base, 'records', name))?.[0]
+    /** What is wrong for the next task, whose output is a file. */
+    const trouble = (): string | undefined => {
+      const task = next()
+      const output = openSync(join(at, 'output'), 'w')
+      spawnSync(shell, task.arguments, { env: task.env, stdio: ['ignore', output, output] })
+      closeSync(output)
+      return troubleOf(task.name)
+    }
+    return { at, image, next, troubleOf, trouble }
+  }
+  const startsNothing = expect.stringMatching(/^trouble infrastructure .*the test starts nothing$/)
+
   always(
     'a file of an image that leaves the site during a run, or changes there, is noticed by the next task',
     () => {
-      const at = place()
-      const [base, image] = [join(at, 'containers'), join(at, 'an image.sif')]
-      for (const path of ['bin', 'containers/records']) mkdirSync(join(at, path), { recursive: true })
-      const script = [
-        '#!/bin/sh',
-        'case $* in *" orrery "*) ;; *) echo /usr/bin/env; exit ;; esac',
-        `[ ! -e ${join(at, 'removes')} ] || rm ${quote(image)}`,
-        `[ -e ${quote(image)} ] || {`,
-        `echo "FATAL: could not open image ${image}: no such file or directory" >&2; exit 255; }`,
-        'echo the test starts nothing >&2; exit 1',
-      ].join('\n')
-      writeFileSync(join(at, 'bin', 'apptainer'), script, { mode: 0o755 })
-      const digest = `sha256:${hash('sha256', 'image')}`
-      let tasks = 0
-      const trouble = (): string | undefined => {
-        const name = `task-${String(++tasks)}`
-        const container = {
-          ...{ image: `${image}@${digest}`, engine: 'apptainer' as const, network: true },
-          ...{ reuse: false, scope: 'run' },
-        }
-        const contact = { base, home: at, path: `${at}/bin:/usr/bin:/bin`, account: '1:1' }
-        const intent = { ...plainIntent(name, join(at, 'work'), ['true']), container }
-        const { argv, environment } = containerized(intent, contact, {
-          engine: 'apptainer',
-          taskVariable: 'MARK',
-        })
-        mkdirSync(join(argv[1] ?? '', '..'), { recursive: true })
-        writeFileSync(argv[1] ?? '', launcher)
-        // As at a site: output that is no file would need a reader.
-        const output = openSync(join(at, 'output'), 'w')
-        spawnSync(shell, argv.slice(1), { env: environment, stdio: ['ignore', output, output] })
-        closeSync(output)
-        return /^trouble .*$/m.exec(read(base, 'records', name))?.[0]
-      }
-      const started = expect.stringMatching(/^trouble infrastructure .*the test starts nothing$/)
-      writeFileSync(image, 'image')
-      expect([trouble(), trouble()]).toEqual([started, started])
+      const { at, image, trouble } = fileHost('apptainer')
+      expect([trouble(), trouble()]).toEqual([startsNothing, startsNothing])
       rmSync(image)
       expect(trouble()).toMatch(/^trouble refused .* has no image at .*\.sif: no such file$/)
       writeFileSync(image, 'image')
-      expect(trouble()).toEqual(started)
+      expect(trouble()).toEqual(startsNothing)
       writeFileSync(image, 'another image')
       expect(trouble()).toMatch(/^trouble refused the digest of .* differs/)
       writeFileSync(image, 'image')
@@ -335,6 +347,19 @@ describe.each(shells)('%s', (shell) => {
       expect(trouble()).toMatch(/^trouble infrastructure .* was taken away from apptainer/)
     },
   )
+
+  always('each task of a run finds the engine of a host that has singularity alone', () => {
+    const { trouble } = fileHost('singularity')
+    expect([trouble(), trouble()]).toEqual([startsNothing, startsNothing])
+  })
+
+  always('a start that fails ends what would have passed on the output of its task', async () => {
+    const { next, troubleOf } = fileHost('apptainer')
+    const task = next()
+    // Its output is no file: it ends with all that has it open.
+    await once(spawn(shell, task.arguments, { env: task.env, stdio: ['ignore', 'pipe', 'pipe'] }), 'close')
+    expect(troubleOf(task.name)).toEqual(startsNothing)
+  })
 
   always(
     'an engine that does not answer is a failure of the site that names it, and is asked once',

@@ -175,6 +175,42 @@ proved(
   600_000,
 )
 
+test('a folder of a killed backup or restore of an earlier version goes with the next one, and no other folder', async () => {
+  using folder = temporaryFolder()
+  using elsewhere = temporaryFolder()
+  const archive = join(elsewhere.path, 'none')
+  writeFileSync(archive, 'no archive')
+  const make = (name: string, mode: number, ...content: string[]): string => {
+    mkdirSync(join(folder.path, name))
+    chmodSync(join(folder.path, name), mode)
+    for (const one of content) mkdirSync(join(folder.path, name, one))
+    return name
+  }
+  const manifest = 'orrery-backup.json'
+  make('backup-a1B2c3', 0o700, manifest)
+  make(
+    'restore-a1B2c3',
+    0o700,
+    manifest,
+    'postgresql',
+    'postgresql.password',
+    'temporal',
+    'audit-witness.json',
+  )
+  const kept = [
+    make('backup-240131', 0o700, 'postgresql', 'temporal'),
+    make('backup-240201', 0o700, manifest, 'postgresql'),
+    make('restore-240131', 0o700, 'postgresql'),
+    make('restore-240201', 0o755, manifest, 'postgresql'),
+    make('restore-240202', 0o700, manifest, 'postgresql', 'notes'),
+    make('restore-of-monday', 0o700, manifest),
+  ]
+  await expect(restore({ dataDir: folder.path, cacheDir, log }, archive)).rejects.toThrow(
+    /not a whole backup/,
+  )
+  expect(readdirSync(folder.path).filter((name) => /^(backup|restore)-/.test(name))).toEqual(kept.sort())
+})
+
 test('a restore that was cut off keeps the service from its start, and is completed by the next one', async () => {
   using folder = temporaryFolder()
   using elsewhere = temporaryFolder()

@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto'
 import type { z } from 'zod'
 import { append } from '../../lists.ts'
-import type { Db } from '../../db/sql.ts'
+import { sql, type Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
 import { orderViolations } from '../../schedulers/validate.ts'
 import { missing, Refusal, unacceptable, type Problem, unacceptableAt } from '../../refusal.ts'
@@ -291,7 +291,8 @@ const planOf = async (tx: Db, run: RunMembers): Promise<PlanHeader> => {
   if (run.mode === 'interactive') throw notBuilt('run.mode interactive', 'give real or simulation')
   if (run.simulator === 'simgrid')
     throw notBuilt('run.simulator simgrid', 'leave it out to use the built-in simulator')
-  const plan = await readPlan(tx, run.schedulePlanId)
+  // The plan is locked before the workflow here and in its deletion: neither waits for the other for ever.
+  const plan = await readPlan(tx, run.schedulePlanId, sql`for key share`)
   if (plan === undefined)
     throw unacceptableAt(
       'run.schedulePlanId',

@@ -6,7 +6,13 @@ import { networkModels } from '../../simulator/channel.ts'
 import type { SimulationResult } from '../../simulator/simulate.ts'
 import { versionsByIds } from '../environments/store.ts'
 import { planAssignments } from '../schedule-plans/store.ts'
-import { availability, lifecycleOf, withOverheads, type TaskOverheads } from '../schedule-plans/lifecycle.ts'
+import {
+  availability,
+  lifecycleOf,
+  withOverheads,
+  type MachineSetups,
+  type TaskOverheads,
+} from '../schedule-plans/lifecycle.ts'
 import type { LifecycleAction } from '../schedule-plans/schemas.ts'
 import { networkModelOf, overflow } from '../schedule-plans/prediction.ts'
 import {
@@ -27,6 +33,7 @@ const Accepted = z.object({
   schedulePlanId: z.string(),
   lifecycleActions: z.array(z.custom<LifecycleAction>()).optional(),
   overheads: z.custom<TaskOverheads>().optional(),
+  setups: z.custom<MachineSetups>().optional(),
   contentVersionId: z.string(),
   status: z.string(),
   generation: z.number(),
@@ -52,7 +59,8 @@ export const playRun = async (
   const accepted = await db.maybe(
     Accepted,
     sql`select r.schedule_plan_id, p.lifecycle_actions,
-      p.metadata -> 'taskOverheadSeconds' as overheads, r.content_version_id, r.status, r.generation,
+      p.metadata -> 'taskOverheadSeconds' as overheads, p.metadata -> 'machineSetupSeconds' as setups,
+      r.content_version_id, r.status, r.generation,
       r.network_model, s.resources, s.network_topology, s.activity_profiles, s.execution_scope
       from execution_runs r join run_snapshots s on s.execution_run_id = r.id
       join schedule_plans p on p.id = r.schedule_plan_id where r.id = ${idOfRun(of)}`,
@@ -70,7 +78,12 @@ export const playRun = async (
     profiles: accepted.activityProfiles,
     links: accepted.networkTopology?.links,
     runtimes: tasks.map(plannedRuntime),
-    availability: availability(accepted.resources, new Map(), accepted.lifecycleActions),
+    availability: availability(
+      accepted.resources,
+      new Map(),
+      accepted.lifecycleActions,
+      accepted.setups ?? {},
+    ),
   })
   const placed = placementOf(problem, tasks)
   const model = networkModelOf(accepted.networkModel, versions)

@@ -55,6 +55,9 @@ const isSetup = ({ action }: TimedAction): boolean => [...setup, 'start'].includ
 /** By resource: seconds for which each task there holds its lane beside its runtime. */
 export type TaskOverheads = Readonly<Record<string, number>>
 
+/** By resource: measured seconds until a machine takes work that no action of the plan sets up. */
+export type MachineSetups = Readonly<Record<string, number>>
+
 /** The measured overheads of tasks on machines that are made on demand. */
 export const taskOverheads = (
   resources: readonly PlannedResource[],
@@ -103,19 +106,23 @@ const thereBy = (actions: readonly TimedAction[], targetId: string): number | un
 
 /**
  * By resource: the seconds from the start of a run at which a machine is there, by the plan's own
- * actions, else where it is asked for at the start.
+ * actions, else where it is asked for at the start: as the plan has recorded it in `setups`, else by
+ * the measured durations.
  */
 export const availability = (
   resources: readonly PlannedResource[],
   measured: ReadonlyMap<string, MeasuredDurations>,
   actions: readonly TimedAction[] = [],
+  setups: MachineSetups = {},
 ): Map<string, number> =>
   new Map(
     resources
       .filter(isMadeOnDemand)
       .map((resource) => [
         resource.id,
-        thereBy(actions, resource.id) ?? setUpAt(0, resource, measured.get(resource.id)),
+        thereBy(actions, resource.id) ??
+          seconds(setups[resource.id]) ??
+          setUpAt(0, resource, measured.get(resource.id)),
       ]),
   )
 
@@ -252,6 +259,7 @@ export interface Lifecycle {
   actions: LifecycleAction[]
   cloudCost: Record<string, CloudCost>
   overheads: TaskOverheads
+  setups: MachineSetups
   cost: number
 }
 
@@ -285,11 +293,19 @@ export const lifecycleOf = (
     // The tasks' own costs hold the whole window, pauses included.
     cost += of.compute + of.disk + of.idle - (last - first) * resource.pricePerSecond
   }
-  const overheads = taskOverheads(
-    given.resources.filter(({ id }) => costs.has(id)),
+  const used = given.resources.filter(({ id }) => costs.has(id))
+  const overheads = taskOverheads(used, given.measured)
+  const setups = availability(
+    used.filter(({ id }) => given.measured.has(id) && thereBy(actions, id) === undefined),
     given.measured,
   )
-  return { actions, cloudCost: Object.fromEntries(costs), overheads, cost }
+  return {
+    actions,
+    cloudCost: Object.fromEntries(costs),
+    overheads,
+    setups: Object.fromEntries(setups),
+    cost,
+  }
 }
 
 /** The members of a plan that its machines change: the predicted cost, its actions and metadata. */
@@ -304,15 +320,16 @@ export const withLifecycle = <P extends { cost: number; failure?: string | undef
 })
 
 /**
- * The actions of a plan, and its metadata with `cloudCost` and `taskOverheadSeconds` by resource.
- * `taskOverheadSeconds` is never an author's: simulations of the plan read it.
+ * The actions of a plan, and its metadata with `cloudCost`, `taskOverheadSeconds` and
+ * `machineSetupSeconds` by resource. The last two are never an author's: simulations of the plan
+ * read them.
  */
 export const lifecycleMembers = (
-  lifecycle: (Pick<Lifecycle, 'actions' | 'cloudCost'> & { overheads?: TaskOverheads }) | undefined,
+  lifecycle: (Pick<Lifecycle, 'actions' | 'cloudCost'> & Partial<Lifecycle>) | undefined,
   metadata: Record<string, unknown> | undefined,
 ): { lifecycleActions: LifecycleAction[] | undefined; metadata: Record<string, unknown> | undefined } => {
-  const { actions = [], cloudCost = {}, overheads = {} } = lifecycle ?? {}
-  const { taskOverheadSeconds: _, ...others } = metadata ?? {}
+  const { actions = [], cloudCost = {}, overheads = {}, setups = {} } = lifecycle ?? {}
+  const { taskOverheadSeconds: _, machineSetupSeconds: __, ...others } = metadata ?? {}
   return {
     lifecycleActions: actions.length === 0 ? undefined : actions,
     metadata:
@@ -322,6 +339,7 @@ export const lifecycleMembers = (
             ...others,
             cloudCost,
             ...(Object.keys(overheads).length === 0 ? {} : { taskOverheadSeconds: overheads }),
+            ...(Object.keys(setups).length === 0 ? {} : { machineSetupSeconds: setups }),
           },
   }
 }

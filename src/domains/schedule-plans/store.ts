@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { readPage } from '../../db/rows.ts'
 import { columnsOf } from '../../db/projection.ts'
 import { orderOf } from '../../db/orders.ts'
-import { sql, where, type Db } from '../../db/sql.ts'
+import { empty, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { unacceptableAt } from '../../refusal.ts'
 import { durationSources, type DurationSource } from '../../schedulers/problem.ts'
@@ -127,11 +127,14 @@ export type PlanHeader = z.output<typeof HeaderRow>
 const derived = { embeddedNames: 'array(select jsonb_object_keys(p.embedded))' }
 const columns = columnsOf(PlanRow, 'p', derived)
 
-/** A plan without its assignments; undefined where no plan has the id. */
-export const readPlan = (db: Db, id: string): Promise<PlanHeader | undefined> =>
+/**
+ * A plan without its assignments; undefined where no plan has the id. With the lock `for key share`
+ * it stays until the end of the transaction.
+ */
+export const readPlan = (db: Db, id: string, lock: Sql = empty): Promise<PlanHeader | undefined> =>
   db.maybe(
     HeaderRow,
-    sql`select ${columnsOf(HeaderRow, 'p', derived)} from schedule_plans p where p.id = ${id}`,
+    sql`select ${columnsOf(HeaderRow, 'p', derived)} from schedule_plans p where p.id = ${id} ${lock}`,
   )
 
 export const planOrders = {
@@ -351,7 +354,8 @@ export interface PlanUse {
 
 /**
  * Deletes a plan, and the workflow embedded with it where nothing else uses that; 422 while a record
- * names the plan. @returns false for an unknown id
+ * names the plan. It locks the plan before the workflow, as the acceptance of a run does.
+ * @returns false for an unknown id
  */
 export const deletePlan = async (
   db: Db,

@@ -70,6 +70,9 @@ const faultOf = ({ code, status }: Ec2Error, zone: string | undefined): CloudFau
   if (noLogin.has(code)) return 'credential'
   if (code === 'InvalidInstanceID.NotFound') return 'missing'
   if (code === 'denied') return 'refused'
+  // An earlier request with the token had other user data, as of another version: its machine is found
+  // by its tag.
+  if (code === 'IdempotentParameterMismatch') return 'away'
   return status === undefined || status >= 500 ? 'away' : 'refused'
 }
 

@@ -52,6 +52,10 @@ record() {
 }
 
 clear_away() {
+  # A pump that no container has written to finds its end.
+  for each in "$place/$name".out "$place/$name".err; do
+    [ ! -p "$each" ] || rm -f -- "$each" 4<> "$each"
+  done
   case $place in
     tasks/*)
       rm -rf -- "$place"
@@ -237,6 +241,7 @@ know() {
       [ -e "$id" ] && [ "$length" = "$known_length" ] || return ;;
   esac
   tool=$engine remove=${remove#-}
+  [ "$engine" != apptainer ] || works apptainer
 }
 
 inspect() {
