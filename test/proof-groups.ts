@@ -62,6 +62,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
       'drivers/ssh-failures',
       'drivers/ssh-limits',
       'drivers/local',
+      'drivers/programs',
       'drivers/serverless',
       'drivers/serverless-failures',
       'clients/known-hosts',

@@ -38,6 +38,7 @@ import { quote } from '../../src/shell/quote.ts'
 import { until } from '../failures/programs.ts'
 import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { proved } from '../support/share.ts'
 import { plainIntent } from './intent.ts'
 
 /**
@@ -361,7 +362,7 @@ describe.each(shells)('%s', (shell) => {
     expect(troubleOf(task.name)).toEqual(startsNothing)
   })
 
-  always(
+  proved(
     'an engine that does not answer is a failure of the site that names it, and is asked once',
     async () => {
       /** What was wrong for tasks of an image at once, with an engine that hangs at a command. */
