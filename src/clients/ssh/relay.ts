@@ -70,7 +70,7 @@ const late = (): Error => new Error(`the database did not answer within ${record
 type Others = (options?: { isFresh?: boolean }) => Promise<LoginRecord[]>
 
 /** The logins of the other processes, read again when the records are older than `recordAgeMs`. */
-const openOthers = (records: LoginRecords, own: string): Others => {
+const openOthers = ({ records, warn }: RelayOptions, own: string): Others => {
   let known: { at: number; records: Promise<LoginRecord[]> } | undefined
   return ({ isFresh = false } = {}) => {
     const now = performance.now()
@@ -78,8 +78,11 @@ const openOthers = (records: LoginRecords, own: string): Others => {
     const before = known?.records
     const read = within(records.read(), recordDeadlineMs, late).then(
       (all) => all.filter(({ process }) => process !== own),
-      // Each holder refuses a login that it does not hold, so outdated records do no harm.
-      () => before ?? [],
+      (error: unknown) => {
+        if (isFresh) warn(error, 'a login that is younger than a second may stay at another process')
+        // Each holder refuses a login that it does not hold, so outdated records do no harm.
+        return before ?? []
+      },
     )
     known = { at: now, records: read }
     return read
@@ -171,7 +174,7 @@ const openListener = ({ keys, address, warn }: RelayOptions, held: HeldLogins) =
 export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcesses => {
   const { keys, records, warn } = options
   const own = randomUUID()
-  const others = openOthers(records, own)
+  const others = openOthers(options, own)
   const holding = openHolders(keys, others)
   const listener = openListener(options, held)
   let closed = false

@@ -110,9 +110,10 @@ const FoundRow = LostRow.extend({ instanceId: z.string() })
  * destroyed. Of two machines of an instance one is recorded, and the other one is an orphan; a stopped
  * one is not recorded.
  */
-export const recordFound = (db: Db, machines: readonly Machine[]): Promise<void> =>
-  db.transaction(async (tx) => {
-    const running = machines.filter((machine) => lossOf(machine) === undefined)
+export const recordFound = async (db: Db, machines: readonly Machine[]): Promise<void> => {
+  const running = machines.filter((machine) => lossOf(machine) === undefined)
+  if (running.length === 0) return
+  await db.transaction(async (tx) => {
     const found = await tx.many(
       FoundRow,
       sql`update cloud_instances i set provider_id = m.id, zone = m.zone, ${askedBillingBegins},
@@ -132,6 +133,7 @@ export const recordFound = (db: Db, machines: readonly Machine[]): Promise<void>
         metadata: { instanceId },
       })
   })
+}
 
 const LivingRow = z.object({
   id: z.string(),
