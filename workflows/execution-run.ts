@@ -52,6 +52,8 @@ export const wakeSignal = defineSignal('wake')
  * wait for.
  */
 export const progressSignal = defineSignal<Signals['progress']>('progress')
+/** Sent for a site of a cancelled run that no worker executes: the run ends without it. */
+export const abandonedSignal = defineSignal<Signals['abandoned']>('abandoned')
 
 const retry = {
   initialInterval: '200 milliseconds',
@@ -112,6 +114,9 @@ interface Run {
   renew: () => void
   /** The sites in flight were asked to detach. */
   detaching: boolean
+  /** By site, in the order of their begin: the activities in flight. */
+  calls: Map<string, CancellationScope>
+  abandoned: Set<string>
 }
 
 const showDetails = (run: Run): void => {
@@ -157,6 +162,12 @@ const listen = (run: Run): void => {
     showDetails(run)
     run.renew()
   })
+  setHandler(abandonedSignal, (site) => {
+    run.abandoned.add(site)
+    run.wakes += 1
+    run.calls.get(site)?.cancel()
+    run.renew()
+  })
 }
 
 const isGivenUp = (error: unknown): boolean =>
@@ -171,12 +182,7 @@ const detaches = 'sites in flight detach for a new history'
  * Runs one site until it is settled, given up, or the history has to begin anew; `renew` is called
  * after each rest.
  */
-const runSite = async (
-  run: Run,
-  entry: LiveSite,
-  taskQueue: string,
-  { detach, renew }: { detach: CancellationScope; renew: () => boolean },
-): Promise<void> => {
+const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () => boolean): Promise<void> => {
   const { site } = entry
   const activities = proxyActivities<ExecutionRunActivities>({
     taskQueue,
@@ -193,20 +199,23 @@ const runSite = async (
     showDetails(run)
   }
   let reported = 0
-  for (;;) {
+  while (!run.abandoned.has(site)) {
     entry.state = 'in flight'
+    const call = new CancellationScope()
+    run.calls.delete(site)
+    run.calls.set(site, call)
     let outcome
     try {
-      outcome = await detach.run(() => activities.runSite(run.id, run.generation, site, run.key))
+      outcome = await call.run(() => activities.runSite(run.id, run.generation, site, run.key))
     } catch (error) {
       // What runs there goes on; the next history's activity adopts it.
       if (run.detaching && !isGivenUp(error)) return
       // The executor gave the site up and has recorded that; the other sites find the record and
       // stop.
-      if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error
+      const isAbandoned = run.abandoned.has(site)
+      if (!(error instanceof ActivityFailure) || (isCancellation(error) && !isAbandoned)) throw error
       run.wakes += 1
-      rest('given up')
-      return
+      break
     }
     // A resting site may wait for tasks that ended here.
     if (outcome.settled || outcome.completed > reported) run.wakes += 1
@@ -218,6 +227,7 @@ const runSite = async (
     await condition(() => run.wakes !== seen, `${String(restSeconds)} seconds`)
     if (renew()) return
   }
+  rest('given up')
 }
 
 /**
@@ -226,14 +236,13 @@ const runSite = async (
  */
 const execute = async (run: Run, sites: Opened['sites']): Promise<boolean> => {
   let renewing = false
-  const detach = new CancellationScope()
   const renew = (): boolean => {
     if (renewing || workflowInfo().historyLength <= eventsBeforeNewHistory) return renewing
     renewing = true
     if (patched(detaches)) {
       run.wakes += 1
       run.detaching = true
-      detach.cancel()
+      for (const call of run.calls.values()) call.cancel()
     }
     return true
   }
@@ -244,9 +253,7 @@ const execute = async (run: Run, sites: Opened['sites']): Promise<boolean> => {
   run.live.sites = sites.map(({ site }) => ({ site, state: 'in flight', completed: 0, running: 0 }))
   showDetails(run)
   await Promise.all(
-    sites.map(({ taskQueue }, k) =>
-      runSite(run, run.live.sites[k] as LiveSite, taskQueue, { detach, renew }),
-    ),
+    sites.map(({ taskQueue }, k) => runSite(run, run.live.sites[k] as LiveSite, taskQueue, renew)),
   )
   return renewing && run.live.sites.some(({ state }) => state === 'in flight' || state.startsWith('waiting'))
 }
@@ -373,6 +380,8 @@ export async function executionRun(
     stopSimulation: () => undefined,
     renew: () => undefined,
     detaching: false,
+    calls: new Map(),
+    abandoned: new Set(),
   }
   listen(run)
   await outOfReach(
