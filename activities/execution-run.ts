@@ -249,7 +249,7 @@ const findSite = async (
 const executeAt = async (
   parts: ExecutionRunParts,
   call: SiteCall,
-  { snapshot, places, place, alone }: AtSite,
+  { snapshot, places, place }: AtSite,
   differently: Differently,
 ): Promise<SiteOutcome> => {
   const { runId, generation, site, context } = call
@@ -263,7 +263,7 @@ const executeAt = async (
     seedRoot: parts.seedRoot,
     variablePrefix: parts.variablePrefix,
   })
-  const progress = siteProgress(parts, { runId, generation, site, alone }, (message, facts) => {
+  const progress = siteProgress(parts, { runId, generation, site }, (message, facts) => {
     context.log.debug(message, facts)
   })
   call.progress = progress

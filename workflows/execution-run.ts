@@ -224,7 +224,7 @@ const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () =
     rest(outcome.settled ? 'settled' : 'waiting for other sites')
     if (outcome.settled || run.detaching) return
     const seen = run.wakes
-    await condition(() => run.wakes !== seen, `${String(restSeconds)} seconds`)
+    if (outcome.woken !== true) await condition(() => run.wakes !== seen, `${String(restSeconds)} seconds`)
     if (renew()) return
   }
   rest('given up')

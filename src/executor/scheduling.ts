@@ -21,6 +21,7 @@ import {
   type Moment,
   type Step,
 } from './scheduling-state.ts'
+import { append } from '../lists.ts'
 import type { Copied } from './attempt.ts'
 import type { CoreRequest } from './host-cores.ts'
 import type { Outcome, Observation } from './attempts-in-flight.ts'
@@ -269,6 +270,7 @@ const transferHeard = (state: SchedulingState, i: number, transfer: TaskTransfer
 
 const foreignEnds = (state: SchedulingState, ends: readonly ForeignEnd[]): void => {
   state.foreignRead = true
+  append(state.elsewhere, state.frontier.takeElsewhere())
   for (const { sequence, position: i, status, finished_at } of ends) {
     state.foreignSeen = Math.max(state.foreignSeen, sequence)
     if (state.mine[i] === true || (state.frontier.states[i] as number) >= completed) continue
@@ -276,4 +278,7 @@ const foreignEnds = (state: SchedulingState, ends: readonly ForeignEnd[]): void 
     if (task !== undefined) task.finished_at = finished_at
     opened(state, status === 'completed' ? state.frontier.complete(i) : state.frontier.kill(i))
   }
+  // The site of such an end wakes the others, but it may not know the ends here by then.
+  const feeds = (i: number): boolean => state.frontier.predecessorsOf(i).some((p) => state.mine[p] === true)
+  append(state.elsewhere, state.frontier.takeElsewhere().filter(feeds))
 }
