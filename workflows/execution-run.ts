@@ -35,7 +35,7 @@ export interface LiveRun {
   phase: 'opening' | 'simulating' | 'running' | 'closing'
   sites: {
     site: string
-    state: 'in flight' | 'waiting for other sites' | 'settled' | 'given up'
+    state: 'in flight' | 'waiting' | 'waiting for other sites' | 'settled' | 'given up'
     completed: number
     running: number
   }[]
@@ -89,6 +89,8 @@ const waitsForKey = defineSearchAttributeKey('WaitsFor', SearchAttributeType.KEY
  * A resting site looks again by itself after this long, in case a signal was lost with its sender.
  */
 const restSeconds = 15
+/** The same in a pause, whose end a signal brings: each look loads the run. */
+const pausedRestSeconds = 60
 /** Far below the server's warning at 10,240 events; a site costs about 10 events a rest. */
 const eventsBeforeNewHistory = 2_000
 
@@ -193,7 +195,9 @@ const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () =
     retry: { initialInterval: '100 milliseconds', backoffCoefficient: 1.5, maximumInterval: '5 seconds' },
   })
   const rest = (state: LiveSite['state']): void => {
-    run.statuses.delete(site)
+    const { waits = [] } = run.statuses.get(site) ?? {}
+    if (state === 'waiting') run.statuses.set(site, { paused: true, waits })
+    else run.statuses.delete(site)
     entry.state = state
     show(run, () => patched(restIsShown))
     showDetails(run)
@@ -221,10 +225,12 @@ const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () =
     if (outcome.settled || outcome.completed > reported) run.wakes += 1
     reported = outcome.completed
     Object.assign(entry, { completed: outcome.completed, running: 0 })
-    rest(outcome.settled ? 'settled' : 'waiting for other sites')
-    if (outcome.settled || run.detaching) return
+    const { settled, paused, woken } = outcome
+    rest(settled ? 'settled' : paused === true ? 'waiting' : 'waiting for other sites')
+    if (settled || run.detaching) return
     const seen = run.wakes
-    if (outcome.woken !== true) await condition(() => run.wakes !== seen, `${String(restSeconds)} seconds`)
+    const seconds = paused === true ? pausedRestSeconds : restSeconds
+    if (woken !== true) await condition(() => run.wakes !== seen, `${String(seconds)} seconds`)
     if (renew()) return
   }
   rest('given up')

@@ -21,6 +21,8 @@ export interface SiteOutcome {
   failed: number
   /** A task may start here after all: it was opened while the site was being left. */
   woken?: boolean
+  /** The run is paused, and nothing of it is in flight here. */
+  paused?: boolean
 }
 
 /** A run at one of its sites, and who executes it there. */
@@ -128,7 +130,14 @@ export const runSite = async (
       if (runner.left !== undefined) {
         const { completed, failed } = state
         const settled = runner.left === 'settled'
-        return { settled, completed, failed, ...(heard.opens ? { woken: true } : {}) }
+        const paused = !settled && state.paused
+        return {
+          settled,
+          completed,
+          failed,
+          ...(heard.opens ? { woken: true } : {}),
+          ...(paused ? { paused } : {}),
+        }
       }
       await runner.pause()
       wakeUp.reset()

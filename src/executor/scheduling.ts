@@ -211,7 +211,8 @@ const afterCommit = (state: SchedulingState, freeCores: number): void => {
     leave(state, 'settled')
     return
   }
-  const waits = state.queue.length > 0 || state.deferred.length > 0
+  // In a pause nothing starts: others get the slot until its end.
+  const waits = !state.paused && (state.queue.length > 0 || state.deferred.length > 0)
   // A drained holder leaves a task ahead whose turn has come to the next holder, without delay.
   if (!idle || waits || pending || state.ahead.size > 0 || state.draining) state.idleSince = state.at
   else if ((state.at - state.idleSince) * 1_000 > idleMs) {

@@ -283,6 +283,22 @@ test('a site that is left while another one opens its task asks for its next exe
   expect(wakeUps.notify(run.runId, other, new Set([site]))).toBe(false)
 })
 
+test('a site whose run is paused is left once nothing is in flight there, and goes on after the pause', async () => {
+  const run = await makeRun([
+    { name: 'first', run: 'while [ ! -e $FOLDER/go ]; do sleep 0.05; done' },
+    { name: 'second', after: ['first'] },
+  ])
+  const { done } = run.execute(local)
+  await until('the first runs', 120, async () => (await run.task('first')).status === 'running')
+  expect((await service.call('POST', `/execution-runs/${run.runId}/pause/`)).status).toBe(202)
+  writeFileSync(join(run.folder, 'go'), '')
+  const paused = { settled: false, completed: 1, failed: 0, paused: true }
+  expect(await done).toEqual(paused)
+  expect(await run.execute(local).done).toEqual(paused)
+  expect((await service.call('POST', `/execution-runs/${run.runId}/resume/`)).status).toBe(202)
+  expect(await run.execute(local).done).toEqual({ settled: true, completed: 2, failed: 0 })
+})
+
 test('silence and take-overs are told to those who watch, once each', async () => {
   const run = await makeRun([
     { name: 'a', run: 'while [ ! -e $FOLDER/go ]; do sleep 0.05; done; exit 3', policy: { maxAttempts: 1 } },

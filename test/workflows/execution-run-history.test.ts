@@ -74,6 +74,11 @@ test('a run of 300 activities costs a handful of events, carries ids and small f
   expect((await service.finished('history')).run.status).toBe('completed')
   const { events, json } = await historyOf('execution-run/history/1')
   expect(events.length).toBeLessThan(60)
+  // Not the queue of plans, simulations and operations: a run keeps its slot for as long as it lasts.
+  const queues = json.events.flatMap(
+    ({ activityTaskScheduledEventAttributes: activity }: any) => activity?.taskQueue.name ?? [],
+  )
+  expect(queues).toEqual(['orrery/runs'])
   expect(JSON.stringify(json).length).toBeLessThan(64 * 1024)
   const texts = payloads(json)
   expect(texts.length).toBeGreaterThan(3)
