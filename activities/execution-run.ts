@@ -34,7 +34,7 @@ import type { Storages } from '../src/domains/storages/open.ts'
 import { StorageError } from '../src/drivers/storage/contract.ts'
 import { firstTexts } from '../src/lists.ts'
 import { Refusal } from '../src/refusal.ts'
-import { queueOfHost } from '../src/task-queues.ts'
+import { queueOfHost, queueOfRuns } from '../src/task-queues.ts'
 import { beating } from './beating.ts'
 import {
   endMachines,
@@ -200,7 +200,7 @@ const begin = async (parts: ExecutionRunParts, of: OperationRef): Promise<Opened
     sites: open
       .map((place) => ({
         site: place.site,
-        taskQueue: taskQueueOf(place, all, parts.engine.taskQueue),
+        taskQueue: queueOfRuns(taskQueueOf(place, all, parts.engine.taskQueue)),
       }))
       .sort((a, b) => (a.site < b.site ? -1 : 1)),
   }
@@ -249,7 +249,7 @@ const findSite = async (
 const executeAt = async (
   parts: ExecutionRunParts,
   call: SiteCall,
-  { snapshot, places, place, alone }: AtSite,
+  { snapshot, places, place }: AtSite,
   differently: Differently,
 ): Promise<SiteOutcome> => {
   const { runId, generation, site, context } = call
@@ -263,7 +263,7 @@ const executeAt = async (
     seedRoot: parts.seedRoot,
     variablePrefix: parts.variablePrefix,
   })
-  const progress = siteProgress(parts, { runId, generation, site, alone }, (message, facts) => {
+  const progress = siteProgress(parts, { runId, generation, site }, (message, facts) => {
     context.log.debug(message, facts)
   })
   call.progress = progress

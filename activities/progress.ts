@@ -20,15 +20,15 @@ const wakeEveryMs = 500
 
 /**
  * Signals the state of one of a run's sites to the run's workflow: now and then, and at once when
- * what its tasks wait for has changed. `alone`: no other site waits for its ends. The next signal
+ * what its tasks wait for has changed; wakes resting sites whose tasks its ends open. The next signal
  * makes up for a lost one; only Temporal's page and `live` depend on them.
  */
 export const siteProgress = (
   { db, engine }: { db: Db; engine: Pick<Engine, 'signal'> },
-  of: { runId: string; generation: number; site: string; alone: boolean },
+  of: { runId: string; generation: number; site: string },
   debug: (message: string, facts: Record<string, unknown>) => void,
 ) => {
-  const { runId, generation, site, alone } = of
+  const { runId, generation, site } = of
   let progressAt = performance.now() + firstProgressSeconds * 1_000
   let pause = firstProgressSeconds
   let wokenFor = 0
@@ -53,11 +53,11 @@ export const siteProgress = (
 
     /** Called after each step of the executor. */
     step(facts: SiteProgress): void {
-      const { completed, running } = facts
+      const { completed, running, wakes } = facts
       beat = { ...beat, completed, running }
       const now = performance.now()
-      if (!alone && completed > wokenFor && now - wokenAt >= wakeEveryMs) {
-        wokenFor = completed
+      if (wakes > wokenFor && now - wokenAt >= wakeEveryMs) {
+        wokenFor = wakes
         wokenAt = now
         // After a lost signal the resting site finds the end by its own look, seconds later.
         engine.signal(runKind, runId, generation, 'wake').catch((error: unknown) => {

@@ -1,7 +1,9 @@
+import { abandonUnheldSites } from './domains/execution-runs/unheld-sites.ts'
 import { removeUnnamed } from './domains/execution-runs/unnamed-bytes.ts'
 import type { ArtifactStore } from './drivers/build/store.ts'
 import { eachRecord } from './db/each-record.ts'
 import type { Db } from './db/sql.ts'
+import type { Engine } from './engine.ts'
 import { sitesWithLeftovers, stopLeftovers } from './executor/leftovers.ts'
 import { claimRemoval, removeRunFiles } from './executor/removals.ts'
 import type { SiteDrivers } from './executor/drivers.ts'
@@ -11,11 +13,13 @@ import type { Log } from './observability/log.ts'
 import { everyRound } from './pacing/every-round.ts'
 
 const everyMs = 2_000
+const unheldEveryMs = 5_000
 const bytesEveryMs = 3_600_000
 
 interface SweeperParts {
   db: Db
   ownDb: Db
+  engine: Pick<Engine, 'signal'>
   sites: SiteDrivers
   hostId: string
   ownArtifactStore: ArtifactStore
@@ -83,8 +87,8 @@ const removeLeft = async (
 }
 
 /**
- * Ends and removes what runs left at their sites and in the store. Any number of processes may sweep at once; each
- * one works alone on its own machine.
+ * Ends cancelled runs at sites without a worker. Ends and removes what runs left at their sites and in
+ * the store. Any number of processes may sweep at once; each one works alone on its own machine.
  */
 export const openSweeper = (parts: SweeperParts, log: Log): { stop(): Promise<void> } => {
   const leftovers = everyRound(
@@ -95,6 +99,20 @@ export const openSweeper = (parts: SweeperParts, log: Log): { stop(): Promise<vo
         { err: error },
         'what cancelled runs left at their sites could not be looked for; it is looked for again',
       )
+    },
+  )
+  const unheld = everyRound(
+    unheldEveryMs,
+    (signal) =>
+      abandonUnheldSites(
+        parts,
+        (error, { id: runId }) => {
+          log.warn({ err: error, runId }, 'a cancelled run was not ended at its sites without a worker')
+        },
+        signal,
+      ),
+    (error) => {
+      log.warn({ err: error }, 'cancelled runs could not be looked for; they are looked for again')
     },
   )
   // A round of its own: a site that does not answer keeps no other from its end.
@@ -114,7 +132,7 @@ export const openSweeper = (parts: SweeperParts, log: Log): { stop(): Promise<vo
   )
   return {
     async stop() {
-      await Promise.all([leftovers.stop(), removals.stop(), bytes.stop()])
+      await Promise.all([leftovers.stop(), unheld.stop(), removals.stop(), bytes.stop()])
     },
   }
 }

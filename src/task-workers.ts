@@ -6,7 +6,7 @@ import type { Log } from './observability/log.ts'
 import type { Traces } from './observability/traces.ts'
 import type { OperationKind } from './operations/kind.ts'
 import type { Parts } from './parts.ts'
-import { queueOfHost, queueOfMonitors } from './task-queues.ts'
+import { queueOfHost, queueOfMonitors, queueOfRuns } from './task-queues.ts'
 import { failureConverterPath } from './vault/data-converter.ts'
 
 export interface TaskWorkers {
@@ -72,10 +72,10 @@ const attributesMissing = (namespace: string, error: unknown): string =>
   'add those of temporal-config/namespace.yaml with temporal-config/namespace.sh, or as an administrator of that server'
 
 /**
- * The three workers of a process: one on the shared task queue (workflows, planning, simulation,
- * rehearsal, sites that any host reaches), one on this host's own queue (tasks that use its
- * processes and files), one on the queue of the monitors, whose short checks must not wait behind
- * activities that last for days. They open in the background and again after a failure, so that the
+ * The workers of a process: one on the shared task queue (workflows, planning, simulation, operations
+ * that any host carries out), one on this host's own queue (what uses its files), and beside each of
+ * both two more: one for the sites of runs, which last for days, and one for the monitors, whose
+ * short checks wait behind nothing that lasts. They open in the background and again after a failure, so that the
  * API answers while Temporal is unavailable. `workflowBundle` replaces the bundle that the build or
  * the start makes.
  */
@@ -145,6 +145,7 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
       const workers = [shared, await Worker.create({ ...common, taskQueue: ownQueue })]
       for (const queue of [parts.engine.taskQueue, ownQueue])
         workers.push(
+          await Worker.create({ ...common, taskQueue: queueOfRuns(queue) }),
           await Worker.create({
             ...common,
             taskQueue: queueOfMonitors(queue),

@@ -86,8 +86,8 @@ export const sourceMutations: readonly SourceMutation[] = [
   {
     name: 'an activity starts before its last predecessor has ended',
     file: 'src/executor/frontier.ts',
-    replace: 'if (needs[next] === 0 && states[next] === waiting && mine[next] === true)',
-    by: 'if (states[next] === waiting && mine[next] === true)',
+    replace: 'if (needs[next] !== 0 || states[next] !== waiting) return',
+    by: 'if (states[next] !== waiting) return',
     tests: ['executor/frontier'],
   },
   {

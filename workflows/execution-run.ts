@@ -35,7 +35,7 @@ export interface LiveRun {
   phase: 'opening' | 'simulating' | 'running' | 'closing'
   sites: {
     site: string
-    state: 'in flight' | 'waiting for other sites' | 'settled' | 'given up'
+    state: 'in flight' | 'waiting' | 'waiting for other sites' | 'settled' | 'given up'
     completed: number
     running: number
   }[]
@@ -52,6 +52,8 @@ export const wakeSignal = defineSignal('wake')
  * wait for.
  */
 export const progressSignal = defineSignal<Signals['progress']>('progress')
+/** Sent for a site of a cancelled run that no worker executes: the run ends without it. */
+export const abandonedSignal = defineSignal<Signals['abandoned']>('abandoned')
 
 const retry = {
   initialInterval: '200 milliseconds',
@@ -87,6 +89,8 @@ const waitsForKey = defineSearchAttributeKey('WaitsFor', SearchAttributeType.KEY
  * A resting site looks again by itself after this long, in case a signal was lost with its sender.
  */
 const restSeconds = 15
+/** The same in a pause, whose end a signal brings: each look loads the run. */
+const pausedRestSeconds = 60
 /** Far below the server's warning at 10,240 events; a site costs about 10 events a rest. */
 const eventsBeforeNewHistory = 2_000
 
@@ -112,6 +116,9 @@ interface Run {
   renew: () => void
   /** The sites in flight were asked to detach. */
   detaching: boolean
+  /** By site, in the order of their begin: the activities in flight. */
+  calls: Map<string, CancellationScope>
+  abandoned: Set<string>
 }
 
 const showDetails = (run: Run): void => {
@@ -157,6 +164,12 @@ const listen = (run: Run): void => {
     showDetails(run)
     run.renew()
   })
+  setHandler(abandonedSignal, (site) => {
+    run.abandoned.add(site)
+    run.wakes += 1
+    run.calls.get(site)?.cancel()
+    run.renew()
+  })
 }
 
 const isGivenUp = (error: unknown): boolean =>
@@ -171,12 +184,7 @@ const detaches = 'sites in flight detach for a new history'
  * Runs one site until it is settled, given up, or the history has to begin anew; `renew` is called
  * after each rest.
  */
-const runSite = async (
-  run: Run,
-  entry: LiveSite,
-  taskQueue: string,
-  { detach, renew }: { detach: CancellationScope; renew: () => boolean },
-): Promise<void> => {
+const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () => boolean): Promise<void> => {
   const { site } = entry
   const activities = proxyActivities<ExecutionRunActivities>({
     taskQueue,
@@ -187,37 +195,45 @@ const runSite = async (
     retry: { initialInterval: '100 milliseconds', backoffCoefficient: 1.5, maximumInterval: '5 seconds' },
   })
   const rest = (state: LiveSite['state']): void => {
-    run.statuses.delete(site)
+    const { waits = [] } = run.statuses.get(site) ?? {}
+    if (state === 'waiting') run.statuses.set(site, { paused: true, waits })
+    else run.statuses.delete(site)
     entry.state = state
     show(run, () => patched(restIsShown))
     showDetails(run)
   }
   let reported = 0
-  for (;;) {
+  while (!run.abandoned.has(site)) {
     entry.state = 'in flight'
+    const call = new CancellationScope()
+    run.calls.delete(site)
+    run.calls.set(site, call)
     let outcome
     try {
-      outcome = await detach.run(() => activities.runSite(run.id, run.generation, site, run.key))
+      outcome = await call.run(() => activities.runSite(run.id, run.generation, site, run.key))
     } catch (error) {
       // What runs there goes on; the next history's activity adopts it.
       if (run.detaching && !isGivenUp(error)) return
       // The executor gave the site up and has recorded that; the other sites find the record and
       // stop.
-      if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error
+      const isAbandoned = run.abandoned.has(site)
+      if (!(error instanceof ActivityFailure) || (isCancellation(error) && !isAbandoned)) throw error
       run.wakes += 1
-      rest('given up')
-      return
+      break
     }
     // A resting site may wait for tasks that ended here.
     if (outcome.settled || outcome.completed > reported) run.wakes += 1
     reported = outcome.completed
     Object.assign(entry, { completed: outcome.completed, running: 0 })
-    rest(outcome.settled ? 'settled' : 'waiting for other sites')
-    if (outcome.settled || run.detaching) return
+    const { settled, paused, woken } = outcome
+    rest(settled ? 'settled' : paused === true ? 'waiting' : 'waiting for other sites')
+    if (settled || run.detaching) return
     const seen = run.wakes
-    await condition(() => run.wakes !== seen, `${String(restSeconds)} seconds`)
+    const seconds = paused === true ? pausedRestSeconds : restSeconds
+    if (woken !== true) await condition(() => run.wakes !== seen, `${String(seconds)} seconds`)
     if (renew()) return
   }
+  rest('given up')
 }
 
 /**
@@ -226,14 +242,13 @@ const runSite = async (
  */
 const execute = async (run: Run, sites: Opened['sites']): Promise<boolean> => {
   let renewing = false
-  const detach = new CancellationScope()
   const renew = (): boolean => {
     if (renewing || workflowInfo().historyLength <= eventsBeforeNewHistory) return renewing
     renewing = true
     if (patched(detaches)) {
       run.wakes += 1
       run.detaching = true
-      detach.cancel()
+      for (const call of run.calls.values()) call.cancel()
     }
     return true
   }
@@ -244,9 +259,7 @@ const execute = async (run: Run, sites: Opened['sites']): Promise<boolean> => {
   run.live.sites = sites.map(({ site }) => ({ site, state: 'in flight', completed: 0, running: 0 }))
   showDetails(run)
   await Promise.all(
-    sites.map(({ taskQueue }, k) =>
-      runSite(run, run.live.sites[k] as LiveSite, taskQueue, { detach, renew }),
-    ),
+    sites.map(({ taskQueue }, k) => runSite(run, run.live.sites[k] as LiveSite, taskQueue, renew)),
   )
   return renewing && run.live.sites.some(({ state }) => state === 'in flight' || state.startsWith('waiting'))
 }
@@ -373,6 +386,8 @@ export async function executionRun(
     stopSimulation: () => undefined,
     renew: () => undefined,
     detaching: false,
+    calls: new Map(),
+    abandoned: new Set(),
   }
   listen(run)
   await outOfReach(

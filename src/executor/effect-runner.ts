@@ -18,13 +18,14 @@ export type Question = Extract<
  * are kept for the loop; so are the rest and the end of the loop itself.
  */
 export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event: SiteEvent) => unknown) => {
-  const { db, driver, cores, clock, failpoint, state, intents } = held
+  const { db, driver, cores, clock, failpoint, state, intents, plan } = held
   const { monotonic = () => performance.now() / 1_000 } = held
   const { site, runId } = state.facts
   const asked: Question[] = []
   let next: Extract<Effect, { type: 'rest' | 'gather' }> | undefined
   let left: 'settled' | 'idle' | 'drained' | undefined
   let trouble: unknown
+  let wakes = 0
 
   const handleAndWake = (event: SiteEvent): void => {
     handle(event)
@@ -58,6 +59,8 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
       wakeUp.wake()
     },
   })
+  const sitesOf = (positions: readonly number[]): ReadonlySet<string> =>
+    new Set(positions.map((position) => plan.siteOf(taskAt(state, position))))
   const transfers = openTransfers(held, attempts, handleAndWake)
   held.onTransfer?.(transfers.hear)
 
@@ -69,6 +72,10 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
     /** A fault of the engine, not of the site. */
     get trouble(): unknown {
       return trouble
+    },
+    /** Counts steps with ends that open tasks of a site which does not listen in this process. */
+    get wakes(): number {
+      return wakes
     },
     /** Why the site should be left; undefined: it should not. */
     get left(): typeof left {
@@ -102,7 +109,7 @@ export const openEffectRunner = (held: HeldSite, wakeUp: WakeUp, handle: (event:
           cores?.request(effect.request, wakeUp.wake)
           return
         case 'wakeOthers':
-          held.wakeUps?.notify(runId, wakeUp.wake)
+          if (held.wakeUps?.notify(runId, site, sitesOf(effect.opened)) === false) wakes += 1
           return
         case 'rest':
         case 'gather':

@@ -48,6 +48,8 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
   const n = states.length
   // Own tasks that are not over; kept as a number because every step needs it.
   let open = 0
+  /** Tasks of other sites that may start, or that died, since they were last taken. */
+  const elsewhere: number[] = []
   const successors = rowsOf(n, from, to)
   const predecessors = rowsOf(n, to, from)
 
@@ -92,6 +94,7 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
         if (states[next] !== waiting) continue
         states[next] = dead
         if (mine[next] === true) open -= 1
+        else elsewhere.push(next)
         killed.push(next)
         stack.push(next)
       }
@@ -100,11 +103,14 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
   }
   for (let i = 0; i < n; i++) if (mine[i] === true && (states[i] as number) < completed) open += 1
   killBehind([...states.keys()].filter((i) => states[i] === dead))
+  elsewhere.length = 0
   count()
 
   const release = (next: number, ready: number[]): void => {
     needs[next]! -= 1
-    if (needs[next] === 0 && states[next] === waiting && mine[next] === true) ready.push(next)
+    if (needs[next] !== 0 || states[next] !== waiting) return
+    if (mine[next] === true) ready.push(next)
+    else elsewhere.push(next)
   }
   const releaseLanes = (i: number, ready: number[]): void => {
     for (const lane of lanesOf[i] as Lane[]) {
@@ -126,6 +132,8 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
     /** All own tasks that may start now, by position. */
     ready: (): number[] =>
       [...needs.keys()].filter((i) => needs[i] === 0 && states[i] === waiting && mine[i] === true),
+    /** The tasks of other sites that the ends since the last call let start, or let never start. */
+    takeElsewhere: (): number[] => elsewhere.splice(0),
     take(i: number): void {
       states[i] = inFlight
     },

@@ -324,7 +324,8 @@ export const commitSite = async (
 
 /**
  * Takes the site over: from now on only commits with the returned epoch count. `before`: the holder
- * before, where it had not left the site. The first epoch is the time in microseconds: a holder from
+ * before, where it had not left the site. `seen`: the last event of the run; tasks that are loaded
+ * later have all ends up to it. The first epoch is the time in microseconds: a holder from
  * before a deletion of the run must not commit to the next run of its id.
  */
 export const claimSite = async (
@@ -332,19 +333,20 @@ export const claimSite = async (
   runId: string,
   site: string,
   holder: string,
-): Promise<{ epoch: number; before: string | undefined }> => {
-  const [row] = await db.prepared<{ epoch: number; before: string | null }>(
+): Promise<{ epoch: number; before: string | undefined; seen: number }> => {
+  const [row] = await db.prepared<{ epoch: number; before: string | null; seen: number }>(
     'claim_site',
     `with known as (select l.holder from site_leases l where l.execution_run_id = $1 and l.site = $2)
      insert into site_leases (execution_run_id, site, epoch, holder)
        values ($1, $2, extract(epoch from clock_timestamp()) * 1000000, $3)
      on conflict (execution_run_id, site) do update set epoch = site_leases.epoch + 1, holder =
        excluded.holder, renewed_at = clock_timestamp()
-     returning epoch, (select nullif(k.holder, '') from known k) as before`,
+     returning epoch, (select nullif(k.holder, '') from known k) as before,
+       (select r.last_event_sequence::float8 from execution_runs r where r.id = $1) as seen`,
     [runId, site, holder],
   )
   if (row === undefined) throw new Error('claim_site gave no row')
-  return { epoch: row.epoch, before: row.before ?? undefined }
+  return { epoch: row.epoch, before: row.before ?? undefined, seen: row.seen }
 }
 
 /** Leaves a site in order: the next holder then takes it over from no other. */

@@ -19,6 +19,10 @@ export interface SiteOutcome {
   /** Tasks of the site so far, over all its holders. */
   completed: number
   failed: number
+  /** A task may start here after all: it was opened while the site was being left. */
+  woken?: boolean
+  /** The run is paused, and nothing of it is in flight here. */
+  paused?: boolean
 }
 
 /** A run at one of its sites, and who executes it there. */
@@ -38,7 +42,7 @@ const takeSite = async (
   { runId, site, plan, holder, signal }: RunAtSite,
 ): Promise<HeldSite> => {
   const { db, clock, reports } = parts
-  const { epoch, before } = await outlastingOutage(() => claimSite(db, runId, site, holder), signal)
+  const { epoch, before, seen } = await outlastingOutage(() => claimSite(db, runId, site, holder), signal)
   if (before !== undefined && before !== holder) reports?.leaseTaken(before)
   const run = await outlastingOutage(() => loadRun(db, runId, plan.contentVersionId), signal)
   const { contentVersionId, effectKey, onFailure, pricePerSecond: prices } = plan
@@ -50,7 +54,7 @@ const takeSite = async (
       aheadPerLane: parts.aheadPerLane ?? 0,
       hostCores: parts.cores?.count,
       brings: parts.onTransfer !== undefined,
-      ...{ machine: parts.machine, onlyEnds: parts.onlyEnds },
+      ...{ machine: parts.machine, onlyEnds: parts.onlyEnds, seen },
     },
     run,
     {
@@ -94,7 +98,8 @@ export const runSite = async (
   }
   const runner = openEffectRunner(held, wakeUp, handle)
   const report = (running: number): void => {
-    onProgress({ completed: state.completed, running, paused: state.paused, changes: changes.total })
+    const { completed, paused } = state
+    onProgress({ completed, running, paused, wakes: runner.wakes, changes: changes.total })
   }
   const drain = (): void => {
     handle({ type: 'drain' })
@@ -102,17 +107,38 @@ export const runSite = async (
   }
   signal.addEventListener('abort', drain)
   if (signal.aborted) drain()
-  const stopListening = state.foreign ? parts.wakeUps?.listen(runId, wakeUp.wake) : undefined
+  /** Whether a task was opened here after the ends elsewhere were last read. */
+  const heard = { opens: false }
+  const wake = (opens: boolean): void => {
+    heard.opens ||= opens
+    wakeUp.wake()
+  }
+  const stopListening = state.foreign ? parts.wakeUps?.listen(runId, site, wake) : undefined
   try {
     handle({ type: 'begin' })
     for (;;) {
-      for (let asked = runner.asked.shift(); asked !== undefined; asked = runner.asked.shift())
+      for (let asked = runner.asked.shift(); asked !== undefined; asked = runner.asked.shift()) {
+        if (asked.type === 'readForeignEnds') heard.opens = false
         handle(await answerTo(asked, held))
+      }
       if (runner.trouble !== undefined) throw runner.trouble as Error
-      if (runner.left !== undefined) await leaveSite(db, runId, site, epoch).catch(() => undefined)
+      if (runner.left !== undefined) {
+        stopListening?.()
+        await leaveSite(db, runId, site, epoch).catch(() => undefined)
+      }
       if (runner.left === 'drained') throw signal.reason as Error
-      if (runner.left !== undefined)
-        return { settled: runner.left === 'settled', completed: state.completed, failed: state.failed }
+      if (runner.left !== undefined) {
+        const { completed, failed } = state
+        const settled = runner.left === 'settled'
+        const paused = !settled && state.paused
+        return {
+          settled,
+          completed,
+          failed,
+          ...(heard.opens ? { woken: true } : {}),
+          ...(paused ? { paused } : {}),
+        }
+      }
       await runner.pause()
       wakeUp.reset()
       runner.attempts.runDue()

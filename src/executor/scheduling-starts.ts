@@ -223,6 +223,8 @@ export const makeStep = (state: SchedulingState, cores: readonly number[] | unde
   state.chosen = chosen
   state.offered = offered
   state.endsUnderWay = entry.ends.length > 0
+  state.openedUnderWay = [...state.elsewhere, ...state.frontier.takeElsewhere()]
+  state.elsewhere = []
   state.phase = 'committing'
   const { waited } = state
   state.waited = []
@@ -236,7 +238,8 @@ export const commitAnswered = (
 ): void => {
   if (state.phase !== 'committing') throw new Error('the answer of a commit came without a commit')
   state.phase = 'resting'
-  if (state.endsUnderWay) state.effects.push({ type: 'wakeOthers' })
+  const opened = state.openedUnderWay
+  if (state.endsUnderWay || opened.length > 0) state.effects.push({ type: 'wakeOthers', opened })
   const has = new Set(acquired)
   const go: number[] = []
   const { coreRefusals } = state

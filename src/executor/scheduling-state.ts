@@ -78,6 +78,8 @@ export interface SchedulingFacts {
   onlyEnds?: boolean | undefined
   /** Files come from other sites: the transfers for an attempt are read when it is adopted. */
   brings: boolean
+  /** The last event of the run before its tasks were loaded: they have the ends up to it. */
+  seen?: number
 }
 
 /**
@@ -161,8 +163,11 @@ export type Effect =
   | { type: 'giveCores'; cores: readonly number[] }
   /** Waits for cores from now on, before the commit is answered; as `rest` repeats it. */
   | { type: 'requestCores'; request: CoreRequest }
-  /** The other sites of the run in this process look for ends here. */
-  | { type: 'wakeOthers' }
+  /**
+   * The other sites of the run in this process look for ends here; `opened`: their tasks that may start
+   * because of one, or never will.
+   */
+  | { type: 'wakeOthers'; opened: readonly number[] }
   /** After `afterMs`: the starts of tasks that an earlier holder intended ahead → `aheadFound`. */
   | { type: 'findAhead'; positions: readonly number[]; afterMs: number }
   /** → `holdsRead` */
@@ -300,7 +305,10 @@ export const openScheduling = (
     foreign: tasks.some((_, i) => of.mine[i] !== true && (states[i] as number) < completed),
     foreignRead: true,
     /** The sequence of the last event that was read of them. */
-    foreignSeen: 0,
+    foreignSeen: facts.seen ?? 0,
+    /** Tasks of other sites that may start, or died, since the last step; and those of that step. */
+    elsewhere: [] as number[],
+    openedUnderWay: [] as readonly number[],
     idleSince: at,
     completed: own('completed'),
     failed: own('failed'),

@@ -21,6 +21,7 @@ import {
   type Moment,
   type Step,
 } from './scheduling-state.ts'
+import { append } from '../lists.ts'
 import type { Copied } from './attempt.ts'
 import type { CoreRequest } from './host-cores.ts'
 import type { Outcome, Observation } from './attempts-in-flight.ts'
@@ -210,7 +211,8 @@ const afterCommit = (state: SchedulingState, freeCores: number): void => {
     leave(state, 'settled')
     return
   }
-  const waits = state.queue.length > 0 || state.deferred.length > 0
+  // In a pause nothing starts: others get the slot until its end.
+  const waits = !state.paused && (state.queue.length > 0 || state.deferred.length > 0)
   // A drained holder leaves a task ahead whose turn has come to the next holder, without delay.
   if (!idle || waits || pending || state.ahead.size > 0 || state.draining) state.idleSince = state.at
   else if ((state.at - state.idleSince) * 1_000 > idleMs) {
@@ -269,6 +271,7 @@ const transferHeard = (state: SchedulingState, i: number, transfer: TaskTransfer
 
 const foreignEnds = (state: SchedulingState, ends: readonly ForeignEnd[]): void => {
   state.foreignRead = true
+  append(state.elsewhere, state.frontier.takeElsewhere())
   for (const { sequence, position: i, status, finished_at } of ends) {
     state.foreignSeen = Math.max(state.foreignSeen, sequence)
     if (state.mine[i] === true || (state.frontier.states[i] as number) >= completed) continue
@@ -276,4 +279,7 @@ const foreignEnds = (state: SchedulingState, ends: readonly ForeignEnd[]): void 
     if (task !== undefined) task.finished_at = finished_at
     opened(state, status === 'completed' ? state.frontier.complete(i) : state.frontier.kill(i))
   }
+  // The site of such an end wakes the others, but it may not know the ends here by then.
+  const feeds = (i: number): boolean => state.frontier.predecessorsOf(i).some((p) => state.mine[p] === true)
+  append(state.elsewhere, state.frontier.takeElsewhere().filter(feeds))
 }

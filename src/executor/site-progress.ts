@@ -6,6 +6,8 @@ export interface SiteProgress {
   completed: number
   running: number
   paused: boolean
+  /** Counts steps after which a resting site has a task that may start, or that died. */
+  wakes: number
   /** Counts failures and changes of the reasons for which tasks wait. */
   changes: number
 }

@@ -33,19 +33,26 @@ export type WakeUp = ReturnType<typeof openWakeUp>
  * record at their next look (0.4 s later). Commits of another process are found there all the same.
  */
 export const openRunWakeUps = () => {
-  const listening = new Map<string, Set<() => void>>()
+  type Wake = (opens: boolean) => void
+  const listening = new Map<string, Map<string, Wake>>()
   return {
-    /** Calls `wake` after each step of another site of the run; the returned function stops it. */
-    listen(runId: string, wake: () => void): () => void {
-      const all = listening.get(runId) ?? new Set()
-      listening.set(runId, all.add(wake))
+    /**
+     * Calls `wake` after each step with ends of another site of the run, with whether one opens a task
+     * of this site; the returned function stops it.
+     */
+    listen(runId: string, site: string, wake: Wake): () => void {
+      const all = listening.get(runId) ?? new Map<string, Wake>()
+      listening.set(runId, all.set(site, wake))
       return () => {
-        all.delete(wake)
-        if (all.size === 0) listening.delete(runId)
+        if (all.get(site) === wake) all.delete(site)
+        if (all.size === 0 && listening.get(runId) === all) listening.delete(runId)
       }
     },
-    notify(runId: string, by: () => void): void {
-      for (const wake of listening.get(runId) ?? []) if (wake !== by) wake()
+    /** `opened`: sites with tasks that ends at the site `by` open. @returns whether all of them listen */
+    notify(runId: string, by: string, opened: ReadonlySet<string>): boolean {
+      const all = listening.get(runId)
+      for (const [site, wake] of all ?? []) if (site !== by) wake(opened.has(site))
+      return [...opened].every((site) => all?.has(site) === true)
     },
   }
 }

@@ -36,6 +36,8 @@ export interface Signals {
    * wait.
    */
   progress: [site: string, completed: number, running: number, status?: SiteStatus]
+  /** No worker executes this site of a cancelled run; what it had started there is on record. */
+  abandoned: [site: string]
   /** Sent by earlier versions, which did not use Temporal's cancel. */
   cancel: []
 }

@@ -183,3 +183,29 @@ test('predecessors are the sources of a task’s edges', () => {
     { seed: 20_262, numRuns: 500 },
   )
 })
+
+test('the tasks of other sites that an end opens, or that die by it, are told once', () => {
+  // 0 and 5 are here: 1 needs 0, 2 needs 1, 3 needs 0 and 4; 6 follows 5 in its lane.
+  const given = {
+    ...{ n: 7, lanes: [['a'], ['b'], ['b'], ['c'], ['d'], ['e'], ['e']], orders: [0, 0, 1, 0, 0, 0, 1] },
+    edges: [
+      [0, 1],
+      [1, 2],
+      [0, 3],
+      [4, 3],
+    ] as [number, number][],
+    mine: [true, false, false, false, false, true, false],
+  }
+  const states = Array.from({ length: 7 }, () => waiting)
+  const frontier = build(given, states)
+  expect(frontier.complete(0)).toEqual([])
+  expect(frontier.takeElsewhere()).toEqual([1])
+  expect(frontier.takeElsewhere()).toEqual([])
+  frontier.complete(4)
+  expect(frontier.takeElsewhere()).toEqual([3])
+  frontier.complete(5)
+  expect(frontier.takeElsewhere()).toEqual([6])
+  const failed = build(given, states)
+  failed.kill(0)
+  expect(failed.takeElsewhere().sort()).toEqual([1, 2, 3])
+})

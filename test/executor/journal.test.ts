@@ -315,7 +315,10 @@ test('a step of a holder that was replaced changes nothing', async () => {
   const stale = await opened('stale')
   const [first, ...rest] = story('stale')
   await commitSite(service.db, 'stale', site, stale, first as JournalEntry)
-  expect(await claimSite(service.db, 'stale', site, 'another')).toEqual({ epoch: stale + 1, before: 'test' })
+  expect(await claimSite(service.db, 'stale', site, 'another')).toMatchObject({
+    epoch: stale + 1,
+    before: 'test',
+  })
   const before = await facts('stale')
   for (const entry of rest)
     await expect(commitSite(service.db, 'stale', site, stale, entry)).rejects.toThrow(LeasePassedOn)

@@ -576,10 +576,10 @@ const isStopping = ({ db, scenario }: Play): boolean =>
 
 /**
  * A site that leaves its slot to others has nothing that could start; of several sites one may have
- * ended something since.
+ * ended something since, and in a pause nothing starts.
  */
 const checkIdle = (play: Play, { site, state }: Holder): void => {
-  if (play.sites.length > 1) return
+  if (play.sites.length > 1 || state.paused) return
   const { mine, schedulesItself } = state
   const { queue, deferred } = play.scheduling.openScheduling(
     factsOf(play, site),

@@ -10,6 +10,7 @@ import { intentName } from '../../src/executor/names.ts'
 import type { SitePlan } from '../../src/executor/intents.ts'
 import { runSite, type SiteOutcome } from '../../src/executor/loop.ts'
 import type { SiteParts } from '../../src/executor/site-parts.ts'
+import { openRunWakeUps } from '../../src/executor/wake-ups.ts'
 import { closeRun, openRun, runKind } from '../../src/domains/execution-runs/operation.ts'
 import {
   DriverError,
@@ -82,7 +83,7 @@ afterEach(async () => {
 })
 
 /** A run whose executor the test holds; each `execute` is one more holder of its site. */
-const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
+const makeRun = async (tasks: readonly WorldTask[], cores = [4], siteOf: SitePlan['siteOf'] = () => site) => {
   const name = `failures${String(++worlds)}`
   const world: World = await makeWorld(service, { name, tasks, cores })
   const runId = `${name}-run`
@@ -97,7 +98,7 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
   const plan: SitePlan = {
     contentVersionId: world.workflowVersionId,
     onFailure: 'stop',
-    siteOf: () => site,
+    siteOf,
     effectKey: runId,
     schedulesItself: () => false,
     pricePerSecond: new Map(),
@@ -255,6 +256,47 @@ test('a submit without an answer is what its tasks wait for: the files that are 
   answer()
   expect(await done).toEqual({ settled: true, completed: 2, failed: 0 })
   for (const name of ['first', 'second']) expect((await run.task(name)).metadata?.queueReason).toBeUndefined()
+})
+
+test('a site that is left while another one opens its task asks for its next executor at once', async () => {
+  const other = 'ssh/other'
+  const run = await makeRun(
+    [
+      { name: 'there', lane: [0, 0] },
+      { name: 'here', lane: [1, 0], after: ['there'] },
+    ],
+    [1, 1],
+    ({ resource_id: id }) => (id.endsWith('-host-1') ? other : site),
+  )
+  const wakeUps = openRunWakeUps()
+  const rests = { settled: false, completed: 0, failed: 0 }
+  for (const [opened, outcome] of [
+    [other, rests],
+    [site, { ...rests, woken: true }],
+  ] as const) {
+    // The commit after the last look at the ends elsewhere is the one with which the site is left.
+    const failpoint = (name: string): void => {
+      if (name === 'committed') wakeUps.notify(run.runId, other, new Set([opened]))
+    }
+    expect(await run.execute(local, { wakeUps, failpoint }).done).toEqual(outcome)
+  }
+  expect(wakeUps.notify(run.runId, other, new Set([site]))).toBe(false)
+})
+
+test('a site whose run is paused is left once nothing is in flight there, and goes on after the pause', async () => {
+  const run = await makeRun([
+    { name: 'first', run: 'while [ ! -e $FOLDER/go ]; do sleep 0.05; done' },
+    { name: 'second', after: ['first'] },
+  ])
+  const { done } = run.execute(local)
+  await until('the first runs', 120, async () => (await run.task('first')).status === 'running')
+  expect((await service.call('POST', `/execution-runs/${run.runId}/pause/`)).status).toBe(202)
+  writeFileSync(join(run.folder, 'go'), '')
+  const paused = { settled: false, completed: 1, failed: 0, paused: true }
+  expect(await done).toEqual(paused)
+  expect(await run.execute(local).done).toEqual(paused)
+  expect((await service.call('POST', `/execution-runs/${run.runId}/resume/`)).status).toBe(202)
+  expect(await run.execute(local).done).toEqual({ settled: true, completed: 2, failed: 0 })
 })
 
 test('silence and take-overs are told to those who watch, once each', async () => {

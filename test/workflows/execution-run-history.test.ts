@@ -5,6 +5,11 @@ import { NativeConnection, Worker } from '@temporalio/worker'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { beating } from '../../activities/beating.ts'
+import { runKind } from '../../src/domains/execution-runs/operation.ts'
+import { claimSite, commitSite, LeasePassedOn } from '../../src/executor/journal.ts'
+import { intentName } from '../../src/executor/names.ts'
+import { emptyEntry } from '../../src/executor/scheduling-state.ts'
+import { readOperation } from '../../src/operations/records.ts'
 import { until } from '../failures/programs.ts'
 import {
   historiesFolder as folder,
@@ -69,6 +74,11 @@ test('a run of 300 activities costs a handful of events, carries ids and small f
   expect((await service.finished('history')).run.status).toBe('completed')
   const { events, json } = await historyOf('execution-run/history/1')
   expect(events.length).toBeLessThan(60)
+  // Not the queue of plans, simulations and operations: a run keeps its slot for as long as it lasts.
+  const queues = json.events.flatMap(
+    ({ activityTaskScheduledEventAttributes: activity }: any) => activity?.taskQueue.name ?? [],
+  )
+  expect(queues).toEqual(['orrery/runs'])
   expect(JSON.stringify(json).length).toBeLessThan(64 * 1024)
   const texts = payloads(json)
   expect(texts.length).toBeGreaterThan(3)
@@ -199,6 +209,12 @@ test('a site that rests goes on when another site has ended what it waits for', 
     name: 'resting',
     cores: [1, 1],
     tasks: [
+      // Their ends open nothing elsewhere.
+      ...Array.from({ length: 10 }, (_, i) => ({
+        name: `own-${String(i)}`,
+        run: 'sleep 0.6',
+        lane: [0, 0] as [number, number],
+      })),
       { name: 'a', run: waits('a'), lane: [0, 0] },
       { name: 'b', after: ['a'], lane: [1, 0], launch: 'none' },
       { name: 'c', run: waits('c'), after: ['b'], lane: [0, 0] },
@@ -221,8 +237,8 @@ test('a site that rests goes on when another site has ended what it waits for', 
     writeFileSync(`${gate}-${name}`, '')
   }
   const { run, activities } = await service.finished('resting')
-  expect(run).toMatchObject({ status: 'completed', completedActivityCount: 5 })
-  expect(activities.map((task: any) => task.runtimeId)).toEqual(
+  expect(run).toMatchObject({ status: 'completed', completedActivityCount: 15 })
+  expect(activities.slice(-5).map((task: any) => task.runtimeId)).toEqual(
     ['local', 'none', 'local', 'none', 'local'].map((way) => `resting-${way}`),
   )
   // A site rests until a timer fires. The end elsewhere comes as a wake: the workflow's next task after
@@ -233,6 +249,8 @@ test('a site that rests goes on when another site has ended what it waits for', 
     signal?.signalName === 'wake' ? [at] : [],
   )
   expect(wakes.length).toBeGreaterThan(0)
+  // The ends of a, b, c and d alone.
+  expect(wakes.length).toBeLessThanOrEqual(4)
   for (const wake of wakes) {
     const handled = types.indexOf('WORKFLOW_TASK_COMPLETED', types.indexOf('WORKFLOW_TASK_STARTED', wake))
     const late = json.events
@@ -262,6 +280,58 @@ test('a long history begins anew while a task is in flight, and the task goes on
   const { run, activities } = await service.finished('renewed')
   expect([run.status, activities[0].attempt]).toEqual(['completed', 1])
   expect(readFileSync(`${go}.ledger`, 'utf8')).toBe('once\n')
+})
+
+test('a cancelled run ends though the host of its site never comes back, and replays', async () => {
+  const id = 'hostless'
+  const world = await makeWorld(service, {
+    name: id,
+    cores: [2],
+    hostId: 'gone',
+    tasks: [
+      { name: 'a', run: 'sleep 86400' },
+      { name: 'b', after: ['a'] },
+    ],
+  })
+  await service.post('/execution-runs/', { id, schedulePlanId: world.planId, mode: 'real' })
+  const site = 'local@gone'
+  await until('it waits for its host', 120, async () => {
+    const { run, live } = await service.get(`/execution-runs/${id}/`)
+    return run.status === 'running' && live?.sites[0]?.site === site
+  })
+  // As its host leaves a run that goes on while the host is away.
+  const { epoch } = await claimSite(service.db, id, site, 'gone/1')
+  const lanes: [string, string, string][] = [[`${id}-host-1`, 'core-0', 'default']]
+  const start = { id: `${id}:${id}-a`, directory: null, host: 'gone', readyAt: 1, startedAt: 2, lanes }
+  const key = (await readOperation(service.db, runKind, { id }))?.key ?? ''
+  const name = intentName(key, 0, 1)
+  const intents = [{ ...start, name, ahead: false }]
+  expect((await commitSite(service.db, id, site, epoch, { ...emptyEntry(), intents })).acquired).toHaveLength(
+    1,
+  )
+  expect((await service.call('POST', `/execution-runs/${id}/cancel/`)).status).toBe(202)
+  const age = async (table: string, column: string, of: string): Promise<void> => {
+    const sql = `update ${table} set ${column} = now() - interval '1 hour' where ${of} = $1`
+    await service.db.prepared(`age_${table}`, sql, [id])
+  }
+  await age('site_leases', 'renewed_at', 'execution_run_id')
+  await age('execution_runs', 'cancel_requested_at', 'id')
+  const { run, activities } = await service.finished(id)
+  expect([run.status, run.failureReason]).toEqual(['cancelled', 'cancelled on request'])
+  expect(activities.map(({ status, failureReason }: any) => [status, failureReason])).toEqual([
+    ['cancelled', `no worker serves the site ${site}: what runs there is ended when one does`],
+    ['cancelled', 'the run was cancelled'],
+  ])
+  const left = await service.db.prepared(
+    'left_of',
+    'select * from site_leftovers where execution_run_id = $1',
+    [id],
+  )
+  expect(left).toMatchObject([{ site, name }])
+  // The host, should it come back, writes nothing more.
+  await expect(commitSite(service.db, id, site, epoch, emptyEntry())).rejects.toThrow(LeasePassedOn)
+  await replayed('execution-run-abandoned', `execution-run/${id}/1`)
+  expect((await service.call('DELETE', `/execution-runs/${id}/`)).status).toBe(204)
 })
 
 test('a site that rests waits for nothing on the page, and its run replays', async () => {

@@ -101,6 +101,29 @@ export const idOfRun = (of: RecordRef): Sql => idOfRecord(runKind, of)
 const AttemptRow = z.object({ activityPosition: z.number(), attempt: z.number() })
 
 /**
+ * Records the attempts of a run that may be alive at a site as left there, with the reason: they are
+ * ended once the site answers. Returns their names.
+ */
+export const leaveAttempts = async (
+  tx: Db,
+  { runId, effectKey }: { runId: string; effectKey: string },
+  site: string,
+  reason: string,
+): Promise<string[]> => {
+  // Includes attempts that wait in a site's queue, and intents recorded ahead of their turn.
+  const alive = await tx.many(
+    AttemptRow,
+    sql`select activity_position, attempt from task_executions
+      where execution_run_id = ${runId} and site = ${site} and (handle_name is not null or ahead)
+        and status not in ('completed', 'failed', 'cancelled')`,
+  )
+  const names = alive.map(({ activityPosition, attempt }) => intentName(effectKey, activityPosition, attempt))
+  await tx.run(sql`insert into site_leftovers (site, name, execution_run_id, last_error)
+    select ${site}, name, ${runId}, ${reason} from unnest(${names}::text[]) as name on conflict do nothing`)
+  return names
+}
+
+/**
  * Stops an open run that the engine cannot continue at `site`: no further task starts, and the run
  * will be closed as failed for `reason`. Attempts that may be alive at the site are recorded as left
  * there, so that they are ended before others take their place.
@@ -117,18 +140,7 @@ export const abandonRun = (db: Db, of: RecordRef, site: string, reason: string):
       sql`select effect_key from execution_runs where id = ${idOfRun(of)}`,
     )
     if (effectKey === undefined) return
-    // Includes attempts that wait in a site's queue, and intents recorded ahead of their turn.
-    const alive = await tx.many(
-      AttemptRow,
-      sql`select activity_position, attempt from task_executions
-        where execution_run_id = ${runId} and site = ${site} and (handle_name is not null or ahead)
-          and status not in ('completed', 'failed', 'cancelled')`,
-    )
-    const names = alive.map(({ activityPosition, attempt }) =>
-      intentName(effectKey, activityPosition, attempt),
-    )
-    await tx.run(sql`insert into site_leftovers (site, name, execution_run_id, last_error)
-      select ${site}, name, ${runId}, ${reason} from unnest(${names}::text[]) as name on conflict do nothing`)
+    await leaveAttempts(tx, { runId, effectKey }, site, reason)
   })
 
 const RunEndRow = z.object({

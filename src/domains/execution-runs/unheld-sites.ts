@@ -1,0 +1,69 @@
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+import { eachRecord } from '../../db/each-record.ts'
+import type { Engine } from '../../engine.ts'
+import { claimSite } from '../../executor/journal.ts'
+import { findSiteSnapshot, usedPairs } from '../../executor/snapshot.ts'
+import { placesOf } from '../../executor/sites.ts'
+import { lockOperation } from '../../operations/records.ts'
+import { leaveAttempts, runKind } from './operation.ts'
+
+/**
+ * A site of a cancelled run is abandoned where no worker has renewed its lease for so long. A worker
+ * renews it twice a second; one that is replaced is back within half a minute.
+ */
+const unheldSeconds = 60
+
+const CancelledRun = z.object({
+  id: z.string(),
+  generation: z.number(),
+  key: z.string(),
+  /** Sites that a worker held, or that were abandoned, within this time. */
+  held: z.array(z.string()),
+})
+type CancelledRun = z.output<typeof CancelledRun>
+
+const cancelledRuns = (db: Db): Promise<CancelledRun[]> => {
+  const since = sql`now() - ${unheldSeconds} * interval '1 second'`
+  return db.many(
+    CancelledRun,
+    sql`select r.id, r.generation, r.effect_key as key, array(select l.site from site_leases l
+      where l.execution_run_id = r.id and l.renewed_at > ${since}) as held
+      from execution_runs r where r.status = 'running' and r.mode = 'real' and r.cancel_requested_at < ${since}`,
+  )
+}
+
+/** Takes the site from a worker that may only be frozen, and records what it had started there. */
+const abandon = (db: Db, { id, generation, key }: CancelledRun, site: string): Promise<boolean> =>
+  db.transaction(async (tx) => {
+    await claimSite(tx, id, site, '')
+    const run = await lockOperation(tx, runKind, { id, generation, key })
+    if (run?.status !== 'running' || run.cancelRequestedAt === undefined) return false
+    const reason = `no worker serves the site ${site}: what runs there is ended when one does`
+    const names = await leaveAttempts(tx, { runId: id, effectKey: key }, site, reason)
+    await tx.run(sql`update task_executions set failure_reason = ${reason}
+      where execution_run_id = ${id} and handle_name = any(${names}::text[])`)
+    return true
+  })
+
+/**
+ * Ends the part of cancelled runs at sites that no worker executes: their host is gone, has another
+ * name by now, or is full of other work. What they had started there is on record as left, and the
+ * run's workflow goes on without them. Where its signal is lost, the next one follows after as long
+ * a time. Any number of processes may do so at once.
+ */
+export const abandonUnheldSites = async (
+  { db, engine }: { db: Db; engine: Pick<Engine, 'signal'> },
+  failed: (error: unknown, run: { id: string }) => void,
+  signal: AbortSignal,
+): Promise<void> => {
+  const end = async (run: CancelledRun): Promise<void> => {
+    const [facts, pairs] = await Promise.all([findSiteSnapshot(db, run.id), usedPairs(db, run.id)])
+    if (facts === undefined) return
+    const open = pairs.filter((pair) => pair.open)
+    for (const site of placesOf(facts, open).keys())
+      if (!run.held.includes(site) && (await abandon(db, run, site)))
+        await engine.signal(runKind, run.id, run.generation, 'abandoned', site)
+  }
+  await eachRecord(await cancelledRuns(db), end, failed, signal)
+}
