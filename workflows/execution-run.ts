@@ -91,6 +91,8 @@ const waitsForKey = defineSearchAttributeKey('WaitsFor', SearchAttributeType.KEY
 const restSeconds = 15
 /** The same in a pause, whose end a signal brings: each look loads the run. */
 const pausedRestSeconds = 60
+/** A wake this long before a site is left may come behind the last look of its executor at the record. */
+const lateWakeMs = 1_000
 /** Far below the server's warning at 10,240 events; a site costs about 10 events a rest. */
 const eventsBeforeNewHistory = 2_000
 
@@ -109,6 +111,8 @@ interface Run {
   statuses: Map<string, SiteStatus>
   /** Counts events for a resting site. */
   wakes: number
+  /** When the last of them came from outside. */
+  wokenAt: number
   /** The values in the search attributes of Temporal's page. */
   shown: { state: string; waitsFor: string | undefined }
   stopSimulation: () => void
@@ -148,10 +152,16 @@ const show = (run: Run, isShown: () => boolean = () => true): void => {
   ])
 }
 
+/** An event for resting sites has come from outside. */
+const wake = (run: Run): void => {
+  run.wakes += 1
+  run.wokenAt = Date.now()
+}
+
 const listen = (run: Run): void => {
   setHandler(liveRunQuery, () => run.live)
   setHandler(wakeSignal, () => {
-    run.wakes += 1
+    wake(run)
     run.renew()
   })
   setHandler(progressSignal, (site, completed, running, status) => {
@@ -176,6 +186,10 @@ const isGivenUp = (error: unknown): boolean =>
   error instanceof ActivityFailure &&
   error.cause instanceof ApplicationFailure &&
   error.cause.type === 'SiteGivenUp'
+
+/** Whether a site that was left just now has to be looked at again; never in earlier histories. */
+const isWokenLate = ({ wokenAt }: Run): boolean =>
+  Date.now() - wokenAt < lateWakeMs && patched('a wake while a site is left ends its rest')
 
 /** Sites in flight detach for a new history. */
 const detaches = 'sites in flight detach for a new history'
@@ -230,7 +244,8 @@ const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () =
     if (settled || run.detaching) return
     const seen = run.wakes
     const seconds = paused === true ? pausedRestSeconds : restSeconds
-    if (woken !== true) await condition(() => run.wakes !== seen, `${String(seconds)} seconds`)
+    if (woken !== true && !isWokenLate(run))
+      await condition(() => run.wakes !== seen, `${String(seconds)} seconds`)
     if (renew()) return
   }
   rest('given up')
@@ -382,6 +397,7 @@ export async function executionRun(
     live: { phase: 'opening', sites: [], completed: 0, total: 0 },
     statuses: new Map(),
     wakes: 0,
+    wokenAt: -Infinity,
     shown: { state: '', waitsFor: undefined },
     stopSimulation: () => undefined,
     renew: () => undefined,
@@ -397,7 +413,7 @@ export async function executionRun(
       else await endAsRecord(cancel, 'RunFailed', end)
     },
     async () => {
-      run.wakes += 1
+      wake(run)
       await alongside("make the cancel the record's").cancelRun(runId, generation, key)
       run.stopSimulation()
     },

@@ -380,6 +380,43 @@ test('a site that rests waits for nothing on the page, and its run replays', asy
   await replayed('execution-run-rests', workflowId)
 })
 
+test('a wake that comes while a site is being left ends its rest, and replays', async () => {
+  const taskQueue = 'leaves'
+  const site = { site: 'near', taskQueue: `${taskQueue}/runs` }
+  const opened = { state: 'execute', total: 1, sites: [site] }
+  const activities = {
+    openRun: () => Promise.resolve(opened),
+    closeRun: () => Promise.resolve({ status: 'completed', completed: 1 }),
+  }
+  const leave: ((outcome: { settled: boolean; completed: number }) => void)[] = []
+  const runSite = () => beating(() => new Promise((resolve) => leave.push(resolve)))
+  const native = await NativeConnection.connect({ address: temporalAddress() })
+  const at = { connection: native, namespace: service.namespace }
+  const withWorkflows = async (work: () => Promise<unknown>) =>
+    (await Worker.create({ ...at, taskQueue, workflowBundle: bundle, activities })).runUntil(work)
+  const workflowId = 'execution-run/leaves/1'
+  const typesOf = async () => (await historyOf(workflowId)).json.events.map(({ eventType }: any) => eventType)
+  const sites = await Worker.create({ ...at, taskQueue: site.taskQueue, activities: { runSite } })
+  await sites.runUntil(async () => {
+    const handle = await client.workflow.start('executionRun', { taskQueue, workflowId, args: ['leaves', 1] })
+    await withWorkflows(() => until('the work', 120, () => leave.length === 1))
+    // No worker takes the workflow meanwhile: it sees both at once.
+    await handle.signal('wake')
+    leave[0]?.({ settled: false, completed: 0 })
+    await until('the end of the work', 120, async () =>
+      (await typesOf()).includes('EVENT_TYPE_ACTIVITY_TASK_COMPLETED'),
+    )
+    await withWorkflows(async () => {
+      await until('the work again', 120, () => leave.length === 2)
+      leave[1]?.({ settled: true, completed: 1 })
+      await handle.result()
+    })
+  })
+  await native.close()
+  expect(await typesOf()).not.toContain('EVENT_TYPE_TIMER_STARTED')
+  await replayed('execution-run-leaves', workflowId)
+})
+
 test('workers of the host with files of a run finish them before its end, or refuse; both replay', async () => {
   const taskQueue = 'closes'
   const filesAt = `${taskQueue}@keeper`
