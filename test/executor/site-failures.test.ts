@@ -4,14 +4,17 @@ import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { executionRunActivities } from '../../activities/execution-run.ts'
 import type { TransferFacts } from '../../src/executor/attempt.ts'
-import { waitKinds, type LoadedTask } from '../../src/executor/journal.ts'
+import { claimSite, commitSite, waitKinds, type LoadedTask } from '../../src/executor/journal.ts'
 import { sitesWithLeftovers, stopLeftovers } from '../../src/executor/leftovers.ts'
 import { intentName } from '../../src/executor/names.ts'
 import type { SitePlan } from '../../src/executor/intents.ts'
 import { runSite, type SiteOutcome } from '../../src/executor/loop.ts'
+import { emptyEntry } from '../../src/executor/scheduling-state.ts'
 import type { SiteParts } from '../../src/executor/site-parts.ts'
 import { openRunWakeUps } from '../../src/executor/wake-ups.ts'
+import { sql } from '../../src/db/sql.ts'
 import { closeRun, openRun, runKind } from '../../src/domains/execution-runs/operation.ts'
+import { abandonUnheldSites } from '../../src/domains/execution-runs/unheld-sites.ts'
 import {
   DriverError,
   type Collected,
@@ -297,6 +300,30 @@ test('a site whose run is paused is left once nothing is in flight there, and go
   expect(await run.execute(local).done).toEqual(paused)
   expect((await service.call('POST', `/execution-runs/${run.runId}/resume/`)).status).toBe(202)
   expect(await run.execute(local).done).toEqual({ settled: true, completed: 2, failed: 0 })
+})
+
+test('a site of a cancelled run that a worker takes while others are abandoned stays with it', async () => {
+  const runs = [(await makeRun([{ name: 'a' }])).runId, (await makeRun([{ name: 'a' }])).runId]
+  const abandoned: string[] = []
+  const failed = (error: unknown): never => {
+    throw error
+  }
+  // Not committed before they are closed, so that the service does not abandon them.
+  await service.db.transaction(async (db) => {
+    await db.run(sql`update execution_runs set cancel_requested_at = now() - interval '1 hour'
+      where id = any(${runs}::text[])`)
+    let commits = (): Promise<unknown> => Promise.resolve()
+    const signal = async (_kind: unknown, id: string, _of: number, _name: string, place: string) => {
+      abandoned.push(id)
+      const other = runs.find((run) => run !== id) ?? ''
+      const { epoch } = await claimSite(db, other, place, 'worker')
+      commits = () => commitSite(db, other, place, epoch, emptyEntry())
+    }
+    await abandonUnheldSites({ db, engine: { signal } as never }, failed, new AbortController().signal)
+    expect(abandoned).toHaveLength(1)
+    expect(await commits()).toMatchObject({ cancelled: true })
+    for (const id of runs) await closeRun(db, { id, generation: 1 })
+  })
 })
 
 test('silence and take-overs are told to those who watch, once each', async () => {

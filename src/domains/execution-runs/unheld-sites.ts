@@ -13,6 +13,7 @@ import { leaveAttempts, runKind } from './operation.ts'
  * renews it twice a second; one that is replaced is back within half a minute.
  */
 const unheldSeconds = 60
+const since = sql`now() - ${unheldSeconds} * interval '1 second'`
 
 const CancelledRun = z.object({
   id: z.string(),
@@ -23,19 +24,23 @@ const CancelledRun = z.object({
 })
 type CancelledRun = z.output<typeof CancelledRun>
 
-const cancelledRuns = (db: Db): Promise<CancelledRun[]> => {
-  const since = sql`now() - ${unheldSeconds} * interval '1 second'`
-  return db.many(
+const cancelledRuns = (db: Db): Promise<CancelledRun[]> =>
+  db.many(
     CancelledRun,
     sql`select r.id, r.generation, r.effect_key as key, array(select l.site from site_leases l
       where l.execution_run_id = r.id and l.renewed_at > ${since}) as held
       from execution_runs r where r.status = 'running' and r.mode = 'real' and r.cancel_requested_at < ${since}`,
   )
-}
 
 /** Takes the site from a worker that may only be frozen, and records what it had started there. */
 const abandon = (db: Db, { id, generation, key }: CancelledRun, site: string): Promise<boolean> =>
   db.transaction(async (tx) => {
+    // The runs before it in the list may have taken minutes, in which a worker has come.
+    const held = await tx.value(
+      z.boolean(),
+      sql`select renewed_at > ${since} from site_leases where execution_run_id = ${id} and site = ${site} for update`,
+    )
+    if (held === true) return false
     await claimSite(tx, id, site, '')
     const run = await lockOperation(tx, runKind, { id, generation, key })
     if (run?.status !== 'running' || run.cancelRequestedAt === undefined) return false
