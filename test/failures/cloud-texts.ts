@@ -279,7 +279,8 @@ export const openCloudTexts = async (): Promise<Failures> => {
         await Promise.all([
           playVariables(world, number, texts),
           playRefused(world, texts),
-          playInstances(world, number, texts.filter(isTakable)),
+          // A living name is taken once.
+          playInstances(world, number, [...new Set(texts.filter(isTakable))]),
         ])
       ).flat()
       if (existsSync(world.bait)) violations.push('something was executed')

@@ -86,19 +86,20 @@ export const chargeWindows = async (tx: Db, runId: string): Promise<void> => {
   await tx.run(sql`update task_executions t set cost = coalesce(t.runtime_seconds, 0) * w.per_second + w.each
       -- What was moved for an activity is with its last attempt: of the others only the ids of the
       -- transfers tell.
-      + case when not exists (select from task_executions l where l.execution_run_id = t.execution_run_id
-          and l.activity_position = t.activity_position and l.attempt > t.attempt and l.started_at is not null
-            and l.finished_at is not null)
-        then moved.cost else 0 end
+      + case when t.attempt = latest.attempt then moved.cost else 0 end
     from (select activity_id, sum(cost) as cost from (
         select consumer_activity_id as activity_id, cost from data_transfer_observations
           where execution_run_id = ${runId}
         union all select activity_id, 0 from task_executions where execution_run_id = ${runId}) costs
       group by activity_id) moved,
+      (select activity_position, max(attempt) as attempt from task_executions
+        where execution_run_id = ${runId} and started_at is not null and finished_at is not null
+        group by activity_position) latest,
       unnest(${uses.map(({ id }) => id)}::text[],
       ${prices.map(({ perRuntimeSecond }) => perRuntimeSecond)}::float8[],
       ${prices.map(({ each }) => each)}::float8[]) as w (id, per_second, each)
     where t.execution_run_id = ${runId} and t.planned_resource_id = w.id and t.started_at is not null
-      and t.finished_at is not null and moved.activity_id = t.activity_id`)
+      and t.finished_at is not null and moved.activity_id = t.activity_id
+      and latest.activity_position = t.activity_position`)
   await tx.run(sql`set local enable_nestloop to default`)
 }
