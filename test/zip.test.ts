@@ -101,7 +101,7 @@ test('a reader that leaves closes the entry that is read, and opens no other', a
   }
 })
 
-test.each([
+proved.each([
   ['read at once', (): Promise<void> => Promise.resolve()],
   ['read slowly', (): Promise<void> => new Promise((resolve) => setImmediate(resolve))],
 ])('2,000 entries come to an end, %s', async (_, pause) => {

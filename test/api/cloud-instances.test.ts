@@ -255,22 +255,25 @@ test('a target makes as many machines as it may', async () => {
   await act('first', 'destroy')
 })
 
-test('where a zone has no capacity or lacks the type the next one is asked, but a subnet has one zone only', async () => {
-  await makeTarget('in-subnet', { configuration: { network: 'subnet-a' } })
-  site.faults.noCapacity('us-east-1a')
-  site.faults.unsupported('us-east-1b')
-  expect((await made('elsewhere')).status).toBe('completed')
-  expect((await machineOfInstance(service, site, 'elsewhere')).zone).toBe('us-east-1c')
-  site.faults.unsupported(undefined)
-  await act('elsewhere', 'destroy')
-  const before = site.calls.get('RunInstances')!
-  expect(await made('nowhere', 'in-subnet')).toMatchObject({
-    status: 'failed',
-    failureReason: expect.stringContaining('InsufficientInstanceCapacity'),
-  })
-  expect(site.calls.get('RunInstances')).toBe(before + 1)
-  site.faults.noCapacity(undefined)
-})
+proved(
+  'where a zone has no capacity or lacks the type the next one is asked, but a subnet has one zone only',
+  async () => {
+    await makeTarget('in-subnet', { configuration: { network: 'subnet-a' } })
+    site.faults.noCapacity('us-east-1a')
+    site.faults.unsupported('us-east-1b')
+    expect((await made('elsewhere')).status).toBe('completed')
+    expect((await machineOfInstance(service, site, 'elsewhere')).zone).toBe('us-east-1c')
+    site.faults.unsupported(undefined)
+    await act('elsewhere', 'destroy')
+    const before = site.calls.get('RunInstances')!
+    expect(await made('nowhere', 'in-subnet')).toMatchObject({
+      status: 'failed',
+      failureReason: expect.stringContaining('InsufficientInstanceCapacity'),
+    })
+    expect(site.calls.get('RunInstances')).toBe(before + 1)
+    site.faults.noCapacity(undefined)
+  },
+)
 
 test('a machine whose making fails is ended, and a retry makes another one, also where a connection keeps its key', async () => {
   const credentialRef = `vault:ssh-key/${keyIdOf('other-key')}`
@@ -444,7 +447,7 @@ test('an expired credential and one of another provider are refused with the rea
   }
 })
 
-test('a connection that leads to another account says nothing about a machine', async () => {
+proved('a connection that leads to another account says nothing about a machine', async () => {
   await made('stays')
   const machine = await machineOfInstance(service, site, 'stays')
   const connection = await service.get('/environment-connections/account/')
@@ -588,7 +591,7 @@ proved('a machine that others stop or end is in the audit, once, with the reason
   }
 })
 
-test('a refresh of the catalog whose process has ended is taken up by another one', async () => {
+proved('a refresh of the catalog whose process has ended is taken up by another one', async () => {
   await service.db.run(sql`insert into cloud_catalogs (environment_id, connection_id, refreshing_since)
     values ('clouds', 'account', now() - interval '1 minute'), ('clouds', 'gone', now() + interval '1 day')`)
   await until('the catalog', 120, async () => {
@@ -664,39 +667,42 @@ describe('a run whose plan stops and starts its machine', () => {
       .map(({ kind }: { kind: string }) => kind)
       .toReversed()
 
-  test('it is stopped while nothing can run there, started for the next task, and ends with the run', async () => {
-    await makeTarget('resting', { lifecyclePolicy: 'destroy-after-run', maximumInstances: 1 })
-    await planned(
-      'rests',
-      'resting',
-      ['cloud', 'here', 'cloud', 'here'],
-      [{ action: 'provision' }, { action: 'stop' }],
-    )
-    expect((await start('rests')).status).toBe(202)
-    const instance = await until('a stopped machine', 120, async () => {
-      const [one] = await service.get('/environments/clouds/cloud-instances/?capacityTargetId=resting')
-      return one?.status === 'stopped' ? (one.id as string) : undefined
-    })
-    // The run has it: a person gets another one.
-    const other = await calls.provision({ capacityTargetId: 'resting' })
-    expect([other.status, other.body.state]).toEqual([409, 'maximum-instances'])
-    open('rests', 1)
-    await until('the task behind the stop', 120, async () => {
-      const { run } = await service.get('/execution-runs/rests/')
-      return run.completedActivityCount === 3
-    })
-    // Its last task is over, and the run is not.
-    expect(await calls.instance(instance)).toMatchObject({ status: 'ready' })
-    open('rests', 3)
-    expect((await service.finished('rests')).run.status).toBe('completed')
-    await until('the end of the machine', 120, () => living().length === 0)
-    await until(
-      'the record of its end',
-      120,
-      async () => (await calls.instance(instance)).status === 'destroyed',
-    )
-    expect(await kindsOf(instance)).toEqual(['provision', 'stop', 'start', 'destroy'])
-  })
+  proved(
+    'it is stopped while nothing can run there, started for the next task, and ends with the run',
+    async () => {
+      await makeTarget('resting', { lifecyclePolicy: 'destroy-after-run', maximumInstances: 1 })
+      await planned(
+        'rests',
+        'resting',
+        ['cloud', 'here', 'cloud', 'here'],
+        [{ action: 'provision' }, { action: 'stop' }],
+      )
+      expect((await start('rests')).status).toBe(202)
+      const instance = await until('a stopped machine', 120, async () => {
+        const [one] = await service.get('/environments/clouds/cloud-instances/?capacityTargetId=resting')
+        return one?.status === 'stopped' ? (one.id as string) : undefined
+      })
+      // The run has it: a person gets another one.
+      const other = await calls.provision({ capacityTargetId: 'resting' })
+      expect([other.status, other.body.state]).toEqual([409, 'maximum-instances'])
+      open('rests', 1)
+      await until('the task behind the stop', 120, async () => {
+        const { run } = await service.get('/execution-runs/rests/')
+        return run.completedActivityCount === 3
+      })
+      // Its last task is over, and the run is not.
+      expect(await calls.instance(instance)).toMatchObject({ status: 'ready' })
+      open('rests', 3)
+      expect((await service.finished('rests')).run.status).toBe('completed')
+      await until('the end of the machine', 120, () => living().length === 0)
+      await until(
+        'the record of its end',
+        120,
+        async () => (await calls.instance(instance)).status === 'destroyed',
+      )
+      expect(await kindsOf(instance)).toEqual(['provision', 'stop', 'start', 'destroy'])
+    },
+  )
 
   proved(
     'a start takes the machine of a person that it names, which is stopped again; no other one',

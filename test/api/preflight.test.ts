@@ -10,6 +10,7 @@ import { probeBuildkit, probeEngine, probeServer } from '../../src/domains/insta
 import { inventoryRoutes } from '../support/inventory-routes.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { proved } from '../support/share.ts'
 
 const folder = mkdtempSync(join(runFolder(), 'preflight-'))
 const socket = (name: string): string => join(folder, name)
@@ -147,7 +148,7 @@ test('BuildKit needs a worker, or a container engine that builds with it', async
   })
 })
 
-test('a part that accepts and stays silent is given up after 3 s', async () => {
+proved('a part that accepts and stays silent is given up after 3 s', async () => {
   const started = performance.now()
   const probes = await Promise.all([
     probeEngine(engines('silent', 'silent')),

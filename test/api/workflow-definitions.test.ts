@@ -14,6 +14,7 @@ import { inputVariables } from '../../src/domains/workflow-definitions/names.ts'
 import { uses } from '../../src/uses.ts'
 import { growth } from '../support/growth.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
+import { proved } from '../support/share.ts'
 
 const seed = 20_260
 
@@ -993,7 +994,7 @@ describe('bad input', () => {
     ])
   })
 
-  test('a document of 130,000 equal names is 422', async () => {
+  proved('a document of 130,000 equal names is 422', async () => {
     const answer = await create(
       workflow(
         'equal',
@@ -1150,7 +1151,7 @@ describe('bad input', () => {
   })
 })
 
-test('items of the list carry arrays of up to 32 Mi characters in all', async () => {
+proved('items of the list carry arrays of up to 32 Mi characters in all', async () => {
   const run = '#'.repeat(1_048_576)
   for (let i = 0; i < 33; i++)
     await create(workflow(`long-${String(i).padStart(2, '0')}`, [{ name: 'a', run, image: 'i' }]))
@@ -1258,7 +1259,7 @@ describe('names that become the same', () => {
     expect(await growth((count) => readWfFormat(inPlace(count, files, 0), {}), 300)).toBeLessThan(1.5)
   })
 
-  test('files that each of many tasks takes from each of many others are 422', async () => {
+  proved('files that each of many tasks takes from each of many others are 422', async () => {
     const each = (name: string, make: (i: number) => object = () => ({})): { id: string }[] =>
       Array.from({ length: 130 }, (_, i) => ({ id: `${name}${i}`, ...make(i) }))
     const files = each('f')

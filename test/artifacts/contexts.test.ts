@@ -14,6 +14,7 @@ import { openArtifactStore } from '../../src/drivers/build/store.ts'
 import { until } from '../failures/programs.ts'
 import { cloneDatabase } from '../support/database.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { proved } from '../support/share.ts'
 import { retyped, tarOf } from './world.ts'
 
 /** What builders get of a context whose archive can be read in more than one way. */
@@ -173,51 +174,54 @@ describe('a context', () => {
   })
 })
 
-test('the journal of a build records what its log and the database did not take, once they do', async () => {
-  const root = mkdtempSync(join(runFolder(), 'journal-'))
-  const logs = join(root, 'logs')
-  const { db, drop } = await cloneDatabase()
-  await db.run(sql`insert into artifact_versions (id, artifact_id, name, version, scope)
+proved(
+  'the journal of a build records what its log and the database did not take, once they do',
+  async () => {
+    const root = mkdtempSync(join(runFolder(), 'journal-'))
+    const logs = join(root, 'logs')
+    const { db, drop } = await cloneDatabase()
+    await db.run(sql`insert into artifact_versions (id, artifact_id, name, version, scope)
     values ('tool:1', 'tool', 'Tool', '1', 'system')`)
-  await db.run(sql`insert into artifact_builds (id, artifact_version_id, source_type, context_digest,
+    await db.run(sql`insert into artifact_builds (id, artifact_version_id, source_type, context_digest,
       recipe_digest, target_format, target_os, target_architecture, cache_key, build_arguments)
     values ('b', 'tool:1', 'dockerfile', 'sha256:0', 'sha256:0', 'sif', 'linux', 'amd64', 'b', '{}')`)
-  await db.run(sql`insert into build_runs (id, artifact_build_id, status, host_id)
+    await db.run(sql`insert into build_runs (id, artifact_build_id, status, host_id)
     values ('run', 'b', 'running', 'here')`)
-  const store = openArtifactStore(root)
-  /** Writes of the log that were refused. */
-  let refused = 0
-  const appendLog: typeof store.appendLog = (name, text) =>
-    store.appendLog(name, text).catch((error: unknown) => {
-      refused++
-      throw error
-    })
-  const journal = await openJournal({ db, artifactStore: { appendLog } }, 'run', 'building')
-  const recorded = (line: string) =>
-    until(`${line} is recorded`, 120, async () => (await readLive(db, 'run'))?.line === line)
+    const store = openArtifactStore(root)
+    /** Writes of the log that were refused. */
+    let refused = 0
+    const appendLog: typeof store.appendLog = (name, text) =>
+      store.appendLog(name, text).catch((error: unknown) => {
+        refused++
+        throw error
+      })
+    const journal = await openJournal({ db, artifactStore: { appendLog } }, 'run', 'building')
+    const recorded = (line: string) =>
+      until(`${line} is recorded`, 120, async () => (await readLive(db, 'run'))?.line === line)
 
-  // The folder of the logs cannot be made.
-  writeFileSync(logs, '')
-  journal.say('first')
-  await until('the log is refused', 120, () => refused > 0)
-  rmSync(logs)
-  await recorded('first')
+    // The folder of the logs cannot be made.
+    writeFileSync(logs, '')
+    journal.say('first')
+    await until('the log is refused', 120, () => refused > 0)
+    rmSync(logs)
+    await recorded('first')
 
-  await db.run(sql`alter table build_runs rename to build_runs_elsewhere`)
-  journal.say('second')
-  const log = async () => (await store.readLog('run', { offset: 0, limit: 1_000 })).bytes.toString()
-  await until('the database was asked', 120, async () => (await log()).includes('second'))
-  await db.run(sql`alter table build_runs_elsewhere rename to build_runs`)
-  await recorded('second')
+    await db.run(sql`alter table build_runs rename to build_runs_elsewhere`)
+    journal.say('second')
+    const log = async () => (await store.readLog('run', { offset: 0, limit: 1_000 })).bytes.toString()
+    await until('the database was asked', 120, async () => (await log()).includes('second'))
+    await db.run(sql`alter table build_runs_elsewhere rename to build_runs`)
+    await recorded('second')
 
-  rmSync(logs, { recursive: true })
-  writeFileSync(logs, '')
-  journal.say('third')
-  await expect(journal[Symbol.asyncDispose]()).rejects.toThrow(/EEXIST|ENOTDIR/)
-  rmSync(logs)
-  mkdirSync(logs)
-  await journal[Symbol.asyncDispose]()
-  expect([await log(), (await readRun(db, 'run')).logs]).toEqual(['third\n', 'first\nsecond\nthird\n'])
-  await drop()
-  rmSync(root, { recursive: true })
-})
+    rmSync(logs, { recursive: true })
+    writeFileSync(logs, '')
+    journal.say('third')
+    await expect(journal[Symbol.asyncDispose]()).rejects.toThrow(/EEXIST|ENOTDIR/)
+    rmSync(logs)
+    mkdirSync(logs)
+    await journal[Symbol.asyncDispose]()
+    expect([await log(), (await readRun(db, 'run')).logs]).toEqual(['third\n', 'first\nsecond\nthird\n'])
+    await drop()
+    rmSync(root, { recursive: true })
+  },
+)

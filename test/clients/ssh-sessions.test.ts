@@ -16,7 +16,7 @@ import type { SshSessions, SshTarget } from '../../src/clients/ssh/target.ts'
 import { poll } from '../../src/pacing/poll.ts'
 import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { until } from '../failures/programs.ts'
-import { runsOf } from '../support/share.ts'
+import { proved, runsOf } from '../support/share.ts'
 import { startSshServer, type SshServer, type SshServerOptions } from '../support/ssh-server.ts'
 import { makeKey, startSshd, type Sshd } from './sshd.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -342,7 +342,7 @@ describe('ways', () => {
     }
   })
 
-  test('through a proxy command, where it is allowed', async () => {
+  proved('through a proxy command, where it is allowed', async () => {
     const proxyCommand = `exec ssh-proxy %h %p`
     chmodSync(folder, 0o755)
     const command =
@@ -619,7 +619,7 @@ describe('the connection', () => {
     expect((await shell.run('echo again')).stdout.toString()).toBe('again\n')
   })
 
-  test('a hundred logins that are not used any more leave nothing behind', async () => {
+  proved('a hundred logins that are not used any more leave nothing behind', async () => {
     const sessions = open({ idleMs: 200, forgetMs: 200 })
     const targets = Array.from({ length: 100 }, (_one, index) =>
       sshd.target({ credential: `ssh-key:${String(index)}` }),

@@ -17,6 +17,7 @@ import { needs } from '../support/needs.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 
 /** Commands and terminals on this machine. */
 
@@ -230,7 +231,7 @@ test('a list of commands has the beginning of their output', async () => {
   ])
 })
 
-test('a program that reads nothing stops neither its own end nor other terminals', async () => {
+proved('a program that reads nothing stops neither its own end nor other terminals', async () => {
   const [deaf, other] = [await openTerminal(service, 'here'), await openTerminal(service, 'here')]
   const desk = await attachTo(service, deaf)
   const group = join(folder, 'deaf-group')
@@ -456,7 +457,7 @@ test('what a command has left is removed once its site answers', async () => {
   })
 })
 
-test('a factory reset names open terminals, and ends them where it is asked to', async () => {
+proved('a factory reset names open terminals, and ends them where it is asked to', async () => {
   const id = await openTerminal(service, 'here')
   const desk = await attachTo(service, id)
   const shells = join(folder, 'reset-shell')

@@ -12,7 +12,7 @@ import { plainIntent } from './intent.ts'
 import { withScripts } from './scripts.ts'
 import { openTableDriver, startTable } from './table.ts'
 import { tortureConformance } from './torture.ts'
-import { runsOf } from '../support/share.ts'
+import { proved, runsOf } from '../support/share.ts'
 
 /** What batch schedulers share, over the smallest one: a table in memory. */
 
@@ -70,36 +70,39 @@ runtimeDriverConformance('batch, over a table in memory', makeSite, { hides: tru
 // The files of hosts, which are listed and staged in the same way, get them all.
 tortureConformance('batch, over a table in memory', makeSite, { cases: runsOf(5, 40) })
 
-test('an array whose id no answer gave is found by its name: its task runs once, and a cancel ends it', async () => {
-  const scratch = mkdtempSync(join(folder, 'lost-answer-'))
-  const shell = openLocalShell()
-  const options = { ...optionsIn(scratch), shell }
-  const driver = openTableDriver({ ...options, losesAnswers: true })
-  const ledger = join(scratch, 'ledger')
-  const script = 'echo begun >> "$1"; sleep 86400'
-  const task = plainIntent('nameless', join(scratch, 'work', 'nameless', '1'), [
-    'sh',
-    '-c',
-    script,
-    'sh',
-    ledger,
-  ])
-  expect(await driver.submit([task])).toMatchObject([{ ok: false, error: { trouble: 'unknown' } }])
-  await until('its start', 120, () => existsSync(ledger))
-  const found = (await driver.find([task.name])).get(task.name)
-  expect(found).toMatchObject({ state: 'running', externalId: expect.stringMatching(/^table\.\d+_0$/) })
-  expect(await driver.submit([task])).toMatchObject([
-    { ok: true, externalId: found?.state === 'running' && found.externalId },
-  ])
-  await driver.cancel([task.name], 0)
-  expect((await driver.find([task.name])).get(task.name)).toMatchObject({
-    state: 'ended',
-    reason: 'cancelled',
-  })
-  expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
-  await driver.close()
-  await shell.close()
-})
+proved(
+  'an array whose id no answer gave is found by its name: its task runs once, and a cancel ends it',
+  async () => {
+    const scratch = mkdtempSync(join(folder, 'lost-answer-'))
+    const shell = openLocalShell()
+    const options = { ...optionsIn(scratch), shell }
+    const driver = openTableDriver({ ...options, losesAnswers: true })
+    const ledger = join(scratch, 'ledger')
+    const script = 'echo begun >> "$1"; sleep 86400'
+    const task = plainIntent('nameless', join(scratch, 'work', 'nameless', '1'), [
+      'sh',
+      '-c',
+      script,
+      'sh',
+      ledger,
+    ])
+    expect(await driver.submit([task])).toMatchObject([{ ok: false, error: { trouble: 'unknown' } }])
+    await until('its start', 120, () => existsSync(ledger))
+    const found = (await driver.find([task.name])).get(task.name)
+    expect(found).toMatchObject({ state: 'running', externalId: expect.stringMatching(/^table\.\d+_0$/) })
+    expect(await driver.submit([task])).toMatchObject([
+      { ok: true, externalId: found?.state === 'running' && found.externalId },
+    ])
+    await driver.cancel([task.name], 0)
+    expect((await driver.find([task.name])).get(task.name)).toMatchObject({
+      state: 'ended',
+      reason: 'cancelled',
+    })
+    expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
+    await driver.close()
+    await shell.close()
+  },
+)
 
 /** Files can be made, and nothing can be written into them. */
 const fullDisk = `trap '' XFSZ; ulimit -f 0\n`
@@ -137,35 +140,38 @@ test('a name that a disk cannot record, as it fills up during a submit, fails wi
   await real.close()
 })
 
-test('a cancel on a full disk ends a task that the site could not take, and its name is free once it is removed', async () => {
-  const scratch = mkdtempSync(join(folder, 'full-'))
-  const real = openLocalShell()
-  let isFull = false
-  const shell = withScripts(real, (script) => `${isFull ? fullDisk : ''}${script}`)
-  const options = optionsIn(scratch)
-  const driver = openTableDriver({ ...options, shell })
-  const records = join(options.root, 'tasks')
-  const task = plainIntent('unwritten', join(scratch, 'work', 'unwritten', '1'), ['sh', '-c', 'exit 3'])
-  const stateOf = async (name: string) => (await driver.find([name])).get(name)
-  expect(await stateOf(task.name)).toEqual({ state: 'unknown' })
-  isFull = true
-  expect(await driver.submit([task])).toMatchObject([{ ok: false, error: { trouble: 'infrastructure' } }])
-  await driver.cancel([task.name], 0)
-  expect(readFileSync(join(records, 'unwritten.task'), 'utf8')).toBe('')
-  expect(await stateOf(task.name)).toMatchObject({ state: 'lost' })
-  isFull = false
-  await driver.remove(task.name)
-  expect(await driver.submit([task])).toMatchObject([{ ok: true }])
-  await until('its end', 120, async () => (await stateOf(task.name))?.state === 'ended')
+proved(
+  'a cancel on a full disk ends a task that the site could not take, and its name is free once it is removed',
+  async () => {
+    const scratch = mkdtempSync(join(folder, 'full-'))
+    const real = openLocalShell()
+    let isFull = false
+    const shell = withScripts(real, (script) => `${isFull ? fullDisk : ''}${script}`)
+    const options = optionsIn(scratch)
+    const driver = openTableDriver({ ...options, shell })
+    const records = join(options.root, 'tasks')
+    const task = plainIntent('unwritten', join(scratch, 'work', 'unwritten', '1'), ['sh', '-c', 'exit 3'])
+    const stateOf = async (name: string) => (await driver.find([name])).get(name)
+    expect(await stateOf(task.name)).toEqual({ state: 'unknown' })
+    isFull = true
+    expect(await driver.submit([task])).toMatchObject([{ ok: false, error: { trouble: 'infrastructure' } }])
+    await driver.cancel([task.name], 0)
+    expect(readFileSync(join(records, 'unwritten.task'), 'utf8')).toBe('')
+    expect(await stateOf(task.name)).toMatchObject({ state: 'lost' })
+    isFull = false
+    await driver.remove(task.name)
+    expect(await driver.submit([task])).toMatchObject([{ ok: true }])
+    await until('its end', 120, async () => (await stateOf(task.name))?.state === 'ended')
 
-  // Another process found it over before its start, and the disk had no room for the record of that.
-  const files = { array: 'orrery-held 0 0 1\n', verdict: 'never 2.000 held by the site\n', task: '' }
-  for (const [kind, content] of Object.entries(files)) writeFileSync(join(records, `held.${kind}`), content)
-  await until('its loss', 120, async () => (await stateOf('held'))?.state === 'lost')
-  expect(await stateOf('held')).toMatchObject({ cause: 'held by the site' })
-  await driver.close()
-  await real.close()
-})
+    // Another process found it over before its start, and the disk had no room for the record of that.
+    const files = { array: 'orrery-held 0 0 1\n', verdict: 'never 2.000 held by the site\n', task: '' }
+    for (const [kind, content] of Object.entries(files)) writeFileSync(join(records, `held.${kind}`), content)
+    await until('its loss', 120, async () => (await stateOf('held'))?.state === 'lost')
+    expect(await stateOf('held')).toMatchObject({ cause: 'held by the site' })
+    await driver.close()
+    await real.close()
+  },
+)
 
 test('a cancel leaves no end on record for a task whose files are lost, and waits until its processes have ended', async () => {
   const marked: string[] = []

@@ -32,6 +32,7 @@ import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
 import { taskScript } from '../../src/drivers/runtime/contract/task-script.ts'
 import { until } from '../failures/programs.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { proved } from '../support/share.ts'
 import { plainIntent } from './intent.ts'
 import { asOrdinary, withScripts } from './scripts.ts'
 
@@ -422,22 +423,25 @@ describe('a task at a host', () => {
     return script.replaceAll(start, `  until [ -e ${gate} ]; do sleep 0.05; done\n${start}`)
   }
 
-  test('a supervisor that was frozen before its first line starts nothing once its task was given up or cancelled', async () => {
-    const [gate, ledger] = [join(scratch, 'gate'), join(scratch, 'ledger')]
-    const [first, second] = [open(frozenBefore(gate)), open(frozenBefore(gate))]
-    const tasks = ['given-up', 'cancelled'].map((name) => task(name, 'echo begun >> "$1"', ledger))
-    const submits = tasks.map((one) => first.submit([one]))
-    for (const { name } of tasks) await until(`the record of ${name}`, 120, () => existsSync(record(name)))
-    expect(await stateIn(second, 'given-up')).toMatchObject({ state: 'running' })
-    await second.cancel(['cancelled'], 0)
-    await until('its loss', 120, async () => (await stateIn(second, 'given-up')).state === 'lost')
-    writeFileSync(gate, '')
-    for (const submit of submits) expect(await submit).toMatchObject([{ ok: true }])
-    for (const { name } of tasks) expect(readFileSync(record(name), 'utf8')).toMatch(/\nexit /)
-    expect(await stateIn(first, 'given-up')).toMatchObject({ state: 'lost' })
-    expect(await stateIn(first, 'cancelled')).toMatchObject({ state: 'ended', reason: 'cancelled' })
-    expect(existsSync(ledger)).toBe(false)
-  })
+  proved(
+    'a supervisor that was frozen before its first line starts nothing once its task was given up or cancelled',
+    async () => {
+      const [gate, ledger] = [join(scratch, 'gate'), join(scratch, 'ledger')]
+      const [first, second] = [open(frozenBefore(gate)), open(frozenBefore(gate))]
+      const tasks = ['given-up', 'cancelled'].map((name) => task(name, 'echo begun >> "$1"', ledger))
+      const submits = tasks.map((one) => first.submit([one]))
+      for (const { name } of tasks) await until(`the record of ${name}`, 120, () => existsSync(record(name)))
+      expect(await stateIn(second, 'given-up')).toMatchObject({ state: 'running' })
+      await second.cancel(['cancelled'], 0)
+      await until('its loss', 120, async () => (await stateIn(second, 'given-up')).state === 'lost')
+      writeFileSync(gate, '')
+      for (const submit of submits) expect(await submit).toMatchObject([{ ok: true }])
+      for (const { name } of tasks) expect(readFileSync(record(name), 'utf8')).toMatch(/\nexit /)
+      expect(await stateIn(first, 'given-up')).toMatchObject({ state: 'lost' })
+      expect(await stateIn(first, 'cancelled')).toMatchObject({ state: 'ended', reason: 'cancelled' })
+      expect(existsSync(ledger)).toBe(false)
+    },
+  )
 
   test('a cancel that meets a supervisor between its first line and its task ends the task as cancelled', async () => {
     const gate = join(scratch, 'begin')
@@ -492,47 +496,50 @@ describe('a task at a host', () => {
     expect(readFileSync(join(scratch, 'waited-for'), 'utf8')).toMatch(/^\d+\n$/)
   })
 
-  test('where the host cannot write that a task is given up, it waits with the file, is cancelled by nobody, and never starts', async () => {
-    const folder = join(scratch, 'home', 'tasks')
-    const [gate, ledger] = [join(scratch, 'gate-'), join(scratch, 'ledger')]
-    const frozen = frozenBefore(`${gate}$name`)
-    const driver = open((script) => asOrdinary(frozen(script)))
-    writeFileSync(`${gate}vanished`, '')
-    const claims = ['claimed', 'linked'].map((name) => task(name, 'echo begun >> "$1"', ledger))
-    const submitted = open(frozen).submit(claims)
-    const script = 'echo begun >> "$1"; until [ -e "$2" ]; do sleep 0.05; done'
-    await driver.submit([task('vanished', script, ledger, `${gate}claimed`)])
-    for (const { name } of claims) await until('the record', 120, () => existsSync(record(name)))
-    await until('the start', 120, () => existsSync(ledger))
-    expect(await stateIn(driver, 'vanished')).toMatchObject({ state: 'running' })
-    rmSync(record('vanished'))
-    symlinkSync('nowhere', join(folder, 'linked.lost'))
-    chmodSync(folder, 0o500)
-    const waiting = (name: string, first: string) =>
-      expect.stringMatching(`${first}.*the host cannot write ${join(folder, name)}.lost: `)
-    const mayStart = 'not known whether it can still start'
-    const isRunning = '^its record was removed .* its processes still run'
-    const causes = { claimed: mayStart, linked: mayStart, vanished: isRunning }
-    try {
-      for (const [name, cause] of Object.entries(causes)) {
-        await until('its reason', 120, async () =>
-          JSON.stringify(await stateIn(driver, name)).includes('.lost'),
-        )
-        expect(await stateIn(driver, name)).toMatchObject({ state: 'running', cause: waiting(name, cause) })
-        const refusal = { trouble: 'unknown', message: waiting(name, mayStart) }
-        await expect(driver.cancel([name], 0)).rejects.toMatchObject(refusal)
+  proved(
+    'where the host cannot write that a task is given up, it waits with the file, is cancelled by nobody, and never starts',
+    async () => {
+      const folder = join(scratch, 'home', 'tasks')
+      const [gate, ledger] = [join(scratch, 'gate-'), join(scratch, 'ledger')]
+      const frozen = frozenBefore(`${gate}$name`)
+      const driver = open((script) => asOrdinary(frozen(script)))
+      writeFileSync(`${gate}vanished`, '')
+      const claims = ['claimed', 'linked'].map((name) => task(name, 'echo begun >> "$1"', ledger))
+      const submitted = open(frozen).submit(claims)
+      const script = 'echo begun >> "$1"; until [ -e "$2" ]; do sleep 0.05; done'
+      await driver.submit([task('vanished', script, ledger, `${gate}claimed`)])
+      for (const { name } of claims) await until('the record', 120, () => existsSync(record(name)))
+      await until('the start', 120, () => existsSync(ledger))
+      expect(await stateIn(driver, 'vanished')).toMatchObject({ state: 'running' })
+      rmSync(record('vanished'))
+      symlinkSync('nowhere', join(folder, 'linked.lost'))
+      chmodSync(folder, 0o500)
+      const waiting = (name: string, first: string) =>
+        expect.stringMatching(`${first}.*the host cannot write ${join(folder, name)}.lost: `)
+      const mayStart = 'not known whether it can still start'
+      const isRunning = '^its record was removed .* its processes still run'
+      const causes = { claimed: mayStart, linked: mayStart, vanished: isRunning }
+      try {
+        for (const [name, cause] of Object.entries(causes)) {
+          await until('its reason', 120, async () =>
+            JSON.stringify(await stateIn(driver, name)).includes('.lost'),
+          )
+          expect(await stateIn(driver, name)).toMatchObject({ state: 'running', cause: waiting(name, cause) })
+          const refusal = { trouble: 'unknown', message: waiting(name, mayStart) }
+          await expect(driver.cancel([name], 0)).rejects.toMatchObject(refusal)
+        }
+      } finally {
+        chmodSync(folder, 0o700)
       }
-    } finally {
-      chmodSync(folder, 0o700)
-    }
-    expect(await stateIn(driver, 'linked')).toMatchObject({ cause: waiting('linked', mayStart) })
-    rmSync(join(folder, 'linked.lost'))
-    for (const name of Object.keys(causes))
-      await until('its loss', 120, async () => (await stateIn(driver, name)).state === 'lost')
-    for (const { name } of claims) writeFileSync(`${gate}${name}`, '')
-    expect(await submitted).toMatchObject([{ ok: true }, { ok: true }])
-    expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
-  })
+      expect(await stateIn(driver, 'linked')).toMatchObject({ cause: waiting('linked', mayStart) })
+      rmSync(join(folder, 'linked.lost'))
+      for (const name of Object.keys(causes))
+        await until('its loss', 120, async () => (await stateIn(driver, name)).state === 'lost')
+      for (const { name } of claims) writeFileSync(`${gate}${name}`, '')
+      expect(await submitted).toMatchObject([{ ok: true }, { ok: true }])
+      expect(readFileSync(ledger, 'utf8')).toBe('begun\n')
+    },
+  )
 
   test('a script that a full disk has cut off, or that was never started, changes nothing about its task or another', async () => {
     const driver = open()

@@ -29,7 +29,7 @@ import { runFolder } from '../support/run-folder.ts'
 import { plainIntent, taskName } from './intent.ts'
 import { asOrdinary, withScripts } from './scripts.ts'
 import { tortureConformance } from './torture.ts'
-import { runsOf } from '../support/share.ts'
+import { proved, runsOf } from '../support/share.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.sshd)
 
@@ -312,7 +312,7 @@ describe('a work directory', () => {
   )
 })
 
-test(
+proved(
   'the look at a file of any size delays no other attempt, and ends with the cancel',
   async () => {
     const task = intent('truncate -s 900G f; truncate -s 100M h; echo 1 > g')

@@ -211,38 +211,41 @@ test('a folder of a killed backup or restore of an earlier version goes with the
   expect(readdirSync(folder.path).filter((name) => /^(backup|restore)-/.test(name))).toEqual(kept.sort())
 })
 
-test('a restore that was cut off keeps the service from its start, and is completed by the next one', async () => {
-  using folder = temporaryFolder()
-  using elsewhere = temporaryFolder()
-  const options = { dataDir: folder.path, cacheDir, log }
-  const archive = join(elsewhere.path, 'backup.tar.gz')
-  const temporal = join(folder.path, 'temporal')
-  mkdirSync(temporal)
-  const backedUp = await withDatabase(folder.path, async (client) => {
-    await client.query("create table sample as select 1 as id, 'backed up' as body")
-    return fingerprint(client)
-  })
-  await backUp(options, archive)
-  const later = await withDatabase(folder.path, async (client) => {
-    await client.query("update sample set body = 'later'")
-    return fingerprint(client)
-  })
-  // A link to nothing cannot be replaced by a folder: the exchange ends in its midst.
-  rmSync(temporal, { recursive: true })
-  symlinkSync('nothing', temporal)
-  await expect(restore(options, archive)).rejects.toThrow(/ENOTDIR/)
-  const [aside] = readdirSync(folder.path).filter((name) => name.startsWith('before-restore-'))
-  const start = openEmbedded({ dataDir: folder.path, cacheDir } as Config, {
-    ...{ log, onProgress: () => undefined, onRestart: () => undefined },
-  })
-  await expect(start).rejects.toThrow(
-    new RegExp(`run it again .* before are in .*/${aside ?? '-'}: to keep them`),
-  )
-  await expect(backUp(options, join(elsewhere.path, 'half'))).rejects.toThrow(/was cut off/)
-  rmSync(temporal)
-  expect(await restore(options, archive)).toBe(join(folder.path, aside ?? ''))
-  expect(await withDatabase(folder.path, fingerprint)).toEqual(backedUp)
-  expect(existsSync(temporal)).toBe(true)
-  chmodSync(join(folder.path, aside ?? ''), 0o711)
-  expect(await withDatabase(join(folder.path, aside ?? ''), fingerprint)).toEqual(later)
-})
+proved(
+  'a restore that was cut off keeps the service from its start, and is completed by the next one',
+  async () => {
+    using folder = temporaryFolder()
+    using elsewhere = temporaryFolder()
+    const options = { dataDir: folder.path, cacheDir, log }
+    const archive = join(elsewhere.path, 'backup.tar.gz')
+    const temporal = join(folder.path, 'temporal')
+    mkdirSync(temporal)
+    const backedUp = await withDatabase(folder.path, async (client) => {
+      await client.query("create table sample as select 1 as id, 'backed up' as body")
+      return fingerprint(client)
+    })
+    await backUp(options, archive)
+    const later = await withDatabase(folder.path, async (client) => {
+      await client.query("update sample set body = 'later'")
+      return fingerprint(client)
+    })
+    // A link to nothing cannot be replaced by a folder: the exchange ends in its midst.
+    rmSync(temporal, { recursive: true })
+    symlinkSync('nothing', temporal)
+    await expect(restore(options, archive)).rejects.toThrow(/ENOTDIR/)
+    const [aside] = readdirSync(folder.path).filter((name) => name.startsWith('before-restore-'))
+    const start = openEmbedded({ dataDir: folder.path, cacheDir } as Config, {
+      ...{ log, onProgress: () => undefined, onRestart: () => undefined },
+    })
+    await expect(start).rejects.toThrow(
+      new RegExp(`run it again .* before are in .*/${aside ?? '-'}: to keep them`),
+    )
+    await expect(backUp(options, join(elsewhere.path, 'half'))).rejects.toThrow(/was cut off/)
+    rmSync(temporal)
+    expect(await restore(options, archive)).toBe(join(folder.path, aside ?? ''))
+    expect(await withDatabase(folder.path, fingerprint)).toEqual(backedUp)
+    expect(existsSync(temporal)).toBe(true)
+    chmodSync(join(folder.path, aside ?? ''), 0o711)
+    expect(await withDatabase(join(folder.path, aside ?? ''), fingerprint)).toEqual(later)
+  },
+)

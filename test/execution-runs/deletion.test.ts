@@ -8,6 +8,7 @@ import { until } from '../failures/programs.ts'
 import { eventually, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { startSshServer } from '../support/ssh-server.ts'
 import { makeWorld, type World } from '../support/worlds.ts'
 import { environmentOf, localStorage } from '../storages/world.ts'
@@ -192,70 +193,73 @@ test('promoted data that names the run is named, and stands in its way until its
   expect((await remove('origin-run')).status).toBe(204)
 })
 
-test('the files at a site that is away go when it answers, and what still runs there is ended first', async () => {
-  const server = await startSshServer()
-  const folder = join(service.dataDir, 'site')
-  const pidFile = join(service.dataDir, 'pid')
-  try {
-    await service.post('/ssh-keys/import/', { id: 'site', privateKey: server.privateKey })
-    const connection = (port: number) => ({
-      ...{ id: 'site-c', name: 'site-c', type: 'ssh', endpoint: `127.0.0.1:${String(port)}` },
-      ...{ username: 'root', credentialRef: 'vault:ssh-key/site' },
-      configuration: { knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}` },
-    })
-    const world = await makeWorld(service, {
-      name: 'far',
-      cores: [1, 1],
-      tasks: [
-        { name: 'made', run: 'echo here > here.txt', lane: [0, 0] },
-        {
-          name: 'brought',
-          after: ['made'],
-          run: `cat here.txt; echo $$ > ${pidFile}; exec sleep 600`,
-          lane: [1, 0],
-        },
-        { name: 'intended', after: ['brought'], run: 'true', lane: [1, 0] },
-      ],
-      places: [undefined, onHost('site-c', { workDirectory: folder })],
-      connections: [connection(server.port)],
-    })
-    await start('far-run', world)
-    const pid = await eventually('it runs', 60, () =>
-      Promise.resolve(existsSync(pidFile) && readFileSync(pidFile, 'utf8').trim()),
-    )
-    const { environmentId } = await service.get('/environment-connections/site-c/')
-    const move = (port: number) =>
-      service.ok('PUT', '/environment-connections/site-c/', { ...connection(port), environmentId })
-    // Nothing listens on the discard port of this machine.
-    await move(9)
-    server.cut()
-    await service.post('/execution-runs/far-run/cancel/')
-    expect((await service.finished('far-run')).run.status).toBe('cancelled')
-    expect(existsSync(`/proc/${pid}`)).toBe(true)
-    // As where the engine gave the run up: what was intended ahead of its turn may have been started.
-    await service.db.prepared(
-      'intended-ahead',
-      "update task_executions set ahead = true where execution_run_id = 'far-run' and handle_name is null",
-      [],
-    )
-    expect((await remove('far-run')).status).toBe(204)
-    await eventually('the site was asked', 60, async () => {
-      const rows = await service.db.prepared<{ site: string; names: string[]; last_error: string | null }>(
-        'removals',
-        'select site, names, last_error from site_removals',
+proved(
+  'the files at a site that is away go when it answers, and what still runs there is ended first',
+  async () => {
+    const server = await startSshServer()
+    const folder = join(service.dataDir, 'site')
+    const pidFile = join(service.dataDir, 'pid')
+    try {
+      await service.post('/ssh-keys/import/', { id: 'site', privateKey: server.privateKey })
+      const connection = (port: number) => ({
+        ...{ id: 'site-c', name: 'site-c', type: 'ssh', endpoint: `127.0.0.1:${String(port)}` },
+        ...{ username: 'root', credentialRef: 'vault:ssh-key/site' },
+        configuration: { knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}` },
+      })
+      const world = await makeWorld(service, {
+        name: 'far',
+        cores: [1, 1],
+        tasks: [
+          { name: 'made', run: 'echo here > here.txt', lane: [0, 0] },
+          {
+            name: 'brought',
+            after: ['made'],
+            run: `cat here.txt; echo $$ > ${pidFile}; exec sleep 600`,
+            lane: [1, 0],
+          },
+          { name: 'intended', after: ['brought'], run: 'true', lane: [1, 0] },
+        ],
+        places: [undefined, onHost('site-c', { workDirectory: folder })],
+        connections: [connection(server.port)],
+      })
+      await start('far-run', world)
+      const pid = await eventually('it runs', 60, () =>
+        Promise.resolve(existsSync(pidFile) && readFileSync(pidFile, 'utf8').trim()),
+      )
+      const { environmentId } = await service.get('/environment-connections/site-c/')
+      const move = (port: number) =>
+        service.ok('PUT', '/environment-connections/site-c/', { ...connection(port), environmentId })
+      // Nothing listens on the discard port of this machine.
+      await move(9)
+      server.cut()
+      await service.post('/execution-runs/far-run/cancel/')
+      expect((await service.finished('far-run')).run.status).toBe('cancelled')
+      expect(existsSync(`/proc/${pid}`)).toBe(true)
+      // As where the engine gave the run up: what was intended ahead of its turn may have been started.
+      await service.db.prepared(
+        'intended-ahead',
+        "update task_executions set ahead = true where execution_run_id = 'far-run' and handle_name is null",
         [],
       )
-      if (rows.length !== 1 || rows[0]?.last_error === null) return false
-      expect([rows[0]?.site, rows[0]?.names.length]).toEqual(['ssh/site-c', 2])
-      return true
-    })
-    await move(server.port)
-    await service.db.prepared('due', 'update site_removals set next_try_at = now()', [])
-    await onlyAudit('far-run')
-    expect(existsSync(`/proc/${pid}`)).toBe(false)
-    const work = join(folder, 'work')
-    expect(readdirSync(work).filter((name) => /^[0-9a-f]{24}$/.test(name))).toEqual([])
-  } finally {
-    await server.close()
-  }
-})
+      expect((await remove('far-run')).status).toBe(204)
+      await eventually('the site was asked', 60, async () => {
+        const rows = await service.db.prepared<{ site: string; names: string[]; last_error: string | null }>(
+          'removals',
+          'select site, names, last_error from site_removals',
+          [],
+        )
+        if (rows.length !== 1 || rows[0]?.last_error === null) return false
+        expect([rows[0]?.site, rows[0]?.names.length]).toEqual(['ssh/site-c', 2])
+        return true
+      })
+      await move(server.port)
+      await service.db.prepared('due', 'update site_removals set next_try_at = now()', [])
+      await onlyAudit('far-run')
+      expect(existsSync(`/proc/${pid}`)).toBe(false)
+      const work = join(folder, 'work')
+      expect(readdirSync(work).filter((name) => /^[0-9a-f]{24}$/.test(name))).toEqual([])
+    } finally {
+      await server.close()
+    }
+  },
+)

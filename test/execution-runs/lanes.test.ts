@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { availableParallelism } from 'node:os'
 import { openService, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'
 import { checked, runToEnd } from './checked.ts'
 import { mostAtOnce, overlapsOf } from './checker.ts'
@@ -121,7 +122,7 @@ test('tasks that need several cores get them beside others that need one', async
   }
 })
 
-test('three runs that take each other’s lanes all the time come to their ends', async () => {
+proved('three runs that take each other’s lanes all the time come to their ends', async () => {
   const world = await makeWorld(service, {
     name: 'cross',
     launch: 'none',

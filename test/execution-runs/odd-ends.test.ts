@@ -13,6 +13,7 @@ import { deliverOutputs } from '../../src/domains/execution-runs/deliver.ts'
 import { StorageError } from '../../src/drivers/storage/contract.ts'
 import { quietReports } from '../support/quiet-reports.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { makeWorld, type World, type WorldTask } from '../support/worlds.ts'
 import { until } from '../failures/programs.ts'
 import { activityOf, checked, runToEnd } from './checked.ts'
@@ -387,38 +388,46 @@ test('an expected output that no file system can hold is refused when it is post
   })
 })
 
-test('an ended program holds no core while its files are read, which the run shows; a cancel ends the look', async () => {
-  const cores = availableParallelism()
-  const tasks = Array.from({ length: cores }, (_, k) => ({
-    name: `big${String(k)}`,
-    run: 'truncate -s 1T f',
-    lane: [0, k] as const,
-  }))
-  const big = await makeWorld(service, { name: 'big', tasks, cores: [cores] })
-  await service.post('/execution-runs/', { id: 'big-run', schedulePlanId: big.planId, mode: 'real' })
-  const waits = { kind: 'data', reason: 'its program has ended; its files are being read', activities: cores }
-  await until('the look at the files', 120, async () => {
-    const { live } = await service.get('/execution-runs/big-run/')
-    return live?.waitsFor?.some(({ activities }: any) => activities === cores)
-  })
-  expect((await service.get('/execution-runs/big-run/')).live.waitsFor).toEqual([
-    expect.objectContaining(waits),
-  ])
-  const small = await makeWorld(service, { name: 'small', tasks: [{ name: 'a', run: 'true' }], cores: [1] })
-  const { run } = await runToEnd(service, small, { id: 'small-run', seconds: 120 })
-  expect(run.status).toBe('completed')
-
-  expect((await service.call('POST', '/execution-runs/big-run/cancel/')).status).toBe(202)
-  await service.finished('big-run')
-  const record = await checked(service, big, 'big-run')
-  expect(record.run.status).toBe('cancelled')
-  for (const { name } of tasks)
-    expect(activityOf(record, big, name)).toMatchObject({
-      status: 'cancelled',
-      exitCode: 0,
-      metadata: { warnings: ['the look at its files was ended by a cancel'] },
+proved(
+  'an ended program holds no core while its files are read, which the run shows; a cancel ends the look',
+  async () => {
+    const cores = availableParallelism()
+    const tasks = Array.from({ length: cores }, (_, k) => ({
+      name: `big${String(k)}`,
+      run: 'truncate -s 1T f',
+      lane: [0, k] as const,
+    }))
+    const big = await makeWorld(service, { name: 'big', tasks, cores: [cores] })
+    await service.post('/execution-runs/', { id: 'big-run', schedulePlanId: big.planId, mode: 'real' })
+    const waits = {
+      kind: 'data',
+      reason: 'its program has ended; its files are being read',
+      activities: cores,
+    }
+    await until('the look at the files', 120, async () => {
+      const { live } = await service.get('/execution-runs/big-run/')
+      return live?.waitsFor?.some(({ activities }: any) => activities === cores)
     })
-}, 300_000)
+    expect((await service.get('/execution-runs/big-run/')).live.waitsFor).toEqual([
+      expect.objectContaining(waits),
+    ])
+    const small = await makeWorld(service, { name: 'small', tasks: [{ name: 'a', run: 'true' }], cores: [1] })
+    const { run } = await runToEnd(service, small, { id: 'small-run', seconds: 120 })
+    expect(run.status).toBe('completed')
+
+    expect((await service.call('POST', '/execution-runs/big-run/cancel/')).status).toBe(202)
+    await service.finished('big-run')
+    const record = await checked(service, big, 'big-run')
+    expect(record.run.status).toBe('cancelled')
+    for (const { name } of tasks)
+      expect(activityOf(record, big, name)).toMatchObject({
+        status: 'cancelled',
+        exitCode: 0,
+        metadata: { warnings: ['the look at its files was ended by a cancel'] },
+      })
+  },
+  300_000,
+)
 
 test('a function that answers against the protocol fails its own activity alone', async () => {
   const server = createServer((request, response) => {

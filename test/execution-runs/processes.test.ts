@@ -4,6 +4,7 @@ import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'
 import { activityOf, checked, runToEnd } from './checked.ts'
 
@@ -33,7 +34,7 @@ const run = async (tasks: readonly WorldTask[], members: Record<string, unknown>
 }
 
 describe('a task', () => {
-  test('that waits for its next attempt says so, after each failure', async () => {
+  proved('that waits for its next attempt says so, after each failure', async () => {
     const policy = { maxAttempts: 3, retryDelaySeconds: 8 }
     const world = await makeWorld(service, {
       name: 'retried',

@@ -6,6 +6,7 @@ import { fitSummary, preferredWait, summaryBytes } from '../../src/domains/execu
 import { taskStates } from '../../src/domains/execution-runs/schemas.ts'
 import { until } from '../failures/programs.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { makeWorld, type World } from '../support/worlds.ts'
 
 let service: TestService
@@ -97,84 +98,90 @@ test('a simulation that runs has no expected end on the clock', async () => {
   expect((await service.call('DELETE', '/execution-runs/imagined/')).status).toBe(204)
 })
 
-test('a client that waits is answered when the summary changes, not before two seconds, and unchanged at the end of its wait', async () => {
-  const go = join(service.dataDir, 'slow-go')
-  const slow = await makeWorld(service, {
-    name: 'slow',
-    cores: [1],
-    tasks: [
-      { name: 'a', run: `until [ -e ${go} ]; do sleep 0.05; done` },
-      { name: 'b', run: 'sleep 86400', after: ['a'] },
-    ],
-  })
-  // As where its machine is made first.
-  await service.db.prepared(
-    'later-tasks',
-    `with made as (update schedule_plans set lifecycle_actions = '[]' where id = $1)
+proved(
+  'a client that waits is answered when the summary changes, not before two seconds, and unchanged at the end of its wait',
+  async () => {
+    const go = join(service.dataDir, 'slow-go')
+    const slow = await makeWorld(service, {
+      name: 'slow',
+      cores: [1],
+      tasks: [
+        { name: 'a', run: `until [ -e ${go} ]; do sleep 0.05; done` },
+        { name: 'b', run: 'sleep 86400', after: ['a'] },
+      ],
+    })
+    // As where its machine is made first.
+    await service.db.prepared(
+      'later-tasks',
+      `with made as (update schedule_plans set lifecycle_actions = '[]' where id = $1)
       update schedule_plan_assignments set predicted_start_at = predicted_start_at + 95,
         predicted_finish_at = predicted_finish_at + 95 where schedule_plan_id = $1`,
-    [slow.planId],
-  )
-  await service.post('/execution-runs/', { id: 'slow', schedulePlanId: slow.planId, mode: 'real' })
-  const started = await until('its first task', 30, async () => {
-    const summary = await service.get('/execution-runs/slow/summary/')
-    return summary.states.running === 1 && summary
-  })
-  const { startedAt } = started.run
-  expect(Date.parse(started.expectedEnd)).toBeCloseTo(
-    Date.parse(startedAt) + (95 + started.plannedMakespanSeconds) * 1_000,
-    -1,
-  )
-  const first = await summaryOf('slow')
-  const tag = first.headers.get('etag') ?? ''
-  await first.text()
-  const changed = summaryOf('slow', { 'if-none-match': tag, prefer: 'wait=60' })
-  writeFileSync(go, '')
-  const next = await changed
-  expect([next.status, next.headers.get('preference-applied')]).toEqual([200, 'wait=60'])
-  await next.text()
-  const asked = performance.now()
-  expect((await summaryOf('slow', { 'if-none-match': '"another"', prefer: 'wait=30' })).status).toBe(200)
-  expect(performance.now() - asked).toBeGreaterThan(1_900)
-  await until('its second task', 30, async () => {
-    const { states, expectedEnd } = await service.get('/execution-runs/slow/summary/')
-    return states.completed === 1 && states.running === 1 && expectedEnd !== undefined
-  })
-  const held = await summaryOf('slow')
-  const from = performance.now()
-  const same = await summaryOf('slow', { 'if-none-match': held.headers.get('etag') ?? '', prefer: 'wait=1' })
-  expect(same.status).toBe(304)
-  expect(performance.now() - from).toBeGreaterThan(900)
-  for (const broken of [
-    'wait=',
-    'wait=-1',
-    'wait=1e3',
-    'wait=1.5',
-    'wait=99999999999999999999',
-    'respond-async',
-  ])
-    expect([
-      broken,
-      (await summaryOf('slow', { 'if-none-match': held.headers.get('etag') ?? '', prefer: broken })).status,
-    ]).toEqual([broken, 304])
-  // Its only lane is held.
-  await service.post('/execution-runs/', { id: 'behind', schedulePlanId: slow.planId, mode: 'real' })
-  const [wait] = await until('the other to wait', 30, async () => {
-    const { waitsFor } = await service.get('/execution-runs/behind/summary/')
-    return waitsFor.length > 0 && waitsFor
-  })
-  expect(wait).toEqual({
-    site: expect.any(String),
-    kind: 'lane',
-    reason: expect.stringContaining('its lane'),
-    activities: 1,
-    since: expect.any(Number),
-  })
-  await service.post('/execution-runs/behind/cancel/')
-  await service.finished('behind')
-  await service.post('/execution-runs/slow/cancel/')
-  await service.finished('slow')
-})
+      [slow.planId],
+    )
+    await service.post('/execution-runs/', { id: 'slow', schedulePlanId: slow.planId, mode: 'real' })
+    const started = await until('its first task', 30, async () => {
+      const summary = await service.get('/execution-runs/slow/summary/')
+      return summary.states.running === 1 && summary
+    })
+    const { startedAt } = started.run
+    expect(Date.parse(started.expectedEnd)).toBeCloseTo(
+      Date.parse(startedAt) + (95 + started.plannedMakespanSeconds) * 1_000,
+      -1,
+    )
+    const first = await summaryOf('slow')
+    const tag = first.headers.get('etag') ?? ''
+    await first.text()
+    const changed = summaryOf('slow', { 'if-none-match': tag, prefer: 'wait=60' })
+    writeFileSync(go, '')
+    const next = await changed
+    expect([next.status, next.headers.get('preference-applied')]).toEqual([200, 'wait=60'])
+    await next.text()
+    const asked = performance.now()
+    expect((await summaryOf('slow', { 'if-none-match': '"another"', prefer: 'wait=30' })).status).toBe(200)
+    expect(performance.now() - asked).toBeGreaterThan(1_900)
+    await until('its second task', 30, async () => {
+      const { states, expectedEnd } = await service.get('/execution-runs/slow/summary/')
+      return states.completed === 1 && states.running === 1 && expectedEnd !== undefined
+    })
+    const held = await summaryOf('slow')
+    const from = performance.now()
+    const same = await summaryOf('slow', {
+      'if-none-match': held.headers.get('etag') ?? '',
+      prefer: 'wait=1',
+    })
+    expect(same.status).toBe(304)
+    expect(performance.now() - from).toBeGreaterThan(900)
+    for (const broken of [
+      'wait=',
+      'wait=-1',
+      'wait=1e3',
+      'wait=1.5',
+      'wait=99999999999999999999',
+      'respond-async',
+    ])
+      expect([
+        broken,
+        (await summaryOf('slow', { 'if-none-match': held.headers.get('etag') ?? '', prefer: broken })).status,
+      ]).toEqual([broken, 304])
+    // Its only lane is held.
+    await service.post('/execution-runs/', { id: 'behind', schedulePlanId: slow.planId, mode: 'real' })
+    const [wait] = await until('the other to wait', 30, async () => {
+      const { waitsFor } = await service.get('/execution-runs/behind/summary/')
+      return waitsFor.length > 0 && waitsFor
+    })
+    expect(wait).toEqual({
+      site: expect.any(String),
+      kind: 'lane',
+      reason: expect.stringContaining('its lane'),
+      activities: 1,
+      since: expect.any(Number),
+    })
+    await service.post('/execution-runs/behind/cancel/')
+    await service.finished('behind')
+    await service.post('/execution-runs/slow/cancel/')
+    await service.finished('slow')
+  },
+)
 
 test('clients that wait and go away leave nothing behind: no listener of the database, and no delay for others', async () => {
   const { headers } = await summaryOf('failed')

@@ -16,7 +16,7 @@ import { retryRun } from '../../src/domains/execution-runs/steering.ts'
 import { readOperation, requestCancel } from '../../src/operations/records.ts'
 import { quietReports } from '../support/quiet-reports.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { runsOf } from '../support/share.ts'
+import { proved, runsOf } from '../support/share.ts'
 import { makeWorld, recordOf, type World } from '../support/worlds.ts'
 
 let service: TestService
@@ -212,35 +212,41 @@ const story = (run: string): JournalEntry[] => [
 ]
 
 const outputs = runsOf(20_000, 140_000)
-test('many outputs of one attempt are on record whole, with its end; given again they change nothing', async () => {
-  const epoch = await opened('many')
-  const many = Array.from({ length: outputs }, (_, i) => ({
-    ...{ id: `many:o:${String(i)}`, objectId: `many:${String(i)}`, versionId: 'steps-v1', declared: false },
-    ...{ activityId: 'steps-b', attempt: 1, path: `out/${String(i)}`, pathBytes: null },
-    ...{ sizeBytes: 1, checksum: null },
-    ...{ uri: `file://here/out/${String(i)}`, resourceId: 'steps-host-1' },
-  }))
-  const step = { ...nothing, ends: [end('many', 'b', 'completed', false)], outputs: many }
-  const counted = async (): Promise<number[]> => {
-    const [row] = await service.db.prepared<Record<string, string>>(
-      'counted',
-      `select (select count(*) from data_object_instances where execution_run_id = $1) as instances,
+proved(
+  'many outputs of one attempt are on record whole, with its end; given again they change nothing',
+  async () => {
+    const epoch = await opened('many')
+    const many = Array.from({ length: outputs }, (_, i) => ({
+      ...{ id: `many:o:${String(i)}`, objectId: `many:${String(i)}`, versionId: 'steps-v1', declared: false },
+      ...{ activityId: 'steps-b', attempt: 1, path: `out/${String(i)}`, pathBytes: null },
+      ...{ sizeBytes: 1, checksum: null },
+      ...{ uri: `file://here/out/${String(i)}`, resourceId: 'steps-host-1' },
+    }))
+    const step = { ...nothing, ends: [end('many', 'b', 'completed', false)], outputs: many }
+    const counted = async (): Promise<number[]> => {
+      const [row] = await service.db.prepared<Record<string, string>>(
+        'counted',
+        `select (select count(*) from data_object_instances where execution_run_id = $1) as instances,
         (select count(*) from data_locations where execution_run_id = $1) as locations,
         (select count(*) from task_executions where execution_run_id = $1 and status = 'completed') as completed`,
-      ['many'],
-    )
-    return Object.values(row ?? {}).map(Number)
-  }
-  await expect(commitSite(service.db, 'many', site, epoch + 1, step)).rejects.toThrow(LeasePassedOn)
-  expect(await counted()).toEqual([0, 0, 0])
-  await commitSite(service.db, 'many', site, epoch, { ...nothing, intents: [intent('many', 'b', 'core-1')] })
-  for (const _ of [1, 2]) {
-    await commitSite(service.db, 'many', site, epoch, step)
-    expect(await counted()).toEqual([outputs, outputs, 1])
-  }
-  const { dataObjectsTotal } = await service.get('/execution-runs/many/')
-  expect(dataObjectsTotal).toBe(outputs)
-})
+        ['many'],
+      )
+      return Object.values(row ?? {}).map(Number)
+    }
+    await expect(commitSite(service.db, 'many', site, epoch + 1, step)).rejects.toThrow(LeasePassedOn)
+    expect(await counted()).toEqual([0, 0, 0])
+    await commitSite(service.db, 'many', site, epoch, {
+      ...nothing,
+      intents: [intent('many', 'b', 'core-1')],
+    })
+    for (const _ of [1, 2]) {
+      await commitSite(service.db, 'many', site, epoch, step)
+      expect(await counted()).toEqual([outputs, outputs, 1])
+    }
+    const { dataObjectsTotal } = await service.get('/execution-runs/many/')
+    expect(dataObjectsTotal).toBe(outputs)
+  },
+)
 
 test('ends with long manifests are cut by their bytes, in the order of the step; one that no document holds is shortened', () => {
   const manifest = (count: number): NonNullable<JournalEntry['ends'][number]['manifest']> => ({

@@ -33,6 +33,7 @@ import { until } from '../failures/programs.ts'
 import { quietReports } from '../support/quiet-reports.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
 
 let service: TestService
@@ -286,21 +287,24 @@ test('a site that is left while another one opens its task asks for its next exe
   expect(wakeUps.notify(run.runId, other, new Set([site]))).toBe(false)
 })
 
-test('a site whose run is paused is left once nothing is in flight there, and goes on after the pause', async () => {
-  const run = await makeRun([
-    { name: 'first', run: 'while [ ! -e $FOLDER/go ]; do sleep 0.05; done' },
-    { name: 'second', after: ['first'] },
-  ])
-  const { done } = run.execute(local)
-  await until('the first runs', 120, async () => (await run.task('first')).status === 'running')
-  expect((await service.call('POST', `/execution-runs/${run.runId}/pause/`)).status).toBe(202)
-  writeFileSync(join(run.folder, 'go'), '')
-  const paused = { settled: false, completed: 1, failed: 0, paused: true }
-  expect(await done).toEqual(paused)
-  expect(await run.execute(local).done).toEqual(paused)
-  expect((await service.call('POST', `/execution-runs/${run.runId}/resume/`)).status).toBe(202)
-  expect(await run.execute(local).done).toEqual({ settled: true, completed: 2, failed: 0 })
-})
+proved(
+  'a site whose run is paused is left once nothing is in flight there, and goes on after the pause',
+  async () => {
+    const run = await makeRun([
+      { name: 'first', run: 'while [ ! -e $FOLDER/go ]; do sleep 0.05; done' },
+      { name: 'second', after: ['first'] },
+    ])
+    const { done } = run.execute(local)
+    await until('the first runs', 120, async () => (await run.task('first')).status === 'running')
+    expect((await service.call('POST', `/execution-runs/${run.runId}/pause/`)).status).toBe(202)
+    writeFileSync(join(run.folder, 'go'), '')
+    const paused = { settled: false, completed: 1, failed: 0, paused: true }
+    expect(await done).toEqual(paused)
+    expect(await run.execute(local).done).toEqual(paused)
+    expect((await service.call('POST', `/execution-runs/${run.runId}/resume/`)).status).toBe(202)
+    expect(await run.execute(local).done).toEqual({ settled: true, completed: 2, failed: 0 })
+  },
+)
 
 test('a site of a cancelled run that a worker takes while others are abandoned stays with it', async () => {
   const runs = [(await makeRun([{ name: 'a' }])).runId, (await makeRun([{ name: 'a' }])).runId]
@@ -435,55 +439,58 @@ test('a site that is silent for longer than it is waited for costs an attempt of
   expect((await local.find([first])).get(first)).toMatchObject({ state: 'ended', reason: 'cancelled' })
 })
 
-test('what a silent site never had does not start in a pause, whoever holds the site, and starts when the run goes on', async () => {
-  const run = await makeRun([{ name: 'only', run: 'echo only >> $FOLDER/ledger' }])
-  const { far, link } = behindLink(local)
-  const renewals = async (count: number): Promise<void> => {
-    const seen = new Set<string>()
-    await until('the pause is seen', 120, async () => {
-      const [row] = await service.db.prepared<{ at: string }>(
-        'renewed',
-        'select renewed_at::text as at from site_leases where execution_run_id = $1',
-        [run.runId],
-      )
-      return seen.add((row as { at: string }).at).size > count
-    })
-  }
-  const finds: string[] = []
-  const asked: RuntimeDriver = {
-    ...far,
-    find: (names) => far.find(names).finally(() => finds.push(...names)),
-  }
-  link.down = true
-  const first = run.execute(asked)
-  await until(
-    'it waits for its site',
-    120,
-    async () => (await run.task('only')).metadata?.waitsFor === 'site',
-  )
-  expect((await service.call('POST', `/execution-runs/${run.runId}/pause/`)).status).toBe(202)
-  await renewals(2)
-  const submits = run.intents.length
-  link.down = false
-  await until(
-    'the site has answered',
-    120,
-    async () => (await run.task('only')).metadata?.waitsFor === undefined,
-  )
-  expect(run.intents.length).toBe(submits)
-  await renewals(2)
-  expect([run.intents.length - submits, run.lines('ledger')]).toEqual([0, []])
-  first.stop.abort(new Error('drained'))
-  await first.done.catch(() => undefined)
-  finds.length = 0
-  const { done } = run.execute(asked)
-  await until('the next holder asks', 120, () => finds.length > 0)
-  await renewals(2)
-  expect([run.intents.length - submits, run.lines('ledger')]).toEqual([0, []])
-  expect((await service.call('POST', `/execution-runs/${run.runId}/resume/`)).status).toBe(202)
-  expect(await done).toEqual({ settled: true, completed: 1, failed: 0 })
-  expect(run.lines('ledger')).toEqual(['only'])
-})
+proved(
+  'what a silent site never had does not start in a pause, whoever holds the site, and starts when the run goes on',
+  async () => {
+    const run = await makeRun([{ name: 'only', run: 'echo only >> $FOLDER/ledger' }])
+    const { far, link } = behindLink(local)
+    const renewals = async (count: number): Promise<void> => {
+      const seen = new Set<string>()
+      await until('the pause is seen', 120, async () => {
+        const [row] = await service.db.prepared<{ at: string }>(
+          'renewed',
+          'select renewed_at::text as at from site_leases where execution_run_id = $1',
+          [run.runId],
+        )
+        return seen.add((row as { at: string }).at).size > count
+      })
+    }
+    const finds: string[] = []
+    const asked: RuntimeDriver = {
+      ...far,
+      find: (names) => far.find(names).finally(() => finds.push(...names)),
+    }
+    link.down = true
+    const first = run.execute(asked)
+    await until(
+      'it waits for its site',
+      120,
+      async () => (await run.task('only')).metadata?.waitsFor === 'site',
+    )
+    expect((await service.call('POST', `/execution-runs/${run.runId}/pause/`)).status).toBe(202)
+    await renewals(2)
+    const submits = run.intents.length
+    link.down = false
+    await until(
+      'the site has answered',
+      120,
+      async () => (await run.task('only')).metadata?.waitsFor === undefined,
+    )
+    expect(run.intents.length).toBe(submits)
+    await renewals(2)
+    expect([run.intents.length - submits, run.lines('ledger')]).toEqual([0, []])
+    first.stop.abort(new Error('drained'))
+    await first.done.catch(() => undefined)
+    finds.length = 0
+    const { done } = run.execute(asked)
+    await until('the next holder asks', 120, () => finds.length > 0)
+    await renewals(2)
+    expect([run.intents.length - submits, run.lines('ledger')]).toEqual([0, []])
+    expect((await service.call('POST', `/execution-runs/${run.runId}/resume/`)).status).toBe(202)
+    expect(await done).toEqual({ settled: true, completed: 1, failed: 0 })
+    expect(run.lines('ledger')).toEqual(['only'])
+  },
+)
 
 test('what a silent site never had ends as cancelled where the run stops after a failure', async () => {
   const run = await makeRun([
@@ -827,109 +834,117 @@ test('what is on its way to a site when its executor leaves is given up, and its
   expect((await local.find([job])).get(job)).toEqual({ state: 'unknown' })
 })
 
-test('50 failures of the site under one activity that may fail once: it completes, and each attempt keeps the words of the site', async () => {
-  const run = await makeRun([{ name: 'unlucky', policy: { maxAttempts: 1 } }])
-  const none = openNoneDriver()
-  const causes = ['NODE_FAIL', 'PREEMPTED', 'BOOT_FAIL', 'walltime']
-  const position = await run.position('unlucky')
-  const number = new Map(
-    Array.from({ length: 60 }, (_, k) => [intentName(run.runId, position, k + 1), k + 1]),
-  )
-  const extensions: number[] = []
-  const driver: RuntimeDriver = {
-    ...none,
-    submit: (intents) => {
-      for (const { walltimeExtensions } of intents) extensions.push(walltimeExtensions ?? 0)
-      return none.submit(intents)
-    },
-    collect: async (name) => {
-      const attempt = number.get(name) as number
-      const collected = await none.collect(name)
-      const cause = causes[attempt % causes.length] as string
-      if (attempt > 50) return collected
-      if (cause === 'walltime')
-        return {
-          ...collected,
-          state: {
-            ...(collected.state as Extract<TaskState, { state: 'ended' }>),
-            exitCode: null,
-            reason: 'walltime',
-          },
-        }
-      throw new DriverError('unknown', 'it is lost')
-    },
-    find: async (names) =>
-      new Map(
-        names.map((name) => [
-          name,
-          {
-            state: 'lost',
-            externalId: '1',
-            startedAt: 1,
-            cause: causes[(number.get(name) as number) % causes.length] as string,
-          },
-        ]),
+proved(
+  '50 failures of the site under one activity that may fail once: it completes, and each attempt keeps the words of the site',
+  async () => {
+    const run = await makeRun([{ name: 'unlucky', policy: { maxAttempts: 1 } }])
+    const none = openNoneDriver()
+    const causes = ['NODE_FAIL', 'PREEMPTED', 'BOOT_FAIL', 'walltime']
+    const position = await run.position('unlucky')
+    const number = new Map(
+      Array.from({ length: 60 }, (_, k) => [intentName(run.runId, position, k + 1), k + 1]),
+    )
+    const extensions: number[] = []
+    const driver: RuntimeDriver = {
+      ...none,
+      submit: (intents) => {
+        for (const { walltimeExtensions } of intents) extensions.push(walltimeExtensions ?? 0)
+        return none.submit(intents)
+      },
+      collect: async (name) => {
+        const attempt = number.get(name) as number
+        const collected = await none.collect(name)
+        const cause = causes[attempt % causes.length] as string
+        if (attempt > 50) return collected
+        if (cause === 'walltime')
+          return {
+            ...collected,
+            state: {
+              ...(collected.state as Extract<TaskState, { state: 'ended' }>),
+              exitCode: null,
+              reason: 'walltime',
+            },
+          }
+        throw new DriverError('unknown', 'it is lost')
+      },
+      find: async (names) =>
+        new Map(
+          names.map((name) => [
+            name,
+            {
+              state: 'lost',
+              externalId: '1',
+              startedAt: 1,
+              cause: causes[(number.get(name) as number) % causes.length] as string,
+            },
+          ]),
+        ),
+    }
+    expect(
+      await run.execute(driver, { patience: { firstPauseSeconds: 0.001, longestPauseSeconds: 0.001 } }).done,
+    ).toEqual({
+      settled: true,
+      completed: 1,
+      failed: 0,
+    })
+    const { activities } = await recordOf(service, run.runId)
+    expect(activities).toHaveLength(51)
+    expect(activities.at(-1)).toMatchObject({ status: 'completed', attempt: 51 })
+    expect(
+      activities.filter((task: any) =>
+        /NODE_FAIL|PREEMPTED|BOOT_FAIL|own time limit/.test(task.failureReason),
       ),
-  }
-  expect(
-    await run.execute(driver, { patience: { firstPauseSeconds: 0.001, longestPauseSeconds: 0.001 } }).done,
-  ).toEqual({
-    settled: true,
-    completed: 1,
-    failed: 0,
-  })
-  const { activities } = await recordOf(service, run.runId)
-  expect(activities).toHaveLength(51)
-  expect(activities.at(-1)).toMatchObject({ status: 'completed', attempt: 51 })
-  expect(
-    activities.filter((task: any) => /NODE_FAIL|PREEMPTED|BOOT_FAIL|own time limit/.test(task.failureReason)),
-  ).toHaveLength(50)
-  expect(extensions.at(-1)).toBe(12)
-})
+    ).toHaveLength(50)
+    expect(extensions.at(-1)).toBe(12)
+  },
+)
 
-test('a holder that dies among tasks that follow each other at once: the next one finds what had begun without a record, and starts the rest once', async () => {
-  const names = Array.from({ length: 40 }, (_, i) => `t${String(i)}`)
-  const run = await makeRun(
-    names.map((name) => ({ name, run: `echo ${name} >> $FOLDER/ledger; sleep 0.02` })),
-    [1],
-  )
-  const dead = new Error('killed')
-  let deaths = 0
-  let unrecorded = 0
-  for (let turn = 0; ; turn++) {
-    const from = run.lines('ledger').length
-    // Dies before a commit in which starts and ends would have been recorded.
-    const failpoint = (place: string): void => {
-      if (turn < 4 && place === 'before-commit' && run.lines('ledger').length >= from + 6) throw dead
+proved(
+  'a holder that dies among tasks that follow each other at once: the next one finds what had begun without a record, and starts the rest once',
+  async () => {
+    const names = Array.from({ length: 40 }, (_, i) => `t${String(i)}`)
+    const run = await makeRun(
+      names.map((name) => ({ name, run: `echo ${name} >> $FOLDER/ledger; sleep 0.02` })),
+      [1],
+    )
+    const dead = new Error('killed')
+    let deaths = 0
+    let unrecorded = 0
+    for (let turn = 0; ; turn++) {
+      const from = run.lines('ledger').length
+      // Dies before a commit in which starts and ends would have been recorded.
+      const failpoint = (place: string): void => {
+        if (turn < 4 && place === 'before-commit' && run.lines('ledger').length >= from + 6) throw dead
+      }
+      const outcome = await run
+        .execute(local, { aheadPerLane: 16, failpoint })
+        .done.catch((error: unknown) => error)
+      if (outcome !== dead) {
+        expect(outcome).toEqual({ settled: true, completed: 40, failed: 0 })
+        break
+      }
+      deaths += 1
+      const [row] = await service.db.prepared<{ begun: number }>(
+        'begun',
+        'select count(*) as begun from task_executions where execution_run_id = $1 and handle_started_at is not null',
+        [run.runId],
+      )
+      if (run.lines('ledger').length > Number(row?.begun)) unrecorded += 1
     }
-    const outcome = await run
-      .execute(local, { aheadPerLane: 16, failpoint })
-      .done.catch((error: unknown) => error)
-    if (outcome !== dead) {
-      expect(outcome).toEqual({ settled: true, completed: 40, failed: 0 })
-      break
-    }
-    deaths += 1
-    const [row] = await service.db.prepared<{ begun: number }>(
-      'begun',
-      'select count(*) as begun from task_executions where execution_run_id = $1 and handle_started_at is not null',
+    expect(deaths).toBe(4)
+    expect(unrecorded).toBeGreaterThan(0)
+    expect(run.lines('ledger')).toEqual(names)
+    expect(
+      (await recordOf(service, run.runId)).activities.map(({ attempt, status }) => [attempt, status]),
+    ).toEqual(names.map(() => [1, 'completed']))
+    const [left] = await service.db.prepared<{ n: number }>(
+      'lanes_left',
+      'select count(*) as n from lane_leases where execution_run_id = $1',
       [run.runId],
     )
-    if (run.lines('ledger').length > Number(row?.begun)) unrecorded += 1
-  }
-  expect(deaths).toBe(4)
-  expect(unrecorded).toBeGreaterThan(0)
-  expect(run.lines('ledger')).toEqual(names)
-  expect(
-    (await recordOf(service, run.runId)).activities.map(({ attempt, status }) => [attempt, status]),
-  ).toEqual(names.map(() => [1, 'completed']))
-  const [left] = await service.db.prepared<{ n: number }>(
-    'lanes_left',
-    'select count(*) as n from lane_leases where execution_run_id = $1',
-    [run.runId],
-  )
-  expect(Number(left?.n)).toBe(0)
-})
+    expect(Number(left?.n)).toBe(0)
+  },
+)
 
 test('a holder that dies before it starts what it has committed: after a cancel the next one starts nothing', async () => {
   const run = await makeRun([{ name: 'never', run: 'echo never >> $FOLDER/ledger' }])

@@ -11,6 +11,7 @@ import { endOperation } from '../../src/operations/records.ts'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { until } from '../failures/programs.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { threeSteps, threeStepsKind, threeStepsTable, type ThreeStepsActivities } from './three-steps.ts'
 
 /** Why what was done was taken back, by the id of the operation. */
@@ -254,13 +255,16 @@ test('a failed one names its reason, is opened again by a retry, and only an end
   expect((await service.call('DELETE', '/three-steps/kept/')).status).toBe(204)
 })
 
-test('one whose time is over while a try is under way names what the last one before it failed with', async () => {
-  const failureReason = 'the site gives no answer'
-  expect(await ended('in-vain')).toMatchObject({ status: 'failed', failureReason })
-  expect(takenBack.get('in-vain')).toBe(failureReason)
-})
+proved(
+  'one whose time is over while a try is under way names what the last one before it failed with',
+  async () => {
+    const failureReason = 'the site gives no answer'
+    expect(await ended('in-vain')).toMatchObject({ status: 'failed', failureReason })
+    expect(takenBack.get('in-vain')).toBe(failureReason)
+  },
+)
 
-test('a host that takes no work fails it by name, and one that is full of work is waited for', async () => {
+proved('a host that takes no work fails it by name, and one that is full of work is waited for', async () => {
   await accept('gone')
   await accept('full')
   const failureReason = expect.stringMatching(
@@ -363,7 +367,7 @@ test('a record whose workflow cannot be started keeps no other from its start', 
   await service.db.run(sql`delete from three_steps where id like 'unreadable%'`)
 })
 
-test('every open record is looked at, however many stay open', async () => {
+proved('every open record is looked at, however many stay open', async () => {
   const ids = Array.from({ length: 2_500 }, (_, i) => `open-${String(10_000 + i)}`)
   const met: string[] = []
   const dispatcher = openDispatcher(

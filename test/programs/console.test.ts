@@ -13,6 +13,7 @@ import { until } from '../failures/programs.ts'
 import { consoleEnvironment } from '../support/consoles.ts'
 import { compiledOnce, runFolder } from '../support/run-folder.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { openProxy } from '../support/tcp-proxy.ts'
 import { ctrlC, openTerminal, type Terminal } from './terminal.ts'
 
@@ -119,79 +120,86 @@ test('opens a terminal, leaves it open, joins it, watches it, ends it and plays 
   expect(fromFile.screen()).toContain('from a file')
 }, 300_000)
 
-test('while the service is away it says so and can be left, and ends with a session that ended then', async () => {
-  const proxy = await openProxy(service.service.address.port)
-  try {
-    const ready = JSON.parse(readFileSync(join(folder, 'ready.json'), 'utf8')) as ReadyFacts
-    const away = join(folder, 'away.json')
-    writeReady(away, { ...ready, baseUrl: `http://127.0.0.1:${String(proxy.port)}/api` })
-    const first = start('here', away)
-    await shows(first, /session ([0-9a-f-]{36})/)
-    const id = /session ([0-9a-f-]{36})/.exec(first.screen())?.[1] ?? ''
-    first.type('printf "near-%d\\n" $((6*7))\r')
-    await shows(first, 'near-42')
-    await proxy.cut()
-    await shows(first, /the connection is lost.*is tried again for 120 s/)
-    first.type(ctrlC)
-    await first.ended
-    expect(first.screen()).toContain(`left; go on with --join ${id}`)
+proved(
+  'while the service is away it says so and can be left, and ends with a session that ended then',
+  async () => {
+    const proxy = await openProxy(service.service.address.port)
+    try {
+      const ready = JSON.parse(readFileSync(join(folder, 'ready.json'), 'utf8')) as ReadyFacts
+      const away = join(folder, 'away.json')
+      writeReady(away, { ...ready, baseUrl: `http://127.0.0.1:${String(proxy.port)}/api` })
+      const first = start('here', away)
+      await shows(first, /session ([0-9a-f-]{36})/)
+      const id = /session ([0-9a-f-]{36})/.exec(first.screen())?.[1] ?? ''
+      first.type('printf "near-%d\\n" $((6*7))\r')
+      await shows(first, 'near-42')
+      await proxy.cut()
+      await shows(first, /the connection is lost.*is tried again for 120 s/)
+      first.type(ctrlC)
+      await first.ended
+      expect(first.screen()).toContain(`left; go on with --join ${id}`)
 
-    await proxy.restore()
-    const second = start(`--join ${id}`, away)
-    await shows(second, 'near-42')
-    await proxy.cut()
-    await shows(second, 'the connection is lost')
-    second.type('~.')
-    await second.ended
-    expect(second.screen()).toContain(`left; go on with --join ${id}`)
+      await proxy.restore()
+      const second = start(`--join ${id}`, away)
+      await shows(second, 'near-42')
+      await proxy.cut()
+      await shows(second, 'the connection is lost')
+      second.type('~.')
+      await second.ended
+      expect(second.screen()).toContain(`left; go on with --join ${id}`)
 
-    await proxy.restore()
-    const third = start(`--join ${id}`, away)
-    await shows(third, 'near-42')
-    await proxy.cut()
-    await shows(third, 'the connection is lost')
-    let tries = 0
-    const refusing = createServer((socket) => {
-      tries++
-      socket.destroy()
-    }).listen(proxy.port, '127.0.0.1')
-    await until('two more tries', 120, () => tries >= 2)
-    await new Promise((resolve) => refusing.close(resolve))
-    third.type('printf "later-%d\\n" $((6*8))\r')
-    await proxy.restore()
-    await shows(third, 'later-48')
-    await proxy.cut()
-    await service.call('DELETE', `/console-sessions/${id}/`)
-    await until(
-      'the end of the session',
-      120,
-      async () => (await service.get(`/console-sessions/${id}/`)).status === 'closed',
+      await proxy.restore()
+      const third = start(`--join ${id}`, away)
+      await shows(third, 'near-42')
+      await proxy.cut()
+      await shows(third, 'the connection is lost')
+      let tries = 0
+      const refusing = createServer((socket) => {
+        tries++
+        socket.destroy()
+      }).listen(proxy.port, '127.0.0.1')
+      await until('two more tries', 120, () => tries >= 2)
+      await new Promise((resolve) => refusing.close(resolve))
+      third.type('printf "later-%d\\n" $((6*8))\r')
+      await proxy.restore()
+      await shows(third, 'later-48')
+      await proxy.cut()
+      await service.call('DELETE', `/console-sessions/${id}/`)
+      await until(
+        'the end of the session',
+        120,
+        async () => (await service.get(`/console-sessions/${id}/`)).status === 'closed',
+      )
+      await proxy.restore()
+      await third.ended
+      expect(third.screen()).toContain('409: the console session is closed; its log can be read')
+    } finally {
+      await proxy.close()
+    }
+  },
+  300_000,
+)
+
+proved(
+  "what a terminal answers to a recording's escape sequences does not reach the shell behind",
+  async () => {
+    const file = join(folder, 'asks.cast')
+    const events = Array.from({ length: 1_000 }, (_, i) =>
+      JSON.stringify([2 * i, 'o', `asked ${String(i)}\x1b[6n`]),
     )
-    await proxy.restore()
-    await third.ended
-    expect(third.screen()).toContain('409: the console session is closed; its log can be read')
-  } finally {
-    await proxy.close()
-  }
-}, 300_000)
-
-test("what a terminal answers to a recording's escape sequences does not reach the shell behind", async () => {
-  const file = join(folder, 'asks.cast')
-  const events = Array.from({ length: 1_000 }, (_, i) =>
-    JSON.stringify([2 * i, 'o', `asked ${String(i)}\x1b[6n`]),
-  )
-  writeFileSync(file, `{"version":2,"width":80,"height":24}\n${events.join('\n')}\n`)
-  const terminal = start(`--play ${file}; echo behind; exec cat -v`)
-  await shows(terminal, 'asked 0')
-  terminal.type('\x1b[1;1R')
-  await shows(terminal, 'asked 1')
-  terminal.type(`\x1b[1;2R${ctrlC}`)
-  await shows(terminal, 'behind')
-  terminal.type('typed\r')
-  await shows(terminal, /typed\r?\ntyped/)
-  expect(terminal.screen()).not.toMatch(/;[12]R/)
-  terminal.close()
-})
+    writeFileSync(file, `{"version":2,"width":80,"height":24}\n${events.join('\n')}\n`)
+    const terminal = start(`--play ${file}; echo behind; exec cat -v`)
+    await shows(terminal, 'asked 0')
+    terminal.type('\x1b[1;1R')
+    await shows(terminal, 'asked 1')
+    terminal.type(`\x1b[1;2R${ctrlC}`)
+    await shows(terminal, 'behind')
+    terminal.type('typed\r')
+    await shows(terminal, /typed\r?\ntyped/)
+    expect(terminal.screen()).not.toMatch(/;[12]R/)
+    terminal.close()
+  },
+)
 
 test('names what is wrong: the resource, the session, the arguments', async () => {
   for (const [args, text] of [

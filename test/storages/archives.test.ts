@@ -14,6 +14,7 @@ import {
 import { join } from 'node:path'
 import { until } from '../failures/programs.ts'
 import type { TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { localStorage, openLab, plant, sha256, storageRoot, treeOf } from './world.ts'
 
 /** Archives of directories, unpacked with GNU tar. */
@@ -138,7 +139,7 @@ test('times before 1970 and after January 2038 stay what they are', async () => 
   expect(listed).toMatch(/ 2100-01-01 00:00 times\/large\n/)
 })
 
-test('of a bucket, too; one that is there is a conflict, left where it is equal, or replaced', async () => {
+proved('of a bucket, too; one that is there is a conflict, left where it is equal, or replaced', async () => {
   for (const [path, text] of [
     ['d/1', 'one'],
     ['d/e/2', 'two'],

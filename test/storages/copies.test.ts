@@ -30,6 +30,7 @@ import { removeTree } from '../../src/drivers/runtime/local/remove-tree.ts'
 import { until } from '../failures/programs.ts'
 import { waitsAtHosts } from '../support/histories.ts'
 import { temporalAddress, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { environmentOf, localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
 
 /** Copies between folders of this machine and a real S3 server, over HTTP. */
@@ -434,22 +435,28 @@ describe('where the destination has the name', () => {
   })
 })
 
-test('a copy whose id one of a deleted environment had completes, and what was left of that one is its own', async () => {
-  const keys: string[] = []
-  const storages = { open: () => Promise.reject(new Error('asks its storage')) }
-  mkdirSync(join(root, 'twice'))
-  writeFileSync(join(root, 'twice', 'file'), 'x')
-  for (const destinationPath of ['first', 'second']) {
-    await service.post('/environments/', environmentOf('twice', [localStorage('twice', join(root, 'twice'))]))
-    const end = await copied('twice', 'file', 'twice', { id: 'twice', destinationPath })
-    expect([end.id, end.status]).toEqual(['twice', 'completed'])
-    keys.push((await readOperation(service.db, downloadKind, { id: 'twice' }))?.key ?? '')
-    const { tidyStorageDownload } = storageDownloadActivities({ db: service.db, storages } as never)
-    const tidied = new MockActivityEnvironment().run(() => tidyStorageDownload('twice', 1, keys[0]))
-    await expect(tidied).rejects.toThrow(keys.length === 1 ? 'asks its storage' : 'does not exist')
-    expect((await service.call('DELETE', '/environments/twice/')).status).toBe(204)
-  }
-})
+proved(
+  'a copy whose id one of a deleted environment had completes, and what was left of that one is its own',
+  async () => {
+    const keys: string[] = []
+    const storages = { open: () => Promise.reject(new Error('asks its storage')) }
+    mkdirSync(join(root, 'twice'))
+    writeFileSync(join(root, 'twice', 'file'), 'x')
+    for (const destinationPath of ['first', 'second']) {
+      await service.post(
+        '/environments/',
+        environmentOf('twice', [localStorage('twice', join(root, 'twice'))]),
+      )
+      const end = await copied('twice', 'file', 'twice', { id: 'twice', destinationPath })
+      expect([end.id, end.status]).toEqual(['twice', 'completed'])
+      keys.push((await readOperation(service.db, downloadKind, { id: 'twice' }))?.key ?? '')
+      const { tidyStorageDownload } = storageDownloadActivities({ db: service.db, storages } as never)
+      const tidied = new MockActivityEnvironment().run(() => tidyStorageDownload('twice', 1, keys[0]))
+      await expect(tidied).rejects.toThrow(keys.length === 1 ? 'asks its storage' : 'does not exist')
+      expect((await service.call('DELETE', '/environments/twice/')).status).toBe(204)
+    }
+  },
+)
 
 test('of two copies to one place, one writes it', async () => {
   writeFileSync(join(root, 'a', 'race'), randomBytes(3_000_000))
@@ -458,19 +465,22 @@ test('of two copies to one place, one writes it', async () => {
   expect(leftovers(join(root, 'b'))).toEqual([])
 })
 
-test('a file that is written to while it is sent fails by name, and nothing of it is at the destination', async () => {
-  const file = join(root, 'a', 'growing')
-  writeFileSync(file, randomBytes(400_000))
-  const writing = setInterval(() => appendFileSync(file, 'more'), 50)
-  try {
-    const end = await copied('a', 'growing', 'b', { bytesPerSecond: 300_000 })
-    expect(end).toMatchObject({ status: 'failed', error: expect.stringContaining('"growing"') })
-  } finally {
-    clearInterval(writing)
-  }
-  expect(existsSync(join(root, 'b', 'growing'))).toBe(false)
-  expect(leftovers(join(root, 'b'))).toEqual([])
-})
+proved(
+  'a file that is written to while it is sent fails by name, and nothing of it is at the destination',
+  async () => {
+    const file = join(root, 'a', 'growing')
+    writeFileSync(file, randomBytes(400_000))
+    const writing = setInterval(() => appendFileSync(file, 'more'), 50)
+    try {
+      const end = await copied('a', 'growing', 'b', { bytesPerSecond: 300_000 })
+      expect(end).toMatchObject({ status: 'failed', error: expect.stringContaining('"growing"') })
+    } finally {
+      clearInterval(writing)
+    }
+    expect(existsSync(join(root, 'b', 'growing'))).toBe(false)
+    expect(leftovers(join(root, 'b'))).toEqual([])
+  },
+)
 
 test.each(['b', 'bucket'])(
   'a cancel leaves no temporary file at %s, and the record says how far it was',

@@ -25,6 +25,7 @@ import { ownPlace } from '../../src/executor/sites.ts'
 import { directFrom } from '../../src/drivers/transfer/strategy.ts'
 import { transfer } from '../../src/drivers/transfer/transfer.ts'
 import { runnerProgram } from '../support/runner-program.ts'
+import { proved } from '../support/share.ts'
 import { overLink, type LinkFailures } from './links.ts'
 import { randomFile, scratch } from './trees.ts'
 
@@ -87,55 +88,59 @@ const ended = async (name: string): Promise<void> => {
 }
 
 describe('tasks whose files are at another site', () => {
-  test('the files of one producer come once for all that need them here', async () => {
-    const directory = made('once', 300_000)
-    const failures = clear()
-    const { driver, facts } = withLink(failures)
-    const names = Array.from({ length: 6 }, (_, at) => `once-${String(at)}`)
-    const outcomes = await driver.submit(
-      names.map((name) => task(name, [{ at: 'there', from: directory, label: 'maker', producer: 7 }])),
-    )
-    expect(outcomes.map(({ ok }) => ok)).toEqual(names.map(() => true))
-    for (const name of names) {
-      await ended(name)
-      expect(readFileSync(join(folder.path, 'work', name, 'once'))).toEqual(
-        readFileSync(join(directory, 'once')),
+  proved(
+    'the files of one producer come once for all that need them here',
+    async () => {
+      const directory = made('once', 300_000)
+      const failures = clear()
+      const { driver, facts } = withLink(failures)
+      const names = Array.from({ length: 6 }, (_, at) => `once-${String(at)}`)
+      const outcomes = await driver.submit(
+        names.map((name) => task(name, [{ at: 'there', from: directory, label: 'maker', producer: 7 }])),
       )
-    }
-    expect(facts.map(([name]) => name).sort()).toEqual(names)
-    expect(facts.map(([, { strategy }]) => strategy).sort()).toEqual([
-      'gateway',
-      ...names.slice(1).map(() => 'use-existing'),
-    ])
-    expect(facts.filter(([, { networkBytes }]) => networkBytes > 0)).toHaveLength(1)
-    expect(facts[0]?.[1]).toMatchObject({
-      fromSite: 'there',
-      toSite: 'here',
-      producer: 7,
-      from: directory,
-      bytes: 300_000,
-      files: 1,
-    })
-    expect(failures.bytes).toBeLessThan(400_000)
+      expect(outcomes.map(({ ok }) => ok)).toEqual(names.map(() => true))
+      for (const name of names) {
+        await ended(name)
+        expect(readFileSync(join(folder.path, 'work', name, 'once'))).toEqual(
+          readFileSync(join(directory, 'once')),
+        )
+      }
+      expect(facts.map(([name]) => name).sort()).toEqual(names)
+      expect(facts.map(([, { strategy }]) => strategy).sort()).toEqual([
+        'gateway',
+        ...names.slice(1).map(() => 'use-existing'),
+      ])
+      expect(facts.filter(([, { networkBytes }]) => networkBytes > 0)).toHaveLength(1)
+      expect(facts[0]?.[1]).toMatchObject({
+        fromSite: 'there',
+        toSite: 'here',
+        producer: 7,
+        from: directory,
+        bytes: 300_000,
+        files: 1,
+      })
+      expect(failures.bytes).toBeLessThan(400_000)
 
-    // A new process asks nothing of the source: what is there is verified here.
-    const later = withLink({ ...clear(), cut: { call: 2, when: 'before' } })
-    const [outcome] = await later.driver.submit([
-      task('once-later', [{ at: 'there', from: directory, label: 'maker' }]),
-    ])
-    expect(outcome?.ok).toBe(true)
-    expect(later.facts).toMatchObject([
-      ['once-later', { strategy: 'use-existing', bytes: 0, networkBytes: 0, files: 0 }],
-    ])
+      // A new process asks nothing of the source: what is there is verified here.
+      const later = withLink({ ...clear(), cut: { call: 2, when: 'before' } })
+      const [outcome] = await later.driver.submit([
+        task('once-later', [{ at: 'there', from: directory, label: 'maker' }]),
+      ])
+      expect(outcome?.ok).toBe(true)
+      expect(later.facts).toMatchObject([
+        ['once-later', { strategy: 'use-existing', bytes: 0, networkBytes: 0, files: 0 }],
+      ])
 
-    // The last who needs it takes it away.
-    for (const name of [...names, 'once-later']) {
-      expect(readdirSync(incoming).filter((entry) => !entry.endsWith('.uses')).length).toBeGreaterThan(0)
-      await ended(name)
-      await driver.remove(name)
-    }
-    expect(readdirSync(incoming)).toEqual([])
-  }, 300_000)
+      // The last who needs it takes it away.
+      for (const name of [...names, 'once-later']) {
+        expect(readdirSync(incoming).filter((entry) => !entry.endsWith('.uses')).length).toBeGreaterThan(0)
+        await ended(name)
+        await driver.remove(name)
+      }
+      expect(readdirSync(incoming)).toEqual([])
+    },
+    300_000,
+  )
 
   test('its end gives up what the driver beneath waits for, also while a transfer does not end', async () => {
     const directory = made('hangs', 10)

@@ -10,6 +10,7 @@ import { until } from '../failures/programs.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { proved } from '../support/share.ts'
 import { workflowBundle } from '../support/workflow-bundle.ts'
 
 let folder: string
@@ -100,7 +101,7 @@ test('with a vault key, histories hold only encrypted payloads; over a rotation 
   expect(found).toEqual(['execution-run/after/1'])
 })
 
-test('histories from before there was a key replay with one', async () => {
+proved('histories from before there was a key replay with one', async () => {
   const dataConverter = { payloadCodecs: [payloadCodec(await openVaultKeys(file))] }
   const recorded = join(import.meta.dirname, '../workflows/histories')
   const files = readdirSync(recorded).filter((name) => name.endsWith('.json'))

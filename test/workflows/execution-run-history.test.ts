@@ -18,6 +18,7 @@ import {
 } from '../support/histories.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
+import { proved } from '../support/share.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { workflowBundle } from '../support/workflow-bundle.ts'
 
@@ -202,7 +203,7 @@ test('a workflow ends as its record, and each end replays', async () => {
   }
 })
 
-test('a site that rests goes on when another site has ended what it waits for', async () => {
+proved('a site that rests goes on when another site has ended what it waits for', async () => {
   const gate = join(runFolder(), 'resting-site-go')
   const waits = (name: string): string => `until [ -e ${gate}-${name} ]; do sleep 0.05; done`
   const world = await makeWorld(service, {
@@ -262,7 +263,7 @@ test('a site that rests goes on when another site has ended what it waits for', 
   }
 })
 
-test('a long history begins anew while a task is in flight, and the task goes on', async () => {
+proved('a long history begins anew while a task is in flight, and the task goes on', async () => {
   const go = join(runFolder(), 'long-history-go')
   const world = await makeWorld(service, {
     name: 'renewed',

@@ -22,7 +22,7 @@ import { until } from '../failures/programs.ts'
 import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
 import { planningDocuments, type PlanningDocuments } from '../support/planning-documents.ts'
 import { quietReports } from '../support/quiet-reports.ts'
-import { runsOf } from '../support/share.ts'
+import { proved, runsOf } from '../support/share.ts'
 import { startTemporal, type TestTemporal } from '../support/temporal.ts'
 
 type Json = ReturnType<typeof JSON.parse>
@@ -457,25 +457,28 @@ describe('a planning session', () => {
     expect(await send('GET', `/planning-sessions/${id}/candidates/`)).toEqual([])
   })
 
-  test('a cancelled session that no worker had taken leaves the next session of its id as it is', async () => {
-    const documents = fresh()
-    const versionId = await post(documents)
-    const { id } = session(documents, versionId)
-    await stopWorker()
-    await send('POST', '/planning-sessions/', session(documents, versionId))
-    await send('POST', `/planning-sessions/${id}/cancel/`)
-    await send('DELETE', `/planning-sessions/${id}/`)
-    await send('POST', '/planning-sessions/', session(documents, versionId))
-    const dispatcher = openDispatcher(
-      { db: app.db, engine: app.engine, metrics: openMetrics(undefined) },
-      [dispatchedOperation(sessionKind)],
-      openLog('error'),
-    )
-    stopWorker = await startPlanningWorker(temporal, app.db, held)
-    const { body } = await app.ended(id)
-    await dispatcher.stop()
-    expect(body.session).toMatchObject({ status: 'completed', candidateCount: 1 })
-  })
+  proved(
+    'a cancelled session that no worker had taken leaves the next session of its id as it is',
+    async () => {
+      const documents = fresh()
+      const versionId = await post(documents)
+      const { id } = session(documents, versionId)
+      await stopWorker()
+      await send('POST', '/planning-sessions/', session(documents, versionId))
+      await send('POST', `/planning-sessions/${id}/cancel/`)
+      await send('DELETE', `/planning-sessions/${id}/`)
+      await send('POST', '/planning-sessions/', session(documents, versionId))
+      const dispatcher = openDispatcher(
+        { db: app.db, engine: app.engine, metrics: openMetrics(undefined) },
+        [dispatchedOperation(sessionKind)],
+        openLog('error'),
+      )
+      stopWorker = await startPlanningWorker(temporal, app.db, held)
+      const { body } = await app.ended(id)
+      await dispatcher.stop()
+      expect(body.session).toMatchObject({ status: 'completed', candidateCount: 1 })
+    },
+  )
 
   test('late activities of a deleted session do not reach the next session of its id', async () => {
     const documents = fresh()
@@ -636,7 +639,7 @@ describe('a planning session', () => {
     expect(plan).toMatchObject({ id: planId, source: 'plugin' })
   })
 
-  test('a session with a step that keeps failing is given up: failed with its reason', async () => {
+  proved('a session with a step that keeps failing is given up: failed with its reason', async () => {
     const documents = fresh()
     const versionId = await post(documents)
     for (const statement of [

@@ -17,6 +17,7 @@ import { openFilesystem } from '../../../src/drivers/storage/filesystem/driver.t
 import type { FromHost } from '../../../src/drivers/storage/filesystem/host.ts'
 import { temporaryName } from '../../../src/drivers/storage/paths.ts'
 import { runFolder } from '../../support/run-folder.ts'
+import { proved } from '../../support/share.ts'
 import { storageConformance, storageKinds } from './conformance.ts'
 import { hostileFolder } from './hostile.ts'
 
@@ -145,7 +146,7 @@ test('a file that has other bytes than were written gets no name', async () => {
   }
 })
 
-test('the last part of a large file keeps its call alive while the whole file is read', async () => {
+proved('the last part of a large file keeps its call alive while the whole file is read', async () => {
   const { base, driver, folder, stop } = opened()
   const size = 128 * 1024 * 1024
   const temporary = join(folder, temporaryName(['file' as never], 'part'))

@@ -1,0 +1,4 @@
+import { playWhole } from '../support/share.ts'
+
+playWhole()
+await import('./copies.test.ts')
