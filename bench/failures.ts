@@ -9,6 +9,9 @@
  *                            driver's clock
  *   texts                    strings of metacharacters in every value that reaches a shell or sbatch
  *   texts-cloud              the same as ids, names, accounts and variables of cloud machines
+ *   ledgers-local, ledgers-ssh, ledgers-slurm, ledgers-pods, ledgers-docker
+ *                            processes of the service and the site die under runs whose tasks write a
+ *                            ledger
  *   cancels                  runs are cancelled at random moments
  *   evictions                Pods are evicted while they run
  *   pods                     2,000 Pods at once on 200 nodes
@@ -36,6 +39,7 @@ import { openCloudTexts } from '../test/failures/cloud-texts.ts'
 import { openCutLinks } from '../test/failures/cut-links.ts'
 import { openEvictions } from '../test/failures/evictions.ts'
 import { openHostileTexts } from '../test/failures/hostile-texts.ts'
+import { openLedgers } from '../test/failures/ledger-sites.ts'
 import { openPods } from '../test/failures/pods.ts'
 import { openArchiveMutations } from '../test/failures/archive-mutations.ts'
 import { openRecordRounds } from '../test/failures/record-rounds.ts'
@@ -44,12 +48,19 @@ import { openLinkSwaps } from '../test/failures/link-swaps.ts'
 import { openStorageKills } from '../test/failures/storage-kills.ts'
 import { addTally, countedBefore, type Failures } from './tally.ts'
 
+const say = (line: string): void => void process.stdout.write(`${line}\n`)
+
 const kinds: Readonly<Record<string, () => Promise<Failures>>> = {
   'links-ssh': () => openCutLinks('ssh'),
   'links-slurm': () => openCutLinks('slurm'),
   scheduler: openSilentScheduler,
   texts: openHostileTexts,
   'texts-cloud': openCloudTexts,
+  'ledgers-local': () => openLedgers('on this machine', say),
+  'ledgers-ssh': () => openLedgers('at an SSH host', say),
+  'ledgers-slurm': () => openLedgers('on a Slurm cluster', say),
+  'ledgers-pods': () => openLedgers('on a Kubernetes cluster', say),
+  'ledgers-docker': () => openLedgers('in containers of this machine', say),
   cancels: openCancelRaces,
   evictions: openEvictions,
   pods: openPods,
@@ -92,16 +103,21 @@ if (
   process.exit(2)
 }
 
-// Sites and programs end with this process.
-for (const name of ['SIGTERM', 'SIGINT'] as const) process.once(name, () => process.exit(143))
+// At a signal the round is given up, what was opened is closed, and the rounds before it count.
+const signalled = new Promise<undefined>((resolve) => {
+  for (const name of ['SIGTERM', 'SIGINT'] as const) process.once(name, () => resolve(undefined))
+})
 const until = performance.now() + minutes * 60_000
-const failures = await opener()
+const failures = await Promise.race([opener(), signalled])
+if (failures === undefined) process.exit(143)
 const file = resultsFile(values)
 const before = countedBefore(file, failures.what)
-let [counted, wrong] = [0, 0]
+let [counted, wrong, isStopped] = [0, 0, false]
 try {
   while (counted < most && performance.now() < until) {
-    const round = await failures.play(before + counted)
+    const round = await Promise.race([failures.play(before + counted), signalled])
+    isStopped = round === undefined
+    if (round === undefined) break
     counted += round.counted
     wrong += Math.min(round.counted, round.violations.length)
     for (const violation of round.violations)
@@ -118,4 +134,5 @@ try {
   process.stdout.write(`${failures.what}: ${String(counted)} counted, ${String(counted - wrong)} in order\n`)
   if (counted > 0) addTally(file, tally)
 }
+if (isStopped) process.exit(143)
 process.exitCode = wrong === 0 && counted > 0 ? 0 : 1

@@ -47,6 +47,8 @@ export interface Round {
   afterMs: number
   seconds: number
   violations: string[]
+  /** Its run did not end within `runSeconds`. */
+  isStuck: boolean
 }
 
 const failpoints = [
@@ -106,7 +108,6 @@ export const ledgerFiles = (tasks: readonly WorldTask[]): Map<string, Map<string
 
 export interface RoundsOptions {
   seed: number
-  rounds: number
   tasks: (ledger: string, random: () => number) => WorldTask[]
   /**
    * What each task makes: path and bytes. Given, the transfers of each run are compared with it.
@@ -241,12 +242,132 @@ const strike = async (programs: Programs, blow: Blow, site: RoundsSite | undefin
   await programs.startDaemon()
 }
 
+/** A run that is hit by a blow. */
+interface Hit {
+  programs: Programs
+  run: string
+  blow: Blow
+  /** Milliseconds between the start of the run and a blow from outside. */
+  afterMs: number
+}
+
+/** Starts what the blow of the next run needs: the place of a failpoint is passed in the daemon. */
+const prepare = async ({ programs, blow }: Hit): Promise<void> => {
+  if (typeof blow === 'object') {
+    await programs.killWorker()
+    programs.setFailpoint(blow.failpoint)
+  } else if (programs.worker?.child.exitCode !== null || programs.worker.child.signalCode !== null)
+    await programs.startWorker()
+}
+
+/** Hits a run that was started. @returns violations */
+const hit = async ({ programs, run, blow, afterMs }: Hit, options: RoundsOptions): Promise<string[]> => {
+  if (typeof blow !== 'object') {
+    await pause(afterMs)
+    await strike(programs, blow, options.site)
+    return []
+  }
+  await Promise.race([
+    programs.daemon?.ended,
+    until(
+      `the end of ${run}`,
+      options.runSeconds ?? 60,
+      async () =>
+        (await programs.call('GET', `/execution-runs/${run}/`).catch(() => undefined))?.body.run?.status ===
+        'completed',
+    ),
+  ])
+  if (programs.daemon?.child.signalCode !== 'SIGKILL')
+    return [`${run}: the failpoint ${blow.failpoint} was not reached`]
+  await programs.startDaemon()
+  return []
+}
+
+/** Waits for the end of a run. @returns its status */
+const endOf = ({ programs, run, blow }: Hit, seconds: number): Promise<string> =>
+  until(`the end of ${run} after ${JSON.stringify(blow)}`, seconds, async () => {
+    // PostgreSQL may be on its way back: 503, and nothing else, says so.
+    const answer = await programs.call('GET', `/execution-runs/${run}/`)
+    if (answer.status === 503) return undefined
+    if (answer.status !== 200)
+      throw new Error(
+        `GET of ${run} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 500)}`,
+      )
+    return ['completed', 'failed', 'cancelled'].includes(answer.body.run.status)
+      ? (answer.body.run.status as string)
+      : undefined
+  })
+
+/** What is wrong with the record of a run that ended, and with the ledger of its tasks. */
+const recordViolations = async (
+  programs: Programs,
+  run: string,
+  world: World,
+  ledger: string,
+  options: RoundsOptions,
+): Promise<string[]> => {
+  const reader = { get: (path: string) => programs.get(path) }
+  const record = await until('the record of the run', 30, () => recordOf(reader, run).catch(() => undefined))
+  return [
+    ...violationsOf(record, { dependencies: dependenciesOf(world) }),
+    ...ledgerViolations(
+      readLedger(ledger),
+      run,
+      world.tasks.map((task) => world.activityId(task.name)),
+      options.site === undefined ? availableParallelism() : Infinity,
+    ),
+    ...(options.made === undefined
+      ? []
+      : transferViolations(
+          world,
+          await allOf(reader, `/execution-runs/${run}/data-transfers/`),
+          options.made(world.tasks),
+        )),
+  ]
+}
+
 /**
- * Runs over and over on one data folder, each hit by one blow, and says what was wrong with each.
+ * By turns more lanes than cores, for which tasks queue, and as many, which tasks hand on to each
+ * other.
  */
-export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
+const makeWorlds = async (
+  programs: Programs,
+  ledger: string,
+  { seed, site, tasks }: RoundsOptions,
+): Promise<World[]> => {
+  const random = randomOf(seed)
+  const worlds: World[] = []
+  for (const cores of [
+    [2, 2],
+    [1, 1],
+  ])
+    worlds.push(
+      await makeWorld(
+        { post: (path: string, body?: unknown) => programs.post(path, body) },
+        {
+          ...{ name: `ledger${String(worlds.length)}`, cores, tasks: tasks(ledger, random) },
+          ...(site === undefined
+            ? {}
+            : {
+                places: cores.map(() => site.place),
+                connections: worlds.length === 0 ? site.connections : [],
+              }),
+        },
+      ),
+    )
+  return worlds
+}
+
+/** Runs on one data folder, each hit by one blow. */
+export interface Rounds {
+  /** @param number from 1; the same blow for the same number and seed */
+  play: (number: number) => Promise<Round>
+  close: () => Promise<void>
+}
+
+/** Starts the service with the worlds of the rounds. */
+export const openRounds = async (options: RoundsOptions): Promise<Rounds> => {
   const say = options.say ?? (() => undefined)
-  const random = randomOf(options.seed)
   const dataDir = dataFolder()
   const { site } = options
   const ownLedger = join(dataDir, 'ledger')
@@ -257,129 +378,65 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
     ...options,
     environment: { ...options.environment, ...site?.environment },
   })
-  const rounds: Round[] = []
+  const close = async (): Promise<void> => {
+    await programs.stop()
+    removeFolder(dataDir)
+  }
+  let worlds: World[]
   try {
     await programs.startDaemon()
     await site?.introduce(programs)
-    // By turns more lanes than cores, for which tasks queue, and as many, which tasks hand on to
-    // each other.
-    const worlds: World[] = []
-    for (const cores of [
-      [2, 2],
-      [1, 1],
-    ])
-      worlds.push(
-        await makeWorld(
-          { post: (path: string, body?: unknown) => programs.post(path, body) },
-          {
-            ...{ name: `ledger${String(worlds.length)}`, cores, tasks: options.tasks(ledger.at, random) },
-            ...(site === undefined
-              ? {}
-              : {
-                  places: cores.map(() => site.place),
-                  connections: worlds.length === 0 ? site.connections : [],
-                }),
-          },
-        ),
-      )
-    for (let number = 1; number <= options.rounds; number++) {
-      const world = worlds[number % worlds.length] as World
-      const activities = world.tasks.map((task) => world.activityId(task.name))
-      const blow = blowOf(number, options, random)
-      const afterMs = 300 + Math.floor(random() * ((options.latestBlowMs ?? 2_800) - 300))
-      const began = performance.now()
-      const run = `round-${String(number)}`
-      const violations: string[] = []
-      if (typeof blow === 'object') {
-        // The place is passed in the daemon, so no other worker may take the run.
-        await programs.killWorker()
-        programs.setFailpoint(blow.failpoint)
-      } else if (programs.worker?.child.exitCode !== null || programs.worker.child.signalCode !== null)
-        await programs.startWorker()
-      await programs.post('/execution-runs/', { id: run, schedulePlanId: world.planId, mode: 'real' })
-      if (typeof blow === 'object') {
-        await Promise.race([
-          programs.daemon?.ended,
-          until(
-            `the end of ${run}`,
-            options.runSeconds ?? 60,
-            async () =>
-              (await programs.call('GET', `/execution-runs/${run}/`).catch(() => undefined))?.body.run
-                ?.status === 'completed',
-          ),
-        ])
-        if (programs.daemon?.child.signalCode === 'SIGKILL') await programs.startDaemon()
-        else violations.push(`${run}: the failpoint ${blow.failpoint} was not reached`)
-      } else {
-        await pause(afterMs)
-        await strike(programs, blow, site)
-      }
-      const seen = new Set<number>()
-      const status = await until(
-        `the end of ${run} after ${JSON.stringify(blow)}`,
-        options.runSeconds ?? 60,
-        async () => {
-          // PostgreSQL may be on its way back: 503, and nothing else, says so.
-          const answer = await programs.call('GET', `/execution-runs/${run}/`)
-          if (answer.status === 503) return undefined
-          if (answer.status !== 200)
-            throw new Error(
-              `GET of ${run} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 500)}`,
-            )
-          seen.add(answer.body.run.completedActivityCount)
-          return ['completed', 'failed', 'cancelled'].includes(answer.body.run.status)
-            ? (answer.body.run.status as string)
-            : undefined
-        },
-      ).catch((error: unknown) => {
-        violations.push(`${run} is stuck: ${(error as Error).message}`)
-        return 'stuck'
-      })
-      if (status !== 'completed' && status !== 'stuck') violations.push(`${run} is ${status}`)
-      if (status !== 'stuck') {
-        const record = await until('the record of the run', 30, () =>
-          recordOf({ get: (path: string) => programs.get(path) }, run).catch(() => undefined),
-        )
-        violations.push(
-          ...violationsOf(record, { dependencies: dependenciesOf(world) }),
-          ...ledgerViolations(
-            readLedger(ledger.seen),
-            run,
-            activities,
-            site === undefined ? availableParallelism() : Infinity,
-          ),
-          ...(options.made === undefined
-            ? []
-            : transferViolations(
-                world,
-                await allOf(
-                  { get: (path: string) => programs.get(path) },
-                  `/execution-runs/${run}/data-transfers/`,
-                ),
-                options.made(world.tasks),
-              )),
-        )
-      }
-      const round = {
-        number,
-        blow: typeof blow === 'object' ? blow.failpoint : blow,
-        afterMs,
-        seconds: (performance.now() - began) / 1_000,
-        violations,
-      }
-      rounds.push(round)
-      say(
-        `round ${String(number)}: ${round.blow} after ${String(afterMs)} ms, ` +
-          `${round.seconds.toFixed(1)} s, ${violations.length === 0 ? 'fine' : violations.slice(0, 5).join('; ')}`,
-      )
-      if (status === 'stuck') {
-        say(programs.daemon?.output().slice(-5_000) ?? '')
-        break
-      }
+    worlds = await makeWorlds(programs, ledger.at, options)
+  } catch (error) {
+    await close()
+    throw error
+  }
+
+  const play = async (number: number): Promise<Round> => {
+    const random = randomOf(options.seed * 1_000_003 + number)
+    const world = worlds[number % worlds.length] as World
+    const blow = blowOf(number, options, random)
+    const afterMs = 300 + Math.floor(random() * ((options.latestBlowMs ?? 2_800) - 300))
+    const run = `round-${String(number)}`
+    const blown: Hit = { programs, run, blow, afterMs }
+    const began = performance.now()
+    await prepare(blown)
+    await programs.post('/execution-runs/', { id: run, schedulePlanId: world.planId, mode: 'real' })
+    const violations = await hit(blown, options)
+    const status = await endOf(blown, options.runSeconds ?? 60).catch((error: unknown) => {
+      violations.push(`${run} is stuck: ${(error as Error).message}`)
+      return 'stuck'
+    })
+    if (status !== 'completed' && status !== 'stuck') violations.push(`${run} is ${status}`)
+    if (status !== 'stuck')
+      violations.push(...(await recordViolations(programs, run, world, ledger.seen, options)))
+    const round = {
+      number,
+      blow: typeof blow === 'object' ? blow.failpoint : blow,
+      afterMs,
+      seconds: (performance.now() - began) / 1_000,
+      violations,
+      isStuck: status === 'stuck',
     }
+    say(
+      `round ${String(number)}: ${round.blow} after ${String(afterMs)} ms, ` +
+        `${round.seconds.toFixed(1)} s, ${violations.length === 0 ? 'fine' : violations.slice(0, 5).join('; ')}`,
+    )
+    if (round.isStuck) say(programs.daemon?.output().slice(-5_000) ?? '')
+    return round
+  }
+  return { play, close }
+}
+
+/** Plays rounds until one is stuck. @returns them, with what was wrong with each */
+export const playRounds = async (options: RoundsOptions & { rounds: number }): Promise<Round[]> => {
+  const { play, close } = await openRounds(options)
+  const rounds: Round[] = []
+  try {
+    while (rounds.length < options.rounds && rounds.at(-1)?.isStuck !== true)
+      rounds.push(await play(rounds.length + 1))
     return rounds
   } finally {
-    await programs.stop()
-    removeFolder(dataDir)
+    await close()
   }
 }
