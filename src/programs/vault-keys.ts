@@ -48,6 +48,7 @@ const changeKeys = async (
     process.stderr.write(`another program changes ${keys.file}; this one waits for its end\n`)
   })
   try {
+    await keys.refresh()
     await replaceKeys(keys.file, await change(await keys.all()))
   } finally {
     await folder.release()

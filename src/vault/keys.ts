@@ -2,6 +2,7 @@ import { createHash, createSecretKey, randomBytes, type KeyObject } from 'node:c
 import { chown, readFile, realpath, rename, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../config.ts'
+import { Refusal } from '../refusal.ts'
 import { createOnce, writeBeside } from '../whole-file.ts'
 
 /**
@@ -20,9 +21,13 @@ export interface VaultKey {
  */
 export interface VaultKeys {
   readonly file: string
-  /** The key that seals. */
+  /** Reads a changed file. @throws Refusal naming file and remedy where it cannot be read */
+  refresh(): Promise<void>
+  /** The key that seals; while a changed file cannot be read, the one from before. */
   primary(): Promise<VaultKey>
+  /** @throws Refusal as `refresh`, where the key is not among the known ones */
   find(id: string): Promise<VaultKey | undefined>
+  /** All keys; while a changed file cannot be read, those from before. */
   all(): Promise<readonly VaultKey[]>
 }
 
@@ -41,8 +46,10 @@ const remedy = (file: string): string => `make one with: umask 077; openssl rand
 const codeOf = (error: unknown): string => (error as NodeJS.ErrnoException).code ?? String(error)
 
 /** The message names the file, never a part of its content. */
-const problem = (file: string, what: string): Error =>
-  new Error(`the vault's key file ${file} (SERVICE_VAULT_KEY_FILE) ${what}`)
+const problem = (file: string, what: string): Refusal =>
+  new Refusal('unavailable', `the vault's key file ${file} (SERVICE_VAULT_KEY_FILE) ${what}`, {
+    retryAfterSeconds: 30,
+  })
 
 const readKeys = async (file: string): Promise<{ keys: VaultKey[]; state: string }> => {
   const facts = await stat(file).catch((error: unknown) => {
@@ -51,7 +58,8 @@ const readKeys = async (file: string): Promise<{ keys: VaultKey[]; state: string
       codeOf(error) === 'ENOENT' ? `does not exist: ${remedy(file)}` : `cannot be read (${codeOf(error)})`,
     )
   })
-  if (!facts.isFile()) throw problem(file, `is not a file: remove it and ${remedy(file)}`)
+  if (!facts.isFile())
+    throw problem(file, `is not a file: put the key file in its place; where there was none, ${remedy(file)}`)
   if ((facts.mode & 0o077) !== 0)
     throw problem(
       file,
@@ -80,7 +88,7 @@ const stateOf = (facts: { ino: number; mtimeMs: number; size: number }): string 
 
 /**
  * Opens a key file.
- * @throws Error naming file and remedy when it is absent, is readable by others, or has other
+ * @throws Refusal naming file and remedy when it is absent, is readable by others, or has other
  *   content
  */
 export const openVaultKeys = async (file: string): Promise<VaultKeys> => {
@@ -91,10 +99,13 @@ export const openVaultKeys = async (file: string): Promise<VaultKeys> => {
     if (facts !== undefined && stateOf(facts) !== held.state) held = await readKeys(file)
   }
   const first = ({ keys }: { keys: VaultKey[] }): VaultKey => keys[0] as VaultKey
+  // Without a key no worker can encode a payload and no run can record its end: both go on.
+  const tryRefresh = (): Promise<void> => refresh().catch(() => undefined)
   return {
     file,
+    refresh,
     async primary() {
-      await refresh()
+      await tryRefresh()
       return first(held)
     },
     async find(id) {
@@ -104,7 +115,7 @@ export const openVaultKeys = async (file: string): Promise<VaultKeys> => {
       return held.keys.find((key) => key.id === id)
     },
     async all() {
-      await refresh()
+      await tryRefresh()
       return held.keys
     },
   }
@@ -125,7 +136,7 @@ export const ensureKeyFile = async (file: string): Promise<void> => {
 /**
  * The keys of the service: from the named file, or from one created in the data folder where the
  * database is embedded; else none.
- * @throws Error as `openVaultKeys`
+ * @throws Refusal as `openVaultKeys`
  */
 export const openServiceKeys = async ({
   vaultKeyFile,
@@ -142,7 +153,7 @@ export const openServiceKeys = async ({
 /**
  * Replaces the keys of a file in one step: of the file that a link leads to, and its owner keeps it,
  * since root may run this beside a service of another account.
- * @throws Error naming the file when it cannot be written
+ * @throws Refusal naming the file when it cannot be written
  */
 export const replaceKeys = async (file: string, keys: readonly VaultKey[]): Promise<void> => {
   let beside: string | undefined

@@ -138,9 +138,11 @@ const storedTexts = async (
   return texts
 }
 
-/** The key that seals new secrets. @throws Refusal without one */
+/** The key that seals new secrets. @throws Refusal without one, or while the key file cannot be read */
 const sealingKey = async (keys: VaultKeys | undefined): Promise<VaultKey> => {
   if (keys === undefined) throw closed()
+  // A key that the file no longer holds would seal for nobody.
+  await keys.refresh()
   return keys.primary()
 }
 

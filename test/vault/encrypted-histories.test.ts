@@ -2,7 +2,16 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
 import { Worker } from '@temporalio/worker'
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmdirSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
@@ -99,6 +108,46 @@ test('with a vault key, histories hold only encrypted payloads; over a rotation 
     return found.length > 0
   })
   expect(found).toEqual(['execution-run/after/1'])
+})
+
+test('while the key file cannot be read, the workers go on and requests say how to mend it', async () => {
+  const go = join(folder, 'go')
+  const world = await makeWorld(service, {
+    name: 'unread',
+    tasks: [
+      { name: 'a', run: `until [ -e ${go} ]; do sleep 0.1; done` },
+      { name: 'b', after: ['a'] },
+    ],
+  })
+  await service.post('/execution-runs/', { id: 'unread', schedulePlanId: world.planId, mode: 'real' })
+  await until('the task runs', 120, async () => {
+    const { activities } = await service.get('/execution-runs/unread/')
+    return activities.some(({ status }: any) => status === 'running')
+  })
+  renameSync(file, `${file}.away`)
+  mkdirSync(file)
+  try {
+    const refused = await service.call('POST', '/kubernetes-tokens/', { id: 'unread', token: 'x' })
+    expect(refused).toMatchObject({
+      status: 503,
+      body: {
+        code: 'unavailable',
+        error: expect.stringContaining(`${file} (SERVICE_VAULT_KEY_FILE) is not a file`),
+      },
+    })
+    expect(refused.headers.get('retry-after')).toBe('30')
+    writeFileSync(go, '')
+    expect((await service.finished('unread')).run.status).toBe('completed')
+    const dataConverter = { payloadCodecs: [payloadCodec(await openVaultKeys(`${file}.away`))] }
+    const client = new Client({ connection, namespace: service.namespace, dataConverter })
+    await client.workflow.getHandle('execution-run/unread/1').result()
+  } finally {
+    rmdirSync(file)
+    renameSync(`${file}.away`, file)
+  }
+  expect(await service.call('POST', '/kubernetes-tokens/', { id: 'unread', token: 'x' })).toMatchObject({
+    status: 201,
+  })
 })
 
 proved('histories from before there was a key replay with one', async () => {

@@ -168,6 +168,7 @@ describe('the payload codec', () => {
   const held = [key, other]
   const keys = {
     file: 'key-file',
+    refresh: async () => undefined,
     primary: async () => key,
     find: async (id: string) => held.find((one) => one.id === id),
     all: async () => held,

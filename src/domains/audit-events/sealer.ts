@@ -76,6 +76,7 @@ export const openSealer = (
   let rounds = 0
   const round = async (signal: AbortSignal): Promise<void> => {
     let sealed: number
+    await vaultKeys?.refresh()
     do {
       sealed = await sealRecords(db, vaultKeys)
     } while (sealed === batch && !signal.aborted)
