@@ -22,13 +22,19 @@ export class StatementRefused extends Error {
   }
 }
 
-/** The reading role cannot be used; `statements` make it usable. */
+/** A login cannot be used; `statements` make it usable, and `setting` names it. */
 export class ReaderUnavailable extends Error {
   readonly statements: string
-  constructor(message: string, statements: string, options?: ErrorOptions) {
-    super(message, options)
+  readonly setting: string
+  constructor(
+    message: string,
+    statements: string,
+    { setting = 'SERVICE_PROVENANCE_DATABASE_URL', cause }: { setting?: string; cause?: unknown } = {},
+  ) {
+    super(message, { cause })
     this.name = 'ReaderUnavailable'
     this.statements = statements
+    this.setting = setting
   }
 }
 
@@ -94,11 +100,28 @@ const grants = (role: string, database: string, schema = usualSchema): string[] 
 ]
 const attributes = 'login noinherit connection limit 40'
 
-/** Runs work in a session of the service's own login. */
+/** Whether PostgreSQL refuses a login: for its password, by its rules, or by the rights of the database. */
+const loginRefused = (error: unknown): boolean =>
+  ['28P01', '28000', '42501'].includes((error as PgError).code ?? '')
+
+/** Why PostgreSQL refuses the service's own login, and what mends it. */
+const ownLoginRefused = (databaseUrl: string, error: unknown): ReaderUnavailable => {
+  const { username, pathname } = new URL(databaseUrl)
+  const [login, database] = [username, pathname.slice(1)].map((name) => quoted(decodeURIComponent(name)))
+  return new ReaderUnavailable(
+    "PostgreSQL does not accept the service's own login",
+    `alter role ${login} login password '…'; grant connect on database ${database} to ${login};`,
+    { setting: 'SERVICE_DATABASE_URL', cause: error },
+  )
+}
+
+/** Runs work in a session of the service's own login. @throws ReaderUnavailable where it is refused */
 const withOwnLogin = async <T>(databaseUrl: string, work: (client: pg.Client) => Promise<T>): Promise<T> => {
   const client = new pg.Client({ connectionString: databaseUrl, connectionTimeoutMillis: 5_000 })
   client.on('error', () => undefined)
-  await client.connect()
+  await client.connect().catch((error: unknown) => {
+    throw loginRefused(error) ? ownLoginRefused(databaseUrl, error) : error
+  })
   try {
     return await work(client)
   } finally {
@@ -366,8 +389,7 @@ export const openReader = (options: {
       return client
     } catch (error) {
       client?.release(true)
-      const { code } = error as PgError
-      const isRefused = code === '28P01' || code === '28000' || code === '42501'
+      const isRefused = loginRefused(error)
       const opened = await pool.catch(() => undefined)
       // The next statement opens again. Where the password has changed or the role was dropped, that
       // makes the role again.

@@ -146,6 +146,26 @@ test('without a role SQL is 503 with the statements that make one; that login, o
   }
 })
 
+test("where PostgreSQL refuses the service's own login too, SQL is 503 with the statements for that login", async () => {
+  await run(`alter role "${login}" nologin`)
+  try {
+    for (const reading of [undefined, as(`${login}_gone`, 'theirs')]) {
+      named = reading
+      setReader(reader())
+      const { status, body } = await ask()
+      expect([status, body.code]).toEqual([503, 'unavailable'])
+      expect(body.error).toMatch(
+        new RegExp(
+          `own login.* run: alter role "${login}" login .*Then name that login in SERVICE_DATABASE_URL$`,
+        ),
+      )
+    }
+  } finally {
+    named = undefined
+    await run(`alter role "${login}" login`)
+  }
+})
+
 test('the login that roles.sh makes for the compose file reads by a role that it makes itself', async () => {
   const script = readFileSync(new URL('../../postgres-config/roles.sh', import.meta.url), 'utf8')
   const [, attributes = 'nocreaterole'] = /alter role orrery_service (\w+)' where/.exec(script) ?? []

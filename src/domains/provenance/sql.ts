@@ -144,7 +144,7 @@ const told = (error: unknown, { placeOf }: Ready, seconds: number): unknown => {
     return new Refusal(
       'unavailable',
       `SQL is not set up: ${error.message}. Have an administrator of the database run: ` +
-        `${error.statements} Then name that login in SERVICE_PROVENANCE_DATABASE_URL`,
+        `${error.statements} Then name that login in ${error.setting}`,
       { cause: error },
     )
   if (!(error instanceof StatementRefused)) return error
