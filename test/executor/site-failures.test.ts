@@ -2,6 +2,7 @@ import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals'
 import { MockActivityEnvironment } from '@temporalio/testing'
 import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { z } from 'zod'
 import { executionRunActivities } from '../../activities/execution-run.ts'
 import type { TransferFacts } from '../../src/executor/attempt.ts'
 import { claimSite, commitSite, waitKinds, type LoadedTask } from '../../src/executor/journal.ts'
@@ -327,6 +328,39 @@ test('a site of a cancelled run that a worker takes while others are abandoned s
     expect(abandoned).toHaveLength(1)
     expect(await commits()).toMatchObject({ cancelled: true })
     for (const id of runs) await closeRun(db, { id, generation: 1 })
+  })
+})
+
+test('a cancelled run all of whose sites are held is not read', async () => {
+  const { runId } = await makeRun([{ name: 'a' }, { name: 'b' }])
+  const failures: unknown[] = []
+  // Not committed before it is closed, so that the service does not abandon it.
+  await service.db.transaction(async (db) => {
+    const look = () =>
+      abandonUnheldSites(
+        { db, engine: { signal: () => Promise.resolve() } as never },
+        (error) => void failures.push(error),
+        new AbortController().signal,
+      )
+    await db.run(
+      sql`update execution_runs set cancel_requested_at = now() - interval '1 hour' where id = ${runId}`,
+    )
+    const sites = await db.many(
+      z.object({ site: z.string() }),
+      sql`select distinct site from task_executions where execution_run_id = ${runId}`,
+    )
+    expect(sites).toHaveLength(1)
+    for (const { site: held } of sites) await claimSite(db, runId, held, 'worker')
+    // A read of this snapshot fails.
+    await db.run(sql`update run_snapshots set runtimes = '"none"' where execution_run_id = ${runId}`)
+    await look()
+    expect(failures).toEqual([])
+    await db.run(
+      sql`update site_leases set renewed_at = now() - interval '1 hour' where execution_run_id = ${runId}`,
+    )
+    await look()
+    expect(failures).toHaveLength(1)
+    await closeRun(db, { id: runId, generation: 1 })
   })
 })
 

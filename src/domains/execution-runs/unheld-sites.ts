@@ -24,12 +24,21 @@ const CancelledRun = z.object({
 })
 type CancelledRun = z.output<typeof CancelledRun>
 
+/** Runs of one look; an abandoned site leaves the list, so that the others follow. */
+const mostRuns = 100
+
+/** Cancelled runs with an open task whose site no worker holds, the oldest cancel first. */
 const cancelledRuns = (db: Db): Promise<CancelledRun[]> =>
   db.many(
     CancelledRun,
-    sql`select r.id, r.generation, r.effect_key as key, array(select l.site from site_leases l
-      where l.execution_run_id = r.id and l.renewed_at > ${since}) as held
-      from execution_runs r where r.status = 'running' and r.mode = 'real' and r.cancel_requested_at < ${since}`,
+    sql`select r.id, r.generation, r.effect_key as key, l.held
+      from execution_runs r cross join lateral (select array(select site from site_leases
+        where execution_run_id = r.id and renewed_at > ${since}) as held) l
+      where r.status = 'running' and r.mode = 'real' and r.cancel_requested_at < ${since}
+        and exists (select from task_executions t where t.execution_run_id = r.id and t.latest
+          and t.status not in ('completed', 'failed', 'cancelled')
+          and (t.site is null or t.site <> all(l.held)))
+      order by r.cancel_requested_at limit ${mostRuns}`,
   )
 
 /** Takes the site from a worker that may only be frozen, and records what it had started there. */
