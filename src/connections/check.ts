@@ -169,7 +169,7 @@ const checkSsh = async (
         : 'if it is right, give it in configuration.hostKeyFingerprints'
     return { stages, facts, message: `${message}; ${remedy}` }
   } finally {
-    if (trial !== undefined) await links.sessions.forget(target, { wayToo: true })
+    if (trial !== undefined) await links.sessions.forget([target], { wayToo: true })
   }
 }
 

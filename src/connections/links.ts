@@ -10,6 +10,7 @@ import type {
 } from '../clients/ssh/target.ts'
 import type { Db } from '../db/sql.ts'
 import type { SiteFiles } from '../shell/site-files.ts'
+import { append } from '../lists.ts'
 import { LinkError, type SiteShell } from '../shell/site-shell.ts'
 import { present } from '../json-object.ts'
 import { existing, Refusal, type Problem } from '../refusal.ts'
@@ -237,12 +238,14 @@ const openStored = (parts: LinkParts) => {
    */
   const targets = new Map<string, SshTarget>()
 
-  const forget = async (connectionId: string): Promise<void> => {
+  /** Removes what is kept of a connection. @returns the target of its links, whose login is to end */
+  const drop = (connectionId: string): SshTarget[] => {
     known.delete(connectionId)
     const old = targets.get(connectionId)
     targets.delete(connectionId)
-    if (old !== undefined) await sessions.forget(old)
+    return old === undefined ? [] : [old]
   }
+  const forget = (connectionId: string): Promise<void> => sessions.forget(drop(connectionId))
 
   /** The login of a stored connection, also where this process has not used it. */
   const storedLogin = async (connection: ConnectionDocument): Promise<SshTarget | undefined> => {
@@ -261,12 +264,14 @@ const openStored = (parts: LinkParts) => {
       before.push({ connection, login: await storedLogin(connection) })
     const result = await change()
     const after = new Map((await readConnections(db, of)).map((each) => [each.id, loginMembers(each)]))
+    const ended: SshTarget[] = []
     for (const { connection, login } of before) {
       // A session that a person opened by hand is not ended for a mere change of the name.
       if (after.get(connection.id) === loginMembers(connection)) continue
-      await forget(connection.id)
-      if (login !== undefined) await sessions.forget(login)
+      append(ended, drop(connection.id))
+      if (login !== undefined) ended.push(login)
     }
+    await sessions.forget(ended)
     return result
   }
 

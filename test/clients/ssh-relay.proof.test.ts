@@ -354,9 +354,22 @@ describe('the end of the login', () => {
 
   test('forgetting it anywhere ends it everywhere', async () => {
     const { server, target, other } = await pair()
-    await other.sessions.forget(target)
+    await other.sessions.forget([target])
     await seen('the end of the connection', () => server.connections.size === 0)
     await seen('the end of its record', () => records.rows.length === 0)
+  }, 60_000)
+
+  test('the end of many logins reads the record of the fleet once', async () => {
+    const { server, target, other } = await pair()
+    const { read } = records
+    let reads = 0
+    records.read = () => {
+      reads += 1
+      return read()
+    }
+    await other.sessions.forget([target, ...['bob', 'eve'].map((username) => ({ ...target, username }))])
+    expect(reads).toBe(1)
+    await seen('the end of the connection', () => server.connections.size === 0)
   }, 60_000)
 })
 

@@ -459,7 +459,7 @@ describe('streams that last', () => {
       const sessions = open()
       await lastingAt(sessions.shell(small.target()), 5)
       expect(sessions.count().logins).toBe(4)
-      await sessions.forget(small.target())
+      await sessions.forget([small.target()])
       expect(sessions.count().logins).toBe(0)
     } finally {
       await small.stop()

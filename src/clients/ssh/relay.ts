@@ -43,8 +43,8 @@ export interface OtherProcesses {
    * after 2 s.
    */
   changed(): Promise<void>
-  /** Asks every process that holds the login to end it. */
-  forget(login: string): Promise<void>
+  /** Asks every process that holds one of the logins to end it. */
+  forget(logins: readonly string[]): Promise<void>
   close(): Promise<void>
 }
 
@@ -108,7 +108,10 @@ const openHolders = (keys: FleetKeys, others: Others) => {
       else lost.set(`${process} ${login}`, since)
     })
 
-  const holders = async (login: string, options?: { isFresh: boolean }): Promise<LoginRecord[]> => {
+  const holders = async (
+    logins: readonly string[],
+    options?: { isFresh: boolean },
+  ): Promise<LoginRecord[]> => {
     const all = await others(options)
     for (const name of lost.keys())
       if (!all.some((record) => `${record.process} ${record.login}` === name)) lost.delete(name)
@@ -120,8 +123,8 @@ const openHolders = (keys: FleetKeys, others: Others) => {
     return away
       .due(all, ({ process }) => process)
       .filter(
-        ({ login: held, address, process, since }) =>
-          held === login && address !== undefined && lost.get(`${process} ${login}`) !== since,
+        ({ login, address, process, since }) =>
+          logins.includes(login) && address !== undefined && lost.get(`${process} ${login}`) !== since,
       )
   }
 
@@ -203,15 +206,16 @@ export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcess
 
   return {
     async find(login) {
-      const [record] = await holding.holders(login)
+      const [record] = await holding.holders([login])
       return record === undefined || closed ? undefined : holding.sessionOf(record)
     },
     waits: async (login) => (await others()).some((record) => record.login === login && record.waiting),
     changed,
-    async forget(login) {
+    async forget(logins) {
+      if (logins.length === 0) return
       // A login that is younger than the records at hand has to end too.
       await Promise.all(
-        (await holding.holders(login, { isFresh: true })).map((record) =>
+        (await holding.holders(logins, { isFresh: true })).map((record) =>
           holding
             .sessionOf(record)
             .forget()

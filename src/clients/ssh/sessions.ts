@@ -394,12 +394,13 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
     files: (targetOf) => openTargetFiles(pool, targetOf),
     state: (target) => standing(pool, logins.of(target)),
     answer: (target, answers) => answerLogin(pool, logins.of(target), answers),
-    forget: async (target, { wayToo = false } = {}) => {
-      for (let at: SshTarget | undefined = target; at !== undefined; at = wayToo ? jumpOf(at) : undefined) {
-        const key = keyOf(at)
-        logins.forget(key)
-        await pool.others?.forget(key)
-      }
+    forget: async (targets, { wayToo = false } = {}) => {
+      const keys = new Set<string>()
+      for (const target of targets)
+        for (let at: SshTarget | undefined = target; at !== undefined; at = wayToo ? jumpOf(at) : undefined)
+          keys.add(keyOf(at))
+      for (const key of keys) logins.forget(key)
+      await pool.others?.forget([...keys])
     },
     count: () => logins.count,
     close: async () => {

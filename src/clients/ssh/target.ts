@@ -156,10 +156,10 @@ export interface SshSessions {
    */
   probe(target: SshTarget, options?: { fresh?: boolean }): Promise<SshProbe>
   /**
-   * Ends the connection of the target, also those that a person made at other processes of the
-   * fleet, and removes its state. `wayToo`: also those of the hosts on the way to it.
+   * Ends the connections of the targets, also those that a person made at other processes of the
+   * fleet, and removes their state. `wayToo`: also those of the hosts on the way to them.
    */
-  forget(target: SshTarget, options?: { wayToo?: boolean }): Promise<void>
+  forget(targets: readonly SshTarget[], options?: { wayToo?: boolean }): Promise<void>
   /** The logins that are kept, connected or not, and the hosts whose logins are counted. */
   count(): { logins: number; hosts: number }
   /** Ends all connections; later calls reject. */

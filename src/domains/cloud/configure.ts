@@ -163,5 +163,5 @@ export const configureMachine = async (
     }
   })
   // The groups of the login were read when the connection was made.
-  await parts.sshSessions.forget(targetOf(parts, job))
+  await parts.sshSessions.forget([targetOf(parts, job)])
 }

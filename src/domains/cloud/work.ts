@@ -426,7 +426,7 @@ export const stopMachine = async (
   const cloud = await cloudOf(parts, job)
   await note(parts.db, job, 'stopping', 'resource.stopping')
   await cloud.driver.stop(job.providerId ?? '')
-  await parts.sshSessions.forget(targetOf(parts, job))
+  await parts.sshSessions.forget([targetOf(parts, job)])
   await awaitState(parts, operationId, 'stopped', signal)
   await recordStopped(parts.db, job)
 }
@@ -467,7 +467,7 @@ export const destroyMachine = async (
   await note(db, job, 'destroying', 'resource.destroying')
   const ids = await endedIds(cloud, job)
   for (const id of ids) await cloud.driver.destroy(id)
-  if (job.address != null) await parts.sshSessions.forget(targetOf(parts, job))
+  if (job.address != null) await parts.sshSessions.forget([targetOf(parts, job)])
   for (const id of ids) {
     const lack = () => `the machine ${id} is not ended yet at its provider`
     const isEnded = async (): Promise<true | undefined> => {
