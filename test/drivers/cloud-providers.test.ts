@@ -264,6 +264,19 @@ describe.each(Object.keys(providers))('%s', (name) => {
     })
 
   if (name === 'gcp')
+    test('a stopped machine is started without a look at its state', async () => {
+      const { id } = await driver.create(wish())
+      await reached(id, 'running')
+      await driver.stop(id)
+      await reached(id, 'stopped')
+      const before = site.calls.get('instances.get')
+      await driver.start(id)
+      expect(site.calls.get('instances.get')).toBe(before)
+      await reached(id, 'running')
+      await driver.destroy(id)
+    })
+
+  if (name === 'gcp')
     test('a machine that a person has suspended is started by its resumption', async () => {
       const { id } = await driver.create(wish())
       await reached(id, 'running')

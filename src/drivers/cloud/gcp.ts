@@ -341,6 +341,16 @@ export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
   const change = async (method: 'POST' | 'DELETE', id: string, verb = ''): Promise<void> => {
     await named(compute.change(method, `${pathOf(id)}${verb}`))
   }
+  const powerOn = async (id: string, verb: string): Promise<void> => {
+    const [zone = ''] = id.split('/')
+    const begun = await named(compute.change('POST', `${pathOf(id)}${verb}`))
+    try {
+      await named(compute.settle(zonePath(zone), begun))
+    } catch (error) {
+      // The start was taken; without an answer about its end, the state of the machine shows that.
+      if (!(error instanceof CloudError) || !error.passes) throw error
+    }
+  }
   const project = async (): Promise<string> => (await named(compute.get('?fields=name', Project))).name
   return {
     zonalSubnets: false,
@@ -362,16 +372,14 @@ export const gcpDriver = (compute: ComputeEngine): CloudDriver => {
     },
     list: (service) => named(listed(compute, `labels.${labels.service}=${service}`)),
     async start(id) {
-      const [zone = ''] = id.split('/')
-      // Google starts no suspended machine.
-      const { status } = await named(compute.get(pathOf(id), Instance))
-      const verb = status === 'SUSPENDED' ? '/resume' : '/start'
-      const begun = await named(compute.change('POST', `${pathOf(id)}${verb}`))
       try {
-        await named(compute.settle(zonePath(zone), begun))
+        await powerOn(id, '/start')
       } catch (error) {
-        // The start was taken; without an answer about its end, the state of the machine shows that.
-        if (!(error instanceof CloudError) || !error.passes) throw error
+        // Google starts no suspended machine.
+        if (!(error instanceof CloudError) || error.fault !== 'refused') throw error
+        const { status } = await named(compute.get(pathOf(id), Instance))
+        if (status !== 'SUSPENDED') throw error
+        await powerOn(id, '/resume')
       }
     },
     stop: (id) => change('POST', id, '/stop'),
