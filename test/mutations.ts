@@ -114,9 +114,9 @@ export const sourceMutations: readonly SourceMutation[] = [
   {
     name: 'a link that leads out of the work directory is staged',
     file: 'src/drivers/runtime/contract/links.ts',
-    replace: "return leading < path.split('/').length && !parts.slice(leading).includes('..')",
-    by: 'return true',
-    tests: ['drivers/remote', 'transfer/staging-driver', 'drivers/batch'],
+    replace: "if (lead.leads === 'outside') return undefined",
+    by: "if (lead.leads === 'outside') return target",
+    tests: ['drivers/remote', 'drivers/ssh-odd'],
   },
   {
     name: 'a secret that is printed stays in the record of a terminal',
