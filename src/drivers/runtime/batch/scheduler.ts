@@ -122,9 +122,9 @@ export interface BatchScheduler<Request, Listing> {
    */
   submit(array: BatchArray<Request>, indexes: readonly number[]): Promise<string>
   /**
-   * The id of the one array of this account with exactly this name, whose submission is not
-   * recorded; undefined: the scheduler has answered and has none.
-   * @throws DriverError `unknown` where several have the name
+   * The id of an array of this account with exactly this name, whose submission is not recorded;
+   * undefined: the scheduler has answered and has none. Several have the name where a submit
+   * without an answer was repeated: `judge` and `cancel` mean an element in all of them.
    */
   find(array: string): Promise<string | undefined>
   /**
