@@ -79,7 +79,7 @@ const queue = async (): Promise<string[]> =>
 /** Until the cluster runs what it can. */
 const blocked = async (): Promise<void> => {
   await site.slurm('sbatch -p main -n4 --mem=100 -J blocker -o /dev/null --wrap "sleep 3600"')
-  await until('a full cluster', 120, async () => (await site.slurm('squeue -h -t R -n blocker')) !== '')
+  await until('a full cluster', 40, async () => (await site.slurm('squeue -h -t R -n blocker')) !== '')
 }
 
 test.each(Object.entries(twice))(
@@ -154,4 +154,33 @@ test('a removed task does not start again in the other job, while its array has 
   await release()
   await left(0)
   expect(at.starts().sort()).toEqual(pair.map(({ name }) => name).sort())
+}, 300_000)
+
+test('a task has ended in one job: a cancel takes the other one out of the queue', async () => {
+  const at = open()
+  const one = at.task()
+  await runsInFirst(at, [one])
+  at.go()
+  await is(at.driver, one, 'ended')
+  expect(await queue()).toHaveLength(1)
+  await at.driver.cancel([one.name], 1)
+  expect(await queue()).toEqual([])
+  expect(await stateOf(at.driver, one)).toMatchObject({ reason: 'exited', exitCode: 4 })
+}, 300_000)
+
+test('a task that the site put back into the queue: a cancel takes it out', async () => {
+  const at = open({ requeue: true })
+  const one = at.task()
+  const [submitted] = await at.driver.submit([one])
+  const { externalId } = submitted as { externalId: string }
+  await until('its start', 120, () => at.starts().length === 1)
+  // Refused while the job is being started, and once it waits: for two minutes.
+  await until('the requeue', 40, async () => {
+    await site.slurm(`scontrol requeue ${externalId} 2>&1 || true`)
+    return (await queue()).some((line) => line.includes('PENDING'))
+  })
+  await at.driver.cancel([one.name], 1)
+  expect(await queue()).toEqual([])
+  expect(await stateOf(at.driver, one)).toMatchObject({ state: 'ended', reason: 'cancelled' })
+  expect(at.starts()).toEqual([one.name])
 }, 300_000)

@@ -160,7 +160,8 @@ export interface BatchScheduler<Request, Listing> {
   readonly cancelSteps: { politeAgain?: number; forcedAfterGrace?: number }
   /**
    * An element that ended by the scheduler's report alone is cancelled by force before any caller
-   * learns of that end: nothing of it runs beside the next attempt.
+   * learns of that end: nothing of it runs beside the next attempt. A cancel takes elements of ended
+   * tasks out of the queue.
    */
   readonly cancelsOver?: true
   /** The element's name outside this service; default `elementId`. */
