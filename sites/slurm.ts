@@ -335,8 +335,9 @@ const slurmConf = (folder: string, prefix: string, nodes: readonly string[], opt
     'SlurmdUser=root',
     'AuthType=auth/munge',
     `AuthInfo=socket=${folder}/munge/socket`,
-    'AuthAltTypes=auth/jwt',
-    `AuthAltParameters=jwt_key=${folder}/etc/jwt.key`,
+    ...(options.rest === true
+      ? ['AuthAltTypes=auth/jwt', `AuthAltParameters=jwt_key=${folder}/etc/jwt.key`]
+      : []),
     'CredType=cred/munge',
     `StateSaveLocation=${folder}/state`,
     `SlurmctldPidFile=/run/slurmctld.pid`,

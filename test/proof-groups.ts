@@ -29,6 +29,7 @@ export const proofGroups: Readonly<Record<string, ProofGroup>> = {
     files: [
       'drivers/slurm',
       'drivers/slurm-failures',
+      'drivers/slurm-leftovers',
       'drivers/slurm-commands',
       'api/environment-connections-sites',
       'execution-runs/reach',

@@ -41,6 +41,8 @@ const write = (elements: readonly ArrayElement[]): void => {
     }),
   )
   writeFileSync(join(root, 'arrays/one/x.pack'), packOf(elements).bytes)
+  for (const { script } of elements)
+    writeFileSync(join(root, 'tasks', `${script.split('.')[0]}.array`), 'one 0 0 1\n')
 }
 const start = (index: number): { status: number | null; stdout: string } =>
   spawnSync('/bin/sh', [join(root, 'arrays/one/script')], {

@@ -104,6 +104,27 @@ proved(
   },
 )
 
+test('an array that is submitted again, as the scheduler does not mention it yet, keeps its indexes in whatever order its tasks come', async () => {
+  const scratch = mkdtempSync(join(folder, 'again-'))
+  const shell = openLocalShell()
+  const idle = join(scratch, 'idle.sock')
+  const waiting = await startTable(idle, 0)
+  const options = { ...optionsIn(scratch), shell, socket: idle, claimSeconds: 0 }
+  const [a, b] = ['again-a', 'again-b'].map((name) =>
+    plainIntent(name, join(scratch, 'work', name), ['true']),
+  )
+  const first = openTableDriver({ ...options, losesAnswers: true })
+  expect(await first.submit([b!, a!])).toMatchObject([{ ok: false }, { ok: false }])
+  const second = openTableDriver({ ...options, hides: () => true })
+  expect(await second.submit([a!, b!])).toMatchObject([
+    { ok: true, externalId: 'table.2_1' },
+    { ok: true, externalId: 'table.2_0' },
+  ])
+  for (const driver of [first, second]) await driver.close()
+  await waiting.close()
+  await shell.close()
+})
+
 /** Files can be made, and nothing can be written into them. */
 const fullDisk = `trap '' XFSZ; ulimit -f 0\n`
 

@@ -650,6 +650,7 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
         run(arrayScript(elements, { ...options, ...(restarts === undefined ? {} : { restarts }) }), at, '', {
           INDEX_HERE: String(index),
         })
+      for (const name of ['a', 'b']) writeFileSync(join(at, `tasks/${name}.array`), 'one 0 0 1\n')
       expect(start(0)).toEqual({ code: 0, out: 'a.1\n' })
       expect(read(at, 'tasks/a.1.run')).toBe(hostile)
       expect(start(7).code).toBe(64)
@@ -658,6 +659,10 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
       expect(readdirSync(join(at, 'tasks'))).toContain('b.task.2')
       writeFileSync(join(at, 'tasks/b.verdict'), 'lost 1 x\n')
       expect(start(1)).toEqual({ code: 0, out: '' })
+      // It was removed, and the pack of its array is still there.
+      for (const file of ['a.array', 'a.1.run']) rmSync(join(at, 'tasks', file))
+      expect(start(0)).toEqual({ code: 0, out: '' })
+      expect(readdirSync(join(at, 'tasks'))).not.toContain('a.1.run')
     },
   )
 

@@ -238,38 +238,68 @@ echo 7`,
   },
 )
 
-test('why the id of a job is not found is the reason of the wait, for the user', async () => {
-  for (const name of ['sinfo', 'scontrol', 'sacct', 'scancel']) command(name, 'exit 0')
-  // Its answer is lost, and its job has a namesake.
+/** A task whose job has no known id, as the answer to `sbatch` was lost; it ends at `go`. */
+const openUnanswered = async (name: string) => {
+  for (const each of ['sinfo', 'scontrol', 'sacct', 'scancel']) command(each, 'exit 0')
   command(
     'sbatch',
     `for each; do case $each in --job-name=*) echo "\${each#*=}" > "\${0%/*}/name" ;; esac; done
 SLURM_ARRAY_TASK_ID=0 setsid sh "$each" > /dev/null 2>&1 < /dev/null &
 exit 124`,
   )
-  command(
-    'squeue',
-    `[ -e "\${0%/*}/name" ] || exit 0
-for id in 7 8; do echo "$id|0|$(cat "\${0%/*}/name")|RUNNING|1|2|n1|None"; done`,
-  )
-  const root = join(folder, 'namesakes')
+  const root = join(folder, name)
   const driver = openSlurmDriver({
     ...{ shell, root, runtime: 'cluster', taskVariable: 'ORRERY_TASK', pollMilliseconds: 300 },
     configuration: { settleSeconds: 0, claimSeconds: 0 },
   })
-  const go = join(folder, 'go')
+  const go = join(folder, `${name}-go`)
   const script = 'until [ -e "$1" ]; do sleep 0.1; done'
-  const task = plainIntent('namesakes', join(root, 'work', '1'), ['sh', '-c', script, 'sh', go])
+  const task = plainIntent(name, join(root, 'work', '1'), ['sh', '-c', script, 'sh', go])
   await driver.submit([task])
-  const cause = expect.stringMatching(/^jobs 7, 8 all have the name orrery-\w+: cancel all of them but one$/)
-  const found = async () => (await driver.find([task.name])).get(task.name)
+  const found = async () => (await driver.find([name])).get(name)
   await until('its start', 120, async () => (await found())?.state === 'running')
+  return { driver, found, end: () => writeFileSync(go, '') }
+}
+
+test('why the id of a job is not found is the reason of the wait, for the user', async () => {
+  command('squeue', 'echo "the queue is closed" >&2; exit 1')
+  const { driver, found, end } = await openUnanswered('unnamed')
   for (let times = 0; times < 3; times++)
     expect(await found()).toEqual({
-      ...{ state: 'running', externalId: expect.any(String), startedAt: expect.any(Number), cause },
+      ...{ state: 'running', externalId: expect.any(String), startedAt: expect.any(Number) },
+      cause: 'squeue: the queue is closed',
     })
-  writeFileSync(go, '')
+  end()
   await until('its end', 120, async () => (await found())?.state === 'ended')
+  await driver.close()
+})
+
+test('all jobs of an array’s name are known: one that runs counts, and a cancel ends them all', async () => {
+  const states = join(folder, 'states')
+  writeFileSync(states, 'PENDING RUNNING')
+  command(
+    'squeue',
+    `[ -e "\${0%/*}/name" ] || exit 0
+id=7; for state in $(cat ${states}); do echo "$id|0|$(cat "\${0%/*}/name")|$state|1|2|n1|None"; id=8; done`,
+  )
+  const { driver, found, end } = await openUnanswered('namesakes')
+  expect(await found()).toMatchObject({ state: 'running', externalId: '7_0' })
+  // The other job has found the record of the start.
+  writeFileSync(states, 'COMPLETED RUNNING')
+  for (let times = 0; times < 3; times++) expect(await found()).toMatchObject({ state: 'running' })
+  writeFileSync(states, 'PENDING RUNNING')
+  const calls = join(folder, 'cancels')
+  command('scancel', `echo "$*" >> ${calls}`)
+  const cancelled = driver.cancel(['namesakes'], 60)
+  await until('a cancel of both', 120, () => {
+    const lines = existsSync(calls) ? readFileSync(calls, 'utf8').split('\n') : []
+    return (
+      lines.includes('--state=PENDING 7_[0] 8_[0]') &&
+      lines.includes('--batch --signal=USR2 --state=RUNNING 8_[0]')
+    )
+  })
+  end()
+  await cancelled
   await driver.close()
 })
 

@@ -2,7 +2,6 @@ import { describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import { parseIndexes, renderIndexes } from '../../src/drivers/runtime/slurm/array.ts'
 import {
-  jobOf,
   parseHistory,
   parseJobRecords,
   parseQueue,
@@ -10,7 +9,7 @@ import {
 } from '../../src/drivers/runtime/slurm/jobs.ts'
 import { elementId, type QueuedElement } from '../../src/drivers/runtime/batch/scheduler.ts'
 import { stateOfVerdict } from '../../src/drivers/runtime/batch/verdict.ts'
-import { judgeJob, type Evidence } from '../../src/drivers/runtime/slurm/state.ts'
+import { jobOf, judgeJob, type Evidence } from '../../src/drivers/runtime/slurm/state.ts'
 import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote/tasks.ts'
 
 const patience = { settleSeconds: 30, historySeconds: 14_400 }
@@ -411,6 +410,17 @@ describe('what Slurm prints', () => {
       state: 'CANCELLED',
       reason: 'a | b',
     })
+  })
+
+  test('several jobs of one name: one that runs counts, then one that waits, its own before another', () => {
+    const own = { array: 'orrery-a', job: '1', index: 0 }
+    const jobWith = (...states: string[]): string | undefined =>
+      jobOf(parseQueue(states.map((state, at) => `${at + 1}|0|orrery-a|${state}|||n1|`).join('\n')), own)?.job
+    expect(jobWith('PENDING', 'RUNNING')).toBe('2')
+    expect(jobWith('RUNNING', 'RUNNING')).toBe('1')
+    expect(jobWith('PENDING', 'PENDING')).toBe('1')
+    expect(jobWith('COMPLETED', 'PENDING')).toBe('2')
+    expect(jobWith('COMPLETED', 'CANCELLED')).toBe('1')
   })
 
   test('scontrol: one record a line, with the blanks of a reason as it writes them', () => {

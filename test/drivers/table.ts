@@ -186,17 +186,19 @@ export interface TableOptions {
   losesAnswers?: boolean
   /** Whether the table answers without mentioning anything now. */
   hides?: () => boolean
+  /** After which a submitter that has not reported counts as dead; default 60. */
+  claimSeconds?: number
 }
 
 export function openTableDriver(options: TableOptions): RuntimeDriver {
-  const { socket, losesAnswers = false, hides = () => false } = options
+  const { socket, losesAnswers = false, hides = () => false, claimSeconds = 60 } = options
   // Its files are on one host: none arrives late.
   const site = openBatchSite({ ...options, outputPatienceSeconds: 0 })
   const list = async (): Promise<Row[]> => (hides() ? [] : ask<Row[]>(socket, '/list', null))
   const adapter: BatchScheduler<{ cores: number }, Row[] | undefined> = {
     kind: 'table',
     capabilities,
-    claimSeconds: () => 60,
+    claimSeconds: () => claimSeconds,
     terms: () => Promise.resolve({ requestOf: ({ cores }) => ({ cores }), arraySize: 100 }),
     hopeless: (_, words) => words,
     script: async (_, elements, pack) =>

@@ -11,6 +11,8 @@ script= size=
 choose "$INDEX"
 [ -n "$script" ] || exit 64
 name=${script%%.*}
+# A removed task starts nothing, nor does one that was given back to be submitted anew.
+[ -e "$name.array" ] || exit 0
 # A task with a verdict is over, even if the scheduler runs it again.
 [ -e "$name.verdict" ] && exit 0
 # The scheduler took the task away and runs it again: the record of the earlier start is put aside,

@@ -61,9 +61,14 @@ export async function cancelTasks<Request, Listing>(
   for (const backoff = openBackoff(pauses); ;) {
     const found = await sight.see(left)
     const troubles = await sight.adopt([...found.values()].flatMap(({ entry }) => entry ?? []))
-    // Buried names may still wait in the queue; a start would only end at once.
-    const buried = left.filter((name) => found.get(name)?.sight.form === 'buried')
-    await cancel(buried, found, 'waiting')
+    // Buried names may still wait in the queue, and so may tasks that have ended, where the site put
+    // them back or has another job of them; a start would only end at once.
+    const waiting = left.filter(
+      (name) =>
+        found.get(name)?.sight.form === 'buried' ||
+        (scheduler.cancelsOver === true && isTaskOver(found.get(name)?.state)),
+    )
+    await cancel(waiting, found, 'waiting')
     // Its end was the scheduler's report alone.
     const gone = left.filter((name) => found.get(name)?.state.state === 'lost')
     if (scheduler.cancelsOver === true) await cancel(gone, found, 'forced')

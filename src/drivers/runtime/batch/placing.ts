@@ -153,7 +153,7 @@ export class Placing<Request extends object, Listing> {
       const job = claim.ageSeconds > answerSeconds ? await this.#scheduler.find(array.name) : undefined
       if (job !== undefined) await this.#site.submissions.accepted(array.name, job)
       else if (claim.ageSeconds > this.#scheduler.claimSeconds())
-        await this.#site.submissions.release(array.name, array.tasks)
+        return await this.#placeAgain(array, scripts, terms)
       else if (performance.now() > until)
         throw new DriverError(
           'unknown',
@@ -161,6 +161,24 @@ export class Placing<Request extends object, Listing> {
         )
       else await backoff.pause()
     }
+  }
+
+  /**
+   * Frees an array whose submitter has not reported, and submits it with the same indexes: the
+   * scheduler may still get the first one, and its element is then that of the same task.
+   */
+  async #placeAgain(
+    array: BatchArray<Request>,
+    scripts: Scripts,
+    terms: BatchTerms<Request>,
+  ): Promise<Submitted> {
+    const entries = await this.#site.submissions.read(array.tasks)
+    await this.#site.submissions.release(array.name, array.tasks)
+    const places = array.tasks.map((name) => entries.get(name)?.place)
+    const indexOf = (name: string): number => entries.get(name)?.place.index ?? 0
+    const known = places.every((place) => place?.array === array.name)
+    const tasks = known ? array.tasks.toSorted((a, b) => indexOf(a) - indexOf(b)) : array.tasks
+    return this.#place({ ...array, tasks }, scripts, terms)
   }
 
   /**

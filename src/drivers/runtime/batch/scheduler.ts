@@ -122,9 +122,9 @@ export interface BatchScheduler<Request, Listing> {
    */
   submit(array: BatchArray<Request>, indexes: readonly number[]): Promise<string>
   /**
-   * The id of the one array of this account with exactly this name, whose submission is not
-   * recorded; undefined: the scheduler has answered and has none.
-   * @throws DriverError `unknown` where several have the name
+   * The id of an array of this account with exactly this name, whose submission is not recorded;
+   * undefined: the scheduler has answered and has none. Several have the name where a submit
+   * without an answer was repeated: `judge` and `cancel` mean an element in all of them.
    */
   find(array: string): Promise<string | undefined>
   /**
@@ -160,7 +160,8 @@ export interface BatchScheduler<Request, Listing> {
   readonly cancelSteps: { politeAgain?: number; forcedAfterGrace?: number }
   /**
    * An element that ended by the scheduler's report alone is cancelled by force before any caller
-   * learns of that end: nothing of it runs beside the next attempt.
+   * learns of that end: nothing of it runs beside the next attempt. A cancel takes elements of ended
+   * tasks out of the queue.
    */
   readonly cancelsOver?: true
   /** The element's name outside this service; default `elementId`. */

@@ -15,10 +15,10 @@ import type { BatchSite } from '../batch/site.ts'
 import { capabilitiesOf, DriverError } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { chunks } from '../remote/answers.ts'
-import { jobOf, type SlurmJob } from './jobs.ts'
+import type { SlurmJob } from './jobs.ts'
 import { jobRequest, leaveOutHint, type SlurmRequest } from './request.ts'
 import type { SlurmScheduler } from './scheduler.ts'
-import { isJobOver, judgeJob, type QueuePatience } from './state.ts'
+import { isJobOver, jobOf, judgeJob, type QueuePatience } from './state.ts'
 
 export const slurmCapabilities = capabilitiesOf(
   'batch',
@@ -69,11 +69,17 @@ const byJob = (elements: readonly BatchElement[]): Map<string, number[]> =>
     [...Map.groupBy(elements, ({ job }) => job)].map(([job, some]) => [job, some.map(({ index }) => index)]),
   )
 
-/** The ids of the jobs with this name: of those that are not over, where there are any. */
-const idsOfName = (jobs: readonly SlurmJob[], array: string): string[] => {
-  const same = jobs.filter(({ name }) => name === array)
-  const live = same.filter((job) => !isJobOver(job))
-  return [...new Set((live.length > 0 ? live : same).map(({ job }) => job))]
+/** The elements again, in other jobs of their arrays' names that are not over. */
+const inNamesakes = (jobs: readonly SlurmJob[], elements: readonly BatchElement[]): BatchElement[] => {
+  const live = Map.groupBy(
+    jobs.filter((job) => !isJobOver(job)),
+    ({ name }) => name,
+  )
+  return elements.flatMap((element) =>
+    (live.get(element.array) ?? []).flatMap(({ job, indexes }) =>
+      job !== element.job && indexes?.includes(element.index) === true ? [{ ...element, job }] : [],
+    ),
+  )
 }
 
 /** Slurm's answer about one element. */
@@ -242,13 +248,8 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
         throw new DriverError('refused', `${message}${hint}`, { cause: error })
       }),
     async find(array) {
-      const ids = idsOfName(await askQueue(), array)
-      if (ids.length > 1)
-        throw new DriverError(
-          'unknown',
-          `jobs ${ids.join(', ')} all have the name ${array}: cancel all of them but one`,
-        )
-      return ids[0]
+      const same = (await askQueue()).filter(({ name }) => name === array)
+      return (same.find((job) => !isJobOver(job)) ?? same[0])?.job
     },
     async list(places) {
       const listed = await recentQueue().catch(() => 'silent' as const)
@@ -265,7 +266,18 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     answersPromptly: false,
     cancelsOver: true,
     cancel: async (elements, how) => {
-      await scheduler.cancel(byJob(elements), how === 'forced' ? 'whole' : how)
+      const end = how === 'forced' ? 'whole' : how
+      await scheduler.cancel(byJob(elements), end)
+      // A polite cancel is repeated while the task goes on, and a forced one follows.
+      const jobs = await askQueue().catch((error: unknown) => {
+        if (how !== 'polite') throw error
+        return []
+      })
+      const others = inNamesakes(jobs, elements)
+      if (others.length === 0) return
+      // While the task runs in one of the jobs, it may wait in another.
+      await scheduler.cancel(byJob([...elements, ...others]), 'waiting')
+      if (end !== 'waiting') await scheduler.cancel(byJob(others), end)
     },
     cancelSteps: { politeAgain: politeAgainSeconds, forcedAfterGrace: forcedAfterGraceSeconds },
     async about({ place, sight, measured }) {

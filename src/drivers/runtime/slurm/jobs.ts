@@ -1,4 +1,3 @@
-import type { QueuedElement } from '../batch/scheduler.ts'
 import { parseIndexes } from './array.ts'
 
 /**
@@ -128,18 +127,4 @@ export const parseHistory = (text: string): SlurmJob[] => {
     })
   }
   return [...jobs.values()]
-}
-
-/**
- * The report about one element of an array; its own line has priority over that of the whole. A
- * controller that lost its state assigns ids again: the name shows whose job it is. `jobs`: a text
- * where there is no report.
- */
-export const jobOf = (
-  jobs: readonly SlurmJob[] | string,
-  { array, job, index }: Pick<QueuedElement, 'array' | 'job' | 'index'>,
-): SlurmJob | undefined => {
-  if (typeof jobs === 'string' || job === undefined) return undefined
-  const same = jobs.filter((one) => one.job === job && one.name === array)
-  return same.find((one) => one.indexes?.includes(index)) ?? same.find((one) => one.indexes === undefined)
 }

@@ -88,6 +88,30 @@ const waitOf = ({ state, reason }: SlurmJob, externalId: string): string | undef
 
 /** Whether the scheduler has ended it for good. */
 export const isJobOver = ({ state }: SlurmJob): boolean => over.test(state)
+/** Whether the scheduler has yet to start it. */
+const isJobWaiting = ({ state }: SlurmJob): boolean => waiting.test(state)
+/**
+ * The report about one element of an array; its own line has priority over that of the whole. A
+ * controller that lost its state assigns ids again: the name shows whose job it is. Where several
+ * jobs have the name, each may start the task: one that runs counts first, then one that waits.
+ * `jobs`: a text where there is no report.
+ */
+export const jobOf = (
+  jobs: readonly SlurmJob[] | string,
+  { array, job, index }: Pick<QueuedElement, 'array' | 'job' | 'index'>,
+): SlurmJob | undefined => {
+  if (typeof jobs === 'string' || job === undefined) return undefined
+  const same = jobs.filter((one) => one.name === array && one.indexes?.includes(index) !== false)
+  const own = same.filter((one) => one.job === job)
+  const live = [...own, ...same].filter((one) => one.indexes !== undefined && !isJobOver(one))
+  return (
+    live.find((one) => !isJobWaiting(one)) ??
+    live[0] ??
+    own.find(({ indexes }) => indexes !== undefined) ??
+    own[0]
+  )
+}
+
 /** Whether its script or command ended, and not the scheduler's will. */
 export const endedByItself = ({ state }: SlurmJob): boolean => byItself.test(state)
 const overIn = (job: SlurmJob | string): SlurmJob | undefined =>
@@ -171,7 +195,7 @@ export function judgeJob(
 
   const begun = sight.form === 'started' || sight.form === 'ended' ? sight : undefined
   const live = typeof queue === 'object' && !isJobOver(queue) ? queue : undefined
-  const waits = live !== undefined && waiting.test(live.state)
+  const waits = live !== undefined && isJobWaiting(live)
   const meanwhile = (words?: string): TaskState => {
     const startedAt = waits
       ? undefined
