@@ -1,8 +1,9 @@
-import { execFileSync } from 'node:child_process'
+import { execFile } from 'node:child_process'
 import { createCipheriv } from 'node:crypto'
 import { closeSync, mkdirSync, openSync, readdirSync, rmSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
+import { promisify } from 'node:util'
 import type { Failures } from '../../bench/tally.ts'
 import { startS3, type S3Site } from '../../sites/s3.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
@@ -42,13 +43,15 @@ const plantTree = (folder: string, bytes: number): void => {
     fillFile(join(folder, `large-${k}`), Math.floor((bytes * 0.99) / largeFiles))
 }
 
+// Not in step: a loop that stands still for minutes sends the next request over a connection that the
+// service has closed.
+const run = promisify(execFile)
+
 /** The digests of all files below a folder, as `sha256sum` prints them. */
-const digestsOf = (folder: string): string =>
-  execFileSync(
-    'sh',
-    ['-c', 'find . -type f ! -name ".sgwtmp*" -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum'],
-    { cwd: folder, encoding: 'utf8', maxBuffer: 512 * mebibyte },
-  )
+const digestsOf = async (folder: string): Promise<string> => {
+  const program = 'find . -type f ! -name ".sgwtmp*" -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum'
+  return (await run('sh', ['-c', program], { cwd: folder, maxBuffer: 512 * mebibyte })).stdout
+}
 const leftoversIn = (folder: string): string[] =>
   (readdirSync(folder, { recursive: true }) as string[]).filter((path) => path.includes('.orrery-'))
 
@@ -98,7 +101,7 @@ const playCopy = async (world: World, job: number, random: () => number) => {
   const record = async () => programs.get(`/storage-downloads/${id}/`)
   const { kills, status } = await killUntilEnded(world, random, async () => (await record()).status)
   const violations = status === 'completed' ? [] : [`${id} is ${status}: ${(await record()).error}`]
-  if (digestsOf(place) !== digests) violations.push(`${id}: other bytes have arrived than were sent`)
+  if ((await digestsOf(place)) !== digests) violations.push(`${id}: other bytes have arrived than were sent`)
   violations.push(...leftoversIn(join(root, 'b')).map((path) => `${id} has left ${path}`))
   const { sentBytes = 0, sizeBytes = 0 } = await record()
   process.stdout.write(
@@ -118,8 +121,8 @@ const playArchive = async (world: World, _job: number, random: () => number) => 
   const violations = status === 'ready' ? [] : [`${id} is ${status}: ${(await record()).error}`]
   const unpacked = join(root, 'unpacked')
   mkdirSync(unpacked)
-  execFileSync('tar', ['-xzf', join(root, 'a', 'tree.tar.gz'), '-C', unpacked])
-  if (digestsOf(join(unpacked, 'tree')) !== digests) violations.push(`${id} holds other bytes`)
+  await run('tar', ['-xzf', join(root, 'a', 'tree.tar.gz'), '-C', unpacked])
+  if ((await digestsOf(join(unpacked, 'tree'))) !== digests) violations.push(`${id} holds other bytes`)
   violations.push(...leftoversIn(join(root, 'a')).map((path) => `${id} has left ${path}`))
   rmSync(unpacked, { recursive: true })
   rmSync(join(root, 'a', 'tree.tar.gz'))
@@ -198,7 +201,7 @@ export const openStorageKills = async (
       ]),
     )
     const series = Date.now().toString(36)
-    const digests = digestsOf(join(root, 'a', 'tree'))
+    const digests = await digestsOf(join(root, 'a', 'tree'))
     const longestMs = longestPauseMs(gibibytes * 2 ** 30)
     const world: World = { programs, root, bucket, series, digests, longestMs }
     let jobs = 0
