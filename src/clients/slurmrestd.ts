@@ -27,6 +27,8 @@ export interface SlurmrestdJob {
    */
   elements: string | undefined
   name: string
+  /** The account it belongs to, where the answer names it. */
+  user?: string | undefined
   /** In capitals, without flags; `COMPLETING` where a job is ending. */
   state: string
   reason: string | undefined
@@ -126,6 +128,7 @@ export const readJobs = (answer: Json): SlurmrestdJob[] =>
       job: String(array === undefined || array === 0 ? numberOf(job['job_id']) : array),
       elements: waiting !== '' ? waiting : index === undefined ? undefined : String(index),
       name: textOf(job['name']),
+      user: textOf(job['user_name']) || undefined,
       state: flags.find((flag) => states.includes(flag)) ?? states[0] ?? '',
       reason: /^(|none)$/i.test(reason) ? undefined : reason,
       startedAt: timeOf(job['start_time']),

@@ -294,8 +294,7 @@ id=7; for state in $(cat ${states}); do echo "$id|0|$(cat "\${0%/*}/name")|$stat
   await until('a cancel of both', 120, () => {
     const lines = existsSync(calls) ? readFileSync(calls, 'utf8').split('\n') : []
     return (
-      lines.includes('--state=PENDING 7_[0] 8_[0]') &&
-      lines.includes('--batch --signal=USR2 --state=RUNNING 8_[0]')
+      lines.includes('--state=PENDING 7_[0]') && lines.includes('--batch --signal=USR2 --state=RUNNING 8_[0]')
     )
   })
   end()

@@ -167,6 +167,9 @@ test('jobs of 0.0.38 and of 0.0.42 read alike', () => {
   expect(parseRestJobs({ jobs: [waiting] })).toMatchObject([
     { indexes: [0, 1, 3], state: 'PENDING', startedAt: undefined, node: undefined },
   ])
+  // Another account's job may have the name of one of our arrays.
+  const theirs = { ...waiting, user_name: 'eve' }
+  expect(parseRestJobs({ jobs: [theirs, { ...after, user_name: 'ada' }] }, 'ada')).toEqual([read])
   expect(parseRestJobs({ jobs: [{ ...after, job_state: ['COMPLETED', 'COMPLETING'] }] })).toMatchObject([
     { state: 'COMPLETING' },
   ])

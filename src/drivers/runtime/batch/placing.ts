@@ -174,10 +174,15 @@ export class Placing<Request extends object, Listing> {
   ): Promise<Submitted> {
     const entries = await this.#site.submissions.read(array.tasks)
     await this.#site.submissions.release(array.name, array.tasks)
-    const places = array.tasks.map((name) => entries.get(name)?.place)
-    const indexOf = (name: string): number => entries.get(name)?.place.index ?? 0
-    const known = places.every((place) => place?.array === array.name)
-    const tasks = known ? array.tasks.toSorted((a, b) => indexOf(a) - indexOf(b)) : array.tasks
+    const kept = new Map<number, string>()
+    for (const name of array.tasks) {
+      const place = entries.get(name)?.place
+      if (place?.array === array.name) kept.set(place.index, name)
+    }
+    // The others get the indexes between, so that no index means another of the kept tasks.
+    const named = new Set(kept.values())
+    const others = array.tasks.filter((name) => !named.has(name))
+    const tasks = array.tasks.flatMap((_, index) => kept.get(index) ?? others.shift() ?? [])
     return this.#place({ ...array, tasks }, scripts, terms)
   }
 

@@ -18,7 +18,7 @@ import { chunks } from '../remote/answers.ts'
 import type { SlurmJob } from './jobs.ts'
 import { jobRequest, leaveOutHint, type SlurmRequest } from './request.ts'
 import type { SlurmScheduler } from './scheduler.ts'
-import { isJobOver, jobOf, judgeJob, type QueuePatience } from './state.ts'
+import { isJobOver, isJobWaiting, jobOf, judgeJob, type QueuePatience } from './state.ts'
 
 export const slurmCapabilities = capabilitiesOf(
   'batch',
@@ -78,6 +78,19 @@ const inNamesakes = (jobs: readonly SlurmJob[], elements: readonly BatchElement[
   return elements.flatMap((element) =>
     (live.get(element.array) ?? []).flatMap(({ job, indexes }) =>
       job !== element.job && indexes?.includes(element.index) === true ? [{ ...element, job }] : [],
+    ),
+  )
+}
+
+/**
+ * The elements that wait in a job of their array's name. A controller that lost its state assigns ids
+ * again, so a recorded id alone may be another array's.
+ */
+const waitingOf = (jobs: readonly SlurmJob[], elements: readonly BatchElement[]): BatchElement[] => {
+  const waiting = Map.groupBy(jobs.filter(isJobWaiting), ({ name }) => name)
+  return elements.flatMap((element) =>
+    (waiting.get(element.array) ?? []).flatMap(({ job, indexes }) =>
+      (indexes?.includes(element.index) ?? job === element.job) ? [{ ...element, job }] : [],
     ),
   )
 }
@@ -151,6 +164,10 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
   const limits = kept(limitsKeptMs, () => scheduler.limits())
   const askQueue = fresh(() => scheduler.queue())
   const recentQueue = kept(pollMilliseconds * 0.9, askQueue)
+  const takeOut = async (elements: readonly BatchElement[]): Promise<void> => {
+    const found = waitingOf(await askQueue(), elements)
+    if (found.length > 0) await scheduler.cancel(byJob(found), 'waiting')
+  }
 
   const historyOf = async (places: readonly QueuedElement[]): Promise<SlurmListing['history']> => {
     try {
@@ -266,18 +283,19 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     answersPromptly: false,
     cancelsOver: true,
     cancel: async (elements, how) => {
+      if (how === 'waiting') return takeOut(elements)
       const end = how === 'forced' ? 'whole' : how
       await scheduler.cancel(byJob(elements), end)
-      // A polite cancel is repeated while the task goes on, and a forced one follows.
+      // A polite one is repeated while the task goes on, and a forced one follows.
       const jobs = await askQueue().catch((error: unknown) => {
-        if (how !== 'polite') throw error
+        if (how === 'forced') throw error
         return []
       })
       const others = inNamesakes(jobs, elements)
       if (others.length === 0) return
       // While the task runs in one of the jobs, it may wait in another.
-      await scheduler.cancel(byJob([...elements, ...others]), 'waiting')
-      if (end !== 'waiting') await scheduler.cancel(byJob(others), end)
+      await takeOut(elements)
+      await scheduler.cancel(byJob(others), end)
     },
     cancelSteps: { politeAgain: politeAgainSeconds, forcedAfterGrace: forcedAfterGraceSeconds },
     async about({ place, sight, measured }) {

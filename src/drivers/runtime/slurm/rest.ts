@@ -22,16 +22,23 @@ import type { SlurmJob } from './jobs.ts'
 import type { SlurmLimits } from './limits.ts'
 import type { SlurmScheduler } from './scheduler.ts'
 
-const ours = <Job extends { name: string; elements?: string | undefined }>(jobs: readonly Job[]) =>
+/** Without `account` the jobs of all; a job without a user counts as ours. */
+const ours = <Job extends { name: string; elements?: string | undefined; user?: string | undefined }>(
+  jobs: readonly Job[],
+  account?: string,
+) =>
   jobs
-    .filter(({ name }) => name.startsWith(arrayNamePrefix))
-    .map(({ elements, ...job }) => ({
+    .filter(
+      ({ name, user = account }) =>
+        name.startsWith(arrayNamePrefix) && (account === undefined || user === account),
+    )
+    .map(({ elements, user: _user, ...job }) => ({
       ...job,
       indexes: elements === undefined ? undefined : parseIndexes(elements),
     }))
 
-/** Jobs of an answer to `GET /jobs`, of versions 0.0.36 to 0.0.44; ours only. */
-export const parseRestJobs = (answer: Json): SlurmJob[] => ours(readJobs(answer))
+/** Jobs of an answer to `GET /jobs`, of versions 0.0.36 to 0.0.44; those of this account only. */
+export const parseRestJobs = (answer: Json, account?: string): SlurmJob[] => ours(readJobs(answer), account)
 
 /** Jobs of accounting's answer about one, of versions 0.0.36 to 0.0.44; ours only. */
 export const parseRestRecords = (answer: Json): SlurmJob[] => ours(readRecords(answer))
@@ -101,10 +108,11 @@ export function openSlurmRest({
       ])
       return { ...parseRestLimits(partitions, nodes, reservations, Date.now() / 1000), accounting }
     },
-    queue: async () => parseRestJobs(await read('jobs')),
+    queue: async () => parseRestJobs(await read('jobs'), server.user),
     async jobs(ids) {
       const answers: SlurmJob[] = []
-      for (const id of ids) append(answers, parseRestJobs(await withDriverErrors(slurmrestd.readJob(id))))
+      for (const id of ids)
+        append(answers, parseRestJobs(await withDriverErrors(slurmrestd.readJob(id)), server.user))
       return answers
     },
     async history(ids) {

@@ -89,7 +89,8 @@ const waitOf = ({ state, reason }: SlurmJob, externalId: string): string | undef
 /** Whether the scheduler has ended it for good. */
 export const isJobOver = ({ state }: SlurmJob): boolean => over.test(state)
 /** Whether the scheduler has yet to start it. */
-const isJobWaiting = ({ state }: SlurmJob): boolean => waiting.test(state)
+export const isJobWaiting = ({ state }: SlurmJob): boolean => waiting.test(state)
+
 /**
  * The report about one element of an array; its own line has priority over that of the whole. A
  * controller that lost its state assigns ids again: the name shows whose job it is. Where several
