@@ -34,6 +34,7 @@ const write = (elements: readonly ArrayElement[]): void => {
   writeFileSync(
     join(root, 'arrays/one/script'),
     arrayScript(elements, {
+      array: 'one',
       pack: '../arrays/one/x.pack',
       folder: join(root, 'tasks'),
       command: 'echo "$script"',

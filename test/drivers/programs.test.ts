@@ -101,7 +101,7 @@ describe.each(shells)('%s', (shell) => {
     const whole = [
       ...programs.map((name) => readFileSync(join(root, name), 'utf8')),
       ...[wrapper, launcher, roomScript],
-      arrayScript([{ script: 'a.b' }], { pack: 'p', folder: '/r', command: 'sh', index: '$I' }),
+      arrayScript([{ script: 'a.b' }], { array: 'one', pack: 'p', folder: '/r', command: 'sh', index: '$I' }),
       jobScript([{ script: 'a.b' }], options),
       ...[
         courier.installScript('/r', '/b'),
@@ -641,15 +641,22 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
       ]
       writeFileSync(join(at, 'arrays/pack'), packOf(elements).bytes)
       const options = {
+        array: 'one',
         pack: '../arrays/pack',
         folder: join(at, 'tasks'),
         command: 'echo "$script"',
         index: '$INDEX_HERE',
       }
-      const start = (index: number, restarts?: string): { code: number | null; out: string } =>
-        run(arrayScript(elements, { ...options, ...(restarts === undefined ? {} : { restarts }) }), at, '', {
-          INDEX_HERE: String(index),
-        })
+      const start = (index: number, restarts?: string, job = '7'): { code: number | null; out: string } =>
+        run(
+          arrayScript(elements, {
+            ...options,
+            ...(restarts === undefined ? {} : { rerun: { job, restarts } }),
+          }),
+          at,
+          '',
+          { INDEX_HERE: String(index) },
+        )
       for (const name of ['a', 'b']) writeFileSync(join(at, `tasks/${name}.array`), 'one 0 0 1\n')
       expect(start(0)).toEqual({ code: 0, out: 'a.1\n' })
       expect(read(at, 'tasks/a.1.run')).toBe(hostile)
@@ -657,10 +664,20 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
       writeFileSync(join(at, 'tasks/b.task'), 'start b.1 7 0 boot node 0 -\n')
       expect(start(1, '2')).toEqual({ code: 0, out: 'b.1\n' })
       expect(readdirSync(join(at, 'tasks'))).toContain('b.task.2')
+      // Another job of the array's name, started again too.
+      writeFileSync(join(at, 'tasks/b.task'), 'start b.1 7 0 boot node 0 -\n')
+      expect(start(1, '3', '8')).toEqual({ code: 0, out: '' })
+      expect(readdirSync(join(at, 'tasks')).filter((file) => /^b\.(task|job)/.test(file))).toEqual([
+        ...['b.job', 'b.task', 'b.task.2'],
+      ])
       writeFileSync(join(at, 'tasks/b.verdict'), 'lost 1 x\n')
       expect(start(1)).toEqual({ code: 0, out: '' })
+      // It was given back, and another array has it by now.
+      writeFileSync(join(at, 'tasks/a.array'), 'two 0 0 1\n')
+      rmSync(join(at, 'tasks/a.1.run'))
+      expect(start(0)).toEqual({ code: 0, out: '' })
       // It was removed, and the pack of its array is still there.
-      for (const file of ['a.array', 'a.1.run']) rmSync(join(at, 'tasks', file))
+      rmSync(join(at, 'tasks/a.array'))
       expect(start(0)).toEqual({ code: 0, out: '' })
       expect(readdirSync(join(at, 'tasks'))).not.toContain('a.1.run')
     },

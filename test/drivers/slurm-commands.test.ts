@@ -302,6 +302,30 @@ id=7; for state in $(cat ${states}); do echo "$id|0|$(cat "\${0%/*}/name")|$stat
   await driver.close()
 })
 
+test('a recorded id that another array has by now: a cancel ends the task in the job of its own array', async () => {
+  const lines = join(folder, 'lines')
+  writeFileSync(lines, '7 RUNNING\n')
+  command(
+    'squeue',
+    `[ -e "\${0%/*}/name" ] || exit 0
+while read -r id state name; do
+  echo "$id|0|\${name:-$(cat "\${0%/*}/name")}|$state|1|2|n1|None"
+done < ${lines}`,
+  )
+  const { driver, found, end } = await openUnanswered('reused')
+  expect(await found()).toMatchObject({ state: 'running', externalId: '7_0' })
+  writeFileSync(lines, '7 RUNNING orrery-other\n8 RUNNING\n')
+  const calls = join(folder, 'own-cancels')
+  command('scancel', `echo "$*" >> ${calls}`)
+  const cancelled = driver.cancel(['reused'], 60)
+  await until('a cancel of its own job', 120, () => existsSync(calls))
+  end()
+  await cancelled
+  expect(readFileSync(calls, 'utf8')).not.toContain('7_')
+  expect(readFileSync(calls, 'utf8')).toContain('--batch --signal=USR2 --state=RUNNING 8_[0]\n')
+  await driver.close()
+})
+
 test('times of a cluster whose clock is an hour wrong are this machine’s', async () => {
   const now = Math.floor(Date.now() / 1000)
   command('date', `echo ${now - 3600}`)

@@ -144,6 +144,28 @@ test('a task runs in the job without an answer: a cancel ends it, and the other 
   expect(at.starts()).toEqual([one.name])
 }, 300_000)
 
+test('a task runs in one job: the site starts the other one again, and the task goes on, started once', async () => {
+  const at = open({ requeue: true })
+  const { driver, starts } = at
+  const one = at.task()
+  await runsInFirst(at, [one])
+  const other = (await queue()).find((line) => line.includes('PENDING'))?.split(' ')[0]
+  await release()
+  await left(1)
+  await until('the restart of the other job', 120, async () => {
+    await site.slurm(`scontrol requeue ${other} 2>&1 || true`)
+    return /Restarts=[1-9]/.test(await site.slurm(`scontrol -o show job ${other}`))
+  })
+  // Else it waits for two minutes.
+  await site.slurm(`scontrol update jobid=${other} starttime=now`)
+  await left(1)
+  expect(await stateOf(driver, one)).toMatchObject({ state: 'running' })
+  at.go()
+  await is(driver, one, 'ended')
+  expect(await stateOf(driver, one)).toMatchObject({ exitCode: 4, reason: 'exited' })
+  expect(starts()).toEqual([one.name])
+}, 300_000)
+
 test('a removed task does not start again in the other job, while its array has other names', async () => {
   const at = open()
   const pair = [at.task(), at.task()]

@@ -201,8 +201,9 @@ export function openTableDriver(options: TableOptions): RuntimeDriver {
     claimSeconds: () => claimSeconds,
     terms: () => Promise.resolve({ requestOf: ({ cores }) => ({ cores }), arraySize: 100 }),
     hopeless: (_, words) => words,
-    script: async (_, elements, pack) =>
+    script: async ({ name }, elements, pack) =>
       arrayScript(elements, {
+        array: name,
         pack,
         folder: `${await site.root()}/tasks`,
         command: await site.tasks.foregroundCommand('"$script"'),

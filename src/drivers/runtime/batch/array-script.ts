@@ -43,18 +43,28 @@ export const chooseProgram = (elements: readonly ArrayElement[]): string => {
 
 /**
  * The script of an array: its element finds its own script (`NAME.TOKEN`), creates it if it is
- * packed, and becomes the supervisor of that task. `index` and `restarts` are `sh` text, mostly
- * variables of the scheduler; `command`: `sh` text that takes the script from `$script`.
+ * packed, and becomes the supervisor of that task. `index`, and `rerun` where the scheduler may run an
+ * element again, are `sh` text, mostly variables of the scheduler; `command`: `sh` text that takes the
+ * script from `$script`.
  */
 export const arrayScript = (
   elements: readonly ArrayElement[],
   {
+    array,
     pack,
     folder,
     command,
     index,
-    restarts = "''",
-  }: { pack: string; folder: string; command: string; index: string; restarts?: string },
+    rerun = { job: "''", restarts: "''" },
+  }: {
+    array: string
+    pack: string
+    folder: string
+    command: string
+    index: string
+    rerun?: { job: string; restarts: string }
+  },
 ): string =>
   `#!/bin/sh\n${chooseProgram(elements)}supervise() { exec ${command}; ` +
-  `}\n${assign({ FOLDER: folder, PACK: pack })}INDEX=${index}\nRESTARTS=${restarts}\n${unpackProgram}${body}`
+  `}\n${assign({ ARRAY: array, FOLDER: folder, PACK: pack })}INDEX=${index}\n` +
+  `JOB=${rerun.job}\nRESTARTS=${rerun.restarts}\n${unpackProgram}${body}`

@@ -142,7 +142,7 @@ forget() {
   done
   for name; do
     shift
-    set -- "$@" "$name.array" "$name.verdict" "$name".task.*
+    set -- "$@" "$name.array" "$name.verdict" "$name.job" "$name".task.*
   done
   rm -f "$@"
   for array in $arrays; do

@@ -93,6 +93,7 @@ const seconds = (time: number): string => time.toFixed(3)
  * - `tasks/NAME.array`: the array that the task was put into, with its index, time limit (seconds,
  *   0: none) and time; created exclusively, so that a name is in one array.
  * - `tasks/NAME.verdict`: an end that only the scheduler knew; it counts for ever.
+ * - `tasks/NAME.job`: the job that started the task first, where the scheduler may run it again.
  * - `arrays/ARRAY/script`: what the scheduler runs, with the names by index;
  *   `arrays/ARRAY/TOKEN.pack`: the texts of the tasks that make their own script and work
  *   directory, one behind the other; `arrays/ARRAY/job`: the scheduler's id of it, by rename.

@@ -69,27 +69,14 @@ const byJob = (elements: readonly BatchElement[]): Map<string, number[]> =>
     [...Map.groupBy(elements, ({ job }) => job)].map(([job, some]) => [job, some.map(({ index }) => index)]),
   )
 
-/** The elements again, in other jobs of their arrays' names that are not over. */
-const inNamesakes = (jobs: readonly SlurmJob[], elements: readonly BatchElement[]): BatchElement[] => {
-  const live = Map.groupBy(
-    jobs.filter((job) => !isJobOver(job)),
-    ({ name }) => name,
-  )
-  return elements.flatMap((element) =>
-    (live.get(element.array) ?? []).flatMap(({ job, indexes }) =>
-      job !== element.job && indexes?.includes(element.index) === true ? [{ ...element, job }] : [],
-    ),
-  )
-}
-
 /**
- * The elements that wait in a job of their array's name. A controller that lost its state assigns ids
- * again, so a recorded id alone may be another array's.
+ * The elements, in each of these jobs that has their array's name. A controller that lost its state
+ * assigns ids again, so a recorded id alone may be another array's.
  */
-const waitingOf = (jobs: readonly SlurmJob[], elements: readonly BatchElement[]): BatchElement[] => {
-  const waiting = Map.groupBy(jobs.filter(isJobWaiting), ({ name }) => name)
+const elementsIn = (jobs: readonly SlurmJob[], elements: readonly BatchElement[]): BatchElement[] => {
+  const named = Map.groupBy(jobs, ({ name }) => name)
   return elements.flatMap((element) =>
-    (waiting.get(element.array) ?? []).flatMap(({ job, indexes }) =>
+    (named.get(element.array) ?? []).flatMap(({ job, indexes }) =>
       (indexes?.includes(element.index) ?? job === element.job) ? [{ ...element, job }] : [],
     ),
   )
@@ -164,11 +151,6 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
   const limits = kept(limitsKeptMs, () => scheduler.limits())
   const askQueue = fresh(() => scheduler.queue())
   const recentQueue = kept(pollMilliseconds * 0.9, askQueue)
-  const takeOut = async (elements: readonly BatchElement[]): Promise<void> => {
-    const found = waitingOf(await askQueue(), elements)
-    if (found.length > 0) await scheduler.cancel(byJob(found), 'waiting')
-  }
-
   const historyOf = async (places: readonly QueuedElement[]): Promise<SlurmListing['history']> => {
     try {
       const { accounting } = await limits()
@@ -181,16 +163,18 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
       return 'silent'
     }
   }
-  /** Jobs that the list lacks, asked for by their ids; undefined: the controller is silent. */
-  const askById = async (places: readonly QueuedElement[]): Promise<SlurmJob[] | undefined> => {
-    const ids = [...new Set(places.flatMap(({ job }) => job ?? []))]
-    try {
-      const answers: SlurmJob[] = []
-      for (const some of chunks(ids, idsAtOnce)) append(answers, await scheduler.jobs(some))
-      return answers
-    } catch {
-      return undefined
-    }
+  /** @throws DriverError `unknown`: the controller is silent. */
+  const askById = async (ids: Iterable<string>): Promise<SlurmJob[]> => {
+    const answers: SlurmJob[] = []
+    for (const some of chunks([...ids], idsAtOnce)) append(answers, await scheduler.jobs(some))
+    return answers
+  }
+  /** The queue, with the jobs that only a question by their id reports. */
+  const wholeQueue = async (elements: readonly BatchElement[]): Promise<SlurmJob[]> => {
+    const listed = await askQueue()
+    const known = new Set(listed.map(({ job }) => job))
+    const lacking = new Set(elements.flatMap(({ job }) => (known.has(job) ? [] : [job])))
+    return [...listed, ...(await askById(lacking))]
   }
   /**
    * Where nothing at the nodes measures memory, the samples of accounting; it may not have them
@@ -248,13 +232,14 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
       }
     },
     hopeless: (_, states) => `the scheduler would keep it waiting for ever (${states})`,
-    script: async (_, elements, pack) =>
+    script: async ({ name }, elements, pack) =>
       arrayScript(elements, {
         pack,
+        array: name,
         folder: `${await site.root()}/tasks`,
         command: await site.tasks.foregroundCommand('"$script"'),
         index: '$SLURM_ARRAY_TASK_ID',
-        ...(requeue ? { restarts: '$SLURM_RESTART_COUNT' } : {}),
+        ...(requeue ? { rerun: { job: '$SLURM_ARRAY_JOB_ID', restarts: '$SLURM_RESTART_COUNT' } } : {}),
       }),
     leavesOut: true,
     submit: (array, indexes) =>
@@ -273,7 +258,9 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
       if (listed === 'silent') return { jobs: listed, askedById: false, history: 'none' }
       const lackingIn = (jobs: readonly SlurmJob[]): QueuedElement[] =>
         places.flatMap(({ place }) => (jobOf(jobs, place) === undefined ? [place] : []))
-      const asked = await askById(lackingIn(listed))
+      const asked = await askById(new Set(lackingIn(listed).flatMap(({ job }) => job ?? []))).catch(
+        () => undefined,
+      )
       const jobs = [...(asked ?? []), ...listed]
       const missing = lackingIn(jobs)
       const history = missing.length === 0 ? 'none' : await historyOf(missing)
@@ -283,19 +270,21 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     answersPromptly: false,
     cancelsOver: true,
     cancel: async (elements, how) => {
-      if (how === 'waiting') return takeOut(elements)
-      const end = how === 'forced' ? 'whole' : how
-      await scheduler.cancel(byJob(elements), end)
-      // A polite one is repeated while the task goes on, and a forced one follows.
-      const jobs = await askQueue().catch((error: unknown) => {
-        if (how === 'forced') throw error
-        return []
+      const jobs = await (how === 'waiting' ? askQueue() : wholeQueue(elements)).catch((error: unknown) => {
+        // A polite one is repeated while the task goes on, and a forced one follows.
+        if (how === 'polite') return []
+        throw error
       })
-      const others = inNamesakes(jobs, elements)
-      if (others.length === 0) return
-      // While the task runs in one of the jobs, it may wait in another.
-      await takeOut(elements)
-      await scheduler.cancel(byJob(others), end)
+      const live = (isWaiting: boolean) =>
+        byJob(
+          elementsIn(
+            jobs.filter((job) => !isJobOver(job) && isJobWaiting(job) === isWaiting),
+            elements,
+          ),
+        )
+      // While the task runs in one of the jobs of its array's name, it may wait in another.
+      await scheduler.cancel(live(true), how === 'forced' ? 'whole' : 'waiting')
+      if (how !== 'waiting') await scheduler.cancel(live(false), how === 'forced' ? 'whole' : 'polite')
     },
     cancelSteps: { politeAgain: politeAgainSeconds, forcedAfterGrace: forcedAfterGraceSeconds },
     async about({ place, sight, measured }) {
