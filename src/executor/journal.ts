@@ -438,6 +438,9 @@ export const loadRun = async (db: Db, runId: string, contentVersionId: string): 
 export interface ForeignEnd {
   sequence: number
   position: number
+  /** Of its last attempt, whose files its successors take. */
+  id: string
+  attempt: number
   status: string
   finished_at: number | null
 }
@@ -449,8 +452,8 @@ export interface ForeignEnd {
 export const loadEnds = (db: Db, runId: string, after: number): Promise<ForeignEnd[]> =>
   db.prepared<ForeignEnd>(
     'foreign_ends',
-    `select e.sequence::float8 as sequence, t.activity_position as position, t.status, t.finished_at
-     from operation_events e join task_executions t on t.id = e.aggregate_id
+    `select e.sequence::float8 as sequence, t.activity_position as position, t.id, t.attempt, t.status,
+       t.finished_at from operation_events e join task_executions t on t.id = e.aggregate_id
      where e.kind = 'execution-run' and e.operation_id = $1 and e.sequence > $2
        and e.event_type in ('activity.completed', 'activity.failed', 'activity.cancelled')
        and t.latest and t.status in ('completed', 'failed', 'cancelled') order by e.sequence`,

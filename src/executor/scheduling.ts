@@ -272,11 +272,11 @@ const transferHeard = (state: SchedulingState, i: number, transfer: TaskTransfer
 const foreignEnds = (state: SchedulingState, ends: readonly ForeignEnd[]): void => {
   state.foreignRead = true
   append(state.elsewhere, state.frontier.takeElsewhere())
-  for (const { sequence, position: i, status, finished_at } of ends) {
+  for (const { sequence, position: i, status, ...end } of ends) {
     state.foreignSeen = Math.max(state.foreignSeen, sequence)
     if (state.mine[i] === true || (state.frontier.states[i] as number) >= completed) continue
-    const task = state.tasks[i]
-    if (task !== undefined) task.finished_at = finished_at
+    // The row that was loaded may be of an earlier attempt, whose files are gone.
+    Object.assign(taskAt(state, i), end)
     opened(state, status === 'completed' ? state.frontier.complete(i) : state.frontier.kill(i))
   }
   // The site of such an end wakes the others, but it may not know the ends here by then.

@@ -1,4 +1,6 @@
 import { expect, jest } from '@jest/globals'
+import { mkdtempSync } from 'node:fs'
+import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { setImmediate } from 'node:timers/promises'
 import { startLoopbackSsh, type LoopbackSite } from '../../sites/loopback.ts'
@@ -8,6 +10,7 @@ import type { SiteDrivers } from '../../src/executor/drivers.ts'
 import type { ShellStream } from '../../src/shell/site-shell.ts'
 import { needs } from '../support/needs.ts'
 import { connectionTo, makeVaultKeyFile, onHost } from '../support/reach.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { checked } from './checked.ts'
@@ -28,6 +31,36 @@ beforeAll(async () => {
 afterAll(async () => {
   await service?.[Symbol.asyncDispose]()
   await ssh?.stop()
+})
+
+test('a task that is tried again at one host, while the other host of its run goes on: its successor there gets the files of the last attempt', async () => {
+  const folder = mkdtempSync(join(runFolder(), 'orrery-two-hosts-'))
+  const wait = (file: string): string => `until [ -e ${folder}/${file} ]; do sleep 0.1; done`
+  const world = await makeWorld(service, {
+    name: 'again',
+    cores: [2, 1],
+    places: [1, 2].map((i) => onHost(`again-c${String(i)}`)),
+    connections: ssh.hosts
+      .slice(0, 2)
+      .map((host, i) => connectionTo(`again-c${String(i + 1)}`, host, 'hosts')),
+    tasks: [
+      { name: 'goes-on', run: `touch ${folder}/runs; ${wait('made')}`, lane: [0, 0] },
+      {
+        name: 'made',
+        run: `${wait('runs')}; echo "$AKOFLOW_ATTEMPT" > made.txt; [ "$AKOFLOW_ATTEMPT" = 2 ] || exit 1; touch ${folder}/made`,
+        outputs: ['made.txt'],
+        policy: { maxAttempts: 2 },
+        lane: [1, 0],
+      },
+      { name: 'used', after: ['made'], run: 'cat made.txt', lane: [0, 1] },
+    ],
+  })
+  await service.post('/execution-runs/', { id: 'again-run', schedulePlanId: world.planId, mode: 'real' })
+  const { run } = await service.finished('again-run')
+  expect([run.failureReason, run.status]).toEqual([undefined, 'completed'])
+  const used = await service.call('GET', '/execution-runs/again-run/activities/again-used/logs/')
+  expect(used.text).toBe('2\n')
+  await checked(service, world, 'again-run')
 })
 
 test('a run goes over three SSH hosts, its data following, and everything about each activity can be read', async () => {

@@ -103,8 +103,8 @@ export const endsAfter = (db: ModelDb, after: number): ForeignEnd[] =>
     const task = db.tasks.get(id)
     const isEnd = sequence > after && isOver(type.replace('activity.', ''))
     if (!isEnd || task?.latest !== true || !isOver(task.status)) return []
-    const { position, status, finished_at } = task
-    return [{ sequence, position, status, finished_at }]
+    const { position, attempt, status, finished_at } = task
+    return [{ sequence, position, id, attempt, status, finished_at }]
   })
 
 /** `commit_site`. @throws Replaced for an epoch that is not the site's */

@@ -42,6 +42,7 @@ const laws = {
   once: 'no name is started twice',
   lane: 'no two tasks of a lane are alive at once',
   order: 'a task starts after its predecessors',
+  files: 'a task takes the files of the last attempts of its predecessors',
   conserved: 'lanes and cores are conserved',
   cancelled: 'nothing starts after a seen cancel',
   paused: 'nothing starts in a pause, the start lease apart',
@@ -309,8 +310,12 @@ const launch = (play: Play, holder: Holder, i: number): void => {
   // once.
   if (known !== undefined && (row.ahead || known.epoch === holder.epoch)) broken(laws.once, which)
   if (known !== undefined) return
-  for (const [from, to] of scenario.edges)
-    if (to === i && !play.completedPositions.has(from)) broken(laws.order, `${which} before a${String(from)}`)
+  for (const [from, to] of scenario.edges) {
+    if (to !== i) continue
+    if (!play.completedPositions.has(from)) broken(laws.order, `${which} before a${String(from)}`)
+    const { attempt } = holder.state.tasks[from] as ModelTask
+    if (attempt !== db.latest[from]?.attempt) broken(laws.files, `${which}: a${String(from)}`)
+  }
   const lanes = lanesOf(scenario, i)
   for (const lane of lanes) {
     if (alive.has(lane)) broken(laws.lane, `${which}: ${lane} is ${String(alive.get(lane))}'s`)

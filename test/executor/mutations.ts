@@ -149,6 +149,13 @@ export const mutations: readonly NamedMutation[] = [
     replace: "status === 'completed'",
     by: "status !== 'completed'",
   },
+  {
+    name: 'what completes elsewhere left its files where its first attempt was',
+    file: 'src/executor/scheduling.ts',
+    function: 'foreignEnds',
+    replace: 'Object.assign(taskAt(state, i), end)',
+    by: 'taskAt(state, i).finished_at = end.finished_at',
+  },
 ]
 
 /**
