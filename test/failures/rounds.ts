@@ -283,7 +283,7 @@ const hit = async ({ programs, run, blow, afterMs }: Hit, options: RoundsOptions
   return []
 }
 
-/** Waits for the end of a run. @returns its status */
+/** Waits for the end of a run. @returns its status, with the reason where it failed */
 const endOf = ({ programs, run, blow }: Hit, seconds: number): Promise<string> =>
   until(`the end of ${run} after ${JSON.stringify(blow)}`, seconds, async () => {
     // PostgreSQL may be on its way back: 503, and nothing else, says so.
@@ -293,9 +293,9 @@ const endOf = ({ programs, run, blow }: Hit, seconds: number): Promise<string> =
       throw new Error(
         `GET of ${run} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 500)}`,
       )
-    return ['completed', 'failed', 'cancelled'].includes(answer.body.run.status)
-      ? (answer.body.run.status as string)
-      : undefined
+    const { status, failureReason } = answer.body.run as { status: string; failureReason?: string }
+    if (!['completed', 'failed', 'cancelled'].includes(status)) return undefined
+    return failureReason === undefined ? status : `${status}: ${failureReason}`
   })
 
 /** What is wrong with the record of a run that ended, and with the ledger of its tasks. */
