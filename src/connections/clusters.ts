@@ -4,6 +4,7 @@ import type { Db } from '../db/sql.ts'
 import { everyRound } from '../pacing/every-round.ts'
 import { clusterServer, type ClusterParts } from './check.ts'
 import { readConnection } from '../domains/environment-connections/store.ts'
+import { ownRecords } from './own-records.ts'
 
 /** A cluster as a driver of its runtime uses it. */
 export type ConnectedCluster = Omit<KubernetesCluster, 'probe' | 'requests' | 'close'>
@@ -28,7 +29,7 @@ export const openClusters = (parts: ClusterParts & { db: Db }) => {
   const known = new Map<string, Promise<Known>>()
 
   const open = async (connectionId: string, before: Known | undefined): Promise<Known> => {
-    const connection = await readConnection(parts.db, connectionId)
+    const connection = await ownRecords(readConnection(parts.db, connectionId))
     if (connection?.type !== 'kubernetes') {
       before?.cluster.close()
       const what =
@@ -41,10 +42,11 @@ export const openClusters = (parts: ClusterParts & { db: Db }) => {
     const document = JSON.stringify([endpoint, credentialRef, configuration])
     if (before?.document === document) return { ...before, at: Date.now() }
     before?.cluster.close()
+    const server = clusterServer(parts, connection, 'run tasks in the cluster')
     return {
       at: Date.now(),
       document,
-      cluster: openKubernetesCluster(clusterServer(parts, connection, 'run tasks in the cluster')),
+      cluster: openKubernetesCluster({ ...server, token: () => ownRecords(server.token()) }),
     }
   }
 

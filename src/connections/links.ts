@@ -17,6 +17,7 @@ import { existing, Refusal, type Problem } from '../refusal.ts'
 import type { Secret, SecretOpener } from '../vault/secret.ts'
 import { recordAudit } from '../domains/audit-events/store.ts'
 import { parseHostPort, parseJump } from './endpoint.ts'
+import { ownRecords } from './own-records.ts'
 import { connectionProblems, givesTrust } from './rules.ts'
 import type { ConnectionDocument } from '../domains/environment-connections/schemas.ts'
 import {
@@ -68,7 +69,7 @@ const sshSecretOf = async (
   actor: string,
 ): Promise<SshSecret> => {
   const { credentialRef: reference } = connection
-  const secret = await secrets.open(reference, { actor, purpose, ...ownerOf(connection) })
+  const secret = await ownRecords(secrets.open(reference, { actor, purpose, ...ownerOf(connection) }))
   if (secret.kind !== 'ssh-key')
     throw new LinkError(
       'login',
@@ -323,8 +324,10 @@ const openStored = (parts: LinkParts) => {
     },
 
     /** @throws LinkError where a connection is not of type ssh */
-    target: async (connectionId: string, purpose: string): Promise<SshTarget> =>
-      targetOf(connectionId, await readConnection(db, connectionId), purpose),
+    target: (connectionId: string, purpose: string): Promise<SshTarget> =>
+      ownRecords(
+        readConnection(db, connectionId).then((connection) => targetOf(connectionId, connection, purpose)),
+      ),
 
     /** As `target`. @throws Refusal for an unknown connection and one of another type */
     async requested(connectionId: string, purpose: string): Promise<SshTarget> {
@@ -340,7 +343,7 @@ const openStored = (parts: LinkParts) => {
       const now = Date.now()
       const entry = known.get(connectionId)
       if (entry !== undefined && now - entry.at < documentAgeMs) return entry.shell
-      const shell = open(connectionId, purpose)
+      const shell = ownRecords(open(connectionId, purpose))
       known.set(connectionId, { at: now, shell })
       shell.catch(() => known.delete(connectionId))
       return shell

@@ -2,6 +2,7 @@ import type { FunctionCredential } from '../clients/functions.ts'
 import { DriverError } from '../drivers/runtime/contract/driver.ts'
 import { awsKeyOf } from '../vault/provider-documents.ts'
 import type { SecretOpener } from '../vault/secret.ts'
+import { ownRecords } from './own-records.ts'
 
 /**
  * The secret that a function's `credentialRef` names: a token, or the access key of an AWS
@@ -11,7 +12,7 @@ export const functionCredential = async (
   secrets: SecretOpener,
   reference: string,
 ): Promise<FunctionCredential> => {
-  const secret = await secrets.open(reference, { actor: 'service', purpose: 'call a function' })
+  const secret = await ownRecords(secrets.open(reference, { actor: 'service', purpose: 'call a function' }))
   if (secret.kind === 'kubernetes-token') return { kind: 'bearer', token: secret.token }
   if (secret.kind === 'cloud-credential' && secret.provider === 'aws') {
     const key = awsKeyOf(secret.document)
@@ -28,7 +29,7 @@ export const functionCredential = async (
  * for other secrets, Refusal as `open`
  */
 export const slurmToken = async (secrets: SecretOpener, reference: string): Promise<string> => {
-  const secret = await secrets.open(reference, { actor: 'service', purpose: 'ask slurmrestd' })
+  const secret = await ownRecords(secrets.open(reference, { actor: 'service', purpose: 'ask slurmrestd' }))
   if (secret.kind === 'kubernetes-token') return secret.token
   throw new DriverError('refused', `credential ${JSON.stringify(reference)} is not a token`)
 }

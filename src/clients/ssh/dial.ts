@@ -129,7 +129,7 @@ const openSecret = async (open: () => Promise<SshSecret>): Promise<SshSecret> =>
   } catch (error) {
     throw new LinkError('login', `the credential cannot be used: ${printableMessage(error)}`, {
       cause: error,
-      permanent: true,
+      permanent: !(error instanceof LinkError) || error.permanent,
     })
   }
 }
