@@ -1,5 +1,6 @@
+import { z } from 'zod'
 import { openTurns } from '../db/each-record.ts'
-import type { Db } from '../db/sql.ts'
+import { join, sql, type Db, type Sql } from '../db/sql.ts'
 import type { Engine, WorkflowStanding } from '../engine.ts'
 import type { Log } from '../observability/log.ts'
 import type { Metrics } from '../observability/metrics.ts'
@@ -22,8 +23,8 @@ import {
  */
 export interface Dispatched<Type extends string = string> {
   kind: WorkflowKind<Type>
-  /** Open records whose workflow was never started, in order of acceptance. */
-  undispatched: (db: Db, limit: number) => Promise<OperationRef[]>
+  /** Selects open records whose workflow was never started, as `OperationRef`, in order of acceptance. */
+  undispatched: (limit: number) => Sql
   markDispatched: (db: Db, of: OperationRef) => Promise<unknown>
   /**
    * Open records whose workflow was started once. It may have been terminated, or lost with
@@ -44,7 +45,7 @@ const lookEverySeconds = 30
 /** The dispatcher's functions for operations of a kind. */
 export const dispatchedOperation = <Type extends string>(kind: OperationKind<Type>): Dispatched<Type> => ({
   kind,
-  undispatched: (db, limit) => undispatchedOperations(db, kind, limit),
+  undispatched: (limit) => undispatchedOperations(kind, limit),
   markDispatched: (db, of) => markDispatched(db, kind, of),
   open: (db, after, limit) => dispatchedOperations(db, kind, after, limit),
   isOpen: (db, of) => isOperationOpen(db, kind, of),
@@ -68,6 +69,18 @@ export interface DispatcherParts {
   engine: Pick<Engine, 'start' | 'standing'>
   metrics: Pick<Metrics, 'workflowRestarted' | 'workflowsOf'>
 }
+
+const RefRow = z.object({ id: z.string(), generation: z.number(), key: z.string().optional() })
+
+/** The names of the kinds with records whose workflow was never started, in one statement. */
+const kindsThatWait = (db: Db, kinds: readonly Dispatched[]): Promise<string[]> =>
+  db.values(
+    z.string(),
+    join(
+      kinds.map((of) => sql`select ${of.kind.name}::text as name where exists (${of.undispatched(1)})`),
+      ' union all ',
+    ),
+  )
 
 const everyMs = 1_000
 const batch = 200
@@ -186,10 +199,14 @@ export const openDispatcher = (
   }
 
   const round = async (signal: AbortSignal): Promise<void> => {
+    const waiting = await kindsThatWait(db, kinds)
+    for (const of of kinds.filter(({ kind }) => waiting.includes(kind.name))) {
+      // Records that wait for their next try leave a whole batch of others.
+      const refs = await db.many(RefRow, of.undispatched(batch + turns.waiting))
+      if (!(await inTurn(of, refs, dispatch, signal))) return
+    }
     for (const of of kinds) {
       const { kind } = of
-      // Records that wait for their next try leave a whole batch of others.
-      if (!(await inTurn(of, await of.undispatched(db, batch + turns.waiting), dispatch, signal))) return
       const again = (met.get(of) ?? []).filter(({ until }) => until > performance.now())
       met.set(of, again)
       const refs = again.map(({ ref }) => ref)

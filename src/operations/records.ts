@@ -58,13 +58,10 @@ export const idOfRecord = (kind: OperationKind, { id, key }: RecordRef): Sql =>
 export const isOpenState = ({ states }: OperationKind, status: string): boolean =>
   status === states.accepted || status === states.running
 
-/** Open operations whose workflow was never started, oldest first. */
-export const undispatchedOperations = (db: Db, kind: OperationKind, limit: number): Promise<OperationRef[]> =>
-  db.many(
-    Ref,
-    sql`select ${ref(kind)} from ${table(kind)} where dispatched_at is null and ${isOpenSql(kind)}
-        order by ${column(kind, 'created_at')}, ${column(kind, 'id')} limit ${limit}`,
-  )
+/** Selects open operations whose workflow was never started, oldest first. */
+export const undispatchedOperations = (kind: OperationKind, limit: number): Sql =>
+  sql`select ${ref(kind)} from ${table(kind)} where dispatched_at is null and ${isOpenSql(kind)}
+    order by ${column(kind, 'created_at')}, ${column(kind, 'id')} limit ${limit}`
 
 /** Open operations whose workflow was started once, in order of their ids, from behind `after`. */
 export const dispatchedOperations = (

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { z } from 'zod'
 import { sql } from '../../src/db/sql.ts'
 import { lockInventory } from '../../src/domains/environments/store.ts'
 import { sessionKind } from '../../src/domains/planning-sessions/operation.ts'
@@ -82,6 +83,8 @@ const refused = async (body: unknown, status = 422): Promise<string[]> => {
   return [...new Set<string>(answer.body.details.map(({ path }: Json) => path))].sort()
 }
 
+const RefRow = z.object({ id: z.string(), generation: z.number() })
+
 describe('planning sessions without an engine', () => {
   test('a session is accepted, readable at once, and kept for the dispatcher in order of acceptance', async () => {
     const made = await app.call(
@@ -124,7 +127,7 @@ describe('planning sessions without an engine', () => {
       ],
     })
     expect((await send('GET', '/planning-sessions/')).map(({ id }: Json) => id)).toEqual(['s2', 's1'])
-    expect(await undispatchedOperations(app.db, sessionKind, 10)).toMatchObject([
+    expect(await app.db.many(RefRow, undispatchedOperations(sessionKind, 10))).toMatchObject([
       { id: 's1', generation: 1 },
       { id: 's2', generation: 1 },
     ])
@@ -185,7 +188,7 @@ describe('planning sessions without an engine', () => {
       'string',
     ])
     for (const list of [
-      await undispatchedOperations(app.db, sessionKind, 100),
+      await app.db.many(RefRow, undispatchedOperations(sessionKind, 100)),
       await dispatchedOperations(app.db, sessionKind, '', 100),
     ])
       expect(list.map(({ id }) => id)).not.toContain('stopped')

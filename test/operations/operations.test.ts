@@ -3,15 +3,17 @@ import { ApplicationFailure, Context } from '@temporalio/activity'
 import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client'
 import { z } from 'zod'
 import { raw, sql } from '../../src/db/sql.ts'
-import { durableKinds } from '../../src/kinds.ts'
+import { dispatchedKinds, durableKinds } from '../../src/kinds.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { dispatchedOperation, openDispatcher } from '../../src/operations/dispatcher.ts'
 import { endProof } from '../../src/operations/end-digest.ts'
 import { endOperation } from '../../src/operations/records.ts'
 import { temporalIdOf } from '../../src/operations/temporal-id.ts'
 import { until } from '../failures/programs.ts'
+import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { proved } from '../support/share.ts'
+import { recordStatements } from '../support/statements.ts'
 import { threeSteps, threeStepsKind, threeStepsTable, type ThreeStepsActivities } from './three-steps.ts'
 
 /** Why what was done was taken back, by the id of the operation. */
@@ -367,6 +369,68 @@ test('a record whose workflow cannot be started keeps no other from its start', 
   await service.db.run(sql`delete from three_steps where id like 'unreadable%'`)
 })
 
+/** A database whose rows need only their ids. */
+const cloneWithoutRules = async (): Promise<TestDatabase> => {
+  const clone = await cloneDatabase()
+  await clone.db.run(sql`do $$ declare one record; begin
+    for one in select conrelid::regclass as of_table, conname from pg_constraint where contype in ('f', 'c')
+      and conrelid <> 0 loop
+      execute format('alter table %s drop constraint %I', one.of_table, one.conname);
+    end loop;
+    for one in select attrelid::regclass as of_table, attname from pg_attribute a join pg_class c on c.oid = attrelid
+      where c.relkind = 'r' and c.relnamespace = 'public'::regnamespace and attnum > 0 and attnotnull
+        and attidentity = ''
+        and not exists (select from pg_index i where i.indrelid = attrelid and i.indisprimary
+          and attnum = any(i.indkey)) loop
+      execute format('alter table %s alter column %I drop not null', one.of_table, one.attname);
+    end loop; end $$`)
+  return clone
+}
+
+test('one statement finds the kinds whose work waits, and starts what waits of each', async () => {
+  const clone = await cloneWithoutRules()
+  const { db, statements } = recordStatements(clone.db)
+  const started: string[] = []
+  const dispatcher = openDispatcher(
+    {
+      db,
+      metrics: service.metrics,
+      engine: {
+        start: (kind, { id }) => {
+          started.push(`${kind.name}/${id}`)
+          return Promise.resolve('started' as const)
+        },
+        standing: () => Promise.resolve({ state: 'open' as const }),
+      },
+    },
+    dispatchedKinds.map((kind) => ({
+      ...kind,
+      open: () => Promise.resolve([]),
+      pageSummary: () => Promise.resolve(undefined),
+    })),
+    openLog('fatal'),
+  )
+  try {
+    await until('three looks', 120, () => statements.length >= 3)
+    expect(new Set(statements).size).toBe(1)
+    for (const { columns, states, table } of durableKinds)
+      await clone.db.run(sql`insert into ${raw(table)}
+          (${raw(columns?.id ?? 'id')}, ${raw(columns?.generation ?? 'generation')}, status)
+        select id, 1, ${states.accepted} from unnest(array['a', 'b']) id`)
+    await clone.db.run(
+      sql`insert into connections (id, type) select id, 'local' from unnest(array['a', 'b']) id`,
+    )
+    const expected = dispatchedKinds.flatMap(({ kind }) => [`${kind.name}/a`, `${kind.name}/b`])
+    await until('the start of each', 120, () => expected.every((one) => started.includes(one)))
+    statements.length = 0
+    await until('three more looks', 120, () => statements.length >= 3)
+    expect(started.toSorted()).toEqual(expected.toSorted())
+  } finally {
+    await dispatcher.stop()
+    await clone.drop()
+  }
+})
+
 proved('every open record is looked at, however many stay open', async () => {
   const ids = Array.from({ length: 2_500 }, (_, i) => `open-${String(10_000 + i)}`)
   const met: string[] = []
@@ -385,7 +449,7 @@ proved('every open record is looked at, however many stay open', async () => {
     [
       {
         ...dispatchedOperation(threeStepsKind),
-        undispatched: () => Promise.resolve([]),
+        undispatched: () => sql`select where false`,
         open: (_db, after, limit) =>
           Promise.resolve(
             ids
@@ -428,7 +492,7 @@ test('a record whose start meets the workflow of a removed one of its id has its
       {
         ...dispatchedOperation(threeStepsKind),
         lookEverySeconds: 86_400,
-        undispatched: () => Promise.resolve(isDispatched ? [] : [ref]),
+        undispatched: () => sql`select ${ref.id} as id, 1 as generation where ${!isDispatched}`,
         open: () => Promise.resolve([]),
         isOpen: () => Promise.resolve(true),
         pageSummary: () => Promise.resolve(undefined),

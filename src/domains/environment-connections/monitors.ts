@@ -20,14 +20,16 @@ export const monitorKind: WorkflowKind<'connectionMonitor'> = {
 }
 
 const Ref = z.object({ id: z.string(), generation: z.number() })
+const connectionsWhere = (condition: Sql): Sql =>
+  sql`select id, 1 as generation from connections where ${monitored} and ${condition}`
 const connectionsOf = (db: Db, condition: Sql): Promise<OperationRef[]> =>
-  db.many(Ref, sql`select id, 1 as generation from connections where ${monitored} and ${condition}`)
+  db.many(Ref, connectionsWhere(condition))
 
 /** How the dispatcher checks monitors. It checks them rarely, because there are many. */
 export const dispatchedMonitors: Dispatched<'connectionMonitor'> = {
   kind: monitorKind,
-  undispatched: (db, limit) =>
-    connectionsOf(db, sql`monitored_since is null order by created_at, id limit ${limit}`),
+  undispatched: (limit) =>
+    connectionsWhere(sql`monitored_since is null order by created_at, id limit ${limit}`),
   markDispatched: (db, { id }) => markMonitored(db, id),
   open: (db, after, limit) =>
     connectionsOf(db, sql`monitored_since is not null and id > ${after} order by id limit ${limit}`),
