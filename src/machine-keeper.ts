@@ -6,7 +6,7 @@ import { resumeRefreshes } from './domains/cloud/catalog.ts'
 import { sweepAll } from './domains/cloud/orphans.ts'
 import { moveVariables } from './domains/cloud/target-secrets.ts'
 import { watchBudgets } from './domains/execution-runs/budget.ts'
-import { endUnusedMachines, unusedByRuns } from './domains/execution-runs/machines.ts'
+import { anyToKeep, endUnusedMachines, unusedByRuns } from './domains/execution-runs/machines.ts'
 import { settleCosts } from './domains/execution-runs/receipt.ts'
 import type { Engine } from './engine.ts'
 import type { Log } from './observability/log.ts'
@@ -59,6 +59,7 @@ const endUnused = (parts: KeeperParts, log: Log) => {
   return everyRound(
     everyMs,
     async (signal) => {
+      if (!(await anyToKeep(parts.db))) return
       await eachRecord(
         steps,
         async (step) => {

@@ -1,10 +1,12 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { z } from 'zod'
 import { openTurns } from '../../src/db/each-record.ts'
-import { sql } from '../../src/db/sql.ts'
+import { sql, type Sql } from '../../src/db/sql.ts'
+import type { Clouds } from '../../src/domains/cloud/clouds.ts'
 import { needsApproval, watchBudgets } from '../../src/domains/execution-runs/budget.ts'
 import {
   acquireMachine,
+  anyToKeep,
   endUnusedMachines,
   failedMachines,
   markUsed,
@@ -12,8 +14,12 @@ import {
   showMachineWait,
 } from '../../src/domains/execution-runs/machines.ts'
 import { chargeWindows } from '../../src/domains/execution-runs/windows.ts'
+import { openMachineKeeper } from '../../src/machine-keeper.ts'
+import { openLog } from '../../src/observability/log.ts'
+import { until } from '../failures/programs.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { growth } from '../support/growth.ts'
+import { recordStatements } from '../support/statements.ts'
 
 /** The rounds that look after machines and money, over rows whose times the tests choose. */
 
@@ -41,6 +47,67 @@ const turns = openTurns<{ id: string }>(
     throw error
   },
 )
+
+test('without machines and budgets the keeper makes one statement a round, and sees a machine of another process', async () => {
+  const { db, statements } = recordStatements(clone.db)
+  const keeper = openMachineKeeper(
+    {
+      db,
+      engine,
+      clouds: {} as Clouds,
+      vault: { put: () => Promise.resolve(true), ready: false },
+      cloudSweepSeconds: 0,
+    },
+    openLog('fatal'),
+  )
+  const looks = (): string[] => statements.filter((text) => !text.includes('cloud_catalogs'))
+  try {
+    await until('three looks', 120, () => looks().length >= 3)
+    expect(new Set(looks()).size).toBe(1)
+    await addMachine('first', { status: 'ready', releasedAgo: 1, policy: 'destroy-after-execution' })
+    await until('the end of the machine', 120, () => isBeingEnded('first'))
+  } finally {
+    await keeper.stop()
+  }
+})
+
+test.each([
+  [
+    'a machine that lives',
+    sql`insert into cloud_instances (id, capacity_target_id, environment_id, connection_id,
+      provider, name, status, region, ssh_username)
+    values ('lives', 't', 'e', 'c', 'aws', 'lives', 'provisioning', 'r', 'u')`,
+  ],
+  [
+    'a machine in use',
+    sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id)
+    values ('r', 't', 1, 'gone')`,
+  ],
+  [
+    'a cost that is not settled',
+    sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal,
+      instance_id, released_at) values ('r', 't', 1, 'gone', now())`,
+  ],
+  ...['ask', 'stop'].flatMap((onBudget) =>
+    ['created', 'running'].map((status): [string, Sql] => [
+      `a run that is ${status}, with onBudget: ${onBudget}`,
+      sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status, activity_count,
+        on_budget) values ('r', 'p', 'v', 'real', ${status}, 1, ${onBudget})`,
+    ]),
+  ),
+])('the rounds go on for %s', async (_what, insert) => {
+  const undo = new Error('the rows are taken back')
+  const work = clone.db.transaction(async (tx) => {
+    await tx.run(sql`delete from cloud_instances`)
+    await tx.run(sql`delete from run_machines`)
+    await tx.run(sql`delete from execution_runs`)
+    expect(await anyToKeep(tx)).toBe(false)
+    await tx.run(insert)
+    expect(await anyToKeep(tx)).toBe(true)
+    throw undo
+  })
+  await expect(work).rejects.toBe(undo)
+})
 
 test('every run with a budget is watched, however many there are', async () => {
   await clone.db.run(

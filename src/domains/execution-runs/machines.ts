@@ -343,6 +343,19 @@ const borrowedInstances = (db: Db, after: string, limit: number) =>
       and i.id > ${after} order by i.id limit ${limit}`,
   )
 
+/**
+ * Whether a machine lives, a run has one whose cost is not settled, or a run with a budget to watch is open. Where
+ * none is so, no round over machines and budgets finds anything.
+ */
+export const anyToKeep = (db: Db): Promise<boolean> =>
+  db.only(
+    z.boolean(),
+    sql`select exists (select from cloud_instances where not machine_gone and status <> 'destroyed')
+      or exists (select from run_machines where not settled)
+      or exists (select from execution_runs where on_budget in ('ask', 'stop') and status in ('created', 'running'))
+      as any`,
+  )
+
 /** Locks the instance; undefined where a run has taken it meanwhile. */
 const stillUnused = (tx: Db, id: string) =>
   tx.value(
