@@ -11,6 +11,7 @@ import { openWitness, renewWitness, type Witness } from '../../src/domains/audit
 import { ensureKeyFile, openVaultKeys, type VaultKeys } from '../../src/vault/keys.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { runFolder } from '../support/run-folder.ts'
+import { recordStatements } from '../support/statements.ts'
 
 let clone: TestDatabase
 let db: Database
@@ -87,6 +88,13 @@ describe('the chain of audit records', () => {
       head: { number: 7, seal: expect.stringMatching(/^[0-9a-f]{64}$/) },
     })
     expect((await verdict()).first).toBeUndefined()
+  })
+
+  test('one statement finds that every record is sealed', async () => {
+    expect(await seal()).toBe(6)
+    const recorded = recordStatements(db)
+    expect(await sealRecords(recorded.db, keys)).toBe(0)
+    expect(recorded.statements).toHaveLength(1)
   })
 
   test('the walk goes on behind a record whose proof fails, and names the break of the chain too', async () => {

@@ -19,8 +19,13 @@ const lock = 7_355_608_153
  * leaves all of them sealed or none. Of several daemons one seals at a time.
  * @returns how many were sealed
  */
-export const sealRecords = (db: Db, keys: VaultKeys | undefined): Promise<number> =>
-  db.transaction(async (tx) => {
+export const sealRecords = async (db: Db, keys: VaultKeys | undefined): Promise<number> => {
+  const any = await db.only(
+    z.boolean(),
+    sql`select exists (select from audit_events where seal_number is null) as any`,
+  )
+  if (!any) return 0
+  return db.transaction(async (tx) => {
     const held = await tx.only(z.boolean(), sql`select pg_try_advisory_xact_lock(${lock}) as held`)
     if (!held) return 0
     const records = await tx.many(
@@ -52,6 +57,7 @@ export const sealRecords = (db: Db, keys: VaultKeys | undefined): Promise<number
         signature_key = excluded.signature_key`)
     return links.length
   })
+}
 
 /**
  * Seals every committed record, and keeps others from sealing until the caller's transaction ends.
