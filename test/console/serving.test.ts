@@ -11,6 +11,7 @@ import { openLog } from '../../src/observability/log.ts'
 import { LinkError, type ShellStream, type SiteShell } from '../../src/shell/site-shell.ts'
 import { until } from '../failures/programs.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
+import { recordStatements } from '../support/statements.ts'
 
 /** How the end of a terminal is recorded, with resources that answer as these tests want. */
 
@@ -83,9 +84,9 @@ const openSession = async (
     if (found === undefined) throw new Error(`there is no session ${id}`)
     return found
   }
-  const keeper = (server: string) =>
+  const keeper = (server: string, own = db) =>
     openConsoleKeeper({
-      ...parts,
+      ...{ ...parts, db: own },
       sites: {
         ...parts.sites,
         at: () => {
@@ -98,6 +99,24 @@ const openSession = async (
     serveSession(parts, await row(), session, new AbortController().signal)
   return { serve, row, keeper }
 }
+
+test('while no terminal is open and nothing is left, two statements a round look for both', async () => {
+  const { keeper } = await openSession('over', () => {
+    throw new Error('it has ended')
+  })
+  await database.db.run(
+    sql`update console_sessions set status = 'closed', finished_at = now(), cleared_at = now()`,
+  )
+  const { db, statements } = recordStatements(database.db)
+  const opened = keeper('idle', db)
+  const repeated = () => new Set(statements.filter((text, i) => statements.indexOf(text) < i))
+  try {
+    await until('further rounds', 120, () => statements.length >= 9 && repeated().size >= 2)
+    expect(repeated().size).toBe(2)
+  } finally {
+    await opened.stop()
+  }
+})
 
 test('an end that could not be recorded is recorded as it was', async () => {
   const recording = recordingOf('the shell ended with exit status 0')

@@ -95,13 +95,19 @@ export const openConsoleKeeper = (parts: KeeperParts) => {
     session.over.abort()
   }
   let claimedAt = Number.NEGATIVE_INFINITY
+  /** The open sessions; those of this host are claimed first. */
+  const claimed = async (): Promise<ConsoleSessionRow[]> => {
+    // After an outage of the database no server has renewed its word, and each renews its own first.
+    const takesOver = performance.now() - claimedAt < 10_000
+    const isAnyOpen = (await openSessions(db)).length > 0
+    if (isAnyOpen) await claimSessions(db, server, parts.hostId, { takesOver })
+    claimedAt = performance.now()
+    return isAnyOpen ? openSessions(db) : []
+  }
   const rounds = everyRound(
     1_000,
     async () => {
-      // After an outage of the database no server has renewed its word, and each renews its own first.
-      await claimSessions(db, server, parts.hostId, { takesOver: performance.now() - claimedAt < 10_000 })
-      claimedAt = performance.now()
-      await eachRecord(await openSessions(db), keep, (error, { id }) =>
+      await eachRecord(await claimed(), keep, (error, { id }) =>
         log.warn({ err: error, sessionId: id }, 'a console session could not be kept; it is taken up again'),
       )
     },
