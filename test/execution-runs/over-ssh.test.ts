@@ -47,7 +47,9 @@ test('a task that is tried again at one host, while the other host of its run go
       { name: 'goes-on', run: `touch ${folder}/runs; ${wait('made')}`, lane: [0, 0] },
       {
         name: 'made',
-        run: `${wait('runs')}; echo "$AKOFLOW_ATTEMPT" > made.txt; [ "$AKOFLOW_ATTEMPT" = 2 ] || exit 1; touch ${folder}/made`,
+        run:
+          `${wait('runs')}; echo "$AKOFLOW_ATTEMPT" > made.txt; ` +
+          `[ "$AKOFLOW_ATTEMPT" = 2 ] || exit 1; touch ${folder}/made`,
         outputs: ['made.txt'],
         policy: { maxAttempts: 2 },
         lane: [1, 0],
