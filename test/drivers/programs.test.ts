@@ -672,6 +672,20 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
       ])
       writeFileSync(join(at, 'tasks/b.verdict'), 'lost 1 x\n')
       expect(start(1)).toEqual({ code: 0, out: '' })
+      // The first job finds no pack: the second one runs the task. Here is no file system with links.
+      for (const file of ['b.job', 'b.task', 'b.task.2', 'b.verdict']) rmSync(join(at, 'tasks', file))
+      const packed = [elements[0]!, { script: 'b.1', packed: { directory: join(at, 'b'), text: 'b' } }]
+      writeFileSync(join(at, 'arrays/empty'), '')
+      const late = { ...options, pack: '../arrays/empty', rerun: { job: '7', restarts: '' } }
+      expect(run(arrayScript(packed, late), at, '', { INDEX_HERE: '1' }).code).toBe(73)
+      const links = join(at, 'no-links')
+      mkdirSync(links)
+      writeFileSync(join(links, 'ln'), '#!/bin/sh\nexit 1\n', { mode: 0o755 })
+      const second = { ...options, rerun: { job: '8', restarts: '' } }
+      expect(
+        run(arrayScript(elements, second), at, '', { INDEX_HERE: '1', PATH: `${links}:/usr/bin:/bin` }),
+      ).toEqual({ code: 0, out: 'b.1\n' })
+      expect(read(at, 'tasks/b.job')).toBe('8\n')
       // It was given back, and another array has it by now.
       writeFileSync(join(at, 'tasks/a.array'), 'two 0 0 1\n')
       rmSync(join(at, 'tasks/a.1.run'))

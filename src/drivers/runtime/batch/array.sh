@@ -17,10 +17,14 @@ name=${script%%.*}
 [ -e "$name.array" ] && read -r holder rest < "$name.array" && [ "$holder" = "$ARRAY" ] || exit 0
 # A task with a verdict is over, even if the scheduler runs it again.
 [ -e "$name.verdict" ] && exit 0
+unpack
 # Of several jobs of the array's name the one that starts the task first runs it, also again: another
 # one would put the record of the running task aside.
 if [ -n "$JOB" ]; then
-  echo "$JOB" > "$name.job.$JOB" && ln "$name.job.$JOB" "$name.job" 2> /dev/null
+  echo "$JOB" > "$name.job.$JOB" && {
+    # Not every file system has links.
+    ln "$name.job.$JOB" "$name.job" || [ -e "$name.job" ] || mv "$name.job.$JOB" "$name.job"
+  } 2> /dev/null
   rm -f "$name.job.$JOB"
   read -r job < "$name.job" || exit 73
   [ "$job" = "$JOB" ] || exit 0
@@ -31,5 +35,4 @@ if [ "${RESTARTS:-0}" -gt 0 ] && grep -q '^start ' "$name.task" &&
   ! grep '^exit .*\.$' "$name.task" | grep -qv '^exit [0-9]* stopped '; then
   mv "$name.task" "$name.task.$RESTARTS"
 fi
-unpack
 supervise
