@@ -5,8 +5,8 @@ import { poll } from '../../pacing/poll.ts'
 import { openRetries } from '../../pacing/retries.ts'
 import { within } from '../../pacing/within.ts'
 import { clearLeftCommand, type CommandSiteParts } from './command-site.ts'
-import { clearSession, leftOfConsole, unclearedSessions } from './sessions.ts'
-import { clearCommand, unclearedCommands } from './store.ts'
+import { clearSession, unclearedSessions } from './sessions.ts'
+import { anyUncleared, clearCommand, unclearedCommands } from './store.ts'
 import { clearTerminal, type TerminalParts } from './terminal.ts'
 
 const batch = 100
@@ -54,7 +54,7 @@ export const openClearings = (
   const rounds = everyRound(
     1_000,
     async () => {
-      if ((await leftOfConsole(db)).length === 0) return
+      if (!(await anyUncleared(db, parts.hostId))) return
       // Those that wait for their next try, or are under way, leave a whole batch of others.
       const limit = batch + retries.waiting + underWay.size
       const sessions = await unclearedSessions(db, parts.hostId, limit)

@@ -208,6 +208,11 @@ export const endSession = (db: Db, row: ConsoleSessionRow, failure?: string): Pr
       )
   })
 
+/** Condition of a session or a command that is over and may have left something that this host clears. */
+export const isUncleared = (hostId: string): Sql =>
+  sql`finished_at > now() - interval '30 days' and cleared_at is null
+    and coalesce(place ->> 'host', ${hostId}) = ${hostId}`
+
 /**
  * Sessions that ended in the last 30 days and may have left something at their resource, as far as
  * this host reaches it; oldest first, `limit` at most.
@@ -219,9 +224,7 @@ export const unclearedSessions = async (
 ): Promise<ConsoleSessionRow[]> =>
   (await db.many(
     ConsoleSessionRow,
-    sql`select ${columns} from console_sessions s where s.finished_at > now() - interval '30 days'
-      and s.cleared_at is null and coalesce(s.place ->> 'host', ${hostId}) = ${hostId}
-      order by s.finished_at limit ${limit}`,
+    sql`select ${columns} from console_sessions s where ${isUncleared(hostId)} order by s.finished_at limit ${limit}`,
   )) as ConsoleSessionRow[]
 
 /** Selects `id` and `status` of the terminals that are open. */

@@ -7,7 +7,7 @@ import { openMasks } from './masks.ts'
 import { commandKind } from './operation.ts'
 import { ConsolePlace, type Console } from './place.ts'
 import type { Command, CommandDocument } from './schemas.ts'
-import { keptLongEnough } from './sessions.ts'
+import { isUncleared, keptLongEnough } from './sessions.ts'
 
 /** The texts of a command that may hold values of the vault. */
 const texts = {
@@ -146,11 +146,13 @@ export const removeOldCommands = async (db: Db, days: number): Promise<void> => 
   }
 }
 
+/** What is left of a cancelled command stops a start that is still on its way. */
+const isSettled = sql`finished_at < now() - interval '2 minutes'`
+
 const UnclearedRow = z.object({ id: z.string(), place: ConsolePlace })
 /**
  * Commands that ended in the last 30 days and may have left something at their resource, as far as
- * this host reaches it; oldest first, `limit` at most. Not those of the last two minutes: what is
- * left of a cancelled command stops a start that is still on its way.
+ * this host reaches it; oldest first, `limit` at most.
  */
 export const unclearedCommands = async (
   db: Db,
@@ -160,10 +162,16 @@ export const unclearedCommands = async (
   (await db.many(
     UnclearedRow,
     sql`select id, place from console_commands
-      where finished_at > now() - interval '30 days' and finished_at < now() - interval '2 minutes'
-        and cleared_at is null and coalesce(place ->> 'host', ${hostId}) = ${hostId}
-      order by finished_at limit ${limit}`,
+      where ${isUncleared(hostId)} and ${isSettled} order by finished_at limit ${limit}`,
   )) as { id: string; place: Place }[]
+
+/** Whether a session or a command waits for its clearing by this host. */
+export const anyUncleared = (db: Db, hostId: string): Promise<boolean> =>
+  db.only(
+    z.boolean(),
+    sql`select exists (select from console_sessions where ${isUncleared(hostId)})
+      or exists (select from console_commands where ${isUncleared(hostId)} and ${isSettled}) as any`,
+  )
 
 /** Records that a command has left nothing at its resource. */
 export const clearCommand = (db: Db, id: string): Promise<number> =>
