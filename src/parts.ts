@@ -18,6 +18,7 @@ import { reachOf } from './connections/reach.ts'
 import { functionCredential, slurmToken } from './connections/runtime-credentials.ts'
 import { migrate } from './db/migrate.ts'
 import { provenanceOf } from './db/archive-names.ts'
+import { ownRecords } from './db/own-records.ts'
 import { openDatabase } from './db/pool.ts'
 import { openReader, type Reader } from './db/reader.ts'
 import { openSelected, type Selected } from './db/selected.ts'
@@ -274,7 +275,7 @@ const openSites = (
       },
     },
     localShell,
-    reachOf: (connectionId) => reachOf(db, connectionId),
+    reachOf: (connectionId) => ownRecords(reachOf(db, connectionId)),
     hostId: config.hostId,
     workRoot: workFolder(config),
     cores: openHostCores(availableParallelism()),

@@ -1,10 +1,10 @@
 import { KubernetesError } from '../clients/kubernetes.ts'
 import { openKubernetesCluster, type KubernetesCluster } from '../clients/kubernetes-cluster.ts'
 import type { Db } from '../db/sql.ts'
+import { ownRecords } from '../db/own-records.ts'
 import { everyRound } from '../pacing/every-round.ts'
 import { clusterServer, type ClusterParts } from './check.ts'
 import { readConnection } from '../domains/environment-connections/store.ts'
-import { ownRecords } from './own-records.ts'
 
 /** A cluster as a driver of its runtime uses it. */
 export type ConnectedCluster = Omit<KubernetesCluster, 'probe' | 'requests' | 'close'>

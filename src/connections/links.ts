@@ -9,6 +9,7 @@ import type {
   SshTarget,
 } from '../clients/ssh/target.ts'
 import type { Db } from '../db/sql.ts'
+import { ownRecords } from '../db/own-records.ts'
 import type { SiteFiles } from '../shell/site-files.ts'
 import { append } from '../lists.ts'
 import { LinkError, type SiteShell } from '../shell/site-shell.ts'
@@ -17,7 +18,6 @@ import { existing, Refusal, type Problem } from '../refusal.ts'
 import type { Secret, SecretOpener } from '../vault/secret.ts'
 import { recordAudit } from '../domains/audit-events/store.ts'
 import { parseHostPort, parseJump } from './endpoint.ts'
-import { ownRecords } from './own-records.ts'
 import { connectionProblems, givesTrust } from './rules.ts'
 import type { ConnectionDocument } from '../domains/environment-connections/schemas.ts'
 import {

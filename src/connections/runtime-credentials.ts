@@ -1,8 +1,8 @@
 import type { FunctionCredential } from '../clients/functions.ts'
 import { DriverError } from '../drivers/runtime/contract/driver.ts'
+import { ownRecords } from '../db/own-records.ts'
 import { awsKeyOf } from '../vault/provider-documents.ts'
 import type { SecretOpener } from '../vault/secret.ts'
-import { ownRecords } from './own-records.ts'
 
 /**
  * The secret that a function's `credentialRef` names: a token, or the access key of an AWS

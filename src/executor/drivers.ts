@@ -1,4 +1,5 @@
 import { posix } from 'node:path'
+import { ownRecords } from '../db/own-records.ts'
 import type { RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
 import type { SiteDriver, WaysOut } from '../drivers/runtime/contract/kind.ts'
 import type { TerminalHost } from '../drivers/runtime/contract/terminal.ts'
@@ -96,6 +97,15 @@ interface Remote {
   cores: HostCores | undefined
 }
 
+/** The hooks; while the database is away, their tasks wait for it. */
+const outlasting = (hooks: ArtifactHooks): ArtifactHooks => ({
+  ...hooks,
+  ready: (id) => ownRecords(hooks.ready(id)),
+  begun: (...args) => ownRecords(hooks.begun(...args)),
+  delivered: (...args) => ownRecords(hooks.delivered(...args)),
+  failed: (...args) => ownRecords(hooks.failed(...args)),
+})
+
 /** The driver of a place with the executables of one run; without hooks as it is. */
 const withExecutables = (
   own: RuntimeDriver & Pick<OpenSite, 'closeScope'>,
@@ -106,7 +116,7 @@ const withExecutables = (
   if (hooks === undefined) return own
   const { artifactCacheBytes } = place.configuration
   const cacheBytes = typeof artifactCacheBytes === 'number' ? artifactCacheBytes : usualCacheBytes
-  return withArtifacts(own, { ...hooks, ...at, site: place.site, cacheBytes }, deliveries)
+  return withArtifacts(own, { ...outlasting(hooks), ...at, site: place.site, cacheBytes }, deliveries)
 }
 
 /**

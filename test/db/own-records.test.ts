@@ -2,10 +2,12 @@ import { expect, test } from '@jest/globals'
 import { openClusters } from '../../src/connections/clusters.ts'
 import { openLinks, type LinkParts } from '../../src/connections/links.ts'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
-import { slurmToken } from '../../src/connections/runtime-credentials.ts'
+import { functionCredential, slurmToken } from '../../src/connections/runtime-credentials.ts'
 import type { Db } from '../../src/db/sql.ts'
+import { openMachineShells } from '../../src/domains/cloud/ssh-target.ts'
 import { asDriverError } from '../../src/drivers/runtime/contract/results.ts'
 import { kubernetesTrouble } from '../../src/drivers/runtime/kubernetes/trouble.ts'
+import { openAsking } from '../../src/drivers/runtime/serverless/asking.ts'
 import { Refusal } from '../../src/refusal.ts'
 import type { SecretOpener } from '../../src/vault/secret.ts'
 
@@ -40,6 +42,17 @@ const troubles = async (error: Error): Promise<Record<string, string>> => {
       cluster: kubernetesTrouble(await caught(clusters.cluster('pods').request({ path: '/api' } as never)))
         .trouble,
       key: asDriverError(await caught(login.run('true'))).trouble,
+      machine: asDriverError(
+        await caught(openMachineShells({ db, vault: secrets, sessions })('a').run('true')),
+      ).trouble,
+      function: asDriverError(
+        await caught(
+          openAsking({
+            options: { credential: () => functionCredential(secrets, 'vault:kubernetes-token/a') },
+            settings: () => ({ configuration: {} }),
+          } as never)('a', Buffer.alloc(0), {} as never),
+        ),
+      ).trouble,
       token: asDriverError(await caught(slurmToken(secrets, 'vault:kubernetes-token/a'))).trouble,
     }
   } finally {
@@ -49,16 +62,20 @@ const troubles = async (error: Error): Promise<Record<string, string>> => {
 
 test.each([
   ['PostgreSQL starts', startsUp],
+  ['PostgreSQL is a standby', Object.assign(new Error('read-only transaction'), { code: '25006' })],
   ['the vault lacks a key', lacksKey],
 ])(
   'while %s, nothing is known of a site: no attempt fails by it, and no login is refused',
   async (_, error) => {
     expect(await troubles(error)).toEqual({
       ...{ connection: 'unknown', cluster: 'unknown', key: 'unknown', token: 'unknown' },
+      ...{ machine: 'unknown', function: 'unknown' },
     })
   },
 )
 
 test('a credential that does not exist is no passing trouble', async () => {
-  expect(await troubles(unknown)).toMatchObject({ key: 'refused', token: 'infrastructure' })
+  expect(await troubles(unknown)).toMatchObject({
+    ...{ key: 'refused', token: 'infrastructure', function: 'refused' },
+  })
 })

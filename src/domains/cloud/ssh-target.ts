@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { knownHostsName } from '../../clients/ssh/known-hosts.ts'
 import type { SshSessions, SshTarget } from '../../clients/ssh/target.ts'
+import { ownRecords } from '../../db/own-records.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { LinkError, type SiteShell } from '../../shell/site-shell.ts'
 import type { SecretOpener } from '../../vault/secret.ts'
@@ -31,10 +32,8 @@ export const sshTargetOf = (vault: SecretOpener, login: InstanceLogin): SshTarge
   return {
     ...{ host, port: login.sshPort, username: login.sshUsername, credential: reference },
     secret: async () => {
-      const secret = await vault.open(reference, {
-        actor: 'service',
-        purpose: 'log in at a cloud instance',
-      })
+      const use = { actor: 'service', purpose: 'log in at a cloud instance' }
+      const secret = await ownRecords(vault.open(reference, use))
       return secret.kind === 'ssh-key' ? { privateKey: secret.privateKey } : {}
     },
     hostKeys: {
@@ -58,10 +57,12 @@ export interface MachineShellParts {
 export const openMachineShells = ({ db, vault, sessions }: MachineShellParts) => {
   const known = new Map<string, { at: number; shell: Promise<SiteShell> }>()
   const open = async (instanceId: string): Promise<SiteShell> => {
-    const login = await db.maybe(
-      LoginRow,
-      sql`select ${loginColumns} from cloud_instances i join cloud_capacity_targets t on t.id = i.capacity_target_id
-        where i.id = ${instanceId}`,
+    const login = await ownRecords(
+      db.maybe(
+        LoginRow,
+        sql`select ${loginColumns} from cloud_instances i join cloud_capacity_targets t
+          on t.id = i.capacity_target_id where i.id = ${instanceId}`,
+      ),
     )
     if (login?.address == null || login.sshCredentialRef == null)
       throw new LinkError('name', `the cloud instance ${JSON.stringify(instanceId)} has no address now`)

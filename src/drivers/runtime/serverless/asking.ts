@@ -1,6 +1,8 @@
 import type { FunctionCredential, FunctionResponse } from '../../../clients/functions.ts'
 import { DriverError } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
+import { asDriverError } from '../contract/results.ts'
+import { LinkError } from '../../../shell/site-shell.ts'
 import { clock, troubleOf, type FunctionSite } from './site.ts'
 
 /**
@@ -36,6 +38,7 @@ export function openAsking({ options, settings }: FunctionSite): Ask {
       return await credential
     } catch (error) {
       opened = undefined
+      if (error instanceof LinkError) throw asDriverError(error)
       if (error instanceof DriverError) throw error
       const passes = (error as { code?: unknown }).code === 'unavailable'
       throw new DriverError(passes ? 'unknown' : 'refused', messageOf(error), { cause: error })
