@@ -326,6 +326,30 @@ done < ${lines}`,
   await driver.close()
 })
 
+test('while the queue does not answer, a cancel names the array, so that it ends no job of another one', async () => {
+  const lists = join(folder, 'lists')
+  writeFileSync(lists, '')
+  command(
+    'squeue',
+    `[ -e ${lists} ] || { echo 'slurm_load_jobs error: Socket timed out' >&2; exit 1; }
+[ ! -e "\${0%/*}/name" ] || echo "7|0|$(cat "\${0%/*}/name")|RUNNING|1|2|n1|None"`,
+  )
+  const { driver, found, end } = await openUnanswered('silent')
+  expect(await found()).toMatchObject({ state: 'running', externalId: '7_0' })
+  rmSync(lists)
+  const calls = join(folder, 'named-cancels')
+  command('scancel', `echo "$*" >> ${calls}`)
+  const cancelled = driver.cancel(['silent'], 60)
+  await until('a cancel', 120, () => existsSync(calls))
+  writeFileSync(lists, '')
+  end()
+  await cancelled
+  expect(readFileSync(calls, 'utf8').split('\n')[0]).toMatch(
+    /^--batch --signal=USR2 --state=RUNNING --name=orrery-[0-9a-f]{32} 7_\[0\]$/,
+  )
+  await driver.close()
+})
+
 test('times of a cluster whose clock is an hour wrong are this machine’s', async () => {
   const now = Math.floor(Date.now() / 1000)
   command('date', `echo ${now - 3600}`)

@@ -270,11 +270,18 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     answersPromptly: false,
     cancelsOver: true,
     cancel: async (elements, how) => {
-      const jobs = await (how === 'waiting' ? askQueue() : wholeQueue(elements)).catch((error: unknown) => {
-        // A polite one is repeated while the task goes on, and a forced one follows.
-        if (how === 'polite') return []
-        throw error
-      })
+      const end = how === 'forced' ? 'whole' : how
+      const jobs = await (how === 'waiting' ? askQueue() : wholeQueue(elements)).catch(
+        async (error: unknown) => {
+          if (how === 'waiting') throw error
+          // A busy controller may end jobs although it does not list them.
+          for (const [array, some] of Map.groupBy(elements, (element) => element.array))
+            await scheduler.cancel(byJob(some), end, array)
+          // A polite one is repeated while the task goes on, and a forced one follows.
+          if (how === 'polite') return []
+          throw error
+        },
+      )
       const live = (isWaiting: boolean) =>
         byJob(
           elementsIn(
@@ -283,8 +290,8 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
           ),
         )
       // While the task runs in one of the jobs of its array's name, it may wait in another.
-      await scheduler.cancel(live(true), how === 'forced' ? 'whole' : 'waiting')
-      if (how !== 'waiting') await scheduler.cancel(live(false), how === 'forced' ? 'whole' : 'polite')
+      await scheduler.cancel(live(true), end === 'polite' ? 'waiting' : end)
+      if (how !== 'waiting') await scheduler.cancel(live(false), end)
     },
     cancelSteps: { politeAgain: politeAgainSeconds, forcedAfterGrace: forcedAfterGraceSeconds },
     async about({ place, sight, measured }) {

@@ -246,15 +246,19 @@ exit "$code"`,
         )
       throw new DriverError('refused', `sbatch: ${errorText}`)
     },
-    async cancel(elements, how) {
+    async cancel(elements, how, name) {
       if (elements.size === 0) return
       const options = {
         polite: ['--batch', '--signal=USR2', '--state=RUNNING'],
         waiting: ['--state=PENDING'],
         whole: [],
       }[how]
+      const named = name === undefined ? [] : [`--name=${name}`]
       const jobs = [...elements].map(([job, indexes]) => `${job}_[${renderIndexes(indexes)}]`)
-      const { code, stderr } = await run('scancel', `${limited} scancel ${quoteAll([...options, ...jobs])}`)
+      const { code, stderr } = await run(
+        'scancel',
+        `${limited} scancel ${quoteAll([...options, ...named, ...jobs])}`,
+      )
       // A job that has ended meanwhile is no error.
       const left = stderr
         .split('\n')

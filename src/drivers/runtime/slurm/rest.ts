@@ -137,7 +137,9 @@ export function openSlurmRest({
       await shell.run(acceptedScript(quote(folder), id))
       return id
     },
-    async cancel(elements) {
+    async cancel(elements, _how, name) {
+      // The interface cannot end a job only where it has a name.
+      if (name !== undefined) return
       const ranges = [...elements].flatMap(([job, indexes]) =>
         renderIndexes(indexes)
           .split(',')

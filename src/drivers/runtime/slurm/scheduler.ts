@@ -27,7 +27,12 @@ export interface SlurmScheduler {
   /**
    * `polite`: SIGUSR2, which requests a cancel, to the supervisors of running elements. `waiting`:
    * removes waiting elements. `whole`: ends them with all their processes, by force after the
-   * site's own grace.
+   * site's own grace. `name`: only of jobs with this name, as far as the scheduler can do that; else
+   * none.
    */
-  cancel(elements: ReadonlyMap<string, readonly number[]>, how: 'polite' | 'waiting' | 'whole'): Promise<void>
+  cancel(
+    elements: ReadonlyMap<string, readonly number[]>,
+    how: 'polite' | 'waiting' | 'whole',
+    name?: string,
+  ): Promise<void>
 }
