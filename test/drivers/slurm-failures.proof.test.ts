@@ -588,11 +588,11 @@ describe('taken away', () => {
       await submit(driver, large)
       await until(driver, large, 'running')
       const { externalId } = (await stateOf(driver, large)) as { externalId: string }
-      await site.slurm(`scancel ${externalId}`)
       site.disturb(
         'squeue',
         `SLURM_CONF=${site.conf} /usr/bin/squeue "$@" | sed 's/|CANCELLED|/|OUT_OF_MEMORY|/'; exit 0`,
       )
+      await site.slurm(`scancel ${externalId}`)
       expect(await until(driver, large, 'ended')).toMatchObject({ reason: 'memory' })
       expect(await meanwhile.limit).toMatchObject({ state: 'ended', reason: 'walltime' })
     },
