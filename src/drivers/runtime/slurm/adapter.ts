@@ -145,6 +145,41 @@ const openMemoryWords = ({
     { milliseconds: 50 },
   )
 
+/** Cancels elements in the jobs of their arrays' names, by the queue. */
+const openCancel =
+  (
+    scheduler: Pick<SlurmScheduler, 'cancel'>,
+    askQueue: () => Promise<SlurmJob[]>,
+    askById: (ids: Iterable<string>) => Promise<SlurmJob[]>,
+  ): BatchScheduler<SlurmRequest, SlurmListing>['cancel'] =>
+  async (elements, how) => {
+    const end = how === 'forced' ? 'whole' : how
+    /** What waits is in the queue's list; of another job only a question by its id may tell. */
+    const queue = async (): Promise<SlurmJob[]> => {
+      const listed = await askQueue()
+      if (how === 'waiting') return listed
+      const known = new Set(listed.map(({ job }) => job))
+      const lacking = new Set(elements.flatMap(({ job }) => (known.has(job) ? [] : [job])))
+      return [...listed, ...(await askById(lacking))]
+    }
+    const jobs = await queue().catch(async (error: unknown) => {
+      if (how === 'waiting') throw error
+      // A busy controller may end jobs although it does not list them.
+      for (const [array, some] of Map.groupBy(elements, (element) => element.array))
+        await scheduler.cancel(byJob(some), end, array)
+      // A polite one is repeated while the task goes on, and a forced one follows.
+      if (how === 'polite') return []
+      throw error
+    })
+    const live = (isWaiting: boolean): Map<string, number[]> => {
+      const those = jobs.filter((job) => !isJobOver(job) && isJobWaiting(job) === isWaiting)
+      return byJob(elementsIn(those, elements))
+    }
+    // While the task runs in one of the jobs of its array's name, it may wait in another.
+    await scheduler.cancel(live(true), end === 'polite' ? 'waiting' : end)
+    if (how !== 'waiting') await scheduler.cancel(live(false), end)
+  }
+
 /** Slurm's job arrays: an element of an array is a task, its supervisor the array's script. */
 export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<SlurmRequest, SlurmListing> {
   const { site, scheduler, configuration, requeue, patience, pollMilliseconds } = options
@@ -168,13 +203,6 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     const answers: SlurmJob[] = []
     for (const some of chunks([...ids], idsAtOnce)) append(answers, await scheduler.jobs(some))
     return answers
-  }
-  /** The queue, with the jobs that only a question by their id reports. */
-  const wholeQueue = async (elements: readonly BatchElement[]): Promise<SlurmJob[]> => {
-    const listed = await askQueue()
-    const known = new Set(listed.map(({ job }) => job))
-    const lacking = new Set(elements.flatMap(({ job }) => (known.has(job) ? [] : [job])))
-    return [...listed, ...(await askById(lacking))]
   }
   /**
    * Where nothing at the nodes measures memory, the samples of accounting; it may not have them
@@ -269,30 +297,7 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     judge: (evidence, listing) => judgeSlurm(evidence, listing, patience),
     answersPromptly: false,
     cancelsOver: true,
-    cancel: async (elements, how) => {
-      const end = how === 'forced' ? 'whole' : how
-      const jobs = await (how === 'waiting' ? askQueue() : wholeQueue(elements)).catch(
-        async (error: unknown) => {
-          if (how === 'waiting') throw error
-          // A busy controller may end jobs although it does not list them.
-          for (const [array, some] of Map.groupBy(elements, (element) => element.array))
-            await scheduler.cancel(byJob(some), end, array)
-          // A polite one is repeated while the task goes on, and a forced one follows.
-          if (how === 'polite') return []
-          throw error
-        },
-      )
-      const live = (isWaiting: boolean) =>
-        byJob(
-          elementsIn(
-            jobs.filter((job) => !isJobOver(job) && isJobWaiting(job) === isWaiting),
-            elements,
-          ),
-        )
-      // While the task runs in one of the jobs of its array's name, it may wait in another.
-      await scheduler.cancel(live(true), end === 'polite' ? 'waiting' : end)
-      if (how !== 'waiting') await scheduler.cancel(live(false), end)
-    },
+    cancel: openCancel(scheduler, askQueue, askById),
     cancelSteps: { politeAgain: politeAgainSeconds, forcedAfterGrace: forcedAfterGraceSeconds },
     async about({ place, sight, measured }) {
       if (sight.form === 'started') return { node: sight.node }
