@@ -92,7 +92,7 @@ const openSlurm = async (stack: AsyncDisposableStack): Promise<LedgerSite> => {
       },
     ),
   }
-  return { seed: 93, tasks: 25, site }
+  return { seed: 93, tasks: 25, site, latestPass: 20 }
 }
 
 const openPods = async (stack: AsyncDisposableStack): Promise<LedgerSite> => {
