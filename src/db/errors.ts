@@ -125,3 +125,6 @@ export const createTranslation =
       })
     return undefined
   }
+
+/** What an error of PostgreSQL means where no constraint has words of its own. */
+export const databaseTrouble = createTranslation({})

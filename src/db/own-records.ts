@@ -1,8 +1,6 @@
 import { Refusal } from '../refusal.ts'
 import { LinkError } from '../shell/site-shell.ts'
-import { createTranslation } from './errors.ts'
-
-const databaseTrouble = createTranslation({})
+import { databaseTrouble } from './errors.ts'
 
 /** Why the service cannot read its records now, and may later. */
 const passing = (error: unknown): Refusal | undefined => {

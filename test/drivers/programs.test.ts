@@ -672,7 +672,7 @@ remains() { count=$((count + 1)); [ "$count" -le 40 ] || found=other; [ "$count"
       ])
       writeFileSync(join(at, 'tasks/b.verdict'), 'lost 1 x\n')
       expect(start(1)).toEqual({ code: 0, out: '' })
-      // The first job finds no pack: the second one runs the task. Here is no file system with links.
+      // The first job finds no pack: the second one runs the task, on a file system without links.
       for (const file of ['b.job', 'b.task', 'b.task.2', 'b.verdict']) rmSync(join(at, 'tasks', file))
       const packed = [elements[0]!, { script: 'b.1', packed: { directory: join(at, 'b'), text: 'b' } }]
       writeFileSync(join(at, 'arrays/empty'), '')

@@ -20,6 +20,7 @@ import {
 import { serverlessProblems } from '../../src/drivers/runtime/serverless/configuration.ts'
 import { openCallLinks } from '../../src/drivers/runtime/serverless/links.ts'
 import { placeRun } from '../../src/drivers/runtime/serverless/protocol.ts'
+import { LinkError } from '../../src/shell/site-shell.ts'
 import { slow, startFunctions, type FunctionsSite, type PlatformAnswer } from '../../sites/functions.ts'
 import { until } from '../../sites/ground.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -322,7 +323,7 @@ describe('platforms', () => {
       {},
       {
         credential: async () => {
-          if (++turns === 1) throw Object.assign(new Error('the vault is away'), { code: 'unavailable' })
+          if (++turns === 1) throw new LinkError('name', 'the vault is away')
           return { kind: 'bearer', token: 'any' }
         },
       },

@@ -1,5 +1,5 @@
 import { setTimeout as pause } from 'node:timers/promises'
-import { createTranslation } from '../../db/errors.ts'
+import { databaseTrouble } from '../../db/errors.ts'
 import type { Db } from '../../db/sql.ts'
 import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import { LinkError } from '../../shell/site-shell.ts'
@@ -44,7 +44,6 @@ const mostAtOnceBytes = 128 * 1024
 /** Why a recording is over: all of it was read. */
 const isWhole = Symbol('whole')
 
-const databaseTrouble = createTranslation({})
 /** Whether a later try may find the terminal. */
 const passes = (error: unknown): boolean => {
   if (error instanceof DriverError)

@@ -38,10 +38,8 @@ export function openAsking({ options, settings }: FunctionSite): Ask {
       return await credential
     } catch (error) {
       opened = undefined
-      if (error instanceof LinkError) throw asDriverError(error)
-      if (error instanceof DriverError) throw error
-      const passes = (error as { code?: unknown }).code === 'unavailable'
-      throw new DriverError(passes ? 'unknown' : 'refused', messageOf(error), { cause: error })
+      if (error instanceof DriverError || error instanceof LinkError) throw asDriverError(error)
+      throw new DriverError('refused', messageOf(error), { cause: error })
     }
   }
 
