@@ -18,7 +18,7 @@ import type { SiteFacts } from '../../src/executor/sites.ts'
 import { contextOf, describedBuild, send, sha256, tarOf } from '../artifacts/world.ts'
 import { until } from '../failures/programs.ts'
 import { waitsAtHosts } from '../support/histories.ts'
-import { inContainers, makeVaultKeyFile, onHost } from '../support/reach.ts'
+import { connectionTo, inContainers, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'
@@ -144,6 +144,40 @@ test('an image of a denied network, one that the engine lacks, and a file beside
       name,
       expect.stringMatching(words),
     ])
+})
+
+test('a file at a host that does not answer now is 503, not a fault of the request', async () => {
+  await service.post('/ssh-keys/', { id: 'silent-host' })
+  // A port that was just free: the host refuses connections there.
+  const probe = createServer()
+  await listening(probe, 0, '127.0.0.1')
+  const { port } = probe.address() as AddressInfo
+  probe.close()
+  const host = { address: '127.0.0.1', port, user: 'ada', fingerprint: () => `SHA256:${'A'.repeat(43)}` }
+  const world = await makeWorld(service, {
+    name: 'silent-host',
+    cores: [1],
+    places: [
+      { ...onHost('silent-host-c1', { containerRuntime: 'apptainer' }), capabilities: { container: true } },
+    ],
+    connections: [connectionTo('silent-host-c1', host, 'silent-host')],
+    tasks: [
+      {
+        name: 'one',
+        executable: from({ type: 'remote-file', path: '/data/a.sif', resourceRef: 'silent-host-host-1' }),
+        lane: [0, 0],
+      },
+    ],
+  })
+  const answer = await service.call('POST', '/execution-runs/', {
+    ...{ id: 'silent-host-run', schedulePlanId: world.planId, mode: 'real' },
+  })
+  expect([answer.status, answer.body]).toMatchObject([
+    503,
+    { error: expect.stringContaining('could not be asked for "/data/a.sif"') },
+  ])
+  expect(Number(answer.headers.get('retry-after'))).toBeGreaterThan(0)
+  expect((await service.call('GET', '/execution-runs/silent-host-run/')).status).toBe(404)
 })
 
 test('a tag of a closed registry is resolved by its login: each digest has a build of its own', async () => {

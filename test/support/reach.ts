@@ -18,7 +18,12 @@ export const makeVaultKeyFile = (): string => {
  * The document of a connection to a host of a site, with the key imported as `key`, and with
  * further settings.
  */
-export const connectionTo = (id: string, host: SshHost | LoopbackHost, key: string, more: object = {}) => ({
+export const connectionTo = (
+  id: string,
+  host: Pick<SshHost | LoopbackHost, 'address' | 'port' | 'user' | 'fingerprint'>,
+  key: string,
+  more: object = {},
+) => ({
   id,
   name: id,
   type: 'ssh',

@@ -9,6 +9,7 @@ import { archiveImageId } from '../../drivers/build/archive.ts'
 import { BuildError, fullStore, isFull } from '../../drivers/build/errors.ts'
 import { digestOfFile } from '../../drivers/build/store.ts'
 import { DriverError } from '../../drivers/runtime/contract/driver.ts'
+import { asDriverError } from '../../drivers/runtime/contract/results.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { isOwnMachine, placesOf, type SiteFacts } from '../../executor/sites.ts'
 import { liesIn } from '../../outside-path.ts'
@@ -214,9 +215,11 @@ const findRemote = async (
       file: { at: site, directory: posix.dirname(path), path: posix.basename(path) },
     }
   } catch (error) {
-    if (error instanceof LinkError || error instanceof DriverError)
-      return { problem: `${site} could not be asked for ${JSON.stringify(path)}: ${error.message}` }
-    throw error
+    if (!(error instanceof LinkError || error instanceof DriverError)) throw error
+    const { trouble, message } = asDriverError(error)
+    const problem = `${site} could not be asked for ${JSON.stringify(path)}: ${message}`
+    if (trouble !== 'unknown') return { problem }
+    throw new Refusal('unavailable', problem, { retryAfterSeconds: 5, cause: error })
   }
 }
 
