@@ -98,7 +98,8 @@ const openSlurm = async (stack: AsyncDisposableStack): Promise<LedgerSite> => {
 const openPods = async (stack: AsyncDisposableStack): Promise<LedgerSite> => {
   const cluster = stack.use(await startKubernetes())
   const { certificateAuthority, namespace } = cluster
-  const token = await cluster.token()
+  // 200 rounds take up to four hours.
+  const token = await cluster.token('orrery', 86_400)
   const unlabel = (...what: string[]): Promise<string> =>
     cluster.kubectl('label', ...what, '-l', 'orrery.dev/part=task', 'orrery.dev/runtime-')
   const site: RoundsSite = {

@@ -260,6 +260,8 @@ const prepare = async ({ programs, blow }: Hit): Promise<void> => {
     await programs.startWorker()
 }
 
+const ended = ['completed', 'failed', 'cancelled']
+
 /** Hits a run that was started. @returns violations */
 const hit = async ({ programs, run, blow, afterMs }: Hit, options: RoundsOptions): Promise<string[]> => {
   if (typeof blow !== 'object') {
@@ -269,13 +271,10 @@ const hit = async ({ programs, run, blow, afterMs }: Hit, options: RoundsOptions
   }
   await Promise.race([
     programs.daemon?.ended,
-    until(
-      `the end of ${run}`,
-      options.runSeconds ?? 60,
-      async () =>
-        (await programs.call('GET', `/execution-runs/${run}/`).catch(() => undefined))?.body.run?.status ===
-        'completed',
-    ),
+    until(`the end of ${run}`, options.runSeconds ?? 60, async () => {
+      const answer = await programs.call('GET', `/execution-runs/${run}/`).catch(() => undefined)
+      return ended.includes(answer?.body.run?.status)
+    }),
   ])
   if (programs.daemon?.child.signalCode !== 'SIGKILL')
     return [`${run}: the failpoint ${blow.failpoint} was not reached`]
@@ -294,7 +293,7 @@ const endOf = ({ programs, run, blow }: Hit, seconds: number): Promise<string> =
         `GET of ${run} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 500)}`,
       )
     const { status, failureReason } = answer.body.run as { status: string; failureReason?: string }
-    if (!['completed', 'failed', 'cancelled'].includes(status)) return undefined
+    if (!ended.includes(status)) return undefined
     return failureReason === undefined ? status : `${status}: ${failureReason}`
   })
 
