@@ -19,7 +19,6 @@ const absent = (runtime: string): SiteShell => ({
 export const cloud: DriverKind = {
   capabilities: { ...sshCapabilities, container: true },
   schedulesItself: false,
-  filesHere: false,
   sharesFiles: false,
   onMachines: true,
   hasPartitions: false,

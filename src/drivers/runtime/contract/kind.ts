@@ -81,8 +81,6 @@ export interface DriverKind {
    * processors.
    */
   schedulesItself: boolean
-  /** The files of tasks are on this machine. */
-  filesHere: boolean
   /**
    * The site is a machine whose other files a connection reaches as well; a cluster shows only its
    * own volume.

@@ -14,7 +14,6 @@ const placeOf = ({ runtime, connectionId = '', configuration }: SiteRequest, { c
 export const kubernetes: DriverKind = {
   capabilities: kubernetesCapabilities,
   schedulesItself: true,
-  filesHere: false,
   sharesFiles: false,
   connection: { type: 'kubernetes', optional: false },
   hasPartitions: false,

@@ -5,7 +5,6 @@ import { localCapabilities } from './driver.ts'
 export const local: DriverKind = {
   capabilities: { ...localCapabilities, container: true },
   schedulesItself: false,
-  filesHere: true,
   sharesFiles: true,
   hasPartitions: false,
   inNamespace: false,

@@ -5,7 +5,6 @@ import { noneCapabilities } from './driver.ts'
 export const rehearsal: DriverKind = {
   capabilities: noneCapabilities,
   schedulesItself: false,
-  filesHere: true,
   sharesFiles: true,
   hasPartitions: false,
   inNamespace: false,

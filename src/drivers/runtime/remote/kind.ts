@@ -21,7 +21,6 @@ export const openMachine = (
 export const ssh: DriverKind = {
   capabilities: { ...sshCapabilities, container: true },
   schedulesItself: false,
-  filesHere: false,
   sharesFiles: true,
   connection: { type: 'ssh', optional: false },
   hasPartitions: false,

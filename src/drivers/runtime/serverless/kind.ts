@@ -6,7 +6,6 @@ import { openServerlessDriver, serverlessCapabilities } from './driver.ts'
 export const serverless: DriverKind = {
   capabilities: serverlessCapabilities,
   schedulesItself: true,
-  filesHere: true,
   sharesFiles: true,
   hasPartitions: false,
   inNamespace: false,

@@ -37,7 +37,6 @@ const restOf = (
 export const slurm: DriverKind = {
   capabilities: { ...slurmCapabilities, container: true },
   schedulesItself: true,
-  filesHere: false,
   sharesFiles: true,
   connection: { type: 'ssh', optional: true },
   hasPartitions: true,
