@@ -133,8 +133,8 @@ const describeDeadlineMs = 10_000
  * Reads what an engine is and which images it has; images without a name are left out. @throws
  * NoAnswerError
  */
-export const describeEngine = (socketPath: string, deadlineMs = describeDeadlineMs): Promise<EngineFacts> =>
-  asked(socketPath, deadlineMs, async (engine) => {
+export const describeEngine = (socketPath: string): Promise<EngineFacts> =>
+  asked(socketPath, describeDeadlineMs, async (engine) => {
     const [described, listed] = await Promise.all([engine.version(), engine.listImages()])
     const version = Version.parse(described)
     const isPodman = version.Components?.some(({ Name }) => Name.startsWith('Podman')) === true
@@ -191,13 +191,8 @@ const ofImage = <T>(
  * image's, else the registry's, else its id. Undefined when the engine has no such image.
  * @throws NoAnswerError
  */
-export const imageDigest = (
-  socketPath: string,
-  id: string,
-  name: string,
-  deadlineMs = usualDeadlineMs,
-): Promise<string | undefined> =>
-  ofImage(socketPath, digestOf(id), deadlineMs, (document) => {
+export const imageDigest = (socketPath: string, id: string, name: string): Promise<string | undefined> =>
+  ofImage(socketPath, digestOf(id), usualDeadlineMs, (document) => {
     const { Id, RepoDigests } = Inspected.parse(document)
     const digests = [...(RepoDigests ?? []), Id].map(digestOf)
     return digests.find((digest) => name.endsWith(`@${digest}`)) ?? digests[0]
@@ -207,12 +202,8 @@ export const imageDigest = (
  * The digest of the image that an engine has under a name: the registry's where there is one, else
  * its id. Undefined when the engine has no such image. @throws NoAnswerError
  */
-export const imageNamed = (
-  socketPath: string,
-  name: string,
-  deadlineMs = usualDeadlineMs,
-): Promise<string | undefined> =>
-  ofImage(socketPath, name, deadlineMs, (document) => {
+export const imageNamed = (socketPath: string, name: string): Promise<string | undefined> =>
+  ofImage(socketPath, name, usualDeadlineMs, (document) => {
     const { Id, RepoDigests } = Inspected.parse(document)
     return digestOf(RepoDigests?.[0] ?? Id)
   })

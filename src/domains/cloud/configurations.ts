@@ -11,15 +11,15 @@ const sandboxFaultHere = kept(keptMs, () => sandboxFault())
  * Starts the programs that playbooks need, so no transaction may be open.
  * @returns the refusal, 503, where one is not on this machine, or may make no sandbox
  */
-export const programsFault = async (path?: string): Promise<Refusal | undefined> => {
+export const programsFault = async (): Promise<Refusal | undefined> => {
   const refuse = (why: string): Refusal =>
     new Refusal('unavailable', `machines cannot be configured: ${why}`, { retryAfterSeconds: 300 })
-  const lacks = missingProgram(path)
+  const lacks = missingProgram()
   if (lacks !== undefined)
     return refuse(
       `the program ${lacks.program} is not installed on this machine; install the Debian package ${lacks.package}`,
     )
-  const fault = await (path === undefined ? sandboxFaultHere() : sandboxFault(path))
+  const fault = await sandboxFaultHere()
   return fault === undefined
     ? undefined
     : refuse(

@@ -309,18 +309,11 @@ export const awaitRunning = async (
 }
 
 /** Waits until a machine is stopped, or gone. */
-export const awaitState = async (
-  parts: CloudWorkParts,
-  operationId: string,
-  state: 'stopped' | 'gone',
-  signal: AbortSignal,
-): Promise<void> => {
-  const job = await readJob(parts.db, operationId)
-  const cloud = await cloudOf(parts, job)
+const awaitStopped = async (job: CloudJob, cloud: Cloud, signal: AbortSignal): Promise<void> => {
   let machine: Machine | undefined
   const isThere = async (): Promise<true | undefined> => {
     machine = job.providerId == null ? undefined : await cloud.look(job.providerId)
-    return machine === undefined || machine.state === 'gone' || machine.state === state ? true : undefined
+    return machine === undefined || machine.state === 'gone' || machine.state === 'stopped' ? true : undefined
   }
   const lack = () =>
     `the machine ${job.providerId ?? ''} is still ${machine?.state ?? 'there'} at its provider`
@@ -427,7 +420,7 @@ export const stopMachine = async (
   await note(parts.db, job, 'stopping', 'resource.stopping')
   await cloud.driver.stop(job.providerId ?? '')
   await parts.sshSessions.forget([targetOf(parts, job)])
-  await awaitState(parts, operationId, 'stopped', signal)
+  await awaitStopped(job, cloud, signal)
   await recordStopped(parts.db, job)
 }
 

@@ -30,8 +30,8 @@ export interface MissingProgram {
 }
 
 /** The first program that playbooks need and this machine lacks. */
-export const missingProgram = (path: string = programPath): MissingProgram | undefined => {
-  if (!hasProgram('bwrap', path)) return { program: 'bwrap', package: 'bubblewrap' }
+export const missingProgram = (): MissingProgram | undefined => {
+  if (!hasProgram('bwrap')) return { program: 'bwrap', package: 'bubblewrap' }
   if (!isProgram(ansiblePlaybook)) return { program: 'ansible-playbook', package: 'ansible-core' }
   if (!isProgram('/usr/bin/ssh')) return { program: 'ssh', package: 'openssh-client' }
   return undefined

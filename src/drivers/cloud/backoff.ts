@@ -15,7 +15,7 @@ const isBrokenOff = (error: unknown): boolean =>
  * A call that only reads and whose connection breaks off is sent once more: a provider may close a
  * kept connection in the moment in which it is used again.
  */
-export const withBackoff = (driver: CloudDriver, random: () => number = Math.random): CloudDriver => {
+export const withBackoff = (driver: CloudDriver): CloudDriver => {
   const pauses = openBackoff({ firstMs: 500, longestMs: 15_000 })
   let notBefore = 0
   const paced =
@@ -32,7 +32,7 @@ export const withBackoff = (driver: CloudDriver, random: () => number = Math.ran
         return answer
       } catch (error) {
         if (error instanceof CloudError && error.fault === 'throttled' && begun >= notBefore) {
-          notBefore = performance.now() + pauses.next() * (0.5 + random())
+          notBefore = performance.now() + pauses.next() * (0.5 + Math.random())
         }
         throw error
       }

@@ -1,18 +1,16 @@
+const groups = 2
+
 /**
  * Serves calls that come close together as one group: the first waits `milliseconds` for others.
- * While `rounds` groups are under way, further calls wait for the end of one, so groups grow with
- * the load.
+ * While two groups are under way, further calls wait for the end of one, so groups grow with the
+ * load.
  *
  * `serve` answers every given key; a key without an answer, and everything when it rejects,
  * rejects.
  */
 export function gather<Key, Answer>(
   serve: (keys: readonly Key[]) => Promise<ReadonlyMap<Key, Answer | Error>>,
-  {
-    milliseconds = 2,
-    rounds = 2,
-    most = 500,
-  }: { milliseconds?: number; rounds?: number; most?: number } = {},
+  { milliseconds = 2, most = 500 }: { milliseconds?: number; most?: number } = {},
 ): (key: Key) => Promise<Answer> {
   interface Call {
     key: Key
@@ -25,7 +23,7 @@ export function gather<Key, Answer>(
 
   const begin = async (): Promise<void> => {
     timer = undefined
-    if (underWay >= rounds || waiting.length === 0) return
+    if (underWay >= groups || waiting.length === 0) return
     const calls = waiting.slice(0, most)
     waiting = waiting.slice(most)
     underWay++
