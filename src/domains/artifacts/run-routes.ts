@@ -5,7 +5,7 @@ import { apptainerLack } from '../../drivers/build/apptainer.ts'
 import { packingLack } from '../../drivers/build/sif.ts'
 import type { Engine } from '../../engine.ts'
 import { preferred } from '../../http/accept.ts'
-import { HttpRefusal } from '../../http/errors.ts'
+import { rangeOf, rangeReply } from '../../http/byte-range.ts'
 import { listRoute } from '../../http/list-route.ts'
 import { logRangeQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
@@ -68,27 +68,6 @@ const refuseUnbuildable = async (
   }
 }
 
-/** The one range of a `Range` header; undefined: all. */
-const rangeOf = (
-  header: string | undefined,
-  size: number,
-): { offset: number; length: number } | undefined => {
-  const [, first = '', last = ''] =
-    /^\s*bytes\s*=\s*(\d{0,15})\s*-\s*(\d{0,15})\s*$/i.exec(header ?? '') ?? []
-  if (first === '' && last === '') return undefined
-  const offset = first === '' ? Math.max(0, size - Number(last)) : Number(first)
-  const end = first === '' || last === '' ? size : Math.min(Number(last) + 1, size)
-  if (first !== '' && last !== '' && Number(last) < Number(first)) return undefined
-  if (offset >= size || end <= offset)
-    throw new HttpRefusal(
-      'invalid',
-      `the output has ${size} bytes, and none of them are in the range that was asked for`,
-      { 'Content-Range': `bytes */${size}` },
-      416,
-    )
-  return { offset, length: end - offset }
-}
-
 const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
   route('getBuildRunOutput', 'GET /build-runs/{runId}/output/', {
     summary: 'What a completed build run made: a SIF file, or an OCI layout as tar; all, or one range',
@@ -115,22 +94,14 @@ const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
         )
       const etag = `"${digest}"`
       const same = headers['if-range'] === undefined || headers['if-range'].trim() === etag
-      const range = same ? rangeOf(headers['range'], size) : undefined
-      const { offset, length } = range ?? { offset: 0, length: size }
+      const range = same ? rangeOf(headers['range'], size, 'the output') : undefined
       return new Reply({
         stream: artifactStore.read('images', digest, range),
-        status: range === undefined ? 200 : 206,
-        headers: {
+        ...rangeReply(range, size, {
           'content-type': format === 'sif' ? sifType : ociType,
-          'content-length': String(length),
           'content-disposition': `attachment; filename="${runId}.${format === 'sif' ? 'sif' : 'oci.tar'}"`,
-          'accept-ranges': 'bytes',
-          'cache-control': 'private, no-cache',
           etag,
-          ...(range === undefined
-            ? {}
-            : { 'content-range': `bytes ${offset}-${offset + length - 1}/${size}` }),
-        },
+        }),
       })
     },
   })

@@ -1,33 +1,10 @@
 import { StorageError, type Entry, type StorageDriver } from '../../drivers/storage/contract.ts'
 import { quotedPath, textOf, type StoragePath } from '../../drivers/storage/paths.ts'
-import { HttpRefusal } from '../../http/errors.ts'
+import { rangeOf, rangeReply } from '../../http/byte-range.ts'
 import { Reply } from '../../http/route.ts'
 import { refusing } from './errors.ts'
 import { isSameContent } from './send.ts'
 import { dateOf } from './view.ts'
-
-export interface ByteRange {
-  offset: number
-  length: number
-}
-
-/**
- * The one range of a file's `Range` header (RFC 9110, 14.2). Undefined: the whole file, also for
- * several ranges or an invalid header. `none`: no byte of it.
- */
-export const rangeOf = (header: string | undefined, sizeBytes: number): ByteRange | 'none' | undefined => {
-  const [, first = '', last = ''] =
-    /^\s*bytes\s*=\s*(\d{0,15})\s*-\s*(\d{0,15})\s*$/i.exec(header ?? '') ?? []
-  if (first === '' && last === '') return undefined
-  if (first === '') {
-    const length = Math.min(Number(last), sizeBytes)
-    return length === 0 ? 'none' : { offset: sizeBytes - length, length }
-  }
-  const offset = Number(first)
-  if (last !== '' && Number(last) < offset) return undefined
-  if (offset >= sizeBytes) return 'none'
-  return { offset, length: (last === '' ? sizeBytes : Math.min(Number(last) + 1, sizeBytes)) - offset }
-}
 
 /**
  * Whether a client's partial copy is of this version. Only a strong tag, or exactly the same date,
@@ -68,15 +45,8 @@ const opened = async (
   for (let left = tries - 1; ; left--) {
     const facts = await driver.stat(path, { signal })
     const range = isSame(headers['if-range'], facts)
-      ? rangeOf(headers['range'], facts.sizeBytes ?? 0)
+      ? rangeOf(headers['range'], facts.sizeBytes ?? 0, 'the file')
       : undefined
-    if (range === 'none')
-      throw new HttpRefusal(
-        'invalid',
-        `the file has ${facts.sizeBytes ?? 0} bytes, and none of them are in the range that was asked for`,
-        { 'Content-Range': `bytes */${facts.sizeBytes ?? 0}` },
-        416,
-      )
     const { entry, stream } = await driver.read(path, { ...range, signal })
     const sizeBytes = entry.sizeBytes ?? 0
     if (
@@ -102,21 +72,13 @@ export const contentReply = async (
 ): Promise<Reply> =>
   refusing('query', async () => {
     const { entry, stream, range, sizeBytes } = await opened(driver, path, asked)
-    const { offset, length } = range ?? { offset: 0, length: entry.sizeBytes ?? 0 }
     const modified = dateOf(entry.modifiedAt)?.toUTCString()
     return new Reply({
       stream,
-      status: range === undefined ? 200 : 206,
-      headers: {
-        'content-length': String(length),
+      ...rangeReply(range, sizeBytes, {
         'content-disposition': dispositionOf(textOf(entry.name)),
-        'accept-ranges': 'bytes',
-        'cache-control': 'private, no-cache',
         ...(entry.etag === undefined ? {} : { etag: entry.etag }),
         ...(modified === undefined ? {} : { 'last-modified': modified }),
-        ...(range === undefined
-          ? {}
-          : { 'content-range': `bytes ${offset}-${offset + length - 1}/${sizeBytes}` }),
-      },
+      }),
     })
   })
