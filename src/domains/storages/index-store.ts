@@ -5,24 +5,10 @@ import type { Page } from '../../http/paging.ts'
 import { storableJson } from '../../outside-text.ts'
 import { Refusal, unacceptableAt } from '../../refusal.ts'
 import { IndexRules } from './index-policy.ts'
-import { LiveJob } from './schemas.ts'
+import { IndexRun, type LiveJob } from './schemas.ts'
 
-const Run = z.object({
-  id: z.string(),
-  storageId: z.string(),
-  status: z.enum(['queued', 'running', 'completed', 'failed', 'cancelled']),
-  checksums: z.boolean(),
-  indexedEntries: z.number(),
-  indexedBytes: z.number(),
-  skippedEntries: z.number(),
-  truncatedBy: z.enum(['depth', 'entries', 'time']).optional(),
-  addedEntries: z.number().optional(),
-  changedEntries: z.number().optional(),
-  removedEntries: z.number().optional(),
-  live: LiveJob.optional(),
-  error: z.string().optional(),
-  createdAt: z.string(),
-  finishedAt: z.string().optional(),
+const Run = IndexRun.omit({ truncated: true }).extend({
+  status: z.enum(['queued', ...IndexRun.shape.status.options]),
 })
 export type IndexRunRow = z.output<typeof Run>
 const columns = sql`id, storage_id, status, checksums, indexed_entries, indexed_bytes, skipped_entries,

@@ -5,27 +5,11 @@ import type { StoragePath } from '../../drivers/storage/paths.ts'
 import type { Page } from '../../http/paging.ts'
 import { existing, unacceptableAt } from '../../refusal.ts'
 import { pathOfStored, storedPath } from './job-store.ts'
-import { CopyWay, LiveJob } from './schemas.ts'
+import { DownloadRun } from './schemas.ts'
 
-const DownloadRow = z.object({
-  id: z.string(),
-  storageId: z.string(),
+const DownloadRow = DownloadRun.omit({ url: true, pathBytes: true, destinationPathBytes: true }).extend({
   path: z.instanceof(Uint8Array),
-  strategy: z.string(),
-  status: z.enum(['queued', 'streaming', 'ready', 'completed', 'failed', 'cancelled']),
-  sizeBytes: z.number().optional(),
-  transferredBytes: z.number().optional(),
-  sentBytes: z.number().optional(),
-  verification: z.enum(['sha256', 'store']).optional(),
-  route: CopyWay.optional(),
-  error: z.string().optional(),
-  destinationStorageId: z.string().optional(),
   destinationPath: z.instanceof(Uint8Array).optional(),
-  entries: z.number().optional(),
-  skippedEntries: z.number().optional(),
-  live: LiveJob.optional(),
-  createdAt: z.string(),
-  updatedAt: z.string(),
 })
 export type Download = Omit<z.output<typeof DownloadRow>, 'path' | 'destinationPath'> & {
   path: StoragePath
