@@ -6,10 +6,10 @@ import { sql, where, type Db, type Sql } from '../../db/sql.ts'
 import type { NetworkModel } from '../../simulator/channel.ts'
 import type { Page } from '../../http/paging.ts'
 import type { Problem } from '../../refusal.ts'
-import { scopesWith } from '../execution-scopes/store.ts'
 import { AlgorithmRun, candidateMembers, Session, sessionStates } from './schemas.ts'
 import { sessionWarnings } from './warnings.ts'
 import type { Lifecycle } from '../schedule-plans/lifecycle.ts'
+import { planConditions, type PlanFilter } from '../schedule-plans/store.ts'
 import { ScheduleColumns } from './candidate-plan.ts'
 import type { Ranked } from './ranking.ts'
 import type { RecordRef } from '../../operations/kind.ts'
@@ -105,16 +105,9 @@ export const sessionOrders = {
 }
 export const usualSessionOrder = '-createdAt'
 
-/**
- * Times are RFC 3339; `until` is exclusive. `sort`: a name of `sessionOrders`, or `-` and a name.
- */
-export interface SessionFilter {
+/** As for plans; `sort`: a name of `sessionOrders`, or `-` and a name. */
+export interface SessionFilter extends PlanFilter {
   status?: string | undefined
-  workflowId?: string | undefined
-  environmentId?: string | undefined
-  since?: string | undefined
-  until?: string | undefined
-  sort?: string | undefined
 }
 
 /** The limit of bytes of a configuration that an item of the list carries. */
@@ -135,15 +128,8 @@ export const listSessions = async (
   filter: SessionFilter,
   page: Page,
 ): Promise<{ rows: SessionRow[]; total: number }> => {
-  const { status, workflowId, environmentId, since, until, sort = usualSessionOrder } = filter
-  const condition = where(
-    status !== undefined && sql`s.status = ${status}`,
-    workflowId !== undefined &&
-      sql`s.workflow_version_id in (select id from workflow_versions where workflow_id = ${workflowId})`,
-    environmentId !== undefined && sql`s.execution_scope_id in (${scopesWith(environmentId)})`,
-    since !== undefined && sql`s.created_at >= ${since}`,
-    until !== undefined && sql`s.created_at < ${until}`,
-  )
+  const { status, sort = usualSessionOrder } = filter
+  const condition = where(status !== undefined && sql`s.status = ${status}`, ...planConditions('s', filter))
   const { rows, total } = await readPage(db, ItemRow, {
     select: itemColumns,
     from: sql`planning_sessions s ${condition}`,

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { readPage } from '../../db/rows.ts'
 import { columnsOf } from '../../db/projection.ts'
 import { orderOf } from '../../db/orders.ts'
-import { empty, sql, where, type Db, type Sql } from '../../db/sql.ts'
+import { empty, raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import type { Page } from '../../http/paging.ts'
 import { unacceptableAt } from '../../refusal.ts'
 import { durationSources, type DurationSource } from '../../schedulers/problem.ts'
@@ -153,23 +153,23 @@ export interface PlanFilter {
   sort?: string | undefined
 }
 
+/** The conditions of a filter for rows of plans, or of planning sessions; `row`: their alias. */
+export const planConditions = (row: string, { workflowId, environmentId, since, until }: PlanFilter) => [
+  workflowId !== undefined &&
+    sql`${raw(row)}.workflow_version_id in (select id from workflow_versions where workflow_id = ${workflowId})`,
+  environmentId !== undefined && sql`${raw(row)}.execution_scope_id in (${scopesWith(environmentId)})`,
+  since !== undefined && sql`${raw(row)}.created_at >= ${since}`,
+  until !== undefined && sql`${raw(row)}.created_at < ${until}`,
+]
+
 /** Plans in the order asked for; `total` is counted to one above `countBound`. */
-export const listPlans = (db: Db, filter: PlanFilter, page: Page) => {
-  const { workflowId, environmentId, since, until, sort = usualPlanOrder } = filter
-  const condition = where(
-    workflowId !== undefined &&
-      sql`p.workflow_version_id in (select id from workflow_versions where workflow_id = ${workflowId})`,
-    environmentId !== undefined && sql`p.execution_scope_id in (${scopesWith(environmentId)})`,
-    since !== undefined && sql`p.created_at >= ${since}`,
-    until !== undefined && sql`p.created_at < ${until}`,
-  )
-  return readPage(db, PlanRow, {
+export const listPlans = (db: Db, filter: PlanFilter, page: Page) =>
+  readPage(db, PlanRow, {
     select: columns,
-    from: sql`schedule_plans p ${condition}`,
-    order: orderOf(planOrders, sort, 'p'),
+    from: sql`schedule_plans p ${where(...planConditions('p', filter))}`,
+    order: orderOf(planOrders, filter.sort ?? usualPlanOrder, 'p'),
     page,
   })
-}
 
 /** A plan in the API's form for lists. */
 export const planSummary = (row: z.output<typeof PlanRow>): PlanSummary => {
