@@ -55,7 +55,16 @@ export const thriftyGo = { flags: ['-gcflags=all=-dwarf=false'], environment: { 
 /** Go's compile cache for this service's builds, where the account has none. */
 const objectsFolder = (cacheDir: string): string => join(cacheDir, 'go-objects')
 
-export interface GoBuild {
+/** What the finders of this service's programs get. */
+export interface ProgramOptions {
+  cacheDir: string
+  environment: Readonly<Record<string, string>>
+  log: Log
+  /** Called about once a second during a long step. */
+  onProgress: (message: string) => void
+}
+
+export interface GoBuild extends Omit<ProgramOptions, 'onProgress'> {
   /** The program's name, for people. */
   title: string
   /** A package of `module`, or a source file. */
@@ -67,14 +76,11 @@ export interface GoBuild {
   /** `CGO_ENABLED` and the like. */
   settings?: Readonly<Record<string, string>>
   target: string
-  cacheDir: string
   /**
    * Another build of this service follows soon: the compiled objects stay for it. The last build
    * removes them.
    */
   anotherFollows: boolean
-  environment: Readonly<Record<string, string>>
-  log: Log
   /** Called each second with the seconds since the beginning. */
   onProgress: (seconds: number) => void
   /** Why it has to be built, and the remedy if that is impossible. */
@@ -142,13 +148,13 @@ export const builtOnce = ({
   everySeconds = 1,
   onProgress,
   ...build
-}: Omit<GoBuild, 'anotherFollows' | 'onProgress'> & {
-  /** How often it has to be built, and how long that takes, for people. */
-  needed?: string
-  /** Seconds between two messages of a build. */
-  everySeconds?: number
-  onProgress: (message: string) => void
-}): Promise<string> =>
+}: Omit<GoBuild, 'anotherFollows' | 'onProgress'> &
+  Pick<ProgramOptions, 'onProgress'> & {
+    /** How often it has to be built, and how long that takes, for people. */
+    needed?: string
+    /** Seconds between two messages of a build. */
+    everySeconds?: number
+  }): Promise<string> =>
   makeOnce(
     build.target,
     () => onProgress(`another process builds ${build.title}; waiting for it`),

@@ -1,8 +1,7 @@
 import { hash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { builtOnce } from './go-build.ts'
-import type { RunnerProgramOptions } from './runner-program.ts'
+import { builtOnce, type ProgramOptions } from './go-build.ts'
 
 const folder = join(import.meta.dirname, '../domains/console/holder')
 const source = join(folder, 'holder.go')
@@ -22,7 +21,7 @@ export interface HolderProgram {
  * unsupported machine
  */
 export const openHolderPrograms =
-  ({ cacheDir, environment, log, onProgress }: RunnerProgramOptions) =>
+  ({ cacheDir, environment, log, onProgress }: ProgramOptions) =>
   async (machine: string): Promise<HolderProgram> => {
     const architecture = architectures[machine]
     if (architecture === undefined)

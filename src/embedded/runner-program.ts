@@ -1,17 +1,9 @@
 import { hash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Log } from '../observability/log.ts'
-import { builtOnce } from './go-build.ts'
+import { builtOnce, type ProgramOptions } from './go-build.ts'
 
 const folder = join(import.meta.dirname, '../drivers/runtime/local')
-
-export interface RunnerProgramOptions {
-  cacheDir: string
-  environment: Readonly<Record<string, string>>
-  log: Log
-  onProgress: (message: string) => void
-}
 
 const source = join(folder, 'runner.go')
 
@@ -36,7 +28,7 @@ export const findRunnerProgram = async ({
   environment,
   log,
   onProgress,
-}: RunnerProgramOptions): Promise<string> =>
+}: ProgramOptions): Promise<string> =>
   builtOnce({
     title: 'the runner of local tasks',
     needed: 'needed once, up to half a minute',
@@ -55,7 +47,7 @@ export const findRunnerProgram = async ({
 /**
  * Finds the runner at the first call and keeps its path; after a failure the next call tries again.
  */
-export const openRunnerProgram = (options: RunnerProgramOptions): (() => Promise<string>) => {
+export const openRunnerProgram = (options: ProgramOptions): (() => Promise<string>) => {
   let found: Promise<string> | undefined
   return () =>
     (found ??= findRunnerProgram(options).catch((error: unknown) => {

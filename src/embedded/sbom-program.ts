@@ -1,17 +1,12 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Log } from '../observability/log.ts'
-import { builtOnce, onSearchPath } from './go-build.ts'
+import { builtOnce, onSearchPath, type ProgramOptions } from './go-build.ts'
 
 const version = 'v1.57.0'
 
-export interface SbomProgramOptions {
+export interface SbomProgramOptions extends ProgramOptions {
   /** `found`: where it is here; `make`: built once where it is not; `off`: never. */
   mode: 'found' | 'make' | 'off'
-  cacheDir: string
-  environment: Readonly<Record<string, string>>
-  log: Log
-  onProgress: (message: string) => void
 }
 
 /**

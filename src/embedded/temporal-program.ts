@@ -6,8 +6,7 @@ import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
 import { promisify } from 'node:util'
 import { StartError } from '../config.ts'
-import type { Log } from '../observability/log.ts'
-import { buildWithGo, makeOnce, onSearchPath } from './go-build.ts'
+import { buildWithGo, makeOnce, onSearchPath, type ProgramOptions } from './go-build.ts'
 import { runnerFile } from './runner-program.ts'
 
 const run = promisify(execFile)
@@ -46,14 +45,9 @@ const neededFlags = [
   '--ui-disable-news-fetch',
 ]
 
-export interface TemporalProgramOptions {
+export interface TemporalProgramOptions extends ProgramOptions {
   /** SERVICE_TEMPORAL_BINARY. */
   named: string | undefined
-  cacheDir: string
-  environment: Readonly<Record<string, string>>
-  log: Log
-  /** Called about once a second during a long step. */
-  onProgress: (message: string) => void
   /** Where the archive is downloaded from; a local server in tests. */
   downloadAddress?: string
 }

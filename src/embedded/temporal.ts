@@ -3,7 +3,7 @@ import { msToTs, optionalTsToMs } from '@temporalio/common/lib/time.js'
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { poll } from '../pacing/poll.ts'
-import type { Log } from '../observability/log.ts'
+import type { ProgramOptions } from './go-build.ts'
 import { leash, type Leashed } from './leash.ts'
 import { choosePorts } from './ports.ts'
 import { endProcesses, processesGiven, type KnownProcess } from './processes.ts'
@@ -13,15 +13,11 @@ import { findTemporalProgram } from './temporal-program.ts'
 import { ensureSearchAttributes } from './search-attributes.ts'
 import { readTemporalSettings, type TemporalSettings } from './temporal-settings.ts'
 
-export interface TemporalOptions {
+export interface TemporalOptions extends ProgramOptions {
   dataDir: string
-  cacheDir: string
   namespace: string
   /** SERVICE_TEMPORAL_BINARY. */
   program: string | undefined
-  environment: Readonly<Record<string, string>>
-  log: Log
-  onProgress: (message: string) => void
   /** The endpoint with which the page decodes payloads; undefined: it shows them encoded. */
   codecEndpoint?: string | undefined
   /** Called when the server runs again after it ended by itself. */
