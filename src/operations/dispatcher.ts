@@ -13,6 +13,7 @@ import {
   isOperationOpen,
   lockOperation,
   markDispatched,
+  RefRow,
   temporalActor,
   undispatchedOperations,
 } from './records.ts'
@@ -69,8 +70,6 @@ export interface DispatcherParts {
   engine: Pick<Engine, 'start' | 'standing'>
   metrics: Pick<Metrics, 'workflowRestarted' | 'workflowsOf'>
 }
-
-const RefRow = z.object({ id: z.string(), generation: z.number(), key: z.string().optional() })
 
 /** The names of the kinds with records whose workflow was never started, in one statement. */
 const kindsThatWait = (db: Db, kinds: readonly Dispatched[]): Promise<string[]> =>

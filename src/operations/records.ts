@@ -12,8 +12,9 @@ import {
   type RecordRef,
 } from './kind.ts'
 
-const Ref = z.object({ id: z.string(), generation: z.number(), key: z.string() })
-const Operation = Ref.extend({
+/** The row of an `OperationRef`. */
+export const RefRow = z.object({ id: z.string(), generation: z.number(), key: z.string().optional() })
+const Operation = RefRow.extend({
   status: z.string(),
   dispatchedAt: z.string().optional(),
   cancelRequestedAt: z.string().optional(),
@@ -71,7 +72,7 @@ export const dispatchedOperations = (
   limit: number,
 ): Promise<OperationRef[]> =>
   db.many(
-    Ref,
+    RefRow,
     sql`select ${ref(kind)} from ${table(kind)} where dispatched_at is not null and ${isOpenSql(kind)}
         and ${column(kind, 'id')} > ${after} order by ${column(kind, 'id')} limit ${limit}`,
   )
@@ -85,7 +86,7 @@ export const markDispatched = (db: Db, kind: OperationKind, of: OperationRef): P
 /** Whether the operation is open in this generation. */
 export const isOperationOpen = async (db: Db, kind: OperationKind, of: OperationRef): Promise<boolean> =>
   (await db.maybe(
-    Ref,
+    RefRow,
     sql`select ${ref(kind)} from ${table(kind)} where ${isRef(kind, of)} and ${isOpenSql(kind)}`,
   )) !== undefined
 

@@ -1,8 +1,7 @@
-import { z } from 'zod'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { Dispatched } from '../../operations/dispatcher.ts'
 import type { OperationRef, WorkflowKind } from '../../operations/kind.ts'
-import { temporalActor } from '../../operations/records.ts'
+import { RefRow, temporalActor } from '../../operations/records.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import { markMonitored } from '../environments/connections.ts'
 import { monitored } from './store.ts'
@@ -19,11 +18,10 @@ export const monitorKind: WorkflowKind<'connectionMonitor'> = {
   arguments: [false],
 }
 
-const Ref = z.object({ id: z.string(), generation: z.number() })
 const connectionsWhere = (condition: Sql): Sql =>
   sql`select id, 1 as generation from connections where ${monitored} and ${condition}`
 const connectionsOf = (db: Db, condition: Sql): Promise<OperationRef[]> =>
-  db.many(Ref, connectionsWhere(condition))
+  db.many(RefRow, connectionsWhere(condition))
 
 /** How the dispatcher checks monitors. It checks them rarely, because there are many. */
 export const dispatchedMonitors: Dispatched<'connectionMonitor'> = {
