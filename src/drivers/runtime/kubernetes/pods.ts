@@ -1,3 +1,4 @@
+import { present } from '../../../json-object.ts'
 import { containerName, courierName, labels } from './job.ts'
 
 /**
@@ -49,7 +50,6 @@ export interface ApiPod {
     reason?: string
     message?: string
     conditions?: { type: string; status: string; reason?: string; message?: string }[]
-    initContainerStatuses?: ApiContainerStatus[]
     containerStatuses?: ApiContainerStatus[]
   }
 }
@@ -88,9 +88,6 @@ const secondsOf = (time: string | undefined): number | undefined => {
   return Number.isNaN(milliseconds) || milliseconds <= 0 ? undefined : milliseconds / 1000
 }
 
-const given = <Key extends string, T>(key: Key, value: T | undefined): Partial<Record<Key, T>> =>
-  value === undefined ? {} : ({ [key]: value } as Partial<Record<Key, T>>)
-
 /** Undefined for a Pod that is no index of one of our Jobs. */
 export function taskPodOf({ metadata = {}, spec = {}, status = {} }: ApiPod): TaskPod | undefined {
   const job = metadata.labels?.[labels.job]
@@ -106,46 +103,44 @@ export function taskPodOf({ metadata = {}, spec = {}, status = {} }: ApiPod): Ta
   const side = status.containerStatuses?.find(({ name }) => name === courierName)?.state
   const digest = /sha256:[0-9a-f]{64}/.exec(own?.imageID ?? '')?.[0]
   const engine = /^([a-z-]+):\/\//.exec(own?.containerID ?? '')?.[1]
-  return {
+  return present({
     name: metadata.name,
     job,
     index: Number(index),
     phase: status.phase ?? 'Pending',
-    ...given('node', spec.nodeName),
-    ...given('reason', status.reason),
-    ...given('message', status.message),
-    ...(metadata.deletionTimestamp === undefined
-      ? {}
-      : { deleting: { graceSeconds: metadata.deletionGracePeriodSeconds ?? 30 } }),
-    ...(disruption?.status === 'True'
-      ? { disruption: { reason: disruption.reason ?? 'DisruptionTarget', message: disruption.message ?? '' } }
-      : {}),
-    ...(scheduled?.status === 'False'
-      ? { unscheduled: `${scheduled.reason ?? 'Unschedulable'}: ${scheduled.message ?? ''}` }
-      : {}),
-    ...(waiting?.reason === undefined
-      ? {}
-      : { waiting: { reason: waiting.reason, message: waiting.message ?? '' } }),
-    ...given('startedAt', secondsOf(running?.startedAt ?? terminated?.startedAt)),
-    ...(terminated?.exitCode === undefined
-      ? {}
-      : {
-          terminated: {
+    node: spec.nodeName,
+    reason: status.reason,
+    message: status.message,
+    deleting:
+      metadata.deletionTimestamp === undefined
+        ? undefined
+        : { graceSeconds: metadata.deletionGracePeriodSeconds ?? 30 },
+    disruption:
+      disruption?.status === 'True'
+        ? { reason: disruption.reason ?? 'DisruptionTarget', message: disruption.message ?? '' }
+        : undefined,
+    unscheduled:
+      scheduled?.status === 'False'
+        ? `${scheduled.reason ?? 'Unschedulable'}: ${scheduled.message ?? ''}`
+        : undefined,
+    waiting:
+      waiting?.reason === undefined ? undefined : { reason: waiting.reason, message: waiting.message ?? '' },
+    startedAt: secondsOf(running?.startedAt ?? terminated?.startedAt),
+    terminated:
+      terminated?.exitCode === undefined
+        ? undefined
+        : present({
             exitCode: terminated.exitCode,
             reason: terminated.reason ?? '',
             message: terminated.message ?? '',
-            ...given('startedAt', secondsOf(terminated.startedAt)),
-            ...given('finishedAt', secondsOf(terminated.finishedAt)),
-          },
-        }),
-    ...given<'courier', 'running' | 'over'>(
-      'courier',
-      side?.running !== undefined ? 'running' : side?.terminated && 'over',
-    ),
-    ...given('image', own?.image),
-    ...given('digest', digest),
-    ...given('engine', engine),
-  }
+            startedAt: secondsOf(terminated.startedAt),
+            finishedAt: secondsOf(terminated.finishedAt),
+          }),
+    courier: side?.running !== undefined ? ('running' as const) : side?.terminated && ('over' as const),
+    image: own?.image,
+    digest,
+    engine,
+  })
 }
 
 export const podKey = (job: string, index: number): string => `${job}/${index}`
