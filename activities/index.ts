@@ -8,8 +8,9 @@ import { environmentConnectionActivities, type EnvironmentConnectionParts } from
 import { executionRunActivities, type ExecutionRunParts } from './execution-run.ts'
 import { operationActivities, type OperationParts } from './operation.ts'
 import { planningSessionActivities, type PlanningSessionParts } from './planning-session.ts'
-import { storageDownloadActivities, type StorageDownloadParts } from './storage-download.ts'
-import { storageIndexActivities, type StorageIndexParts } from './storage-index.ts'
+import { storageDownloadActivities } from './storage-download.ts'
+import { storageIndexActivities } from './storage-index.ts'
+import type { StorageWorkParts } from './storage-faults.ts'
 
 /**
  * A refusal is final: a retry would be refused again. The workflow's policy retries everything
@@ -56,8 +57,7 @@ export const createActivities = (
     ExecutionRunParts &
     OperationParts &
     PlanningSessionParts &
-    StorageDownloadParts &
-    StorageIndexParts,
+    StorageWorkParts,
 ): Activities =>
   together([
     buildRunActivities(parts),

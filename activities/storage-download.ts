@@ -1,5 +1,4 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
-import type { Db } from '../src/db/sql.ts'
 import { promotedData } from '../src/domains/execution-runs/promoted-data.ts'
 import { writeArchive } from '../src/domains/storages/archive.ts'
 import { listCopy, sendEntries, tidyCopy } from '../src/domains/storages/copy.ts'
@@ -7,27 +6,18 @@ import { endReplaced } from '../src/domains/storages/replaced.ts'
 import { openDirect, type Direct } from '../src/domains/storages/direct.ts'
 import { reachOf } from '../src/connections/reach.ts'
 import { readStorageJob, sendingEntries, type StorageJob } from '../src/domains/storages/job-store.ts'
-import type { OpenedStorage, Storages } from '../src/domains/storages/open.ts'
+import type { OpenedStorage } from '../src/domains/storages/open.ts'
 import type { Ends } from '../src/domains/storages/send.ts'
 import { withRate } from '../src/drivers/storage/measured.ts'
 import type { Reach } from '../src/drivers/transfer/transfer.ts'
-import type { Engine } from '../src/engine.ts'
 import { queueOfHost } from '../src/task-queues.ts'
 import { beating } from './beating.ts'
-import { lasting } from './storage-faults.ts'
-
-export interface StorageDownloadParts {
-  db: Db
-  storages: Pick<Storages, 'open'>
-  engine: Pick<Engine, 'taskQueue'>
-  /** Aborted when this worker is being drained; another worker then goes on. */
-  draining: AbortSignal
-}
+import { lasting, type StorageWorkParts } from './storage-faults.ts'
 
 /** An activity ends after this long, and the workflow asks for the next one. */
 const sliceMs = 300_000
 
-export const storageDownloadActivities = ({ db, storages, engine, draining }: StorageDownloadParts) => {
+export const storageDownloadActivities = ({ db, storages, engine, draining }: StorageWorkParts) => {
   const jobOf = async (id: string, key?: string): Promise<StorageJob> => {
     const job = await readStorageJob(db, { id, key })
     if (job === undefined) throw ApplicationFailure.nonRetryable(`storage download ${id} does not exist`)

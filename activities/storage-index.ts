@@ -1,28 +1,17 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
-import type { Db } from '../src/db/sql.ts'
 import { beginWalk } from '../src/domains/storages/index-findings.ts'
 import { rootsOfRules } from '../src/domains/storages/index-policy.ts'
 import { recordIndex } from '../src/domains/storages/index-record.ts'
 import { forgetFindings, readIndexWork, type IndexWork } from '../src/domains/storages/index-store.ts'
 import { hashIndex, walkIndex } from '../src/domains/storages/index-walk.ts'
-import type { Storages } from '../src/domains/storages/open.ts'
-import type { Engine } from '../src/engine.ts'
 import { queueOfHost } from '../src/task-queues.ts'
 import { beating } from './beating.ts'
-import { lasting } from './storage-faults.ts'
-
-export interface StorageIndexParts {
-  db: Db
-  storages: Pick<Storages, 'open'>
-  engine: Pick<Engine, 'taskQueue'>
-  /** Aborted when this worker is being drained; another worker then goes on. */
-  draining: AbortSignal
-}
+import { lasting, type StorageWorkParts } from './storage-faults.ts'
 
 /** An activity ends after this long, and the workflow asks for the next one. */
 const sliceMs = 300_000
 
-export const storageIndexActivities = ({ db, storages, engine, draining }: StorageIndexParts) => {
+export const storageIndexActivities = ({ db, storages, engine, draining }: StorageWorkParts) => {
   const workOf = async (id: string): Promise<IndexWork> => {
     const work = await readIndexWork(db, id)
     if (work === undefined) throw ApplicationFailure.nonRetryable(`storage index run ${id} does not exist`)

@@ -1,10 +1,9 @@
 import { z } from 'zod'
-import type { Db } from '../../db/sql.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { versionsAt, type LostPlace } from '../artifacts/store.ts'
 import { refusing, storageRefusal, type PathPosition } from './errors.ts'
 import type { Storages } from './open.ts'
-import { recordLoss, type PromotedData } from './promoted.ts'
+import { recordLoss, type StorageRouteParts } from './promoted.ts'
 import {
   Checksum,
   EntriesQuery,
@@ -96,15 +95,7 @@ const usualPage = 100
 const largestPage = 500
 
 /** Directories and entries of storages. */
-export const entryRoutes = ({
-  db,
-  storages,
-  promoted,
-}: {
-  db: Db
-  storages: Storages
-  promoted: PromotedData
-}): Route[] => {
+export const entryRoutes = ({ db, storages, promoted }: StorageRouteParts): Route[] => {
   const lose = (place: LostPlace): Promise<void> => recordLoss({ db, promoted }, place)
   const stat = async (
     storageId: string,

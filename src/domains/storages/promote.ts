@@ -9,7 +9,7 @@ import { unacceptableAt } from '../../refusal.ts'
 import { addArtifactVersion } from '../artifacts/store.ts'
 import { refusing } from './errors.ts'
 import type { OpenedStorage } from './open.ts'
-import type { PromotedData } from './promoted.ts'
+import type { StorageRouteParts } from './promoted.ts'
 import type { NewArtifact, NewData } from './schemas.ts'
 import { isUnchanged } from './send.ts'
 import { mediaTypeOf, shown, uriOf } from './view.ts'
@@ -153,7 +153,7 @@ const treeDigest = (files: readonly TreeFile[]): string => {
 
 /** Records a file or a directory as scientific data, with the digest of the stored bytes. */
 export const promoteData = async (
-  { db, promoted }: { db: Db; promoted: PromotedData },
+  { db, promoted }: Omit<StorageRouteParts, 'storages'>,
   { facts, driver }: OpenedStorage,
   path: StoragePath,
   given: Pick<z.output<typeof NewData>, 'id' | 'workflowVersionId' | 'runId' | 'activityId'>,

@@ -1,5 +1,6 @@
 import type { Db } from '../../db/sql.ts'
 import { markGone, type LostPlace } from '../artifacts/store.ts'
+import type { Storages } from './open.ts'
 
 /** Promoted data. Its tables belong to a domain below this one, which supplies these functions. */
 export interface PromotedData {
@@ -32,9 +33,16 @@ export interface PromotedData {
   gone(db: Db, place: LostPlace): Promise<void>
 }
 
+/** What the routes of storages and of their entries use. */
+export interface StorageRouteParts {
+  db: Db
+  storages: Storages
+  promoted: PromotedData
+}
+
 /** Ends the records of what was promoted at a place that no longer holds it. */
 export const recordLoss = async (
-  { db, promoted }: { db: Db; promoted: PromotedData },
+  { db, promoted }: Omit<StorageRouteParts, 'storages'>,
   place: LostPlace,
 ): Promise<void> => {
   await markGone(db, place)

@@ -1,5 +1,4 @@
 import { z } from 'zod'
-import type { Db } from '../../db/sql.ts'
 import { StorageError } from '../../drivers/storage/contract.ts'
 import { parseRoot } from '../../drivers/storage/paths.ts'
 import { reasonText } from '../../outside-text.ts'
@@ -12,9 +11,8 @@ import { downloadRoutes } from './download-routes.ts'
 import { startsOf } from './connection.ts'
 import { browseRootsOf } from './endpoint.ts'
 import { entryRoutes } from './entry-routes.ts'
-import type { Storages } from './open.ts'
 import { promoteArtifact, promoteData } from './promote.ts'
-import type { PromotedData } from './promoted.ts'
+import type { StorageRouteParts } from './promoted.ts'
 import { Health, NewArtifact, NewData, NewRoots, Promoted, Roots } from './schemas.ts'
 import { pathOf } from './view.ts'
 
@@ -31,15 +29,7 @@ const rootProblems = (roots: readonly { path: string }[], starts: readonly strin
   })
 
 /** Storages of environments: their entries, uploads and downloads. */
-export const storageRoutes = ({
-  db,
-  storages,
-  promoted,
-}: {
-  db: Db
-  storages: Storages
-  promoted: PromotedData
-}): Route[] => [
+export const storageRoutes = ({ db, storages, promoted }: StorageRouteParts): Route[] => [
   route('listStorages', 'GET /environments/{environmentId}/storages/', {
     summary: 'Storages of the newest version of an environment',
     response: z.array(StorageProjection),
