@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import type { S3Address } from '../../clients/s3.ts'
 import { parseNames, nameOf, parseRoot, type StoragePath } from '../../drivers/storage/paths.ts'
 import { unacceptableAt } from '../../refusal.ts'
 import type { BrowseRoot } from '../environments/schemas.ts'
@@ -7,12 +8,8 @@ import type { Root } from '../../drivers/storage/jail.ts'
 import { settingOf, shownEndpoint, startsOf } from './connection.ts'
 
 /** The location of a bucket. */
-export interface BucketAddress {
-  endpoint: string
-  bucket: string
+export interface BucketAddress extends S3Address {
   prefix: StoragePath
-  region: string
-  pathStyle: boolean
 }
 
 /** The login in the address of a service, behind its scheme. */
