@@ -1,13 +1,7 @@
 import type { EC2Client, EC2ClientConfig } from '@aws-sdk/client-ec2'
+import type { AwsKey } from './aws-key.ts'
 import { HttpError } from './http-error.ts'
 import type { Http } from './http.ts'
-
-/** An access key of AWS. */
-export interface AwsKey {
-  accessKeyId: string
-  secretAccessKey: string
-  sessionToken?: string | undefined
-}
 
 export interface AwsRegion {
   region: string
@@ -57,14 +51,10 @@ const errorOf = (error: unknown): Ec2Error => {
 
 const settingsOf = (http: Http, place: AwsRegion, key: AwsKey): EC2ClientConfig => {
   const { 'http:': httpAgent, 'https:': httpsAgent } = http.agents.kept
-  const { accessKeyId, secretAccessKey, sessionToken } = key
   return {
     region: place.region,
     ...(place.endpoint === undefined ? {} : { endpoint: place.endpoint }),
-    credentials: {
-      ...{ accessKeyId, secretAccessKey },
-      ...(sessionToken === undefined ? {} : { sessionToken }),
-    },
+    credentials: { ...key },
     // The caller decides whether and when to retry.
     maxAttempts: 1,
     requestHandler: {

@@ -1,4 +1,5 @@
 import { AwsV4Signer } from 'aws4fetch'
+import type { AwsKey } from './aws-key.ts'
 import { HttpError } from './http-error.ts'
 import type { HttpAnswer } from './http-exchange.ts'
 import { openHttp, type AddressJudge } from './http.ts'
@@ -16,9 +17,7 @@ export interface FunctionTarget {
   certificateAuthority?: string | undefined
 }
 
-export type FunctionCredential =
-  | { kind: 'bearer'; token: string }
-  | { kind: 'aws'; accessKeyId: string; secretAccessKey: string; sessionToken?: string | undefined }
+export type FunctionCredential = { kind: 'bearer'; token: string } | ({ kind: 'aws' } & AwsKey)
 
 export interface FunctionRequest {
   /** Sent as `Idempotency-Key`. */
@@ -229,15 +228,13 @@ const headersOf = async (
         'requests to lambda need an access key; name a cloud credential of provider aws',
       )
     headers['x-amz-invocation-type'] = request.asynchronous === true ? 'Event' : 'RequestResponse'
-    const { accessKeyId, secretAccessKey, sessionToken } = credential
+    const { kind: _, ...key } = credential
     const signer = new AwsV4Signer({
       method: 'POST',
       url: url.href,
       headers,
       body: request.body,
-      accessKeyId,
-      secretAccessKey,
-      ...(sessionToken === undefined ? {} : { sessionToken }),
+      ...key,
       service: 'lambda',
       region: target.region ?? 'us-east-1',
     })

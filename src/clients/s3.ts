@@ -9,16 +9,10 @@ import type {
 import { AwsV4Signer } from 'aws4fetch'
 import { hash } from 'node:crypto'
 import type { Readable } from 'node:stream'
+import type { AwsKey } from './aws-key.ts'
 import { HttpError } from './http-error.ts'
 import type { Http } from './http.ts'
 import { kept } from '../pacing/kept.ts'
-
-/** An access key; absent: requests are not signed. */
-export interface S3Credential {
-  accessKeyId: string
-  secretAccessKey: string
-  sessionToken?: string | undefined
-}
 
 export interface S3Address {
   /** Address of the service, without the bucket. */
@@ -199,18 +193,17 @@ const sendDigests = (client: S3): S3 => {
   return client
 }
 
-const clientOf = async (http: Http, place: S3Address, credential: S3Credential | undefined): Promise<S3> => {
+const clientOf = async (http: Http, place: S3Address, credential: AwsKey | undefined): Promise<S3> => {
   // Loading the library takes 150 ms and 35 MB, and many deployments have no bucket.
   const { S3: Client } = await import('@aws-sdk/client-s3')
   const { 'http:': httpAgent, 'https:': httpsAgent } = http.agents.kept
-  const { sessionToken, ...keys } = credential ?? { accessKeyId: '', secretAccessKey: '' }
   const signing: Partial<S3ClientConfig> =
     credential === undefined
       ? {
-          credentials: keys,
+          credentials: { accessKeyId: '', secretAccessKey: '' },
           signer: { sign: (request) => Promise.resolve(request) },
         }
-      : { credentials: { ...keys, ...(sessionToken === undefined ? {} : { sessionToken }) } }
+      : { credentials: { ...credential } }
   const client = new Client({
     ...signing,
     endpoint: place.endpoint,
@@ -398,25 +391,16 @@ const copyNew = async (
 /** A URL of an object that any holder may use for so many seconds. */
 const signedUrl = async (
   place: S3Address,
-  credential: S3Credential | undefined,
+  credential: AwsKey | undefined,
   key: string,
   seconds: number,
 ): Promise<string> => {
   const url = urlOf(place, key)
   if (credential === undefined) return url
-  const { accessKeyId, secretAccessKey, sessionToken } = credential
   const signed = new URL(url)
   signed.searchParams.set('X-Amz-Expires', String(seconds))
   const signer = new AwsV4Signer({
-    ...{
-      url: signed.href,
-      accessKeyId,
-      secretAccessKey,
-      service: 's3',
-      region: place.region,
-      signQuery: true,
-    },
-    ...(sessionToken === undefined ? {} : { sessionToken }),
+    ...{ ...credential, url: signed.href, service: 's3', region: place.region, signQuery: true },
   })
   return (await signer.sign()).url.href
 }
@@ -428,7 +412,8 @@ const signedUrl = async (
 export const openS3 = (options: {
   http: Http
   place: S3Address
-  credential?: S3Credential | undefined
+  /** Absent: requests are not signed. */
+  credential?: AwsKey | undefined
 }): S3Bucket => {
   const { http, place, credential } = options
   const { bucket: Bucket } = place

@@ -1,4 +1,5 @@
 import { createPrivateKey } from 'node:crypto'
+import type { AwsKey } from '../clients/aws-key.ts'
 import type { Problem } from '../refusal.ts'
 
 export const providers = ['gcp', 'aws', 'azure'] as const
@@ -94,9 +95,7 @@ const textIn = (
 }
 
 /** The access key in a document of AWS; undefined where it holds none. */
-export const awsKeyOf = (
-  document: Readonly<Record<string, unknown>>,
-): { accessKeyId: string; secretAccessKey: string; sessionToken?: string } | undefined => {
+export const awsKeyOf = (document: Readonly<Record<string, unknown>>): AwsKey | undefined => {
   const accessKeyId = textIn(document, 'accessKeyId', 'AccessKeyId', 'aws_access_key_id')
   const secretAccessKey = textIn(document, 'secretAccessKey', 'SecretAccessKey', 'aws_secret_access_key')
   const sessionToken = textIn(document, 'sessionToken', 'SessionToken', 'aws_session_token')

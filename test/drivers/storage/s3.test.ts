@@ -9,7 +9,8 @@ import { buffer } from 'node:stream/consumers'
 import { addressJudge } from '../../../src/clients/denied-networks.ts'
 import { openGcs } from '../../../src/clients/gcs.ts'
 import { openHttp } from '../../../src/clients/http.ts'
-import { openS3, S3Error, type S3Bucket, type S3Credential } from '../../../src/clients/s3.ts'
+import type { AwsKey } from '../../../src/clients/aws-key.ts'
+import { openS3, S3Error, type S3Bucket } from '../../../src/clients/s3.ts'
 import { openS3Storage } from '../../../src/drivers/storage/s3.ts'
 import { sendFile, type Sending } from '../../../src/domains/storages/send.ts'
 import { StorageError, type StorageDriver } from '../../../src/drivers/storage/contract.ts'
@@ -21,7 +22,7 @@ const http = openHttp({ addressAllowed: addressJudge({ allowLoopback: true }) })
 const openBucket = (
   site: Pick<S3Site, 'endpoint'>,
   bucket: string,
-  credential: S3Credential | undefined,
+  credential: AwsKey | undefined,
 ): StorageDriver => {
   const place = { endpoint: site.endpoint, bucket, region: 'us-east-1', pathStyle: true }
   return openS3Storage(openS3({ http, place, credential }), {
@@ -107,7 +108,7 @@ test('a write whose source gives nothing ends where it is cancelled', async () =
   expect((await driver.list([], { limit: 10 })).entries).toEqual([])
 })
 
-const s3Of = (site: Pick<S3Site, 'endpoint'>, bucket: string, credential?: S3Credential): S3Bucket =>
+const s3Of = (site: Pick<S3Site, 'endpoint'>, bucket: string, credential?: AwsKey): S3Bucket =>
   openS3({
     http,
     place: { endpoint: site.endpoint, bucket, region: 'us-east-1', pathStyle: true },
