@@ -410,10 +410,11 @@ export const openReader = (options: {
 
   return {
     async rows(statement, { values, again, limit, mostBytes, deadlineMs, signal }) {
-      // The length is judged where the row is, so that no row of any length comes here.
+      // The length is judged where the row is, so that no row of any length comes here. `q.*` is the
+      // row; `q` alone is the statement's column of that name where it has one.
       const before =
         `select case when octet_length(j) <= ${String(mostBytes)} then j end from ` +
-        '(select row_to_json(q)::text as j from (\n'
+        '(select row_to_json(q.*)::text as j from (\n'
       const text = `${before}${statement}\n) q limit ${String(limit)}) r`
       const name = again ? hash('sha256', text).slice(0, 40) : undefined
       const client = await wantedSession(deadlineMs, signal)

@@ -210,6 +210,14 @@ describe('SQL', () => {
     expect((await ask(`select '{"a":\n1}'::json as j from runs`)).body).toEqual([{ j: { a: 1 } }])
   })
 
+  test('a column may have any name', async () => {
+    for (const name of ['q', 'r', 'j', 'row', 'Q', 'a b', 'é'])
+      expect((await ask(`select id as "${name}" from runs where id = ?`, ['w-run'])).body).toEqual([
+        { [name]: 'w-run' },
+      ])
+    expect((await ask('select count(*) as q, ? as r from runs as q', ['x'])).body).toEqual([{ q: 1, r: 'x' }])
+  })
+
   test('a session that holds many planned statements is replaced by another one', async () => {
     for (const from of [0, 150])
       for (let n = 0; n < 300; n += 1) {

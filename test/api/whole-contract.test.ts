@@ -133,11 +133,9 @@ describe('the pairs of the specification', () => {
       // Of a function's call nothing is said without its link.
       const fitting = pair.path.startsWith('/function-calls/')
         ? [400, 401]
-        : pair.path.endsWith('/stream/')
-          ? [426]
-          : pair.path === '/instances/import/'
-            ? [415]
-            : [200, 204, 400, 404, 422]
+        : pair.path === '/instances/import/'
+          ? [415]
+          : [200, 204, 400, 404, 422]
       expect(fitting.includes(answer.status) ? [] : [text(pair), answer.status]).toEqual([])
       if (answer.status === 404)
         expect([text(pair), answer.body.error]).not.toEqual([text(pair), expect.stringMatching(/^Not Found/)])

@@ -221,6 +221,8 @@ describe('before the upgrade', () => {
       'websocket',
     ])
     expect((await service.request(path, { method: 'HEAD' })).status).toBe(426)
+    // What the route misses is missing for every client.
+    expect((await service.request('/api/talks/nobody/stream/')).status).toBe(404)
     expect((await service.request(path, { method: 'POST' })).status).toBe(405)
     const shake = (change: (line: string) => string[]): string =>
       ask(path, [], 'GET', handshake.flatMap(change))
