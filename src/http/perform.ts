@@ -280,10 +280,11 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
   }
 
   const openSocket = async (exchange: Exchange, built: Route, call: HttpCall): Promise<void> => {
-    checkHandshake(exchange)
     await built.admit?.({ params: call.params, query: call.query })
     exchange.call = call
+    // A missing record is missing whatever the client asks with.
     const attend = (await built.handle(call)) as Attend
+    checkHandshake(exchange)
     await audit(exchange, built, call, { status: 101, code: undefined })
     sockets.accept(exchange, built, attend)
     answers.switched(exchange)

@@ -318,7 +318,7 @@ export interface SocketSpec<P extends string, Q extends Shape | undefined> {
    */
   redeem?: Redeem
   /**
-   * Runs before the upgrade.
+   * Runs before the upgrade, also for a request that asks for none.
    * @returns the work on the connection once it is a WebSocket
    * @throws Refusal
    */
