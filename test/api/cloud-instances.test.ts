@@ -16,7 +16,7 @@ import { noteLosses, recordLost } from '../../src/domains/cloud/loss.ts'
 import { endUnusedMachines, unusedByRuns } from '../../src/domains/execution-runs/machines.ts'
 import { openVaultKeys } from '../../src/vault/keys.ts'
 import { openVault } from '../../src/vault/vault.ts'
-import { machineOfInstance, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
+import { machineOfInstance, machinesOf, openCloudService, withoutPlaybooks } from '../support/cloud.ts'
 import { until } from '../failures/programs.ts'
 import { replayed } from '../support/histories.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
@@ -562,6 +562,29 @@ test('a machine whose provider never answered about it is recorded with its bill
     expect.objectContaining({ externalId: machine, metadata: { instanceId: 'unanswered' } }),
   ])
   expect(await act('unanswered', 'destroy')).toMatchObject({ status: 'completed' })
+})
+
+test('an instance whose machine was never asked for ends without an answer of its provider', async () => {
+  await service.post('/environments/', {
+    environment: { id: 'silent', name: 'silent' },
+    version: { id: 'silent-v1', version: 1 },
+    runtimes: [{ id: 'silent-r', name: 'r', driver: 'cloud', mode: 'execution' }],
+    connections: [
+      {
+        ...{ id: 'silent-account', name: 'account', type: 'cloud', endpoint: 'http://127.0.0.1:9' },
+        credentialRef: 'vault:cloud-credential/site',
+        configuration: { provider: 'aws', region: site.region },
+      },
+    ],
+  })
+  const target = { id: 'silent', name: 'silent', ...machinesOf('aws'), ...withoutPlaybooks }
+  await service.post('/environments/silent/cloud-capacity-targets/', target)
+  const document = { capacityTargetId: 'silent', instanceId: 'never-asked' }
+  const { id } = await service.post('/environments/silent/cloud-instances/', document)
+  await service.post(`/cloud-operations/${id}/cancel/`)
+  expect(await calls.over(id)).toMatchObject({ status: 'cancelled' })
+  expect(await act('never-asked', 'destroy')).toMatchObject({ status: 'completed' })
+  expect(await calls.instance('never-asked')).toMatchObject({ status: 'destroyed' })
 })
 
 proved('a machine that others stop or end is in the audit, once, with the reason', async () => {

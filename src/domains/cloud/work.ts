@@ -454,6 +454,8 @@ export const destroyMachine = async (
 ): Promise<void> => {
   const { db } = parts
   const job = await readJob(db, operationId)
+  // What was never asked for is not there, so its provider is not needed.
+  if (job.askedAt == null) return recordGone(db, job, end)
   const cloud = await cloudOf(parts, job)
   if (end === 'destroyed')
     await db.run(sql`update cloud_instances set status = 'destroying' where id = ${job.id}`)
@@ -501,7 +503,6 @@ export const recordFailure = async (db: Db, operationId: string, reason: string)
  * target is over. A machine whose id is not on record is recorded by the sweep.
  */
 const takeBack = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSignal): Promise<void> => {
-  if (job.askedAt == null) return recordGone(parts.db, job, 'failed')
   try {
     await destroyMachine(parts, job.operationId, signal, 'failed')
   } catch (error) {
