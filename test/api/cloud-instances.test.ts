@@ -10,9 +10,10 @@ import { openHttp } from '../../src/clients/http.ts'
 import { makeSshKey } from '../../src/clients/ssh/keys.ts'
 import { CredentialVariables } from '../../src/config.ts'
 import { openTurns } from '../../src/db/each-record.ts'
-import { openClouds } from '../../src/domains/cloud/clouds.ts'
+import { openClouds, type Cloud } from '../../src/domains/cloud/clouds.ts'
 import { keyIdOf } from '../../src/domains/cloud/instance-keys.ts'
 import { noteLosses, recordLost } from '../../src/domains/cloud/loss.ts'
+import { createMachine, type CloudWorkParts } from '../../src/domains/cloud/work.ts'
 import { endUnusedMachines, unusedByRuns } from '../../src/domains/execution-runs/machines.ts'
 import { openVaultKeys } from '../../src/vault/keys.ts'
 import { openVault } from '../../src/vault/vault.ts'
@@ -585,6 +586,12 @@ test('an instance whose machine was never asked for ends without an answer of it
   expect(await calls.over(id)).toMatchObject({ status: 'cancelled' })
   expect(await act('never-asked', 'destroy')).toMatchObject({ status: 'completed' })
   expect(await calls.instance('never-asked')).toMatchObject({ status: 'destroyed' })
+  // An attempt of the operation gets its answer only now.
+  const cloud = { account: () => Promise.resolve('late') } as Cloud
+  const parts = { db: service.db, clouds: { at: () => Promise.resolve(cloud) }, failpoint: () => {} }
+  await expect(createMachine(parts as unknown as CloudWorkParts, id)).rejects.toThrow(
+    'the instance never-asked is over, so no machine is made for it',
+  )
 })
 
 proved('a machine that others stop or end is in the audit, once, with the reason', async () => {

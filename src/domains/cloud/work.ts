@@ -144,10 +144,15 @@ const createSomewhere = async (
   throw last
 }
 
-/** The intent and the account are recorded before the request to the provider. */
+/**
+ * The intent and the account are recorded before the request to the provider.
+ * @throws Error where the instance ended meanwhile: a late attempt makes no machine
+ */
 const recordAsking = (db: Db, job: CloudJob, target: CapacityTarget, account: string): Promise<void> =>
   db.transaction(async (tx) => {
-    await tx.run(sql`update cloud_instances set asked_at = now(), account = ${account} where id = ${job.id}`)
+    const recorded = await tx.run(sql`update cloud_instances set asked_at = now(), account = ${account}
+      where id = ${job.id} and reference = ${job.reference} and not machine_gone`)
+    if (recorded === 0) throw new Error(`the instance ${job.id} is over, so no machine is made for it`)
     await note(tx, job, 'provisioning', 'resource.creating', {
       tool: target.provider,
       message: `${target.providerMachineType} from ${target.imageReference} in ${job.region}`,
