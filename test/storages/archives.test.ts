@@ -12,6 +12,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
+import { sql } from '../../src/db/sql.ts'
 import { until } from '../failures/programs.ts'
 import type { TestService } from '../support/service.ts'
 import { proved } from '../support/share.ts'
@@ -182,6 +183,23 @@ proved('of a bucket, too; one that is there is a conflict, left where it is equa
     status: 'ready',
     entries: 5,
   })
+})
+
+test('an archive whose record the database loses for a moment is recorded whole', async () => {
+  plant(join(root, 'a', 'lost'), { f: Buffer.alloc(1_000_000) })
+  // The first of the transactions that record the size of the archive does not reach the database.
+  await service.db.run(sql`create sequence tries_to_record`)
+  await service.db.run(sql`create function lose_record() returns trigger language plpgsql as
+    'begin if nextval(''tries_to_record'') = 1 then raise sqlstate ''57P01''; end if; return new; end'`)
+  await service.db
+    .run(sql`create trigger lose_record before update of size_bytes on storage_downloads for each row
+    when (old.listed_at is not null and new.size_bytes is distinct from old.size_bytes)
+    execute function lose_record()`)
+  const end = await archived('a', 'lost', { id: 'lost' })
+  await service.db.run(sql`drop trigger lose_record on storage_downloads`)
+  const { length } = await content('lost')
+  expect(end).toMatchObject({ status: 'ready', entries: 2, sizeBytes: length, transferredBytes: length })
+  expect(await service.db.run(sql`select from storage_download_entries where download_id = 'lost'`)).toBe(0)
 })
 
 test('a cancel leaves nothing', async () => {

@@ -19,7 +19,6 @@ import { gzipped } from './gzip.ts'
 import {
   archiveAttempt,
   archivedEntries,
-  markDone,
   recordArchive,
   type JobEntry,
   type StorageJob,
@@ -276,6 +275,5 @@ export const writeArchive = async (
   }
   const { sizeBytes = 0 } = await target.stat(to, { signal })
   await endReplaced(db, job, ends, signal)
-  await markDone(db, id, [entry.position])
   await recordArchive(db, id, totalEntries, sizeBytes)
 }
