@@ -1208,6 +1208,7 @@ create table storage_downloads (
   sent_bytes bigint,
   verification text,
   route jsonb,
+  listing integer not null default 0,
   constraint storage_downloads_conflict CHECK ((on_conflict = ANY (ARRAY['fail'::text, 'skip-equal'::text, 'overwrite'::text]))),
   constraint storage_downloads_pkey PRIMARY KEY (id),
   constraint storage_downloads_status CHECK ((status = ANY (ARRAY['queued'::text, 'streaming'::text, 'ready'::text, 'completed'::text, 'failed'::text, 'cancelled'::text]))),

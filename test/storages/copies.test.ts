@@ -255,7 +255,7 @@ test('what an ended copy has left is removed until it is retried, and no upload 
     const [path, destinationPath] = [[nameOf('from')], [nameOf('to')]]
     await acceptJob(tx, { ...job, storageId: 'a', path, destinationStorageId: 'b', destinationPath })
     const files = ['x', 'y'].map((name) => ({ path: [nameOf(name)], type: 'file' as const, sizeBytes: 1 }))
-    await addEntries(tx, 'tidied', 0, files)
+    await addEntries(tx, { id: 'tidied', listing: 0 }, 0, files)
     await claimEntries(tx, 'tidied', 2)
     await tx.run(sql`update storage_downloads set status = 'failed' where id = 'tidied'`)
   })

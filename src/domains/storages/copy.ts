@@ -11,6 +11,7 @@ import type { ByteName, StoragePath } from '../../drivers/storage/paths.ts'
 import { inPlaces } from '../../drivers/transfer/places.ts'
 import {
   addEntries,
+  beginList,
   claimEntries,
   madeDirectories,
   markDone,
@@ -21,7 +22,6 @@ import {
   recordRoute,
   recordUpload,
   recordWhole,
-  removeEntries,
   sortArchive,
   type JobEntry,
   type NewEntry,
@@ -76,7 +76,8 @@ export const listCopy = async (
   signal: AbortSignal,
 ): Promise<void> => {
   const { id } = job
-  await removeEntries(db, id)
+  const list = await beginList(db, id)
+  if (list === undefined) return
   using progress = openJobProgress(db, id, { phase: 'listing', entries: 0, bytes: 0 })
   const { live } = progress
   let skipped = 0
@@ -87,7 +88,7 @@ export const listCopy = async (
         'refused',
         `the directory holds more than ${mostEntries} entries; copy the directories below it`,
       )
-    await addEntries(db, id, live.entries, entries)
+    await addEntries(db, list, live.entries, entries)
     live.entries += entries.length
   }
   const fileOf = (folder: StoragePath) => (entry: Entry) => ({
@@ -123,7 +124,7 @@ export const listCopy = async (
       await add([...reachable.filter(({ type }) => type === 'file').map(fileOf(folder)), ...links])
     }
   await db.transaction(async (tx) => {
-    await markListed(tx, id, skipped, isArchive ? undefined : 'sha256')
+    await markListed(tx, list, skipped, isArchive ? undefined : 'sha256')
     if (isArchive) await sortArchive(tx, id)
   })
 }

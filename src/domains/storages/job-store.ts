@@ -111,10 +111,37 @@ export interface NewEntry {
   linkTarget?: ByteName | undefined
 }
 
-/** Adds entries after those that a job has. */
+/** The list of a job's entries that was begun last: `listing` counts its beginnings. */
+export interface JobList {
+  id: string
+  listing: number
+}
+
+/**
+ * Begins the list of a job's entries: the list of an attempt before this one takes no more entries,
+ * and never counts as complete. @returns undefined where the list is complete
+ */
+export const beginList = (db: Db, id: string): Promise<JobList | undefined> =>
+  db.transaction(async (tx) => {
+    const listing = await tx.value(
+      z.number(),
+      sql`update storage_downloads set listing = listing + 1 where id = ${id} and listed_at is null
+        returning listing`,
+    )
+    if (listing === undefined) return undefined
+    await removeEntries(tx, id)
+    return { id, listing }
+  })
+
+const isOpenList = ({ id, listing }: JobList): Sql =>
+  sql`id = ${id} and listing = ${listing} and listed_at is null`
+const isListedElsewhere = ({ id }: JobList): Error =>
+  new Error(`another attempt lists the entries of storage download ${id}`)
+
+/** Adds entries after those that a list has. @throws Error where another attempt has begun the list anew */
 export const addEntries = async (
   db: Db,
-  id: string,
+  list: JobList,
   first: number,
   entries: readonly NewEntry[],
 ): Promise<void> => {
@@ -127,31 +154,39 @@ export const addEntries = async (
   const times = entries.map(({ modifiedAt }) => modifiedAt ?? null)
   const modes = entries.map(({ mode }) => mode ?? null)
   const targets = entries.map(({ linkTarget }) => (linkTarget === undefined ? null : bytesOf(linkTarget)))
-  await db.run(sql`insert into storage_download_entries (download_id, position, path, type, size_bytes, modified_at,
+  const added = await db.run(sql`with open as (
+      select id from storage_downloads where ${isOpenList(list)} for share)
+    insert into storage_download_entries (download_id, position, path, type, size_bytes, modified_at,
       mode, link_target)
-    select ${id}, ${first} + given.at - 1, given.path, given.type, given.size, given.modified_at, given.mode,
+    select open.id, ${first} + given.at - 1, given.path, given.type, given.size, given.modified_at, given.mode,
       given.target
-    from unnest(${paths}::bytea[], ${types}::text[], ${sizes}::bigint[], ${times}::double precision[],
+    from open, unnest(${paths}::bytea[], ${types}::text[], ${sizes}::bigint[], ${times}::double precision[],
       ${modes}::integer[], ${targets}::bytea[]) with ordinality
       as given (path, type, size, modified_at, mode, target, at)`)
+  if (added === 0) throw isListedElsewhere(list)
 }
 
-/** Deletes the entries of an incomplete list. */
-export const removeEntries = (db: Db, id: string): Promise<number> =>
+const removeEntries = (db: Db, id: string): Promise<number> =>
   db.run(sql`delete from storage_download_entries where download_id = ${id}`)
 
-/** Records that the list of entries is complete, and the number of skipped ones. */
-export const markListed = (
+/**
+ * Records that the list of entries is complete, and the number of skipped ones.
+ * @throws Error where another attempt has begun the list anew
+ */
+export const markListed = async (
   db: Db,
-  id: string,
+  list: JobList,
   skipped: number,
   verification: 'sha256' | undefined,
-): Promise<number> =>
-  db.run(sql`update storage_downloads d set listed_at = now(), updated_at = now(), skipped_entries =
+): Promise<void> => {
+  const marked =
+    await db.run(sql`update storage_downloads d set listed_at = now(), updated_at = now(), skipped_entries =
     ${skipped}, verification = ${verification ?? null}, entries = found.entries, size_bytes = found.bytes
     from (select count(*) as entries, coalesce(sum(size_bytes), 0) as bytes from storage_download_entries
-      where download_id = ${id}) found
-    where d.id = ${id} and d.listed_at is null`)
+      where download_id = ${list.id}) found
+    where ${isOpenList(list)}`)
+  if (marked === 0) throw isListedElsewhere(list)
+}
 
 /**
  * The next unfinished entries, marked as being sent. Those of an interrupted attempt come first, in
