@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { MockActivityEnvironment } from '@temporalio/testing'
 import { execFileSync } from 'node:child_process'
-import { mkdirSync, rmSync } from 'node:fs'
+import { mkdirSync, rmSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { storageDownloadActivities } from '../../activities/storage-download.ts'
 import { sql } from '../../src/db/sql.ts'
@@ -133,3 +133,36 @@ test.each(['copy', 'archive'] as const)(
     expect(await recordOf(`listed-${kind}`)).toMatchObject({ entries: 5 })
   },
 )
+
+test.each([
+  ['a file', 'copy', 'write'],
+  ['a link', 'copy', 'makeLink'],
+  ['an archive', 'archive', 'write'],
+] as const)('%s that the attempt before has written meanwhile is its own', async (what, kind, method) => {
+  const [id, name] = [`own-${what}`, what.replace(' ', '-')]
+  plant(join(root, 'a', name), { file: 'content' })
+  if (method === 'makeLink') symlinkSync('file', join(root, 'a', name, 'link'))
+  await accepted(id, kind, name)
+  await attempt().list(id)
+  const hold = openHold()
+  const written = Promise.withResolvers<undefined>()
+  const first = attempt((driver) => ({
+    [method]: async (...args: never[]) => {
+      await hold.pass()
+      const done = await (driver[method] as (...all: never[]) => Promise<unknown>)(...args)
+      written.resolve(undefined)
+      return done
+    },
+  })).send(id)
+  await hold.reached
+  const second = attempt((driver) => ({
+    [method]: async (...args: never[]) => {
+      hold.go()
+      await written.promise
+      return (driver[method] as (...all: never[]) => Promise<unknown>)(...args)
+    },
+  })).send(id)
+  await second
+  await first
+  if (kind === 'copy') expect(treeOf(join(root, 'b', name))).toEqual(treeOf(join(root, 'a', name)))
+})

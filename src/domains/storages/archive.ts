@@ -26,7 +26,7 @@ import {
 import { contentsOf, packsOf } from './packs.ts'
 import { openJobProgress } from './progress.ts'
 import { endReplaced } from './replaced.ts'
-import { entryAt, isUnchanged, type Ends } from './send.ts'
+import { entryAt, isUnchanged, orWritten, type Ends } from './send.ts'
 
 /** The path of a directory's archive; undefined where the directory has no name. */
 export const archivePath = (path: StoragePath): StoragePath | undefined => {
@@ -250,29 +250,28 @@ export const writeArchive = async (
   const begin = { entries: 0, bytes: 0 }
   using progress = openJobProgress(db, id, { phase: 'packing', ...begin, totalEntries, totalBytes })
   await discardEarlier(job, { target }, entry, signal)
-  const there =
-    entry.attempt > 1 || onConflict === 'skip-equal' ? await entryAt(target, to, signal) : undefined
-  let isThere = false
-  if (there?.type === 'file' && onConflict !== 'overwrite') {
+  const isThere = async (): Promise<boolean> => {
+    const there = await entryAt(target, to, signal)
+    if (there?.type !== 'file') return false
     const [ours, theirs] = [
       await streamDigest(packed(db, job, source, { ...begin }, signal)),
       await target.digest(to, { signal }),
     ]
-    isThere = ours === theirs
-    if (!isThere)
-      throw new StorageError(
-        'exists',
-        `${quotedPath(to)} is there already with other bytes; remove it, or overwrite it`,
-      )
+    if (ours === theirs) return true
+    throw new StorageError(
+      'exists',
+      `${quotedPath(to)} is there already with other bytes; remove it, or overwrite it`,
+    )
   }
-  if (!isThere) {
-    const upload = uploadOf(job, entry, entry.attempt)
-    await target.write(to, packed(db, job, source, progress.live, signal), {
+  const write = (): Promise<unknown> =>
+    target.write(to, packed(db, job, source, progress.live, signal), {
       overwrite: onConflict === 'overwrite',
-      part: { upload, offset: 0, last: true },
+      part: { upload: uploadOf(job, entry, entry.attempt), offset: 0, last: true },
       signal,
     })
-  }
+  const mayBeThere = entry.attempt > 1 || onConflict === 'skip-equal'
+  if (onConflict === 'overwrite' || !mayBeThere) await write()
+  else if (!(await isThere())) await orWritten(write, isThere)
   const { sizeBytes = 0 } = await target.stat(to, { signal })
   await endReplaced(db, job, ends, signal)
   await recordArchive(db, id, totalEntries, sizeBytes)

@@ -31,7 +31,15 @@ import { packsOf, sendPack, type FilePack } from './packs.ts'
 import { openJobProgress } from './progress.ts'
 import type { LiveJob } from './schemas.ts'
 import { endReplaced } from './replaced.ts'
-import { attributesOf, ensureDirectory, entryAt, sendFile, type Ends, type SentBy } from './send.ts'
+import {
+  attributesOf,
+  ensureDirectory,
+  entryAt,
+  orWritten,
+  sendFile,
+  type Ends,
+  type SentBy,
+} from './send.ts'
 import { isReachable, pagesBelow } from './tree.ts'
 
 /** The number of files sent at once. */
@@ -224,12 +232,18 @@ const sendLink = async (
 ): Promise<'sent' | 'skipped'> => {
   const { target } = ends
   const { linkTarget = '' as ByteName, modifiedAt } = entry
-  const there = await entryAt(target, to, signal)
-  const isEqual = there?.type === 'symlink' && there.linkTarget === linkTarget
-  if (isEqual && (entry.attempt > 1 || job.onConflict === 'skip-equal')) return 'skipped'
+  const isThere = async (): Promise<boolean> => {
+    const there = await entryAt(target, to, signal)
+    return there?.type === 'symlink' && there.linkTarget === linkTarget
+  }
+  const isRepeated = entry.attempt > 1
+  if ((isRepeated || job.onConflict === 'skip-equal') && (await isThere())) return 'skipped'
   const overwrite = job.onConflict === 'overwrite'
-  await target.makeLink!(to, linkTarget, { overwrite, modifiedAt, signal })
-  return 'sent'
+  const make = async (): Promise<'sent'> => {
+    await target.makeLink!(to, linkTarget, { overwrite, modifiedAt, signal })
+    return 'sent'
+  }
+  return isRepeated ? orWritten(make, isThere) : make()
 }
 
 const sendEntry = async (

@@ -269,23 +269,9 @@ const copiedWithin = async (
 /** `copied`: by the store itself. `skipped`: it was there, with the same SHA-256. */
 export type SentBy = 'sent' | 'copied' | 'skipped'
 
-/**
- * Copies one file of a storage into another: from site to site where that is possible, else through
- * this process and never over its disk. The parent directory has to exist.
- * @throws StorageError `exists` for a conflict; `changed` for a file that changes during every
- *   transfer
- */
-export const sendFile = async (ends: Ends, sending: Sending): Promise<SentBy> => {
-  const { from, to, onConflict, isRepeated, signal, onBytes } = sending
-  if (isRepeated || onConflict === 'skip-equal') {
-    const there = await entryAt(ends.target, to, signal)
-    if (there !== undefined && (await isEqual(ends, sending, there))) return 'skipped'
-    if (there !== undefined && onConflict === 'skip-equal')
-      throw new StorageError(
-        'exists',
-        `${quotedPath(to)} is at the destination with other bytes; choose another path, or overwrite it`,
-      )
-  }
+/** Sends a file whether or not the destination has it. */
+const sendNew = async (ends: Ends, sending: Sending): Promise<'sent' | 'copied'> => {
+  const { from, onBytes } = sending
   if (ends.within !== undefined && (await copiedWithin(ends.within, ends, sending))) return 'copied'
   for (let left = tries - 1; ;) {
     let passed = 0
@@ -307,9 +293,10 @@ export const sendFile = async (ends: Ends, sending: Sending): Promise<SentBy> =>
         await sending.onNoWay(way, error.message)
         continue
       }
-      if (!faultIn(error, 'changed')) throw error
-      // The kept bytes are those of an earlier content.
+      if (!faultIn(error, 'changed', 'exists')) throw error
+      // The kept bytes are those of an earlier content, or of a file that is there already.
       await sending.discardUpload('continued' in open ? open.continued.upload : open.part.upload)
+      if (error.fault === 'exists') throw error
       if (left-- > 0) continue
       throw new StorageError(
         'changed',
@@ -319,4 +306,43 @@ export const sendFile = async (ends: Ends, sending: Sending): Promise<SentBy> =>
       )
     }
   }
+}
+
+/**
+ * Writes what an earlier attempt may write, too: that one may still run, or the storage may carry out
+ * a request whose answer was lost. A name that is taken is then no conflict where the same has it.
+ */
+export const orWritten = async <T>(
+  write: () => Promise<T>,
+  isThere: () => Promise<boolean>,
+): Promise<T | 'skipped'> => {
+  try {
+    return await write()
+  } catch (error) {
+    if (faultIn(error, 'exists') && (await isThere())) return 'skipped'
+    throw error
+  }
+}
+
+/**
+ * Copies one file of a storage into another: from site to site where that is possible, else through
+ * this process and never over its disk. The parent directory has to exist.
+ * @throws StorageError `exists` for a conflict; `changed` for a file that changes during every
+ *   transfer
+ */
+export const sendFile = async (ends: Ends, sending: Sending): Promise<SentBy> => {
+  const { to, onConflict, isRepeated, signal } = sending
+  if (!isRepeated && onConflict !== 'skip-equal') return sendNew(ends, sending)
+  const isThere = async (): Promise<boolean> => {
+    const there = await entryAt(ends.target, to, signal)
+    if (there === undefined) return false
+    if (await isEqual(ends, sending, there)) return true
+    if (onConflict !== 'skip-equal') return false
+    throw new StorageError(
+      'exists',
+      `${quotedPath(to)} is at the destination with other bytes; choose another path, or overwrite it`,
+    )
+  }
+  if (await isThere()) return 'skipped'
+  return orWritten(() => sendNew(ends, sending), isThere)
 }
