@@ -32,7 +32,6 @@ const byCode: Readonly<Record<string, StorageFault>> = {
   BadDigest: 'away',
   NotFound: 'missing',
   PreconditionFailed: 'exists',
-  ConditionalRequestConflict: 'exists',
   SourceChanged: 'changed',
   KeyTooLongError: 'name',
   InvalidObjectName: 'name',
@@ -49,6 +48,9 @@ const byCode: Readonly<Record<string, StorageFault>> = {
   XMinioStorageFull: 'full',
   InsufficientCapacity: 'full',
   SlowDown: 'busy',
+  // Another request for the same key is not over.
+  ConditionalRequestConflict: 'busy',
+  OperationAborted: 'busy',
   ServiceUnavailable: 'busy',
   TooManyRequests: 'busy',
   RequestTimeout: 'late',

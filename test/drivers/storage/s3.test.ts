@@ -14,6 +14,7 @@ import { openS3, S3Error, type S3Bucket } from '../../../src/clients/s3.ts'
 import { openS3Storage } from '../../../src/drivers/storage/s3.ts'
 import { sendFile, type Sending } from '../../../src/domains/storages/send.ts'
 import { StorageError, type StorageDriver } from '../../../src/drivers/storage/contract.ts'
+import { startRelay } from '../../../sites/relay.ts'
 import { startS3, type S3Site } from '../../../sites/s3.ts'
 import { at, bytesFrom, contentOf, faultOf, storageConformance, storageKinds } from './conformance.ts'
 
@@ -73,6 +74,21 @@ test('what the store refuses says why, and what helps', async () => {
   expect((await contentOf(own, at('file'))).toString()).toBe('content')
   expect(readFileSync(`${folder}/file`, 'utf8')).toBe('content')
 })
+
+test.each(['ConditionalRequestConflict', 'OperationAborted'])(
+  'a store that is at work on the same key is busy: %s',
+  async (code) => {
+    await using site = await startS3()
+    site.bucket('busy')
+    await using relay = await startRelay(site.endpoint)
+    const driver = openBucket(relay, 'busy', site.accessKey)
+    const body = `<?xml version="1.0"?><Error><Code>${code}</Code><Message>Try again.</Message></Error>`
+    relay.refuse(({ method }) => (method === 'PUT' ? { status: 409, body } : undefined))
+    expect(await faultOf(driver.write(at('file'), bytesFrom('content'), { sizeBytes: 7 }))).toBe('busy')
+    relay.refuse(undefined)
+    expect(await faultOf(driver.write(at('file'), bytesFrom('content'), { sizeBytes: 7 }))).toBe('none')
+  },
+)
 
 test('a large upload that is cut leaves neither an object nor parts', async () => {
   await using site = await startS3()
