@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals'
-import { fork } from 'node:child_process'
+import { execFileSync, fork } from 'node:child_process'
 import {
   mkdirSync,
   mkdtempSync,
@@ -94,7 +94,9 @@ const hostAt = (base: string) => {
     child.send({ id: last, call, args })
     return promise
   }
-  return { ask, heard, stop: () => void child.kill('SIGKILL') }
+  const mayOpen = (files: string): void =>
+    void execFileSync('prlimit', [`--pid=${child.pid}`, `--nofile=${files}:`])
+  return { ask, heard, mayOpen, stop: () => void child.kill('SIGKILL') }
 }
 
 test('the bytes of a dropped file that still wait for a thread go into no other file', async () => {
@@ -118,6 +120,27 @@ test('the bytes of a dropped file that still wait for a thread go into no other 
     expect(await host.ask('commit', other, {})).toHaveProperty('answer')
     expect(readdirSync(folder).toSorted()).toEqual(['large', 'other'])
     expect(readFileSync(join(folder, 'other'), 'utf8')).toBe('of another client')
+  } finally {
+    host.stop()
+    await driver.close()
+    await stop()
+  }
+})
+
+test('a process that may open no more files is busy: the request is no fault of its caller', async () => {
+  const { base, driver, folder, stop } = opened()
+  writeFileSync(join(folder, 'file'), 'content')
+  const host = hostAt(base)
+  const faultOfStat = async (): Promise<unknown> => {
+    const answer = await host.ask('stat', ['file'])
+    return typeof answer === 'object' && 'fault' in answer ? answer.fault.fault : 'none'
+  }
+  try {
+    expect(await faultOfStat()).toBe('none')
+    host.mayOpen('4')
+    expect(await faultOfStat()).toBe('busy')
+    host.mayOpen('1024')
+    expect(await faultOfStat()).toBe('none')
   } finally {
     host.stop()
     await driver.close()

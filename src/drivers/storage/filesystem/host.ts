@@ -129,6 +129,7 @@ let listed: { key: string; names: ByteName[] } | undefined
 const at = (folder: number, name: ByteName): Buffer =>
   Buffer.concat([Buffer.from(`/proc/self/fd/${folder}/`), bytesOf(name)])
 
+const tooMuch = 'cannot be opened now: the service has too many files open, or too little memory'
 const faults: Readonly<Record<string, readonly [StorageFault, string]>> = {
   ENOENT: ['missing', 'is not there'],
   EEXIST: ['exists', 'is there already'],
@@ -145,6 +146,9 @@ const faults: Readonly<Record<string, readonly [StorageFault, string]>> = {
   EDQUOT: ['full', 'does not fit: the quota of the account is used up'],
   EFBIG: ['full', 'is larger than this file system takes'],
   EBUSY: ['busy', 'is in use by the file system'],
+  EMFILE: ['busy', tooMuch],
+  ENFILE: ['busy', tooMuch],
+  ENOMEM: ['busy', tooMuch],
   EIO: ['away', 'cannot be reached: the file system reports an input/output error'],
   ESTALE: ['away', 'cannot be reached: the server of the file system no longer knows it'],
   ENOTCONN: ['away', 'cannot be reached: the mount has lost its server'],
