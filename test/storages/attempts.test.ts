@@ -1,15 +1,22 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { ApplicationFailure } from '@temporalio/common'
 import { MockActivityEnvironment } from '@temporalio/testing'
 import { execFileSync } from 'node:child_process'
-import { mkdirSync, rmSync, symlinkSync } from 'node:fs'
+import { randomBytes } from 'node:crypto'
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { storageDownloadActivities } from '../../activities/storage-download.ts'
-import { sql } from '../../src/db/sql.ts'
+import { addressJudge } from '../../src/clients/denied-networks.ts'
+import { openHttp } from '../../src/clients/http.ts'
+import { openS3, type S3Bucket } from '../../src/clients/s3.ts'
+import { sql, type Db } from '../../src/db/sql.ts'
 import { archivePath } from '../../src/domains/storages/archive.ts'
-import { acceptJob } from '../../src/domains/storages/job-store.ts'
+import { acceptJob, type OnConflict } from '../../src/domains/storages/job-store.ts'
 import { StorageError, type StorageDriver } from '../../src/drivers/storage/contract.ts'
 import { openFilesystem } from '../../src/drivers/storage/filesystem/driver.ts'
 import { nameOf, parseNames, type StoragePath } from '../../src/drivers/storage/paths.ts'
+import { openS3Storage } from '../../src/drivers/storage/s3.ts'
+import { until } from '../failures/programs.ts'
 import type { TestService } from '../support/service.ts'
 import { localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
 
@@ -21,6 +28,7 @@ import { localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
 const root = storageRoot()
 let lab: Awaited<ReturnType<typeof openLab>>
 let service: TestService
+let store: S3Bucket
 const drivers = new Map<string, StorageDriver>()
 beforeAll(async () => {
   for (const name of ['a', 'b']) {
@@ -29,6 +37,11 @@ beforeAll(async () => {
   }
   lab = await openLab(root, [localStorage('a', join(root, 'a')), localStorage('b', join(root, 'b'))])
   ;({ service } = lab)
+  const http = openHttp({ addressAllowed: addressJudge({ allowLoopback: true }) })
+  const { endpoint, accessKey: credential } = lab.site
+  const place = { endpoint, bucket: 'bucket', region: 'us-east-1', pathStyle: true }
+  store = openS3({ http, place, credential })
+  drivers.set('bucket', openS3Storage(store, { prefix: [], signed: true }))
 }, 600_000)
 afterAll(async () => {
   for (const driver of drivers.values()) await driver.close()
@@ -38,22 +51,30 @@ afterAll(async () => {
 
 type Kind = 'copy' | 'archive'
 
-/** A job of the entry in `a`: only the attempts of the test work for it. */
-const accepted = (id: string, kind: Kind, name: string): Promise<void> =>
+/** A job of the entry: only the attempts of the test work for it. */
+const accepted = (
+  id: string,
+  kind: Kind,
+  name: string,
+  { from = 'a', onConflict = 'fail' }: { from?: string; onConflict?: OnConflict } = {},
+): Promise<void> =>
   service.db.transaction(async (tx) => {
     const path = parseNames(nameOf(name))
     const to =
       kind === 'copy'
         ? { destinationStorageId: 'b', destinationPath: path, strategy: 'copy:b' }
-        : { destinationStorageId: 'a', destinationPath: archivePath(path)!, strategy: 'archive' }
-    await acceptJob(tx, { id, storageId: 'a', path, onConflict: 'fail', ...to })
+        : { destinationStorageId: from, destinationPath: archivePath(path)!, strategy: 'archive' }
+    await acceptJob(tx, { id, storageId: from, path, onConflict, ...to })
     await tx.run(sql`update storage_downloads set status = 'failed' where id = ${id}`)
   })
 
 /** One attempt, whose calls of both storages pass through `around`. */
-const attempt = (around: (driver: StorageDriver) => Partial<StorageDriver> = () => ({})) => {
+const attempt = (
+  around: (driver: StorageDriver) => Partial<StorageDriver> = () => ({}),
+  db: Db = service.db,
+) => {
   const activities = storageDownloadActivities({
-    ...{ db: service.db, engine: { taskQueue: 'any' }, draining: new AbortController().signal },
+    ...{ db, engine: { taskQueue: 'any' }, draining: new AbortController().signal },
     storages: {
       open: (id: string) => {
         const driver = drivers.get(id)!
@@ -83,6 +104,13 @@ const openHold = () => {
   return { reached: reached.promise, go: () => left.resolve(undefined), pass }
 }
 
+/** Temporal has another attempt follow one whose error is not final. */
+const repeated = (id: string, sent: Promise<void>): Promise<void> =>
+  sent.catch((error: unknown) => {
+    if (error instanceof ApplicationFailure) throw error
+    return attempt().send(id)
+  })
+
 const recordOf = async (id: string): Promise<unknown> =>
   (
     await service.db.prepared(
@@ -93,8 +121,7 @@ const recordOf = async (id: string): Promise<unknown> =>
   )[0]
 
 const unpacked = (archive: string): string => {
-  const folder = join(root, 'unpacked')
-  mkdirSync(folder)
+  const folder = mkdtempSync(join(root, 'unpacked-'))
   execFileSync('tar', ['-xzf', archive, '-C', folder])
   return folder
 }
@@ -154,6 +181,8 @@ test.each([
       return done
     },
   })).send(id)
+  // Nobody asks how an attempt ends that is over: the next one removes its temporary files.
+  const over = first.catch(() => undefined)
   await hold.reached
   const second = attempt((driver) => ({
     [method]: async (...args: never[]) => {
@@ -162,7 +191,65 @@ test.each([
       return (driver[method] as (...all: never[]) => Promise<unknown>)(...args)
     },
   })).send(id)
-  await second
-  await first
+  await repeated(id, second)
+  await over
   if (kind === 'copy') expect(treeOf(join(root, 'b', name))).toEqual(treeOf(join(root, 'a', name)))
+})
+
+test('an archive that the attempt before has recorded meanwhile stays whole', async () => {
+  plant(join(root, 'a', 'whole'), { one: '1', 'deep/two': '22' })
+  await accepted('whole', 'archive', 'whole', { onConflict: 'overwrite' })
+  await attempt().list('whole')
+  const hold = openHold()
+  const first = attempt((driver) => ({
+    write: async (...args) => {
+      await hold.pass()
+      return driver.write(...args)
+    },
+  })).send('whole')
+  await hold.reached
+  const second = attempt((driver) => ({
+    discard: async (...args) => {
+      hold.go()
+      await first
+      return driver.discard(...args)
+    },
+  })).send('whole')
+  await repeated('whole', second)
+  expect(treeOf(join(unpacked(join(root, 'a', 'whole.tar.gz')), 'whole'))).toEqual(
+    treeOf(join(root, 'a', 'whole')),
+  )
+  expect(await recordOf('whole')).toMatchObject({ entries: 4 })
+})
+
+test('an archive in a bucket whose first attempt has died leaves no parts of that one', async () => {
+  plant(join(lab.bucket, 'big'), {
+    ...{ f1: randomBytes(12_000_000), f2: randomBytes(12_000_000), f3: randomBytes(1_000_000) },
+  })
+  await accepted('big', 'archive', 'big', { from: 'bucket' })
+  await attempt().list('big')
+  const hold = openHold()
+  const first = attempt((driver) => ({
+    read: async (path, options) => {
+      if (path[1] === 'f3') {
+        await hold.pass()
+        throw new StorageError('away', 'is gone')
+      }
+      return driver.read(path, options)
+    },
+  })).send('big')
+  await hold.reached
+  const uploads = () => store.parts!.unfinished('big.tar.gz')
+  await until('a part of the first attempt', 60, async () => {
+    const [upload] = await uploads()
+    return upload !== undefined && (await store.parts!.list('big.tar.gz', upload)).length > 0
+  })
+  await attempt().send('big')
+  const left = await uploads()
+  hold.go()
+  await expect(first).rejects.toThrow()
+  expect(left).toEqual([])
+  expect(treeOf(join(unpacked(join(lab.bucket, 'big.tar.gz')), 'big'))).toEqual(
+    treeOf(join(lab.bucket, 'big')),
+  )
 })

@@ -84,7 +84,7 @@ export const environmentOf = (id: string, storages: object[], more: object = {})
 
 /**
  * The service with an environment `lab` of these storages and `bucket`, a bucket of a real S3
- * server. `bucket` of the result is its folder here.
+ * server, `site`. `bucket` of the result is its folder here.
  */
 export const openLab = async (root: string, storages: object[], bucketEndpoint = 's3://bucket') => {
   const site = await startS3()
@@ -111,7 +111,7 @@ export const openLab = async (root: string, storages: object[], bucketEndpoint =
       '/environments/',
       environmentOf('lab', [...storages, bucketStorage('bucket', site, bucketEndpoint, credentialRef)]),
     )
-    return { service, bucket, close }
+    return { service, site, bucket, close }
   } catch (error) {
     await close()
     throw error

@@ -20,6 +20,7 @@ import {
   archiveAttempt,
   archivedEntries,
   recordArchive,
+  recordUpload,
   type JobEntry,
   type StorageJob,
 } from './job-store.ts'
@@ -183,7 +184,7 @@ const fill = async (
   db: Db,
   job: StorageJob,
   source: StorageDriver,
-  progress: { entries: number; bytes: number },
+  progress: { entries: number; bytes: number; totalEntries: number },
   signal: AbortSignal,
 ) => {
   const top = job.path.at(-1) ?? nameOf('data')
@@ -205,6 +206,8 @@ const fill = async (
     }
     progress.entries += 1
   }
+  if (progress.entries !== progress.totalEntries)
+    throw new Error(`another attempt has recorded the archive ${job.id} since this one began`)
   tar.finalize()
 }
 
@@ -213,7 +216,7 @@ const packed = (
   db: Db,
   job: StorageJob,
   source: StorageDriver,
-  progress: { entries: number; bytes: number },
+  progress: { entries: number; bytes: number; totalEntries: number },
   signal: AbortSignal,
 ): Readable => {
   const tar = pack()
@@ -247,8 +250,8 @@ export const writeArchive = async (
   // The archive is recorded already, and only the answer was lost.
   if (found === undefined) return
   const { entry, totalEntries, totalBytes } = found
-  const begin = { entries: 0, bytes: 0 }
-  using progress = openJobProgress(db, id, { phase: 'packing', ...begin, totalEntries, totalBytes })
+  const begin = { entries: 0, bytes: 0, totalEntries }
+  using progress = openJobProgress(db, id, { phase: 'packing', ...begin, totalBytes })
   await discardEarlier(job, { target }, entry, signal)
   const isThere = async (): Promise<boolean> => {
     const there = await entryAt(target, to, signal)
@@ -263,15 +266,24 @@ export const writeArchive = async (
       `${quotedPath(to)} is there already with other bytes; remove it, or overwrite it`,
     )
   }
-  const write = (): Promise<unknown> =>
-    target.write(to, packed(db, job, source, progress.live, signal), {
+  const write = async (): Promise<void> => {
+    const name = uploadOf(job, entry, entry.attempt)
+    // Nothing of an earlier attempt is gone on with: it may have packed other bytes.
+    const continued = await target.openUpload?.(to, { name, earlier: [], sizeBytes: 0, signal })
+    if (continued !== undefined) {
+      entry.upload = continued.upload
+      await recordUpload(db, id, entry, continued.upload)
+    }
+    await target.write(to, packed(db, job, source, progress.live, signal), {
       overwrite: onConflict === 'overwrite',
-      part: { upload: uploadOf(job, entry, entry.attempt), offset: 0, last: true },
+      ...(continued === undefined ? { part: { upload: name, offset: 0, last: true } } : { continued }),
       signal,
     })
+  }
   const mayBeThere = entry.attempt > 1 || onConflict === 'skip-equal'
   if (onConflict === 'overwrite' || !mayBeThere) await write()
-  else if (!(await isThere())) await orWritten(write, isThere)
+  else if (!(await isThere()) && (await orWritten(write, isThere)) === 'skipped')
+    await discardEarlier(job, { target }, { ...entry, attempt: entry.attempt + 1 }, signal)
   const { sizeBytes = 0 } = await target.stat(to, { signal })
   await endReplaced(db, job, ends, signal)
   await recordArchive(db, id, totalEntries, sizeBytes)

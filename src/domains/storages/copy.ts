@@ -146,6 +146,12 @@ const linkFacts = ({ modifiedAt, linkTarget }: Entry) => ({ modifiedAt, linkTarg
 const uploadsUpTo = (job: StorageJob, entry: JobEntry, attempt: number): string[] =>
   Array.from({ length: attempt }, (_, earlier) => uploadOf(job, entry, attempt - earlier))
 
+/** Those, and before them the one that an attempt has recorded. */
+const uploadsOf = (job: StorageJob, entry: JobEntry, attempt: number): Set<string> => {
+  const uploads = uploadsUpTo(job, entry, attempt)
+  return new Set(typeof entry.upload === 'string' ? [entry.upload, ...uploads] : uploads)
+}
+
 /** Removes at the destination what the attempts before this one have left. */
 export const discardEarlier = async (
   job: StorageJob,
@@ -153,7 +159,7 @@ export const discardEarlier = async (
   entry: JobEntry,
   signal: AbortSignal,
 ): Promise<void> => {
-  for (const upload of uploadsUpTo(job, entry, entry.attempt - 1))
+  for (const upload of uploadsOf(job, entry, entry.attempt - 1))
     await discardUpload(job, ends, entry, upload, signal)
 }
 
@@ -205,8 +211,7 @@ const openUploadOf = async (
     await discardEarlier(job, ends, entry, signal)
     return { part: { upload: name, offset: 0, last: true } }
   }
-  const before = uploadsUpTo(job, entry, entry.attempt - 1)
-  const earlier = typeof entry.upload === 'string' ? [entry.upload, ...before] : before
+  const earlier = [...uploadsOf(job, entry, entry.attempt - 1)]
   const open = await target.openUpload(to, { name, earlier, sizeBytes, signal })
   entry.upload = open.upload
   await recordUpload(db, job.id, entry, open.upload)
@@ -426,9 +431,7 @@ export const tidyCopy = async (
   isOver: () => Promise<boolean>,
 ): Promise<void> => {
   for (const entry of left) {
-    const uploads = uploadsUpTo(job, entry, entry.attempt)
-    const all = new Set(typeof entry.upload === 'string' ? [entry.upload, ...uploads] : uploads)
-    for (const upload of all) {
+    for (const upload of uploadsOf(job, entry, entry.attempt)) {
       if (!(await isOver())) return
       await discardUpload(job, ends, entry, upload)
     }

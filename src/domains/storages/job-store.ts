@@ -364,7 +364,8 @@ export const archiveAttempt = async (
       from storage_download_entries
         where download_id = ${id} and position < 0`,
   )
-  return { entry, ...totals }
+  // Each archive has its directory: another attempt has recorded it since.
+  return totals.totalEntries === 0 ? undefined : { entry, ...totals }
 }
 
 /** Records a complete archive. */
