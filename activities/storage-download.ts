@@ -71,7 +71,7 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
         lasting(async () => {
           const job = await jobOf(id)
           if (!job.isListed) await listCopy(db, job, await endsOf(job), stopping())
-        }),
+        }, stopping()),
       ),
 
     /** Sends entries for some minutes, or writes an archive. False: no entry is left. */
@@ -84,7 +84,7 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
             return sendEntries(db, job, ends, { signal: stopping(), forMs: sliceMs })
           await writeArchive(db, job, ends, stopping())
           return false
-        }),
+        }, stopping()),
       ),
 
     /**
@@ -113,7 +113,7 @@ export const storageDownloadActivities = ({ db, storages, engine, draining }: St
           await tidyCopy(job, left, { target }, isOver)
         }
         // The record of an open job does not wait for what people must change; an ended one may.
-        return ended === undefined ? lasting(tidy) : tidy()
+        return ended === undefined ? lasting(tidy, stopping()) : tidy()
       }),
   }
 }

@@ -33,7 +33,7 @@ export const storageIndexActivities = ({ db, storages, engine, draining }: Stora
           if (found.step === 0) await beginWalk(db, found, rootsOfRules(found.policy))
           const { driver } = await storages.open(found.storageId)
           return walkIndex(db, await workOf(id), driver, { signal: stopping(), forMs: sliceMs })
-        }),
+        }, stopping()),
       ),
 
     /** Computes digests for some minutes, where digests are wanted. False: no file is left. */
@@ -44,11 +44,12 @@ export const storageIndexActivities = ({ db, storages, engine, draining }: Stora
           if (!work.checksums || work.isRecorded) return false
           const { driver } = await storages.open(work.storageId)
           return hashIndex(db, work, driver, { signal: stopping(), forMs: sliceMs })
-        }),
+        }, stopping()),
       ),
 
     /** Writes the findings into the index, all of them or none. */
-    recordStorageIndex: (id: string): Promise<void> => beating(async () => recordIndex(db, await workOf(id))),
+    recordStorageIndex: (id: string): Promise<void> =>
+      beating(() => lasting(async () => recordIndex(db, await workOf(id)), stopping())),
 
     /** Removes the findings of a run that did not complete. */
     tidyStorageIndex: (id: string): Promise<void> => beating(() => forgetFindings(db, id)),

@@ -6,11 +6,14 @@ import { randomBytes } from 'node:crypto'
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { storageDownloadActivities } from '../../activities/storage-download.ts'
+import { storageIndexActivities } from '../../activities/storage-index.ts'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openHttp } from '../../src/clients/http.ts'
 import { openS3, type S3Bucket } from '../../src/clients/s3.ts'
+import { openDatabase } from '../../src/db/pool.ts'
 import { sql, type Db } from '../../src/db/sql.ts'
 import { archivePath } from '../../src/domains/storages/archive.ts'
+import { acceptIndexRun } from '../../src/domains/storages/index-store.ts'
 import { acceptJob, type OnConflict } from '../../src/domains/storages/job-store.ts'
 import { StorageError, type StorageDriver } from '../../src/drivers/storage/contract.ts'
 import { openFilesystem } from '../../src/drivers/storage/filesystem/driver.ts'
@@ -18,6 +21,7 @@ import { nameOf, parseNames, type StoragePath } from '../../src/drivers/storage/
 import { openS3Storage } from '../../src/drivers/storage/s3.ts'
 import { until } from '../failures/programs.ts'
 import type { TestService } from '../support/service.ts'
+import { openProxy } from '../support/tcp-proxy.ts'
 import { localStorage, openLab, plant, storageRoot, treeOf } from './world.ts'
 
 /**
@@ -253,3 +257,42 @@ test('an archive in a bucket whose first attempt has died leaves no parts of tha
     treeOf(join(lab.bucket, 'big')),
   )
 })
+
+test.each(['the list of a copy', 'the record of an index run'])(
+  '%s waits for a database that is away, and spends no attempt of the job',
+  async (what) => {
+    const url = new URL(service.databaseUrl)
+    const proxy = await openProxy(Number(url.port))
+    url.port = String(proxy.port)
+    await using db = openDatabase(url.href, { max: 1, onError: () => undefined })
+    const id = `away-${what}`
+    const isCopy = what.includes('copy')
+    if (isCopy) {
+      plant(join(root, 'a', id), { file: 'content' })
+      await accepted(id, 'copy', id)
+    } else
+      await service.db.transaction(async (tx) => {
+        const limits = { maxDepth: 1, maxEntries: 1, timeoutSeconds: 1 }
+        const rules = { roots: [], include: [], exclude: [], ...limits }
+        await acceptIndexRun(tx, { id, storageId: 'a', rules, checksums: false })
+        await tx.run(sql`update storage_index_runs set status = 'failed' where id = ${id}`)
+      })
+    let lost = 0
+    proxy.loseAnswerOf = () => {
+      lost += 1
+      return true
+    }
+    const { recordStorageIndex } = storageIndexActivities({
+      db,
+      draining: new AbortController().signal,
+    } as never)
+    const work = isCopy
+      ? attempt(undefined, db).list(id)
+      : new MockActivityEnvironment().run(() => recordStorageIndex(id))
+    await Promise.race([until('some tries', 60, () => lost >= 3), work])
+    proxy.loseAnswerOf = undefined
+    await work
+    expect(lost).toBeGreaterThanOrEqual(3)
+    await proxy.close()
+  },
+)
