@@ -292,6 +292,40 @@ describe('what a plan is predicted to take and cost', () => {
     expect(ofRun(await simulate('kept-again'))).toEqual(ofPlan(plan))
   })
 
+  test('a profile that comes, changes or goes counts for later plans, and changes no plan that is there', async () => {
+    const version = await fan('measured')
+    const profile = (key: string, runtimeSeconds: number): Json => ({
+      ...{ id: `measured-${key}`, activityTypeId: version.activities[0].activityTypeId },
+      ...{ resourceId: 'measured-far', runtimeSeconds, modelVersion: key },
+    })
+    const site = (...activityResourceProfiles: Json[]): Json => ({
+      environment: { id: 'measured-site', name: 'measured-site' },
+      version: { id: 'measured-site-v1', version: 1 },
+      activityResourceProfiles,
+    })
+    const made = (id: string): Promise<Json> =>
+      service.post('/schedule-plans/import/', { plan: fanPlan('measured', id) })
+    const before = await made('measured-before')
+    expect(before.predicted.makespanSeconds).toBe(32)
+    await service.post('/environments/', site(profile('1', 5)))
+    const after = await made('measured-after')
+    expect([after.predicted.makespanSeconds, after.assignments[1].durationSource]).toEqual([36, 'profile'])
+    const { session, candidate } = await planned(sessionOf('measured'))
+    expect(ofRun(await simulate(before.id))).toEqual(ofPlan(before))
+
+    await service.ok('PUT', '/environments/measured-site/', site(profile('1', 5), profile('2', 7)))
+    expect(ofRun(await simulate(after.id))).toEqual(ofPlan(after))
+    await service.ok('PUT', '/environments/measured-site/', site())
+    const selected = await select(session.id, candidate.id)
+    expect(ofRun(await simulate(selected.id))).toEqual(ofPlan(selected))
+    // A run may bring profiles of its own.
+    await service.post('/execution-runs/', {
+      ...{ id: 'measured-own', schedulePlanId: before.id, mode: 'simulation' },
+      activityProfiles: [profile('3', 11)],
+    })
+    expect((await service.finished('measured-own')).run.makespanSeconds).toBe(42)
+  })
+
   test('a plan whose data has no route is stored as infeasible, with the route that is missing', async () => {
     await fan('island', { bidirectional: false })
     const back = fanPlan('island', 'island-plan')

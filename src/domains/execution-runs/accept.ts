@@ -26,7 +26,7 @@ import { readNetworkTopology } from '../network-topologies/store.ts'
 import { planAssignments, readPlan, type PlanHeader, type PlannedTask } from '../schedule-plans/store.ts'
 import { plannedGraph } from '../schedule-plans/graph.ts'
 import { networkModelOf, topologyWarnings } from '../schedule-plans/prediction.ts'
-import type { PlannedLink } from '../schedule-plans/problem.ts'
+import { profilesAsPlanned, type PlannedLink } from '../schedule-plans/problem.ts'
 import { namedRuntime, runtimeProblems } from '../schedule-plans/runtime-names.ts'
 import { activityResolver, type WorkflowGraph } from '../workflow-definitions/graph.ts'
 import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
@@ -334,7 +334,8 @@ type Content = Awaited<ReturnType<typeof contentOf>>
  * The documents that a run is accepted with: those of the request, else those of the plan, else the
  * stored ones.
  */
-const documentsOf = async (tx: Db, request: RunRequest, plan: PlanHeader, { tasks, activities }: Content) => {
+const documentsOf = async (tx: Db, request: RunRequest, plan: PlanHeader, content: Content) => {
+  const { tasks, activities, contentVersionId } = content
   const scope =
     request.executionScope ??
     plan.embedded?.executionScope ??
@@ -360,9 +361,11 @@ const documentsOf = async (tx: Db, request: RunRequest, plan: PlanHeader, { task
   const bindings = (request.runtimeBindings ?? (await bindingsOfResources(tx, used))).map(withMasked)
   const bound = [...new Set(bindings.map((binding) => binding.runtimeId))]
   const runtimes = (request.runtimes ?? (await runtimesByIds(tx, bound))).map(withMasked)
-  const profiles =
+  const present =
     request.activityProfiles ??
     (await profilesFor(tx, [...new Set(activities.map((activity) => activity.typeId))], used))
+  const isPlanned = request.activityProfiles === undefined && contentVersionId === plan.contentVersionId
+  const profiles = isPlanned ? profilesAsPlanned(present, tasks, activities) : present
   return { scope, versionIds, resources, topology, used, bindings, runtimes, profiles }
 }
 type Documents = Awaited<ReturnType<typeof documentsOf>>

@@ -94,6 +94,38 @@ export const plannedRuntime = (assignment: {
   }
 }
 
+/**
+ * The profiles that count in a simulation of a plan: those that its predictions were made with.
+ * Profiles come, change and go whatever plans there are, and a simulation gives the plan's figures.
+ * `profiles`: the present ones; `activities`: of the plan's content, by position like `tasks`.
+ */
+export const profilesAsPlanned = (
+  profiles: readonly PlannedProfile[],
+  tasks: readonly {
+    resourceId: string
+    predictedRuntimeSeconds: number
+    durationSource?: string | undefined
+  }[],
+  activities: readonly Pick<PlannedActivity, 'typeId'>[],
+): PlannedProfile[] => {
+  const pair = (typeId: string, resourceId: string): string => `${typeId}\0${resourceId}`
+  const planned = new Map<string, PlannedProfile | undefined>()
+  tasks.forEach(({ resourceId, predictedRuntimeSeconds: runtimeSeconds, durationSource }, position) => {
+    // Nothing follows from a base runtime, which comes before a profile, and from a plan of an older
+    // version, which has no sources.
+    if (durationSource === undefined || durationSource === 'baseRuntime') return
+    const activityTypeId = activities[position]!.typeId
+    planned.set(
+      pair(activityTypeId, resourceId),
+      durationSource === 'profile' ? { activityTypeId, resourceId, runtimeSeconds } : undefined,
+    )
+  })
+  return [
+    ...profiles.filter(({ activityTypeId, resourceId }) => !planned.has(pair(activityTypeId, resourceId))),
+    ...[...planned.values()].filter((profile) => profile !== undefined),
+  ]
+}
+
 export interface ProblemDocuments {
   graph: PlannedGraph
   /** Every resource of the scope, schedulable or not: unschedulable ones can still forward data. */
