@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from '../support/fast-check.ts'
 import { MockActivityEnvironment } from '@temporalio/testing'
+import { z } from 'zod'
 import { planningSessionActivities } from '../../activities/planning-session.ts'
-import { raw, type Db } from '../../src/db/sql.ts'
+import { raw, sql, type Db } from '../../src/db/sql.ts'
 import { createSession } from '../../src/domains/planning-sessions/create-session.ts'
 import { SessionDocument } from '../../src/domains/planning-sessions/schemas.ts'
 import {
@@ -391,6 +392,32 @@ describe('a planning session', () => {
     await send('DELETE', `/schedule-plans/${first.body.id}/`)
     await send('DELETE', `/planning-sessions/${id}/`)
     expect((await selected({ deadlineSeconds: 1e6 })).body.deadlineSeconds).toBe(1e6)
+  })
+
+  test('a plan that is deleted while its candidate is selected again is made again', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const { id } = session(documents, versionId)
+    const opened = async (): Promise<string> => {
+      await send('POST', '/planning-sessions/', session(documents, versionId))
+      await app.ended(id)
+      const [candidate] = await send('GET', `/planning-sessions/${id}/candidates/`)
+      return `/planning-sessions/${id}/candidates/${candidate.id}/select/`
+    }
+    const plan = await send('POST', await opened())
+    await send('DELETE', `/planning-sessions/${id}/`)
+    const path = await opened()
+    const isWaiting = sql`select exists (select from pg_stat_activity where datname = current_database()
+      and wait_event_type = 'Lock')`
+    const selection = await app.db.transaction(async (tx) => {
+      await tx.run(sql`delete from schedule_plans where id = ${plan.id}`)
+      const answer = app.call('POST', path)
+      await until('the selection that waits', 120, () => app.db.only(z.boolean(), isWaiting))
+      return { answer }
+    })
+    const again = await selection.answer
+    expect([again.status, again.body.id]).toEqual([201, plan.id])
+    expect(await send('GET', `/schedule-plans/${plan.id}/`)).toEqual(again.body)
   })
 
   test('a workflow that fits nowhere fails the session with the activity and the reason', async () => {

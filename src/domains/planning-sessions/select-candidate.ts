@@ -1,4 +1,4 @@
-import type { Db } from '../../db/sql.ts'
+import { sql, type Db } from '../../db/sql.ts'
 import { missing, unacceptableAt } from '../../refusal.ts'
 import { plannedGraph } from '../schedule-plans/graph.ts'
 import { lifecycleMembers } from '../schedule-plans/lifecycle.ts'
@@ -71,7 +71,8 @@ export const selectCandidate = (db: Db, sessionId: string, candidateId: string):
     if (candidate === undefined) throw missing('planning candidate', candidateId)
     if (!candidate.feasible) throw unacceptableAt('candidateId', infeasible(session, candidate))
     const plan = candidatePlan(session, candidate)
-    const existing = await readPlan(tx, plan.id)
+    // Locked, so that a deletion of the plan that is under way has ended.
+    const existing = await readPlan(tx, plan.id, sql`for key share`)
     if (existing === undefined)
       await createPlan(tx, {
         ...plan,
