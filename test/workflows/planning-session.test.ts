@@ -589,6 +589,39 @@ describe('a planning session', () => {
     expect((await app.ended('deadly')).body.session.failureReason).toContain('5 workers died')
   })
 
+  test('what a worker finds after its algorithm was given up is left out', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const id = 'overdue'
+    await using compute = openCompute({ threads: 1 })
+    const run = <T>(work: () => Promise<T>): Promise<T> => new MockActivityEnvironment().run(work)
+    const activities = planningSessionActivities({
+      db: app.db,
+      compute: {
+        ...compute,
+        // As a worker that stood still while the others were given up.
+        plan: async (request, watch) => {
+          const found = await compute.plan(request, watch)
+          await run(() => activities.failAlgorithm(id, 'heft', 'given up'))
+          return found
+        },
+      },
+      reports: quietReports(),
+    })
+    const algorithms = [{ id: 'heft' }, { id: 'prism-time' }]
+    await createSession(app.db, SessionDocument.parse(session(documents, versionId, { id, algorithms })))
+    await run(() => activities.openSession(id))
+    await run(() => activities.planAlgorithm(id, 'heft'))
+    expect(await send('GET', `/planning-sessions/${id}/candidates/`)).toEqual([])
+    expect(await send('GET', `/planning-sessions/${id}/`)).toMatchObject({
+      session: { status: 'running', candidateCount: 0 },
+      algorithmRuns: [
+        { algorithm: 'heft', status: 'failed', candidateCount: 0, failureReason: 'given up' },
+        { algorithm: 'prism-time', status: 'queued' },
+      ],
+    })
+  })
+
   test('an outage of the database is no failure of a session: neither of its planner nor of a step', async () => {
     const documents = fresh()
     const versionId = await post(documents)

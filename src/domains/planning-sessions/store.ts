@@ -265,8 +265,8 @@ export interface NewCandidate {
 
 /**
  * Ends an algorithm's run, with its result or the reason why there is none. A schedule that an
- * earlier algorithm of the session found remains that one's. Once the session is over, this writes
- * no row.
+ * earlier algorithm of the session found remains that one's. Once the algorithm's run or the session
+ * is over, this writes no row.
  */
 export const endAlgorithm = (
   db: Db,
@@ -289,6 +289,7 @@ export const endAlgorithm = (
           ${candidate.lifecycle === undefined ? null : JSON.stringify(candidate.lifecycle)}::jsonb,
           ${candidate.fingerprint}
         from planning_algorithm_runs r where r.planning_session_id = ${sessionId} and r.algorithm = ${algorithm}
+          and r.status in ('queued', 'running')
         on conflict do nothing`)
     await tx.run(sql`update planning_algorithm_runs r set status =
       ${'failure' in outcome ? 'failed' : 'completed'}, failure_reason =
