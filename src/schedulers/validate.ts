@@ -1,6 +1,6 @@
 import type { Problem as Violation } from '../refusal.ts'
 import { misfit } from './fit.ts'
-import { describeCycle, findCycle, type IndexEdge } from './graph.ts'
+import { describeCycle, findCycle, topologicalOrder, type IndexEdge } from './graph.ts'
 
 /**
  * A plan from its document, with the records that it names; ids are those of the stored workflow
@@ -233,7 +233,8 @@ function checkOrders(
 
 /**
  * Each contradiction is named at the lane order that closes it; that order is then set aside to
- * find the next.
+ * find the next. The order that closes it leads back in an order of the dependencies, so it is none
+ * that follows from them.
  */
 function contradictions(
   n: number,
@@ -243,11 +244,15 @@ function contradictions(
   report: Report,
 ): void {
   let open = [...laneEdges]
+  const position = new Int32Array(n)
+  topologicalOrder(n, edges)?.forEach((activity, at) => (position[activity] = at))
   for (let named = 0; named < contradictionsNamed; named++) {
     const cycle = findCycle(n, [...edges, ...open])
     if (cycle === undefined) return
     const steps = new Set(cycle.map((from, i) => `${from} ${cycle[(i + 1) % cycle.length]!}`))
-    const closing = open.find(({ from, to }) => steps.has(`${from} ${to}`))!
+    const closing = open.find(
+      ({ from, to }) => position[from]! > position[to]! && steps.has(`${from} ${to}`),
+    )!
     report(
       closing.path,
       `on lane ${laneText(closing.lane)} ${quote(name(closing.to))} comes after ` +

@@ -212,6 +212,24 @@ describe('plans', () => {
     expect(crossed[0]![1]).toContain('"a" → "b" → "c" → "d" → "a"')
   })
 
+  test('of the orders on the way of a contradiction, those that follow the dependencies are not named', () => {
+    const chain = Array.from({ length: 30 }, (_, k) => `t${k}`)
+    const crossed = messages({
+      activities: [...chain, 'first'].map((id) => ({ id, cpu: 1, memoryBytes: 0 })),
+      edges: chain.map((to, k) => ({ from: k === 0 ? 'first' : chain[k - 1]!, to })),
+      assignments: [
+        ...chain.map((id, k) => (k < 29 ? assign(id, k) : assign(id, 1, { coreId: 'core-1' }))),
+        assign('first', 2, { coreId: 'core-1' }),
+      ],
+    })
+    expect(crossed).toEqual([
+      [
+        'plan.assignments.30.orderOnResource',
+        expect.stringMatching(/^on lane .*"core-1".* "first" comes after "t29", against the dependencies: /),
+      ],
+    ])
+  })
+
   test('a cycle of the dependencies is named at the workflow', () => {
     expect(
       messages({
