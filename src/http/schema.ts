@@ -16,8 +16,11 @@ export const isPlainText = (text: string, most: number): boolean =>
   !controls.test(text) &&
   !loneSurrogate.test(text)
 
-/** Characters of an id that a client chooses, and of the longest that the service makes of ids. */
-export const idLengths = { chosen: 255, made: 1_024 } as const
+/**
+ * Characters of an id that a client chooses, of a lane (a planner makes it of a resource's id, and
+ * the index of the leased ones takes 2,704 bytes), and of the longest that the service makes of ids.
+ */
+export const idLengths = { chosen: 255, lane: 512, made: 1_024 } as const
 
 const idOf = (most: number) =>
   z
@@ -45,6 +48,8 @@ const optionalIdOf = (most: number) =>
 
 /** A reference or parent id that may be left blank (the empty string). */
 export const OptionalId = optionalIdOf(idLengths.chosen)
+/** The same of a lane: a core or a slot. */
+export const OptionalLaneId = optionalIdOf(idLengths.lane)
 /** The same, which the service may have made of other ids. */
 export const OptionalMadeId = optionalIdOf(idLengths.made)
 

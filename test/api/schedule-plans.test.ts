@@ -448,6 +448,26 @@ describe('plans', () => {
     expect(made.assignments[0].metadata.coreIds).toHaveLength(60_000)
   })
 
+  test('the name of a lane has a bound, wherever it stands', async () => {
+    const long = 'k'.repeat(513)
+    const lanes = (coreIds: string[], more: object = {}): Json => ({
+      plan: plan('long-lanes', {
+        assignments: [
+          assignment('a', 'm1', 1, { metadata: { coreIds }, coreId: coreIds[0], ...more }),
+          assignment('b', 'm2', 1),
+          assignment('c', 'm1', 2),
+        ],
+      }),
+    })
+    const found = await details(lanes(['k', long], { slotId: long }))
+    expect(found.map(({ path }) => path)).toEqual([
+      'plan.assignments.0.slotId',
+      'plan.assignments.0.metadata.coreIds.1',
+    ])
+    for (const { message } of found) expect(message).toMatch(/at most 512 characters/)
+    await send('POST', '/schedule-plans/import/', lanes(['😀'.repeat(512), 'k']))
+  })
+
   test('what the store knows is said beside what the schema refuses', async () => {
     expect(
       await paths({ plan: { ...plan('p1'), budget: -1, executionScopeId: 'none', workflowVersionId: '' } }),

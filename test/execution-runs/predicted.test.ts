@@ -326,6 +326,41 @@ describe('what a plan is predicted to take and cost', () => {
     expect((await service.finished('measured-own')).run.makespanSeconds).toBe(42)
   })
 
+  test('a plan on machines of the longest ids can be sent again', async () => {
+    const [wide, queue] = [`w${'😀'.repeat(254)}`, `q${'😀'.repeat(254)}`]
+    await post({
+      workflow: {
+        name: 'names',
+        spec: {
+          namespace: 'n',
+          activities: [
+            activity('a', { cpuLimit: '2', resourceSelector: wide }),
+            activity('b', { resourceSelector: queue }),
+          ],
+        },
+      },
+      environment: environmentOf('names', [
+        machine(wide),
+        machine(queue, { executionTarget: 'batch', type: 'batch_queue' }),
+      ]),
+      scope: scopeOf('names'),
+      topology: undefined,
+    })
+    const { session, candidate } = await planned(sessionOf('names', { networkTopologyId: '' }))
+    const { id: _id, ...read } = await select(session.id, candidate.id)
+    const again = await service.post('/schedule-plans/import/', {
+      plan: {
+        ...read,
+        id: 'names-again',
+        assignments: read.assignments.map((each: Json) => ({ ...each, id: '', planId: '' })),
+      },
+    })
+    const lanes = ({ assignments }: Json): unknown =>
+      assignments.map(({ coreId, slotId, metadata }: Json) => [coreId, slotId, metadata.coreIds])
+    expect(lanes(again)).toEqual(lanes(read))
+    expect(ofRun(await simulate(again.id))).toEqual(ofPlan(again))
+  })
+
   test('a plan whose data has no route is stored as infeasible, with the route that is missing', async () => {
     await fan('island', { bidirectional: false })
     const back = fanPlan('island', 'island-plan')

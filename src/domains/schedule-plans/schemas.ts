@@ -6,10 +6,13 @@ import {
   Count,
   freeObject,
   Id,
+  idLengths,
+  isPlainText,
   Metadata,
   Money,
   ofAnswer,
   OptionalId,
+  OptionalLaneId,
   OptionalMadeId,
   Paid,
   PlanSeconds,
@@ -147,6 +150,16 @@ export type PlanSummary = z.output<typeof PlanSummary>
 export const Plan = PlanSummary.extend({ assignments: z.array(Assignment).optional() })
 export type Plan = z.output<typeof Plan>
 
+/** Reports texts among `coreIds` that are no names of lanes. What else is wrong there, a plan's rules say. */
+const namesOfLanes = ({ coreIds }: Record<string, unknown>, context: z.RefinementCtx): void => {
+  if (!Array.isArray(coreIds)) return
+  coreIds.forEach((core: unknown, at) => {
+    if (typeof core !== 'string' || core === '' || isPlainText(core, idLengths.lane)) return
+    const message = `must be at most ${idLengths.lane} characters without control characters`
+    context.addIssue({ code: 'custom', path: ['coreIds', at], message })
+  })
+}
+
 /**
  * The members of an assignment that an author may write. All but activity and resource have a
  * default.
@@ -157,8 +170,8 @@ export const AssignmentDocument = z.strictObject({
   activityId: z.string().min(1, 'must not be blank').max(1_024),
   externalId: z.string().optional().describe(ofAnswer),
   resourceId: Id,
-  coreId: OptionalId.default('').describe('the lane on a resource with cores; orders are unique in it'),
-  slotId: OptionalId.default('').describe('the lane on a resource with slots'),
+  coreId: OptionalLaneId.default('').describe('the lane on a resource with cores; orders are unique in it'),
+  slotId: OptionalLaneId.default('').describe('the lane on a resource with slots'),
   orderOnResource: Order.default(0),
   priority: Rank.default(0),
   predictedReadyAt: PlanSeconds.default(0),
@@ -171,6 +184,7 @@ export const AssignmentDocument = z.strictObject({
   submittedPrediction: Times.optional().describe(ofAnswer),
   // A task may hold more lanes than a free-form object may have values.
   metadata: freeObject('coreIds')
+    .superRefine(namesOfLanes)
     .optional()
     .describe("the client's own facts; coreIds: every lane that it holds"),
 })
