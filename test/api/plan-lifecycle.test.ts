@@ -204,3 +204,21 @@ test('actions of the author stay, and no cost is negative', () => {
     }),
   )
 })
+
+test('the order in which the machines are read changes nothing of what they cost', () => {
+  const price = fc.integer({ min: 1, max: 1_000 }).map((n) => n / 7_000)
+  fc.assert(
+    fc.property(fc.array(price, { minLength: 3, maxLength: 6 }), (prices) => {
+      const resources = prices.map((pricePerSecond, k) => {
+        const id = `t${k}`
+        return { ...target({ capacityTargetId: id }), id, pricePerSecond }
+      })
+      const own = resources.map(({ id }, k) => ({ resourceId: id, startAt: 200, finishAt: 230 + k }))
+      const [one, other] = [resources, resources.toReversed()].map((given) =>
+        lifecycleOf('p', { resources: given, measured, tasks: own }),
+      )
+      expect(one!.cost).toBe(other!.cost)
+    }),
+    { seed: 20261128 },
+  )
+})

@@ -280,7 +280,11 @@ export const lifecycleOf = (
     0,
   )
   let cost = 0
-  for (const resource of given.resources.filter(isMadeOnDemand)) {
+  // In one order everywhere: a sum in another order has another last digit.
+  const machines = given.resources
+    .filter(isMadeOnDemand)
+    .toSorted(({ id: one }, { id: other }) => (one < other ? -1 : 1))
+  for (const resource of machines) {
     const own = given.tasks.filter(({ resourceId }) => resourceId === resource.id)
     if (own.length === 0) continue
     const first = smallest(own.map(({ startAt }) => startAt))
@@ -293,7 +297,7 @@ export const lifecycleOf = (
     // The tasks' own costs hold the whole window, pauses included.
     cost += of.compute + of.disk + of.idle - (last - first) * resource.pricePerSecond
   }
-  const used = given.resources.filter(({ id }) => costs.has(id))
+  const used = machines.filter(({ id }) => costs.has(id))
   const overheads = taskOverheads(used, given.measured)
   const setups = availability(
     used.filter(({ id }) => given.measured.has(id) && thereBy(actions, id) === undefined),
