@@ -414,6 +414,46 @@ describe('what a plan is predicted to take and cost', () => {
     expect([run.status, run.failureReason]).toEqual(['failed', plan.predicted.reasons[0]])
   })
 
+  test.each([
+    ['dear', { diskPricePerGiBMonth: 1e200, diskSizeGiB: 1e200 }],
+    ['lasting', { lifecyclePolicy: 'keep', idleSeconds: 1e308 }],
+    ['late', { terraformSeconds: 1e308, sshWaitSeconds: 1e308 }],
+  ])('a figure of a machine’s metadata beyond all bounds does not count: %s', async (key, figures) => {
+    const id = `${key}-vm`
+    const metadata = { capacityTargetId: id, ...figures }
+    await post({
+      workflow: { name: key, spec: { namespace: 'n', activities: [activity('a')] } },
+      environment: environmentOf(key, [
+        machine(id, { executionTarget: 'provisioned', pricePerSecond: 10, metadata }),
+      ]),
+      scope: scopeOf(key),
+      topology: undefined,
+    })
+    const { session, candidate } = await planned(sessionOf(key, { networkTopologyId: '' }))
+    expect([session.status, session.failureReason]).toEqual(['completed', undefined])
+    const document = (planId: string, more: object = {}): Json => ({
+      ...{ id: planId, workflowVersionId: `${key}-v1`, executionScopeId: `${key}-scope` },
+      assignments: [{ activityId: 'a', resourceId: id, orderOnResource: 1 }],
+      ...more,
+    })
+    const plan = await service.post('/schedule-plans/import/', { plan: document(`${key}-plan`) })
+    for (const { predicted } of [candidate, plan]) {
+      expect([predicted.makespanSeconds, predicted.feasible]).toEqual([1, true])
+      expect(predicted.cost).toBeLessThan(1e5)
+    }
+    expect(ofRun(await simulate(plan.id))).toEqual(ofPlan(plan))
+
+    // Within the bounds of its member, and so late that the second of the task is lost in rounding.
+    const action = { id: 'x', capacityTargetId: id, action: 'provision', earliestStart: 1e17 }
+    const late = await service.post('/schedule-plans/import/', {
+      plan: document(`${key}-late`, { lifecycleActions: [action] }),
+    })
+    expect(late.predicted).toMatchObject({
+      feasible: false,
+      reasons: [expect.stringMatching(/ends at 100000000000000000 s, beyond .*lifecycleActions/)],
+    })
+  })
+
   test('a run ends with data beyond what its count of bytes holds, as an older version stored it', async () => {
     await fan('heavy', { bandwidthBitsPerSecond: 1e18 })
     await service.post('/schedule-plans/import/', { plan: fanPlan('heavy', 'heavy-plan') })

@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto'
 import { append, greatest, smallest } from '../../lists.ts'
+import { ranges } from '../../ranges.ts'
 import { secondsIn, type Span } from '../../spans.ts'
 import type { MeasuredDurations } from '../cloud/durations.ts'
 import type { PlannedResource } from './problem.ts'
@@ -36,10 +37,20 @@ const steps: Readonly<
 const seconds = (value: unknown): number | undefined =>
   typeof value === 'number' && value >= 0 && value < Infinity ? value : undefined
 
+/** A figure of the resource's metadata. One beyond its bounds does not count: sums of it would overflow. */
+const figure = (
+  { metadata }: PlannedResource,
+  key: string,
+  most: number = ranges.seconds.most,
+): number | undefined => {
+  const value = seconds(metadata?.[key])
+  return value !== undefined && value <= most ? value : undefined
+}
+
 /** The measured duration, else that of the resource's metadata, else the default. */
 const durationOf = (step: Step, resource: PlannedResource, measured: MeasuredDurations = {}): number => {
   const { seconds: usual, key, measured: of } = steps[step]
-  return seconds(of(measured)) ?? seconds(resource.metadata?.[key]) ?? usual
+  return seconds(of(measured)) ?? figure(resource, key) ?? usual
 }
 
 /** Whether machines of a resource are made when a plan needs them. */
@@ -146,15 +157,21 @@ export interface PlacedTask {
 const monthSeconds = 730 * 3_600
 const usualIdleSeconds = 900
 
-const diskPrice = ({ metadata }: PlannedResource): number =>
-  ((seconds(metadata?.['diskPricePerGiBMonth']) ?? 0) * (seconds(metadata?.['diskSizeGiB']) ?? 0)) /
+/** As long as a run keeps a machine without work at most. */
+const longestIdleSeconds = 31_536_000
+/** Of a disk. */
+const mostGiB = 65_536
+
+const diskPrice = (resource: PlannedResource): number =>
+  ((figure(resource, 'diskPricePerGiBMonth', ranges.money.most) ?? 0) *
+    (figure(resource, 'diskSizeGiB', mostGiB) ?? 0)) /
   monthSeconds
 
 /** When a machine's end begins: by the policy of its target. */
 const endOf = (resource: PlannedResource, lastFinish: number, planFinish: number): number => {
   const policy = resource.metadata?.['lifecyclePolicy']
   if (policy === 'destroy-after-run') return planFinish
-  const idle = seconds(resource.metadata?.['idleSeconds']) ?? usualIdleSeconds
+  const idle = figure(resource, 'idleSeconds', longestIdleSeconds) ?? usualIdleSeconds
   return policy === 'keep' ? planFinish + idle : lastFinish
 }
 

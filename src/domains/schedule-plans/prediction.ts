@@ -1,3 +1,4 @@
+import { greatest } from '../../lists.ts'
 import { ranges, longestPlanSeconds } from '../../ranges.ts'
 import { Refusal, type Problem as Warning } from '../../refusal.ts'
 import type { Compute } from '../../compute/compute.ts'
@@ -41,13 +42,22 @@ export interface PredictedTask {
  */
 const deadlineSeconds = 60
 
-/** Why a simulated plan is longer or dearer than any may be, with the activity that takes longest. */
+/** Why a simulated plan is longer, later or dearer than any may be, with the activity that takes longest. */
 export const overflow = (
   { activities, resources }: PlanningProblem,
   placed: readonly { resource: number }[],
   { makespanSeconds, cost, tasks }: Extract<SimulationResult, { state: 'completed' }>,
 ): string | undefined => {
   const isLong = !(makespanSeconds <= longestPlanSeconds)
+  const end = greatest(
+    tasks.map(({ finishedAt }) => finishedAt),
+    0,
+  )
+  if (!isLong && end > longestPlanSeconds)
+    return (
+      `it ends at ${end} s, beyond the ${longestPlanSeconds} s that a plan may take, because its machines ` +
+      'are there late; check earliestStart and expectedDuration in its lifecycleActions'
+    )
   if (!isLong && cost <= ranges.cost.most) return undefined
   const longest = tasks.reduce((a, b) => (b.finishedAt - b.readyAt > a.finishedAt - a.readyAt ? b : a))
   const at = resources[placed[longest.activity]!.resource]!
