@@ -4,6 +4,7 @@ import { namedPath } from '../../outside-path.ts'
 import { DriverError, type Collected, type Left, type RuntimeDriver } from '../runtime/contract/driver.ts'
 import { emptyResult } from '../runtime/contract/results.ts'
 import type { RootedDriver } from '../runtime/contract/rooted.ts'
+import { LinkError } from '../../shell/site-shell.ts'
 import { transfer, type TransferSide } from './transfer.ts'
 
 export interface KeepingOptions {
@@ -57,8 +58,13 @@ export const withKeeping = <D extends RootedDriver>(driver: D, options: KeepingO
         ...{ source: { directory: from }, for: name },
       })
     } catch (error) {
-      // A directory that was never made, or too many files: no repeat changes that.
-      if (error instanceof DriverError && (error.trouble === 'user' || error.trouble === 'refused'))
+      // A directory that was never made, or too many files: no repeat changes that. A refused login
+      // says nothing about the files: a machine that goes down refuses it too.
+      if (
+        error instanceof DriverError &&
+        (error.trouble === 'user' || error.trouble === 'refused') &&
+        !(error.cause instanceof LinkError)
+      )
         return { problem: error.message }
       throw new DriverError('unknown', `its files are not off the machine yet: ${String(error)}`, {
         cause: error,
