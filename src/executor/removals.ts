@@ -59,12 +59,16 @@ export const recordRemovals = async (tx: Db, runId: string): Promise<void> => {
   }
   const placed = placer(used)
   const bySite = Map.groupBy(begun, (one) => placed(one.runtimeId, one.resourceId).site)
-  const insert = (
-    site: string,
-    host: string | undefined,
-    names: string[],
-    pairs: unknown[],
-  ): Promise<unknown> =>
+  // Those of other sites too: what came from them is at this one.
+  const pairs = [
+    ...new Map(
+      begun.map(({ runtimeId, resourceId }) => [
+        JSON.stringify([runtimeId, resourceId]),
+        { runtimeId, resourceId },
+      ]),
+    ).values(),
+  ]
+  const insert = (site: string, host: string | undefined, names: string[]): Promise<unknown> =>
     tx.run(sql`insert into site_removals (site, host_id, execution_run_id, scope, names, facts)
       values (${site}, ${host ?? null}, ${runId}, ${runScope(effectKey)}, ${names}::text[],
         ${JSON.stringify({ ...used, pairs })})`)
@@ -79,21 +83,14 @@ export const recordRemovals = async (tx: Db, runId: string): Promise<void> => {
       copiesHere = true
       continue
     }
-    const pairs = new Map(
-      attempts.map(({ runtimeId, resourceId }) => [
-        JSON.stringify([runtimeId, resourceId]),
-        { runtimeId, resourceId },
-      ]),
-    )
     await insert(
       site,
       place.host,
       attempts.map(({ name, position, attempt }) => name ?? intentName(effectKey, position, attempt)),
-      [...pairs.values()],
     )
   }
   const here = ownPlace(hostId)
-  if (copiesHere && !bySite.has(here.site)) await insert(here.site, hostId, [], [])
+  if (copiesHere && !bySite.has(here.site)) await insert(here.site, hostId, [])
 }
 
 const UsedSite = z.object({ site: z.string(), hostId: z.string() })

@@ -193,6 +193,39 @@ test('promoted data that names the run is named, and stands in its way until its
   expect((await remove('origin-run')).status).toBe(204)
 })
 
+test('what a site has sent to this host for a run goes with the run', async () => {
+  const server = await startSshServer()
+  try {
+    await service.post('/ssh-keys/import/', { id: 'sender', privateKey: server.privateKey })
+    const world = await makeWorld(service, {
+      name: 'sent',
+      cores: [1, 1],
+      tasks: [
+        { name: 'made', run: 'echo there > there.txt', lane: [0, 0] },
+        { name: 'used', after: ['made'], run: 'cat there.txt', lane: [1, 0] },
+      ],
+      places: [onHost('sender-c', { workDirectory: join(service.dataDir, 'sender') }), undefined],
+      connections: [
+        {
+          ...{ id: 'sender-c', name: 'sender-c', type: 'ssh', endpoint: `127.0.0.1:${String(server.port)}` },
+          ...{ username: 'root', credentialRef: 'vault:ssh-key/sender' },
+          configuration: { knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}` },
+        },
+      ],
+    })
+    expect((await run('sent-run', world)).run.status).toBe('completed')
+    const log = await service.call('GET', '/execution-runs/sent-run/activities/sent-used/logs/')
+    expect(log.text).toBe('there\n')
+    const incoming = join(service.dataDir, 'work', 'incoming')
+    expect(readdirSync(incoming)).not.toEqual([])
+    expect((await remove('sent-run')).status).toBe(204)
+    await onlyAudit('sent-run')
+    expect(readdirSync(incoming)).toEqual([])
+  } finally {
+    await server.close()
+  }
+})
+
 proved(
   'the files at a site that is away go when it answers, and what still runs there is ended first',
   async () => {
