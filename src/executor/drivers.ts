@@ -240,8 +240,8 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
       }
       let report: (name: string, facts: TransferFacts) => Promise<void> = () => Promise.resolve()
       const bringing = withTransfers(own, {
-        site: place.site,
-        ends,
+        ...{ site: place.site, ends },
+        ...(facts.effectKey === undefined ? {} : { scope: runScope(facts.effectKey) }),
         incomingRoot: async () => posix.join(await rootOf(place, facts), 'incoming'),
         onTransfer: (name, transfer) => report(name, transfer),
       })

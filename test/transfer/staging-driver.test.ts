@@ -83,6 +83,16 @@ const withLink = (
 }
 const clear = (): LinkFailures => ({ calls: 0, bytes: 0 })
 
+/** A shell that opens no stream before `go`; `begun`: one was asked for. */
+const held = (begun: () => void, go: Promise<undefined>): SiteShell => ({
+  ...shell,
+  async open(script) {
+    begun()
+    await go
+    return shell.open(script)
+  },
+})
+
 const ended = async (name: string): Promise<void> => {
   while ((await local.find([name])).get(name)?.state !== 'ended') await delay(20)
 }
@@ -124,7 +134,7 @@ describe('tasks whose files are at another site', () => {
       // A new process asks nothing of the source: what is there is verified here.
       const later = withLink({ ...clear(), cut: { call: 2, when: 'before' } })
       const [outcome] = await later.driver.submit([
-        task('once-later', [{ at: 'there', from: directory, label: 'maker' }]),
+        task('once-later', [{ at: 'there', from: directory, label: 'maker', producer: 7 }]),
       ])
       expect(outcome?.ok).toBe(true)
       expect(later.facts).toMatchObject([
@@ -141,6 +151,51 @@ describe('tasks whose files are at another site', () => {
     },
     300_000,
   )
+
+  test.each<[who: string, Partial<StagingOptions>, Partial<StagingOptions>, { producer?: number }]>([
+    ['two sites of one account', { site: 'here' }, { site: 'beside' }, { producer: 7 }],
+    ['two runs with one seed', { scope: 'one' }, { scope: 'other' }, {}],
+  ])(
+    '%s: the files come to both at once, and neither ends the transfer of the other',
+    async (who, one, other, maker) => {
+      const [begun, go] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
+      const name = who.replaceAll(' ', '-')
+      const directory = made(name, 9_000_000)
+      const stage = [{ at: 'there', from: directory, label: 'maker', ...maker }]
+      const slow = held(() => begun.resolve(undefined), go.promise)
+      const first = withLink(clear(), {
+        ...one,
+        ends: async (site) => ({ site, shell: site === 'here' ? shell : slow, mounts: [] }),
+      })
+      const submitted = first.driver.submit([task(`${name}-1`, stage)])
+      await begun.promise
+      const second = await withLink(clear(), other).driver.submit([task(`${name}-2`, stage)])
+      go.resolve(undefined)
+      expect([await submitted, second]).toMatchObject([[{ ok: true }], [{ ok: true }]])
+      for (const each of [`${name}-1`, `${name}-2`]) {
+        await ended(each)
+        expect(readFileSync(join(folder.path, 'work', each, name))).toEqual(
+          readFileSync(join(directory, name)),
+        )
+      }
+    },
+  )
+
+  test('a seed comes as it is, not as an earlier task had it', async () => {
+    const directory = made('seed', 3)
+    const stage = [{ at: 'there', from: directory, label: 'workspaceSeedPath seed' }]
+    for (const [content, scope] of [
+      ['one', 'run'],
+      ['two', 'run'],
+      ['six', 'later'],
+    ] as const) {
+      writeFileSync(join(directory, 'seed'), content)
+      const { driver } = withLink(clear(), { scope })
+      expect(await driver.submit([task(`seed-${content}`, stage)])).toMatchObject([{ ok: true }])
+      await ended(`seed-${content}`)
+      expect(readFileSync(join(folder.path, 'work', `seed-${content}`, 'seed'), 'utf8')).toBe(content)
+    }
+  })
 
   test('its end gives up what the driver beneath waits for, also while a transfer does not end', async () => {
     const directory = made('hangs', 10)

@@ -38,6 +38,7 @@ import {
   settleScript,
   setupScript,
   unpackScript,
+  versionScript,
   writePiecesScript,
 } from './scripts.ts'
 import { broughtBy, differenceBetween, parseTree, type Brought, type Tree } from './tree.ts'
@@ -104,6 +105,17 @@ const troubleOf = (
     `cannot ${doing} at ${site}: ${reasonText(answer.stderr) || `exit code ${String(answer.code)}`}`,
   )
 
+const noSource = ({ site }: CopySite, { from, label }: Pick<Stage, 'from' | 'label'>): DriverError =>
+  new DriverError('refused', `the files of ${label} are not at ${from} of ${site}; it is no directory there`)
+
+/** Names the present content of `from`: a directory that has changed since has another version. */
+export const versionOf = async (at: CopySite, stage: Pick<Stage, 'from' | 'label'>): Promise<string> => {
+  const answer = await run(at, versionScript(stage.from))
+  if (answer.code === noDirectory) throw noSource(at, stage)
+  if (answer.code !== 0) throw troubleOf(at.site, `list ${stage.from}`, answer)
+  return answer.stdout.toString()
+}
+
 /**
  * Lists all files below `from`, or its `paths` with what links among them lead to. Links that lead
  * away are left out; where a path leads away or is missing, that is the producer's fault.
@@ -120,11 +132,7 @@ export const listTree = async (
         'user',
         `${label} leaves its work directory in a state in which it cannot be read; give it other permissions`,
       )
-    if (answer.code === noDirectory)
-      throw new DriverError(
-        'refused',
-        `the files of ${label} are not at ${from} of ${at.site}; it is no directory there`,
-      )
+    if (answer.code === noDirectory) throw noSource(at, stage)
     if (answer.code !== 0) throw troubleOf(at.site, `list ${from}`, answer)
     return parseTree(answer.stdout, label)
   }, stage)

@@ -19,7 +19,7 @@ export const pathsBeside = (directory: string): { arriving: string; manifest: st
 }
 
 const names = [
-  ...(['prepare', 'notes', 'finish', 'use', 'disuse', 'list', 'digest'] as const),
+  ...(['prepare', 'notes', 'finish', 'use', 'disuse', 'list', 'version', 'digest'] as const),
   ...(['next', 'setup', 'pack', 'unpack', 'give', 'take', 'settle'] as const),
 ]
 const programs = Object.fromEntries(
@@ -58,6 +58,10 @@ export const listScript = (directory: string, paths?: PathsToList): string => {
     all.length === 0 ? ':' : `${printedWords(all.map((path) => `./${path}`))} | ${name}`
   return `${begin}${list('parents', paths.parents)} && ${list('below', paths.asked)}`
 }
+
+/** The program of `version.sh`. */
+export const versionScript = (directory: string): string =>
+  `${assign({ DIRECTORY: directory })}${programs.version}`
 
 const digests = `${assign({ BLOCK: blockBytes })}${sumProgram}${programs.digest}`
 

@@ -9,6 +9,7 @@ import {
   type SubmitOutcome,
 } from '../runtime/contract/driver.ts'
 import { asDriverError } from '../runtime/contract/results.ts'
+import { versionOf } from './copy.ts'
 import { markScript, unmarkScript } from './scripts.ts'
 import { transfer, type TransferSide, type TransferLimits, type TransferOutcome } from './transfer.ts'
 
@@ -24,6 +25,8 @@ export interface EdgeTransfer extends TransferOutcome {
 export interface StagingOptions {
   /** The site whose driver this is. */
   site: string
+  /** The run, in letters and digits. */
+  scope?: string
   /** The facts about a site; called for every transfer. */
   ends: (site: string) => Promise<TransferSide>
   /** Absolute at the driver's site: a folder for files from other sites. */
@@ -48,11 +51,23 @@ interface Flight {
 /** Limit for transfers of one driver; the streams have limits of their own, for each site. */
 const flightsAtOnce = 8
 
-/** Names the files of one source: the same for every consumer, in every process. */
-const keyOf = ({ at, from, paths }: Stage): string =>
-  hash('sha256', JSON.stringify([at, from, paths === undefined ? null : [...paths].sort()])).slice(0, 40)
+/**
+ * Names the files of one source: the same for every consumer of the run at the site, in every
+ * process. Sites may share the account, and so the folder for arrivals: two transfers to one place
+ * would end each other. The files of an activity stay as they are; others may change between two tasks.
+ */
+const keyOf = async (
+  { site, scope, ends }: StagingOptions,
+  stage: Stage & Required<Pick<Stage, 'at'>>,
+): Promise<string> => {
+  const { at, from, paths, producer } = stage
+  const version = producer === undefined ? await versionOf(await ends(at), stage) : null
+  const asked = paths === undefined ? null : [...paths].sort()
+  return hash('sha256', JSON.stringify([site, scope ?? null, at, from, asked, version])).slice(0, 40)
+}
 
-const isRemote = ({ at }: Stage, site: string): boolean => at !== undefined && at !== site
+const isRemote = (stage: Stage, site: string): stage is Stage & Required<Pick<Stage, 'at'>> =>
+  stage.at !== undefined && stage.at !== site
 
 /**
  * The outcome of a transfer for one of the tasks that needed it: only for the task that started it
@@ -167,10 +182,13 @@ const localStages = async (
   { bring }: Pick<ReturnType<typeof openArrivals>, 'bring'>,
   intent: Intent,
 ): Promise<Stage[]> => {
-  const keys = new Map(
-    intent.stage.filter((stage) => isRemote(stage, options.site)).map((stage) => [stage, keyOf(stage)]),
-  )
-  const [root, to] = await Promise.all([options.incomingRoot(), options.ends(options.site)])
+  const afar = intent.stage.filter((stage) => isRemote(stage, options.site))
+  const [root, to, ...names] = await Promise.all([
+    options.incomingRoot(),
+    options.ends(options.site),
+    ...afar.map((stage) => keyOf(options, stage)),
+  ])
+  const keys = new Map<Stage, string>(afar.map((stage, at) => [stage, names[at] as string]))
   const marked = await to.shell.run(markScript(root, intent.name, [...new Set(keys.values())]))
   if (marked.code !== 0)
     throw new DriverError(
