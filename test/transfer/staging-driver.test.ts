@@ -423,6 +423,20 @@ describe('tasks whose executable is at another site', () => {
     expect([passed, failed]).toEqual([[], []])
   })
 
+  test('one that is another file by now is refused, and is not kept under the digest of the run', async () => {
+    const bytes = image('replaced')
+    randomFile(join(directory(), 'replaced'), bytes.sizeBytes)
+    const failed: string[] = []
+    const driver = bringing(local, async () => bytes, { failed: async (name) => void failed.push(name) })
+    expect(await driver.submit([needing('replaced')])).toMatchObject([
+      { ok: false, error: { trouble: 'refused', message: expect.stringMatching(/replaced .*another file/) } },
+    ])
+    expect(failed).toEqual(['replaced'])
+    const kept = readdirSync(join(folder.path, 'artifacts'), { recursive: true }) as string[]
+    const hex = bytes.digest.slice(7)
+    expect(kept.filter((path) => path === `${hex}.sif` || path.startsWith(`arriving/${hex}`))).toEqual([])
+  })
+
   test('who leaves this machine gives up its wait for a build, and the machine works on for others', async () => {
     const sites = openSiteDrivers({
       local: { ...local, closeScope: async () => undefined },

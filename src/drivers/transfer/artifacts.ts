@@ -3,6 +3,7 @@ import { assign, readProgram, sumProgram } from '../../shell/program.ts'
 import type { SiteShell } from '../../shell/site-shell.ts'
 import { DriverError, type Collected, type Intent, type RuntimeDriver } from '../runtime/contract/driver.ts'
 import { asDriverError, emptyResult } from '../runtime/contract/results.ts'
+import { discard } from './copy.ts'
 import { pathsBeside } from './scripts.ts'
 import { transfer, type TransferSide } from './transfer.ts'
 import { poll } from '../../pacing/poll.ts'
@@ -13,6 +14,7 @@ const program = (name: string): string => readProgram(import.meta.dirname, name)
 const programs = {
   claim: `${sumProgram}${program('artifact-claim.sh')}`,
   settle: program('artifact-settle.sh'),
+  sum: `${sumProgram}${program('artifact-sum.sh')}`,
   release: program('artifact-release.sh'),
   lock: program('artifact-lock.sh'),
 }
@@ -187,8 +189,22 @@ const bring = async (
     const reason = `${bytes.reason}; ${outcome.strategy}: ${outcome.reason}${altered}`
     if (outcome.directory !== directory)
       return facts(posix.join(outcome.directory, bytes.path), 'use-in-place', reason, [0, 0])
+    const arrived = posix.join(directory, bytes.path)
+    const sum = await atSite(
+      to,
+      `read ${label}`,
+      `${assign({ FROM: arrived })}${programs.sum}`,
+      claimDeadlineMs,
+    )
+    if (!sum.startsWith(hex)) {
+      await discard(to, directory)
+      throw new DriverError(
+        'refused',
+        `${label} at ${bytes.at} is another file by now: it had ${digest} when the run was accepted`,
+      )
+    }
     const settle = assign({
-      ...{ ROOT: root, NAME: name, FROM: posix.join(directory, bytes.path), ARRIVED: directory },
+      ...{ ROOT: root, NAME: name, FROM: arrived, ARRIVED: directory },
       MANIFEST: pathsBeside(directory).manifest,
     })
     await atSite(to, `keep ${label}`, `${settle}${programs.settle}`)
