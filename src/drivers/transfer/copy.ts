@@ -217,6 +217,14 @@ export const prepareTarget = async (
   return { state: state === 'partial' ? 'partial' : 'fresh', freeBytes: freeSpace(rest).freeBytes }
 }
 
+type Digests = ReadonlyMap<string, string>
+
+/** Whether both sides have the same digest of a unit: where neither could make one, nothing is known. */
+const isSame = (unit: Unit, one: Digests, other: Digests): boolean => {
+  const digest = one.get(unitKey(unit))
+  return digest !== undefined && digest === other.get(unitKey(unit))
+}
+
 const filesOf = function* (tree: Tree): Generator<Unit> {
   for (const [path, entry] of tree) if (entry.kind === 'file') yield* unitsOf(path, entry)
 }
@@ -278,7 +286,7 @@ export const differenceFromManifest = async (
   if (difference !== undefined) return difference
   const units = [...filesOf(manifest.tree)]
   const digests = await digestsAt(at, directory, units, manifest.tree, traffic)
-  const wrong = units.find((unit) => digests.get(unitKey(unit)) !== manifest.digests.get(unitKey(unit)))
+  const wrong = units.find((unit) => !isSame(unit, digests, manifest.digests))
   return wrong === undefined ? undefined : `${namedPath(wrong.path)} has another SHA-256`
 }
 
@@ -433,9 +441,7 @@ class Copy {
       digestsAt(from, source, whole, tree, this.#traffic),
     ])
     for (const [key, digest] of theirs) this.#given.set(key, digest)
-    const right = new Set(
-      whole.filter((unit) => ours.get(unitKey(unit)) === theirs.get(unitKey(unit))).map(unitKey),
-    )
+    const right = new Set(whole.filter((unit) => isSame(unit, ours, theirs)).map(unitKey))
     for (const key of right) this.#arrived.set(key, this.#given.get(key) as string)
     for (const unit of whole) {
       const [there, asked] = [listed.get(unit.path), tree.get(unit.path)]
@@ -552,15 +558,13 @@ class Copy {
     if (fullDisk.test(set.stderr)) throw await this.#diskFull(set.stderr.trim())
     if (set.code !== 0) throw troubleOf(to.site, `make room for ${directory}`, set)
     const wanted = needs.map(({ unit }) => unit)
+    // A stream that breaks off has written over them, and gives no digest.
+    for (const unit of wanted) this.#arrived.delete(unitKey(unit))
     const summing = digestsAt(from, source, wanted, tree, this.#traffic)
     await this.#together([summing, this.#sendAll(parcels, before.isFirst)])
     for (const [key, digest] of await summing) this.#given.set(key, digest)
     return wanted
-      .filter(
-        (unit) =>
-          this.#given.get(unitKey(unit)) === undefined ||
-          this.#given.get(unitKey(unit)) !== this.#arrived.get(unitKey(unit)),
-      )
+      .filter((unit) => !isSame(unit, this.#given, this.#arrived))
       .map((unit) => ({ unit, has: 0 }))
   }
 
