@@ -91,3 +91,16 @@ test('the digest of what arrived first does not stand for what was written over 
   await bring('moving', shell, changing)
   expect(readFileSync(join(came, 'one')).equals(readFileSync(file))).toBe(true)
 })
+
+test('changed files whose removal was cut off come again', async () => {
+  const { made, came } = make('half')
+  await bring('half')
+  writeFileSync(join(came, 'one'), 'changed')
+  const ends = siteWith(
+    'rm',
+    '[ "$1" = -rf ] || exec /bin/rm "$@"; for path; do [ ! -e "$path" ] || exit 1; done',
+  )
+  await expect(bring('half', ends)).rejects.toMatchObject({ trouble: 'infrastructure' })
+  await bring('half')
+  expect(fingerprint(came)).toBe(fingerprint(made))
+})

@@ -292,8 +292,13 @@ export const differenceFromManifest = async (
 
 export const discard = async (at: CopySite, directory: string): Promise<void> => {
   const { arriving, manifest } = pathsBeside(directory)
-  // The manifest is removed first: without it the directory does not count as whole.
-  const answer = await run(at, `rm -f ${quote(manifest)} && rm -rf ${quoteAll([directory, arriving])}`)
+  const removed = posix.join(arriving, 'removed')
+  // Files that a removal leaves in their place, as it was cut off, would count as those of others.
+  const answer = await run(
+    at,
+    `mkdir -p ${quote(arriving)} && rm -rf ${quote(removed)} && mv -T ${quoteAll([directory, removed])} &&
+      rm -rf ${quoteAll([manifest, removed])}`,
+  )
   if (answer.code !== 0) throw troubleOf(at.site, `remove ${directory}`, answer)
 }
 
