@@ -1,6 +1,8 @@
 import { hash } from 'node:crypto'
 import { posix } from 'node:path'
 import { openGate } from '../../pacing/gate.ts'
+import { kept } from '../../pacing/kept.ts'
+import { RecentMap } from '../../pacing/recent.ts'
 import {
   DriverError,
   type Intent,
@@ -51,22 +53,38 @@ interface Flight {
 /** Limit for transfers of one driver; the streams have limits of their own, for each site. */
 const flightsAtOnce = 8
 
+type RemoteStage = Stage & Required<Pick<Stage, 'at'>>
+
+type SourceVersions = (stage: RemoteStage) => Promise<string>
+
+/** The versions of directories, read once for all tasks that begin within a second. */
+const openVersions = ({ ends }: Pick<StagingOptions, 'ends'>): SourceVersions => {
+  const known = new RecentMap<string, () => Promise<string>>(100)
+  return (stage) => {
+    const key = JSON.stringify([stage.at, stage.from])
+    const read = known.get(key) ?? kept(1_000, async () => versionOf(await ends(stage.at), stage))
+    known.set(key, read)
+    return read()
+  }
+}
+
 /**
  * Names the files of one source: the same for every consumer of the run at the site, in every
  * process. Sites may share the account, and so the folder for arrivals: two transfers to one place
  * would end each other. The files of an activity stay as they are; others may change between two tasks.
  */
 const keyOf = async (
-  { site, scope, ends }: StagingOptions,
-  stage: Stage & Required<Pick<Stage, 'at'>>,
+  { site, scope }: StagingOptions,
+  versions: SourceVersions,
+  stage: RemoteStage,
 ): Promise<string> => {
   const { at, from, paths, producer } = stage
-  const version = producer === undefined ? await versionOf(await ends(at), stage) : null
+  const version = producer === undefined ? await versions(stage) : null
   const asked = paths === undefined ? null : [...paths].sort()
   return hash('sha256', JSON.stringify([site, scope ?? null, at, from, asked, version])).slice(0, 40)
 }
 
-const isRemote = (stage: Stage, site: string): stage is Stage & Required<Pick<Stage, 'at'>> =>
+const isRemote = (stage: Stage, site: string): stage is RemoteStage =>
   stage.at !== undefined && stage.at !== site
 
 /**
@@ -180,13 +198,14 @@ const openArrivals = (options: StagingOptions, closing: AbortSignal) => {
 const localStages = async (
   options: StagingOptions,
   { bring }: Pick<ReturnType<typeof openArrivals>, 'bring'>,
+  versions: SourceVersions,
   intent: Intent,
 ): Promise<Stage[]> => {
   const afar = intent.stage.filter((stage) => isRemote(stage, options.site))
   const [root, to, ...names] = await Promise.all([
     options.incomingRoot(),
     options.ends(options.site),
-    ...afar.map((stage) => keyOf(options, stage)),
+    ...afar.map((stage) => keyOf(options, versions, stage)),
   ])
   const keys = new Map<Stage, string>(afar.map((stage, at) => [stage, names[at] as string]))
   const marked = await to.shell.run(markScript(root, intent.name, [...new Set(keys.values())]))
@@ -220,6 +239,7 @@ const localStages = async (
 export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): RuntimeDriver => {
   const closing = new AbortController()
   const arrivals = openArrivals(options, closing.signal)
+  const versions = openVersions(options)
   const cancelled = new Set<string>()
   const needsOthers = ({ stage }: Intent): boolean => stage.some((one) => isRemote(one, options.site))
 
@@ -230,7 +250,9 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
       // A task that the site has accepted already needs nothing; cancelled names never start.
       const known = (await driver.find([name])).get(name)?.state ?? 'unknown'
       const stage =
-        known === 'unknown' && !cancelled.has(name) ? await localStages(options, arrivals, intent) : []
+        known === 'unknown' && !cancelled.has(name)
+          ? await localStages(options, arrivals, versions, intent)
+          : []
       closing.signal.throwIfAborted()
       const [outcome] = await driver.submit([{ ...intent, stage }])
       return outcome ?? { name, ok: false, error: new DriverError('unknown', `no answer about ${name}`) }
