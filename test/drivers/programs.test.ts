@@ -378,6 +378,8 @@ describe.each(shells)('%s', (shell) => {
           `case $1 in info) echo false 26 ;; image) echo sha256:${'c'.repeat(64)} ;; esac`,
         ].join('\n')
         writeFileSync(join(at, 'bin', 'docker'), program, { mode: 0o755 })
+        // `auto` would take the Podman of this machine.
+        writeFileSync(join(at, 'bin', 'podman'), '#!/bin/sh\nexit 1\n', { mode: 0o755 })
         const contact = { base, home: at, path: `${at}/bin:/usr/bin:/bin`, account: '1:1' }
         const names = Array.from({ length: tasks }, (_, number) => `task-${String(number)}`)
         const commands = names.map((name) => {
