@@ -498,6 +498,8 @@ const hashed = (
       else done(null)
     },
   })
+  // A write that is cancelled before its body has a reader: see `through`.
+  body.on('error', () => undefined)
   source.once('error', (error) => body.destroy(error))
   return { digest, body, size: () => size }
 }

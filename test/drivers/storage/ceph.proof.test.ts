@@ -15,6 +15,7 @@ describe("Ceph's S3 server", () => {
   storageConformance('a prefix of a bucket of Ceph', storageKinds.bucket, async () => {
     const site = await startCeph()
     await site.bucket('bucket')
+    const prefix = at('deep/prefix')
     const again = () =>
       openS3Storage(
         openS3({
@@ -22,8 +23,8 @@ describe("Ceph's S3 server", () => {
           place: { endpoint: site.endpoint, bucket: 'bucket', region: 'us-east-1', pathStyle: true },
           credential: site.accessKey,
         }),
-        { prefix: at('deep/prefix'), signed: true },
+        { prefix, signed: true },
       )
-    return { driver: again(), again, stop: site.stop }
+    return { driver: again(), again, prefix, stop: site.stop }
   })
 })

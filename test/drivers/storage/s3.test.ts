@@ -330,6 +330,18 @@ test("Google's storage: an object of other bytes than those sent goes again; par
   server.close()
 })
 
+test("a write to Google's storage that was cancelled before it begins fails, and nothing else", async () => {
+  const place = { endpoint: 'http://127.0.0.1:9', bucket: 'any' }
+  const driver = openS3Storage(openGcs({ http, place }), { prefix: [], signed: false })
+  for (const sizeBytes of [undefined, 5, 20_000_000]) {
+    const source = new Readable({ read: () => undefined })
+    const signal = AbortSignal.abort(new Error('cancelled before'))
+    const writing = driver.write(at('file'), source, { sizeBytes, signal, isFree: true })
+    await expect(writing).rejects.toThrow('cancelled before')
+    expect(source.destroyed).toBe(true)
+  }
+})
+
 test('what an attempt has begun and not recorded goes with its discard; uploads of others stay', async () => {
   await using site = await startS3()
   site.bucket('begun')
