@@ -1,6 +1,7 @@
 import { fork, type ChildProcess } from 'node:child_process'
 import { hash } from 'node:crypto'
-import { extname } from 'node:path'
+import { getCompileCacheDir } from 'node:module'
+import { dirname, extname } from 'node:path'
 import { Readable } from 'node:stream'
 import { piecesOf } from '../../../clients/pieces.ts'
 import {
@@ -41,6 +42,15 @@ interface Waiting {
 }
 
 /**
+ * The folder in which Node keeps what it compiles, where this process has one: from source the other
+ * process starts in 0.1 s then, not in 0.3 s.
+ */
+const keptCode = (): Record<string, string> => {
+  const folder = getCompileCacheDir()
+  return folder === undefined ? {} : { NODE_COMPILE_CACHE: dirname(folder), NODE_COMPILE_CACHE_PORTABLE: '1' }
+}
+
+/**
  * The process that touches the file system: started at its first call, ended when a deadline
  * passes, when it is unused, and by `close`.
  */
@@ -67,7 +77,7 @@ class Host {
       serialization: 'advanced',
       stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
       cwd: '/',
-      env: { UV_THREADPOOL_SIZE: '8', NODE_NO_WARNINGS: '1' },
+      env: { UV_THREADPOOL_SIZE: '8', NODE_NO_WARNINGS: '1', ...keptCode() },
       execArgv: [],
       detached: true,
     })
