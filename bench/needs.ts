@@ -17,6 +17,12 @@ export const programsMissing = (packages: Readonly<Record<string, string>>): str
   return `${absent.map(([program]) => program).join(', ')} missing (Debian: apt-get install ${names})`
 }
 
+/** The lack of GNU parallel. moreutils has another program of that name. */
+export const parallelMissing = (): string | undefined =>
+  /^GNU parallel/.test(spawnSync('parallel', ['--version'], { encoding: 'utf8' }).stdout ?? '')
+    ? undefined
+    : 'GNU parallel missing (Debian: apt-get install parallel)'
+
 /** The lack of root, for a benchmark that starts its own hosts or engines. */
 export const rootMissing = (): string | undefined =>
   process.getuid?.() === 0 ? undefined : 'only root can start its hosts (sudo npm run bench)'

@@ -7,7 +7,7 @@ import { loadSystemImage, openDockerEngine, type DockerEngine } from '../../site
 import { siteLacks } from '../../sites/needs.ts'
 import { run } from '../../sites/ground.ts'
 import { newFolder } from '../folder.ts'
-import { allMissing, programsMissing } from '../needs.ts'
+import { allMissing, parallelMissing } from '../needs.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, medianRatio, secondsOf, type Measured } from '../rounds.ts'
 import { versionOf } from './places.ts'
@@ -100,7 +100,7 @@ export const containerTasks: Benchmark = {
   about:
     `${fullCount} short tasks in containers of Docker on this machine, ${atOnce} at once, against ` +
     'docker run in GNU parallel',
-  missing: async () => allMissing(siteLacks({ kind: 'docker' }), programsMissing({ parallel: 'parallel' })),
+  missing: async () => allMissing(siteLacks({ kind: 'docker' }), parallelMissing()),
   async run({ rounds, tiny }) {
     const count = tiny ? 10 : fullCount
     // Only the first tasks find a cold engine, image and container, and a full round takes minutes.

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { run } from '../../sites/ground.ts'
 import { sshMissing, startSsh, type SshSite } from '../../sites/ssh.ts'
 import { startDaemon } from '../daemon.ts'
-import { allMissing, programsMissing, rootMissing } from '../needs.ts'
+import { allMissing, parallelMissing, rootMissing } from '../needs.ts'
 import { timedRun } from '../planned-run.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, medianRatio, secondsOf } from '../rounds.ts'
@@ -66,8 +66,7 @@ export const sshTasks: Benchmark = {
   about:
     `${fullCount} short tasks on three SSH hosts, ${perHost} at once on each, against GNU parallel ` +
     'with ControlMaster and one ssh per task',
-  missing: async () =>
-    rootMissing() ?? allMissing(await sshMissing(), programsMissing({ parallel: 'parallel' })),
+  missing: async () => rootMissing() ?? allMissing(await sshMissing(), parallelMissing()),
   async run({ rounds, tiny }) {
     const count = tiny ? 24 : fullCount
     await using site = await startSsh({ hosts: 3 })
