@@ -34,6 +34,9 @@ const show = (headline: Headline | undefined, { status, reason }: End): void => 
     setCurrentDetails(sentence(headline, reason === undefined ? status : `${status}: ${reason}`))
 }
 
+/** Absent in histories of earlier versions, which ended as completed there. */
+const cancelThatEnded = 'work that finds its record over waits for the cancel'
+
 /**
  * Runs the work of one operation out of reach of Temporal's cancel, which becomes the record's and
  * then stops the work; the workflow ends as the record that `work` returns.
@@ -44,6 +47,12 @@ export const operate = (
 ): Promise<void> => {
   let stopped = false
   let stop: () => void = () => undefined
+  let cancelling = Promise.resolve()
+  const applyCancel = async (): Promise<void> => {
+    if (!(await cancel())) return
+    stopped = true
+    stop()
+  }
   return outOfReach(
     async (asked: Cancel) => {
       // Created here, as a child of the scope that Temporal's cancel does not reach.
@@ -58,13 +67,18 @@ export const operate = (
         if (!stopped || !isCancellation(error)) throw error
         end = { status: 'cancelled' }
       }
+      // The cancel has ended the record, and its activity may return after the work's.
+      if (asked.asked && end.status === 'over' && patched(cancelThatEnded)) {
+        await cancelling
+        if (stopped) end = { status: 'cancelled' }
+      }
       show(headline, end)
       await endAsRecord(asked, failure, end)
     },
-    async () => {
-      if (!(await cancel())) return
-      stopped = true
-      stop()
+    () => {
+      const applied = applyCancel()
+      cancelling = applied.catch(() => undefined)
+      return applied
     },
   )
 }
