@@ -11,7 +11,7 @@ export type CloudOperationParts = work.CloudWorkParts
 export const cloudOperationActivities = (parts: CloudOperationParts) => {
   /**
    * An error that waiting does not cure fails the operation; the record keeps the provider's
-   * message.
+   * message. While another error is waited for, the events of the operation name it.
    */
   const lasting = <T>(id: string, step: () => Promise<T>): Promise<T> =>
     beating(async () => {
@@ -21,7 +21,12 @@ export const cloudOperationActivities = (parts: CloudOperationParts) => {
         const isFinal =
           (error instanceof CloudError && !error.passes) ||
           (error instanceof Refusal && error.code !== 'unavailable')
-        if (!isFinal) throw error
+        if (!isFinal) {
+          // The error itself counts, whether or not its record succeeds.
+          if (error instanceof CloudError || error instanceof Refusal)
+            await work.recordWait(parts.db, id, error.message).catch(() => undefined)
+          throw error
+        }
         await work.recordFailure(parts.db, id, error.message)
         throw ApplicationFailure.nonRetryable(error.message, 'CloudRefused')
       }

@@ -128,6 +128,20 @@ test('a machine is made with its disk, stopped, started with another address, an
   await connection.close()
 })
 
+test('an operation whose provider limits the rate goes on, and its events and the log say once why it waits', async () => {
+  await made('limited')
+  site.faults.throttle('StopInstances', 2)
+  const { id, status } = await act('limited', 'stop')
+  expect(status).toBe('completed')
+  const waits = (await calls.events(id)).filter(({ event }) => event === 'resource.waiting')
+  expect(waits).toMatchObject([
+    { level: 'info', phase: 'stopping', message: expect.stringContaining('RequestLimitExceeded') },
+  ])
+  const { log } = await service.get('/cloud-instances/limited/provisioning-log/')
+  expect(log).toContain(`[stopping] resource.waiting: ${waits[0].message}`)
+  await act('limited', 'destroy')
+})
+
 proved(
   'a start waits for the end of a stop, and fails with the reason where the machine falls back to stopped',
   async () => {

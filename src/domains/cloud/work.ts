@@ -502,6 +502,21 @@ export const recordFailure = async (db: Db, operationId: string, reason: string)
   })
 }
 
+const WaitRow = z.object({ phase: z.string(), isKnown: z.boolean() })
+
+/** Records why an operation waits: once, however often a phase meets the same reason again. */
+export const recordWait = async (db: Db, operationId: string, reason: string): Promise<void> => {
+  const job = await readJob(db, operationId)
+  const { phase, isKnown } = await db.one(
+    WaitRow,
+    sql`select o.phase, coalesce((select e.payload->>'phase' = o.phase and e.payload->>'message' = ${reason}
+        from operation_events e where e.kind = ${cloudKind.name} and e.operation_id = o.id
+          and e.event_type = 'cloud.resource.waiting' order by e.sequence desc limit 1), false) as is_known
+      from cloud_operations o where o.id = ${operationId}`,
+  )
+  if (!isKnown) await note(db, job, phase, 'resource.waiting', { message: reason })
+}
+
 /**
  * Ends everything that a provisioning has made. Where the provider refuses for good, the instance
  * stays failed with a machine that may cost money, until a person destroys it or the idle time of its
