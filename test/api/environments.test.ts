@@ -679,6 +679,22 @@ describe('replacing', () => {
     )
   })
 
+  test('a retired version keeps the time at which it was published; a draft has none', async () => {
+    const definition = await created()
+    const { id } = definition.environment
+    const published = async (status: string): Promise<string | undefined> => {
+      const sent = { ...definition, version: { ...definition.version, status } }
+      const answer = await app.call('PUT', path(id), sent)
+      expect([answer.status, answer.body.error]).toEqual([200, undefined])
+      return answer.body.version.publishedAt
+    }
+    const at = await published('published')
+    expect(at).toMatch(/Z$/)
+    expect(await published('retired')).toBe(at)
+    expect(await published('draft')).toBeUndefined()
+    expect(await published('retired')).toBeUndefined()
+  })
+
   test('what GET returns can be sent back', async () => {
     const { environment } = await created()
     const read = (await app.call('GET', path(environment.id))).body

@@ -90,8 +90,9 @@ export const writeVersion = async (tx: Db, definition: EnvironmentDefinition): P
           ${version.configurationHash}, ${version.status === 'published' ? sql`now()` : sql`null`})
         on conflict on constraint environment_versions_pkey do update set
           ${fromExcluded('version status networkModel interferenceModel costModel configurationHash')},
-          published_at = case when excluded.status = 'published'
-            then coalesce(kept.published_at, excluded.published_at) end`,
+          published_at = case excluded.status
+            when 'published' then coalesce(kept.published_at, excluded.published_at)
+            when 'retired' then kept.published_at end`,
   )
   const insert = (into: Sql, members: string, items: readonly object[], after?: Sql): Promise<void> =>
     insertRows(
