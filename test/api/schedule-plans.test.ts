@@ -587,7 +587,11 @@ describe('plans', () => {
         assignments: [assignment('a', 'm1', 1), assignment('b', 'm2', 1), assignment('c', 'm1', 2)],
       }),
     })
-    expect((await app.call('GET', '/schedule-plans/left/compare/foreign/')).status).toBe(422)
+    const refused = await app.call('GET', '/schedule-plans/left/compare/foreign/')
+    expect([refused.status, refused.body.details.map(({ path }: Json) => path)]).toEqual([
+      422,
+      ['otherPlanId'],
+    ])
     expect((await app.call('GET', '/schedule-plans/left/compare/none/')).status).toBe(404)
     // A plan with its own copy of the workflow is compared by the short names.
     expect((await send('GET', '/schedule-plans/left/compare/e2/')).activities.total).toBe(3)

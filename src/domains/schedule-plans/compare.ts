@@ -106,7 +106,7 @@ export const comparePlans = async (db: Db, a: string, b: string, page: Page): Pr
   const [planA, planB] = await Promise.all([known(db, a), known(db, b)])
   if (planA.workflowVersionId !== planB.workflowVersionId)
     throw unacceptableAt(
-      'b',
+      'otherPlanId',
       `plan ${JSON.stringify(b)} is of workflow version ` +
         `${JSON.stringify(planB.workflowVersionId)}, plan ${JSON.stringify(a)} of ` +
         `${JSON.stringify(planA.workflowVersionId)}; only plans of one version can be compared`,
