@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { MockActivityEnvironment } from '@temporalio/testing'
+import { hash } from 'node:crypto'
 import { existsSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -167,14 +168,18 @@ test('an activity that ends oddly fails by itself, with its reason; its neighbou
   ])
 })
 
+type Writing = { sizeBytes: number; digest?: () => string }
+
 /** A storage that keeps what was written, by path. */
 const openStorage = () => {
   const written = new Map<string, string>()
   const driver = {
     capabilities: { directories: false },
-    write: async (path: readonly string[], source: Readable, { sizeBytes }: { sizeBytes: number }) => {
+    write: async (path: readonly string[], source: Readable, { sizeBytes, digest }: Writing) => {
       const content = await text(source)
       expect(content).toHaveLength(sizeBytes)
+      if (digest !== undefined && digest() !== hash('sha256', content))
+        throw new StorageError('changed', 'has another digest')
       written.set(path.join('/'), content)
     },
   }
@@ -219,7 +224,11 @@ test('what has no readable copy on this host is named, and the other files of it
   expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual(unread)
   expect([...written.values()].toSorted()).toEqual(['two\n', 'two\n'])
   written.clear()
-  expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual(unread)
+  writeFileSync(join(directory, '.cache/same'), 'other')
+  expect(await deliverOutputs({ db, storages, hostId: 'keeper' }, 'odd-run')).toEqual([
+    expect.stringMatching(/^\.cache\/same of .*another content than its record/),
+    ...unread.slice(1),
+  ])
   expect(written.size).toBe(0)
 })
 

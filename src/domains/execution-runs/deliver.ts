@@ -1,6 +1,8 @@
-import { hash } from 'node:crypto'
+import { createHash, hash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
+import type { StoragePath } from '../../drivers/storage/byte-name.ts'
+import { StorageError, type StorageDriver } from '../../drivers/storage/contract.ts'
 import { nameOf, parseNames } from '../../drivers/storage/paths.ts'
 import { causeOf, isErrno } from '../../drivers/runtime/contract/errno.ts'
 import { Refusal } from '../../refusal.ts'
@@ -20,6 +22,8 @@ const OutputRow = z.object({
   root: z.string(),
   /** Of a file whose content was read; of others what is on record may differ from the content. */
   sizeBytes: z.number().nullish(),
+  /** Its SHA-256 in hexadecimal digits. */
+  sha256: z.string().nullish(),
 })
 type OutputRow = z.output<typeof OutputRow>
 
@@ -64,7 +68,8 @@ const nextUndelivered = (
           where w.id = t.execution_run_id and d.external_id = t.external_id
             and d.position <> t.activity_position) as is_namesake, t.attempt, t.activity_position as position,
         o.relative_path as path, t.metadata ->> 'keptAt' as root,
-        case when o.checksum <> '' then o.size_bytes end as size_bytes
+        case when o.checksum <> '' then o.size_bytes end as size_bytes,
+        substring(o.checksum from '^sha256:(.*)') as sha256
       ${undelivered(runId)} and t.metadata ->> 'keptOn' = ${hostId}
         and (t.activity_position, o.relative_path, o.id) > (${last.position}, ${last.path}, ${last.id})
       order by t.activity_position, o.relative_path, o.id limit ${atOnce}`,
@@ -86,6 +91,8 @@ const recordPlace = (db: Db, runId: string, { id, storageId }: OutputRow, path: 
     on conflict do nothing`)
 }
 
+const lackOf = ({ path, activity }: OutputRow, reason: string): string => `${path} of ${activity} (${reason})`
+
 /** The copy of a file on this host, or why it cannot be read. */
 const openCopy = async ({ root, path, sizeBytes }: OutputRow): Promise<OpenedFile | string> => {
   try {
@@ -98,6 +105,38 @@ const openCopy = async ({ root, path, sizeBytes }: OutputRow): Promise<OpenedFil
     if (isErrno(error, 'EACCES', 'EPERM', 'ELOOP', 'ENAMETOOLONG', 'ENOTDIR', 'ENOENT', 'ENXIO'))
       return causeOf(error)
     throw error
+  }
+}
+
+const digestOf = async (bytes: AsyncIterable<Uint8Array>): Promise<string> => {
+  const sum = createHash('sha256')
+  for await (const piece of bytes) sum.update(piece)
+  return sum.digest('hex')
+}
+
+/**
+ * Writes a file under its name. @returns why not, where the copy has other bytes than the record
+ * @throws where the storage cannot be reached or refuses
+ */
+const writeCopy = async (
+  driver: StorageDriver,
+  names: StoragePath,
+  copy: OpenedFile,
+  file: OutputRow,
+  signal: AbortSignal | undefined,
+): Promise<string | undefined> => {
+  const { sha256 } = file
+  const digest = sha256 == null ? undefined : () => sha256
+  try {
+    await driver.write(names, copy.stream, { overwrite: true, sizeBytes: copy.sizeBytes, digest, signal })
+    return undefined
+  } catch (error) {
+    if (sha256 == null || !(error instanceof StorageError) || error.fault !== 'changed') throw error
+    // The file in the storage may have changed instead.
+    const again = await openCopy(file)
+    if (typeof again === 'string') return again
+    if ((await digestOf(again.stream)) === sha256) throw error
+    return 'it has another content than its record'
   }
 }
 
@@ -124,7 +163,7 @@ export const deliverOutputs = async (
       signal?.throwIfAborted()
       const copy = await openCopy(file)
       if (typeof copy === 'string') {
-        unread.push(`${file.path} of ${file.activity} (${copy})`)
+        unread.push(lackOf(file, copy))
         continue
       }
       try {
@@ -134,8 +173,9 @@ export const deliverOutputs = async (
         const path = pathOf(runId, file)
         const names = parseNames(nameOf(`/${path}`))
         await ensureDirectory(driver, names.slice(0, -1), folders, signal)
-        await driver.write(names, copy.stream, { overwrite: true, sizeBytes: copy.sizeBytes, signal })
-        await recordPlace(db, runId, file, path)
+        const lack = await writeCopy(driver, names, copy, file, signal)
+        if (lack === undefined) await recordPlace(db, runId, file, path)
+        else unread.push(lackOf(file, lack))
       } finally {
         copy.stream.destroy()
       }
