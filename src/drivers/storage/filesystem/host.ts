@@ -364,13 +364,14 @@ const digest = async (path: StoragePath): Promise<string> => {
   try {
     const hash = createHash('sha256')
     const piece = Buffer.allocUnsafe(digestPiece)
-    let size = 0
-    for (;;) {
+    // A read may give less than a piece.
+    for (let size = 0, next = digestTurn; ;) {
       const count = readSync(fd, piece, 0, digestPiece, size)
       if (count === 0) break
       hash.update(piece.subarray(0, count))
       size += count
-      if (size % digestTurn !== 0) continue
+      if (size < next) continue
+      next = size + digestTurn
       send('reading')
       await turn()
     }
@@ -496,12 +497,14 @@ const keep = async (number: number): Promise<number> => {
 const digestOfDescriptor = async (fd: number): Promise<Hash> => {
   const hash = createHash('sha256')
   const piece = Buffer.allocUnsafe(digestPiece)
-  for (let place = 0; ;) {
+  for (let place = 0, next = digestTurn; ;) {
     const { bytesRead } = await readAt(fd, piece, 0, digestPiece, place)
     if (bytesRead === 0) return hash
     hash.update(piece.subarray(0, bytesRead))
     place += bytesRead
-    if (place % digestTurn === 0) send('reading')
+    if (place < next) continue
+    next = place + digestTurn
+    send('reading')
   }
 }
 
