@@ -141,6 +141,22 @@ const unfinishedOf = async (parts: S3Parts, key: string, { signal }: Watch): Pro
   }
 }
 
+/** The parts of an upload; undefined where it is over, or the credential may not see it. */
+const keptParts = async (
+  parts: S3Parts,
+  key: string,
+  upload: string,
+  { signal }: Watch,
+): Promise<KeptPart[] | undefined> => {
+  try {
+    return await parts.list(key, upload, { signal })
+  } catch (error) {
+    // Some stores refuse an id that they cannot have given with 400.
+    if (error instanceof S3Error && [400, 403, 404].includes(error.status ?? 0)) return undefined
+    throw error
+  }
+}
+
 /**
  * Removes the uploads that no part has reached. An attempt may have died between the begin of its
  * upload and its record of that, before its first part; an upload with parts that is not recorded
@@ -153,12 +169,7 @@ const abortEmpty = async (
   { signal }: Watch,
 ): Promise<void> => {
   for (const each of uploads) {
-    const kept = await parts.list(key, each, { signal }).catch((error: unknown) => {
-      // Its writer has ended it meanwhile, or alone may see it.
-      if (error instanceof S3Error && (error.code === 'NoSuchUpload' || error.status === 403))
-        return undefined
-      throw error
-    })
+    const kept = await keptParts(parts, key, each, { signal })
     if (kept?.length === 0) await parts.abort(key, each, { signal })
   }
 }
@@ -180,12 +191,12 @@ export const openUploadParts = async (
   key: string,
   { earlier, signal }: UploadOptions,
 ): Promise<OpenUpload> => {
-  const unfinished = await unfinishedOf(parts, key, { signal })
-  const known = earlier.find((each) => unfinished.includes(each))
-  if (known !== undefined) {
-    const kept = await parts.list(key, known, { signal })
-    return { upload: known, receivedBytes: kept.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0) }
+  for (const upload of earlier) {
+    const kept = await keptParts(parts, key, upload, { signal })
+    // Some stores list no parts of an upload that is over.
+    if (kept !== undefined && kept.length > 0)
+      return { upload, receivedBytes: kept.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0) }
   }
-  if (earlier.length > 0) await abortEmpty(parts, key, unfinished, { signal })
+  if (earlier.length > 0) await abortEmpty(parts, key, await unfinishedOf(parts, key, { signal }), { signal })
   return { upload: await parts.begin(key, { signal }), receivedBytes: 0 }
 }

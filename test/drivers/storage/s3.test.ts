@@ -357,6 +357,22 @@ test('what an attempt has begun and not recorded goes with its discard; uploads 
   expect(await bucket.parts?.unfinished('file.other')).toHaveLength(1)
 })
 
+test('a credential that may not list the unfinished uploads of a bucket goes on with its own', async () => {
+  await using site = await startS3()
+  site.bucket('unlisted')
+  const bucket = s3Of(site, 'unlisted', site.accessKey)
+  const denied = new S3Error('AccessDenied', 'no', { status: 403 })
+  const parts = { ...bucket.parts!, unfinished: () => Promise.reject(denied) }
+  const driver = openS3Storage({ ...bucket, parts }, { prefix: [], signed: true })
+  const [over, kept] = [await parts.begin('file'), await parts.begin('file')]
+  await parts.abort('file', over)
+  const content = Buffer.alloc(5 * 2 ** 20)
+  await parts.send('file', kept, 1, content)
+  const attempt = { name: 'an attempt', earlier: ['one before', over, kept], sizeBytes: 2 * content.length }
+  const opened = await driver.openUpload!(at('file'), attempt)
+  expect(opened).toEqual({ upload: kept, receivedBytes: content.length })
+})
+
 test('a bucket that is closed leaves the open streams of others alone', async () => {
   await using site = await startS3()
   for (const name of ['one', 'other']) site.bucket(name)
