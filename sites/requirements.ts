@@ -36,7 +36,8 @@ const packages = {
   'openssh-client': ['/usr/bin/ssh', '/usr/bin/ssh-keygen'],
   'openssh-server': ['/usr/sbin/sshd'],
   openssl: ['/usr/bin/openssl'],
-  parallel: ['/usr/bin/parallel'],
+  // GNU's. That of moreutils has the first of these names too.
+  parallel: ['/usr/bin/parallel', '/usr/bin/parsort'],
   podman: ['/usr/bin/podman'],
   prometheus: ['/usr/bin/prometheus', '/usr/bin/promtool'],
   'python3-minimal': ['/usr/bin/python3'],
