@@ -513,6 +513,21 @@ describe('uploads in parts', () => {
     },
   )
 
+  test.each(['here', 'host'])(
+    'give the same answer to a last part that comes again, and refuse another one: %s',
+    async (storage) => {
+      const content = randomBytes(100_000)
+      const path = `${storage}-again`
+      await part(storage, path, content, 0, 60_000)
+      const first = await part(storage, path, content, 60_000, 100_000)
+      const again = await part(storage, path, content, 60_000, 100_000)
+      expect([again.status, again.body]).toEqual([201, first.body])
+      const other = await part(storage, path, randomBytes(100_000), 60_000, 100_000)
+      expect([other.status, other.body.error]).toEqual([422, expect.stringContaining('is there already')])
+      expect(readFileSync(join(root, 'data', path)).equals(content)).toBe(true)
+    },
+  )
+
   test('what no part can be is refused, and a bucket takes files whole', async () => {
     for (const range of ['bytes 0-1', 'bytes 5-4/10', 'bytes 0-9/5', 'bytes */*', 'items 0-1/2'])
       expect([range, (await put('here', 'p', 'xx', { 'content-range': range })).status]).toEqual([range, 400])

@@ -1,12 +1,15 @@
+import { createHash } from 'node:crypto'
+import type { Readable } from 'node:stream'
 import { behind } from '../../drivers/storage/continued.ts'
-import { StorageError, type WriteOptions, type Written } from '../../drivers/storage/contract.ts'
+import { StorageError, type Entry, type WriteOptions, type Written } from '../../drivers/storage/contract.ts'
+import { taken } from '../../drivers/storage/faults.ts'
 import type { StoragePath } from '../../drivers/storage/paths.ts'
 import { ClientGone, HttpRefusal } from '../../http/errors.ts'
 import type { Upload } from '../../http/route.ts'
 import { invalid, unacceptableAt } from '../../refusal.ts'
 import { refusing } from './errors.ts'
 import type { OpenedStorage } from './open.ts'
-import { ensureDirectory } from './send.ts'
+import { ensureDirectory, entryAt } from './send.ts'
 
 /** The limit of one body: the largest object that S3 accepts. */
 export const largestUpload = 5 * 2 ** 40
@@ -76,16 +79,44 @@ const optionsOf = (
   }
 }
 
+const digestOf = async (bytes: AsyncIterable<Uint8Array>): Promise<string> => {
+  const sum = createHash('sha256')
+  for await (const piece of bytes) sum.update(piece)
+  return sum.digest('hex')
+}
+
+/**
+ * The answer to a last part that is sent again because its answer was lost: the file has its name,
+ * ends with the bytes of the part, and is neither written again nor a conflict.
+ * @throws StorageError `exists` where the file has other bytes
+ */
+const repeatedEnd = async (
+  { driver }: OpenedStorage,
+  path: StoragePath,
+  entry: Entry,
+  { offset, bytes, signal }: { offset: number; bytes: Readable; signal: AbortSignal },
+): Promise<Written> => {
+  const { stream } = await driver.read(path, { offset, signal })
+  try {
+    const [there, sent] = await Promise.all([digestOf(stream), digestOf(bytes)])
+    if (there !== sent) throw taken(path)
+  } finally {
+    stream.destroy()
+  }
+  return { receivedBytes: entry.sizeBytes ?? 0, entry, sha256: await driver.digest(path, { signal }) }
+}
+
 /**
  * Stores a body, or a part of one, while it arrives, and makes the directories above it. A client
  * that leaves aborts no upload that it could continue.
  */
 export const takeUpload = (
-  { driver }: OpenedStorage,
+  opened: OpenedStorage,
   path: StoragePath,
   given: { upload: Upload; overwrite: boolean; contentRange: string | undefined; signal: AbortSignal },
 ): Promise<Written> =>
   refusing('body', async () => {
+    const { driver } = opened
     const part = uploadPartOf(given.contentRange)
     if (part?.asks === true) {
       // A request for the number of stored bytes has no body.
@@ -105,12 +136,20 @@ export const takeUpload = (
     if ((options.part?.offset ?? 0) === 0)
       await ensureDirectory(driver, path.slice(0, -1), new Set(), options.signal)
     const { part: written, sizeBytes = 0 } = options
-    // Where the service ended before a whole file got its name, the client repeats the last part. The
-    // kept bytes get the name, and the answer has their digest.
-    if (written?.last === true && (await driver.received?.(path, uploadName)) === sizeBytes)
-      return driver.write(path, behind(given.upload.stream, sizeBytes - written.offset), {
-        ...options,
-        part: { ...written, offset: sizeBytes },
-      })
+    if (written?.last === true) {
+      const kept = await driver.received?.(path, uploadName)
+      // Where the service ended before a whole file got its name, the client repeats the last part. The
+      // kept bytes get the name, and the answer has their digest.
+      if (kept === sizeBytes)
+        return driver.write(path, behind(given.upload.stream, sizeBytes - written.offset), {
+          ...options,
+          part: { ...written, offset: sizeBytes },
+        })
+      const there = kept === 0 && !given.overwrite ? await entryAt(driver, path, given.signal) : undefined
+      if (there?.type === 'file' && there.sizeBytes === sizeBytes) {
+        const { stream: bytes } = given.upload
+        return repeatedEnd(opened, path, there, { offset: written.offset, bytes, signal: given.signal })
+      }
+    }
     return driver.write(path, given.upload.stream, options)
   })
