@@ -189,6 +189,11 @@ export const copiesS3: Benchmark = {
             '`Upload`, in the process of the benchmark.',
           'Both ends and the store are on this machine; Orrery records each entry and the end durably, rclone ' +
             'records nothing.',
+          'A profile of four copies of 1 GiB up: of 73 s the daemon works 40: SHA-256 12 (of each byte as it is ' +
+            'read, sent and signed), garbage collection 8, MD5 7, writes to sockets 4, joined pieces 2.',
+          'A profile of 10,000 files five times up: of 112 s the daemon works 101, 48 in the SDK, 14 in its own ' +
+            'code, 7 garbage collection; five times down: 88 of 115 s, 44 in the SDK, 11 in its own code, ' +
+            '5 garbage collection.',
           'A profile of 1 GiB down: the daemon works 4 of 7 s (garbage collection 1, SHA-256 0.6, bytes from the ' +
             'store 0.5, bytes to the process that writes 0.9) and else waits for that process, which also sums and ' +
             'flushes them; flushes ahead of the end, and a second piece under way, gain 6 %.',
