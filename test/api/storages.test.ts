@@ -528,6 +528,35 @@ describe('uploads in parts', () => {
     },
   )
 
+  test.each(['here', 'host'])(
+    'lose no byte where a connection goes on behind which another one has sent the rest: %s',
+    async (storage) => {
+      const content = randomBytes(3_000_000)
+      const path = `${storage}-overtaken`
+      await part(storage, path, content, 0, 60_000)
+      const slow = request(`${app.baseUrl}${at(storage, path)}`, {
+        method: 'PUT',
+        headers: {
+          'content-type': 'application/octet-stream',
+          'content-range': 'bytes 60000-2999999/3000000',
+          'content-length': 2_940_000,
+        },
+      })
+      const answered = new Promise<number | undefined>((resolve, reject) => {
+        slow.on('response', (answer) => resolve(answer.resume().statusCode)).on('error', reject)
+      })
+      slow.write(content.subarray(60_000, 2_000_000))
+      let receivedBytes = 0
+      for (; receivedBytes <= 60_000; await sleep(50))
+        ({ receivedBytes } = (await put(storage, path, '', { 'content-range': 'bytes */3000000' })).body)
+      const end = await part(storage, path, content, receivedBytes, 3_000_000)
+      expect([end.status, end.body.checksum]).toEqual([201, `sha256:${sha256(content)}`])
+      slow.end(content.subarray(2_000_000))
+      expect(await answered).toBeGreaterThanOrEqual(400)
+      expect(readFileSync(join(root, 'data', path)).equals(content)).toBe(true)
+    },
+  )
+
   test('what no part can be is refused, and a bucket takes files whole', async () => {
     for (const range of ['bytes 0-1', 'bytes 5-4/10', 'bytes 0-9/5', 'bytes */*', 'items 0-1/2'])
       expect([range, (await put('here', 'p', 'xx', { 'content-range': range })).status]).toEqual([range, 400])

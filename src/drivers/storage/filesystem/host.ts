@@ -434,12 +434,15 @@ const create = (
   }
 }
 
-/** A later attempt has renamed the file: this one must not add to it. */
-const refuseAdopted = (fd: number, { folder, temporary, path }: NonNullable<OpenFile['target']>): void => {
-  if (lstatSync(at(folder, temporary), { throwIfNoEntry: false })?.ino === fstatSync(fd).ino) return
+/** False where another attempt has renamed the file: it goes on with it, or has given it its name. */
+const isOwn = (fd: number, { folder, temporary }: NonNullable<OpenFile['target']>): boolean =>
+  lstatSync(at(folder, temporary), { throwIfNoEntry: false })?.ino === fstatSync(fd).ino
+
+const refuseAdopted = (fd: number, target: NonNullable<OpenFile['target']>): void => {
+  if (isOwn(fd, target)) return
   throw new StorageError(
     'away',
-    `${quotedPath(path)}: another attempt goes on with this file, or has removed it`,
+    `${quotedPath(target.path)}: another attempt goes on with this file, or has removed it`,
   )
 }
 
@@ -460,10 +463,11 @@ const append = async (number: number, bytes: Buffer): Promise<void> => {
   }
 }
 
-/** Removes the bytes since `create`; without an upload's name, all bytes. */
+/** Removes the bytes since `create`; without an upload's name, all bytes. Those of other attempts stay. */
 const removeBytes = (fd: number, target: NonNullable<OpenFile['target']>): void => {
   const { folder, temporary, upload, begun } = target
   try {
+    if (!isOwn(fd, target)) return
     if (upload && begun > 0) ftruncateSync(fd, begun)
     else unlinkSync(at(folder, temporary))
   } catch {
