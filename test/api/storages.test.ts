@@ -557,6 +557,51 @@ describe('uploads in parts', () => {
     },
   )
 
+  test.each(['here', 'host'])(
+    'let a last part that comes again while the file gets its name be repeated once more: %s',
+    async (storage) => {
+      const content = randomBytes(3 * 2 ** 20)
+      const path = `${storage}-during`
+      await part(storage, path, content, 0, 2 ** 20)
+      const open = () => {
+        const range = `bytes ${2 ** 20}-${content.length - 1}/${content.length}`
+        const sent = request(`${app.baseUrl}${at(storage, path)}`, {
+          method: 'PUT',
+          headers: {
+            'content-type': 'application/octet-stream',
+            'content-range': range,
+            expect: '100-continue',
+          },
+        })
+        const answered = new Promise<{ status: number | undefined; body: any }>((resolve, reject) => {
+          sent.on('error', reject).on('response', (answer) => {
+            void text(answer).then((body) => resolve({ status: answer.statusCode, body: JSON.parse(body) }))
+          })
+        })
+        const taken = new Promise((resolve) => sent.on('continue', resolve))
+        sent.flushHeaders()
+        return { sent, answered, taken }
+      }
+      const first = open()
+      await first.taken
+      first.sent.write(content.subarray(2 ** 20))
+      let receivedBytes = 0
+      for (; receivedBytes < content.length; await sleep(50))
+        ({ receivedBytes } = (
+          await put(storage, path, '', { 'content-range': `bytes */${content.length}` })
+        ).body)
+      const again = open()
+      await again.taken
+      first.sent.end()
+      const answer = await first.answered
+      expect([answer.status, answer.body.checksum]).toEqual([201, `sha256:${sha256(content)}`])
+      again.sent.end(content.subarray(2 ** 20))
+      expect((await again.answered).status).toBe(503)
+      expect(await part(storage, path, content, 2 ** 20, content.length)).toMatchObject(answer)
+      expect(readFileSync(join(root, 'data', path)).equals(content)).toBe(true)
+    },
+  )
+
   test('what no part can be is refused, and a bucket takes files whole', async () => {
     for (const range of ['bytes 0-1', 'bytes 5-4/10', 'bytes 0-9/5', 'bytes */*', 'items 0-1/2'])
       expect([range, (await put('here', 'p', 'xx', { 'content-range': range })).status]).toEqual([range, 400])

@@ -573,6 +573,7 @@ const commit = async (
     if (attributes !== undefined) give(file.fd, attributes)
     await flush(file.fd)
     const [from, to] = [at(folder, temporary), at(folder, name)]
+    if (target.upload) refuseAdopted(file.fd, target)
     refuseTaken(folder, name, path, overwrite)
     if (overwrite) renameSync(from, to)
     else putExclusively(from, to)
