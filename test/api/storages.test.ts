@@ -602,6 +602,19 @@ describe('uploads in parts', () => {
     },
   )
 
+  test.each(['here', 'host'])(
+    'a file in a single part that comes again gets the same answer: %s',
+    async (storage) => {
+      const content = randomBytes(1_000)
+      const path = `${storage}-single`
+      const first = await part(storage, path, content, 0, 1_000)
+      const again = await part(storage, path, content, 0, 1_000)
+      expect([again.status, again.body]).toEqual([201, first.body])
+      const other = await part(storage, path, randomBytes(1_000), 0, 1_000)
+      expect([other.status, other.body.error]).toEqual([422, expect.stringContaining('is there already')])
+    },
+  )
+
   test('what no part can be is refused, and a bucket takes files whole', async () => {
     for (const range of ['bytes 0-1', 'bytes 5-4/10', 'bytes 0-9/5', 'bytes */*', 'items 0-1/2'])
       expect([range, (await put('here', 'p', 'xx', { 'content-range': range })).status]).toEqual([range, 400])

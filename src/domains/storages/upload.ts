@@ -136,11 +136,11 @@ export const takeUpload = (
     if ((options.part?.offset ?? 0) === 0)
       await ensureDirectory(driver, path.slice(0, -1), new Set(), options.signal)
     const { part: written, sizeBytes = 0 } = options
-    if (written?.last === true) {
-      const kept = await driver.received?.(path, uploadName)
+    if (part !== undefined && part.last + 1 === part.total) {
+      const kept = written === undefined ? 0 : await driver.received?.(path, uploadName)
       // Where the service ended before a whole file got its name, the client repeats the last part. The
       // kept bytes get the name, and the answer has their digest.
-      if (kept === sizeBytes)
+      if (written !== undefined && kept === sizeBytes)
         return driver.write(path, behind(given.upload.stream, sizeBytes - written.offset), {
           ...options,
           part: { ...written, offset: sizeBytes },
@@ -148,7 +148,7 @@ export const takeUpload = (
       const there = kept === 0 && !given.overwrite ? await entryAt(driver, path, given.signal) : undefined
       if (there?.type === 'file' && there.sizeBytes === sizeBytes) {
         const { stream: bytes } = given.upload
-        return repeatedEnd(opened, path, there, { offset: written.offset, bytes, signal: given.signal })
+        return repeatedEnd(opened, path, there, { offset: part.first, bytes, signal: given.signal })
       }
     }
     return driver.write(path, given.upload.stream, options)
