@@ -248,6 +248,24 @@ test('outputs of activities with one externalId are delivered beside each other'
   })
 })
 
+test('a delivery that is stopped while it reads a copy again ends there', async () => {
+  const { db } = service
+  await db.transaction(async (tx) => {
+    await tx.run(sql`update task_executions set site = 'cloud/m',
+      metadata = jsonb_build_object('keptOn', 'stopper', 'keptAt', directory)
+      where execution_run_id = 'odd-run' and activity_id = 'odd-first'`)
+    await tx.run(sql`delete from data_locations where execution_run_id = 'odd-run' and uri like 'storage:%'`)
+    const stop = new AbortController()
+    const write = async (): Promise<never> => {
+      stop.abort(new Error('stopped'))
+      throw new StorageError('changed', 'was replaced while it was written')
+    }
+    const driver = { capabilities: { directories: false }, write }
+    const parts = { db: tx, storages: { open: async () => ({ driver }) } as never, hostId: 'stopper' }
+    await expect(deliverOutputs(parts, 'odd-run', stop.signal)).rejects.toThrow('stopped')
+  })
+})
+
 /** The steps at the end of a run, as workers with these parts take them. */
 const stepsOn = (parts: Record<string, unknown>, runId: string) => {
   const { closeRun, finishFiles } = executionRunActivities({

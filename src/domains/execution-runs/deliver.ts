@@ -1,9 +1,10 @@
-import { createHash, hash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import type { StoragePath } from '../../drivers/storage/byte-name.ts'
 import { StorageError, type StorageDriver } from '../../drivers/storage/contract.ts'
 import { nameOf, parseNames } from '../../drivers/storage/paths.ts'
+import { streamDigest } from '../../drivers/storage/streams.ts'
 import { causeOf, isErrno } from '../../drivers/runtime/contract/errno.ts'
 import { Refusal } from '../../refusal.ts'
 import type { Storages } from '../storages/open.ts'
@@ -108,12 +109,6 @@ const openCopy = async ({ root, path, sizeBytes }: OutputRow): Promise<OpenedFil
   }
 }
 
-const digestOf = async (bytes: AsyncIterable<Uint8Array>): Promise<string> => {
-  const sum = createHash('sha256')
-  for await (const piece of bytes) sum.update(piece)
-  return sum.digest('hex')
-}
-
 /**
  * Writes a file under its name. @returns why not, where the copy has other bytes than the record
  * @throws where the storage cannot be reached or refuses
@@ -135,7 +130,7 @@ const writeCopy = async (
     // The file in the storage may have changed instead.
     const again = await openCopy(file)
     if (typeof again === 'string') return again
-    if ((await digestOf(again.stream)) === sha256) throw error
+    if ((await streamDigest(again.stream, signal)) === sha256) throw error
     return 'it has another content than its record'
   }
 }
