@@ -300,8 +300,10 @@ test('a machine whose making fails is ended, and a retry makes another one, also
     ],
   })
   site.faults.otherHostKey(true)
+  site.faults.throttle('RunInstances', 1)
   const failed = await made('other-key')
   site.faults.otherHostKey(false)
+  site.faults.throttle('RunInstances', 1)
   expect(failed).toMatchObject({
     status: 'failed',
     failureReason: expect.stringContaining('another host key than its console'),
@@ -310,6 +312,9 @@ test('a machine whose making fails is ended, and a retry makes another one, also
   expect(living()).toEqual([])
   expect((await service.call('POST', `/cloud-operations/${failed.id}/retry/`)).status).toBe(202)
   expect(await calls.over(failed.id)).toMatchObject({ status: 'completed' })
+  // Each try says why it waited.
+  const waits = (await calls.events(failed.id)).filter(({ event }) => event === 'resource.waiting')
+  expect(waits).toHaveLength(2)
   expect(await act('other-key', 'destroy')).toMatchObject({ status: 'completed' })
   expect(await service.get(`/ssh-keys/${keyIdOf('other-key')}/`)).toMatchObject({
     usedBy: [{ connectionId: 'login-c' }],

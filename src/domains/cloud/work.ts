@@ -504,14 +504,18 @@ export const recordFailure = async (db: Db, operationId: string, reason: string)
 
 const WaitRow = z.object({ phase: z.string(), isKnown: z.boolean() })
 
-/** Records why an operation waits: once, however often a phase meets the same reason again. */
+/**
+ * Records why an operation waits: once, however often a phase meets the same reason again, until a
+ * retry reopens the operation.
+ */
 export const recordWait = async (db: Db, operationId: string, reason: string): Promise<void> => {
   const job = await readJob(db, operationId)
   const { phase, isKnown } = await db.one(
     WaitRow,
     sql`select o.phase, coalesce((select e.payload->>'phase' = o.phase and e.payload->>'message' = ${reason}
         from operation_events e where e.kind = ${cloudKind.name} and e.operation_id = o.id
-          and e.event_type = 'cloud.resource.waiting' order by e.sequence desc limit 1), false) as is_known
+          and e.event_type in ('cloud.resource.waiting', ${`${cloudKind.events}.reopened`})
+        order by e.sequence desc limit 1), false) as is_known
       from cloud_operations o where o.id = ${operationId}`,
   )
   if (!isKnown) await note(db, job, phase, 'resource.waiting', { message: reason })
