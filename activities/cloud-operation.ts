@@ -24,7 +24,7 @@ export const cloudOperationActivities = (parts: CloudOperationParts) => {
         if (!isFinal) {
           // The error itself counts, whether or not its record succeeds.
           if (error instanceof CloudError || error instanceof Refusal)
-            await work.recordWait(parts.db, id, error.message).catch(() => undefined)
+            await work.recordProviderWait(parts.db, id, error.message).catch(() => undefined)
           throw error
         }
         await work.recordFailure(parts.db, id, error.message)

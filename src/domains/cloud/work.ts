@@ -508,7 +508,7 @@ const WaitRow = z.object({ phase: z.string(), isKnown: z.boolean() })
  * Records why an operation waits: once, however often a phase meets the same reason again, until a
  * retry reopens the operation.
  */
-export const recordWait = async (db: Db, operationId: string, reason: string): Promise<void> => {
+export const recordProviderWait = async (db: Db, operationId: string, reason: string): Promise<void> => {
   const job = await readJob(db, operationId)
   const { phase, isKnown } = await db.one(
     WaitRow,
