@@ -88,13 +88,14 @@ const deliverySeconds = 60
 const mostNamed = 20
 
 /**
- * Brings files of machines to default storages. Where a storage fails, the copies on this host
- * remain, and the run's warnings say so, as they do of files without a readable copy.
+ * Brings files of machines to default storages. Where a storage fails, or a copy on this host has
+ * other bytes than its record, the copies remain, and the run's warnings say so, as they do of files
+ * without a readable copy.
  * @returns false where copies have to remain
  */
 const deliver = async (parts: ExecutionRunParts, runId: string, signal: AbortSignal): Promise<boolean> => {
   let last: unknown
-  let left: string[] = []
+  let left: Awaited<ReturnType<typeof deliverOutputs>> = { unread: [], differing: [] }
   /** False where a repetition cannot succeed. */
   const attempt = async (): Promise<boolean | undefined> => {
     try {
@@ -114,14 +115,14 @@ const deliver = async (parts: ExecutionRunParts, runId: string, signal: AbortSig
     (await poll(attempt, { everyMs: 2_000, deadlineMs: deliverySeconds * 1_000, signal })) === true
   signal.throwIfAborted()
   if (!delivered) await warnRun(parts.db, runId, `outputs are on host ${parts.hostId} only: ${String(last)}`)
-  if (left.length === 0) return delivered
-  const named = firstTexts(left, mostNamed).join(', ')
-  await warnRun(
-    parts.db,
-    runId,
-    `outputs that cannot be read on host ${parts.hostId} were not brought to their storage: ${named}`,
-  )
-  return delivered
+  const warn = async (what: string, files: readonly string[]): Promise<void> => {
+    if (files.length === 0) return
+    const named = firstTexts(files, mostNamed).join(', ')
+    await warnRun(parts.db, runId, `outputs that ${what} were not brought to their storage: ${named}`)
+  }
+  await warn(`cannot be read on host ${parts.hostId}`, left.unread)
+  await warn(`have other bytes on host ${parts.hostId} than on record stay there, and`, left.differing)
+  return delivered && left.differing.length === 0
 }
 
 /** Brings a run's outputs on this host to their storage, and removes what the run no longer keeps. */

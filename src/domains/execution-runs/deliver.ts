@@ -92,19 +92,24 @@ const recordPlace = (db: Db, runId: string, { id, storageId }: OutputRow, path: 
     on conflict do nothing`)
 }
 
-const lackOf = ({ path, activity }: OutputRow, reason: string): string => `${path} of ${activity} (${reason})`
+/** Why a copy is not delivered. `differs`: it is there, with other bytes than the record. */
+interface Lack {
+  reason: string
+  differs: boolean
+}
 
-/** The copy of a file on this host, or why it cannot be read. */
-const openCopy = async ({ root, path, sizeBytes }: OutputRow): Promise<OpenedFile | string> => {
+/** The copy of a file on this host, or why it is none. */
+const openCopy = async ({ root, path, sizeBytes }: OutputRow): Promise<OpenedFile | Lack> => {
   try {
     const copy = await openOutput(root, path)
     if (sizeBytes == null || copy.sizeBytes === sizeBytes) return copy
     copy.stream.destroy()
-    return `it has ${String(copy.sizeBytes)} bytes instead of ${String(sizeBytes)}`
+    const reason = `it has ${String(copy.sizeBytes)} bytes instead of ${String(sizeBytes)}`
+    return { reason, differs: true }
   } catch (error) {
-    if (error instanceof Refusal) return 'it is not there'
+    if (error instanceof Refusal) return { reason: 'it is not there', differs: false }
     if (isErrno(error, 'EACCES', 'EPERM', 'ELOOP', 'ENAMETOOLONG', 'ENOTDIR', 'ENOENT', 'ENXIO'))
-      return causeOf(error)
+      return { reason: causeOf(error), differs: false }
     throw error
   }
 }
@@ -119,7 +124,7 @@ const writeCopy = async (
   copy: OpenedFile,
   file: OutputRow,
   signal: AbortSignal | undefined,
-): Promise<string | undefined> => {
+): Promise<Lack | undefined> => {
   const { sha256 } = file
   const digest = sha256 == null ? undefined : () => sha256
   try {
@@ -129,9 +134,9 @@ const writeCopy = async (
     if (sha256 == null || !(error instanceof StorageError) || error.fault !== 'changed') throw error
     // The file in the storage may have changed instead.
     const again = await openCopy(file)
-    if (typeof again === 'string') return again
+    if ('reason' in again) return again
     if ((await streamDigest(again.stream, signal)) === sha256) throw error
-    return 'it has another content than its record'
+    return { reason: 'it has another content than its record', differs: true }
   }
 }
 
@@ -139,7 +144,8 @@ const writeCopy = async (
  * Brings what a run's activities made on machines to the default storages of their runtimes, below
  * `runs/<run>/<activity>/<attempt>/`, with the position behind the activity where others have the
  * same externalId. A repeat goes on with what is missing.
- * @returns the files of which this host has no readable copy, each with the reason
+ * @returns the files that are not brought, each with the reason: `unread` have no readable copy on
+ *   this host, and the copies of `differing` have other bytes than their records
  * @throws where a storage cannot be reached or refuses, or `signal` is aborted; the copies on this
  *   host stay
  */
@@ -147,18 +153,20 @@ export const deliverOutputs = async (
   { db, storages, hostId }: { db: Db; storages: Storages; hostId: string },
   runId: string,
   signal?: AbortSignal,
-): Promise<string[]> => {
+): Promise<{ unread: string[]; differing: string[] }> => {
   const made = new Map<string, Set<string>>()
-  const unread: string[] = []
+  const left = { unread: new Array<string>(), differing: new Array<string>() }
+  const leave = ({ path, activity }: OutputRow, { reason, differs }: Lack): void =>
+    void left[differs ? 'differing' : 'unread'].push(`${path} of ${activity} (${reason})`)
   for (let last: OutputRow | undefined; ;) {
     const files = await nextUndelivered(db, runId, hostId, last)
     last = files.at(-1)
-    if (last === undefined) return unread
+    if (last === undefined) return left
     for (const file of files) {
       signal?.throwIfAborted()
       const copy = await openCopy(file)
-      if (typeof copy === 'string') {
-        unread.push(lackOf(file, copy))
+      if ('reason' in copy) {
+        leave(file, copy)
         continue
       }
       try {
@@ -170,7 +178,7 @@ export const deliverOutputs = async (
         await ensureDirectory(driver, names.slice(0, -1), folders, signal)
         const lack = await writeCopy(driver, names, copy, file, signal)
         if (lack === undefined) await recordPlace(db, runId, file, path)
-        else unread.push(lackOf(file, lack))
+        else leave(file, lack)
       } finally {
         copy.stream.destroy()
       }
