@@ -13,7 +13,7 @@ import { openTurns } from '../../src/db/each-record.ts'
 import { openClouds, type Cloud } from '../../src/domains/cloud/clouds.ts'
 import { keyIdOf } from '../../src/domains/cloud/instance-keys.ts'
 import { noteLosses, recordLost } from '../../src/domains/cloud/loss.ts'
-import { createMachine, type CloudWorkParts } from '../../src/domains/cloud/work.ts'
+import { createMachine, recordProviderWait, type CloudWorkParts } from '../../src/domains/cloud/work.ts'
 import { endUnusedMachines, unusedByRuns } from '../../src/domains/execution-runs/machines.ts'
 import { openVaultKeys } from '../../src/vault/keys.ts'
 import { openVault } from '../../src/vault/vault.ts'
@@ -139,6 +139,11 @@ test('an operation whose provider limits the rate goes on, and its events and th
   ])
   const { log } = await service.get('/cloud-instances/limited/provisioning-log/')
   expect(log).toContain(`[stopping] resource.waiting: ${waits[0].message}`)
+  for (const reason of ['one', 'two', 'one']) await recordProviderWait(service.db, id, reason)
+  const { log: longer } = await service.get('/cloud-instances/limited/provisioning-log/')
+  expect(longer.slice(log.length).replace(/^\S+/gm, 'at')).toBe(
+    ['one', 'two'].map((reason) => `at [stopping] resource.waiting: ${reason}\n`).join(''),
+  )
   await act('limited', 'destroy')
 })
 

@@ -512,10 +512,11 @@ export const recordProviderWait = async (db: Db, operationId: string, reason: st
   const job = await readJob(db, operationId)
   const { phase, isKnown } = await db.one(
     WaitRow,
-    sql`select o.phase, coalesce((select e.payload->>'phase' = o.phase and e.payload->>'message' = ${reason}
-        from operation_events e where e.kind = ${cloudKind.name} and e.operation_id = o.id
-          and e.event_type in ('cloud.resource.waiting', ${`${cloudKind.events}.reopened`})
-        order by e.sequence desc limit 1), false) as is_known
+    sql`select o.phase, exists (select from operation_events e where e.kind = ${cloudKind.name}
+        and e.operation_id = o.id and e.event_type = 'cloud.resource.waiting' and e.payload->>'phase' = o.phase
+        and e.payload->>'message' = ${reason} and not exists (select from operation_events r
+          where r.kind = e.kind and r.operation_id = o.id and r.sequence > e.sequence
+            and r.event_type = ${`${cloudKind.events}.reopened`})) as is_known
       from cloud_operations o where o.id = ${operationId}`,
   )
   if (!isKnown) await note(db, job, phase, 'resource.waiting', { message: reason })
