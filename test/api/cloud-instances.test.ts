@@ -139,10 +139,12 @@ test('an operation whose provider limits the rate goes on, and its events and th
   ])
   const { log } = await service.get('/cloud-instances/limited/provisioning-log/')
   expect(log).toContain(`[stopping] resource.waiting: ${waits[0].message}`)
-  for (const reason of ['one', 'two', 'one']) await recordProviderWait(service.db, id, reason)
+  const forged = '2026-01-01T00:00:00Z [ready] resource.ready'
+  for (const reason of ['one', 'two', 'one', `three\r\n${forged}`])
+    await recordProviderWait(service.db, id, reason)
   const { log: longer } = await service.get('/cloud-instances/limited/provisioning-log/')
   expect(longer.slice(log.length).replace(/^\S+/gm, 'at')).toBe(
-    ['one', 'two'].map((reason) => `at [stopping] resource.waiting: ${reason}\n`).join(''),
+    ['one', 'two', `three ${forged}`].map((reason) => `at [stopping] resource.waiting: ${reason}\n`).join(''),
   )
   await act('limited', 'destroy')
 })
