@@ -8,25 +8,35 @@ import { beating } from './beating.ts'
 
 export type CloudOperationParts = work.CloudWorkParts
 
+/** An answer of the provider or of the service itself; others are faults of a link or of this code. */
+const isAnswer = (error: unknown): error is CloudError | Refusal =>
+  error instanceof CloudError || error instanceof Refusal
+
+const passes = (error: CloudError | Refusal): boolean =>
+  error instanceof CloudError ? error.passes : error.code === 'unavailable'
+
 export const cloudOperationActivities = (parts: CloudOperationParts) => {
+  /** While an error is waited for, the events of the operation name it. */
+  const named = async <T>(id: string, step: () => Promise<T>): Promise<T> => {
+    try {
+      return await step()
+    } catch (error) {
+      // The error itself counts, whether or not its record succeeds.
+      if (isAnswer(error) && passes(error))
+        await work.recordProviderWait(parts.db, id, error.message).catch(() => undefined)
+      throw error
+    }
+  }
   /**
    * An error that waiting does not cure fails the operation; the record keeps the provider's
-   * message. While another error is waited for, the events of the operation name it.
+   * message.
    */
   const lasting = <T>(id: string, step: () => Promise<T>): Promise<T> =>
     beating(async () => {
       try {
-        return await step()
+        return await named(id, step)
       } catch (error) {
-        const isFinal =
-          (error instanceof CloudError && !error.passes) ||
-          (error instanceof Refusal && error.code !== 'unavailable')
-        if (!isFinal) {
-          // The error itself counts, whether or not its record succeeds.
-          if (error instanceof CloudError || error instanceof Refusal)
-            await work.recordProviderWait(parts.db, id, error.message).catch(() => undefined)
-          throw error
-        }
+        if (!isAnswer(error) || passes(error)) throw error
         await work.recordFailure(parts.db, id, error.message)
         throw ApplicationFailure.nonRetryable(error.message, 'CloudRefused')
       }
@@ -55,7 +65,7 @@ export const cloudOperationActivities = (parts: CloudOperationParts) => {
       lasting(id, () => work.destroyMachine(parts, id, signal())),
     /** Removes what a failed or cancelled operation has left. */
     leaveCloudMachine: (id: string, reason?: string): Promise<void> =>
-      beating(() => work.leaveMachine(parts, id, signal(), reason)),
+      beating(() => named(id, () => work.leaveMachine(parts, id, signal(), reason))),
   }
 }
 

@@ -308,6 +308,7 @@ test('a machine whose making fails is ended, and a retry makes another one, also
   })
   site.faults.otherHostKey(true)
   site.faults.throttle('RunInstances', 1)
+  site.faults.throttle('TerminateInstances', 1)
   const failed = await made('other-key')
   site.faults.otherHostKey(false)
   site.faults.throttle('RunInstances', 1)
@@ -319,9 +320,9 @@ test('a machine whose making fails is ended, and a retry makes another one, also
   expect(living()).toEqual([])
   expect((await service.call('POST', `/cloud-operations/${failed.id}/retry/`)).status).toBe(202)
   expect(await calls.over(failed.id)).toMatchObject({ status: 'completed' })
-  // Each try says why it waited.
+  // Each try says why it waited, and so does the end of what the first one has left.
   const waits = (await calls.events(failed.id)).filter(({ event }) => event === 'resource.waiting')
-  expect(waits).toHaveLength(2)
+  expect(waits.map(({ phase }) => phase)).toEqual(['provisioning', 'destroying', 'provisioning'])
   expect(await act('other-key', 'destroy')).toMatchObject({ status: 'completed' })
   expect(await service.get(`/ssh-keys/${keyIdOf('other-key')}/`)).toMatchObject({
     usedBy: [{ connectionId: 'login-c' }],
