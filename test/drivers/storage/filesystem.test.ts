@@ -1,5 +1,6 @@
 import { expect, test } from '@jest/globals'
 import { execFileSync, fork } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
 import {
   mkdirSync,
   mkdtempSync,
@@ -12,7 +13,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import { Readable } from 'node:stream'
+import { PassThrough, Readable } from 'node:stream'
 import { openFilesystem } from '../../../src/drivers/storage/filesystem/driver.ts'
 import type { FromHost } from '../../../src/drivers/storage/filesystem/host.ts'
 import { temporaryName } from '../../../src/drivers/storage/paths.ts'
@@ -186,4 +187,36 @@ proved('the last part of a large file keeps its call alive while the whole file 
     await driver.close()
     await stop()
   }
+})
+
+test('a part that fails while another one goes on behind it leaves no hole in the file', async () => {
+  const { driver, folder, stop } = opened()
+  const [path, mebibyte] = [['file' as never], 2 ** 20]
+  const content = randomBytes(3 * mebibyte)
+  const part = { upload: 'u', offset: mebibyte, last: false }
+  const kept = (count: number) =>
+    until(`${count} bytes`, 120, async () => (await driver.received!(path, 'u')) === count)
+  await driver.write(path, Readable.from([content.subarray(0, mebibyte)]), {
+    part: { ...part, offset: 0 },
+  })
+  const [one, other] = [new PassThrough(), new PassThrough()]
+  const failing = driver.write(path, one, { part })
+  failing.catch(() => undefined)
+  one.write(content.subarray(mebibyte, 2 * mebibyte))
+  await kept(2 * mebibyte)
+  const going = driver.write(path, other, {
+    part: { ...part, offset: 2 * mebibyte, last: true },
+    sizeBytes: content.length,
+  })
+  going.catch(() => undefined)
+  other.write(content.subarray(2 * mebibyte, 2.5 * mebibyte))
+  await kept(2.5 * mebibyte)
+  one.destroy(new Error('other bytes than announced'))
+  await expect(failing).rejects.toThrow('announced')
+  other.end(content.subarray(2.5 * mebibyte))
+  await expect(going).rejects.toMatchObject({ fault: 'away' })
+  expect(readdirSync(folder)).not.toContain('file')
+  expect(await driver.received!(path, 'u')).toBe(mebibyte)
+  await driver.close()
+  await stop()
 })

@@ -438,8 +438,9 @@ const create = (
 const isOwn = (fd: number, { folder, temporary }: NonNullable<OpenFile['target']>): boolean =>
   lstatSync(at(folder, temporary), { throwIfNoEntry: false })?.ino === fstatSync(fd).ino
 
+/** Bytes behind an end that another attempt has cut would leave a hole. */
 const refuseAdopted = (fd: number, target: NonNullable<OpenFile['target']>): void => {
-  if (isOwn(fd, target)) return
+  if (isOwn(fd, target) && fstatSync(fd).size >= target.size) return
   throw new StorageError(
     'away',
     `${quotedPath(target.path)}: another attempt goes on with this file, or has removed it`,
@@ -468,7 +469,7 @@ const removeBytes = (fd: number, target: NonNullable<OpenFile['target']>): void 
   const { folder, temporary, upload, begun } = target
   try {
     if (!isOwn(fd, target)) return
-    if (upload && begun > 0) ftruncateSync(fd, begun)
+    if (upload && begun > 0) ftruncateSync(fd, Math.min(begun, fstatSync(fd).size))
     else unlinkSync(at(folder, temporary))
   } catch {
     // The next upload of the same name truncates it; other uploads use another name.
