@@ -558,6 +558,53 @@ describe('uploads in parts', () => {
   )
 
   test.each(['here', 'host'])(
+    'leave no hole where a part fails while another one is written behind it: %s',
+    async (storage) => {
+      const content = randomBytes(3_000_000)
+      const path = `${storage}-holed`
+      const kept = async (): Promise<number> =>
+        (await put(storage, path, '', { 'content-range': 'bytes */3000000' })).body.receivedBytes
+      const open = (from: number, to: number, headers: Record<string, string> = {}) => {
+        const sent = request(`${app.baseUrl}${at(storage, path)}`, {
+          method: 'PUT',
+          headers: {
+            ...{ 'content-type': 'application/octet-stream', 'content-length': to - from },
+            ...{ 'content-range': `bytes ${from}-${to - 1}/3000000`, ...headers },
+          },
+        })
+        const status = new Promise<number | undefined>((resolve, reject) => {
+          sent.on('response', (answer) => resolve(answer.resume().statusCode)).on('error', reject)
+        })
+        return { sent, status }
+      }
+      await part(storage, path, content, 0, 60_000)
+      // Its digest is that of other bytes, which is known at its end alone.
+      const wrong = open(60_000, 2_000_000, { 'content-digest': digestOf('other') })
+      wrong.sent.write(content.subarray(60_000, 1_800_000))
+      while ((await kept()) <= 60_000);
+      const begun = async () => {
+        for (;;) {
+          const from = await kept()
+          const sending = open(from, 3_000_000)
+          sending.sent.write(content.subarray(from, 2_900_000))
+          let refused = false
+          void sending.status.then(() => (refused = true))
+          while (!refused && (await kept()) < 2_000_000);
+          // The first one has written more meanwhile.
+          if (!refused) return sending
+        }
+      }
+      const behind = await begun()
+      wrong.sent.end(content.subarray(1_800_000, 2_000_000))
+      expect(await wrong.status).toBeGreaterThanOrEqual(400)
+      behind.sent.end(content.subarray(2_900_000))
+      const answer = await behind.status
+      if (answer !== 201) await part(storage, path, content, await kept(), 3_000_000)
+      expect(readFileSync(join(root, 'data', path)).equals(content)).toBe(true)
+    },
+  )
+
+  test.each(['here', 'host'])(
     'let a last part that comes again while the file gets its name be repeated once more: %s',
     async (storage) => {
       const content = randomBytes(3 * 2 ** 20)

@@ -266,9 +266,14 @@ put_many() { # overwrite, temporary folder
   printf +
   if [ -f ../taken ]; then cat ../taken; fi
 }
+# Whoever writes behind the end that is cut would leave a hole, and a longer end would be one.
 shorten() { # temporary name, bytes that stay
-  if [ "$2" = 0 ] && [ -f "./$1" ]; then end_writers "$1"; fi
-  if [ "$2" = 0 ]; then rm -rf -- "./$1" "./$1.d"; else truncate -c -s "$2" -- "./$1"; fi
+  if [ -f "./$1" ]; then end_writers "$1"; fi
+  if [ "$2" = 0 ]; then
+    rm -rf -- "./$1" "./$1.d"
+  elif [ "$(kept "$1")" -gt "$2" ]; then
+    truncate -c -s "$2" -- "./$1"
+  fi
   printf +
 }
 remove() { # name
