@@ -145,7 +145,7 @@ export const provisioningLog = async (db: Db, id: string): Promise<string> => {
         [
           timestamp,
           ...(phase === undefined ? [] : [`[${phase}]`]),
-          message === undefined ? event : `${event}: ${message.replace(/[\r\n]+/g, ' ')}`,
+          message === undefined ? event : `${event}: ${message.replace(/[\p{Cc}\s]+/gu, ' ')}`,
         ].join(' ') + '\n',
     )
     .join('')
