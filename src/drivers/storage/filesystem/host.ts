@@ -438,7 +438,10 @@ const create = (
 const isOwn = (fd: number, { folder, temporary }: NonNullable<OpenFile['target']>): boolean =>
   lstatSync(at(folder, temporary), { throwIfNoEntry: false })?.ino === fstatSync(fd).ino
 
-/** Bytes behind an end that another attempt has cut would leave a hole. */
+/**
+ * Refuses bytes for a file that another attempt has given another name, and bytes behind an end
+ * that another attempt has cut: they would leave a hole.
+ */
 const refuseAdopted = (fd: number, target: NonNullable<OpenFile['target']>): void => {
   if (isOwn(fd, target) && fstatSync(fd).size >= target.size) return
   throw new StorageError(
