@@ -1189,7 +1189,8 @@ test('a login that may not list does not show that a folder is gone, and what wa
     expect((await put('blind', 'new/e', 'bytes', onlyNew)).status).toBe(201)
     expect((await put('blind', 'new/e', 'other', onlyNew)).status).toBe(412)
     expect((await put('blind', 'new/f', 'bytes')).status).toBe(201)
-    for (const path of ['e', 'f']) {
+    expect((await put('blind', 'new/g', 'bytes', { 'content-range': 'bytes 0-4/5' })).status).toBe(201)
+    for (const path of ['e', 'f', 'g']) {
       expect((await app.call('DELETE', at('blind', `new/${path}`))).status).toBe(204)
       expect((await app.call('DELETE', at('blind', `new/${path}`))).status).toBe(422)
     }

@@ -14,7 +14,7 @@ import {
   Uploaded,
   UploadQuery,
 } from './schemas.ts'
-import { entryAt } from './send.ts'
+import { entryAt, shownAt } from './send.ts'
 import { largestUpload, takeUpload } from './upload.ts'
 import { cursorOf, entryView, pathOf, readCursor, uriOf } from './view.ts'
 import { StorageError, type StorageDriver } from '../../drivers/storage/contract.ts'
@@ -40,14 +40,9 @@ const tagOf =
     const { params, query, headers, signal } = change
     const { facts, driver } = await storages.open(params.storageId)
     const path = await pathOf(query, facts, place, true)
-    const entry = await refusing(place, () =>
-      entryAt(driver, path, signal).catch((error: unknown) => {
-        const isUpload = place === 'body' && isOnlyNew(change) && headers['if-match'] === undefined
-        // The storage itself refuses an upload under a name that is taken and not shown to this login.
-        if (isUpload && error instanceof StorageError && error.fault === 'denied') return undefined
-        throw error
-      }),
-    )
+    const isUpload = place === 'body' && isOnlyNew(change) && headers['if-match'] === undefined
+    // The storage itself refuses an upload under a name that is taken and not shown to this login.
+    const entry = await refusing(place, () => (isUpload ? shownAt : entryAt)(driver, path, signal))
     return entry === undefined ? undefined : (entry.etag ?? '""')
   }
 

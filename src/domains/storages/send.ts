@@ -79,6 +79,16 @@ export const entryAt = async (
   }
 }
 
+/** As `entryAt`; undefined also where the storage refuses to show the entry to this login. */
+export const shownAt = async (...asked: Parameters<typeof entryAt>): Promise<Entry | undefined> => {
+  try {
+    return await entryAt(...asked)
+  } catch (error) {
+    if (faultIn(error, 'denied')) return undefined
+    throw error
+  }
+}
+
 /**
  * Creates a directory with all its parents, where directories exist by themselves; `known` holds the
  * existing ones.

@@ -1,15 +1,15 @@
-import { createHash } from 'node:crypto'
 import type { Readable } from 'node:stream'
 import { behind } from '../../drivers/storage/continued.ts'
 import { StorageError, type Entry, type WriteOptions, type Written } from '../../drivers/storage/contract.ts'
 import { taken } from '../../drivers/storage/faults.ts'
 import type { StoragePath } from '../../drivers/storage/paths.ts'
+import { streamDigest } from '../../drivers/storage/streams.ts'
 import { ClientGone, HttpRefusal } from '../../http/errors.ts'
 import type { Upload } from '../../http/route.ts'
 import { invalid, unacceptableAt } from '../../refusal.ts'
 import { refusing } from './errors.ts'
 import type { OpenedStorage } from './open.ts'
-import { ensureDirectory, entryAt } from './send.ts'
+import { ensureDirectory, shownAt } from './send.ts'
 
 /** The limit of one body: the largest object that S3 accepts. */
 export const largestUpload = 5 * 2 ** 40
@@ -79,12 +79,6 @@ const optionsOf = (
   }
 }
 
-const digestOf = async (bytes: AsyncIterable<Uint8Array>): Promise<string> => {
-  const sum = createHash('sha256')
-  for await (const piece of bytes) sum.update(piece)
-  return sum.digest('hex')
-}
-
 /**
  * The answer to a last part that is sent again because its answer was lost: the file has its name,
  * ends with the bytes of the part, and is neither written again nor a conflict.
@@ -98,7 +92,7 @@ const repeatedEnd = async (
 ): Promise<Written> => {
   const { stream } = await driver.read(path, { offset, signal })
   try {
-    const [there, sent] = await Promise.all([digestOf(stream), digestOf(bytes)])
+    const [there, sent] = await Promise.all([streamDigest(stream), streamDigest(bytes)])
     if (there !== sent) throw taken(path)
   } finally {
     stream.destroy()
@@ -145,7 +139,7 @@ export const takeUpload = (
           ...options,
           part: { ...written, offset: sizeBytes },
         })
-      const there = kept === 0 && !given.overwrite ? await entryAt(driver, path, given.signal) : undefined
+      const there = kept === 0 && !given.overwrite ? await shownAt(driver, path, given.signal) : undefined
       if (there?.type === 'file' && there.sizeBytes === sizeBytes) {
         const { stream: bytes } = given.upload
         return repeatedEnd(opened, path, there, { offset: part.first, bytes, signal: given.signal })
