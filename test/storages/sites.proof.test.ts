@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect } from '@jest/globals'
 import { randomBytes } from 'node:crypto'
 import { chmodSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, utimesSync } from 'node:fs'
+import { request } from 'node:http'
 import { join } from 'node:path'
 import { sites } from '../../sites/requirements.ts'
 import { startSsh, type SshSite } from '../../sites/ssh.ts'
@@ -149,4 +150,33 @@ describe('storages behind logins', () => {
     const found = await service.get(`/storages/sftp/index/?checksum=${digest.body.checksum}`)
     expect(found.entries.map(({ path }: { path: string }) => path)).toEqual(['up.csv'])
   }, 120_000)
+
+  test('an upload goes on beside a connection that hangs', async () => {
+    const content = randomBytes(12_000_000)
+    const url = `${service.baseUrl}/storages/sftp/entries/?path=hung`
+    const send = async (range: string, body: Buffer = Buffer.alloc(0)) => {
+      const headers = { 'content-type': 'text/csv', 'content-range': `bytes ${range}/12000000` }
+      const answer = await fetch(url, { method: 'PUT', headers, body: new Uint8Array(body) })
+      return { status: answer.status, body: (await answer.json()) as { receivedBytes: number } }
+    }
+    const kept = async (): Promise<number> => (await send('*')).body.receivedBytes
+    const hung = request(url, { method: 'PUT', headers: { 'content-range': 'bytes 0-7999999/12000000' } })
+    const refused = new Promise<number | undefined>((resolve) => {
+      hung
+        .on('response', (answer) => resolve(answer.resume().statusCode))
+        .on('error', () => resolve(undefined))
+    })
+    hung.write(content.subarray(0, 6_000_000))
+    while ((await kept()) === 0);
+    for (let status = 409; status === 409;) {
+      const from = await kept()
+      ;({ status } = await send(`${from}-11999999`, content.subarray(from)))
+      expect([201, 409]).toContain(status)
+    }
+    hung.end(content.subarray(6_000_000, 8_000_000))
+    expect([undefined, 409]).toContain(await refused)
+    expect(readFileSync(join(sftp.hosts[0].folder, 'srv', 'jail', 'files', 'hung')).equals(content)).toBe(
+      true,
+    )
+  })
 })

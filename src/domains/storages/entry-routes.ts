@@ -15,7 +15,7 @@ import {
   UploadQuery,
 } from './schemas.ts'
 import { entryAt, shownAt } from './send.ts'
-import { largestUpload, takeUpload } from './upload.ts'
+import { largestUpload, openUploads } from './upload.ts'
 import { cursorOf, entryView, pathOf, readCursor, uriOf } from './view.ts'
 import { StorageError, type StorageDriver } from '../../drivers/storage/contract.ts'
 import { pathInAnswer, type StoragePath } from '../../drivers/storage/paths.ts'
@@ -92,6 +92,7 @@ const largestPage = 500
 /** Directories and entries of storages. */
 export const entryRoutes = ({ db, storages, promoted }: StorageRouteParts): Route[] => {
   const lose = (place: LostPlace): Promise<void> => recordLoss({ db, promoted }, place)
+  const takeUpload = openUploads()
   const stat = async (
     storageId: string,
     query: { path?: string | undefined; pathBytes?: string | undefined },

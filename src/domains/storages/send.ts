@@ -62,7 +62,7 @@ export interface Sending {
 /** A file that changes during the transfer is sent this many times in total. */
 const tries = 2
 
-const faultIn = (error: unknown, ...faults: StorageError['fault'][]): error is StorageError =>
+export const faultIn = (error: unknown, ...faults: StorageError['fault'][]): error is StorageError =>
   error instanceof StorageError && faults.includes(error.fault)
 
 /** The entry of a name; undefined where there is none. */

@@ -1,15 +1,16 @@
 import type { Readable } from 'node:stream'
 import { behind } from '../../drivers/storage/continued.ts'
 import { StorageError, type Entry, type WriteOptions, type Written } from '../../drivers/storage/contract.ts'
-import { taken } from '../../drivers/storage/faults.ts'
-import type { StoragePath } from '../../drivers/storage/paths.ts'
+import { taken, wrongOffset } from '../../drivers/storage/faults.ts'
+import { quotedPath, type StoragePath } from '../../drivers/storage/paths.ts'
 import { streamDigest } from '../../drivers/storage/streams.ts'
 import { ClientGone, HttpRefusal } from '../../http/errors.ts'
 import type { Upload } from '../../http/route.ts'
+import { within } from '../../pacing/within.ts'
 import { invalid, unacceptableAt } from '../../refusal.ts'
 import { refusing } from './errors.ts'
 import type { OpenedStorage } from './open.ts'
-import { ensureDirectory, shownAt } from './send.ts'
+import { ensureDirectory, faultIn, shownAt } from './send.ts'
 
 /** The limit of one body: the largest object that S3 accepts. */
 export const largestUpload = 5 * 2 ** 40
@@ -19,9 +20,14 @@ export const largestUpload = 5 * 2 ** 40
  */
 const uploadName = 'content-range'
 
-export type Part =
-  | { asks: true; total: number }
-  | { asks: false; first: number; last: number; total: number | undefined }
+interface SentPart {
+  asks: false
+  first: number
+  last: number
+  total: number | undefined
+}
+
+export type Part = { asks: true; total: number } | SentPart
 
 /**
  * The part of an upload in a `Content-Range` header: `bytes 0-99/200`, or with `*` for a size that
@@ -57,7 +63,7 @@ export const uploadPartOf = (header: string | undefined): Part | undefined => {
 const keepsAfter = (error: unknown): boolean => error instanceof ClientGone || error instanceof HttpRefusal
 
 const optionsOf = (
-  part: Exclude<Part, { asks: true }> | undefined,
+  part: SentPart | undefined,
   upload: Upload,
   overwrite: boolean,
   signal: AbortSignal,
@@ -100,50 +106,151 @@ const repeatedEnd = async (
   return { receivedBytes: entry.sizeBytes ?? 0, entry, sha256: await driver.digest(path, { signal }) }
 }
 
-/**
- * Stores a body, or a part of one, while it arrives, and makes the directories above it. A client
- * that leaves aborts no upload that it could continue.
- */
-export const takeUpload = (
+interface GivenUpload {
+  upload: Upload
+  overwrite: boolean
+  signal: AbortSignal
+}
+
+/** Stores a body, or a part of one, while it arrives, and makes the directories above it. */
+const takeUpload = async (
   opened: OpenedStorage,
   path: StoragePath,
-  given: { upload: Upload; overwrite: boolean; contentRange: string | undefined; signal: AbortSignal },
-): Promise<Written> =>
-  refusing('body', async () => {
-    const { driver } = opened
-    const part = uploadPartOf(given.contentRange)
-    if (part?.asks === true) {
-      // A request for the number of stored bytes has no body.
-      given.upload.stream.resume()
-      return { receivedBytes: (await driver.received?.(path, uploadName)) ?? 0 }
+  part: SentPart | undefined,
+  { upload: { stream }, overwrite, signal }: GivenUpload,
+  options: WriteOptions,
+): Promise<Written> => {
+  const { driver } = opened
+  const { part: written, sizeBytes = 0 } = options
+  // The first part of a file makes the directories above it.
+  if ((written?.offset ?? 0) === 0)
+    await ensureDirectory(driver, path.slice(0, -1), new Set(), options.signal)
+  if (part !== undefined && part.last + 1 === part.total) {
+    const kept = written === undefined ? 0 : await driver.received?.(path, uploadName)
+    // Where the service ended before a whole file got its name, the client repeats the last part. The
+    // kept bytes get the name, and the answer has their digest.
+    if (written !== undefined && kept === sizeBytes)
+      return driver.write(path, behind(stream, sizeBytes - written.offset), {
+        ...options,
+        part: { ...written, offset: sizeBytes },
+      })
+    const there = kept === 0 && !overwrite ? await shownAt(driver, path, signal) : undefined
+    if (there?.type === 'file' && there.writable && there.sizeBytes === sizeBytes)
+      return repeatedEnd(opened, path, there, { offset: part.first, bytes: stream, signal })
+  }
+  return driver.write(path, stream, options)
+}
+
+/** A part that is being written, or waits for the end of the one before it. */
+interface PartUnderWay {
+  first: number
+  stream: Readable
+  /** Ends its requests to the storage. */
+  ending: AbortController
+  /** Resolves when neither it nor one before it is written any more. */
+  ended: Promise<unknown>
+}
+
+/** Milliseconds in which the storage has to write what came of a part that was ended. */
+const graceMs = 30_000
+/** Milliseconds for which a part waits for the end of the one before it. */
+const waitMs = 60_000
+
+const stillWritten = (path: StoragePath): StorageError =>
+  new StorageError(
+    'busy',
+    `${quotedPath(path)}: the storage still writes another part of this upload; try again later`,
+  )
+
+const endPart = ({ stream, ending }: PartUnderWay): void => {
+  // A part that was read to its end is complete, and its file may get its name now.
+  if (stream.destroyed) return
+  const error = new HttpRefusal(
+    'conflict',
+    'another request goes on with this upload, which ends this one; send its parts one after another',
+  )
+  stream.destroy(error)
+  setTimeout(() => ending.abort(error), graceMs).unref()
+}
+
+/**
+ * Takes uploads, and writes one part of a file at a time: two at once could leave a hole between
+ * their bytes. A part that goes on where the kept bytes end, or begins anew, ends the one that is
+ * being written, as its connection may hang. Other parts are refused meanwhile.
+ */
+export const openUploads = () => {
+  /** The newest part, by the place of the file: two storages may have the same folder. */
+  const newest = new Map<string, PartUnderWay>()
+
+  /** Ends the part before this one. @returns it @throws StorageError `offset` */
+  const follow = async (
+    key: string,
+    path: StoragePath,
+    { first, last, total }: SentPart,
+    mine: PartUnderWay,
+    kept: () => Promise<number>,
+  ): Promise<PartUnderWay | undefined> => {
+    for (let before = newest.get(key); before !== undefined; before = newest.get(key)) {
+      const has = await kept()
+      if (newest.get(key) !== before) continue
+      // The file is whole, and gets its name or has it.
+      const repeats = last + 1 === total && (has === total || (has === 0 && first === before.first))
+      if (first !== 0 && first !== has && !repeats) throw wrongOffset(path, has)
+      endPart(before)
+      newest.set(key, mine)
+      return before
     }
-    const options = optionsOf(part, given.upload, given.overwrite, given.signal)
-    if (options.part !== undefined) {
+    newest.set(key, mine)
+    return undefined
+  }
+
+  /** A client that leaves aborts no upload that it could continue. */
+  return (
+    opened: OpenedStorage,
+    path: StoragePath,
+    { contentRange, ...given }: GivenUpload & { contentRange: string | undefined },
+  ): Promise<Written> =>
+    refusing('body', async () => {
+      const { driver, place } = opened
+      const { stream } = given.upload
+      const kept = async (): Promise<number> => {
+        try {
+          return (await driver.received?.(path, uploadName)) ?? 0
+        } catch (error) {
+          // The first part makes the folder.
+          if (faultIn(error, 'missing')) return 0
+          throw error
+        }
+      }
+      const part = uploadPartOf(contentRange)
+      if (part?.asks === true) {
+        // A request for the number of stored bytes has no body.
+        stream.resume()
+        return { receivedBytes: await kept() }
+      }
+      const options = optionsOf(part, given.upload, given.overwrite, given.signal)
+      if (part === undefined || options.part === undefined)
+        return takeUpload(opened, path, part, given, options)
       if (driver.received === undefined)
         throw new StorageError(
           'unsupported',
           'this kind of storage takes a file in one request; send it without Content-Range',
         )
-      delete options.signal
-    }
-    // The first part of a file makes the directories above it.
-    if ((options.part?.offset ?? 0) === 0)
-      await ensureDirectory(driver, path.slice(0, -1), new Set(), options.signal)
-    const { part: written, sizeBytes = 0 } = options
-    if (part !== undefined && part.last + 1 === part.total) {
-      const kept = written === undefined ? 0 : await driver.received?.(path, uploadName)
-      // Where the service ended before a whole file got its name, the client repeats the last part. The
-      // kept bytes get the name, and the answer has their digest.
-      if (written !== undefined && kept === sizeBytes)
-        return driver.write(path, behind(given.upload.stream, sizeBytes - written.offset), {
-          ...options,
-          part: { ...written, offset: sizeBytes },
+      const key = JSON.stringify([place.at, ...place.base, ...path])
+      const { promise: ended, resolve: end } = Promise.withResolvers<undefined>()
+      const mine = { first: part.first, stream, ending: new AbortController(), ended }
+      const before = (await follow(key, path, part, mine, kept))?.ended ?? Promise.resolve()
+      try {
+        await within(before, waitMs, () => stillWritten(path))
+        // A client that left meanwhile, or sent the part again, begins nothing anew.
+        given.signal.throwIfAborted()
+        if (stream.errored !== null) throw stream.errored
+        return await takeUpload(opened, path, part, given, { ...options, signal: mine.ending.signal })
+      } finally {
+        void before.then(() => {
+          end(undefined)
+          if (newest.get(key) === mine) newest.delete(key)
         })
-      const there = kept === 0 && !given.overwrite ? await shownAt(driver, path, given.signal) : undefined
-      if (there?.type === 'file' && there.sizeBytes === sizeBytes) {
-        const { stream: bytes } = given.upload
-        return repeatedEnd(opened, path, there, { offset: part.first, bytes, signal: given.signal })
       }
-    }
-    return driver.write(path, given.upload.stream, options)
-  })
+    })
+}
