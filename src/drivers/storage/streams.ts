@@ -15,7 +15,27 @@ export const through = <T extends Transform>(
   transform.on('error', () => undefined)
   source.on('error', (error) => transform.destroy(errorOf(error)))
   transform.on('close', () => source.destroy())
+  // Such a source emits nothing any more.
+  if (source.destroyed && !source.readableEnded)
+    transform.destroy(errorOf(source.errored ?? new Error('the stream was closed before it was read')))
   return source.pipe(transform)
+}
+
+/**
+ * The bytes of a stream; they end without an error where it breaks in a way that allows keeping
+ * them. `cut` then has the error.
+ */
+export async function* untilBreak(
+  source: Readable,
+  keepsAfter: (error: unknown) => boolean,
+  cut: { error?: unknown },
+): AsyncGenerator<Buffer> {
+  try {
+    for await (const bytes of source as AsyncIterable<Buffer>) yield bytes
+  } catch (error) {
+    if (!keepsAfter(error)) throw error
+    cut.error = error
+  }
 }
 
 /** SHA-256 of the bytes of a stream, in hexadecimal digits. */

@@ -15,6 +15,7 @@ import {
 import { whole } from '../continued.ts'
 import { shorter, wrongSize } from '../faults.ts'
 import type { StoragePath } from '../paths.ts'
+import { untilBreak } from '../streams.ts'
 import type { FromHost, HostCalls, ToHost, Where } from './host.ts'
 
 /** Deadline of one call. Flushing written bytes may take minutes on a busy disk. */
@@ -264,12 +265,16 @@ export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
     path: StoragePath,
   ): Promise<Written> => {
     let size = part?.offset ?? 0
+    const cut: { error?: unknown } = {}
+    const tolerated: AsyncIterable<Buffer> =
+      part?.keepsAfter === undefined ? source : untilBreak(source, part.keepsAfter, cut)
     // A call for each small piece would cost more than its bytes.
-    for await (const bytes of piecesOf(source as AsyncIterable<Buffer>, pieceBytes / 2)) {
+    for await (const bytes of piecesOf(tolerated, pieceBytes / 2)) {
       signal?.throwIfAborted()
       size += bytes.length
       await host.call('append', { signal }, file, bytes)
     }
+    if ('error' in cut) throw cut.error
     const last = part?.last ?? true
     if (last && sizeBytes !== undefined && size !== sizeBytes) throw wrongSize(path, sizeBytes, size)
     if (!last) return { receivedBytes: await host.call('keep', {}, file) }

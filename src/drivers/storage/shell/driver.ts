@@ -17,7 +17,7 @@ import { quote } from '../../../shell/quote.ts'
 import { otherBytes, shorter, silentSite, wrongSize } from '../faults.ts'
 import { isSettled, openNames, pageBehind, type ReadNames } from '../names.ts'
 import { bytesOf, quotedPath, temporaryName, type ByteName, type StoragePath } from '../paths.ts'
-import { through } from '../streams.ts'
+import { through, untilBreak } from '../streams.ts'
 import { smallFilesOf } from './packs.ts'
 import {
   attributeWords,
@@ -289,23 +289,6 @@ export const openShellStorage = (options: ShellStorageOptions): StorageDriver =>
     ...smallFilesOf(scripts),
     ...directOf(scripts),
     close: () => Promise.resolve(),
-  }
-}
-
-/**
- * The bytes of a stream; they end without an error where it breaks in a way that allows keeping
- * them.
- */
-async function* untilBreak(
-  source: Readable,
-  keepsAfter: (error: unknown) => boolean,
-  cut: { error?: unknown },
-): AsyncGenerator<Buffer> {
-  try {
-    for await (const bytes of source as AsyncIterable<Buffer>) yield bytes
-  } catch (error) {
-    if (!keepsAfter(error)) throw error
-    cut.error = error
   }
 }
 
