@@ -260,26 +260,35 @@ const writeStream = async (
   const open = new Set<Promise<void>>()
   let failed: { error: unknown } | undefined
   let [size, looked] = [offset, offset]
-  for await (const bytes of source as AsyncIterable<Buffer>) {
-    hash.update(bytes)
-    for (let from = 0; from < bytes.length; from += pieceBytes) {
-      signal?.throwIfAborted()
-      if (failed !== undefined) throw failed.error
-      if (open.size >= piecesAtOnce) await Promise.race(open)
-      const piece = bytes.subarray(from, from + pieceBytes)
-      const sending = file.write(size, piece).catch((error: unknown) => {
-        failed ??= { error }
-      })
-      open.add(sending)
-      void sending.then(() => open.delete(sending))
-      size += piece.length
-    }
-    if (size - looked < lookEveryBytes) continue
-    looked = size
-    await look()
+  const settled = async (): Promise<void> => {
+    await Promise.all(open)
+    if (failed !== undefined) throw failed.error
   }
-  await Promise.all(open)
-  if (failed !== undefined) throw failed.error
+  try {
+    for await (const bytes of source as AsyncIterable<Buffer>) {
+      hash.update(bytes)
+      for (let from = 0; from < bytes.length; from += pieceBytes) {
+        signal?.throwIfAborted()
+        if (failed !== undefined) throw failed.error
+        if (open.size >= piecesAtOnce) await Promise.race(open)
+        const piece = bytes.subarray(from, from + pieceBytes)
+        const sending = file.write(size, piece).catch((error: unknown) => {
+          failed ??= { error }
+        })
+        open.add(sending)
+        void sending.then(() => open.delete(sending))
+        size += piece.length
+      }
+      if (size - looked < lookEveryBytes) continue
+      looked = size
+      await look()
+    }
+  } catch (error) {
+    // The bytes that stay must have no hole: a piece that failed counts more than a client that left.
+    await settled()
+    throw error
+  }
+  await settled()
   return { size, sha256: offset === 0 ? hash.digest('hex') : undefined }
 }
 
