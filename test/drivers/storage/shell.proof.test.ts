@@ -1,6 +1,9 @@
 import { expect } from '@jest/globals'
-import { mkdirSync, mkdtempSync, realpathSync, rmSync } from 'node:fs'
+import { spawnSync } from 'node:child_process'
+import { randomUUID } from 'node:crypto'
+import { mkdirSync, mkdtempSync, realpathSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { openSshSessions } from '../../../src/clients/ssh/sessions.ts'
 import { openLocalShell } from '../../../src/shell/local-shell.ts'
 import { openShellStorage } from '../../../src/drivers/storage/shell/driver.ts'
@@ -27,6 +30,17 @@ storageConformance('a folder behind a shell', storageKinds.shell, () => Promise.
 hostileFolder('a folder behind a shell', () => Promise.resolve(opened()), { swaps: 3_000 })
 
 const { describe, test } = needs(...sites.ssh)
+
+test('a digest whose reading ends early is refused, and not that of the bytes that were read', async () => {
+  const { folder, driver, stop } = opened()
+  const name = `endless-${randomUUID()}`
+  writeFileSync(join(folder, name), '')
+  truncateSync(join(folder, name), 2 ** 40)
+  const refused = faultOf(driver.digest(at(name)))
+  while (spawnSync('pkill', ['-9', '-f', `^dd if=./${name}`]).status !== 0) await sleep(20)
+  expect(await refused).toBe('refused')
+  await stop()
+})
 
 describe('over SSH', () => {
   const overSsh = async () => {

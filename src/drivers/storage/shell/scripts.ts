@@ -207,10 +207,8 @@ export const siteDigest = async (
 ): Promise<string> => {
   const { script, name } = beside(path)
   // A site hashes a TiB within some hours.
-  const fields = (await run(script.line(`digest ${name}`), path, { signal, deadlineMs: 6 * 3_600_000 }))
-    .toString('latin1')
-    .split('\0')
-  const [before, digest = '', after] = [fields.slice(0, 3).join(), fields[3], fields.slice(4, 7).join()]
+  const answer = await run(script.line(`digest ${name}`), path, { signal, deadlineMs: 6 * 3_600_000 })
+  const [digest = '', before, after] = answer.toString('latin1').split('\0')
   if (!/^[0-9a-f]{64}$/.test(digest))
     throw new StorageError(
       'refused',

@@ -139,13 +139,21 @@ give() { # name, offset, count
   regular "$1"
   bytes "$1" "$2" "$3" >&5
 }
+state() { # name
+  find "./$1" -maxdepth 0 -printf '%y %s %T@ %C@ %i %m'
+}
+# Prints the digest of a file, and its state before and after it was read.
 digest() { # name
   regular "$1"
   choose_sum
-  printf +
-  records "./$1"
-  bytes "$1" 0 "$(find "./$1" -maxdepth 0 -printf %s)" | sum | cut -c1-64 | tr '\n' '\0'
-  records "./$1"
+  before=$(state "$1")
+  # A pipe ends with the code of its last program, and the digest of a part would count for the whole.
+  hash=$({ { bytes "$1" 0 "$(find "./$1" -maxdepth 0 -printf %s)" 2>&3 || echo 'not read to its end' >&3; } |
+    sum | cut -c1-64 >&3; } 3>&1)
+  case $hash in
+    *[!0-9a-f]*) fail "$(fault_of "$hash")" "$hash" ;;
+  esac
+  printf '+%s\0%s\0%s' "$hash" "$before" "$(state "$1")"
 }
 free_name() { # name, yes: may be replaced
   if [ -d "./$1" ] && [ ! -h "./$1" ]; then fail notFile directory; fi
@@ -186,8 +194,9 @@ take() { # name, overwrite, temporary name, offset, nocreat
 # Ends who still writes a temporary file: a program that has it open could add to it when it is
 # whole, and another site would go on sending what nobody takes.
 end_writers() { # temporary name
-  find /proc/[0-9]*/fd -maxdepth 1 -lname "*/$1" 2>"$words" | while IFS=/ read -r _ _ pid _; do
-    kill -s KILL "$pid" 2>"$words"
+  find /proc/[0-9]*/fd -maxdepth 1 -lname "*/$1" 2>"$words" | while IFS=/ read -r _ _ pid _ fd; do
+    # Another folder may have a file of that name.
+    if env test "/proc/$pid/fd/$fd" -ef "./$1"; then kill -s KILL "$pid" 2>"$words"; fi
   done
 }
 # Gives this attempt the bytes of an earlier one, or its own of before.
@@ -271,8 +280,8 @@ shorten() { # temporary name, bytes that stay
   if [ -f "./$1" ]; then end_writers "$1"; fi
   if [ "$2" = 0 ]; then
     rm -rf -- "./$1" "./$1.d"
-  elif [ "$(kept "$1")" -gt "$2" ]; then
-    truncate -c -s "$2" -- "./$1"
+  else
+    truncate -c -s "<$2" -- "./$1"
   fi
   printf +
 }
