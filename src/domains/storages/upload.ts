@@ -152,7 +152,7 @@ interface PartUnderWay {
 }
 
 /** Milliseconds in which the storage has to write what came of a part that was ended. */
-const graceMs = 30_000
+const graceMs = 40_000
 /** Milliseconds for which a part waits for the end of the one before it. */
 const waitMs = 60_000
 
@@ -164,7 +164,7 @@ const stillWritten = (path: StoragePath): StorageError =>
 
 const endPart = ({ stream, ending }: PartUnderWay): void => {
   // A part that was read to its end is complete, and its file may get its name now.
-  if (stream.destroyed) return
+  if (stream.readableEnded) return
   const error = new HttpRefusal(
     'conflict',
     'another request goes on with this upload, which ends this one; send its parts one after another',

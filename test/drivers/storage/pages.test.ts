@@ -10,6 +10,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { buffer } from 'node:stream/consumers'
 import { pack } from 'tar-stream'
 import type { Db } from '../../../src/db/sql.ts'
@@ -295,4 +296,40 @@ test('a file that nobody reads ends its script', async () => {
   const { stream } = await reading
   stream.destroy()
   expect(await ended()).toBe('SIGKILL')
+})
+
+test.each([
+  ['breaks', new Error('the client left')],
+  ['is complete', undefined],
+])('a part whose site does not answer ends with its signal, where its stream %s', async (_, broken) => {
+  const base = mkdtempSync(join(folder, 'unanswered-'))
+  const shell = openLocalShell()
+  const scripts: ShellStream[] = []
+  const storage = openShellStorage({
+    base,
+    shell: {
+      ...shell,
+      open: async () => {
+        const stream = await shell.open('cat >/dev/null; sleep 86400')
+        scripts.push(stream)
+        return stream
+      },
+    },
+  })
+  const stop = new AbortController()
+  const part = { upload: 'u', offset: 0, last: false, keepsAfter: () => true }
+  const source = Readable.from(
+    (async function* () {
+      yield Buffer.from('some bytes')
+      if (broken !== undefined) throw broken
+    })(),
+    { objectMode: false },
+  )
+  const written = storage.write(parseNames(nameOf('file')), source, { part, signal: stop.signal })
+  written.catch(() => undefined)
+  await until('the bytes have been sent', 120, () => scripts[0]?.stdin.writableFinished === true)
+  stop.abort(new Error('another part goes on'))
+  await expect(written).rejects.toThrow(broken?.message ?? 'another part goes on')
+  expect((await scripts[0]!.done).signal).toBe('SIGKILL')
+  await shell.close()
 })

@@ -29,6 +29,7 @@ import {
   faultOf,
   firstOf,
   openScripts,
+  orAborted,
   openScript,
   putFile,
   Script,
@@ -182,9 +183,12 @@ const takeBytes = async (
     }
     // The script reads its input to the end.
     stream.stdin.end()
-    await within(answer, stream)
+    await within(answer, stream, refusalMs)
   }
-  const text = await answer
+  const text = await orAborted(() => within(answer, stream, flushMs), signal).catch((error: unknown) => {
+    stream.kill()
+    throw 'error' in cut ? cut.error : error
+  })
   if ('error' in cut) throw cut.error
   if (!text.startsWith('+')) throw faultOf(text, path)
   if (Number(text.slice(1)) !== size)
@@ -292,11 +296,20 @@ export const openShellStorage = (options: ShellStorageOptions): StorageDriver =>
   }
 }
 
-/** The link takes no more bytes: the answer gives the reason, or the link has broken. */
-const within = async (answer: Promise<string>, stream: ShellStream): Promise<void> => {
-  const timer = setTimeout(() => stream.kill(), 10_000)
+/** Where the link takes no more bytes, the answer gives the reason in this time, or the link has broken. */
+const refusalMs = 10_000
+/** The site writes what it has taken to its disk: minutes on a busy one. */
+const flushMs = 3_600_000
+
+/** The answer of a script, which ends after so many milliseconds. */
+const within = async (
+  answer: Promise<string>,
+  stream: ShellStream,
+  milliseconds: number,
+): Promise<string> => {
+  const timer = setTimeout(() => stream.kill(), milliseconds)
   try {
-    await answer
+    return await answer
   } finally {
     clearTimeout(timer)
   }

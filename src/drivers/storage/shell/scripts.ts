@@ -110,7 +110,7 @@ export const firstOf = (bytes: Buffer, path: StoragePath, isBase = false): Entry
 }
 
 /** Rejects when the signal is aborted; work that has begun goes on until its deadline. */
-const orAborted = async <T>(begin: () => Promise<T>, signal: AbortSignal | undefined): Promise<T> => {
+export const orAborted = async <T>(begin: () => Promise<T>, signal: AbortSignal | undefined): Promise<T> => {
   if (signal === undefined) return begin()
   signal.throwIfAborted()
   const { promise, reject } = Promise.withResolvers<never>()
