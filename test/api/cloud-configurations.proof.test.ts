@@ -115,18 +115,18 @@ test('secret variables reach the machine and are in no row, history, event, log 
       '  tasks:',
       '    - {name: writes it, copy: {dest: /srv/secret, content: "{{ lab.api_token }} {{ password }} {{ plain }}"}}',
       '    - {name: takes its time, pause: {seconds: 2}}',
-      '    - {name: "says {{ password }}", shell: "echo {{ password | quote }} >&2; exit 1", ignore_errors: true}',
+      '    - {name: "says {{ password }}", fail: {msg: "{{ password }}"}, ignore_errors: true}',
       '',
     ].join('\n'),
-    { validationChecks: [{ name: 'it is there', command: 'grep -q "$password" /srv/secret' }] },
-    { variables: { lab: { api_token: 'canary-nested' }, password: "canary' $(id)", plain: 'as it is' } },
+    { validationChecks: [{ name: 'it is there', command: 'grep -q "$password" /srv/secret && sleep 1' }] },
+    { variables: { lab: { api_token: 'linnet-nested' }, password: "linnet' $(id)", plain: 'as it is' } },
   )
   const processes = watchProcesses()
   const operation = await made('secret')
   const seen = processes.stop()
   expect([operation.status, operation.failureReason]).toEqual(['completed', undefined])
   const { host, userData } = await machineOf('secret')
-  expect((await host!.run('cat /srv/secret', 'root')).stdout).toBe("canary-nested canary' $(id) as it is")
+  expect((await host!.run('cat /srv/secret', 'root')).stdout).toBe("linnet-nested linnet' $(id) as it is")
   const [events, log, rows, histories] = await Promise.all([
     calls.events(operation.id),
     service.get('/cloud-instances/secret/provisioning-log/'),
@@ -137,7 +137,7 @@ test('secret variables reach the machine and are in no row, history, event, log 
   expect(histories).toContain(operation.id)
   expect(userData).toContain('akoflow')
   for (const text of [JSON.stringify([events, log]), rows, histories, seen, userData])
-    expect(text).not.toMatch(/canary|PRIVATE KEY/)
+    expect(text).not.toMatch(/linnet|PRIVATE KEY/)
   await calls.over((await calls.act('secret', 'destroy')).body.id)
   const held = () => service.db.run(sql`select from credentials where kind = 'machine-variables'`)
   const before = await held()

@@ -1,6 +1,6 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
-import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { z } from 'zod'
@@ -355,7 +355,9 @@ proved(
     const { db } = service
     await makeTarget('checked')
     await made('checked', 'checked')
-    const command = `printf '%0493d%s' 1 "$api_token" >&2; exit 3`
+    const folder = mkdtempSync(join(runFolder(), 'checks-'))
+    const command = `cat /proc/$$/cmdline /proc/$PPID/cmdline > ${folder}/lines
+      printf '%0493d%s' 1 "$api_token" >&2; exit 3`
     await db.run(sql`insert into machine_configurations (id, name) values ('checks', 'checks')`)
     await db.run(sql`insert into machine_configuration_versions
       (id, machine_configuration_id, version, status, playbook_yaml, content_sha256, validation_checks)
@@ -374,8 +376,10 @@ proved(
     const { id, failureReason } = await act('checked', 'validate')
     expect(failureReason).toMatch(/^the check "tells" of checks-v1 ended with 3: …0+1\*{8}$/)
     expect(JSON.stringify(await calls.events(id))).not.toContain('canary')
+    const lines = readFileSync(`${folder}/lines`, 'utf8')
+    expect(lines).toContain('/bin/sh')
+    expect(lines).not.toContain('canary')
 
-    const folder = mkdtempSync(join(runFolder(), 'checks-'))
     const check = (name: string, script: string) =>
       db.run(sql`update machine_configuration_versions
       set validation_checks = ${JSON.stringify([{ name, command: script }])}::jsonb where id = 'checks-v1'`)

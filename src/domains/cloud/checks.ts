@@ -60,7 +60,8 @@ const deadlineMs = 60_000
 const mostBytes = 1_048_576
 
 /**
- * Runs one check. The signal ends it at the machine.
+ * Runs one check. The signal ends it at the machine. The machine gets the command as input, because
+ * each of its accounts can read command lines, and this one holds secret variables.
  * @returns why it failed; undefined where it did not
  * @throws CloudError `refused` where nobody can log in until a person changes something; LinkError;
  *   the signal's reason
@@ -73,13 +74,13 @@ const runCheck = async (
   const check = `the check ${JSON.stringify(name)} of ${versionId}`
   let late: AbortSignal | undefined
   try {
-    const stream = await shell.open(command)
+    const stream = await shell.open('eval "$(cat)"')
     late = AbortSignal.timeout(deadlineMs)
     const end = AbortSignal.any([signal, late])
     end.addEventListener('abort', () => stream.kill(), { once: true })
     if (end.aborted) stream.kill()
     const { code, stderr } = await collectOutput(stream, {
-      ...{ deadlineMs: 2 * deadlineMs, maxBytes: mostBytes },
+      ...{ input: command, deadlineMs: 2 * deadlineMs, maxBytes: mostBytes },
     })
     end.throwIfAborted()
     if (code === 0) return undefined
