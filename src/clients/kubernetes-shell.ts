@@ -2,6 +2,7 @@ import { EventEmitter } from 'node:events'
 import { PassThrough, type Readable } from 'node:stream'
 import { leftOf, orAfter } from '../pacing/within.ts'
 import { collectOutput, LastBytes } from '../shell/outputs.ts'
+import { evaluated, withLastLine } from '../shell/program.ts'
 import {
   LinkError,
   runDefaults,
@@ -28,8 +29,7 @@ const longestHeader = 64
  * Prints its process id, reads a script of so many bytes from its input, and leaves the rest of the
  * input to the script. `dd` takes exactly those bytes; `head` of busybox would take more.
  */
-const readScript =
-  'echo "$$"; IFS= read -r n; s=$(dd bs="$n" count=1 iflag=fullblock 2>/dev/null) || exit 125; eval "$s"'
+const readScript = `echo "$$"; IFS= read -r n; ${evaluated('dd bs="$n" count=1 iflag=fullblock 2>/dev/null')}`
 
 /** An error of the cluster as the error of a link; others as they are. */
 export const linkErrorOf = (error: unknown): Error => {
@@ -183,7 +183,7 @@ export function openPodShell({ exec }: PodShellOptions): SiteShell {
     channel.stderr.on('data', (bytes: Buffer) => lastError.add(bytes))
     void channel.done.catch(() => undefined).then(() => streams.delete(channel))
     try {
-      const text = Buffer.from(script)
+      const text = Buffer.from(withLastLine(script))
       channel.stdin.write(`${text.length}\n`)
       channel.stdin.write(text)
       const { line: pid, rest } = await firstLine(

@@ -4,11 +4,12 @@ import { homedir, userInfo } from 'node:os'
 import type { Readable, Writable } from 'node:stream'
 import { hasStreams, noStreamsText } from './has-streams.ts'
 import { collectOutput, LastBytes } from './outputs.ts'
+import { evaluated, withLastLine } from './program.ts'
 import { LinkError, type ShellStream, type SiteShell } from './site-shell.ts'
 
 /** Linux allows 128 KiB for one argument; a longer script comes through a descriptor of its own. */
 const longestArgument = 100 * 1024
-const readScript = 'script=$(cat <&3) && exec 3<&- && eval "$script"'
+const readScript = evaluated('cat <&3')
 
 /**
  * File descriptors above 9 that this process was started with, and that its children would inherit:
@@ -83,7 +84,7 @@ export function openLocalShell(options: { environment?: Readonly<Record<string, 
     stdin.on('error', () => undefined)
     const source = child.stdio[3] as Writable | undefined
     source?.on('error', () => undefined)
-    source?.end(script)
+    source?.end(withLastLine(`exec 3<&-; ${script}`))
     return { child, stdin, stdout, stderr }
   }
 

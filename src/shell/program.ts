@@ -19,6 +19,21 @@ export const assign = (parameters: Readonly<Record<string, string | number>>): s
     .map(([name, value]) => `${name}=${typeof value === 'number' ? String(value) : quote(value)}\n`)
     .join('')
 
+const lastLine = '# the script ends here'
+
+/**
+ * A script for `evaluated`, which arrives over a link that may break. The empty line is for a script
+ * that ends with a backslash.
+ */
+export const withLastLine = (script: string): string => `${script}\n\n${lastLine}`
+
+/**
+ * Evaluates the script of `withLastLine` that a command prints. A script that was cut on the way runs not
+ * at all, and the shell exits with 125.
+ */
+export const evaluated = (read: string): string =>
+  `s=$(${read}); case $s in *'${lastLine}') eval "unset s; $s" ;; *) exit 125 ;; esac`
+
 /** A call of one of a program's functions. */
 export const call = (name: string, ...words: readonly string[]): string =>
   `${name} ${quoteAll(words)}`.trimEnd()

@@ -33,7 +33,7 @@ import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
 import * as transfer from '../../src/drivers/transfer/scripts.ts'
 import { parseTree } from '../../src/drivers/transfer/tree.ts'
 import { processesGiven } from '../../src/embedded/processes.ts'
-import { assign, call } from '../../src/shell/program.ts'
+import { assign, call, evaluated, withLastLine } from '../../src/shell/program.ts'
 import { quote } from '../../src/shell/quote.ts'
 import { until } from '../failures/programs.ts'
 import { needs } from '../support/needs.ts'
@@ -129,6 +129,28 @@ describe.each(shells)('%s', (shell) => {
       ...[transfer.markScript('/r', 'n', ['k']), transfer.unmarkScript('/r', 'n')],
     ]
     for (const script of whole) execFileSync(shell, ['-n'], { input: script })
+  })
+
+  always('evaluates a script that came to its end, and nothing of one that was cut', () => {
+    const at = place()
+    const script = `touch begun\ncat <<'END'\n}\nEND\necho "s is \${s-unset}" \\`
+    const sent = withLastLine(script)
+    const given = (input: string) => {
+      const { status, stdout } = spawnSync(shell, ['-c', `${evaluated('cat')}; echo after`], {
+        cwd: at,
+        input,
+      })
+      return { status, out: stdout.toString(), hasBegun: existsSync(join(at, 'begun')) }
+    }
+    for (let bytes = 0; bytes < sent.length; bytes++)
+      expect({ bytes, ...given(sent.slice(0, bytes)) }).toEqual({
+        bytes,
+        status: 125,
+        out: '',
+        hasBegun: false,
+      })
+    expect(given(sent)).toEqual({ status: 0, out: '}\ns is unset\nafter\n', hasBegun: true })
+    expect(given(withLastLine('exit 7 # last'))).toMatchObject({ status: 7, out: '' })
   })
 
   always('gives a task in a container the name of its account, unless the task names another', () => {

@@ -4,6 +4,7 @@ import type { Duplex } from 'node:stream'
 import type { Client, ClientChannel, ExecOptions, SFTPWrapper } from 'ssh2'
 import { leftOf, within } from '../../pacing/within.ts'
 import { collectOutput, LastBytes } from '../../shell/outputs.ts'
+import { evaluated, withLastLine } from '../../shell/program.ts'
 import {
   LinkError,
   runDefaults,
@@ -17,8 +18,8 @@ import { fedInput, Resident } from './resident.ts'
 import { endsOf } from './shell-stream.ts'
 
 /**
- * Longest script that goes into the request for its channel; servers other than OpenSSH take
- * packets of 32 KiB.
+ * Most bytes of a script that goes into the request for its channel; servers other than OpenSSH
+ * take packets of 32 KiB.
  */
 const longestInRequest = 20 * 1024
 /** Longest script for a resident shell; bash reads its input byte by byte, 1 µs each. */
@@ -575,11 +576,11 @@ class ChannelRefused extends Error {
 /** The request for a script, and the bytes to write first where the script is too long for one. */
 const commandOf = (script: string, hasInput: boolean): { command: string; first?: Buffer } => {
   const command = shellCommand(script)
-  if (command.length <= longestInRequest) return { command }
-  const first = Buffer.from(script)
+  if (Buffer.byteLength(command) <= longestInRequest) return { command }
+  const first = Buffer.from(withLastLine(script))
   // Reads byte by byte where input follows, so that it takes none of the input.
   return {
-    command: shellCommand(hasInput ? `eval "$(dd bs=1 count=${first.length} 2>/dev/null)"` : 'eval "$(cat)"'),
+    command: shellCommand(evaluated(hasInput ? `dd bs=1 count=${first.length} 2>/dev/null` : 'cat')),
     first,
   }
 }

@@ -4,7 +4,7 @@ import type { Mask } from '../../drivers/ansible/play.ts'
 import { CloudError } from '../../drivers/cloud/contract.ts'
 import { reasonText } from '../../outside-text.ts'
 import { collectOutput, stderrBytes } from '../../shell/outputs.ts'
-import { assign } from '../../shell/program.ts'
+import { assign, evaluated, withLastLine } from '../../shell/program.ts'
 import { LinkError, type SiteShell } from '../../shell/site-shell.ts'
 import { variablesOf, wantedConfigurations } from './configurations.ts'
 import { maskOf } from './masks.ts'
@@ -74,13 +74,13 @@ const runCheck = async (
   const check = `the check ${JSON.stringify(name)} of ${versionId}`
   let late: AbortSignal | undefined
   try {
-    const stream = await shell.open('eval "$(cat)"')
+    const stream = await shell.open(evaluated('cat'))
     late = AbortSignal.timeout(deadlineMs)
     const end = AbortSignal.any([signal, late])
     end.addEventListener('abort', () => stream.kill(), { once: true })
     if (end.aborted) stream.kill()
     const { code, stderr } = await collectOutput(stream, {
-      ...{ input: command, deadlineMs: 2 * deadlineMs, maxBytes: mostBytes },
+      ...{ input: withLastLine(command), deadlineMs: 2 * deadlineMs, maxBytes: mostBytes },
     })
     end.throwIfAborted()
     if (code === 0) return undefined
