@@ -106,7 +106,7 @@ const readFolder = async ({ driver, keeps, signal }: Walk, folder: IndexFolder):
 }
 
 /** Cuts the findings at the policy's limit of entries. */
-const within = (
+const cutAtLimit = (
   read: readonly Reading[],
   { policy, indexedEntries }: IndexWork,
 ): { found: FolderFindings[]; isFull: boolean } => {
@@ -161,7 +161,7 @@ const takeWalkStep = async (walk: Walk, work: IndexWork): Promise<boolean> => {
     return false
   }
   const read = await readStep(walk, folders)
-  const { found, isFull } = within(read, work)
+  const { found, isFull } = cutAtLimit(read, work)
   // Once the limit of entries is reached, the walk does not search for more.
   const entries = found.reduce((sum, each) => sum + each.entries.length, work.indexedEntries)
   const isMore = found.some(({ inner }) => inner.length > 0) || folders.length > foldersInStep

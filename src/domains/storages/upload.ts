@@ -106,22 +106,16 @@ const repeatedEnd = async (
   return { receivedBytes: entry.sizeBytes ?? 0, entry, sha256: await driver.digest(path, { signal }) }
 }
 
-interface GivenUpload {
-  upload: Upload
-  overwrite: boolean
-  signal: AbortSignal
-}
-
 /** Stores a body, or a part of one, while it arrives, and makes the directories above it. */
 const takeUpload = async (
   opened: OpenedStorage,
   path: StoragePath,
   part: SentPart | undefined,
-  { upload: { stream }, overwrite, signal }: GivenUpload,
+  { stream, signal }: { stream: Readable; signal: AbortSignal },
   options: WriteOptions,
 ): Promise<Written> => {
   const { driver } = opened
-  const { part: written, sizeBytes = 0 } = options
+  const { part: written, sizeBytes = 0, overwrite } = options
   // The first part of a file makes the directories above it.
   if ((written?.offset ?? 0) === 0)
     await ensureDirectory(driver, path.slice(0, -1), new Set(), options.signal)
@@ -134,7 +128,7 @@ const takeUpload = async (
         ...options,
         part: { ...written, offset: sizeBytes },
       })
-    const there = kept === 0 && !overwrite ? await shownAt(driver, path, signal) : undefined
+    const there = kept === 0 && overwrite !== true ? await shownAt(driver, path, signal) : undefined
     if (there?.type === 'file' && there.writable && there.sizeBytes === sizeBytes)
       return repeatedEnd(opened, path, there, { offset: part.first, bytes: stream, signal })
   }
@@ -151,10 +145,12 @@ interface PartUnderWay {
   ended: Promise<unknown>
 }
 
-/** Milliseconds in which the storage has to write what came of a part that was ended. */
-const graceMs = 40_000
 /** Milliseconds for which a part waits for the end of the one before it. */
 const waitMs = 60_000
+/** Milliseconds in which the requests of an ended part end: a session ends a script within 15 s. */
+const endingMs = 20_000
+/** Milliseconds in which the storage has to write what came of a part that was ended. */
+const graceMs = waitMs - endingMs
 
 const stillWritten = (path: StoragePath): StorageError =>
   new StorageError(
@@ -208,11 +204,16 @@ export const openUploads = () => {
   return (
     opened: OpenedStorage,
     path: StoragePath,
-    { contentRange, ...given }: GivenUpload & { contentRange: string | undefined },
+    {
+      contentRange,
+      upload,
+      overwrite,
+      signal,
+    }: { contentRange: string | undefined; upload: Upload; overwrite: boolean; signal: AbortSignal },
   ): Promise<Written> =>
     refusing('body', async () => {
       const { driver, place } = opened
-      const { stream } = given.upload
+      const { stream } = upload
       const kept = async (): Promise<number> => {
         try {
           return (await driver.received?.(path, uploadName)) ?? 0
@@ -228,9 +229,9 @@ export const openUploads = () => {
         stream.resume()
         return { receivedBytes: await kept() }
       }
-      const options = optionsOf(part, given.upload, given.overwrite, given.signal)
+      const options = optionsOf(part, upload, overwrite, signal)
       if (part === undefined || options.part === undefined)
-        return takeUpload(opened, path, part, given, options)
+        return takeUpload(opened, path, part, { stream, signal }, options)
       if (driver.received === undefined)
         throw new StorageError(
           'unsupported',
@@ -243,9 +244,15 @@ export const openUploads = () => {
       try {
         await within(before, waitMs, () => stillWritten(path))
         // A client that left meanwhile, or sent the part again, begins nothing anew.
-        given.signal.throwIfAborted()
+        signal.throwIfAborted()
         if (stream.errored !== null) throw stream.errored
-        return await takeUpload(opened, path, part, given, { ...options, signal: mine.ending.signal })
+        return await takeUpload(
+          opened,
+          path,
+          part,
+          { stream, signal },
+          { ...options, signal: mine.ending.signal },
+        )
       } finally {
         void before.then(() => {
           end(undefined)

@@ -183,12 +183,14 @@ const takeBytes = async (
     }
     // The script reads its input to the end.
     stream.stdin.end()
-    await within(answer, stream, refusalMs)
+    await answeredIn(refusalMs, answer, stream, path)
   }
-  const text = await orAborted(() => within(answer, stream, flushMs), signal).catch((error: unknown) => {
-    stream.kill()
-    throw 'error' in cut ? cut.error : error
-  })
+  const text = await orAborted(() => answeredIn(flushMs, answer, stream, path), signal).catch(
+    (error: unknown) => {
+      stream.kill()
+      throw 'error' in cut ? cut.error : error
+    },
+  )
   if ('error' in cut) throw cut.error
   if (!text.startsWith('+')) throw faultOf(text, path)
   if (Number(text.slice(1)) !== size)
@@ -301,15 +303,30 @@ const refusalMs = 10_000
 /** The site writes what it has taken to its disk: minutes on a busy one. */
 const flushMs = 3_600_000
 
-/** The answer of a script, which ends after so many milliseconds. */
-const within = async (
+/**
+ * The answer of the script that writes a file, which is ended after so many milliseconds.
+ * @throws StorageError `late` then
+ */
+const answeredIn = async (
+  milliseconds: number,
   answer: Promise<string>,
   stream: ShellStream,
-  milliseconds: number,
+  path: StoragePath,
 ): Promise<string> => {
-  const timer = setTimeout(() => stream.kill(), milliseconds)
+  let late = false
+  const timer = setTimeout(() => {
+    late = true
+    stream.kill()
+  }, milliseconds)
   try {
     return await answer
+  } catch (error) {
+    if (!late) throw error
+    throw new StorageError(
+      'late',
+      `${quotedPath(path)}: the site has not confirmed the bytes for ${milliseconds / 1_000} s`,
+      { cause: error },
+    )
   } finally {
     clearTimeout(timer)
   }

@@ -50,7 +50,7 @@ const filesOf = async (archive: Buffer): Promise<SmallFile[]> => {
 }
 
 /** Many small files in one archive, packed and unpacked by the site's `tar`. */
-export const smallFilesOf = ({ run, within }: Scripts) =>
+export const smallFilesOf = ({ run, inFolder }: Scripts) =>
   ({
     async readMany(folder, names, { signal } = {}) {
       const texts = names.filter(isText)
@@ -58,7 +58,7 @@ export const smallFilesOf = ({ run, within }: Scripts) =>
         texts.map((name) => Buffer.concat([Buffer.from('./'), bytesOf(name), Buffer.of(0)])),
       )
       if (texts.length === 0) return []
-      const answer = await run(within(folder).fed().line('get_many'), folder, {
+      const answer = await run(inFolder(folder).fed().line('get_many'), folder, {
         input,
         maxBytes: mostBytes,
         signal,
@@ -79,7 +79,7 @@ export const smallFilesOf = ({ run, within }: Scripts) =>
       if (first === undefined) return []
       const place = temporaryName([...folder, first.name], first.upload)
       const line = `put_many ${yesOrNo(overwrite)} ${place}.d`
-      const answer = await run(within(folder).fed().line(line), folder, {
+      const answer = await run(inFolder(folder).fed().line(line), folder, {
         input: await archiveOf(texts),
         signal,
       })

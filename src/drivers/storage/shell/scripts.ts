@@ -194,9 +194,9 @@ export const openScripts = ({
     const script = begun.walk(base, path.slice(0, -1))
     return { script, name: script.word(last) }
   }
-  const within = (folder: StoragePath): Script => new Script().walk(base, folder)
+  const inFolder = (folder: StoragePath): Script => new Script().walk(base, folder)
 
-  return { shell, base, stallMs, run, beside, within }
+  return { shell, base, stallMs, run, beside, inFolder }
 }
 export type Scripts = ReturnType<typeof openScripts>
 
