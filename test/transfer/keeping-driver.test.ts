@@ -22,7 +22,7 @@ afterAll(async () => {
 
 test('the machine refuses the login while its files are brought: the attempt goes on until they are here', async () => {
   const [machine, kept] = [join(folder.path, 'machine'), join(folder.path, 'kept')]
-  let refuses = true
+  let [refuses, reading] = [true, 0]
   const refusing: SiteShell = {
     ...shell,
     run: (script, options) =>
@@ -31,7 +31,16 @@ test('the machine refuses the login while its files are brought: the attempt goe
         : shell.run(script, options),
   }
   const driver = withKeeping(
-    { ...local, root: async () => machine },
+    {
+      ...local,
+      root: async () => machine,
+      logs: async (...asked) => {
+        reading++
+        await delay(100)
+        reading--
+        return local.logs(...asked)
+      },
+    },
     {
       from: async () => ({ site: 'cloud/t', host: 'machine:one', shell: refusing, mounts: [] }),
       to: { site: 'local@here', host: 'here', shell, mounts: [] },
@@ -51,6 +60,7 @@ test('the machine refuses the login while its files are brought: the attempt goe
     trouble: 'unknown',
     message: expect.stringContaining('it is going down'),
   })
+  expect(reading).toBe(0)
   refuses = false
   const { detail } = await driver.collect('makes')
   expect(detail).toMatchObject({ keptOn: 'here', keptAt: join(kept, 'run', '1') })

@@ -93,11 +93,14 @@ export const withKeeping = <D extends RootedDriver>(driver: D, options: KeepingO
     if (state.state !== 'ended' || manifest.root === '') return collected
     const directory = await placeOf(manifest.root)
     if (directory === undefined) return collected
-    const [{ problem, left = [] }] = await Promise.all([
+    const parts = [
       keepFiles(name, manifest.root, directory),
       keepLog(name, directory, 'stdout'),
       keepLog(name, directory, 'stderr'),
-    ])
+    ] as const
+    // A part that went on after the failure of another would write into the files of the next call.
+    await Promise.allSettled(parts)
+    const [{ problem, left = [] }] = await Promise.all(parts)
     const detail = {
       ...collected.detail,
       ...{ keptOn: host, keptAt: directory },
