@@ -1,5 +1,10 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { randomUUID } from 'node:crypto'
+import { writeFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
+import { until } from '../failures/programs.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { proved } from '../support/share.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'
@@ -58,24 +63,27 @@ test('a task of two cores holds both its lanes', async () => {
 })
 
 test('two runs of one plan share its lanes: no overlap, all cores in use, and who waits says for whom', async () => {
-  const world = await makeWorld(service, { name: 'shared', cores: [2], tasks: chain(10, 0.25) })
+  const seen = join(runFolder(), `seen-${randomUUID()}`)
+  const tasks = chain(10, 0.25)
+  tasks[0] = { name: 't1', run: `until [ -e ${seen} ]; do sleep 0.1; done` }
+  const world = await makeWorld(service, { name: 'shared', cores: [2], tasks })
   await Promise.all([start(world.planId, 'shared-a'), start(world.planId, 'shared-b')])
-  const reasons = new Set<string>()
-  for (;;) {
+  await until('a task waits for a lane of the other run', 120, async () => {
     const details = await Promise.all(
       ['shared-a', 'shared-b'].map((id) => service.get(`/execution-runs/${id}/`)),
     )
-    for (const { activities } of details)
-      for (const task of activities)
-        if (task.status === 'queued' && task.metadata?.queueReason !== undefined)
-          reasons.add(task.metadata.queueReason)
-    if (details.every(({ run }) => run.status !== 'created' && run.status !== 'running')) break
-    await new Promise((resolve) => setTimeout(resolve, 30))
-  }
+    return details
+      .flatMap(({ activities }) => activities)
+      .some(
+        ({ status, metadata }) =>
+          status === 'queued' && /shared-[ab]:shared-t\d+/.test(metadata?.queueReason ?? ''),
+      )
+  })
+  writeFileSync(seen, '')
+  await Promise.all([service.finished('shared-a'), service.finished('shared-b')])
   const records = [await checked(service, world, 'shared-a'), await checked(service, world, 'shared-b')]
   expect(records.map(({ run }) => run.status)).toEqual(['completed', 'completed'])
   expect(overlapsOf(records)).toEqual([])
-  expect([...reasons].some((reason) => /shared-[ab]:shared-t\d+/.test(reason))).toBe(true)
 })
 
 test('processes never exceed the cores of the machine, whatever the plans say, and two runs take turns', async () => {
